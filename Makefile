@@ -1,5 +1,6 @@
-# `make run` runs the first example; `make test` runs the quick tests, `make test-all` all that need
-# no accelerator; `make lint` checks style and types; `make minima` tests the oldest dependencies.
+# `make run` runs the first example; `make test` runs the unit tests, `make test-integration` those of
+# processes, the command line, documentation and experiments, `make test-all` all tests that need no
+# accelerator; `make lint` checks style and types; `make minima` tests the oldest dependencies.
 # Everything lives in this folder: environments in .venv and .venv-minima, compiled programs in .cache.
 
 # With an accelerator: `make EXTRAS=cuda12 run`, or `EXTRAS=tpu`. What is there stays there.
@@ -9,6 +10,7 @@ EXTRAS ?=
 BIN := .venv/bin
 MINIMA := .venv-minima/bin
 CACHE := $(CURDIR)/.cache/jax
+CHECK_TYPES := --jaxtyping-packages="fedjax_fair,beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 PYTEST := -m pytest --numprocesses auto --dist worksteal --durations 25
 
 # Compiled programs are kept, however quickly they were compiled.
@@ -16,7 +18,7 @@ export JAX_COMPILATION_CACHE_DIR := $(CACHE)
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 
-.PHONY: run test test-all lint minima package notebooks site clean
+.PHONY: run test test-integration test-all lint minima package notebooks site clean
 
 run: .venv/installed
 	$(BIN)/fedjax-fair run groups
@@ -24,8 +26,12 @@ run: .venv/installed
 test: .venv/installed-test
 	$(BIN)/python $(PYTEST)
 
+# The integration tests run whole methods, so they also check the shapes and types of annotations.
+test-integration: .venv/installed-test
+	$(BIN)/python $(PYTEST) -m "integration and not slow and not gpu" $(CHECK_TYPES)
+
 test-all: .venv/installed-test
-	$(BIN)/python $(PYTEST) -m "not gpu"
+	$(BIN)/python $(PYTEST) -m "not gpu" $(CHECK_TYPES)
 
 lint: .venv/installed-test
 	$(BIN)/ruff format --check .
@@ -35,7 +41,7 @@ lint: .venv/installed-test
 # Old packages warn of newer ones, so warnings are no errors here. Old tyro reports mistakes in other
 # words, and wants a value behind `--solver.replacement`.
 minima: .venv-minima/installed
-	$(MINIMA)/python $(PYTEST) -W default tests/app/test_cli.py -k "not mistake and not kept and not never_fits"
+	$(MINIMA)/python $(PYTEST) -W default tests/app/test_cli.py -m "not slow" -k "not mistake and not kept and not never_fits"
 
 # The source distribution, and the wheel made from it, in dist.
 package: .venv/installed-test

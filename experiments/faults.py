@@ -1,16 +1,15 @@
-"""Fairness and accuracy where clients drop out, and where they are Byzantine.
+"""Accuracy and fairness with dropout and with Byzantine clients.
 
     python -m experiments.faults dropout
     python -m experiments.faults byzantine
 
 On the digits: 50 clients with three classes each, cohorts of 10, an MLP, 60 rounds, five seeds.
-Runs what the file of runs lacks, then writes the table. All levels of a fault and all seeds are one
-compiled program.
+Trains what the file of runs lacks, then writes the table. All levels of a fault and all seeds are
+one compiled function.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 import fedjax_fair as ff
+from experiments.common import append_rows, markdown_table
 from fedjax_fair.base import Aggregator, Faults, Selector
 from fedjax_fair.metrics import paired
 from fedjax_fair.simulate import Round
@@ -43,19 +43,16 @@ AGGREGATORS: dict[str, Callable[[], Aggregator]] = {
     "norm_clipping": ff.aggregators.NormClipping,
     "centered_clipping": ff.aggregators.CenteredClipping,
 }
-"""Three of ten participants may be Byzantine, for those that have to know."""
+"""Aggregators that need the number of Byzantine participants assume three of ten."""
 ATTACKS = ("sign_flip", "scaling", "noise", "nan", "alie", "ipm")
 METRICS = {"accuracy": "accuracy_mean_clients", "worst": "accuracy_worst_10pct_class_based"}
 KEYS = ["method", "attack", "level", "seed"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Clients that drop out or are Byzantine.")
+    parser = options_of("Dropout and Byzantine clients.", "docs/reliability")
     parser.add_argument("what", choices=("dropout", "byzantine"))
-    parser.add_argument("--output", type=Path, default=Path("docs/reliability"))
-    parser.add_argument("--only-write", action="store_true", help="run nothing")
     options = parser.parse_args()
-    options.output.mkdir(parents=True, exist_ok=True)
     file = options.output / f"{options.what}-runs.csv"
     if not options.only_write:
         run_missing(options.what, file)
@@ -63,11 +60,11 @@ def main() -> None:
 
 
 def run_missing(what: str, file: Path) -> None:
-    """Trains what the file does not hold yet, a program after the other."""
+    """Trains what the file lacks, one compiled function after another."""
     partitioner = ff.data.classes_per_client(50, 3)
     data = ff.data.load("digits", partitioner, seed=tuple(range(SEEDS)))
     for method, attack, levels, make in programs(what, data.num_classes):
-        known = load(file) if file.exists() else pd.DataFrame(columns=[*KEYS, *METRICS])
+        known = load(file)
         if (method, attack) in set(zip(known["method"], known["attack"], strict=True)):
             continue
         seeds = np.tile(np.arange(SEEDS), len(levels))
@@ -90,15 +87,14 @@ def run_missing(what: str, file: Path) -> None:
                 **{name: last[metric].values for name, metric in METRICS.items()},
             }
         )
-        whole = pd.concat([known, rows]) if len(known) else rows
-        whole.to_csv(file, index=False, float_format="%.6g")
+        append_rows(known, rows, file)
         print(method, attack, flush=True)
 
 
 def programs(
     what: str, num_classes: int
 ) -> Iterator[tuple[str, str, tuple[float, ...], Callable[..., Round]]]:
-    """Method, attack, levels, and what makes a round of a level."""
+    """Yields method, attack, levels, and a function from a level to a round."""
 
     def round_of(selector: Selector, aggregator: Aggregator, faults: Sequence[Faults]):
         return ff.Round(
@@ -131,34 +127,30 @@ def programs(
 
 
 def load(file: Path) -> pd.DataFrame:
-    """The runs of a file. One of the attacks is called ``nan``, which is no missing name."""
+    """Reads the runs; ``nan`` is the name of an attack, not a missing value."""
+    if not file.exists():
+        return pd.DataFrame(columns=[*KEYS, *METRICS])
     return pd.read_csv(file, keep_default_na=False, na_values={key: [""] for key in METRICS})
 
 
 def write_table(what: str, file: Path) -> None:
-    """Means with 95 % intervals over seeds, in %, as Markdown beside the file of runs."""
+    """Writes means with 95% intervals over seeds, in %, as Markdown next to the file of runs."""
     rows = load(file)
+    columns = list(dict.fromkeys(zip(rows["attack"], rows["level"], strict=True)))
+    titles = [f"{attack} {level:.0%}".removeprefix("none ") for attack, level in columns]
     lines = []
     for metric, heading in {"accuracy": "Accuracy", "worst": "Worst tenth of clients"}.items():
-        names = [f"{attack} {level:.0%}" for attack, level in _columns(rows)]
-        titles = [name.removeprefix("none ") for name in names]
-        lines += [f"| {heading}, % | " + " | ".join(titles) + " |", "|---" * (len(names) + 1) + "|"]
+        cells = []
         for method in dict.fromkeys(rows["method"]):
-            cells = []
-            for attack, level in _columns(rows):
-                own = (rows["attack"] == attack) & (rows["level"] == level)
-                values = 100 * rows.loc[own & (rows["method"] == method), metric].to_numpy()
+            cells.append([method])
+            for attack, level in columns:
+                is_cell = (rows["attack"] == attack) & (rows["level"] == level)
+                values = 100 * rows.loc[is_cell & (rows["method"] == method), metric].to_numpy()
                 found = paired.interval(values)
-                cells.append(f"{found.mean:.1f} ± {found.high - found.mean:.1f}")
-            lines.append(f"| {method} | " + " | ".join(cells) + " |")
-        lines.append("")
+                cells[-1].append(f"{found.mean:.1f} ± {found.high - found.mean:.1f}")
+        lines += [*markdown_table([f"{heading}, %", *titles], cells), ""]
     file.with_name(f"{what}.md").write_text("\n".join(lines))
     print("\n".join(lines))
-
-
-def _columns(rows: pd.DataFrame) -> list[tuple[str, float]]:
-    pairs = zip(rows["attack"], rows["level"], strict=True)
-    return [(str(attack), float(level)) for attack, level in dict.fromkeys(pairs)]
 
 
 if __name__ == "__main__":

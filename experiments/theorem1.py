@@ -5,14 +5,14 @@ rounds of ``E`` local steps of size ``1 / (L E sqrt(K))``:
 
     12 L f(w_0) / sqrt(K)  +  (2/(EnK) + 3/K + 4/(En sqrt(K))) sigma^2  +  (4 + 4/sqrt(K)) gamma
 
-Here every quantity is measured on a problem whose ``L`` is known: binary classification of
-Gaussian points with the logistic loss of a bounded score ``s(u) = 2 tanh(u / 2)``, ``u = x . w``.
-It is smooth, not negative and not convex; since ``|s'| <= 1``, ``|s''| <= 0.385`` and the logistic
-loss has slopes up to 1 and curvature up to 1/4, ``L = 0.635 * max_i lambda_max(X_i' X_i / m)``.
+All quantities are measured on a problem with known ``L``: binary classification of Gaussian points
+with the logistic loss of a bounded score ``s(u) = 2 tanh(u / 2)``, ``u = x . w``. It is smooth,
+nonnegative and not convex; since ``|s'| <= 1``, ``|s''| <= 0.385`` and the logistic loss has slopes
+up to 1 and curvature up to 1/4, ``L = 0.635 * max_i lambda_max(X_i' X_i / m)``.
 
 ``gamma`` bounds the bias of a cohort, the squared distance of its mean minibatch gradient from that
-of all clients, each at its own local iterate (equation 33 of the paper needs the square, which
-Assumption 3 omits). All clients therefore take their local steps, though only the cohort's count.
+of all clients, each at its local iterate (equation 33 of the paper needs the square, which
+Assumption 3 omits). Therefore all clients train, but only the cohort is aggregated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jaxtyping import Array, Float
 
 from fedjax_fair import selectors
 from fedjax_fair.base import LocalResult, Model, Selector, Variables
-from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.data import FederatedData, from_arrays
 from fedjax_fair.simulate import make_context
 
 CLIENTS, EXAMPLES, WIDTH = 20, 30, 10
@@ -45,11 +45,11 @@ SCORE_CURVATURE = 4 / (3 * np.sqrt(3)) / 2  # Of s, at most.
 
 
 class Trace(NamedTuple):
-    """What is measured in every round.
+    """Measurements in every round.
 
     Attributes:
         loss: ``f`` at the start of the round.
-        gradient: Its squared gradient there.
+        gradient: The squared gradient of ``f`` there.
         bias: Squared bias of the cohort, mean over local steps.
         noise: Variance of a minibatch gradient, the largest of any client at any local step.
     """
@@ -61,27 +61,40 @@ class Trace(NamedTuple):
 
 
 def make_data(seed: int) -> tuple[FederatedData, float]:
-    """A federation whose clients differ in inputs and labels, and the smoothness of its losses."""
+    """Returns clients that differ in inputs and labels, and the smoothness of their losses."""
     rng = np.random.default_rng(seed)
     shifts = 0.3 * rng.normal(size=(CLIENTS, 1, WIDTH))
     features = shifts + rng.normal(size=(CLIENTS, EXAMPLES, WIDTH))
     truth = rng.normal(size=WIDTH) + rng.normal(size=(CLIENTS, 1, WIDTH))
-    labels = (np.sum(features * truth, axis=-1) > 0).astype(np.int32)
-    grams = features.transpose(0, 2, 1) @ features / EXAMPLES
+    return classification(features, truth)
+
+
+def classification(
+    features: np.ndarray, truth: np.ndarray, groups: np.ndarray | None = None
+) -> tuple[FederatedData, float]:
+    """Labels points by a linear function per client.
+
+    Args:
+        features: Points, ``[clients, examples, width]``.
+        truth: Coefficients of the functions, ``[clients, 1, width]``.
+        groups: Groups of the clients.
+
+    Returns:
+        The federated dataset, tested on the training examples, and the smoothness ``L``.
+    """
+    clients, examples, width = features.shape
+    labels = (np.sum(features * truth, axis=-1) > 0).astype(np.int32).ravel()
+    grams = features.transpose(0, 2, 1) @ features / examples
     smoothness = (0.25 + SCORE_CURVATURE) * float(np.linalg.eigvalsh(grams).max())
-    sizes = np.full(CLIENTS, EXAMPLES, np.int32)
-    examples = ClientExamples(
-        features=jnp.asarray(features.reshape(-1, WIDTH), jnp.float32),
-        labels=jnp.asarray(labels.ravel()),
-        order=jnp.arange(CLIENTS * EXAMPLES, dtype=jnp.int32),
-        offsets=jnp.asarray(np.cumsum(sizes) - sizes, jnp.int32),
-        sizes=jnp.asarray(sizes),
-    )
-    return FederatedData(examples, examples, None, 2, "Gaussian points"), smoothness
+    points = features.reshape(-1, width).astype(np.float32)
+    rows = list(np.arange(len(points)).reshape(clients, examples))
+    tests = {"test_features": points, "test_labels": labels, "test_client_indices": rows}
+    data = from_arrays(points, labels, rows, **tests, groups=groups)
+    return jax.tree.map(jnp.asarray, data), smoothness
 
 
 def bounded_score() -> Model:
-    """A linear score, bounded, as the second of two logits of which the first is 0."""
+    """Returns a model with logits 0 and a bounded linear score."""
 
     def init(key, x):
         return Variables({"head": jax.random.normal(key, x.shape[-1:])}, {})
@@ -101,14 +114,14 @@ def follow(
     key: Array,
     batch: int | None = BATCH,
 ) -> tuple[Array, Trace]:
-    """Runs the algorithm of the paper; returns the last iterate and what was measured.
+    """Runs the algorithm of the paper; returns the last iterate and the measurements.
 
     Local minibatches are drawn with replacement, or are all examples where ``batch`` is None.
     """
-    model, examples = bounded_score(), jax.tree.map(jnp.asarray, data.train)
+    model = bounded_score()
     rate = 1 / (smoothness * STEPS * np.sqrt(rounds))
-    features = examples.features.reshape(CLIENTS, EXAMPLES, WIDTH)
-    labels = examples.labels.reshape(CLIENTS, EXAMPLES)
+    features = data.train.features.reshape(CLIENTS, EXAMPLES, WIDTH)
+    labels = data.train.labels.reshape(CLIENTS, EXAMPLES)
     key_init, key_rounds = jax.random.split(key)
 
     def loss(weights, x, y):
@@ -157,7 +170,7 @@ def follow(
 
 
 def terms(trace: Trace, smoothness: float, rounds: int) -> dict[str, float]:
-    """Both sides of the theorem, means over seeds standing for expectations."""
+    """Returns both sides of the theorem, with means over seeds for expectations."""
     root = np.sqrt(rounds)
     rate = 1 / (smoothness * STEPS * root)
     reach = rate * smoothness * STEPS
@@ -181,7 +194,7 @@ def terms(trace: Trace, smoothness: float, rounds: int) -> dict[str, float]:
 
 
 def measure(rounds: list[int], seeds: int) -> pd.DataFrame:
-    """A row per selector and number of rounds."""
+    """Returns a row per selector and number of rounds."""
     data, smoothness = make_data(0)
     rows = []
     for name, selector in SELECTORS.items():

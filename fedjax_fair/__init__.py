@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         solvers,
         submodular,
     )
+    from fedjax_fair.app.model_files import load_model
     from fedjax_fair.app.sweep import sweep
     from fedjax_fair.base import (
         Aggregation,
@@ -67,6 +68,7 @@ __all__ = [
     "faults",
     "fit",
     "fit_batch",
+    "load_model",
     "metrics",
     "models",
     "parallel",
@@ -80,34 +82,20 @@ __all__ = [
     "train",
 ]
 
-_MODULE_OF = {
-    "Aggregation": "base",
-    "Aggregator": "base",
-    "Callback": "training",
-    "Centralized": "training",
-    "Cohort": "base",
-    "Faults": "base",
-    "FitResult": "training",
-    "Integer": "tree",
-    "LocalResult": "base",
-    "Model": "base",
-    "Number": "tree",
-    "Round": "simulate",
-    "Selector": "base",
-    "DivergenceError": "training",
-    "Solver": "base",
-    "Variables": "base",
-    "enable_compilation_cache": "training.cache",
-    "fit": "training",
-    "fit_batch": "training",
-    "run": "simulate",
-    "sweep": "app.sweep",
-    "train": "training",
+_NAMES_OF = {
+    "app.model_files": "load_model",
+    "app.sweep": "sweep",
+    "base": "Aggregation Aggregator Cohort Faults LocalResult Model Selector Solver Variables",
+    "simulate": "Round run",
+    "training": "Callback Centralized DivergenceError FitResult fit fit_batch train",
+    "training.cache": "enable_compilation_cache",
+    "tree": "Integer Number",
 }
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
-    """Imports a public name when it is first used, so that each part can be imported alone."""
+    """Imports a public name at its first use, so that each part can be imported alone."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name not in _MODULE_OF:

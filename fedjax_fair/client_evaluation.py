@@ -1,8 +1,8 @@
-"""Measuring whole clients at one model: losses, accuracies, gradients, and means of anything.
+"""Losses, accuracies, gradients and other means of clients at one model.
 
-Where all clients are measured and only sums over their examples count, the pass is flat: chunks of
-examples regardless of their owners, then one sum a client. Gradients, and measurements of a few
-clients, go through one client's examples after another.
+Sums over the examples of all clients take one flat pass: chunks of examples regardless of their
+client, followed by a segment sum. Gradients, and means of a few clients, loop over each client's
+examples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from fedjax_fair.base import (
     Predictions,
     Variables,
 )
-from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
@@ -39,20 +40,20 @@ __all__ = [
 
 T = TypeVar("T")
 
-# On a CPU clients go side by side if they are so small that starting a pass costs more than the
-# pass: as many as make a thousand examples, if what is summed for them stays in the cache. (From
-# about 100 examples on, matrix products in a batch are slower there than one by one.)
-_CPU_SMALL = 32
-_CPU_PASS = 1000
-_CPU_CACHE = 2**19
+# On a CPU clients are vmapped if they are so small that starting a pass costs more than the pass:
+# as many as make a thousand examples, if their sums fit into the cache. (From about 100 examples
+# on, batched matrix products are slower there than sequential ones.)
+_MAX_CPU_CHUNK = 32
+_CPU_PASS_EXAMPLES = 1000
+_CPU_CACHE_BYTES = 2**19
 
 
 class ClientPerformance(NamedTuple):
     """Means over each client's examples; NaN for a client without.
 
     Attributes:
-        loss: Of the model's loss, ``[clients]``; nats for cross-entropy.
-        accuracy: Fraction correct, ``[clients]``.
+        loss: The model's loss, ``[clients]``; nats for cross-entropy.
+        accuracy: Fraction predicted correctly, ``[clients]``.
     """
 
     loss: Float[Array, " clients"]
@@ -65,29 +66,25 @@ def client_performance(
     examples: ClientExamples,
     clients: Int[Array, " ids"] | None = None,
 ) -> ClientPerformance:
-    """Loss and accuracy of one model on whole clients, in evaluation mode.
+    """Measures loss and accuracy of one model on clients, in evaluation mode.
 
-    For all clients the pass is flat. It costs as much as plain inference on the same examples,
-    however they are divided.
+    For all clients it costs as much as plain inference on the same examples.
 
     Args:
         model: The network.
         variables: Its variables.
         examples: Examples of all clients.
         clients: Client ids; all by default.
-
-    Returns:
-        A ``ClientPerformance`` of these clients.
     """
     examples = jax.tree.map(jnp.asarray, examples)
     if clients is None:
-        return _measure_all(model, variables, examples)[0]
+        return _all_client_performance(model, variables, examples)[0]
 
-    def sums(indices, mask):
-        measured = _measure(model, variables, examples, indices)
-        return jax.tree.map(lambda leaf: jnp.sum(leaf, where=mask), measured)
+    def sum_fn(indices, mask):
+        values = _example_performance(model, variables, examples, indices)
+        return jax.tree.map(lambda leaf: jnp.sum(leaf, where=mask), values)
 
-    return _map_sums(sums, _mean, examples, clients)
+    return _map_sums(sum_fn, _divide, examples, clients)
 
 
 def client_gradients(
@@ -97,22 +94,20 @@ def client_gradients(
     clients: Int[Array, " ids"] | None = None,
     project: Callable[[PyTree], Float[Array, " width"]] = ravel,
 ) -> ClientGradients:
-    """Mean loss of whole clients and its gradient, in evaluation mode.
+    """Measures the mean loss of clients and its gradient, in evaluation mode.
 
-    Clients follow each other, each in chunks of its own examples, so that only the projected
-    gradients of all clients are ever held: ``[ids, width]`` floats besides one gradient in full for
-    each client of those that run side by side (16 on an accelerator; on a CPU as many small ones as
-    fit into its cache).
+    In memory are projected gradients, ``[ids, width]``, and complete gradients of vmapped clients
+    (16 on an accelerator; on a CPU as many small ones as fit into its cache).
 
     Args:
         model: The network.
-        variables: Where to differentiate; only ``params`` are differentiated.
+        variables: Its variables; gradients are with respect to ``params``.
         examples: Examples of all clients.
         clients: Client ids; all by default.
-        project: From a gradient, shaped like the parameters, to a vector.
+        project: Maps a gradient, shaped like the parameters, to a vector.
 
     Returns:
-        A ``ClientGradients``; not finite for a client without examples.
+        Losses and gradients, not finite without examples.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -129,14 +124,12 @@ def client_gradients(
         outputs = _outputs(model, Variables(params, variables.state), examples.features[indices])
         return jnp.sum(model.loss(outputs, examples.labels[indices]), where=mask)
 
-    def measure(indices, mask):
-        return jax.value_and_grad(total_loss)(variables.params, indices, mask)
-
     def finish(sums, size):
-        loss, gradient = jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), sums)
+        loss, gradient = _divide(sums, size)
         return ClientGradients(loss, project(gradient))
 
-    return _map_sums(measure, finish, examples, clients)
+    sum_fn = partial(jax.value_and_grad(total_loss), variables.params)
+    return _map_sums(sum_fn, finish, examples, clients)
 
 
 def client_means(
@@ -146,15 +139,15 @@ def client_means(
     clients: Int[Array, " ids"],
     updates: Variables | None = None,
 ) -> T:
-    """Averages over the examples of clients, each of which may have a model of its own.
+    """Averages a metric over the examples of clients, at one model or one model per client.
 
     Args:
-        metric_fn: ``metric_fn(variables, features, labels)`` of a batch of examples; arrays with a
+        metric_fn: ``metric_fn(variables, features, labels)`` of a batch of examples, arrays with a
             leading axis ``batch``.
         variables: The global model.
         examples: Examples of all clients.
         clients: Client ids.
-        updates: What each of these clients adds to the global model, stacked; by default nothing.
+        updates: Stacked updates of these clients, which are added to the global model.
 
     Returns:
         The means, with ``ids`` in place of ``batch``; not finite for a client without examples.
@@ -171,18 +164,16 @@ def client_means(
     """
     examples = jax.tree.map(jnp.asarray, examples)
 
-    def one(client, update):
-        own = variables if update is None else jax.tree.map(jnp.add, variables, update)
+    def client_mean(client, update):
+        model = variables if update is None else jax.tree.map(jnp.add, variables, update)
 
-        def sums(indices, mask):
-            values = metric_fn(own, examples.features[indices], examples.labels[indices])
+        def sum_fn(indices, mask):
+            values = metric_fn(model, examples.features[indices], examples.labels[indices])
             return jax.tree.map(lambda leaf: _masked_sum(leaf, mask), values)
 
-        size = examples.sizes[client]
-        totals = _client_sums(sums, examples, client)
-        return jax.tree.map(lambda leaf: leaf / size.astype(leaf.dtype), totals)
+        return _divide(_client_sum(sum_fn, examples, client), examples.sizes[client])
 
-    return collectives.map_clients(examples, one, clients, updates)
+    return collectives.map_clients(examples, client_mean, clients, updates)
 
 
 def evaluate(
@@ -200,25 +191,21 @@ def evaluate(
     Args:
         model: The network.
         variables: Its variables.
-        data: The federation.
+        data: The federated dataset.
         participation: Rounds each client has trained in.
         cohort: Ids of the clients that trained last; -1 in an empty slot.
-        train_loss: Whether to measure the training loss as well, which reads all training examples.
-        custom: Further metrics, of predictions for test and validation examples; they take a pass of
-            their own.
-
-    Returns:
-        A ``ClientMetrics``.
+        train_loss: Whether to measure training losses.
+        custom: Metrics of predictions, which take another pass.
     """
     examples = jax.tree.map(jnp.asarray, data.test)
-    test, class_accuracy = _measure_all(model, variables, examples, data.num_classes)
+    test, class_accuracy = _all_client_performance(model, variables, examples, data.num_classes)
     if train_loss:
         train = client_performance(model, variables, data.train).loss
     else:
         train = jnp.full_like(test.loss, jnp.nan)
-    held = None
+    validation = None
     if data.validation is not None:
-        held = client_performance(model, variables, data.validation)
+        validation = client_performance(model, variables, data.validation)
     return ClientMetrics(
         test_accuracy=test.accuracy,
         test_loss=test.loss,
@@ -229,120 +216,123 @@ def evaluate(
         cohort=cohort,
         groups=data.groups,
         class_accuracy=class_accuracy,
-        validation_accuracy=held and held.accuracy,
-        validation_loss=held and held.loss,
+        validation_accuracy=validation and validation.accuracy,
+        validation_loss=validation and validation.loss,
         validation_sizes=data.validation and data.validation.sizes,
-        custom=_of_predictions(model, variables, data, custom),
+        custom=_custom_metrics(model, variables, data, custom),
     )
 
 
-def _of_predictions(
-    model: Model, variables: Variables, data: FederatedData, custom: Sequence[ClientMetric]
+def _custom_metrics(
+    model: Model, variables: Variables, data: FederatedData, metrics: Sequence[ClientMetric]
 ) -> dict[str, Float[Array, " clients"]]:
-    """Metrics of predictions, by the name they have in results."""
-    found: dict[str, Float[Array, " clients"]] = {}
-    for kind, part in (("test", data.test), ("validation", data.validation)):
-        if part is None or not custom:
+    """Returns metrics of predictions by their name in results."""
+    values_by_name: dict[str, Float[Array, " clients"]] = {}
+    for split, part in (("test", data.test), ("validation", data.validation)):
+        if part is None or not metrics:
             continue
         examples = jax.tree.map(jnp.asarray, part)
-        # A client's examples have to be in one place. Where devices share all, each computes all.
-        alone = examples.devices is None or examples.has_all_clients
-        here = examples._replace(devices=None) if alone else examples
+        # Predictions of a client have to be on one device. Where devices share all examples, each
+        # device computes all predictions.
+        is_complete = examples.devices is None or examples.has_all_clients
+        local = examples._replace(devices=None) if is_complete else examples
 
-        def measure(indices, here=here):
-            return _outputs(model, variables, here.features[indices])
+        def outputs_fn(indices, local=local):
+            return _outputs(model, variables, local.features[indices])
 
-        outputs, indices, owners = _flat(measure, here)
-        predictions = Predictions(model, outputs, here.labels[indices], owners, here.num_clients)
-        clients = jnp.arange(here.num_clients, dtype=jnp.int32)
-        for metric in custom:
-            values = jnp.where(here.sizes > 0, metric.function(predictions), jnp.nan)
-            if not alone:
-                local = collectives.is_local(here, clients)
-                values = collectives.all_reduce(here, jnp.where(local, values, 0))
-            found[f"{kind}_{metric.name}"] = values
-    return found
+        outputs, indices, owners = _map_examples(outputs_fn, local)
+        predictions = Predictions(model, outputs, local.labels[indices], owners, local.num_clients)
+        clients = jnp.arange(local.num_clients, dtype=jnp.int32)
+        for metric in metrics:
+            values = jnp.where(local.sizes > 0, metric.function(predictions), jnp.nan)
+            if not is_complete:
+                is_local = collectives.is_local(local, clients)
+                values = collectives.all_reduce(local, jnp.where(is_local, values, 0))
+            values_by_name[f"{split}_{metric.name}"] = values
+    return values_by_name
 
 
-def _measure(
+def _example_performance(
     model: Model, variables: Variables, examples: ClientExamples, indices: Int[Array, " chunk"]
 ) -> ClientPerformance:
-    """Loss and accuracy of every example of a chunk."""
+    """Returns loss and accuracy of every example of a chunk."""
     labels = examples.labels[indices]
     outputs = _outputs(model, variables, examples.features[indices])
     return ClientPerformance(model.loss(outputs, labels), model.accuracy(outputs, labels))
 
 
-def _mean(sums: ClientPerformance, sizes: Int[Array, "*ids"]) -> ClientPerformance:
+def _divide(sums: T, sizes: Int[Array, "*ids"]) -> T:
     return jax.tree.map(lambda leaf: leaf / sizes.astype(leaf.dtype), sums)
 
 
-def _measure_all(
+def _all_client_performance(
     model: Model, variables: Variables, examples: ClientExamples, num_classes: int = 0
 ) -> tuple[ClientPerformance, Float[Array, " classes"]]:
-    """Means of all clients, and the accuracy on all owned examples of each class."""
+    """Returns means of all clients, and the accuracy on all owned examples of each class."""
     num_clients = examples.num_clients
-    measured, indices, owners = _flat(partial(_measure, model, variables, examples), examples)
+    performance_fn = partial(_example_performance, model, variables, examples)
+    values, indices, owners = _map_examples(performance_fn, examples)
     sums = jax.tree.map(
         lambda leaf: jax.ops.segment_sum(leaf, owners, num_clients, indices_are_sorted=True),
-        measured,
+        values,
     )
     if jnp.issubdtype(examples.labels.dtype, jnp.floating):
         num_classes, classes = 1, jnp.zeros_like(indices)
     else:
         classes = examples.labels[indices]
-    classes = jnp.where(owners < num_clients, classes, num_classes)  # Past the last, not counted.
-    correct = jax.ops.segment_sum(measured.accuracy, classes, num_classes)
-    count = jax.ops.segment_sum(jnp.ones_like(measured.accuracy), classes, num_classes)
+    # Padding gets a class past the last, which segment sums leave out.
+    classes = jnp.where(owners < num_clients, classes, num_classes)
+    correct = jax.ops.segment_sum(values.accuracy, classes, num_classes)
+    count = jax.ops.segment_sum(jnp.ones_like(values.accuracy), classes, num_classes)
     sums, correct, count = collectives.all_reduce(examples, (sums, correct, count))
-    return _mean(sums, examples.sizes), correct / count
+    return _divide(sums, examples.sizes), correct / count
 
 
 def _outputs(model: Model, variables: Variables, features: Array) -> Float[Array, "batch outputs"]:
     return model.apply(variables.params, variables.state, features, train=False, key=None)[0]
 
 
-def _flat(
-    measure: Callable[[Int[Array, " chunk"]], T], examples: ClientExamples
+def _map_examples(
+    function: Callable[[Int[Array, " chunk"]], T], examples: ClientExamples
 ) -> tuple[T, Int[Array, " positions"], Int[Array, " positions"]]:
-    """A measurement of every example, with its index and its owner, in the order of owners."""
-    owned = examples.order.shape[0]
-    here = target.current()
-    chunk = here.flat_images if examples.features.ndim > 2 else here.flat_vectors
-    chunk = max(1, min(owned, chunk))
-    no_client = examples.num_clients
+    """Maps a function over chunks of all examples, sorted by owner.
+
+    Returns:
+        Results, example indices and owners. Owners of padding are ``num_clients``.
+    """
+    num_owned = examples.order.shape[0]
+    device = target.current()
+    chunk = device.flat_images if examples.features.ndim > 2 else device.flat_vectors
+    chunk = max(1, min(num_owned, chunk))
 
     def chunks(values, fill):
-        values = jnp.pad(values, (0, -owned % chunk), constant_values=fill).reshape(-1, chunk)
+        values = jnp.pad(values, (0, -num_owned % chunk), constant_values=fill).reshape(-1, chunk)
         return collectives.shard(examples, values, fill)
 
-    indices, owners = chunks(examples.order, 0), chunks(_owners(examples), no_client)
-    measured = jax.tree.map(
-        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), jax.lax.map(measure, indices)
-    )
-    return measured, indices.reshape(-1), owners.reshape(-1)
-
-
-def _owners(examples: ClientExamples) -> Int[Array, " owned"]:
-    """The client that owns each position of ``order``; one past the last where none does."""
-    owned = examples.order.shape[0]
     clients = jnp.arange(examples.num_clients + 1, dtype=jnp.int32)
     sizes = collectives.local_sizes(examples)
-    without_owner = owned - jnp.sum(sizes, keepdims=True)
-    return jnp.repeat(clients, jnp.concatenate([sizes, without_owner]), total_repeat_length=owned)
+    num_unowned = num_owned - jnp.sum(sizes, keepdims=True)
+    owners = jnp.repeat(
+        clients, jnp.concatenate([sizes, num_unowned]), total_repeat_length=num_owned
+    )
+    indices, owners = chunks(examples.order, 0), chunks(owners, examples.num_clients)
+    results = jax.tree.map(
+        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), jax.lax.map(function, indices)
+    )
+    return results, indices.reshape(-1), owners.reshape(-1)
 
 
 def _map_sums(
-    measure: Callable[[Int[Array, " chunk"], Bool[Array, " chunk"]], PyTree],
+    sum_fn: Callable[[Int[Array, " chunk"], Bool[Array, " chunk"]], PyTree],
     finish: Callable[[PyTree, Int[Array, ""]], T],
     examples: ClientExamples,
     clients: Int[Array, " ids"] | None = None,
 ) -> T:
-    """Sums a measurement over the examples of one client after another.
+    """Sums a function over the examples of each client.
 
     Args:
-        measure: From examples (their indices, and which positions are not padding) to sums over the real ones.
-        finish: From a client's sums and its size to what is kept of them.
+        sum_fn: Sums over a chunk, given example indices and the mask of those that are not padding.
+        finish: Maps a client's sums and size to its result.
         examples: Examples of all clients.
         clients: Client ids; all by default.
 
@@ -352,16 +342,18 @@ def _map_sums(
     if clients is None:
         clients = jnp.arange(examples.num_clients, dtype=jnp.int32)
 
-    def one(client, _):
-        return finish(_client_sums(measure, examples, client), examples.sizes[client])
+    def client_result(client, _):
+        return finish(_client_sum(sum_fn, examples, client), examples.sizes[client])
 
-    batch = _side_by_side(measure, examples)
-    if batch == 1:
-        return collectives.map_clients(examples, one, clients)
-    # Side by side all wait for the largest: they are of almost equal size if sorted.
+    batch_size = _clients_per_batch(sum_fn, examples)
+    if batch_size == 1:
+        return collectives.map_clients(examples, client_result, clients)
+    # Vmapped clients wait for the largest; sorting makes sizes in a batch almost equal.
     order = jnp.argsort(examples.sizes[clients]).astype(jnp.int32)
-    sums = collectives.map_clients(examples, one, clients[order], batch_size=batch)
-    return jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[order].set(leaf), sums)
+    results = collectives.map_clients(
+        examples, client_result, clients[order], batch_size=batch_size
+    )
+    return jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[order].set(leaf), results)
 
 
 def _masked_sum(values: Float[Array, "chunk ..."], mask: Bool[Array, " chunk"]):
@@ -369,46 +361,45 @@ def _masked_sum(values: Float[Array, "chunk ..."], mask: Bool[Array, " chunk"]):
     return jnp.sum(values, axis=0, where=mask)
 
 
-def _client_sums(
-    measure: Callable[[Int[Array, " chunk"], Bool[Array, " chunk"]], T],
+def _client_sum(
+    sum_fn: Callable[[Int[Array, " chunk"], Bool[Array, " chunk"]], T],
     examples: ClientExamples,
     client: Int[Array, ""],
 ) -> T:
-    """Sums a measurement over the examples of one client, chunk by chunk."""
+    """Sums a function over the examples of one client, chunk by chunk."""
     chunk = chunk_of_clients(examples)
-    offsets = jnp.arange(chunk, dtype=jnp.int32)
+    chunk_positions = jnp.arange(chunk, dtype=jnp.int32)
     offset, size = examples.offsets[client], examples.sizes[client]
 
-    def add(number, sums):
-        positions = number * chunk + offsets
+    def add_chunk(number, sums):
+        positions = number * chunk + chunk_positions
         indices = examples.order[offset + jnp.minimum(positions, size - 1)]
-        return jax.tree.map(jnp.add, sums, measure(indices, positions < size))
+        return jax.tree.map(jnp.add, sums, sum_fn(indices, positions < size))
 
-    shapes = _shapes(measure, chunk)
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    zeros = jax.tree.map(jnp.zeros_like, _sum_shapes(sum_fn, chunk))
     with jax.named_scope("client_chunks"):
-        return jax.lax.fori_loop(0, -(-size // chunk), add, nothing)
+        return jax.lax.fori_loop(0, -(-size // chunk), add_chunk, zeros)
 
 
-def _shapes(measure: Callable[..., T], chunk: int) -> T:
-    """Shapes of the sums."""
-    offsets = jnp.arange(chunk, dtype=jnp.int32)
-    return jax.eval_shape(measure, offsets, offsets < chunk)
+def _sum_shapes(sum_fn: Callable[..., T], chunk: int) -> T:
+    indices = jax.ShapeDtypeStruct((chunk,), jnp.int32)
+    return jax.eval_shape(sum_fn, indices, jax.ShapeDtypeStruct((chunk,), bool))
 
 
-def _side_by_side(measure: Callable[..., PyTree], examples: ClientExamples) -> int | None:
-    """How many clients share a pass; None for the default of an accelerator."""
+def _clients_per_batch(sum_fn: Callable[..., PyTree], examples: ClientExamples) -> int | None:
+    """Returns the number of vmapped clients; None for the default of an accelerator."""
     if not target.current().is_cpu:
         return None
     chunk = chunk_of_clients(examples)
-    if chunk > _CPU_SMALL:
+    if chunk > _MAX_CPU_CHUNK:
         return 1
-    sums = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(_shapes(measure, chunk)))
-    return max(1, min(_CPU_PASS // chunk, _CPU_CACHE // sums))
+    leaves = jax.tree.leaves(_sum_shapes(sum_fn, chunk))
+    sum_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    return max(1, min(_CPU_PASS_EXAMPLES // chunk, _CPU_CACHE_BYTES // sum_bytes))
 
 
 def chunk_of_clients(examples: ClientExamples) -> int:
-    """Examples of a client that are measured at once: equal chunks of one of mean size.
+    """Returns how many examples of a client are processed together: an equal part of a mean client.
 
     Args:
         examples: Examples of all clients.

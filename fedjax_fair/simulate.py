@@ -1,4 +1,4 @@
-"""One round is a function; a run is a scan over rounds."""
+"""A round as a pure function, and a run as a scan over rounds."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.faults import apply
 from fedjax_fair.local_training import occurrences_of, train_cohort
 from fedjax_fair.metrics.communication import bytes_per_round
-from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.numerics.trees import all_finite
 from fedjax_fair.parallel import collectives
 from fedjax_fair.tree import Tree
 
@@ -55,7 +55,7 @@ __all__ = [
 
 
 class Purpose(IntEnum):
-    """What randomness is used for; each purpose has a stream of its own."""
+    """Purposes of random numbers, each of which has a separate stream."""
 
     INIT = 0
     SELECT = 1
@@ -65,18 +65,18 @@ class Purpose(IntEnum):
 
 
 class RoundState(NamedTuple):
-    """What one round hands to the next.
+    """State between rounds.
 
     Attributes:
-        key: The root key of the run; it never changes.
-        round: Rounds done so far, which is the number of the next one.
+        key: The root key of the run, which never changes.
+        round: Number of completed rounds, which is the index of the next one.
         variables: The global model.
         selector: State of the selector.
         aggregator: State of the aggregator.
         participation: Rounds each client has trained in, ``[clients]``.
-        communication: State of what participants send, empty if they send their update as it is.
-        model_history: The global models of some rounds before this one, ``[history_length, ...]``, that of round
-            ``r`` in place ``r % history_length``; empty unless a fault needs them.
+        communication: State of compression and privacy; empty if participants send plain updates.
+        model_history: Past global models, ``[history_length, ...]``, with that of round ``r`` at
+            ``r % history_length``; empty unless a fault needs them.
     """
 
     key: Key[Array, ""]
@@ -93,15 +93,15 @@ class RoundInfo(NamedTuple):
     """Diagnostics of one round.
 
     Attributes:
-        clients: Ids of the clients that were chosen to train, ``[cohort]``.
-        weights: The weight each had in the update, ``[cohort]``.
-        loss: Mean minibatch loss of each during local training, ``[cohort]``, nats.
-        steps: Local steps of each, ``[cohort]``.
-        finite: Whether the update was finite. One that is not leaves the global model as it was.
-        responded: Whether the result of each has arrived, ``[cohort]``.
-        nonfinite: Whether what each sent had a number that is not finite, ``[cohort]``.
-        selector: Info of the selector, scalars by name.
-        aggregator: Info of the aggregator, scalars or ``[cohort]`` by name.
+        clients: Ids of the selected clients, ``[cohort]``.
+        weights: Their weights in the update, ``[cohort]``.
+        loss: Their mean minibatch losses during local training, ``[cohort]``, nats.
+        steps: Their numbers of local steps, ``[cohort]``.
+        finite: Whether the update was finite and therefore applied.
+        responded: Whether each result has arrived, ``[cohort]``.
+        nonfinite: Whether each sent update had a NaN or an infinity, ``[cohort]``.
+        selector: Info of the selector.
+        aggregator: Info of the aggregator and of privacy.
     """
 
     clients: Int[Array, " cohort"]
@@ -118,21 +118,21 @@ class RoundInfo(NamedTuple):
 def derive_key(
     key: Key[Array, ""], purpose: Purpose, round: Int[Array, ""] | int = 0
 ) -> Key[Array, ""]:
-    """The key of one purpose in one round.
+    """Returns the key of one purpose in one round.
 
-    Folding in the absolute round makes a resumed run equal an uninterrupted one, and folding in the
-    purpose keeps the choice of clients from changing when a solver uses more randomness.
+    With the absolute round a resumed run equals an uninterrupted one. With the purpose the selected
+    clients stay the same if a solver draws more random numbers.
     """
     return jax.random.fold_in(jax.random.fold_in(key, purpose), round)
 
 
 class BaseRound(Tree):
-    """What can be trained: a method with a model, as pure functions of state and data.
+    """A method with a model, as pure functions of state and data.
 
     Attributes:
         model: The network.
-        is_centralized: Whether it trains on the examples of all clients in one place, with -1 for the
-            clients of its ``RoundInfo``.
+        is_centralized: Whether it trains on the examples of all clients together, with client ids
+            of -1 in its ``RoundInfo``.
     """
 
     model: Model
@@ -141,21 +141,19 @@ class BaseRound(Tree):
     @abstractmethod
     def init(self, key: Key[Array, ""], data: FederatedData) -> RoundState:
         """Returns the state before the first round."""
-        raise NotImplementedError
 
     @abstractmethod
     def step(
         self, state: RoundState, data: FederatedData, drop_nonfinite: bool = False
     ) -> tuple[RoundState, RoundInfo]:
-        """Returns the state after one more round, and what the round recorded.
+        """Runs one round.
 
         Args:
-            state: The state so far.
-            data: The federation.
-            drop_nonfinite: Whether a participant whose update is not finite counts as one that has not
-                answered.
+            state: State before the round.
+            data: The federated dataset.
+            drop_nonfinite: Whether to treat a participant whose update is not finite as one that
+                has not responded.
         """
-        raise NotImplementedError
 
     def bytes_up(self, variables: Variables) -> int:
         """Returns the bytes that a participant sends in a round."""
@@ -165,31 +163,28 @@ class BaseRound(Tree):
 class Round(BaseRound):
     """One round of federated learning: a model and three roles.
 
-    A round selects a cohort, lets each participant train from the global model, and adds the aggregated
-    update to it. The data is an argument of its methods, so that one compilation serves every
-    partition of the same shape.
+    Data is an argument of the methods, so that one compiled function serves all partitions of the
+    same shape.
 
     Args:
         model: The network.
-        selector: Chooses the clients that train.
+        selector: Selects the clients that train.
         solver: Trains each of them.
-        aggregator: Weighs their updates.
-        faults: Failures of clients from `fedjax_fair.faults`, one or several, in this order. A
-            round in which no participant answers leaves the model and the aggregator as they were.
-        aggregation: ``"secure"``, or `fedjax_fair.communication.SecureAggregation` with its setting, hides single
-            updates from the server, and goes with roles that need their sum alone. The cohort's
-            updates are then kept in memory at once.
-        compression: Fewer bytes for updates, from `fedjax_fair.communication`.
-        privacy: Clipping and noise, from `fedjax_fair.communication`, for the mean with equal weights.
-        clients_per_batch: Clients that train in parallel (in a ``vmap``); such batches follow
-            each other. More use more memory. It changes results only by floating-point
-            reassociation. The default is all of them on a GPU, and on a TPU as many as have models
-            of 8 MiB together. On a CPU it is as many as fit into its cache if all take equally
-            many steps (fewer where each core is a device), and one if not, because the others would
-            wait for the one that takes most.
+        aggregator: Combines their updates.
+        faults: Failures from `fedjax_fair.faults`, applied in this order. Without any response the
+            model and the aggregator do not change.
+        aggregation: ``"secure"``, or `fedjax_fair.communication.SecureAggregation` with settings,
+            hides single updates from the server. Roles may only read sums or scalars, and all
+            updates of the cohort are in memory.
+        compression: Compression of updates, from `fedjax_fair.communication`.
+        privacy: Clipping and noise from `fedjax_fair.communication`, for a mean of equal weights.
+        clients_per_batch: Clients that train in parallel (vmapped). Larger batches take more memory
+            and change results only by rounding. Default: all on a GPU; models of 8 MiB together on
+            a TPU; on a CPU as many as fit into its cache if all take equally many steps, otherwise
+            one, because clients in a batch wait for the slowest.
 
     Raises:
-        ValueError: If a role is not of its type or needs to see what secure aggregation hides, or
+        ValueError: If a role is not of its type or needs what secure aggregation hides, or
             ``clients_per_batch`` is not positive.
 
     Examples:
@@ -221,13 +216,13 @@ class Round(BaseRound):
         checks.instance("aggregator", self.aggregator, Aggregator, "aggregators.Mean()")
         if self.clients_per_batch is not None:
             checks.positive_int("clients_per_batch", self.clients_per_batch)
-        self._convert(faults=self._plan)
-        for fault in self._plan:
+        self._convert(faults=self._faults)
+        for fault in self._faults:
             checks.instance("faults: one of them", fault, Faults, "faults.Dropout(0.1)")
-        communication.check(self._communication, self.selector, self.aggregator, self._plan)
+        communication.check(self._communication, self.selector, self.aggregator, self._faults)
 
     @property
-    def _plan(self) -> tuple[Faults, ...]:
+    def _faults(self) -> tuple[Faults, ...]:
         return (self.faults,) if isinstance(self.faults, Faults) else tuple(self.faults)
 
     @property
@@ -236,16 +231,13 @@ class Round(BaseRound):
             as_secure(self.aggregation), self.compression, self.privacy
         )
 
-    def _seen_by(self, role, context, add=None):
-        secure = self._communication.secure
-        return context if secure is None else restrict_context(context, role.server_view, add)
+    def _visible_context(self, role, context, add=None):
+        is_plain = self._communication.secure is None
+        return context if is_plain else restrict_context(context, role.server_view, add)
 
-    def _shown_to(self, role, results):
-        return (
-            results
-            if self._communication.secure is None
-            else restrict_results(results, role.server_view)
-        )
+    def _visible_results(self, role, results):
+        is_plain = self._communication.secure is None
+        return results if is_plain else restrict_results(results, role.server_view)
 
     def bytes_up(self, variables: Variables) -> int:
         """Returns the bytes that a participant sends in a round."""
@@ -261,58 +253,63 @@ class Round(BaseRound):
             key=key,
             round=round,
             variables=variables,
-            selector=self.selector.init(self._seen_by(self.selector, context)),
-            aggregator=self.aggregator.init(self._seen_by(self.aggregator, context)),
+            selector=self.selector.init(self._visible_context(self.selector, context)),
+            aggregator=self.aggregator.init(self._visible_context(self.aggregator, context)),
             participation=jnp.zeros(data.num_clients, jnp.int32),
             communication=communication.init(self._communication, data.num_clients, variables),
-            model_history=apply.init_model_history(self._plan, variables),
+            model_history=apply.init_model_history(self._faults, variables),
         )
 
     def step(
         self, state: RoundState, data: FederatedData, drop_nonfinite: bool = False
     ) -> tuple[RoundState, RoundInfo]:
-        """Returns the state after one more round, and what the round recorded."""
+        """Runs one round; see `BaseRound.step`."""
         selector, aggregator, settings = self.selector, self.aggregator, self._communication
         data = jax.tree.map(jnp.asarray, data)
-        key_faults = derive_key(state.key, Purpose.FAULTS, state.round)
+        key_select, key_solve, key_faults, key_communication = (
+            derive_key(state.key, purpose, state.round)
+            for purpose in (Purpose.SELECT, Purpose.SOLVE, Purpose.FAULTS, Purpose.COMMUNICATION)
+        )
         context = make_context(self.model, state.round, state.variables, data)._replace(
-            available=apply.available(self._plan, key_faults, state.round, data.num_clients)
+            available=apply.available(self._faults, key_faults, state.round, data.num_clients)
         )
+
+        # Selection
+        selector_context = self._visible_context(selector, context)
         cohort, selector_state, selector_info = selector.select(
-            derive_key(state.key, Purpose.SELECT, state.round),
-            state.selector,
-            self._seen_by(selector, context),
+            key_select, state.selector, selector_context
         )
-        cohort = _checked(cohort, data.num_clients)
-        known = self._seen_by(aggregator, context)
-        cohort = aggregator.prepare(state.aggregator, cohort, known)
+        cohort = _check_cohort(cohort, data.num_clients)
+        aggregator_context = self._visible_context(aggregator, context)
+        cohort = aggregator.prepare(state.aggregator, cohort, aggregator_context)
         weights = None
         if aggregator.compute_weights is not None:
-            weights = aggregator.compute_weights(state.aggregator, cohort, known)
-        key_solve = derive_key(state.key, Purpose.SOLVE, state.round)
-        key_communication = derive_key(state.key, Purpose.COMMUNICATION, state.round)
-        train = partial(
-            train_cohort,
-            self.model,
+            weights = aggregator.compute_weights(state.aggregator, cohort, aggregator_context)
+
+        # Local training
+        responded = send = None
+        if self._faults or drop_nonfinite:
+            cohort, responded = apply.apply_faults(self._faults, key_faults, cohort, context)
+            send = partial(apply.send, self._faults, key_faults, drop_nonfinite, context)
+        occurrences = occurrences_of(cohort.clients)
+        # Masked updates are summed after training, when the responding clients are known.
+        streaming_weights = weights if settings.secure is None else None
+        cohort, results, nonfinite, residuals = train_cohort(
             self.solver,
             key_solve,
-            state,
-            data,
-            self.clients_per_batch,
-            partial(communication.send, settings, key_communication, state.communication),
+            context,
+            cohort,
+            occurrences,
+            streaming_weights,
+            model_history=state.model_history,
+            clients_per_batch=self.clients_per_batch,
+            encode_update=partial(
+                communication.send, settings, key_communication, state.communication
+            ),
+            responded=responded,
+            send=send,
         )
-        occurrences = occurrences_of(cohort.clients)
-        # Masked updates are summed once it is known who answered.
-        streaming_weights = weights if settings.secure is None else None
-        if self._plan or drop_nonfinite:
-            cohort, responded = apply.apply_faults(self._plan, key_faults, cohort, context)
-            send = partial(apply.send, self._plan, key_faults, drop_nonfinite, context)
-            cohort, results, nonfinite, residuals = train(
-                cohort, occurrences, streaming_weights, responded, send
-            )
-            results = apply.collude(self._plan, cohort, results, streaming_weights, context)
-        else:
-            cohort, results, nonfinite, residuals = train(cohort, occurrences, streaming_weights)
+        results = apply.collude(self._faults, cohort, results, streaming_weights, context)
         received = communication.receive(
             settings,
             key_communication,
@@ -325,20 +322,25 @@ class Round(BaseRound):
             context,
         )
         results, add = received.results, received.add
-        update, aggregator_state, aggregated = aggregator.aggregate(
+
+        # Aggregation
+        update, aggregator_state, aggregation = aggregator.aggregate(
             state.aggregator,
             cohort,
-            self._shown_to(aggregator, results),
-            self._seen_by(aggregator, context, add),
+            self._visible_results(aggregator, results),
+            self._visible_context(aggregator, context, add),
         )
-        finite = changes = all_finite(update)
+        finite = is_applied = all_finite(update)
         if cohort.responded is not None:
-            somebody = jnp.any(cohort.responded)
-            finite, changes = finite | ~somebody, finite & somebody
+            any_responded = jnp.any(cohort.responded)
+            # Without any response there is no update that could be non-finite.
+            finite, is_applied = finite | ~any_responded, finite & any_responded
             aggregator_state = jax.tree.map(
-                partial(jnp.where, somebody), aggregator_state, state.aggregator
+                partial(jnp.where, any_responded), aggregator_state, state.aggregator
             )
-        update = jax.tree.map(lambda leaf: jnp.where(changes, leaf, jnp.zeros_like(leaf)), update)
+        update = jax.tree.map(
+            lambda leaf: jnp.where(is_applied, leaf, jnp.zeros_like(leaf)), update
+        )
         new_state = RoundState(
             key=state.key,
             round=state.round + 1,
@@ -346,8 +348,8 @@ class Round(BaseRound):
             selector=selector.observe(
                 selector_state,
                 cohort,
-                self._shown_to(selector, results),
-                self._seen_by(selector, context, add),
+                self._visible_results(selector, results),
+                self._visible_context(selector, context, add),
             ),
             aggregator=aggregator_state,
             participation=state.participation.at[cohort.responder_ids].add(1, mode="drop"),
@@ -356,36 +358,32 @@ class Round(BaseRound):
         )
         return new_state, RoundInfo(
             clients=cohort.clients,
-            weights=aggregated.weights,
+            weights=aggregation.weights,
             loss=results.loss,
             steps=results.steps,
             finite=finite,
-            responded=_known(cohort),
+            responded=cohort.responded_mask,
             nonfinite=nonfinite,
             selector=selector_info,
-            aggregator=aggregated.info | received.info,
+            aggregator=aggregation.info | received.info,
         )
 
 
-def _checked(cohort: Cohort, num_clients: int) -> Cohort:
-    """What a selector chose, as arrays.
-
-    Raises:
-        ValueError: If it is no cohort, or (where that is known while tracing) names a client that
-            does not exist.
-    """
+def _check_cohort(cohort: Cohort, num_clients: int) -> Cohort:
+    """Returns a selector's cohort as arrays, after checking shapes and concrete ids."""
     checks.instance("selector: what it selects", cohort, Cohort, "Cohort(clients, weights)")
     clients, weights = cohort.clients, jnp.asarray(cohort.weights)
     if not isinstance(clients, Tracer):
         ids = np.asarray(clients)
-        if ids.size and not 0 <= ids.min() <= ids.max() < num_clients:
-            outside = ids[(ids < 0) | (ids >= num_clients)][0]
+        invalid = ids[(ids < 0) | (ids >= num_clients)]
+        if invalid.size:
             raise ValueError(
-                f"selector: the cohort names client {outside}: expected ids in [0, {num_clients})."
+                f"selector: the cohort names client {invalid[0]}: expected ids in "
+                f"[0, {num_clients})."
             )
         clients = jnp.asarray(ids)
-    whole = jnp.issubdtype(clients.dtype, jnp.integer)
-    if not whole or clients.ndim != 1 or not clients.size or weights.shape != clients.shape:
+    is_integer = jnp.issubdtype(clients.dtype, jnp.integer)
+    if not is_integer or clients.ndim != 1 or not clients.size or weights.shape != clients.shape:
         raise ValueError(
             f"selector: a cohort of clients {clients.dtype}{list(clients.shape)} with weights "
             f"{weights.dtype}{list(weights.shape)}: expected integers [cohort] and as many weights."
@@ -401,21 +399,21 @@ def run(
     *,
     drop_nonfinite: bool = False,
 ) -> tuple[RoundState, RoundInfo]:
-    """Runs rounds one after another, as one ``lax.scan``.
+    """Runs rounds sequentially, as one ``lax.scan``.
 
     Args:
-        round: What a round does.
-        state: Where to start, from ``round.init`` or an earlier ``run``.
-        data: The federation.
-        num_rounds: How many rounds.
-        drop_nonfinite: Whether a participant whose update is not finite counts as one that has not
-            answered. Otherwise the update of its round is not finite either.
+        round: The round function.
+        state: Initial state, from ``round.init`` or an earlier ``run``.
+        data: The federated dataset.
+        num_rounds: Number of rounds.
+        drop_nonfinite: See `BaseRound.step`. Without it, one non-finite update makes the update of
+            the round non-finite.
 
     Returns:
         The new state, and a ``RoundInfo`` with a leading axis ``rounds``.
 
     Raises:
-        ValueError: If ``num_rounds`` is not a whole number >= 0.
+        ValueError: If ``num_rounds`` is not an integer >= 0.
     """
     checks.non_negative_int("num_rounds", num_rounds)
 
@@ -428,16 +426,13 @@ def run(
 def make_context(
     model: Model, round: Int[Array, ""], variables: Variables, data: FederatedData
 ) -> Context:
-    """What selectors and aggregators can compute at the start of a round.
+    """Makes the context of selectors and aggregators at the start of a round.
 
     Args:
         model: The network.
         round: The absolute round.
         variables: The global model.
-        data: The federation, of which they see the training examples and the groups.
-
-    Returns:
-        A ``Context``.
+        data: The federated dataset; only training examples and groups are read.
     """
     performance = partial(client_performance, model, examples=data.train)
     return Context(
@@ -457,7 +452,3 @@ def make_context(
         weighted_sum=partial(collectives.weighted_sum, data.train),
         map_clients=partial(collectives.map_clients, data.train),
     )
-
-
-def _known(cohort: Cohort) -> Bool[Array, " cohort"]:
-    return jnp.ones(cohort.clients.shape, bool) if cohort.responded is None else cohort.responded

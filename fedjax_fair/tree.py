@@ -18,18 +18,18 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.printing import printed
+from fedjax_fair.printing import format_value
 
 __all__ = ["Integer", "Number", "Tree", "child_fields", "stack", "stacked_leaves"]
 
 Number = float | Float[Array, ""]
-"""A setting that only enters arithmetic. As a field it is a child: another value never recompiles,
-and `stack` makes it a batch axis."""
+"""A scalar that only enters arithmetic, so that as a field it is a child: new values never
+recompile, and `stack` makes it a batch axis."""
 
 Integer = int | Int[Array, ""]
-"""An integer of this kind."""
+"""An integer that only enters arithmetic."""
 
-# Not `Self`: beartype knows it only where it decorates classes, not where it decorates methods.
+# Not `Self`, which beartype supports for decorated classes only, not for decorated methods.
 _Same = TypeVar("_Same", bound="Tree")
 
 _CHILD_TYPES = ("Number", "Integer", "Array", "PyTree")
@@ -38,20 +38,20 @@ _CHILDREN = "__children__"
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 class Tree:
-    """A frozen dataclass and a pytree; a subclass is one without a decorator.
+    """Base class that makes subclasses frozen dataclasses and pytrees, without a decorator.
 
     A field is a child if its annotation names ``Number``, ``Integer``, an array type or ``PyTree``,
     or if its value is a registered pytree (another ``Tree``, a ``jax.tree_util.Partial``) or a
     tuple of such values. Everything else is structure and has to be hashable: sizes, strings,
     functions. None, strings, functions and a plain zero are structure under any annotation, so that
-    a term with a factor of zero is not computed. A forgotten annotation therefore only recompiles.
+    a term with a factor of zero is not computed. A missing annotation therefore only recompiles.
 
-    ``__post_init__`` checks values. It runs in the constructor, never when JAX rebuilds an
-    instance, whose children may then be anything.
+    ``__post_init__`` checks values. It runs in the constructor, but not when JAX rebuilds an
+    instance, whose children can then be any objects.
 
     Raises:
         ValueError: If a structure field is traced, an array, or not hashable; if an ``int`` field
-            is no integer; or if an abstract method is not defined.
+            is not an integer; or if an abstract method is not defined.
 
     Examples:
         >>> class Scale(Tree):
@@ -65,24 +65,24 @@ class Tree:
         (True, False)
     """
 
-    if TYPE_CHECKING:  # Which a type checker knows of decorated classes alone.
+    if TYPE_CHECKING:  # Type checkers add this to decorated classes only.
         __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         _check_names(cls)
         dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
-        _check_when_made(cls)
+        _wrap_constructor(cls)
         jax.tree_util.register_pytree_with_keys(
             cls, _flatten_with_keys, functools.partial(_unflatten, cls), _flatten
         )
 
     def replace(self: _Same, **changes: Any) -> _Same:
-        """Returns a copy with other values of some fields, which is checked like a new one."""
+        """Returns a copy with new values of some fields, checked by ``__post_init__``."""
         return dataclasses.replace(self, **changes)
 
     def _convert(self, **values: Any) -> None:
-        """Sets fields to what their values were converted to; only for ``__post_init__``."""
+        """Sets fields to converted values; only for ``__post_init__``."""
         self.__dict__.update(values)
 
     def __eq__(self, other: object) -> bool:
@@ -90,7 +90,7 @@ class Tree:
             return NotImplemented
         mine, tree = jax.tree.flatten(self)
         others, other_tree = jax.tree.flatten(other)
-        return tree == other_tree and all(map(_same, mine, others))
+        return tree == other_tree and all(map(_equal, mine, others))
 
     def __hash__(self) -> int:
         return hash((type(self), jax.tree.structure(self)))
@@ -102,23 +102,24 @@ class Tree:
         return self
 
     def __repr__(self) -> str:
-        return printed(self)
+        return format_value(self)
 
 
 def stack(trees: Sequence[Any]) -> Any:
-    """Stacks instances of one structure; children that differ become arrays with a leading axis.
+    """Stacks instances of equal structure.
 
-    A zero next to other numbers is stacked with them, so that a sweep may start at zero.
+    A zero is stacked with other scalars, although it is structure, so that a sweep may start at
+    zero.
 
     Args:
         trees: One or more instances.
 
     Returns:
-        An instance in which every child that differs has a leading axis ``[len(trees)]``, and one
-        that is the same in all is left as it is.
+        An instance in which children that differ have a leading axis ``[len(trees)]``, and equal
+        children are unchanged.
 
     Raises:
-        ValueError: If they differ in structure; it names the first field that does.
+        ValueError: If they differ in structure; the message names the first such field.
 
     Examples:
         >>> class Scale(Tree):
@@ -130,23 +131,15 @@ def stack(trees: Sequence[Any]) -> Any:
     tree, leaves, varied = stacked_leaves(trees)
     return jax.tree.unflatten(
         tree,
-        [jnp.asarray(leaf) if own else leaf for leaf, own in zip(leaves, varied, strict=True)],
+        [
+            jnp.asarray(leaf) if batched else leaf
+            for leaf, batched in zip(leaves, varied, strict=True)
+        ],
     )
 
 
 def stacked_leaves(trees: Sequence[Any]) -> tuple[Any, tuple[Any, ...], tuple[bool, ...]]:
-    """Returns what ``stack`` makes, in parts.
-
-    Args:
-        trees: One or more instances.
-
-    Returns:
-        Structure, leaves, and which leaves are NumPy arrays with a leading axis because they differ
-        between the instances.
-
-    Raises:
-        ValueError: As ``stack``.
-    """
+    """Returns the structure and leaves of ``stack``, and which leaves are stacked NumPy arrays."""
     leaves, tree = jax.tree.flatten(_stack("", list(trees)))
     values = tuple(leaf.array if isinstance(leaf, _Varied) else leaf for leaf in leaves)
     return tree, values, tuple(isinstance(leaf, _Varied) for leaf in leaves)
@@ -161,18 +154,18 @@ class _Varied:
 
 def child_fields(tree: Tree) -> tuple[str, ...]:
     """Returns the names of the fields that are children."""
-    known = tree.__dict__.get(_CHILDREN)
-    if known is None:
-        annotated = _annotated(type(tree))
+    children = tree.__dict__.get(_CHILDREN)
+    if children is None:
+        annotated = _annotated_children(type(tree))
         names = (field.name for field in dataclasses.fields(tree))
-        known = tuple(
+        children = tuple(
             name
             for name in names
             if _is_child(tree.__dict__.get(name), annotated=name in annotated)
         )
-        # Kept, because what JAX puts in place of a child need not look like one.
-        tree.__dict__[_CHILDREN] = known
-    return known
+        # Stored, because the objects that JAX puts in place of children may not look like children.
+        tree.__dict__[_CHILDREN] = children
+    return children
 
 
 def _stack(place: str, values: list[Any]) -> Any:
@@ -183,53 +176,53 @@ def _stack(place: str, values: list[Any]) -> Any:
         fields = dataclasses.fields(first)
         stacked = {}
         for field in fields:
-            own = [getattr(value, field.name) for value in values]
-            here = f"{place or type(first).__name__}.{field.name}"
-            join = _stack if field.name in names else _only
-            stacked[field.name] = join(here, own)
-        made = object.__new__(type(first))
-        made.__dict__.update(stacked)
-        made.__dict__[_CHILDREN] = tuple(field.name for field in fields if field.name in names)
-        return made
+            field_place = f"{place or type(first).__name__}.{field.name}"
+            combine = _stack if field.name in names else _check_equal
+            stacked[field.name] = combine(field_place, [getattr(v, field.name) for v in values])
+        tree = object.__new__(type(first))
+        tree.__dict__.update(stacked)
+        tree.__dict__[_CHILDREN] = tuple(field.name for field in fields if field.name in names)
+        return tree
     if isinstance(first, tuple) and kinds == {type(first)} and len(set(map(len, values))) == 1:
         parts = [
-            _stack(f"{place}[{i}]", list(own)) for i, own in enumerate(zip(*values, strict=True))
+            _stack(f"{place}[{i}]", list(part)) for i, part in enumerate(zip(*values, strict=True))
         ]
         return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
     if all(map(_is_number, values)):
-        if all(_same(first, value) for value in values[1:]):
+        if all(_equal(first, value) for value in values[1:]):
             return first
         if len({np.shape(value) for value in values}) == 1:
-            return _Varied(_joined(values))
+            return _Varied(_stack_arrays(values))
     treedefs = {jax.tree.structure(value) for value in values}
     if len(treedefs) == 1 and not jax.tree_util.treedef_is_leaf(treedefs.pop()):
         return jax.tree.map(lambda *leaves: _stack(place, list(leaves)), *values)
-    return _only(place, values)
+    return _check_equal(place, values)
 
 
-def _joined(values: list[Any]) -> np.ndarray:
-    """Joins scalars or arrays to one array of the type that JAX gives each of them."""
+def _stack_arrays(values: list[Any]) -> np.ndarray:
+    """Stacks scalars or arrays in the type that JAX gives them."""
     with jax.numpy_dtype_promotion("standard"):
         kind = jnp.result_type(*(jnp.result_type(value) for value in values))
     return np.stack([np.asarray(value, kind) for value in values])
 
 
-def _only(place: str, values: list[Any]) -> Any:
+def _check_equal(place: str, values: list[Any]) -> Any:
     for value in values[1:]:
-        if type(value) is not type(values[0]) or not _same(value, values[0]):
+        if type(value) is not type(values[0]) or not _equal(value, values[0]):
             raise ValueError(
-                f"{place}: {_in_line(values[0])} and {_in_line(value)} differ in structure and "
-                "cannot be stacked; expected one value, or a field annotated as Number or an array."
+                f"{place}: {_one_line(values[0])} and {_one_line(value)} differ in structure and "
+                "cannot be stacked; expected equal values, or a field annotated as Number or array."
             )
     return values[0]
 
 
 @functools.cache
-def _annotated(cls: type) -> frozenset[str]:
-    """Names of the fields whose annotation makes them children."""
-    kinds = {field.name: str(field.type) for field in dataclasses.fields(cls)}
+def _annotated_children(cls: type) -> frozenset[str]:
+    """Returns the names of the fields whose annotation makes them children."""
     return frozenset(
-        name for name, kind in kinds.items() if any(one in kind for one in _CHILD_TYPES)
+        field.name
+        for field in dataclasses.fields(cls)
+        if any(child_type in str(field.type) for child_type in _CHILD_TYPES)
     )
 
 
@@ -285,8 +278,8 @@ def _check_names(cls: type) -> None:
                 )
 
 
-def _check_when_made(cls: type) -> None:
-    """Makes the constructor of a class check structure before and after its ``__post_init__``."""
+def _wrap_constructor(cls: type) -> None:
+    """Makes the constructor of a class check structure before and after ``__post_init__``."""
     init, post_init = cls.__init__, vars(cls).get("__post_init__")
 
     @functools.wraps(init)
@@ -309,11 +302,11 @@ def _check_when_made(cls: type) -> None:
 
 def _check_not_traced(tree: Tree) -> None:
     cls = type(tree)
-    if missing := _abstract(cls):
+    if missing := _abstract_methods(cls):
         raise ValueError(f"{cls.__name__}: expected a method {missing[0]}, which is not defined.")
     for field in dataclasses.fields(tree):
-        value = tree.__dict__.get(field.name)  # Of `init=False`, `__post_init__` sets it later.
-        if isinstance(value, Tracer) and field.name not in _annotated(cls):
+        value = tree.__dict__.get(field.name)  # `__post_init__` sets `init=False` fields later.
+        if isinstance(value, Tracer) and field.name not in _annotated_children(cls):
             raise ValueError(
                 f"{cls.__name__}.{field.name} is traced, but it is structure; annotate it as "
                 "Number, Integer or an array type."
@@ -336,19 +329,19 @@ def _check_structure(tree: Tree) -> None:
             hash(value)
         except TypeError:
             raise ValueError(
-                f"{name}={_in_line(value)}: a {type(value).__name__} can change and is not "
+                f"{name}={_one_line(value)}: a {type(value).__name__} can change and is not "
                 "hashable; expected a tuple or another immutable value."
             ) from None
         if str(field.type) in ("int", "<class 'int'>") and isinstance(value, float):
             raise ValueError(f"{name}={value!r}: expected an integer, because it is structure.")
 
 
-def _in_line(value: Any) -> str:
-    return " ".join(printed(value).split())
+def _one_line(value: Any) -> str:
+    return " ".join(format_value(value).split())
 
 
 @functools.cache
-def _abstract(cls: type) -> tuple[str, ...]:
+def _abstract_methods(cls: type) -> tuple[str, ...]:
     methods = ((name, getattr(cls, name, None)) for name in dir(cls))
     return tuple(name for name, one in methods if getattr(one, "__isabstractmethod__", False))
 
@@ -358,7 +351,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool)
 
 
-def _same(mine: Any, other: Any) -> bool:
+def _equal(mine: Any, other: Any) -> bool:
     if mine is other:
         return True
     if isinstance(mine, (Tracer, jax.ShapeDtypeStruct)) or isinstance(other, Tracer):

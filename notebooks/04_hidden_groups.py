@@ -25,7 +25,6 @@
 import numpy as np
 
 import fedjax_fair as ff
-from fedjax_fair.aggregators.equitable import activation_vectors
 from fedjax_fair.numerics.clustering import spectral_embedding
 from fedjax_fair.report import groups, plots
 
@@ -46,7 +45,7 @@ planted
 class Watching(ff.aggregators.Mean):
     def aggregate(self, state, cohort, results, context):
         update, state, info = super().aggregate(state, cohort, results, context)
-        vectors = activation_vectors(cohort, results, context)
+        vectors = ff.aggregators.Equitable().activation_vectors(cohort, results, context)
         points = spectral_embedding(vectors @ vectors.T, 3)
         return update, state, info._replace(info={"second": points[:, 1], "third": points[:, 2]})
 
@@ -54,7 +53,7 @@ class Watching(ff.aggregators.Mean):
 all_clients = ff.Round(network, ff.selectors.Full(), solver, Watching())
 seen = ff.fit(all_clients, digits, rounds=5, seeds=(0,), eval_every=5)
 points = np.stack([seen.aggregation_second, seen.aggregation_third], axis=-1)[0, -1]
-groups.embedding(points, found=(points[:, 0] > 0).astype(int), planted=planted)
+groups.embedding(points, clusters=(points[:, 0] > 0).astype(int), groups=planted)
 
 # %% [markdown]
 # The first eigenvector is nearly constant, since all activations share a sign; the second separates

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 
 import jax.monitoring
+import pytest
 
 COLUMNS = ("seconds of CPU", "lowering", "compiling", "compilations")
 EVENTS = {
@@ -39,6 +40,7 @@ class CompilationReport:
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput["compilations"] = dict(self.files)
 
+    @pytest.hookimpl(optionalhook=True)  # A hook of pytest-xdist.
     def pytest_testnodedown(self, node):
         for file, figures in node.workeroutput.get("compilations", {}).items():
             for column in COLUMNS:

@@ -13,7 +13,8 @@ import pytest
 
 from compilation_report import CompilationReport
 from fedjax_fair.base import Context, Model, Variables
-from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.parallel import collectives
 from fedjax_fair.training import checkpoints, executables
 
@@ -27,11 +28,34 @@ jax.config.update("jax_traceback_in_locations_limit", 0)
 gc.set_threshold(200_000, 20, 50)
 
 # Runs of tests take a second and go on from every evaluation.
-checkpoints.SECONDS_BETWEEN = 0.0
+checkpoints.SAVE_INTERVAL_S = 0.0
 
 SIZES = (3, 8, 5, 1, 6, 9)
 NUM_CLASSES = 3
 WIDTH = 4
+
+
+INTEGRATION = (
+    "README.md",
+    "tests/app/",
+    "tests/data/test_data_sources.py",
+    "tests/experiments/",
+    "tests/golden/",
+    "tests/parallel/",
+    "tests/planning/",
+    "tests/report/",
+    "tests/test_docs.py",
+    "tests/test_first_hour.py",
+    "tests/test_large_populations.py",
+    "tests/test_mnist.py",
+    "tests/test_notebooks.py",
+    "tests/test_package.py",
+    "tests/test_platforms.py",
+    "tests/test_site.py",
+    "tests/training/test_memory.py",
+    "tests/training/test_recompilation.py",
+)
+"""Files and folders of tests that run processes, the command line, documentation or experiments."""
 
 
 # Programs of tests are small and run once: compiled with little effort they are ready in a third of
@@ -49,6 +73,12 @@ def pytest_addoption(parser):
         action="store_true",
         help="print processor time and compilations per test file",
     )
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.nodeid.startswith(INTEGRATION):
+            item.add_marker(pytest.mark.integration)
 
 
 def pytest_configure(config):

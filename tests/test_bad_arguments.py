@@ -1,4 +1,4 @@
-"""What is no number, or not one of the right kind, is refused by name before anything compiles."""
+"""Bad arguments raise errors with their name, before compilation."""
 
 import inspect
 import re
@@ -26,7 +26,7 @@ FUNCTION = sets.Modular(np.ones(3, np.float32))
 LABELS = np.arange(4) % 2
 
 
-def refusal(function, name, value, folder):
+def error_of(function, name, value, folder):
     try:
         call_with(function, name, value, folder)
     except ValueError as error:
@@ -39,9 +39,9 @@ def refusal(function, name, value, folder):
     TAKES_NUMBERS,
     ids=[f"{function.__name__}-{name}" for function, name in TAKES_NUMBERS],
 )
-def test_arguments_that_are_no_numbers_are_refused_by_name(function, name, as_users_call, tmp_path):
-    for said, value in bad_values(function, name):
-        assert re.search(rf"\b{name}\b", refusal(function, name, value, tmp_path)), said
+def test_bad_numbers_are_refused_by_name(function, name, as_users_call, tmp_path):
+    for message, value in bad_values(function, name):
+        assert re.search(rf"\b{name}\b", error_of(function, name, value, tmp_path)), message
 
 
 MAY_BE_TRACED = [
@@ -59,13 +59,15 @@ MAY_BE_TRACED = [
     ids=[f"{function.__name__}-{name}" for function, name in MAY_BE_TRACED],
 )
 def test_numbers_that_only_enter_arithmetic_may_be_traced(function, name, tmp_path):
-    whole = "Integer" in str(inspect.signature(function).parameters[name].annotation)
+    is_integer = "Integer" in str(inspect.signature(function).parameters[name].annotation)
 
     def traced(value):
         call_with(function, name, value, tmp_path)
         return value
 
-    for value in (jnp.int32(1), jnp.int32(0)) if whole else (jnp.float32(0.5), jnp.float32(-1)):
+    for value in (
+        (jnp.int32(1), jnp.int32(0)) if is_integer else (jnp.float32(0.5), jnp.float32(-1))
+    ):
         jax.eval_shape(traced, value)
 
 
@@ -79,7 +81,7 @@ def test_a_number_may_be_a_python_a_numpy_or_a_jax_scalar(as_users_call):
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: selectors.UnionFL(2, window=1.5), r"window=1\.5: expected an integer >= 1"),
         (lambda: selectors.UnionFL(2, window=2**40), "window=1099511627776: expected an integer"),
@@ -119,8 +121,8 @@ def test_a_number_may_be_a_python_a_numpy_or_a_jax_scalar(as_users_call):
         (lambda: sets.facility_location_from_features(np.eye(2), [0.5]), r"items=\[0\.5\]"),
     ],
 )
-def test_the_message_says_what_is_expected(call, said, as_users_call):
-    with pytest.raises(ValueError, match=said):
+def test_messages_state_the_expected_values(call, message, as_users_call):
+    with pytest.raises(ValueError, match=message):
         call()
 
 
@@ -130,7 +132,7 @@ def test_seeds_are_one_or_more_integers_of_32_bits(seeds):
         checks.seeds("seeds", seeds)
 
 
-def test_seeds_may_repeat_only_where_it_is_said():
+def test_seeds_repeat_only_if_allowed():
     with pytest.raises(ValueError, match="different seeds"):
         checks.seeds("seeds", (1, 1))
     checks.seeds("seeds", (1, 1), different=False)
@@ -153,12 +155,12 @@ def test_roles_are_not_swapped(role, taken, as_users_call):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"round": ROLES["solver"]}, "round is a SGD: expected a BaseRound, such as Round"),
         ({"data": np.ones((4, 2))}, "data is a ndarray: expected a FederatedData"),
     ],
 )
-def test_what_is_fitted_is_a_round_and_a_federation(changed, said, federation, as_users_call):
-    with pytest.raises(ValueError, match=said):
+def test_fit_takes_a_round_and_a_federated_dataset(changed, message, federation, as_users_call):
+    with pytest.raises(ValueError, match=message):
         fit(**{"round": given()["round"], "data": federation, "rounds": 1} | changed)

@@ -1,4 +1,4 @@
-"""What evaluations measure of every client, alone and side by side."""
+"""Losses, accuracies and gradients of clients, sequential and vmapped."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from conftest import make_federation
 
 from fedjax_fair import client_evaluation, models
 from fedjax_fair.client_evaluation import client_gradients, client_performance, evaluate
-from fedjax_fair.data.federated import ClientExamples
+from fedjax_fair.data.client_examples import ClientExamples
 
 
 def test_means_of_every_client_equal_a_loop(model, federation):
@@ -28,11 +28,11 @@ def test_means_of_every_client_equal_a_loop(model, federation):
 
 @pytest.mark.parametrize("shape", [(4,), (2, 2, 1)])
 @pytest.mark.parametrize("owned", [49, 50, 51, 100, 249, 250, 251, 500, 777])
-def test_chunks_of_the_evaluation_leave_nothing_out(owned, shape):
-    """All sizes around the length of a chunk, with a client that owns no examples."""
+def test_chunks_cover_all_examples(owned, shape):
+    """Tries sizes around the length of a chunk, with clients without examples."""
     rng = np.random.default_rng(0)
-    model, first = models.logistic(3), owned - 20
-    sizes = np.array([0, first, 0, 20], np.int32)
+    model, size = models.logistic(3), owned - 20
+    sizes = np.array([0, size, 0, 20], np.int32)
     offsets = (np.cumsum(sizes) - sizes).astype(np.int32)
     features = jnp.asarray(rng.normal(size=(owned, *shape)), jnp.float32)
     labels = rng.integers(0, 3, owned).astype(np.int32)
@@ -44,63 +44,65 @@ def test_chunks_of_the_evaluation_leave_nothing_out(owned, shape):
     correct = logits.argmax(axis=1) == labels
     assert np.isnan(means.accuracy[0])
     assert np.isnan(means.loss[2])
-    np.testing.assert_allclose(means.accuracy[1], correct[:first].mean(), rtol=1e-6)
-    np.testing.assert_allclose(means.accuracy[3], correct[first:].mean(), rtol=1e-6)
+    np.testing.assert_allclose(means.accuracy[1], correct[:size].mean(), rtol=1e-6)
+    np.testing.assert_allclose(means.accuracy[3], correct[size:].mean(), rtol=1e-6)
 
 
 def test_training_loss_is_measured_on_request(model, federation):
     variables = model.init(jax.random.key(1), federation.train.features[:1])
-    idle = jnp.zeros(6, jnp.int32)
-    measured = evaluate(model, variables, federation, idle, idle[:2])
-    silent = evaluate(model, variables, federation, idle, idle[:2], train_loss=False)
+    zeros = jnp.zeros(6, jnp.int32)
+    measured = evaluate(model, variables, federation, zeros, zeros[:2])
+    skipped = evaluate(model, variables, federation, zeros, zeros[:2], train_loss=False)
     assert np.isfinite(measured.train_loss).all()
-    assert np.isnan(silent.train_loss).all()
+    assert np.isnan(skipped.train_loss).all()
 
 
-SIZES = (3, 40, 5, 1, 0, 9, 1, 17)  # Three passes of the largest while the others wait.
-
-
+SIZES = (3, 40, 5, 1, 0, 9, 1, 17)  # The largest takes three chunks, the others one.
 UNEVEN = make_federation(sizes=SIZES)
 
 
-def by_hand(variables, examples, client):
-    """Mean loss and gradient of a softmax regression, bias first, in double precision."""
+def numpy_loss_and_gradient(variables, examples, client):
+    """Returns loss and gradient of a softmax regression, bias first, in double precision."""
     indices = examples.order[examples.offsets[client] :][: examples.sizes[client]]
     x, labels = examples.features[indices].astype(np.float64), examples.labels[indices]
     kernel, bias = np.asarray(variables.params["kernel"]), np.asarray(variables.params["bias"])
     odds = np.exp(x @ kernel + bias)
-    shares = odds / odds.sum(axis=1, keepdims=True)
-    loss = -np.log(shares[np.arange(len(indices)), labels]).mean()
-    shares[np.arange(len(indices)), labels] -= 1
-    gradient = np.concatenate([shares.mean(axis=0), (x.T @ shares / len(indices)).ravel()])
+    errors = odds / odds.sum(axis=1, keepdims=True)
+    loss = -np.log(errors[np.arange(len(indices)), labels]).mean()
+    errors[np.arange(len(indices)), labels] -= 1
+    gradient = np.concatenate([errors.mean(axis=0), (x.T @ errors / len(indices)).ravel()])
     return loss, gradient
 
 
-@pytest.mark.parametrize("side_by_side", [1, 3, 8, 100])
+@pytest.mark.parametrize("batch_size", [1, 3, 8, 100])
 @pytest.mark.parametrize("ids", [None, [5, 1, 7, 1, 3]])
-def test_clients_measure_alike_alone_and_side_by_side(monkeypatch, model, side_by_side, ids):
-    monkeypatch.setattr(client_evaluation, "_side_by_side", lambda *measured: side_by_side)
+def test_batched_clients_equal_single_clients(monkeypatch, model, batch_size, ids):
+    monkeypatch.setattr(client_evaluation, "_clients_per_batch", lambda *_: batch_size)
     variables = model.init(jax.random.key(1), UNEVEN.train.features[:1])
     clients = None if ids is None else jnp.array(ids, jnp.int32)
-    known = jax.jit(lambda: client_gradients(model, variables, UNEVEN.train, clients))()
-    losses = jax.jit(lambda: client_performance(model, variables, UNEVEN.train, clients).loss)()
+    measured, losses = jax.jit(
+        lambda: (
+            client_gradients(model, variables, UNEVEN.train, clients),
+            client_performance(model, variables, UNEVEN.train, clients).loss,
+        )
+    )()
     for place, client in enumerate(range(8) if ids is None else ids):
         if SIZES[client]:
-            loss, gradient = by_hand(variables, UNEVEN.train, client)
-            np.testing.assert_allclose(known.loss[place], loss, rtol=1e-5)
+            loss, gradient = numpy_loss_and_gradient(variables, UNEVEN.train, client)
+            np.testing.assert_allclose(measured.loss[place], loss, rtol=1e-5)
             np.testing.assert_allclose(losses[place], loss, rtol=1e-5)
-            np.testing.assert_allclose(known.gradient[place], gradient, rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(measured.gradient[place], gradient, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="a rule for processors")
-@pytest.mark.parametrize(("size", "most"), [(4, 250), (20, 50), (32, 31), (33, 1), (600, 1)])
-def test_small_clients_make_a_thousand_examples(model, size, most):
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="a rule for CPUs")
+@pytest.mark.parametrize(("size", "expected"), [(4, 250), (20, 50), (32, 31), (33, 1), (600, 1)])
+def test_batches_of_small_clients_have_a_thousand_examples(size, expected):
     examples = make_federation(sizes=(size,) * 3).train
 
-    def sums(width):
-        return client_evaluation._side_by_side(
-            lambda indices, mask: np.zeros(width, np.float32), examples
+    def clients_per_batch(width):
+        return client_evaluation._clients_per_batch(
+            lambda indices, mask: jnp.zeros(width, jnp.float32), examples
         )
 
-    assert sums(15) == most
-    assert sums(2**17) == 1  # As much as may stay in the cache, for one client alone.
+    assert clients_per_batch(15) == expected
+    assert clients_per_batch(2**17) == 1  # The sums of one client fill the cache.

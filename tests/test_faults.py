@@ -1,4 +1,4 @@
-"""Clients that drop out, are slow, Byzantine or are not there: laws that hold with every role."""
+"""Properties of faults, with every role."""
 
 from functools import cache, partial
 
@@ -57,9 +57,9 @@ def context():
         pytest.param("power_of_choice, reported", "q_fedavg", marks=pytest.mark.slow),
     ],
 )
-def test_what_never_happens_changes_no_bit(selector, aggregator):
+def test_faults_of_probability_zero_change_no_bit(selector, aggregator):
     make = partial(run_with, selector=SELECTORS[selector](), aggregator=AGGREGATORS[aggregator]())
-    nothing = [
+    inactive = [
         faults.Dropout(0.0),
         faults.Stragglers(0.0, deadline_steps=1),
         faults.Byzantine(0.0, "nan"),
@@ -67,7 +67,7 @@ def test_what_never_happens_changes_no_bit(selector, aggregator):
         faults.Staleness(0.0, max_staleness=2),
     ]
     _, plain, info = make()
-    _, state, same = make(nothing, drop_nonfinite=True)
+    _, state, same = make(inactive, drop_nonfinite=True)
     chex.assert_trees_all_equal(state._replace(model_history=()), plain)
     # A loop that may end early is compiled otherwise, and with it the mean of its losses.
     np.testing.assert_allclose(same.loss, info.loss, rtol=1e-6)
@@ -75,7 +75,7 @@ def test_what_never_happens_changes_no_bit(selector, aggregator):
     assert same.responded.all()
 
 
-def drawn_results(rng, size):
+def random_results(rng, size):
     update = jax.tree.map(
         lambda leaf: rng.normal(size=(size, *leaf.shape)).astype(np.float32), context().variables
     )
@@ -92,31 +92,31 @@ def cohort_of(clients, instructions=None):
 
 
 @pytest.mark.parametrize("name", sorted(AGGREGATORS))
-def test_aggregators_see_those_who_answered_alone(name):
+def test_aggregators_ignore_clients_without_response(name):
     clients, responded = [0, 3, 4, 1, 5], np.array([True, False, True, True, False])
-    whole = drawn_results(np.random.default_rng(0), len(clients))
+    results = random_results(np.random.default_rng(0), len(clients))
     aggregator = AGGREGATORS[name]()
     state = aggregator.init(context())
     factors = np.asarray([1.1, 0.9, 1.2, 1.0, 0.8], np.float32)
     cohort = cohort_of(clients, {"loss_weight": factors})
-    few = jax.tree.map(lambda leaf: leaf[responded], (cohort, whole))
-    few = few[0]._replace(weights=few[0].weights / few[0].weights.sum()), few[1]
-    expected = aggregate(aggregator, state, *few, context())
+    smaller, smaller_results = jax.tree.map(lambda leaf: leaf[responded], (cohort, results))
+    smaller = smaller._replace(weights=smaller.weights / smaller.weights.sum())
+    expected = aggregate(aggregator, state, smaller, smaller_results, context())
 
     zeroed = jax.tree.map(
-        lambda leaf: np.where(responded.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0), whole
+        lambda leaf: np.where(responded.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0), results
     )
-    found = aggregate(aggregator, state, cohort._replace(responded=responded), zeroed, context())
-    chex.assert_trees_all_close(found[:2], expected[:2], rtol=2e-5, atol=1e-6)
-    np.testing.assert_allclose(found[2].weights[responded], expected[2].weights, rtol=2e-5)
-    assert (found[2].weights[~responded] == 0).all()
+    actual = aggregate(aggregator, state, cohort._replace(responded=responded), zeroed, context())
+    chex.assert_trees_all_close(actual[:2], expected[:2], rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(actual[2].weights[responded], expected[2].weights, rtol=2e-5)
+    assert (actual[2].weights[~responded] == 0).all()
 
 
 @pytest.mark.parametrize(
     "name",
     ["mean", "mean with a server optimizer", "fairfed", "median", "q_fedavg", "equitable"],
 )
-def test_a_round_without_any_answer_changes_nothing(name):
+def test_a_round_without_responses_changes_nothing(name):
     start, state, info = run_with([faults.Dropout(1.0)], aggregator=AGGREGATORS[name]())
     chex.assert_trees_all_equal(state.variables, start.variables)
     chex.assert_trees_all_equal(state.aggregator, start.aggregator)
@@ -126,8 +126,8 @@ def test_a_round_without_any_answer_changes_nothing(name):
     assert np.isnan(info.loss).all()
 
 
-class Divided(Aggregator):
-    """The mean, divided by the number of answers."""
+class DividedByResponses(Aggregator):
+    """Mean, divided by the number of responses."""
 
     mean: aggregators.Mean = aggregators.Mean()
 
@@ -140,13 +140,13 @@ class Divided(Aggregator):
         return jax.tree.map(lambda leaf: leaf / count, update), state, info
 
 
-def test_an_aggregator_that_divides_by_the_answers_survives_a_round_without_any():
-    start, state, info = run_with([faults.Dropout(1.0)], aggregator=Divided())
+def test_dividing_by_zero_responses_is_not_applied():
+    start, state, info = run_with([faults.Dropout(1.0)], aggregator=DividedByResponses())
     chex.assert_trees_all_equal(state.variables, start.variables)
     assert info.finite.all()
 
 
-def test_participation_weights_and_losses_are_of_those_who_answered():
+def test_participation_weights_and_losses_are_those_of_responders():
     _, state, info = run_with([faults.Dropout(0.5)])
     responded = np.asarray(info.responded)
     assert 0 < responded.mean() < 1
@@ -158,8 +158,8 @@ def test_participation_weights_and_losses_are_of_those_who_answered():
     np.testing.assert_array_equal(np.isnan(info.loss), ~responded)
 
 
-def test_known_weights_are_renormalized_like_those_that_are_not():
-    # Sums are taken on the way for the one, and after who answered is known for the other.
+def test_streamed_weights_are_renormalized():
+    # The first sums during training, the second when the responding clients are known.
     fault = [faults.Dropout([0.0, 1.0, 0.0, 0.0, 1.0, 0.0])]
     _, one, info = run_with(fault)
     _, other, _ = run_with(fault, aggregator=aggregators.NormClipping(1e6, "num_examples"))
@@ -173,7 +173,7 @@ def applied_to(fault, clients, round=1, seed=0):
     return apply.apply_faults([faults.Dropout(0.2), fault], jax.random.key(seed), cohort, at)
 
 
-def test_what_befalls_a_client_does_not_depend_on_the_others():
+def test_faults_do_not_depend_on_the_cohort():
     one, _ = applied_to(faults.Stragglers(0.5, deadline_steps=2), [0, 1, 2, 3])
     other, _ = applied_to(faults.Stragglers(0.5, deadline_steps=2), [5, 3, 1])
     limits = one.instructions["max_steps"]
@@ -183,7 +183,7 @@ def test_what_befalls_a_client_does_not_depend_on_the_others():
     np.testing.assert_array_equal(others[1:], responded[jnp.array([3, 1])])
 
 
-def test_dropouts_are_as_frequent_as_they_should_be():
+def test_dropout_frequencies():
     each = np.array([0.0, 0.1, 0.3, 0.5, 0.9, 1.0], np.float32)
     fault, at = faults.Dropout(each), context()
 
@@ -191,11 +191,11 @@ def test_dropouts_are_as_frequent_as_they_should_be():
         cohort = cohort_of(range(NUM))
         return apply.apply_faults([fault], jax.random.key(seed), cohort, at)[1]
 
-    found = np.asarray(jax.jit(jax.vmap(responded))(jnp.arange(4000)))
-    error = np.sqrt(each * (1 - each) / len(found))
-    assert (np.abs(found.mean(axis=0) - (1 - each)) <= 4 * error).all()
-    apart = np.corrcoef(found[:, 2], found[:, 3])[0, 1]
-    assert abs(apart) < 4 / np.sqrt(len(found))
+    responses = np.asarray(jax.jit(jax.vmap(responded))(jnp.arange(4000)))
+    error = np.sqrt(each * (1 - each) / len(responses))
+    assert (np.abs(responses.mean(axis=0) - (1 - each)) <= 4 * error).all()
+    apart = np.corrcoef(responses[:, 2], responses[:, 3])[0, 1]
+    assert abs(apart) < 4 / np.sqrt(len(responses))
 
     def both(seed):
         cohort, halves = cohort_of(range(NUM)), [faults.Dropout(0.5), faults.Dropout(0.5)]
@@ -206,7 +206,7 @@ def test_dropouts_are_as_frequent_as_they_should_be():
 
 
 @pytest.mark.parametrize("length", [{"steps": 5}, {"epochs": 2}], ids=str)
-def test_a_straggler_has_done_its_first_steps(length):
+def test_stragglers_take_their_first_steps(length):
     slow = [faults.Stragglers(1.0, deadline_steps=2)]
     _, state, info = run_with(slow, solver=solvers.SGD(0.1, 2, **length))
     assert (info.steps == 2).all()
@@ -216,7 +216,7 @@ def test_a_straggler_has_done_its_first_steps(length):
 
 
 def ages_of(fault, round, clients, seed=0):
-    """Rounds that the models of some clients are old."""
+    """Returns the staleness of some clients, in rounds."""
     key = derive_key(jax.random.key(seed), Purpose.FAULTS, jnp.int32(round))
     at = context()._replace(round=jnp.int32(round))
     cohort, _ = apply.apply_faults([fault], key, cohort_of(clients), at)
@@ -224,7 +224,7 @@ def ages_of(fault, round, clients, seed=0):
 
 
 def softmax_step(model, features, labels, rate):
-    """One step of gradient descent on the mean cross-entropy of a linear classifier."""
+    """Returns a step of gradient descent on the cross-entropy of a linear classifier."""
     logits = features @ model["kernel"] + model["bias"]
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
     error = odds / odds.sum(axis=1, keepdims=True) - np.eye(odds.shape[1])[labels]
@@ -232,7 +232,7 @@ def softmax_step(model, features, labels, rate):
     return {name: -rate * step / len(labels) for name, step in steps.items()}
 
 
-def test_late_participants_train_from_models_of_the_past_as_in_numpy():
+def test_stale_participants_equal_numpy():
     fault = faults.Staleness(0.8, max_staleness=2)
     start, state, info = run_with(
         [fault], solver=solvers.SGD(0.5, 16, steps=1), aggregator=aggregators.Mean("uniform")
@@ -258,7 +258,7 @@ def test_late_participants_train_from_models_of_the_past_as_in_numpy():
         np.testing.assert_allclose(state.variables.params[name], leaf, rtol=1e-4, atol=1e-6)
 
 
-def test_models_are_as_old_as_they_may_be():
+def test_staleness_is_uniform():
     fault = faults.Staleness(0.75, max_staleness=3)
     drawn = np.concatenate([ages_of(fault, 7, range(NUM), seed) for seed in range(200)])
     share = np.bincount(drawn, minlength=4) / drawn.size
@@ -269,14 +269,14 @@ def test_models_are_as_old_as_they_may_be():
     assert (ages_of(fault, 0, range(NUM)) == 0).all()
 
 
-def told(attack, updates, clients, byzantine, responded=None, **settings):
+def sent_updates(attack, updates, clients, byzantine, responded=None, **settings):
     fault = faults.Byzantine(byzantine, attack, **settings)
     cohort = cohort_of(clients)._replace(responded=responded)
     if fault.collude is not None:
         return jax.jit(lambda own: fault.collude(cohort, own, context()))(updates)
 
     def one(client, own):
-        return fault.send(*apply._of(jax.random.key(0), 0, client, context()), own)
+        return fault.send(*apply._arguments(jax.random.key(0), 0, client, context()), own)
 
     return jax.jit(jax.vmap(one))(cohort.clients, updates)
 
@@ -285,10 +285,10 @@ def told(attack, updates, clients, byzantine, responded=None, **settings):
 def test_attacks_are_their_formulas(attack):
     clients, byzantine = [0, 3, 4, 1, 5], [3, 5, 2]
     responded = np.array([True, True, False, True, True])
-    updates = drawn_results(np.random.default_rng(1), len(clients)).update
-    found = told(attack, updates, clients, byzantine, responded, strength=1.5)
+    updates = random_results(np.random.default_rng(1), len(clients)).update
+    actual = sent_updates(attack, updates, clients, byzantine, responded, strength=1.5)
     is_byzantine = np.isin(clients, byzantine)
-    for own, sent in zip(jax.tree.leaves(updates), jax.tree.leaves(found), strict=True):
+    for own, sent in zip(jax.tree.leaves(updates), jax.tree.leaves(actual), strict=True):
         honest = own[responded & ~is_byzantine].astype(np.float64)
         np.testing.assert_array_equal(sent[~is_byzantine], own[~is_byzantine])
         expected = {
@@ -309,17 +309,17 @@ def test_attacks_are_their_formulas(attack):
 
 @pytest.mark.parametrize("fraction", [0.0, 0.2, 0.5, 1.0])
 def test_a_fraction_of_clients_is_byzantine(fraction):
-    updates = drawn_results(np.random.default_rng(1), NUM).update
-    found = told("sign_flip", updates, range(NUM), fraction)
-    leaf, sent = (np.asarray(jax.tree.leaves(tree)[0]) for tree in (updates, found))
+    updates = random_results(np.random.default_rng(1), NUM).update
+    actual = sent_updates("sign_flip", updates, range(NUM), fraction)
+    leaf, sent = (np.asarray(jax.tree.leaves(tree)[0]) for tree in (updates, actual))
     assert (sent != leaf).reshape(NUM, -1).any(axis=1).sum() == round(fraction * NUM)
 
 
 def test_updates_that_are_not_finite_can_be_dropped():
     attack = faults.Byzantine([0, 2, 4], "nan")
-    silent = faults.Dropout(np.isin(np.arange(NUM), [0, 2, 4]).astype(np.float32))
+    dropout = faults.Dropout(np.isin(np.arange(NUM), [0, 2, 4]).astype(np.float32))
     _, state, info = run_with([attack], drop_nonfinite=True)
-    _, expected, _ = run_with([silent])
+    _, expected, _ = run_with([dropout])
     chex.assert_trees_all_equal(state.variables, expected.variables)
     byzantine = np.isin(info.clients, [0, 2, 4])
     np.testing.assert_array_equal(info.responded, ~byzantine)
@@ -337,15 +337,15 @@ def test_without_any_finite_update_the_model_stays():
     assert not info.responded.any()
 
 
-def test_what_does_not_arrive_is_not_called_infinite():
+def test_missing_updates_are_not_nonfinite():
     _, _, info = run_with([faults.Dropout(1.0), faults.Byzantine(1.0, "nan")])
     assert not info.nonfinite.any()
 
 
-def test_selectors_remember_those_who_answered():
+def test_selectors_update_only_responders():
     responded, clients = np.array([True, False, True]), [4, 1, 0]
     cohort = cohort_of(clients)._replace(responded=responded)
-    results = drawn_results(np.random.default_rng(0), 3)
+    results = random_results(np.random.default_rng(0), 3)
     for name in ("unionfl", "clustered_by_similarity", "power_of_choice, reported",
                  "divfl, greedy and stale"):  # fmt: skip
         selector = SELECTORS[name]()
@@ -356,11 +356,11 @@ def test_selectors_remember_those_who_answered():
         renewed = np.zeros(NUM, bool)
         for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
             differs = (np.asarray(old) != np.asarray(new)).reshape(NUM, -1)
-            if differs.shape == (NUM, NUM):  # Of pairs, of which one of the two may have answered.
+            if differs.shape == (NUM, NUM):  # Pairs, of which one may have responded.
                 differs[:, [0, 4]] = False
             renewed |= differs.any(axis=1)
         assert not renewed[[1, 2, 3, 5]].any(), name
-        if name != "divfl, greedy and stale":  # Whose gradients are those of the same model.
+        if name != "divfl, greedy and stale":  # Its gradients are at the same model.
             assert renewed[[0, 4]].all(), name
 
 
@@ -368,19 +368,19 @@ AVAILABLE = np.array([True, False, True, True, False, True])
 
 
 @pytest.mark.parametrize("name", sorted({name for name in SELECTORS if name.isidentifier()}))
-def test_selectors_choose_among_those_who_are_available(name):
+def test_selectors_choose_available_clients(name):
     selector = SELECTORS[name]()
     at = context()._replace(available=jnp.asarray(AVAILABLE))
     state = selector.init(context())
     choose = jax.jit(lambda key: selector.select(key, state, at)[0].clients)
     drawn = np.concatenate([choose(jax.random.key(seed)) for seed in range(6)])
-    if name in ("full", "agnostic", "round_robin"):  # Who take the others without an answer.
+    if name in ("full", "agnostic", "round_robin"):  # They also take unavailable clients.
         return
     assert AVAILABLE[drawn].all()
     assert np.unique(drawn).size > 1
 
 
-def test_who_is_not_available_does_not_answer():
+def test_unavailable_clients_do_not_respond():
     table = np.array([[1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]])
     _, state, info = run_with([faults.Trace(table)])
     clients, responded = np.asarray(info.clients), np.asarray(info.responded)
@@ -391,15 +391,15 @@ def test_who_is_not_available_does_not_answer():
     assert state.participation.sum() == 5
 
 
-def test_days_are_as_bright_as_they_should_be():
+def test_diurnal_frequencies():
     fault = faults.Diurnal(4, min_availability=0.2, max_availability=0.8)
     table = jax.jit(jax.vmap(lambda round: fault.available(jax.random.key(round), round, 8)))(
         jnp.arange(4000, dtype=jnp.int32)
     )
     angle = 2 * np.pi * (np.arange(4)[:, None] / 4 + np.arange(8)[None, :] / 8)
     expected = 0.2 + 0.6 * (1 + np.sin(angle)) / 2
-    found = np.asarray(table).reshape(-1, 4, 8).mean(axis=0)
-    assert np.abs(found - expected).max() < 4 * 0.5 / np.sqrt(1000)
+    frequencies = np.asarray(table).reshape(-1, 4, 8).mean(axis=0)
+    assert np.abs(frequencies - expected).max() < 4 * 0.5 / np.sqrt(1000)
 
 
 @pytest.mark.parametrize(
@@ -417,7 +417,7 @@ def test_days_are_as_bright_as_they_should_be():
         (lambda: faults.Trace([[2, 0]]), "table="),
         (lambda: faults.Diurnal(0), "period=0"),
         (lambda: faults.Diurnal(3, min_availability=-0.1), "min_availability=-0.1"),
-        (lambda: run_with([faults.Trace([[1, 0]])]), "expected 6 clients, got 2"),
+        (lambda: run_with([faults.Trace([[1, 0]])]), "table of 2 clients: expected 6"),
     ],
 )
 def test_bad_settings_are_refused(make, message):
@@ -425,7 +425,7 @@ def test_bad_settings_are_refused(make, message):
         make()
 
 
-def test_results_say_who_answered_and_what_was_sent():
+def test_results_record_responses_and_bytes():
     method = Round(
         linear_model(),
         selectors.Uniform(3),
@@ -438,6 +438,6 @@ def test_results_say_who_answered_and_what_was_sent():
     assert responded.shape == (4, 3)
     assert 0 < responded.mean() < 1
     size = 4 * sum(leaf.size for leaf in jax.tree.leaves(context().variables))
-    so_far = np.concatenate([[0], responded.sum(axis=1).cumsum()])[[0, 2, 4]]
-    np.testing.assert_array_equal(dataset["bytes_up"][0], so_far * size)
+    num_responses = np.concatenate([[0], responded.sum(axis=1).cumsum()])[[0, 2, 4]]
+    np.testing.assert_array_equal(dataset["bytes_up"][0], num_responses * size)
     np.testing.assert_array_equal(dataset["bytes_down"][0], np.array([0, 6, 12]) * size)

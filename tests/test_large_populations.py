@@ -13,7 +13,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from test_conformance import AGGREGATORS, SELECTORS, SOLVERS
 
 from fedjax_fair import faults
-from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.simulate import Round
 
 CLIENTS, EXAMPLES = 1_000_003, 2_000_003

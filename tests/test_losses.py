@@ -1,4 +1,4 @@
-"""Models with a loss of their own: regression and several labels an example."""
+"""Models with custom losses: regression and several labels per example."""
 
 import jax
 import jax.numpy as jnp
@@ -7,16 +7,7 @@ import pytest
 from conftest import own
 
 import fedjax_fair as ff
-from fedjax_fair.base import (
-    Aggregation,
-    Aggregator,
-    Cohort,
-    Model,
-    Selector,
-    Solver,
-    Variables,
-    empty_state,
-)
+from fedjax_fair.base import Aggregation, Cohort, Model, Selector, Variables
 from fedjax_fair.data.federated import FederatedData
 
 RATE = 0.2
@@ -48,8 +39,8 @@ ABSOLUTE = (ff.models.as_regression(linear(3), "absolute"), REGRESSION[1])
 LABELS = (ff.models.as_multi_label(linear(3)), federation(lambda scores: scores > 0))
 
 
-def slope(model, kernel, x, y):
-    """The gradient of the mean loss by the kernel, from the formulas."""
+def gradient_of(model, kernel, x, y):
+    """Returns the gradient of the mean loss with respect to the kernel."""
     outputs = x @ kernel
     if model is REGRESSION[0]:
         return 2 * x.T @ (outputs - y) / y.size
@@ -61,7 +52,7 @@ def slope(model, kernel, x, y):
 @pytest.mark.parametrize(
     ("model", "data"), [REGRESSION, ABSOLUTE, LABELS], ids=["squared", "absolute", "labels"]
 )
-def test_a_model_trains_with_a_loss_of_its_own(model, data):
+def test_models_train_with_custom_losses(model, data):
     round = ff.Round(
         model, ff.selectors.Full(), ff.solvers.SGD(RATE, 5, steps=1), ff.aggregators.Mean()
     )
@@ -70,7 +61,8 @@ def test_a_model_trains_with_a_loss_of_its_own(model, data):
     kernel = np.asarray(start.variables.params["kernel"], np.float64)
     x, y = data.train.features, data.train.labels
     expected = kernel - RATE * np.mean(
-        [slope(model, kernel, x[rows], y[rows]) for rows in np.split(data.train.order, 6)], axis=0
+        [gradient_of(model, kernel, x[rows], y[rows]) for rows in np.split(data.train.order, 6)],
+        axis=0,
     )
     np.testing.assert_allclose(after.variables.params["kernel"], expected, rtol=1e-4, atol=1e-6)
 
@@ -88,12 +80,12 @@ def test_a_model_trains_with_a_loss_of_its_own(model, data):
         assert run.test_accuracy.isnull().all()
         error = np.abs(fitted.predict(x)[0] - y).mean()
         np.testing.assert_allclose(run.test_mean_absolute_error[0, -1].mean(), error, rtol=1e-4)
-        with pytest.raises(ValueError, match="expected one with probabilities"):
+        with pytest.raises(ValueError, match="probabilities is None; use predict"):
             fitted.predict_proba(x)
     assert run.train_examples.values.sum() == 30
 
 
-def test_a_task_that_does_not_fit_the_labels_is_refused_before_anything_is_compiled():
+def test_labels_that_do_not_fit_the_loss_are_refused_before_compilation():
     def method(model):
         return ff.Round(
             model, ff.selectors.Full(), ff.solvers.SGD(RATE, 5, steps=1), ff.aggregators.Mean()
@@ -132,42 +124,44 @@ def test_roles_that_measure_clients_use_the_loss_of_the_model(role):
     assert np.isfinite(state.variables.params["kernel"]).all()
 
 
-def test_a_participant_that_does_not_answer_fits_the_same_seam():
-    """A fault is an instruction; what came of it is a report that the aggregator reads."""
-    model, data = REGRESSION
-    plain = ff.solvers.SGD(RATE, 5, steps=1)
+class DroppingSGD(ff.Solver):
+    """Sends NaN, and a report of it, where an instruction says so."""
 
-    def solve(key, variables, client):
-        result = plain.solve(key, variables, client)
-        responded = ~client.instructions["drop"]
-        update = jax.tree.map(lambda leaf: jnp.where(responded, leaf, jnp.nan), result.update)
-        return result._replace(update=update, reports={"answered": responded})
+    def solve(self, key, variables, client):
+        result = ff.solvers.SGD(RATE, 5, steps=1).solve(key, variables, client)
+        is_sent = ~client.instructions["drop"]
+        update = jax.tree.map(lambda leaf: jnp.where(is_sent, leaf, jnp.nan), result.update)
+        return result._replace(update=update, reports={"is_sent": is_sent})
+
+
+class MeanOfSent(ff.Aggregator):
+    """Averages the updates whose report says that they were sent."""
+
+    def aggregate(self, state, cohort, results, context):
+        is_sent = results.reports["is_sent"].astype(jnp.float32)
+        weights = is_sent / jnp.sum(is_sent)
+        update = context.weighted_sum(weights, jax.tree.map(jnp.nan_to_num, results.update))
+        return update, state, Aggregation(weights, {"num_sent": jnp.sum(is_sent)})
+
+
+def test_instructions_reach_solvers_and_reports_reach_aggregators():
+    model, data = REGRESSION
 
     def select(key, state, context):
         clients = jnp.arange(6, dtype=jnp.int32)
         drop = {"drop": clients % 2 == 0}
         return Cohort(clients, jnp.full(6, 1 / 6), drop), state, {}
 
-    def aggregate(state, cohort, results, context):
-        answered = results.reports["answered"].astype(jnp.float32)
-        weights = answered / jnp.sum(answered)
-        update = jax.tree.map(jnp.nan_to_num, results.update)
-        update = context.weighted_sum(weights, update)
-        return update, state, Aggregation(weights, {"answered": jnp.sum(answered)})
-
-    faulty = ff.Round(
-        model,
-        Selector.from_functions(empty_state, select),
-        Solver.from_functions(solve),
-        Aggregator.from_functions(empty_state, aggregate),
-    )
+    faulty = ff.Round(model, Selector.from_functions(select), DroppingSGD(), MeanOfSent())
     start = faulty.init(jax.random.key(0), data)
     after, info = jax.jit(faulty.step)(start, data)
     assert info.finite
-    assert info.aggregator["answered"] == 3
+    assert info.aggregator["num_sent"] == 3
     np.testing.assert_allclose(info.weights, [0, 1 / 3, 0, 1 / 3, 0, 1 / 3], rtol=1e-6)
     kernel = np.asarray(start.variables.params["kernel"], np.float64)
     x, y = data.train.features, data.train.labels
     rows = np.split(data.train.order, 6)[1::2]
-    expected = kernel - RATE * np.mean([slope(model, kernel, x[r], y[r]) for r in rows], axis=0)
+    expected = kernel - RATE * np.mean(
+        [gradient_of(model, kernel, x[r], y[r]) for r in rows], axis=0
+    )
     np.testing.assert_allclose(after.variables.params["kernel"], expected, rtol=1e-4, atol=1e-6)

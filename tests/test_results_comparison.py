@@ -1,4 +1,4 @@
-"""Methods beside each other: what is compared, and how tables say so."""
+"""Comparisons of methods, and tables of results."""
 
 import csv
 import io
@@ -7,28 +7,24 @@ import re
 import numpy as np
 import pytest
 import xarray as xr
-from rich.console import Console
 from scipy import stats
 
 from fedjax_fair import results
-from fedjax_fair.app.console import (
-    COLUMNS,
-    compared_table,
-    difference_table,
-    summary_table,
-    sweep_table,
-)
+from fedjax_fair.app.console import format_table
 from fedjax_fair.metrics import paired
-from fedjax_fair.results.tables import cells
+from fedjax_fair.results.comparison import default_metrics
+from fedjax_fair.results.intervals import format_number
+from fedjax_fair.results.tables import SWEEP_COLUMNS, Table, comparison_table, final_tables
+
+DIMS = ("algorithm", "seed", "round")
 
 
 def made_up(**metrics):
     """Three methods, four seeds, two evaluations."""
-    dims = ("algorithm", "seed", "round")
     rng = np.random.default_rng(0)
-    columns = {name: (dims, rng.uniform(0.4, 0.6, (3, 4, 2))) for name in metrics}
+    columns = {name: (DIMS, rng.uniform(0.4, 0.6, (3, 4, 2))) for name in metrics}
     runs = xr.Dataset(
-        {"accuracy_mean_clients": (dims, rng.uniform(0.4, 0.6, (3, 4, 2)))} | columns,
+        {"accuracy_mean_clients": (DIMS, rng.uniform(0.4, 0.6, (3, 4, 2)))} | columns,
         {"algorithm": ["one", "two", "three"], "seed": range(4), "round": [0, 9]},
         {"data": "made up"},
     )
@@ -62,21 +58,31 @@ def test_what_cannot_be_compared_is_named():
         results.compare(runs.isel(algorithm=[0]), "client_dissimilarity")
 
 
-def test_a_person_sees_what_is_beyond_chance():
-    table = difference_table(made_up(accuracy_worst_10pct=0.3, client_dissimilarity=0.0))
-    (two, _, worst, dissimilarity), (three, *_) = zip(
-        *(column.cells for column in table.columns), strict=True
-    )
-    assert (str(two), str(three)) == ("two", "three")
-    assert worst.startswith("+30.2 (")
-    assert worst.endswith("*")
-    assert not dissimilarity.endswith("*")
+def test_the_table_of_methods_has_means_differences_and_stars():
+    runs = made_up(accuracy_worst_10pct=0.3, client_dissimilarity=0.0)
+    (table,) = final_tables(runs.assign_coords(client=range(3)))
+    assert table.headings == ("method", "accuracy", "worst 10%", "dissimilarity")
+    cells = {row[0]: [cell.split("\n") for cell in row[1:]] for row in table.rows}
+    finals = 100 * runs.isel(round=-1)
+    for place, name in enumerate(default_metrics(runs)[1]):
+        gaps = results.differences(finals[name], "one")
+        for row, method in enumerate(("one", "two", "three")):
+            values = finals[name].values[row]
+            mean, *difference = cells[method][place]
+            half = stats.t.ppf(0.975, 3) * stats.sem(values)
+            assert mean == f"{values.mean():.1f} ± {half:.1f}"
+            point, low, high = (float(gaps[key][row]) for key in ("difference", "low", "high"))
+            star = "*" if gaps["p"][row] < 0.05 else ""
+            assert difference == (
+                [f"{format_number(point)}{star}", f"{format_number(low)} to {format_number(high)}"]
+                if row
+                else []
+            )
+    assert cells["two"][1][1].endswith("*")
+    assert not cells["two"][2][1].endswith("*")
 
 
-DIMS = ("algorithm", "seed", "round")
-
-
-def test_every_column_is_what_plain_statistics_say():
+def test_columns_of_a_comparison_equal_those_of_scipy():
     runs = made_up(client_dissimilarity=-0.2)
     found = results.compare(runs, metric="client_dissimilarity", baseline="one")
     ends = runs.client_dissimilarity.values[:, :, 1]
@@ -95,7 +101,7 @@ def test_every_column_is_what_plain_statistics_say():
     np.testing.assert_allclose(found.baseline_deviation, ends[0].std(ddof=1))
 
 
-def test_the_mean_of_the_last_evaluations_can_be_compared():
+def test_means_of_the_last_evaluations_are_compared():
     runs = made_up(client_dissimilarity=-0.2)
     found = results.compare(runs, "client_dissimilarity", average_last=2)
     ends = runs.client_dissimilarity.values.mean(axis=2)
@@ -104,7 +110,7 @@ def test_the_mean_of_the_last_evaluations_can_be_compared():
     np.testing.assert_allclose(longer.difference, found.difference)
 
 
-def test_methods_end_when_they_were_evaluated_last():
+def test_final_metrics_are_of_the_last_evaluation_of_each_method():
     values = np.arange(12.0).reshape(2, 2, 3)
     values[1, :, 2] = np.nan  # The second method has fewer rounds.
     undefined = np.where(np.arange(3) == 1, np.nan, values)  # Of both, in the middle.
@@ -133,7 +139,7 @@ def test_methods_end_when_they_were_evaluated_last():
         results.final_metrics(runs[["of_client"]])
 
 
-def test_methods_of_different_seeds_are_compared_without_pairs():
+def test_methods_with_different_seeds_are_compared_unpaired():
     rng = np.random.default_rng(5)
     values = rng.normal(0.8, 0.05, (2, 7, 1))
     values[0, 4:] = values[1, :3] = np.nan  # One seed, 3, is common to both.
@@ -150,8 +156,8 @@ def test_methods_of_different_seeds_are_compared_without_pairs():
     assert np.isnan(alone.low)
 
 
-def fair(seed=0, methods=1):
-    """Forty clients that a model serves alike, each with a few test examples."""
+def equal_clients(seed=0, methods=1):
+    """Forty clients of equal accuracy, each with a few test examples."""
     rng = np.random.default_rng(seed)
     examples = rng.integers(3, 20, (40, 2))
     sizes = examples.sum(axis=1)
@@ -167,19 +173,19 @@ def fair(seed=0, methods=1):
     )
 
 
-def test_what_is_measured_of_clients_served_alike_is_the_noise_floor():
-    _, runs = fair()
+def test_the_spread_of_clients_of_equal_accuracy_is_the_noise_floor():
+    _, runs = equal_clients()
     name = "accuracy_standard_deviation"
     measured = runs[name].mean().item()
     floor = results.noise_floor(runs, [name])[name].item()
-    # Of 200 runs and of 200 drawn test sets; a standard deviation of 40 varies by an eighth.
+    # Means of 200 standard deviations of 40 values, each with a relative error of an eighth.
     np.testing.assert_allclose(floor, measured, rtol=4 * 0.125 * np.sqrt(2 / 200))
 
 
-def test_floors_are_those_of_a_methods_own_accuracy_and_of_all_partitions():
-    _, runs = fair(methods=2)
+def test_noise_floors_are_per_method_and_means_over_partitions():
+    _, runs = equal_clients(methods=2)
     name = "accuracy_standard_deviation"
-    runs["accuracy_mean_examples"][1] = 1.0  # Which leaves nothing to chance.
+    runs["accuracy_mean_examples"][1] = 1.0  # Has no sampling noise.
     floor = results.noise_floor(runs, [name, "accuracy_mean_examples"])
     assert floor[name][0] > 0.05
     assert floor[name][1] == 0
@@ -197,7 +203,7 @@ def test_floors_are_those_of_a_methods_own_accuracy_and_of_all_partitions():
     assert compared.noise_floor.values.tolist() == [0.0]
 
 
-def test_runs_are_merged_under_names_that_tell_them_apart():
+def test_merged_runs_have_distinct_names():
     runs = made_up(client_dissimilarity=-0.2)
     other = runs.isel(algorithm=[0]).assign_coords(seed=[2, 3, 4, 5]) + 0.1
     other.attrs = runs.attrs
@@ -206,11 +212,14 @@ def test_runs_are_merged_under_names_that_tell_them_apart():
     assert merged.seed.values.tolist() == [0, 1, 2, 3, 4, 5]
     found = results.compare(merged, "client_dissimilarity", baseline="one (a)")
     assert found.seeds.values.tolist() == [4, 4, 2]
-    with pytest.raises(ValueError, match=r"b: expected results on made up .* got others"):
+    with pytest.raises(
+        ValueError,
+        match=r"b: results on others .* cannot be combined with the first ones, on made up",
+    ):
         results.merge_runs({"a": runs, "b": other.assign_attrs(data="others")})
 
 
-def shown(units="1"):
+def compared(units="1"):
     runs = made_up(client_dissimilarity=0.2)
     runs = runs.assign_coords(algorithm=["by_size", "50 % {x}", "three"])
     for name in runs:
@@ -218,32 +227,32 @@ def shown(units="1"):
     return results.compare(runs, "client_dissimilarity")
 
 
-def test_a_csv_table_holds_all_digits_in_percent():
-    compared = shown()
-    rows = list(csv.DictReader(io.StringIO(results.to_text(compared, "csv"))))
+def test_a_csv_table_has_all_digits_in_percent():
+    comparison = compared()
+    rows = list(csv.DictReader(io.StringIO(results.to_text(comparison, "csv"))))
     assert [row["method"] for row in rows] == ["by_size", "50 % {x}", "three"]
     assert {(row["unit"], row["baseline"]) for row in rows} == {("%", "by_size")}
     assert rows[0]["difference"] == rows[0]["seeds"] == ""
-    for row, one in zip(rows[1:], compared.algorithm.values, strict=True):
+    for row, method in zip(rows[1:], comparison.algorithm.values, strict=True):
         for name, factor in {"mean": 100, "bootstrap_high": 100, "p": 1, "effect_size": 1}.items():
-            value = float(compared[name].sel(algorithm=one))
+            value = float(comparison[name].sel(algorithm=method))
             np.testing.assert_allclose(float(row[name]), factor * value)
-    assert "nat" in results.to_text(shown("nat"), "csv")
+    assert "nat" in results.to_text(compared("nat"), "csv")
 
 
-def test_markdown_and_latex_say_the_same_and_mark_what_is_beyond_chance():
-    compared = shown()
-    about, _, head, ruled, *rows = results.to_text(compared).splitlines()
-    assert "in %; differences to by_size over 4 paired seeds" in about
+def test_markdown_and_latex_have_the_same_cells_and_stars():
+    comparison = compared()
+    about, _, head, ruled, *rows = results.to_text(comparison).splitlines()
+    assert "in %: differences to by_size. Over 4 paired seeds" in about
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (head, ruled, *rows)]
     assert {len(row) for row in cells} == {9}
-    two = compared.sel(algorithm="50 % {x}")
+    two = comparison.sel(algorithm="50 % {x}")
     assert two.p < 0.05
     assert cells[3][3] == f"+{100 * two.difference.item():.2f}*"
     assert not cells[4][3].endswith("*")
     low, high = 100 * two.low.item(), 100 * two.high.item()
     assert cells[3][4] == f"{low:+.2f}, {high:+.2f}"
-    latex = results.to_text(compared, "latex").splitlines()
+    latex = results.to_text(comparison, "latex").splitlines()
     assert latex[0].startswith("% What is measured")
     assert (latex[2], latex[4], latex[-2]) == (r"\toprule", r"\midrule", r"\bottomrule")
     body = latex[5:-2]
@@ -254,34 +263,28 @@ def test_markdown_and_latex_say_the_same_and_mark_what_is_beyond_chance():
     assert f"$+${100 * two.difference.item():.2f}$^*$ & " in body[1]
 
 
-@pytest.mark.parametrize(("p", "marks"), [(0.049, "*"), (0.051, ""), (float("nan"), "")])
-def test_a_star_needs_five_percent(p, marks):
-    compared = shown()
-    compared["p"] = ("algorithm", [p, 1.0])
-    row = cells(compared, digits=1)[1]
-    assert row[3] == f"{100 * compared.difference[0].item():+.1f}{marks}"
+@pytest.mark.parametrize(("p", "star"), [(0.049, "*"), (0.051, ""), (float("nan"), "")])
+def test_a_star_needs_five_percent(p, star):
+    comparison = compared()
+    comparison["p"] = ("algorithm", [p, 1.0])
+    row = comparison_table(comparison, digits=1).rows[1]
+    assert row[3] == f"{100 * comparison.difference[0].item():+.1f}{star}"
     assert row[6] == ("-" if np.isnan(p) else f"{p:.3f}")
 
 
 @pytest.mark.usefixtures("as_users_call")
-def test_an_unknown_form_of_a_table_is_refused():
+def test_an_unknown_format_is_refused():
     with pytest.raises(ValueError, match="form='html': expected one of 'markdown', 'latex', 'csv'"):
-        results.to_text(shown(), "html")
+        results.to_text(compared(), "html")
 
 
-def printed(table, width=80):
-    console = Console(width=width, file=io.StringIO())
-    console.print(table)
-    return console.file.getvalue()
-
-
-def full(num_clients=6):
-    """Results with everything that tables after a run show."""
+def long_names(num_clients=6):
+    """Results of methods with long names, with everything in the table of methods."""
     rng = np.random.default_rng(0)
     names = ["fedavg", "clustered_by_similarity:prox=0.1"]
     summaries = [
         "accuracy_mean_clients", "accuracy_mean_examples", "accuracy_worst_10pct",
-        "accuracy_standard_deviation", "client_dissimilarity",
+        "client_dissimilarity", "group_accuracy_gap",
     ]  # fmt: skip
     columns = {
         name: (DIMS, rng.uniform(0.6, 0.62, (2, 5, 1)), {"units": "1"}) for name in summaries
@@ -291,59 +294,58 @@ def full(num_clients=6):
     return xr.Dataset(columns, {"algorithm": names}, {"data": "digits"})
 
 
-def test_the_table_after_a_run_marks_what_is_beyond_chance_and_has_the_noise_floor():
-    runs = full()
-    text = printed(summary_table(runs), width=120)
-    first, second, floor = (
-        next(line for line in text.splitlines() if line.strip().startswith(name))
-        for name in ("fedavg", "clustered", "noise floor")
-    )
-    assert "*" not in first
-    cells = re.findall(r"\S+ ± \S+", second)
-    for cell, name in zip(cells, COLUMNS, strict=True):
-        one, other = 100 * runs[name].values[..., 0]
-        beyond = "*" if stats.ttest_rel(one, other).pvalue < 0.05 else ""
-        assert cell == f"{other.mean():.1f} ± {other.std(ddof=1):.1f}{beyond}"
-    assert 0 < second.count("*") < 4
-    spread = ["accuracy_worst_10pct", "accuracy_standard_deviation", "client_dissimilarity"]
-    floors = results.noise_floor(runs, spread).mean("algorithm")
-    assert floor.split()[2:] == [f"{100 * floors[name].item():.1f}" for name in spread]
-    alone = printed(summary_table(runs.isel(seed=[0])), width=120)
-    assert "*" not in alone
-    assert "noise floor" in alone
+def test_the_table_of_methods_ends_with_noise_floors():
+    runs = long_names()
+    (table,) = final_tables(runs)
+    floors = results.noise_floor(runs, list(default_metrics(runs)[1])).mean("algorithm")
+    expected = [format_number(100 * floor.item(), ".1f") for floor in floors.values()]
+    assert table.rows[-1] == ("noise floor", *(text.strip("-") for text in expected))
+    assert sum(cell != "" for cell in table.rows[-1]) == 3
+    (single,) = final_tables(runs.isel(seed=[0]))
+    assert single.rows[-1][0] == "noise floor"
+    assert "±" not in str(single.rows)
+    assert "*" not in str(single.rows)
 
 
-def test_points_that_a_setting_does_not_change_are_one_row():
+def test_configurations_without_effect_are_one_row():
     rng = np.random.default_rng(0)
     dims = ("algorithm", "lam", "prox", "seed", "round")
-    columns = {name: (dims, rng.uniform(size=(2, 2, 2, 3, 1))) for name in COLUMNS}
+    names = list(SWEEP_COLUMNS)[1:]
+    columns = {name: (dims, rng.uniform(size=(2, 2, 2, 3, 1))) for name in names}
     for _, values in columns.values():
         values[0, 1] = values[0, 0]  # The first method does not read lam.
     runs = xr.Dataset(
         columns, {"algorithm": ["one", "two"], "lam": [0.1, 5.0], "prox": [0.0, 0.2]},
         {"data": "made up"},
     )  # fmt: skip
-    text = printed(sweep_table(runs, ["lam", "prox"]), width=120)
-    rows = [line.split()[:3] for line in text.splitlines() if re.match(" (one|two) ", line)]
-    assert sorted(row for row in rows if row[0] == "one") == [
-        ["one", "any", "0"], ["one", "any", "0.2"],
+    (table,) = final_tables(runs)
+    assert [row[0] for row in table.rows] == [
+        "one, prox=0", "one, prox=0.2",
+        "two, lam=0.1, prox=0", "two, lam=0.1, prox=0.2",
+        "two, lam=5, prox=0", "two, lam=5, prox=0.2",
     ]  # fmt: skip
-    assert sum(row[0] == "two" for row in rows) == 4
-    assert "The first 6 of 6 configurations" in text
-    assert "whatever the value" in text
-    runs["client_dissimilarity"][0, 1, 0, 0] += 0.01  # Now it matters.
-    text = printed(sweep_table(runs, ["lam", "prox"]), width=120)
-    assert "The first 8 of 8 configurations" in text
-    assert "whatever" not in text
+    assert table.title == "The first 6 of 6 configurations (made up)"
 
 
-def test_eighty_columns_are_enough():
-    runs = full()
-    for table in (
-        summary_table(runs),
-        difference_table(runs),
-        compared_table(results.compare(runs, "accuracy_worst_10pct")),
-    ):
-        text = printed(table)
-        assert max(map(len, text.splitlines())) <= 80
-        assert "…" not in text
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_tables_fit_without_breaking_names_or_numbers(width):
+    runs = long_names()
+    comparison = comparison_table(results.compare(runs, "accuracy_worst_10pct"), digits=1)
+    for table in (*final_tables(runs), comparison):
+        lines = format_table(table, width).splitlines()
+        assert max(map(len, lines)) <= max(width, len(table.title))
+        printed = "\n".join(lines)
+        for row in table.rows:
+            for cell in row:
+                for line in cell.split("\n"):
+                    assert line in printed
+
+
+def test_a_narrow_table_has_names_on_lines_of_their_own():
+    rows = [("first method", "1.0 ± 0.2", "3"), ("second", "-4.0 ± 1.0\n+5", "")]
+    table = Table("Title", ("method", "accuracy", "gap of\ngroups"), rows, "In %.")
+    lines = [line.strip() for line in format_table(table, 20).strip().splitlines()]
+    assert lines == [
+        "Title", "method", "gap of", "accuracy  groups", "-" * 18,
+        "first method", "1.0 ± 0.2       3", "second", "-4.0 ± 1.0", "+5", "In %.",
+    ]  # fmt: skip

@@ -166,7 +166,7 @@ def each_change(kind):
     return pytest.mark.parametrize(("make", "change"), changes)
 
 
-def test_no_class_is_left_out():
+def test_every_role_has_a_case():
     names = {*aggregators.__all__, *faults.__all__, *communication.__all__} - {
         "epsilon",
         "Compression",
@@ -185,7 +185,7 @@ def test_equal_settings_are_equal(case):
 
 
 @each_change("numbers")
-def test_another_number_is_another_leaf_only(make, change):
+def test_a_new_number_changes_one_leaf(make, change):
     role, traced = make(), []
     changed = role.replace(**change)
     assert changed != role
@@ -204,7 +204,7 @@ def test_another_number_is_another_leaf_only(make, change):
 
 
 @each_change("structure")
-def test_another_size_is_another_structure(make, change):
+def test_a_new_size_changes_the_structure(make, change):
     role = make()
     changed = role.replace(**change)
     assert changed != role
@@ -212,7 +212,7 @@ def test_another_size_is_another_structure(make, change):
 
 
 @each_case
-def test_a_role_is_what_its_leaves_and_structure_make(case):
+def test_a_role_is_rebuilt_from_leaves_and_structure(case):
     role = case.make()
     leaves, structure = jax.tree.flatten(role)
     assert jax.tree.unflatten(structure, leaves) == role
@@ -250,12 +250,12 @@ def test_settings_are_converted_once():
 
 
 @pytest.mark.parametrize("attack", ["sign_flip", "scaling", "noise", "nan"])
-def test_a_liar_of_its_own_does_not_collude(attack):
+def test_single_attacks_define_send(attack):
     assert faults.Byzantine(0.5, attack).collude is None
     assert faults.Byzantine(0.5, attack).send is not None
 
 
 @pytest.mark.parametrize("attack", ["alie", "ipm"])
-def test_liars_who_collude_send_together(attack):
+def test_colluding_attacks_define_collude(attack):
     assert faults.Byzantine(0.5, attack).collude is not None
     assert faults.Byzantine(0.5, attack).send is None

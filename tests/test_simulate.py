@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from fedjax_fair import aggregators, models, selectors, solvers
-from fedjax_fair.base import Client, Cohort, Selector, Variables, empty_state
+from fedjax_fair.base import Client, Cohort, Selector, Variables
 from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.local_training import default_clients_per_batch
 from fedjax_fair.numerics import target
@@ -19,12 +19,9 @@ LARGE = 100
 
 
 def fixed(*clients):
-    """A selector that always selects the same slots."""
+    """Returns a selector of fixed slots."""
     cohort = Cohort(jnp.array(clients), jnp.full(len(clients), 1 / len(clients), jnp.float32))
-    return Selector.from_functions(
-        init=empty_state,
-        select=lambda key, state, context: (cohort, state, {}),
-    )
+    return Selector.from_functions(lambda key, state, context: (cohort, state, {}))
 
 
 def make(model, selector=None, solver=None, aggregator=None, **settings):
@@ -77,7 +74,7 @@ def test_clients_per_batch_never_changes_results(model, federation):
 
 
 @pytest.mark.parametrize("clients_per_batch", [1, 2, 3, 4, 5])
-def test_updates_summed_on_the_way_are_those_that_are_kept(model, federation, clients_per_batch):
+def test_streamed_sums_equal_sums_of_stored_updates(model, federation, clients_per_batch):
     shares = jnp.array([0.1, 0.4, 0.2, 0.0, 0.3])
 
     class Seen(aggregators.Mean):
@@ -90,7 +87,7 @@ def test_updates_summed_on_the_way_are_those_that_are_kept(model, federation, cl
     weighted = cohort._replace(weights=shares)
     round = make(
         model,
-        Selector.from_functions(empty_state, lambda key, state, context: (weighted, state, {})),
+        Selector.from_functions(lambda key, state, context: (weighted, state, {})),
         aggregator=Seen("selector"),
         clients_per_batch=clients_per_batch,
     )
@@ -105,7 +102,7 @@ def test_updates_summed_on_the_way_are_those_that_are_kept(model, federation, cl
     np.testing.assert_array_equal(info.weights, shares)
 
 
-def test_an_aggregator_that_weighs_before_training_keeps_no_updates(federation):
+def test_streamed_updates_are_not_stored(federation):
     model = models.mlp(3, hidden=(1000,))
     sizes = jax.tree.map(lambda leaf: leaf.nbytes, model.init(jax.random.key(0), jnp.ones((1, 2))))
     model_bytes = sum(jax.tree.leaves(sizes))
@@ -141,20 +138,20 @@ def test_permuting_client_ids_permutes_outputs(model, federation):
     np.testing.assert_allclose(by_client_permuted, by_client[new_to_old], rtol=1e-5)
 
 
-def test_the_same_seed_repeats_everything(model, federation):
+def test_equal_seeds_give_equal_results(model, federation):
     first, second = (rounds_of(make(model), federation, seed=5) for _ in range(2))
     jax.tree.map(np.testing.assert_array_equal, first[1], second[1])
     jax.tree.map(np.testing.assert_array_equal, first[0].variables, second[0].variables)
 
 
-def test_another_seed_changes_cohorts(model, federation):
+def test_cohorts_depend_on_the_seed(model, federation):
     _, first = rounds_of(make(model), federation, seed=0)
     _, second = rounds_of(make(model), federation, seed=1)
     assert not np.array_equal(first.clients, second.clients)
 
 
-def test_another_seed_changes_minibatches(model, federation):
-    """Same initial model, same client: only the minibatches can make a difference."""
+def test_minibatches_depend_on_the_seed(model, federation):
+    """Compares one client at one initial model, so that only minibatches differ."""
     round = make(model, fixed(5), solvers.SGD(0.1, 2, steps=2))
     state = jax.jit(round.init)(jax.random.key(0), federation)
     _, first = jax.jit(round.step)(state, federation)
@@ -162,8 +159,8 @@ def test_another_seed_changes_minibatches(model, federation):
     assert float(first.loss[0]) != float(second.loss[0])
 
 
-def test_rounds_and_clients_have_their_own_minibatches(federation, model):
-    """Client ids and rounds enter the keys: equal data would otherwise give equal losses."""
+def test_minibatches_depend_on_client_and_round(federation, model):
+    """Gives all clients equal data, so that losses differ only through keys."""
     train = federation.train
     same = federation._replace(
         train=train._replace(
@@ -247,7 +244,7 @@ class Dropped(nn.Module):
 
 
 def test_dropout_differs_between_clients_steps_and_rounds(federation):
-    """All examples are alike, in whatever order, and the model stands still."""
+    """Uses equal examples and a step size of zero, so that losses differ only by dropout."""
     train = federation.train
     same = train._replace(
         features=np.ones_like(train.features),
@@ -280,7 +277,7 @@ def test_an_update_that_is_not_finite_is_not_applied(model, federation):
     jax.tree.map(np.testing.assert_array_equal, after.variables, state.variables)
 
 
-def test_context_tells_losses_and_accuracies_of_the_current_model(model, federation):
+def test_context_measures_the_current_model(model, federation):
     measuring = Selector.from_functions(
         init=lambda context: (jnp.zeros(6), jnp.zeros(6)),
         select=lambda key, state, context: (
@@ -313,9 +310,7 @@ def test_context_tells_losses_and_accuracies_of_the_current_model(model, federat
         ("tpu", 1, {"steps": 1}, 2**26, 1),
     ],
 )
-def test_clients_train_side_by_side_where_their_models_have_room(
-    platform, devices, steps, model_bytes, expected
-):
+def test_default_clients_per_batch(platform, devices, steps, model_bytes, expected):
     variables = Variables({"kernel": np.zeros(model_bytes // 4, np.float32)}, {})
     solver = solvers.SGD(0.1, 2, **steps)
     with target.tracing_for(platform, devices):
@@ -329,7 +324,7 @@ def test_bad_clients_per_batch_is_named(model, clients_per_batch):
         make(model, clients_per_batch=clients_per_batch)
 
 
-def test_means_at_the_models_of_the_clients_equal_a_loop(model, federation):
+def test_client_means_at_trained_models_equal_a_loop(model, federation):
     start = model.init(jax.random.key(3), federation.train.features[:1])
     context = make_context(model, jnp.int32(0), start, jax.tree.map(jnp.asarray, federation))
     clients = jnp.array([4, 1, 4])
@@ -354,7 +349,7 @@ def test_means_at_the_models_of_the_clients_equal_a_loop(model, federation):
             chex.assert_trees_all_close(actual, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_what_the_aggregator_prepares_reaches_the_solver(model, federation):
+def test_instructions_of_the_aggregator_reach_the_solver(model, federation):
     class Preparing(aggregators.Mean):
         def prepare(self, state, cohort, context):
             instructions = {"loss_weight": jnp.array([0.0, 1.0]), "snapshot_step": jnp.ones(2, int)}

@@ -57,7 +57,7 @@ def test_a_tree_is_rebuilt_from_its_leaves(tree):
     assert hash(jax.tree.unflatten(structure, leaves)) == hash(tree)
 
 
-def test_its_structure_stays_whatever_its_leaves_become(tree):
+def test_structure_does_not_depend_on_leaf_types(tree):
     leaves, structure = jax.tree.flatten(tree)
     for other in (0, 0.0, "text", object(), np.ones(2)):
         assert jax.tree.structure(jax.tree.unflatten(structure, [other] * len(leaves))) == structure
@@ -69,14 +69,14 @@ def test_copies_are_equal(tree):
     assert tree.replace() == tree
 
 
-def test_what_a_tree_prints_makes_it_again():
+def test_repr_is_the_constructor_call():
     for name in ("defaults", "numbers", "zero", "nested"):
         assert eval(repr(CASES[name])) == CASES[name]
     assert repr(Scale(2)) == "Scale(size=2)"
     assert repr(Scale(2, jnp.float32(0.5))) == "Scale(size=2, factor=0.5)"
 
 
-def test_a_long_tree_prints_a_field_a_line():
+def test_a_long_repr_has_a_field_per_line():
     text = repr(Chain(Scale(2, 0.123456, name="a" * 40), (Scale(3, name="b" * 40),)))
     assert text.splitlines()[0] == "Chain("
     assert len(text.splitlines()) == 4
@@ -93,7 +93,7 @@ def test_annotations_decide_what_is_a_child():
     assert child_fields(CASES["partial"]) == ("first", "function")
 
 
-def test_annotations_count_as_strings_and_as_types():
+def test_annotations_may_be_strings_or_types():
     class Written(Tree):
         factor: "Number" = 1.0
         table: "Float[Array, ' n'] | None" = None
@@ -106,7 +106,7 @@ def test_annotations_count_as_strings_and_as_types():
         assert child_fields(kind(2.0, jnp.ones(3))) == ("factor", "table")
 
 
-def test_trees_of_other_values_differ():
+def test_trees_of_different_values_differ():
     assert Scale(2) != Scale(3)
     assert Scale(2, 0.5) != Scale(2, 0.25)
     assert Scale(2, 0.0) != Scale(2, 1.0)
@@ -121,7 +121,7 @@ def test_fields_are_frozen():
         Scale(2).size = 3
 
 
-def test_another_number_does_not_trace_again():
+def test_a_new_number_does_not_trace_again():
     traced = []
 
     @jax.jit
@@ -155,7 +155,7 @@ def test_arrays_are_stacked_too():
     assert together.table.tolist() == [[1.0, 1.0], [0.0, 0.0]]
 
 
-def test_one_tree_is_its_own_stack():
+def test_a_stack_of_one_tree_is_the_tree():
     assert stack([CASES["nested"]]) == CASES["nested"]
 
 
@@ -170,14 +170,14 @@ def test_one_tree_is_its_own_stack():
         ([Chain(Scale(2), (Scale(2),)), Chain(Scale(2))], r"Chain\.rest"),
     ],
 )
-def test_other_structure_cannot_be_stacked(trees, message):
+def test_different_structures_cannot_be_stacked(trees, message):
     with pytest.raises(ValueError, match=message) as caught:
         stack(trees)
     assert "\n" not in str(caught.value)
 
 
-class Needy(Tree):
-    """Checks its own field."""
+class Checked(Tree):
+    """Checks its field."""
 
     count: int
 
@@ -195,9 +195,9 @@ class Needy(Tree):
         (lambda: Scale(2, name=["a"]), r"Scale\.name=\['a'\]: a list .*expected a tuple"),
         (lambda: Chain(Scale(2), function={}), r"Chain\.function={}: a dict"),
         (lambda: jax.jit(Scale)(2), r"Scale\.size is traced.*Number, Integer or an array type"),
-        (lambda: jax.jit(Needy)(2), r"Needy\.count is traced"),
-        (lambda: Needy(-1), "count=-1: expected at least 0"),
-        (lambda: Needy(1).replace(count=-1), "count=-1"),
+        (lambda: jax.jit(Checked)(2), r"Checked\.count is traced"),
+        (lambda: Checked(-1), "count=-1: expected at least 0"),
+        (lambda: Checked(1).replace(count=-1), "count=-1"),
     ],
 )
 def test_a_field_that_cannot_be_structure_is_named(make, message):
@@ -206,7 +206,7 @@ def test_a_field_that_cannot_be_structure_is_named(make, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_method_that_is_missing_is_named():
+def test_a_missing_method_is_named():
     from fedjax_fair.base import Selector
 
     class Forgetful(Selector):

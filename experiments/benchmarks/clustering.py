@@ -12,7 +12,6 @@ features, with or without planted groups.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from functools import partial
 
@@ -22,7 +21,7 @@ import numpy as np
 from jaxtyping import Array
 
 import fedjax_fair as ff
-from experiments.benchmarks.timing import alternate, environment
+from experiments.benchmarks.timing import alternate, print_header, random_data, run_parts
 from fedjax_fair.numerics.clustering import cluster_weights, kmeans, spectral_embedding
 from fedjax_fair.simulate import make_context
 
@@ -31,10 +30,9 @@ RESTARTS = 10
 SIZES = [(1000, 512, 20), (18, 512, 5)]
 
 
-def benchmark_kmeans(repeats: int) -> None:
+def benchmark_kmeans(options) -> None:
     """The same points, as many restarts."""
-    print("| points | ours, ms | scikit-learn | one thread | ours over it | over one thread |")
-    print("|---|---|---|---|---|---|")
+    print_header("points | ours, ms | scikit-learn | one thread | ours over it | over one thread")
     for count, width, num in SIZES:
         solve = jax.jit(lambda key, points, num=num: kmeans(key, points, num, RESTARTS))
         embed = jax.jit(partial(_embedding, num=num))
@@ -48,44 +46,36 @@ def benchmark_kmeans(repeats: int) -> None:
             ours = partial(solve, jax.random.key(0), points)
             peer = partial(_by_sklearn, np.asarray(points), num)
             own, theirs, single = alternate(
-                ours, peer, partial(_on_one_thread, peer), repeats=repeats
+                ours, peer, partial(_on_one_thread, peer), repeats=options.repeats
             )
             print(
                 f"| {count} x {num}, {name} | {1e3 * own.median:.2f} | {1e3 * theirs.median:.1f} | "
                 f"{1e3 * single.median:.1f} | **{own.ratio_to(theirs):.2f}** | "
-                f"**{own.ratio_to(single):.2f}** |",
-                flush=True,
+                f"**{own.ratio_to(single):.2f}** |"
             )
             print(f"| | inertia | {ours().inertia / peer():.4f} of theirs | | | |")
 
 
-def benchmark_pipeline(repeats: int) -> None:
+def benchmark_pipeline(options) -> None:
     """From activations to weights, and what of it the eigenvectors take."""
-    print("| activations, clusters | all, ms | similarities and eigenvectors, ms | share |")
-    print("|---|---|---|---|")
+    print_header("activations, clusters | all, ms | similarities and eigenvectors, ms | share")
     for count, width, num in SIZES:
         activations = _activations(count, width, num)
         whole = jax.jit(partial(_weights, num=num))
         embed = jax.jit(partial(_embedding, num=num))
         both, first = alternate(
-            partial(whole, activations), partial(embed, activations), repeats=repeats
+            partial(whole, activations), partial(embed, activations), repeats=options.repeats
         )
         print(
             f"| {count} x {width}, {num} | {1e3 * both.median:.1f} | {1e3 * first.median:.1f} | "
-            f"**{first.ratio_to(both):.2f}** |",
-            flush=True,
+            f"**{first.ratio_to(both):.2f}** |"
         )
 
 
-def benchmark_round(repeats: int) -> None:
+def benchmark_round(options) -> None:
     """A round of local work, the activations of its models, and what clustering adds."""
-    num_clients, each, num = 18, 200, 5  # A fifth of the examples are for testing.
-    rng = np.random.default_rng(0)
-    total = num_clients * each
-    images = rng.integers(0, 256, (total, 28, 28, 1), np.uint8)
-    data = ff.data.from_arrays(
-        images, rng.integers(0, 62, total), list(np.arange(total).reshape(num_clients, each))
-    )
+    num_clients, num = 18, 5
+    data = random_data((28, 28, 1), num_clients, 160, classes=62)
     method = ff.Round(
         ff.models.femnist_cnn(62),
         ff.selectors.Full(),
@@ -113,10 +103,9 @@ def benchmark_round(repeats: int) -> None:
         partial(jax.jit(method.step), start, data),
         partial(activations, start.variables, data),
         partial(weights, vectors),
-        repeats=repeats,
+        repeats=min(3, options.repeats),
     )
-    print("| | ms | of the round |")
-    print("|---|---|---|")
+    print_header("| ms | of the round")
     print(f"| a round of FedAvg | {1e3 * work.median:.0f} | 1 |")
     print(f"| activations of all examples | {1e3 * seen.median:.1f} | {seen.ratio_to(work):.4f} |")
     print(f"| clusters and weights | {1e3 * weighed.median:.2f} | {weighed.ratio_to(work):.6f} |")
@@ -155,19 +144,8 @@ def _on_one_thread(call: Callable[[], float]) -> float:
 
 
 def main() -> None:
-    """Prints tables for ``docs/reproduction/equitable.md``."""
-    parser = argparse.ArgumentParser(description="What finding groups costs")
-    parts = ("kmeans", "pipeline", "round")
-    parser.add_argument("--only", nargs="*", choices=parts, default=parts)
-    parser.add_argument("--repeats", type=int, default=11)
-    options = parser.parse_args()
-    print(environment(), end="\n\n")
-    if "kmeans" in options.only:
-        benchmark_kmeans(options.repeats)
-    if "pipeline" in options.only:
-        benchmark_pipeline(options.repeats)
-    if "round" in options.only:
-        benchmark_round(min(3, options.repeats))
+    parts = {"kmeans": benchmark_kmeans, "pipeline": benchmark_pipeline, "round": benchmark_round}
+    run_parts("Cost of clustering clients", parts, repeats=11)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Convolutions on a core: ``taskset -c 0 python -m experiments.benchmarks.convolutions``.
 
-Single layers, forward and backward within a compiled loop, as products of tiles with a banded
-matrix of the kernel and after Winograd; and layers that ReLU and pooling follow, one after another
-and at once. Prints milliseconds, and which form the library takes.
+Forward and backward passes of single layers in a compiled loop: products of tiles with a banded
+matrix of the kernel against Winograd's form, and separate against fused convolution, ReLU and
+pooling. Prints milliseconds, and which form the library uses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.benchmarks.timing import alternate, environment
+from experiments.benchmarks.timing import alternate, print_header, start
 from fedjax_fair.models import Conv, max_pool
 from fedjax_fair.models.conv import blocks, tiles, winograd
 
@@ -81,16 +81,15 @@ def steps(slopes: Callable, start: Any) -> Callable:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Forms of a convolution on a core")
+    parser = argparse.ArgumentParser(description="Implementations of a convolution on a core")
     parser.add_argument("--repeats", type=int, default=7)
-    options = parser.parse_args()
-    print(environment())
+    options = start(parser)
     compare("banded, ms | Winograd, ms", LAYERS, training, (tiles, winograd), options.repeats)
-    compare("one by one, ms | at once, ms", POOLED, pooled, (False, True), options.repeats)
+    compare("separate, ms | fused, ms", POOLED, pooled, (False, True), options.repeats)
 
 
 def compare(titles: str, layers: dict, make: Callable, forms: tuple, repeats: int) -> None:
-    print(f"| layer | images | kernel | {titles} | | used |\n|---|---|---|---|---|---|---|")
+    print_header(f"layer | images | kernel | {titles} | | used")
     for name, layer in layers.items():
         (former, _), (latter, used) = (make(form, *layer) for form in forms)
         own, other = alternate(former, latter, repeats=repeats)
@@ -98,8 +97,7 @@ def compare(titles: str, layers: dict, make: Callable, forms: tuple, repeats: in
         print(
             f"| {name} | {' x '.join(map(str, image[:3]))} | {side} x {side} | "
             f"{1e3 * own.median / STEPS:.1f} | {1e3 * other.median / STEPS:.1f} | "
-            f"{own.ratio_to(other):.2f} | {'yes' if used else 'no'} |",
-            flush=True,
+            f"{own.ratio_to(other):.2f} | {'yes' if used else 'no'} |"
         )
 
 

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 import fedjax_fair as ff
-from experiments.benchmarks.timing import alternate, environment
+from experiments.benchmarks.timing import alternate, print_header, random_data, start
 from fedjax_fair.parallel.cores import core_mesh, over_runs, replicate_on_cores
-from fedjax_fair.parallel.mesh import over_mesh, shard_federation
+from fedjax_fair.parallel.mesh import over_mesh, shard_data
 
 # Network, batch size, side of the images, and rounds in a repetition.
 CASES = {
@@ -27,21 +27,6 @@ CASES = {
     "logistic 784-10, batch 10": (ff.models.logistic(10), 10, 28, 50),
 }
 CLIENTS, SIZE, COHORT, STEPS = 100, 200, 10, 20
-
-
-def federation(side: int) -> ff.data.FederatedData:
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (CLIENTS * SIZE, side, side, 1), dtype=np.uint8)
-    labels = rng.integers(0, 10, len(images)).astype(np.int32)
-    parts = list(np.arange(len(images)).reshape(CLIENTS, SIZE))
-    return ff.data.from_arrays(
-        images,
-        labels,
-        parts,
-        test_features=images[:CLIENTS],
-        test_labels=labels[:CLIENTS],
-        test_client_indices=list(np.arange(CLIENTS)[:, None]),
-    )
 
 
 def measure(model, batch_size: int, side: int, rounds: int, mesh, repeats: int) -> list[float]:
@@ -58,10 +43,13 @@ def measure(model, batch_size: int, side: int, rounds: int, mesh, repeats: int) 
         start = method.init(jax.random.key(seed), data)
         return ff.run(method, start, data, rounds)[0].variables
 
-    data, seeds = federation(side), np.arange(mesh.size, dtype=np.uint32)
+    data, seeds = (
+        random_data((side, side, 1), CLIENTS, SIZE, test_size=CLIENTS),
+        np.arange(mesh.size, dtype=np.uint32),
+    )
     own = partial(variables, None)
     one = partial(jax.jit(partial(variables, COHORT)), seeds[0], jax.device_put(data))
-    cores = partial(jax.jit(over_mesh(own, mesh)), seeds[0], shard_federation(data, mesh))
+    cores = partial(jax.jit(over_mesh(own, mesh)), seeds[0], shard_data(data, mesh))
 
     def mapped(seeds, data):
         return jax.lax.map(lambda seed: own(seed, data), seeds)
@@ -77,17 +65,14 @@ def measure(model, batch_size: int, side: int, rounds: int, mesh, repeats: int) 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a device for each core gains")
     parser.add_argument("--repeats", type=int, default=9)
-    options = parser.parse_args()
-    mesh = core_mesh()
-    print(environment())
-    print("| | one device, examples/s | cores share a run | | a run a core | |")
-    print("|---|---|---|---|---|---|")
+    mesh = core_mesh()  # Before JAX starts.
+    options = start(parser)
+    print_header("| one device, examples/s | cores share a run | | a run a core |")
     for name, case in CASES.items():
         one, cores, runs = measure(*case, mesh, options.repeats)
         print(
             f"| {name} | {one:,.0f} | {cores:,.0f} | **{cores / one:.2f}** | "
-            f"{runs:,.0f} | **{runs / one:.2f}** |",
-            flush=True,
+            f"{runs:,.0f} | **{runs / one:.2f}** |"
         )
 
 

@@ -20,11 +20,10 @@ import jax
 import numpy as np
 
 import fedjax_fair as ff
-from experiments.benchmarks.round import make_images
-from experiments.benchmarks.timing import alternate, environment
+from experiments.benchmarks.timing import alternate, random_data, start
 from fedjax_fair.base import Model, Selector
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.parallel.mesh import assign_clients, client_mesh, over_mesh, shard_federation
+from fedjax_fair.parallel.mesh import assign_clients, client_mesh, over_mesh, shard_data
 from fedjax_fair.selectors import gradients
 from fedjax_fair.simulate import Round
 
@@ -68,7 +67,7 @@ def collective_bytes(hlo: str) -> tuple[int, int]:
 
 def communication(data: FederatedData) -> None:
     mesh = client_mesh("all")
-    placed = shard_federation(data, mesh)
+    placed = shard_data(data, mesh)
     print(f"\n| {mesh.size} devices | formula, bytes | compiled, bytes | collectives |")
     for name, (selector, sent) in METHODS.items():
         method = make(selector, ff.models.lenet(10))
@@ -77,7 +76,7 @@ def communication(data: FederatedData) -> None:
         program = jax.jit(over_mesh(method.step, mesh))
         counted, number = collective_bytes(program.lower(state, placed).compile().as_text() or "")
         formula = 4 * (width + 3 * COHORT + sent(width))
-        print(f"| {name} | {formula:,} | {counted:,} | {number} |", flush=True)
+        print(f"| {name} | {formula:,} | {counted:,} | {number} |")
 
 
 def busiest(repeats: int = 2000) -> None:
@@ -107,7 +106,7 @@ def _speed_up(rng, sizes: np.ndarray, cohort: int, devices: int, repeats: int) -
 def overhead(data: FederatedData, repeats: int) -> None:
     """A round on a mesh of one device over a round without a mesh."""
     mesh = client_mesh(1)
-    placed, data = shard_federation(data, mesh), jax.device_put(data)
+    placed, data = shard_data(data, mesh), jax.device_put(data)
     for name in ("fedavg", "divfl, stale"):
         method = make(METHODS[name][0], ff.models.mlp(10, hidden=(64,)))
         state = jax.jit(method.init)(jax.random.key(0), data)
@@ -124,13 +123,13 @@ def main() -> None:
     )
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--repeats", type=int, default=61)
-    options = parser.parse_args()
-    print(environment())
+    options = start(parser)
+    data = random_data((28, 28, 1), CLIENTS, 100)
     if options.time:
-        overhead(make_images((28, 28, 1), CLIENTS, 100), options.repeats)
+        overhead(data, options.repeats)
     else:
         busiest()
-        communication(make_images((28, 28, 1), CLIENTS, 100))
+        communication(data)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.benchmarks.timing import alternate, environment
+from experiments.benchmarks.timing import alternate, print_header, start
 from fedjax_fair.numerics.successive import sample_successively
 from fedjax_fair.selectors.uniform import sample_clients
 
@@ -59,10 +59,8 @@ def main() -> None:
     """Prints a table for ``docs/performance.md``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
-    print(environment(), end="\n\n")
-    print("| clients | draw | ms | times ours if all are sorted |")
-    print("|---|---|---|---|")
+    repeats = start(parser).repeats
+    print_header("clients | draw | ms | times ours if all are sorted")
     for clients in (10_000, 1_000_000):
         rng = np.random.default_rng(0)
         sizes = jnp.asarray(rng.integers(10, 31, clients), jnp.int32)

@@ -14,7 +14,6 @@ All but the last is timed in alternation, compiled once before.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import resource
 import tempfile
@@ -26,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks.peers.environment import Worker
-from experiments.benchmarks.timing import alternate, environment
+from experiments.benchmarks.timing import alternate, print_header, run_parts
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
 
@@ -106,8 +105,9 @@ class ByNumpy:
         return chosen
 
 
-def benchmark_gradient(ratings: Ratings, repeats: int) -> None:
+def benchmark_gradient(options) -> None:
     """The mean of all clients' gradients at several points, as an ascent needs it."""
+    ratings = Ratings()
     by_numpy = ByNumpy(ratings)
     points = np.random.default_rng(1).uniform(0, 0.05, (POINTS, ITEMS))
     sparse, matrix = ratings.sparse(), jnp.asarray(ratings.matrix())
@@ -118,20 +118,21 @@ def benchmark_gradient(ratings: Ratings, repeats: int) -> None:
         return np.stack([by_numpy.mean_gradient(point) for point in points])
 
     ours = partial(compute, sparse, inside)
-    own, simple = alternate(ours, reference, repeats=repeats)
+    own, simple = alternate(ours, reference, repeats=options.repeats)
     apart = np.max(np.abs(np.asarray(ours()) - reference())) / reference().max()
     one, whole = alternate(
-        partial(compute, sparse, inside[:1]), partial(compute, matrix, inside[:1]), repeats=repeats
+        partial(compute, sparse, inside[:1]),
+        partial(compute, matrix, inside[:1]),
+        repeats=options.repeats,
     )
-    print("| mean gradient of all clients | ms | ours over it | largest difference |")
-    print("|---|---|---|---|")
+    print_header("mean gradient of all clients | ms | ours over it | largest difference")
     print(f"| ours, one of {POINTS} points | {1e3 * own.median / POINTS:.2f} | 1 | |")
     print(
         f"| NumPy | {1e3 * simple.median / POINTS:.2f} | **{own.ratio_to(simple):.2f}** | "
         f"{apart:.0e} |"
     )
     dense = f"{1e3 * whole.median:.0f} | **1/{whole.ratio_to(one):.0f}**"
-    print(f"| ours from a matrix, one point alone | {dense} | |", flush=True)
+    print(f"| ours from a matrix, one point alone | {dense} | |")
 
 
 def _mean_gradient(scores, x):
@@ -141,25 +142,26 @@ def _mean_gradient(scores, x):
     return fed.secure_aggregate(gradients.messages(weights), problem.size)
 
 
-def benchmark_fedcg(ratings: Ratings, repeats: int) -> None:
+def benchmark_fedcg(options) -> None:
     """Whole runs; ours also computes values, bounds and progress of every round."""
+    ratings = Ratings()
     by_numpy, matroid = ByNumpy(ratings), matroids.Uniform(K, ITEMS)
     problem = fed.facility_location(ratings.sparse())
     ours = partial(fed.fedcg, jax.random.key(0), problem, matroid, ROUNDS)
-    own, theirs = alternate(ours, by_numpy.fedcg, repeats=repeats)
+    own, theirs = alternate(ours, by_numpy.fedcg, repeats=max(3, options.repeats // 2))
     value = jax.jit(lambda problem, x: problem.extensions(None, x).values.mean())
     reached, reference = (
         float(value(problem, jnp.asarray(x, jnp.float32))) for x in (ours().x, by_numpy.fedcg())
     )
-    print(f"| FedCG, k = {K}, T = {ROUNDS} | s | ours over it | extension |")
-    print("|---|---|---|---|")
+    print_header(f"FedCG, k = {K}, T = {ROUNDS} | s | ours over it | extension")
     print(f"| ours | {own.median:.2f} | 1 | {reached:.5f} |")
     ratio = own.ratio_to(theirs)
-    print(f"| NumPy | {theirs.median:.2f} | **{ratio:.3f}** | {reference:.5f} |", flush=True)
+    print(f"| NumPy | {theirs.median:.2f} | **{ratio:.3f}** | {reference:.5f} |")
 
 
-def benchmark_greedy(ratings: Ratings, repeats: int, cache: Path) -> None:
+def benchmark_greedy(options) -> None:
     """Selection alone; submodlib gets the matrix, of which it makes a copy beforehand."""
+    ratings = Ratings()
     k, by_numpy, matrix = 50, ByNumpy(ratings), ratings.matrix()
     matroid = matroids.Uniform(k, ITEMS)
 
@@ -168,7 +170,7 @@ def benchmark_greedy(ratings: Ratings, repeats: int, cache: Path) -> None:
     def ours():
         return fed.centralized_greedy(problem, matroid).items
 
-    worker = Worker("submodlib", cache)
+    worker = Worker("submodlib", options.cache)
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "ratings.npy")
         np.save(path, matrix)
@@ -177,7 +179,7 @@ def benchmark_greedy(ratings: Ratings, repeats: int, cache: Path) -> None:
         def peer():
             answers.append(worker.request(matrix=path, k=k, optimizer="LazyGreedy"))
 
-        own, simple, _ = alternate(ours, partial(by_numpy.greedy, k), peer, repeats=repeats)
+        own, simple, _ = alternate(ours, partial(by_numpy.greedy, k), peer, repeats=options.repeats)
     worker.close()
     # Its own clock, so that passing requests does not count.
     seconds = np.array([answer["seconds"] for answer in answers[1:]])
@@ -186,17 +188,13 @@ def benchmark_greedy(ratings: Ratings, repeats: int, cache: Path) -> None:
         name: matrix[:, np.asarray(items)].max(axis=1).astype(np.float64).mean()
         for name, items in sets.items()
     }
-    print(f"| greedy, k = {k} | ms | ours over it | value |")
-    print("|---|---|---|---|")
+    print_header(f"greedy, k = {k} | ms | ours over it | value")
     for name, times in (("ours", own.seconds), ("NumPy", simple.seconds), ("submodlib", seconds)):
         ratio = np.median(own.seconds / times)
-        print(
-            f"| {name} | {1e3 * np.median(times):.1f} | **{ratio:.3f}** | {values[name]:.6f} |",
-            flush=True,
-        )
+        print(f"| {name} | {1e3 * np.median(times):.1f} | **{ratio:.3f}** | {values[name]:.6f} |")
 
 
-def measure_memory() -> None:
+def benchmark_memory(options) -> None:
     """A million clients from lists to a fractional point and a greedy set."""
     clients, size, own = 1_000_000, 1000, 20
     rng = np.random.default_rng(0)
@@ -220,8 +218,7 @@ def measure_memory() -> None:
     jax.block_until_ready(fed.fedcg(key, problem, matroid, 2).x)
     jax.block_until_ready(fed.centralized_greedy(problem, matroid).values)
     held = sum(leaf.nbytes for leaf in jax.tree.leaves(sparse)) / 2**30
-    print("| 1,000,000 clients x 20 scores | GiB |")
-    print("|---|---|")
+    print_header("1,000,000 clients x 20 scores | GiB")
     print(f"| the problem | {held:.2f} |")
     print(f"| peak while it is made from lists | {prepared:.2f} |")
     print(f"| peak of the process, after 2 rounds of FedCG and greedy | **{_peak():.2f}** |")
@@ -231,29 +228,22 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
+def in_new_process(options) -> None:
+    """Measures the memory of a process that did nothing else."""
+    process = multiprocessing.get_context("spawn").Process(target=benchmark_memory, args=[options])
+    process.start()
+    process.join()
+
+
 def main() -> None:
-    """Prints tables for ``docs/reproduction/federated-maximization.md``."""
-    parser = argparse.ArgumentParser(description="What federated maximization costs")
-    parts = ("gradient", "fedcg", "greedy", "memory")
-    parser.add_argument("--only", nargs="*", choices=parts, default=parts)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--cache", type=Path, default=Path(".cache/peers"))
-    options = parser.parse_args()
-    print(environment(), end="\n\n")
-    ratings = Ratings()
-    print(
-        f"{ratings.owners.size:,} ratings, {ratings.owners.size / CLIENTS / ITEMS:.2%} of pairs\n"
-    )
-    if "gradient" in options.only:
-        benchmark_gradient(ratings, options.repeats)
-    if "fedcg" in options.only:
-        benchmark_fedcg(ratings, max(3, options.repeats // 2))
-    if "greedy" in options.only:
-        benchmark_greedy(ratings, options.repeats, options.cache)
-    if "memory" in options.only:
-        process = multiprocessing.get_context("spawn").Process(target=measure_memory)
-        process.start()
-        process.join()
+    parts = {
+        "gradient": benchmark_gradient,
+        "fedcg": benchmark_fedcg,
+        "greedy": benchmark_greedy,
+        "memory": in_new_process,
+    }
+    cache = "cache", Path(".cache/peers")
+    run_parts("Cost of federated maximization", parts, cache, repeats=7)
 
 
 if __name__ == "__main__":

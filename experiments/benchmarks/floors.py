@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 from experiments.benchmarks.peers.networks import NETWORKS
-from experiments.benchmarks.timing import alternate, environment
+from experiments.benchmarks.timing import alternate, print_header, start
 from fedjax_fair.base import Model
 from fedjax_fair.models.conv import chunks, winograd
 
@@ -84,12 +84,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Where the time of local training goes")
     parser.add_argument("--only", nargs="*", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
-    print(environment())
+    options = start(parser)
     product, traffic = machine_rates(options.repeats)
     print(f"matrix product {product / 1e9:.0f} GFLOP/s, memory {traffic / 1e9:.0f} GB/s")
-    print("| | GFLOP a step | MB a step | ms by products | ms by memory | ms measured | images/s |")
-    print("|---|---|---|---|---|---|---|")
+    print_header(
+        "| GFLOP a step | MB a step | ms by products | ms by memory | ms measured | images/s"
+    )
     for network in options.only:
         model, shape = NETWORKS[network](), SHAPES[network]
         own = count(model, shape)
@@ -98,8 +98,7 @@ def main() -> None:
             f"| {network}, batch {shape[0]} | {own.operations / 1e9:.2f} | "
             f"{own.traffic / 1e6:.0f} | {1e3 * own.operations / product:.2f} | "
             f"{1e3 * own.traffic / traffic:.2f} | {1e3 * seconds:.2f} | "
-            f"{shape[0] / seconds:,.0f} |",
-            flush=True,
+            f"{shape[0] / seconds:,.0f} |"
         )
 
 

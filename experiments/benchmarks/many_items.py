@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from experiments.benchmarks.memory import MIB, resident
 from experiments.benchmarks.peers.environment import Worker
-from experiments.benchmarks.timing import environment
+from experiments.benchmarks.timing import print_header, run_parts
 from fedjax_fair import submodular as sm
 from fedjax_fair.submodular import estimators
 
@@ -26,8 +25,9 @@ K = 100
 BATCH, FEATURES = 10_000, 64
 
 
-def benchmark_neighbors(points: int, count: int, repeats: int, cache: Path) -> None:
+def benchmark_neighbors(options) -> None:
     """The same sparse similarities for both, in alternation."""
+    points, count = options.points, options.neighbors
     rows = np.random.default_rng(0).normal(size=(points, 20)).astype(np.float32)
     start = time.perf_counter()
     distances, items = NearestNeighbors(n_neighbors=count).fit(rows).kneighbors(rows)
@@ -35,13 +35,16 @@ def benchmark_neighbors(points: int, count: int, repeats: int, cache: Path) -> N
     near = (distances.max() - distances).astype(np.float32)
     starts = np.arange(points + 1) * count
     matrix = sparse.csr_matrix((near.ravel(), items.ravel(), starts), shape=(points, points))
-    model, worker = estimators.FacilityLocation(K, metric="precomputed"), Worker("apricot", cache)
+    model, worker = (
+        estimators.FacilityLocation(K, metric="precomputed"),
+        Worker("apricot", options.cache),
+    )
     model.fit(matrix)  # Which compiles.
     before, ours, theirs = resident("VmHWM"), [], []
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "near.npz")
         sparse.save_npz(path, matrix, compressed=False)
-        for _ in range(repeats):
+        for _ in range(options.repeats):
             start = time.perf_counter()
             model.fit(matrix)
             ours.append(time.perf_counter() - start)
@@ -49,8 +52,7 @@ def benchmark_neighbors(points: int, count: int, repeats: int, cache: Path) -> N
     worker.close()
     fits = np.array([answer["fit"] for answer in theirs])
     selections = np.array([answer["seconds"] for answer in theirs])
-    print("| | `fit`, s | selection, s | value |")
-    print("|---|---|---|---|")
+    print_header("| `fit`, s | selection, s | value")
     print(f"| ours | {np.median(ours):.2f} | | {model.gains_.astype(float).sum():.2f} |")
     value = matrix[:, theirs[0]["items"]].max(axis=1).sum(dtype=float)
     print(f"| apricot lazy | {np.median(fits):.2f} | {np.median(selections):.2f} | {value:.2f} |")
@@ -67,12 +69,12 @@ def batches(number: int) -> Iterator[np.ndarray]:
         yield rng.standard_gamma(0.2, (BATCH, FEATURES), np.float32)
 
 
-def benchmark_stream(number: int, epsilon: float) -> None:
+def benchmark_stream(options) -> None:
     """The time of a stream, and by how much memory grows after its first batches."""
+    number, epsilon = options.batches, options.epsilon
     sm.sieve_batches(sm.FeatureBased, batches(2), K, epsilon)  # Which compiles.
     Path("/proc/self/clear_refs").write_text("5")  # Forgets the peak.
-    print("| rows | s | rows a second | memory beyond that of two batches, MiB | value |")
-    print("|---|---|---|---|---|")
+    print_header("rows | s | rows a second | memory beyond that of two batches, MiB | value")
     for batch_count in sorted({number // 10, number}):
         before, start = resident("VmHWM"), time.perf_counter()
         chosen = sm.sieve_batches(sm.FeatureBased, batches(batch_count), K, epsilon)
@@ -86,22 +88,16 @@ def benchmark_stream(number: int, epsilon: float) -> None:
 
 
 def main() -> None:
-    """Prints tables for ``docs/performance.md``."""
-    parser = argparse.ArgumentParser(description="Choosing among very many items")
-    parser.add_argument("parts", nargs="*", help="neighbors, stream; by default both")
-    parser.add_argument("--points", type=int, default=100_000)
-    parser.add_argument("--neighbors", type=int, default=50)
-    parser.add_argument("--batches", type=int, default=100, help=f"of {BATCH} rows")
-    parser.add_argument("--epsilon", type=float, default=0.1)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--cache", type=Path, default=Path(".cache/peers"))
-    options = parser.parse_args()
-    parts = options.parts or ["neighbors", "stream"]
-    print(environment(), end="\n\n")
-    if "neighbors" in parts:
-        benchmark_neighbors(options.points, options.neighbors, options.repeats, options.cache)
-    if "stream" in parts:
-        benchmark_stream(options.batches, options.epsilon)
+    run_parts(
+        "Selection among very many items",
+        {"neighbors": benchmark_neighbors, "stream": benchmark_stream},
+        ("points", 100_000),
+        ("neighbors", 50),
+        ("batches", 100),
+        ("epsilon", 0.1),
+        ("cache", Path(".cache/peers")),
+        repeats=5,
+    )
 
 
 if __name__ == "__main__":

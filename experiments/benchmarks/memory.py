@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
-import numpy as np
 import xarray  # noqa: F401  # Loaded here, so that no run is charged for it.
 
 import fedjax_fair as ff
 from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.ours import selector_of
 from experiments.benchmarks.peers.programs.shared.workloads import WORKLOADS, Workload
-from experiments.benchmarks.timing import environment, without_settings
+from experiments.benchmarks.timing import environment, print_header, random_data, run_python
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.training.fit import Callback, fit
+from fedjax_fair.training.memory import tree_bytes
 
-SHAPES = {"lenet": (60_000, 28, 28, 1), "cnn": (50_000, 32, 32, 3), "resnet18": (50_000, 32, 32, 3)}
+SHAPES = {"lenet": (28, 28, 1), "cnn": (32, 32, 3), "resnet18": (32, 32, 3)}
+IMAGES = {"lenet": 60_000, "cnn": 50_000, "resnet18": 50_000}
 TESTED = 2_000
 MIB = 2**20
 
@@ -44,38 +43,23 @@ def resident(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
-def federation(workload: Workload) -> ff.data.FederatedData:
-    shape = SHAPES[workload.network]
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, shape, dtype=np.uint8)
-    labels = rng.integers(0, 10, shape[0]).astype(np.int32)
-    return ff.data.from_arrays(
-        images,
-        labels,
-        np.array_split(rng.permutation(shape[0]), workload.clients),
-        test_features=images[:TESTED],
-        test_labels=labels[:TESTED],
-        test_client_indices=np.array_split(np.arange(TESTED), workload.clients),
-    )
-
-
-def measure(workload: Workload, side_by_side: int) -> dict[str, float]:
+def measure(workload: Workload, clients_per_batch: int) -> dict[str, float]:
     """MiB of a run of two rounds and two evaluations, in this process."""
     mesh, watch, model = core_mesh(), Watch(), NETWORKS[workload.network]()
-    data = federation(workload)
+    size = IMAGES[workload.network] // workload.clients
+    shape = SHAPES[workload.network]
+    data = random_data(shape, workload.clients, size, test_size=TESTED)
     round = ff.Round(
         model,
         selector_of(workload),
         ff.solvers.SGD(0.01, workload.batch_size, steps=workload.steps),
         ff.aggregators.Mean(),
-        clients_per_batch=side_by_side,
+        clients_per_batch=clients_per_batch,
     )
     fit(round, data, rounds=2, eval_every=2, train_loss=False, mesh=mesh, callbacks=[watch])
     grown = resident("VmHWM") - watch.before
-    of_data, of_model = (
-        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-        for tree in (data, jax.eval_shape(model.init, jax.random.key(0), data.train.features[:1]))
-    )
+    of_data = tree_bytes(data)
+    of_model = tree_bytes(jax.eval_shape(model.init, jax.random.key(0), data.train.features[:1]))
     return {
         "cores": mesh.size,
         "data": of_data / MIB,
@@ -88,29 +72,24 @@ def measure(workload: Workload, side_by_side: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Memory of training")
     parser.add_argument("--only", nargs="*", choices=WORKLOADS, default=list(WORKLOADS))
-    parser.add_argument("--side-by-side", nargs="*", type=int, default=[1, 4])
+    parser.add_argument("--clients-per-batch", nargs="*", type=int, default=[1, 4])
     parser.add_argument("--here", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
-        name, side_by_side = options.here
-        print(json.dumps(measure(WORKLOADS[name], int(side_by_side))))
+        name, clients_per_batch = options.here
+        print(json.dumps(measure(WORKLOADS[name], int(clients_per_batch))))
         return
     print(environment())
-    print("| | clients at once | data, MiB | model | reported | used | used over reported |")
-    print("|---|---|---|---|---|---|---|")
+    print_header("| parallel clients | data, MiB | model | reported | used | used over reported")
     for name in options.only:
-        for side_by_side in options.side_by_side:
-            command = [sys.executable, "-m", __spec__.name, "--here", name, str(side_by_side)]
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=True, env=without_settings()
-            )
-            row = json.loads(done.stdout.splitlines()[-1])
-            at_once = side_by_side * row["cores"]
+        for clients_per_batch in options.clients_per_batch:
+            lines = run_python("-m", __spec__.name, "--here", name, clients_per_batch)
+            row = json.loads(lines[-1])
+            parallel = clients_per_batch * row["cores"]
             print(
-                f"| {name} | {at_once} | {row['data']:.0f} | {row['model']:.1f} | "
+                f"| {name} | {parallel} | {row['data']:.0f} | {row['model']:.1f} | "
                 f"{row['reported']:.0f} | {row['used']:.0f} | "
-                f"{row['used'] / row['reported']:.2f} |",
-                flush=True,
+                f"{row['used'] / row['reported']:.2f} |"
             )
 
 

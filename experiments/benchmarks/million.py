@@ -28,10 +28,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_fair as ff
-from experiments.benchmarks.timing import environment
+from experiments.benchmarks.timing import environment, print_header
 from fedjax_fair.base import Selector
 from fedjax_fair.client_evaluation import client_gradients, client_performance
-from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.selectors.gradients import Fresh, Stale
 from fedjax_fair.submodular import (
@@ -220,8 +221,7 @@ def compare_pools(seeds: int) -> None:
     )
     state = jax.jit(round.init)(jax.random.key(0), data)
     measure = jax.jit(partial(client_gradients, round.model), static_argnames="project")
-    print("| rounds before | pool | G, full gradients | distance | G, sketches | distance |")
-    print("|---|---|---|---|---|---|")
+    print_header("rounds before | pool | G, full gradients | distance | G, sketches | distance")
     for done in (0, 50):
         if done:
             state, _ = jax.jit(partial(ff.run, round, num_rounds=done))(state, data)
@@ -253,7 +253,7 @@ def _compare(done: int, full: jax.Array, sketches: list[jax.Array]) -> None:
                 shares.append(np.array(reached) / np.array(exact))
             mean, spread = np.mean(shares, axis=0), np.std(shares, axis=0, ddof=1)
             cells.append(f"{100 * mean[0]:.2f} ± {100 * spread[0]:.2f} % | {mean[1]:.3f}")
-        print(f"| {done} | {size:,} |", " | ".join(cells), "|", flush=True)
+        print(f"| {done} | {size:,} |", " | ".join(cells), "|")
 
 
 def _distances(rows: np.ndarray) -> np.ndarray:
@@ -286,12 +286,12 @@ def main() -> None:
         method, clients = options.measure
         row = measure(method, int(clients), options.cache)
         append(row, options.table)
-        print(*row.values(), sep="  ", flush=True)
+        print(*row.values(), sep="  ")
     elif options.loss:
         print(environment(), end="\n\n")
         compare_pools(options.seeds)
     else:
-        print(environment(), *COLUMNS, sep="  ", flush=True)
+        print(environment(), *COLUMNS, sep="  ")
         run_all(options.clients, options.methods, options.table, options.cache, options.seconds)
         draw(options.table, options.table.with_suffix(".png"))
 

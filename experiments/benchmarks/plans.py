@@ -12,9 +12,11 @@ import time
 from functools import partial
 from typing import Any
 
+from experiments.benchmarks.timing import print_header, start
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
-from fedjax_fair.app.plan import batches_of_run, plans
+from fedjax_fair.app.plan import groups_of_run, plans
+from fedjax_fair.app.sweep import runs_of
 from fedjax_fair.training.fit import Callback, fit_batch
 
 
@@ -36,18 +38,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Plans for the machine at hand, and runs")
     parser.add_argument("--preset", default="digits", choices=presets.PRESETS)
     parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
+    options = start(parser)
     ready = build(presets.resolve(presets.PRESETS[options.preset].config))
     training: Any = ready.config.training
-    print("| | planned, s | took, s | took / planned |")
-    print("|---|---|---|---|")
-    for batch in batches_of_run(ready):
+    print_header("| planned, s | took, s | took / planned")
+    for group in groups_of_run(ready):
         planned, took = [], []
         for _ in range(options.repeats):
-            ((_, found),) = plans([batch], None, ready.mesh)
+            ((_, found),) = plans([group], None, ready.mesh, train_loss=True)
             planned.append(found.seconds["total"])
             timed = Timed()
-            run = partial(fit_batch, **batch.batch._asdict())
+            run = partial(fit_batch, **runs_of(group, range(len(group.runs)))._asdict())
             run(
                 rounds=training.rounds,
                 eval_every=training.eval_every,
@@ -57,7 +58,7 @@ def main() -> None:
             took.append(timed.seconds)
         ratio = statistics.median(b / a for a, b in zip(planned, took, strict=True))
         middle = [statistics.median(each) for each in (planned, took)]
-        print(f"| {batch.name} | {middle[0]:.2f} | {middle[1]:.2f} | {ratio:.2f} |", flush=True)
+        print(f"| {group.name} | {middle[0]:.2f} | {middle[1]:.2f} | {ratio:.2f} |")
 
 
 if __name__ == "__main__":

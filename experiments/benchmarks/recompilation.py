@@ -11,17 +11,14 @@
 
 from __future__ import annotations
 
-import argparse
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from experiments.benchmarks.timing import environment, without_settings
+from experiments.benchmarks.timing import CompileTimes, print_header, run_parts, run_python
 
 FIT = """
 import sys
@@ -90,44 +87,28 @@ CALLS = ("first fit", "other seed", "new equal objects", "other numbers", "other
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", nargs="*", default=("fit", "eager", "maps"))
-    parser.add_argument("--methods", nargs="*", choices=METHODS, default=METHODS)
-    parser.add_argument("--cached", action="store_true")
-    parser.add_argument("--calls", type=int, default=10_000)
-    options = parser.parse_args()
-    print(environment())
-    if "fit" in options.only:
-        benchmark_fit(options.methods, options.repeats, options.cached)
-    if "eager" in options.only:
-        benchmark_eager(options.repeats)
-    if "maps" in options.only:
-        count_maps(options.calls)
+    parts = {"fit": benchmark_fit, "eager": benchmark_eager, "maps": count_maps}
+    run_parts(__doc__, parts, ("cached", False), ("calls", 10_000), repeats=3)
 
 
-def benchmark_fit(methods: Sequence[str], repeats: int, cached: bool) -> None:
+def benchmark_fit(options) -> None:
     """Medians over processes."""
-    print("| method |", " | ".join(CALLS), "|")
-    print("|---|" + "---|" * len(CALLS))
-    for method in methods:
+    print_header(" | ".join(["method", *CALLS]))
+    for method in METHODS:
         with tempfile.TemporaryDirectory() as folder:
-            kept = folder if cached else ""
-            if cached:
-                _fit(method, kept)
-            runs = [_fit(method, kept) for _ in range(repeats)]
+            cache = folder if options.cached else ""
+            if options.cached:
+                _fit(method, cache)
+            runs = [_fit(method, cache) for _ in range(options.repeats)]
         cells = [
             f"{median(seconds for seconds, _ in each):.2f} s ({max(count for _, count in each)})"
             for each in zip(*runs, strict=True)
         ]
-        print(f"| {method} |", " | ".join(cells), "|", flush=True)
+        print(f"| {method} |", " | ".join(cells), "|")
 
 
 def _fit(method: str, folder: str) -> list[tuple[float, int]]:
-    command = [sys.executable, "-c", FIT, method, folder]
-    settings = without_settings()
-    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
-    lines = (line.split() for line in done.stdout.splitlines())
+    lines = (line.split() for line in run_python("-c", FIT, method, folder))
     return [(float(seconds), int(count)) for seconds, count in lines]
 
 
@@ -177,37 +158,28 @@ def eager_calls() -> dict[str, Callable[[], Any]]:
     }
 
 
-def benchmark_eager(repeats: int) -> None:
+def benchmark_eager(options) -> None:
     """Calls outside of any ``jax.jit``."""
-    import jax
-
-    compiled: list[float] = []
-
-    def keep(event: str, duration_secs: float, **_: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(duration_secs)
-
-    jax.monitoring.register_event_duration_secs_listener(keep)
-    print("| call | first, ms | compilations | again, ms | compilations |")
-    print("|---|---|---|---|---|")
+    compiled = CompileTimes()
+    print_header("call | first, ms | compilations | again, ms | compilations")
     for name, call in eager_calls().items():
         compiled.clear()
         first, count = _milliseconds(call), len(compiled)
         compiled.clear()
-        again = median(_milliseconds(call) for _ in range(10 * repeats))
-        print(f"| {name} | {first:.0f} | {count} | {again:.1f} | {len(compiled)} |", flush=True)
+        again = median(_milliseconds(call) for _ in range(10 * options.repeats))
+        print(f"| {name} | {first:.0f} | {count} | {again:.1f} | {len(compiled)} |")
 
 
-def count_maps(calls: int) -> None:
+def count_maps(options) -> None:
     """Memory maps, of which Linux allows a process 65,530."""
     chosen = {name: eager_calls()[name] for name in ("greedy", "pipage", "swap")}
     for call in chosen.values():
         call()
     before = _num_maps()
-    for _ in range(-(-calls // len(chosen))):
+    for _ in range(-(-options.calls // len(chosen))):
         for call in chosen.values():
             call()
-    print(f"{before} memory maps before, {_num_maps()} after {calls:,} calls", flush=True)
+    print(f"{before} memory maps before, {_num_maps()} after {options.calls:,} calls")
 
 
 def _milliseconds(call: Callable[[], Any]) -> float:

@@ -1,11 +1,11 @@
-"""What a sample of the represented clients costs: ``python -m experiments.benchmarks.reference_clients``.
+"""Cost of reference clients: ``python -m experiments.benchmarks.reference_clients``.
 
-Cohorts of 100 from a pool of 1,000, on the federation of ``benchmarks.million`` at the initial
+Cohorts of 100 from a pool of 1,000, on the dataset of ``benchmarks.million`` at the initial
 logistic model, among 10,000 and 100,000 clients.
 
-* ``loss``: how much of the representation G of all clients, with gradients in full and sketched, a
-  cohort loses that was chosen for some reference clients, against one that was chosen for all clients from the
-  same pool; and how far what the sample says of that cohort is from the truth.
+* ``loss``: the loss of representation G, with full and sketched gradients, of a cohort that was
+  selected for some reference clients, against one for all clients from the same pool; and the error
+  of the sample's estimate of G.
 * ``designs``: the same loss for other samples of the same size, from sketches.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 
 import fedjax_fair as ff
 from experiments.benchmarks.million import COHORT, POOL, WIDTH, make_federation
-from experiments.benchmarks.timing import environment
+from experiments.benchmarks.timing import print_header, start
 from fedjax_fair.base import ClientGradients
 from fedjax_fair.client_evaluation import client_gradients
 from fedjax_fair.numerics.distances import nearest
@@ -86,11 +86,10 @@ def losses(data, known: ClientGradients, keys) -> dict[int, np.ndarray]:
 
 def print_losses(seeds: int, sizes: list[int]) -> None:
     """A line for each number of clients and reference clients: gradients in full, then sketches."""
-    print(
-        "| clients | reference clients | G lost, full gradients | said too much | G lost, sketches "
-        "| said too much | standard error of the distance |"
+    print_header(
+        "clients | reference clients | loss of G, full gradients | overestimate | "
+        "loss of G, sketches | overestimate | standard error of the distance"
     )
-    print("|---|---|---|---|---|---|---|")
     for size in sizes:
         data = jax.tree.map(jnp.asarray, make_federation(size))
         keys = jax.random.split(jax.random.key(0), seeds)
@@ -104,12 +103,7 @@ def print_losses(seeds: int, sizes: list[int]) -> None:
                     f"{100 * mean[1]:.2f} %",
                 ]
             error = 100 * kinds[1][references][:, 2].mean()
-            print(
-                f"| {size:,} | {references:,} |",
-                " | ".join(cells),
-                f"| {error:.2f} % |",
-                flush=True,
-            )
+            print(f"| {size:,} | {references:,} |", " | ".join(cells), f"| {error:.2f} % |")
 
 
 def uniform(rng, rows, pool, references):
@@ -197,8 +191,7 @@ def _worth(rows, pool, items):
 def print_designs(seeds: int, sizes: list[int]) -> None:
     """A line for each number of clients and reference clients, a column for each design."""
     names = [design.__name__.replace("_", " ") for design in DESIGNS]
-    print("| clients | reference clients |", " | ".join(names), "|")
-    print("|---|---|" + "---|" * len(names))
+    print_header(" | ".join(["clients", "reference clients", *names]))
     for size in sizes:
         data = jax.tree.map(jnp.asarray, make_federation(size))
         rows = known_of(data, CountSketch(WIDTH)).gradient
@@ -214,7 +207,7 @@ def print_designs(seeds: int, sizes: list[int]) -> None:
                     items = _chosen(rows, pool, design(rng, rows, pool, references))
                     lost.append(100 * (1 - float(_worth(rows, pool, items)) / most))
                 cells.append(f"{np.mean(lost):.3f} ± {np.std(lost, ddof=1):.3f} %")
-            print(f"| {size:,} | {references:,} |", " | ".join(cells), "|", flush=True)
+            print(f"| {size:,} | {references:,} |", " | ".join(cells), "|")
 
 
 def main() -> None:
@@ -223,8 +216,7 @@ def main() -> None:
     parser.add_argument("part", choices=("loss", "designs"))
     parser.add_argument("--clients", type=int, nargs="*", default=[10_000, 100_000])
     parser.add_argument("--seeds", type=int, default=5, help="pools, each with a sample of its own")
-    options = parser.parse_args()
-    print(environment(), end="\n\n", flush=True)
+    options = start(parser)
     measured = {"loss": print_losses, "designs": print_designs}[options.part]
     measured(options.seeds, options.clients)
 

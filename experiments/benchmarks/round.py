@@ -7,7 +7,7 @@ Three questions, each answered by a ratio measured side by side in this process:
 * evaluating every client against one flat inference pass over the same examples;
 * a round with 10 participants out of 1,000 and out of 1,000,000 clients.
 
-``--only "side by side"`` compares settings of ``clients_per_batch`` instead.
+``--only clients_per_batch`` compares settings of ``clients_per_batch`` instead.
 
 Images are random numbers of the right shape: the time does not depend on their content.
 """
@@ -24,10 +24,9 @@ import numpy as np
 import optax
 
 import fedjax_fair as ff
-from experiments.benchmarks.timing import alternate, environment
+from experiments.benchmarks.timing import alternate, random_data, start
 from fedjax_fair.base import Model
 from fedjax_fair.client_evaluation import client_performance
-from fedjax_fair.data.federated import ClientExamples, FederatedData
 
 WORKLOADS = {
     # name: (model, image shape, clients, cohort, examples per client, steps, batch, rounds a call)
@@ -45,22 +44,6 @@ SMALL_WORKLOADS = {
     "logistic 784-10, batch 10": (ff.models.logistic, (28, 28, 1), 50, 10, 30, 15, 10, 10),
 }  # fmt: skip
 RATE = 0.01
-
-
-def make_images(shape: tuple[int, ...], num_clients: int, size: int) -> FederatedData:
-    """Random images, the same number for every client."""
-    rng = np.random.default_rng(0)
-    total = num_clients * size
-    features = rng.integers(0, 256, (total, *shape), dtype=np.uint8)
-    sizes = np.full(num_clients, size, np.int32)
-    examples = ClientExamples(
-        features=jnp.asarray(features),
-        labels=jnp.asarray(rng.integers(0, 10, total, dtype=np.int32)),
-        order=jnp.asarray(rng.permutation(total).astype(np.int32)),
-        offsets=jnp.asarray(np.cumsum(sizes) - sizes, jnp.int32),
-        sizes=jnp.asarray(sizes),
-    )
-    return FederatedData(examples, examples, None, 10, "random images")
 
 
 def plain_sgd(model: Model, rows: jax.Array):
@@ -84,7 +67,7 @@ def prepare(name: str, clients_per_batch: tuple[int | None, ...] = (None,)):
     make_model, shape, num_clients, cohort_size, size, steps, batch_size, rounds = (
         WORKLOADS | SMALL_WORKLOADS
     )[name]
-    model, data = make_model(num_classes=10), make_images(shape, num_clients, size)
+    model, data = make_model(num_classes=10), random_data(shape, num_clients, size)
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, num_clients * size, (rounds * cohort_size * steps, batch_size))
     params = model.init(jax.random.key(0), data.train.features[:1]).params
@@ -110,23 +93,22 @@ def compare_training(name: str, repeats: int) -> None:
     ours, loop = alternate(federated, plain, repeats=repeats)
     print(
         f"{name:22s} round {examples / ours.median:9,.0f} examples/s   plain scan "
-        f"{examples / loop.median:9,.0f}   ratio {loop.ratio_to(ours):.3f}",
-        flush=True,
+        f"{examples / loop.median:9,.0f}   ratio {loop.ratio_to(ours):.3f}"
     )
 
 
-def compare_side_by_side(repeats: int) -> None:
+def compare_clients_per_batch(repeats: int) -> None:
     """The speed of a round relative to the plain loop, by ``clients_per_batch``."""
     settings = (1, 2, 5, 10)
     for name in (*SMALL_WORKLOADS, *(name for name in WORKLOADS if "ResNet" not in name)):
         plain, rounds, _ = prepare(name, settings)
         loop, *ours = alternate(plain, *rounds, repeats=repeats)
         ratios = zip(settings, (loop.ratio_to(times) for times in ours), strict=True)
-        print(f"{name:26s}", *(f"{n}: {ratio:.3f}" for n, ratio in ratios), sep="  ", flush=True)
+        print(f"{name:26s}", *(f"{n}: {ratio:.3f}" for n, ratio in ratios), sep="  ")
 
 
 def compare_evaluation(repeats: int) -> None:
-    model, data = ff.models.lenet(10), make_images((28, 28, 1), 100, 600)
+    model, data = ff.models.lenet(10), random_data((28, 28, 1), 100, 600)
     variables = model.init(jax.random.key(0), data.train.features[:1])
     test = data.test
     chunks = jnp.arange(test.labels.size).reshape(-1, 250)
@@ -140,8 +122,7 @@ def compare_evaluation(repeats: int) -> None:
     ours, plain = alternate(clients, flat, repeats=repeats)
     print(
         f"{'evaluation, LeNet':22s} all clients {test.labels.size / ours.median:9,.0f} examples/s "
-        f"  flat pass {test.labels.size / plain.median:9,.0f}   ratio {plain.ratio_to(ours):.3f}",
-        flush=True,
+        f"  flat pass {test.labels.size / plain.median:9,.0f}   ratio {plain.ratio_to(ours):.3f}"
     )
 
 
@@ -168,8 +149,7 @@ def compare_populations(repeats: int) -> None:
     small, large = alternate(*timed.values(), repeats=repeats)
     print(
         f"{'a round':22s} of 1,000 clients {small.median * 20:.3f} ms   of 1,000,000 "
-        f"{large.median * 20:.3f} ms   ratio {large.ratio_to(small):.3f}",
-        flush=True,
+        f"{large.median * 20:.3f} ms   ratio {large.ratio_to(small):.3f}"
     )
 
 
@@ -188,12 +168,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=9, help="alternating repetitions")
     usual = [*WORKLOADS, "evaluation", "populations"]
-    parser.add_argument("--only", nargs="*", choices=[*usual, "side by side"], default=usual)
-    arguments = parser.parse_args()
-    print(environment())
+    parser.add_argument("--only", nargs="*", choices=[*usual, "clients_per_batch"], default=usual)
+    arguments = start(parser)
     for name in arguments.only:
-        if name == "side by side":
-            compare_side_by_side(arguments.repeats)
+        if name == "clients_per_batch":
+            compare_clients_per_batch(arguments.repeats)
         elif name == "evaluation":
             compare_evaluation(arguments.repeats)
         elif name == "populations":

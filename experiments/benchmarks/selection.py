@@ -13,7 +13,6 @@ except where few or many points change in facility location, for which points ar
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,8 +27,7 @@ import optax
 
 import fedjax_fair as ff
 from experiments.benchmarks.peers.environment import Worker
-from experiments.benchmarks.round import make_images
-from experiments.benchmarks.timing import alternate, environment
+from experiments.benchmarks.timing import alternate, print_header, random_data, run_parts
 from fedjax_fair.client_evaluation import client_gradients
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import CountSketch, ravel
@@ -51,19 +49,18 @@ PEERS = {
 TOO_SLOW = {("submodlib", "NaiveGreedy", 10_000)}  # Most of a minute a call.
 
 
-def benchmark_greedy(repeats: int, cache: Path) -> None:
+def benchmark_greedy(options) -> None:
     """Greedy facility location, side by side with the peers."""
-    workers = {name: Worker(name, cache) for name in PEERS}
-    print(
-        "| items, k | program | selection, ms | as `fit` | times ours | `fit` times ours | value |"
+    workers = {name: Worker(name, options.cache) for name in PEERS}
+    print_header(
+        "items, k | program | selection, ms | as `fit` | times ours | `fit` times ours | value"
     )
-    print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for size, k in SIZES:
             matrix = _similarities(size)
             path = str(Path(folder) / f"{size}.npy")
             np.save(path, matrix)
-            _compare(matrix, path, k, repeats, workers)
+            _compare(matrix, path, k, options.repeats, workers)
     for worker in workers.values():
         worker.close()
 
@@ -128,7 +125,7 @@ def _compare(matrix: np.ndarray, path: str, k: int, repeats: int, workers: dict)
         )
     touched = (1 + _rows_touched(matrix, np.asarray(solve(device).items)) / size) * np.median(reads)
     print(f"| | reading what changes | {1e3 * touched:.2f} | | {1e3 * touched / own:.2f} | | |")
-    print(f"| | ours, stochastic | {1e3 * np.median(samples):.2f} | | | | |", flush=True)
+    print(f"| | ours, stochastic | {1e3 * np.median(samples):.2f} | | | | |")
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -153,13 +150,12 @@ def _rows_touched(matrix: np.ndarray, items: np.ndarray) -> int:
     return touched
 
 
-def benchmark_distances(repeats: int) -> None:
+def benchmark_distances(options) -> None:
     """Distances of gradients against the product that they need."""
     from sklearn.metrics import pairwise_distances as by_sklearn
 
     width = 61_706
-    print("| clients | distances, ms | bare product, ms | ratio | scikit-learn / ours |")
-    print("|---|---|---|---|---|")
+    print_header("clients | distances, ms | bare product, ms | ratio | scikit-learn / ours")
     for count in (100, 1000):
         rng = np.random.default_rng(0)
         common = rng.normal(size=width).astype(np.float32)
@@ -167,23 +163,26 @@ def benchmark_distances(repeats: int) -> None:
         vectors = jax.device_put(common + 0.5 * apart)
         ours = jax.jit(pairwise_distances)
         product = jax.jit(lambda rows: rows @ rows.T)
-        times = alternate(partial(ours, vectors), partial(product, vectors), repeats=repeats)
+        times = alternate(
+            partial(ours, vectors), partial(product, vectors), repeats=options.repeats
+        )
         peer = "-"
         if count == 100:  # By itself, since it leaves nothing of ours in the cache.
             again = alternate(
-                partial(ours, vectors), partial(by_sklearn, np.asarray(vectors)), repeats=repeats
+                partial(ours, vectors),
+                partial(by_sklearn, np.asarray(vectors)),
+                repeats=options.repeats,
             )
             peer = f"{again[1].ratio_to(again[0]):.0f}"
         print(
             f"| {count} | {1e3 * times[0].median:.1f} | {1e3 * times[1].median:.1f} | "
-            f"**{times[0].ratio_to(times[1]):.2f}** | {peer} |",
-            flush=True,
+            f"**{times[0].ratio_to(times[1]):.2f}** | {peer} |"
         )
 
 
-def benchmark_round(repeats: int) -> None:
+def benchmark_round(options) -> None:
     """Rounds of LeNet with 100 clients, 10 of which take 50 steps of 50 images."""
-    data = make_images((28, 28, 1), 100, 600)
+    data = random_data((28, 28, 1), 100, 600)
     model = ff.models.lenet(10)
     solver = ff.solvers.SGD(0.01, 50, steps=50)
     selectors = {
@@ -203,9 +202,8 @@ def benchmark_round(repeats: int) -> None:
         round = ff.Round(model, selector, solver, ff.aggregators.Mean())
         state = jax.jit(round.init)(jax.random.key(0), data)
         calls.append(partial(jax.jit(round.step), state, data))
-    gradients, random, *others = alternate(*calls, repeats=repeats)
-    print("| round | s | times random | times random and the gradients of the cohort |")
-    print("|---|---|---|---|")
+    gradients, random, *others = alternate(*calls, repeats=options.repeats)
+    print_header("round | s | times random | times random and the gradients of the cohort")
     print(f"| random | {random.median:.2f} | 1 | - |")
     for name, times in zip(list(selectors)[1:], others, strict=True):
         both = np.median(times.seconds / (random.seconds + gradients.seconds))
@@ -218,14 +216,13 @@ class Anew(Stale):
     updates_only_responders = False
 
 
-def benchmark_kept(repeats: int) -> None:
+def benchmark_kept(options) -> None:
     """Rounds among many clients whose distances are kept, or computed anew."""
     rounds = 5
     model, solver = ff.models.lenet(10), ff.solvers.SGD(0.01, 10, epochs=1)
-    print("| clients, LeNet | random, s a round | DivFL, stale | all distances anew |")
-    print("|---|---|---|---|")
+    print_header("clients, LeNet | random, s a round | DivFL, stale | all distances anew")
     for clients, size in ((100, 600), (1000, 60), (3000, 20)):
-        data = make_images((28, 28, 1), clients, size)
+        data = random_data((28, 28, 1), clients, size)
         anew = Anew()
         selectors = (
             ff.selectors.Uniform(10),
@@ -237,21 +234,19 @@ def benchmark_kept(repeats: int) -> None:
             round = ff.Round(model, selector, solver, ff.aggregators.Mean())
             state = jax.jit(round.init)(jax.random.key(0), data)
             calls.append(partial(jax.jit(ff.run, static_argnums=3), round, state, data, rounds))
-        random, kept, whole = alternate(*calls, repeats=repeats)
+        random, kept, whole = alternate(*calls, repeats=options.repeats)
         print(
             f"| {clients} of {size} images | {random.median / rounds:.3f} | "
-            f"**{kept.ratio_to(random):.2f}** | {whole.ratio_to(random):.2f} |",
-            flush=True,
+            f"**{kept.ratio_to(random):.2f}** | {whole.ratio_to(random):.2f} |"
         )
 
 
-def benchmark_population(repeats: int) -> None:
+def benchmark_population(options) -> None:
     """All clients' gradients against one flat pass over as many examples."""
-    print("| clients x examples | per client, examples/s | flat, examples/s | ratio |")
-    print("|---|---|---|---|")
+    print_header("clients x examples | per client, examples/s | flat, examples/s | ratio")
     model = ff.models.lenet(10)
     for clients, size in ((50, 600), (100, 166)):
-        data = make_images((28, 28, 1), clients, size)
+        data = random_data((28, 28, 1), clients, size)
         variables = model.init(jax.random.key(0), data.train.features[:1])
         total = clients * size
         flat = jax.jit(partial(_flat_gradient, model, chunk=total // (total // 200)))
@@ -259,7 +254,7 @@ def benchmark_population(repeats: int) -> None:
         times = alternate(
             partial(ours, variables, data.train),
             partial(flat, variables, data.train),
-            repeats=repeats,
+            repeats=options.repeats,
         )
         print(
             f"| {clients} x {size} | {total / times[0].median:,.0f} | "
@@ -287,9 +282,9 @@ def _flat_gradient(model, variables, examples, chunk: int):
     )
 
 
-def benchmark_sketch(tfds_dir: str) -> None:
+def benchmark_sketch(options) -> None:
     """Share of the objective that cohorts found from sketches reach, on MNIST clients."""
-    data = ff.data.load("mnist", data_dir=tfds_dir)
+    data = ff.data.load("mnist", data_dir=options.tfds_dir)
     model = ff.models.lenet(10)
     round = ff.Round(
         model, ff.selectors.Uniform(10), ff.solvers.SGD(0.01, 50, steps=50), ff.aggregators.Mean()
@@ -300,8 +295,7 @@ def benchmark_sketch(tfds_dir: str) -> None:
         ),
         static_argnums=1,
     )
-    print("| numbers kept | at the start | after 5 rounds | after 20 rounds |")
-    print("|---|---|---|---|")
+    print_header("numbers kept | at the start | after 5 rounds | after 20 rounds")
     states = [round.init(jax.random.key(0), data)]
     for rounds in (5, 15):
         states.append(jax.jit(run, static_argnums=(0, 3))(round, states[-1], data, rounds)[0])
@@ -322,27 +316,16 @@ def benchmark_sketch(tfds_dir: str) -> None:
 
 
 def main() -> None:
-    """Prints tables for ``docs/performance.md``."""
-    parser = argparse.ArgumentParser(description="What choosing clients costs")
-    parts = ("greedy", "distances", "round", "kept", "population", "sketch")
-    parser.add_argument("--only", nargs="*", choices=parts, default=parts)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--cache", type=Path, default=Path(".cache/peers"))
-    parser.add_argument("--tfds-dir", help="folder of prepared tensorflow-datasets sets")
-    options = parser.parse_args()
-    print(environment(), end="\n\n")
-    if "greedy" in options.only:
-        benchmark_greedy(options.repeats, options.cache)
-    if "distances" in options.only:
-        benchmark_distances(options.repeats)
-    if "round" in options.only:
-        benchmark_round(options.repeats)
-    if "kept" in options.only:
-        benchmark_kept(options.repeats)
-    if "population" in options.only:
-        benchmark_population(options.repeats)
-    if "sketch" in options.only and options.tfds_dir:
-        benchmark_sketch(options.tfds_dir)
+    parts = {
+        "greedy": benchmark_greedy,
+        "distances": benchmark_distances,
+        "round": benchmark_round,
+        "kept": benchmark_kept,
+        "population": benchmark_population,
+        "sketch": benchmark_sketch,
+    }
+    folders = ("cache", Path(".cache/peers")), ("tfds-dir", None)
+    run_parts("Cost of selecting clients", parts, *folders, repeats=7)
 
 
 if __name__ == "__main__":

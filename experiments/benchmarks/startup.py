@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.benchmarks.timing import environment, without_settings
+from experiments.benchmarks.timing import run_python, start, without_settings
 
 IMPORTS = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
 FIRST_ROUND = """
@@ -65,8 +65,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="*", choices=("fit", "run"), default=("fit", "run"))
     parser.add_argument("--against", nargs="*", type=Path, default=())
-    options = parser.parse_args()
-    print(environment())
+    options = start(parser)
     if "fit" in options.only:
         benchmark_fit(options.repeats)
     if "run" in options.only:
@@ -75,21 +74,23 @@ def main() -> None:
 
 def benchmark_run(repeats: int, checkouts: list[Path]) -> None:
     """The command of each checkout, cold and with every program kept."""
-    names = ("programs compiled", "programs read")
+    names = ("empty cache", "full cache")
     waits: dict[tuple[Path, str], list[float]] = {}
     works: dict[tuple[Path, str], list[float]] = {}
     for _ in range(repeats):
         for checkout in checkouts:
             with tempfile.TemporaryDirectory() as folder:
                 for name in names:
-                    own = without_settings() | {
-                        "JAX_COMPILATION_CACHE_DIR": f"{folder}/programs",
-                        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                        "PYTHONPATH": str(checkout),
-                    }
+                    environment = without_settings(
+                        JAX_COMPILATION_CACHE_DIR=f"{folder}/programs",
+                        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+                        PYTHONPATH=str(checkout),
+                    )
                     command = [sys.executable, "-c", RUN, "run", "--output", f"{folder}/{name}"]
                     started, worked = time.perf_counter(), _of_processors()
-                    subprocess.run(command, cwd=folder, env=own, capture_output=True, check=True)
+                    subprocess.run(
+                        command, cwd=folder, env=environment, capture_output=True, check=True
+                    )
                     seconds = time.perf_counter() - started
                     waits.setdefault((checkout, name), []).append(seconds)
                     works.setdefault((checkout, name), []).append(_of_processors() - worked)
@@ -98,8 +99,7 @@ def benchmark_run(repeats: int, checkouts: list[Path]) -> None:
         print(
             f"fedjax-fair run, {name:20s} {np.median(seconds):6.1f} s (least {min(seconds):.1f}), "
             f"{np.median(works[checkout, name]):.1f} s of processors, "
-            f"{ratio:.2f} times the first: {checkout.name}",
-            flush=True,
+            f"{ratio:.2f} times the first: {checkout.name}"
         )
 
 
@@ -111,22 +111,22 @@ def _of_processors() -> float:
 
 def benchmark_fit(repeats: int) -> None:
     """Imports, and ``fit`` until its programs are ready."""
-    own = without_settings()
     with tempfile.TemporaryDirectory() as folder:
-        kept = own | {
+        cached = {
             "JAX_COMPILATION_CACHE_DIR": folder,
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
-        _seconds(FIRST_ROUND, kept)
+        run_python("-c", FIRST_ROUND, **cached)
         waits: dict[str, list[float]] = {}
         for _ in range(repeats):
             for names, program, settings in (
-                (["import jax"], IMPORTS.format("jax"), own),
-                (["import jax, then fedjax_fair"], IMPORTS.format("jax, fedjax_fair"), own),
-                (_names("programs compiled"), FIRST_ROUND, own),
-                (_names("programs read"), FIRST_ROUND, kept),
+                (["import jax"], IMPORTS.format("jax"), {}),
+                (["import jax, then fedjax_fair"], IMPORTS.format("jax, fedjax_fair"), {}),
+                (_names("empty cache"), FIRST_ROUND, {}),
+                (_names("full cache"), FIRST_ROUND, cached),
             ):
-                for name, seconds in zip(names, _seconds(program, settings), strict=True):
+                lines = run_python("-c", program, **settings)
+                for name, seconds in zip(names, map(float, lines), strict=True):
                     waits.setdefault(name, []).append(seconds)
     for name, seconds in waits.items():
         print(f"{name:40s} {np.median(seconds):6.2f} s (least {min(seconds):.2f})")
@@ -136,12 +136,6 @@ def _names(programs: str) -> list[str]:
     """What ``FIRST_ROUND`` prints."""
     own = ("", ", of processors", ", tracing and lowering")
     return [*(programs + one for one in own), f"fit, {programs}"]
-
-
-def _seconds(program: str, settings: dict[str, str]) -> list[float]:
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
-    return [float(line) for line in done.stdout.split()]
 
 
 if __name__ == "__main__":

@@ -1,17 +1,33 @@
-"""Times two or more functions side by side, so that a noisy machine slows all of them alike."""
+"""What benchmarks share: alternating timings, tables, processes and random data."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-__all__ = ["Times", "alternate", "environment", "without_settings"]
+from fedjax_fair.data import FederatedData, from_arrays
+
+__all__ = [
+    "CompileTimes",
+    "Times",
+    "alternate",
+    "environment",
+    "print_header",
+    "random_data",
+    "run_parts",
+    "run_python",
+    "start",
+    "without_settings",
+]
 
 
 class Times(NamedTuple):
@@ -21,29 +37,66 @@ class Times(NamedTuple):
 
     @property
     def median(self) -> float:
-        """Median time."""
+        """The median."""
         return float(np.median(self.seconds))
 
     def ratio_to(self, other: Times) -> float:
-        """Median over repetitions of this time over the other's, taken right beside it."""
+        """Returns the median over repetitions of the ratio to the neighboring time of another."""
         return float(np.median(self.seconds / other.seconds))
 
 
 def alternate(*functions: Callable[[], Any], repeats: int) -> list[Times]:
-    """Calls the functions in turn; the first call of each, which compiles, does not count."""
+    """Times functions in turn, so that a noisy machine slows all of them equally.
+
+    The first call of each, which compiles, does not count.
+    """
     for function in functions:
         jax.block_until_ready(function())
     seconds = np.empty((len(functions), repeats))
     for repeat in range(repeats):
         for i, function in enumerate(functions):
-            start = time.perf_counter()
+            started = time.perf_counter()
             jax.block_until_ready(function())
-            seconds[i, repeat] = time.perf_counter() - start
+            seconds[i, repeat] = time.perf_counter() - started
     return [Times(row) for row in seconds]
 
 
+def start(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parses the command line, and prints the device and the versions."""
+    options = parser.parse_args()
+    getattr(sys.stdout, "reconfigure", dict)(line_buffering=True)
+    print(environment(), end="\n\n")
+    return options
+
+
+def run_parts(
+    description: str | None,
+    parts: Mapping[str, Callable[[argparse.Namespace], None]],
+    *arguments: tuple[str, Any],
+    repeats: int,
+) -> None:
+    """Runs the parts that ``--only`` names, by default all, with the parsed options.
+
+    ``arguments`` are names of further options with their defaults.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--only", nargs="*", choices=parts, default=list(parts))
+    parser.add_argument("--repeats", type=int, default=repeats)
+    for name, default in arguments:
+        kind = str if default is None else type(default)
+        parser.add_argument(f"--{name}", type=kind, default=default)
+    options = start(parser)
+    for name in options.only:
+        parts[name](options)
+
+
+def print_header(names: str) -> None:
+    """Prints the header of a Markdown table with these columns, separated by "|"."""
+    print(f"| {names} |\n" + "|---" * (names.count("|") + 1) + "|")
+
+
 def environment() -> str:
-    """The device and the versions, in a line."""
+    """Returns the device and the versions."""
     device = jax.devices()[0]
     return (
         f"{device.device_kind} ({jax.device_count()}), {os.cpu_count()} CPU cores, "
@@ -51,6 +104,50 @@ def environment() -> str:
     )
 
 
-def without_settings() -> dict[str, str]:
-    """Variables for a process in which JAX has its defaults, and keeps or finds no programs."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+def without_settings(**settings: str) -> dict[str, str]:
+    """Returns an environment with the defaults of JAX and no compilation cache, and settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    return kept | settings
+
+
+def run_python(*arguments: Any, **settings: str) -> list[str]:
+    """Runs a Python process ``without_settings``, and returns the lines that it prints."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env=without_settings(**settings),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+class CompileTimes(list[float]):
+    """The seconds of each compilation of this process from now on."""
+
+    def __init__(self) -> None:
+        def listen(event: str, duration_secs: float, **_: Any) -> None:
+            if event == "/jax/core/compile/backend_compile_duration":
+                self.append(duration_secs)
+
+        jax.monitoring.register_event_duration_secs_listener(listen)
+
+
+def random_data(
+    shape: Iterable[int], clients: int, size: int, classes: int = 10, test_size: int | None = None
+) -> FederatedData:
+    """Returns random images, equally many for each client; the time does not depend on them.
+
+    The first ``test_size`` of them, by default all, are test examples too.
+    """
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (clients * size, *shape), dtype=np.uint8)
+    labels = rng.integers(0, classes, len(images)).astype(np.int32)
+    return from_arrays(
+        images,
+        labels,
+        np.split(rng.permutation(len(images)), clients),
+        test_features=images[:test_size],
+        test_labels=labels[:test_size],
+        test_client_indices=np.array_split(np.arange(test_size or len(images)), clients),
+    )

@@ -1,1 +1,1 @@
-"""What is promised when something goes wrong, tried many times over; counts as CSV files."""
+"""Repeated trials of the guarantees of docs/reliability.md, with outcomes as CSV files."""

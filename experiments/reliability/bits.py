@@ -1,9 +1,8 @@
 """Bits flipped in results and in checkpoints.
 
-A flipped bit in ``results.nc`` is noticed by `results.open`, or changes nothing that it reads (some
-bytes of the format mean nothing). One in the newest checkpoint is noticed by the digest, the one
-before is read with a warning, and the run ends with the results of an undamaged one; where it hits
-the digest itself that is the same.
+A flipped bit in ``results.nc`` is detected by `results.open`, or changes no value that it reads. A
+flipped bit in the newest checkpoint is detected by its checksum; the previous checkpoint is read
+with a warning, and the run ends with the results of an undamaged one.
 """
 
 from __future__ import annotations
@@ -23,16 +22,11 @@ from fedjax_fair import results
 
 __all__ = ["trials"]
 
-_CHECKPOINTS_OF = 10  # One trial of so many: it trains, where the others only read.
+_CHECKPOINT_EVERY = 10  # Trials of checkpoints are slow, since they train.
 
 
 def trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
-    """The outcomes of some trials; each is a draw from its own number.
-
-    Args:
-        count: How many.
-        first: Number of the first.
-    """
+    """Yields the outcomes of ``count`` trials from number ``first`` on."""
     data = ff.data.load("digits", ff.data.iid(5))
     method = ff.Round(
         ff.models.logistic(data.num_classes),
@@ -48,31 +42,32 @@ def trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
         stopped, file = Path(name) / "stopped", Path(name) / "results.nc"
         for rounds in (1, 2):  # Each leaves a checkpoint.
             train(rounds, stopped)
-        whole = train(3, shutil.copytree(stopped, Path(name) / "whole"))
-        results.save(whole, file)
+        expected = train(3, shutil.copytree(stopped, Path(name) / "complete"))
+        results.save(expected, file)
         for number in range(first, first + count):
             rng = np.random.default_rng(number)
-            if number % _CHECKPOINTS_OF:
-                kept = _noticed_in_results(rng, file, whole)
-                yield {"trial": number, "file": "results.nc", "kept": kept}
+            if number % _CHECKPOINT_EVERY:
+                passed = _is_detected(rng, file, expected)
+                yield {"trial": number, "file": "results.nc", "passed": passed}
                 continue
             folder = shutil.copytree(stopped, Path(name) / str(number))
             files = sorted(path for path in (folder / "2").rglob("*") if path.is_file())
-            filled = [path for path in files if path.stat().st_size]
-            damaged = filled[int(rng.integers(len(filled)))]
+            nonempty = [path for path in files if path.stat().st_size]
+            damaged = nonempty[int(rng.integers(len(nonempty)))]
             _flip(rng, damaged, damaged)
-            with warnings.catch_warnings(record=True) as said:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 again = train(3, folder)
-            kept = again.identical(whole) and any("damaged" in str(one.message) for one in said)
-            yield {"trial": number, "file": "checkpoint", "kept": kept}
+            warned = any("damaged" in str(warning.message) for warning in caught)
+            passed = warned and again.identical(expected)
+            yield {"trial": number, "file": "checkpoint", "passed": passed}
 
 
-def _noticed_in_results(rng: np.random.Generator, file: Path, whole: xr.Dataset) -> bool:
+def _is_detected(rng: np.random.Generator, file: Path, expected: xr.Dataset) -> bool:
     damaged = file.with_name("damaged.nc")
     _flip(rng, file, damaged)
     try:
-        return results.open(damaged).identical(whole)
+        return results.open(damaged).identical(expected)
     except ValueError as error:
         return damaged.name in str(error)
 

@@ -1,8 +1,8 @@
-"""Small commands in processes of their own: started, disturbed, continued, and compared.
+"""Small commands in separate processes: started, disturbed, continued, and compared.
 
-A command (`run`, `sweep`, `maximize`) is a fork of a process that has imported everything and
-started nothing. It may be disturbed after some time, or at one of its operations on files (opening
-for writing, renaming, making or removing).
+A command (`run`, `sweep`, `maximize`) is a fork of a process that has imported all modules and not
+started JAX. It can be disturbed after some time, or at an operation on files (opening for writing,
+renaming, creating or removing).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from fedjax_fair.training import checkpoints
 __all__ = [
     "COMMANDS",
     "Ended",
-    "Whole",
+    "Undisturbed",
     "contents",
     "ends_as",
     "run_folder",
+    "run_undisturbed",
     "start",
     "trials_of",
-    "whole",
 ]
 
 _TINY = [
@@ -65,23 +65,23 @@ class Ended(NamedTuple):
     """How a command ended.
 
     Attributes:
-        status: Its exit status; a negative one is that of the signal that ended it.
-        said: What it wrote to the standard error.
-        operations: Its operations on files below its folder; 0 if a signal ended it.
+        status: Its exit status; negative numbers are signals.
+        error: Its standard error.
+        operations: Number of its operations on files in its folder; 0 after a signal.
     """
 
     status: int
-    said: str
+    error: str
     operations: int
 
 
-class Whole(NamedTuple):
-    """A command that nothing disturbed.
+class Undisturbed(NamedTuple):
+    """An undisturbed command.
 
     Attributes:
-        contents: What it left, as `contents` reads it.
-        seconds: How long it takes.
-        operations: Its operations on files.
+        contents: Its results, as `contents` reads them.
+        seconds: Its duration.
+        operations: Number of its operations on files.
     """
 
     contents: tuple[bytes, ...]
@@ -97,30 +97,30 @@ def start(
     disturb: Callable[[], None] | None = None,
     kill_after: float | None = None,
 ) -> Ended:
-    """Starts a command in a folder, or what a user types there to go on.
+    """Starts a command in a folder, or continues it as a user would.
 
     Args:
         command: One of ``COMMANDS``.
-        folder: Where it works.
-        at: The operation on files, counted from 1, before which ``disturb`` is called.
-        disturb: What is called then, in the process of the command.
+        folder: Its folder.
+        at: Number of the operation on files before which ``disturb`` is called, from 1.
+        disturb: Function to call, in the process of the command.
         kill_after: Seconds after which the process is killed.
     """
-    there = run_folder(command, folder)
+    existing = run_folder(command, folder)
     arguments = [*COMMANDS[command], "--output", str(folder)]
-    if there is not None and command != "sweep":
-        arguments = ["resume", str(there)]
-    (said, say), (counted, count) = os.pipe(), os.pipe()
+    if existing is not None and command != "sweep":
+        arguments = ["resume", str(existing)]
+    (errors, write_errors), (counted, count) = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
-        os.dup2(say, 2)
+        os.dup2(write_errors, 2)
         _be_the_command(arguments, folder, count, at, disturb)
-    os.close(say)
+    os.close(write_errors)
     os.close(count)
     if kill_after is not None:
         time.sleep(kill_after)
         os.kill(child, signal.SIGKILL)
-    with os.fdopen(said, errors="replace") as lines, os.fdopen(counted) as number:
+    with os.fdopen(errors, errors="replace") as lines, os.fdopen(counted) as number:
         text, operations = lines.read(), number.read()
     _, status = os.waitpid(child, 0)
     return Ended(os.waitstatus_to_exitcode(status), text, int(operations or 0))
@@ -134,16 +134,16 @@ def _be_the_command(
     disturb: Callable[[], None] | None,
 ) -> NoReturn:
     _draw_nothing()
-    checkpoints.SECONDS_BETWEEN = 0.0  # Runs are short, and are to be ended between checkpoints.
-    done = 0
+    checkpoints.SAVE_INTERVAL_S = 0.0  # The runs are shorter than the default.
+    num_operations = 0
 
     def watch(event: str, given: tuple[Any, ...]) -> None:
-        nonlocal done
+        nonlocal num_operations
         writes = event in WRITES or (event == "open" and given[2] & (os.O_WRONLY | os.O_RDWR))
         if not writes or not str(given[0]).startswith(str(folder)):
             return
-        done += 1
-        if disturb is not None and done == at:
+        num_operations += 1
+        if disturb is not None and num_operations == at:
             disturb()
 
     sys.addaudithook(watch)
@@ -154,63 +154,65 @@ def _be_the_command(
     except BaseException:
         traceback.print_exc()
     for thread in set(threading.enumerate()) - {threading.current_thread()}:
-        if not thread.daemon:  # Those that Python waits for at its end.
+        if not thread.daemon:  # Python joins these at its exit.
             thread.join()
-    gc.collect()  # What complains when it is given up does so now.
-    os.write(count, str(done).encode())
+    gc.collect()  # Errors in finalizers are printed now.
+    os.write(count, str(num_operations).encode())
     sys.stderr.flush()
     os._exit(status)
 
 
 def _draw_nothing() -> None:
-    """Leaves out figures and pages, which would take most of the time, and come last."""
+    """Omits figures and pages, which take most of the time."""
     experiment.draw = lambda dataset, folder: None
     maximize.figures = lambda compared: {}
     report.page = maximization_page.page = lambda *given: ""
 
 
 def run_folder(command: str, folder: Path) -> Path | None:
-    """Where a command works, if that is there already."""
+    """Returns the folder of a run, if it exists."""
     if command == "sweep":
         return folder if folder.exists() else None
     made = [path for path in folder.glob("*") if not path.name.startswith(".")]
     return made[0] if made else None
 
 
-def whole(folder: Path) -> dict[str, Whole]:
-    """Every command, undisturbed, in folders below one.
+def run_undisturbed(folder: Path) -> dict[str, Undisturbed]:
+    """Runs every command without disturbance, in subfolders.
 
     Raises:
-        AssertionError: If one fails.
+        AssertionError: If a command fails.
     """
     _preload()
     found = {}
     for command in COMMANDS:
         first = start(command, folder / command)
-        started = time.monotonic()  # Not while programs are compiled for the first time.
+        started = time.monotonic()  # The first run compiled.
         again = start(command, folder / f"{command}-again")
         assert first.status == again.status == 0, (first, again)
         seconds = time.monotonic() - started
-        found[command] = Whole(contents(folder / command), seconds, first.operations)
+        found[command] = Undisturbed(contents(folder / command), seconds, first.operations)
     return found
 
 
 def trials_of(
-    trial: Callable[[np.random.Generator, str, Whole, Path], dict[str, Any]], count: int, first: int
+    trial: Callable[[np.random.Generator, str, Undisturbed, Path], dict[str, Any]],
+    count: int,
+    first: int,
 ) -> Iterator[dict[str, Any]]:
-    """Tries commands in turn; what is drawn follows from a trial's number.
+    """Runs trials of the commands in turn; random numbers are determined by the trial's number.
 
     Args:
-        trial: ``trial(rng, command, expected, folder)``, with what the command leaves undisturbed
-            and a folder of the trial's own: its outcome.
-        count: How many.
+        trial: ``trial(rng, command, expected, folder)`` returns the outcome, given the undisturbed
+            command and an empty folder.
+        count: Number of trials.
         first: Number of the first.
 
     Yields:
         ``trial``, ``command``, and the outcome.
     """
     with TemporaryDirectory() as name:
-        undisturbed = whole(Path(name))
+        undisturbed = run_undisturbed(Path(name))
         for number in range(first, first + count):
             command = list(COMMANDS)[number % len(COMMANDS)]
             rng, folder = np.random.default_rng(number), Path(name) / str(number)
@@ -219,14 +221,14 @@ def trials_of(
 
 
 def contents(folder: Path) -> tuple[bytes, ...]:
-    """Every number of the results in a folder, and the log without its times."""
+    """Returns the results in a folder, and the log without times, as bytes."""
     (file,) = folder.rglob("results.nc")
     dataset = results.open(file)
     lines = []
     for log in folder.rglob("metrics.jsonl"):
         for line in log.read_text().splitlines():
-            kept = {name: value for name, value in json.loads(line).items() if name != "seconds"}
-            lines.append(json.dumps(kept))
+            values = {name: value for name, value in json.loads(line).items() if name != "seconds"}
+            lines.append(json.dumps(values))
     return (*_bytes(dataset), "\n".join(sorted(lines)).encode())
 
 
@@ -234,16 +236,16 @@ def _bytes(dataset: xr.Dataset) -> list[bytes]:
     names = sorted(name for name in map(str, dataset.variables) if "seconds" not in name)
     texts = [f"{name}{dataset[name].dims}{dataset[name].dtype}".encode() for name in names]
     values = [dataset[name].values for name in names]
-    return texts + [own.tobytes() if own.dtype != object else repr(own).encode() for own in values]
+    return texts + [v.tobytes() if v.dtype != object else repr(v).encode() for v in values]
 
 
-def ends_as(expected: Whole, ended: Ended, folder: Path) -> bool:
-    """Whether a command that was continued ended well, with the results of an undisturbed one."""
+def ends_as(expected: Undisturbed, ended: Ended, folder: Path) -> bool:
+    """Whether a command succeeded with the results of an undisturbed one."""
     return not ended.status and contents(folder) == expected.contents
 
 
 def _preload() -> None:
-    """Imports what commands need, and starts no device."""
+    """Imports the modules of the commands without starting JAX."""
     import h5netcdf  # noqa: F401
     import orbax.checkpoint  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""The numbers that every public factory takes, and values that are none of its kind."""
+"""Numeric parameters of public constructors and functions, and invalid values."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _MADE_BY_CONSTRUCTORS = (
     federated.SampledProblem,
     federated.SparseScores,
 )
-"""Classes whose fields a lower-case function has checked and converted."""
+"""Classes whose fields a function checks and converts."""
 _NUMBER = re.compile(r"\b(int|float|Number|Integer)\b")
 TAKES_NUMBERS: list[tuple[Callable[..., Any], str]] = [
     (function, name)
@@ -92,7 +92,7 @@ TAKES_NUMBERS: list[tuple[Callable[..., Any], str]] = [
     for name, parameter in inspect.signature(function).parameters.items()
     if _NUMBER.search(str(parameter.annotation))
 ]
-"""Every public function that takes a number, and the name of that parameter."""
+"""Public functions with a numeric parameter, and its name."""
 
 _LABELS = np.arange(4) % 2
 _VECTOR = np.array([1, 2])
@@ -100,18 +100,13 @@ _VERY_NEGATIVE = -1e30
 
 
 def bad_values(function: Callable[..., Any], name: str) -> Iterator[tuple[str, Any]]:
-    """Values that are none for a parameter, and what they are called.
-
-    Args:
-        function: One of those in ``TAKES_NUMBERS``.
-        name: Its parameter.
-    """
+    """Yields descriptions and invalid values of a parameter of ``TAKES_NUMBERS``."""
     annotation = str(inspect.signature(function).parameters[name].annotation)
     bad = {repr(value): value for value in (1j, float("nan"), float("inf"), "1", True, {"a": 1})}
     bad |= {"[[1], [2, 3]]": [[1], [2, 3]], "an object": object(), "a key": jax.random.key(0)}
     if not re.search(r"(Sequence|tuple)\[(int|float)", annotation):
         bad["an array"] = _VECTOR
-    if function is not faults.Dropout:  # One number for each client is fine.
+    if function is not faults.Dropout:  # A probability per client is valid.
         bad["[0.1]"] = [0.1]
     if name not in ("tilt", "min_gain"):
         bad["-1e30"] = _VERY_NEGATIVE
@@ -123,13 +118,13 @@ def bad_values(function: Callable[..., Any], name: str) -> Iterator[tuple[str, A
 
 
 def call_with(function: Callable[..., Any], name: str, value: Any, folder: Path) -> Any:
-    """Calls a function with one argument given, and with what else it requires.
+    """Calls a function with one argument and valid other required arguments.
 
     Args:
-        function: One of those in ``TAKES_NUMBERS``.
+        function: A function of ``TAKES_NUMBERS``.
         name: Its parameter.
-        value: What it gets.
-        folder: Where a file is written, if it reads one.
+        value: The argument.
+        folder: Folder for a file, if the function reads one.
     """
     required = [
         parameter.name
@@ -148,13 +143,13 @@ def call_with(function: Callable[..., Any], name: str, value: Any, folder: Path)
     return function(**others | {name: value})
 
 
-# Of the first a value is given, unless the second is tried.
+# The first has a valid value unless the second is tried.
 _EITHER = (("steps", "epochs"), ("candidates", "epsilon"), ("kappa", "epsilon"))
 
 
-@cache  # And no constants, which would start JAX in those who only import this.
+@cache  # Constants would start JAX on import.
 def given() -> dict[str, Any]:
-    """An argument for every required parameter, by its name."""
+    """Returns a valid argument for every required parameter, by name."""
     function = sets.Modular(jnp.ones(3))
     problem = federated.facility_location(np.ones((2, 3), np.float32))
     selector, solver = selectors.Full(), solvers.SGD(0.1, 1, steps=1)
@@ -189,6 +184,7 @@ def given() -> dict[str, Any]:
         "learning_rate": 0.1,
         "local_steps": 1,
         "matroid": matroids.Uniform(1, 3),
+        "max_staleness": 1,
         "methods": [Round(models.logistic(2), selector, solver, aggregators.Mean())],
         "messages": federated.Messages((jnp.array([0]),), (jnp.ones(1),), (jnp.array([0]),)),
         "model": models.logistic(2),
@@ -234,7 +230,7 @@ def _lists() -> sets.SparseSimilarity:
 
 @cache
 def _own() -> dict[Callable[..., Any], dict[str, Any]]:
-    """Arguments of functions to whom a name means something else, or that need one of several."""
+    """Arguments of functions with another meaning of a name, or with one of several required."""
     return {
         solvers.SGD: {"steps": 1},
         data.federate: {"train": (np.eye(4), _LABELS, given()["train"])},

@@ -1,8 +1,8 @@
 """Hypothesis over configurations, partitioners and readers.
 
-A trial is a hundred executions of one kind. Hypothesis draws the cases from the trial's number, so
-that it can be made again; each has to be refused in one line that names what is wrong, or to be
-what it says. A row counts both, and has the first case that was neither.
+A trial has 100 cases of one kind, drawn by Hypothesis and determined by its number. Each case
+must be rejected in one line with a name, or be valid. A row has the numbers of both, and the first
+failure.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ EXECUTIONS = 100
 
 
 class Kind(NamedTuple):
-    """What is fuzzed.
+    """A kind of cases.
 
     Attributes:
-        cases: Draws a case.
-        judge: ``judge(case) -> bool``: False if it is refused as it should be, True if it is what
-            it says; anything that it raises is a broken promise.
+        cases: Strategy of the cases.
+        judge: ``judge(case) -> bool``: False if rejected as documented, True if valid; an exception
+            is a failure.
     """
 
     cases: SearchStrategy[Any]
@@ -44,15 +44,10 @@ KINDS = {
 
 
 def trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
-    """The outcomes of some trials; each is a draw from its own number.
+    """Yields the outcomes of ``count`` trials from number ``first`` on.
 
-    Args:
-        count: How many.
-        first: Number of the first.
-
-    Yields:
-        ``trial``, ``kind``, the numbers of ``executions``, of cases ``refused`` and ``accepted`` as
-        they should be, the ``failure`` that came first, or nothing, and whether there was none.
+    Columns: ``trial``, ``kind``, ``executions``, ``rejected``, ``accepted``, the first ``failure``,
+    ``passed``.
     """
     for number in range(first, first + count):
         name = list(KINDS)[number % len(KINDS)]
@@ -61,24 +56,24 @@ def trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
             "trial": number,
             "kind": name,
             "executions": counts.total(),
-            "refused": counts[False],
+            "rejected": counts[False],
             "accepted": counts[True],
             "failure": failure,
-            "kept": not failure,
+            "passed": not failure,
         }
 
 
 def execute(kind: Kind, executions: int, seed: int) -> tuple[Counter[bool | None], str]:
-    """Draws cases and judges them.
+    """Judges random cases.
 
     Args:
-        kind: What is fuzzed.
-        executions: How many cases.
-        seed: What they follow from.
+        kind: Kind of the cases.
+        executions: Number of cases.
+        seed: Seed of Hypothesis.
 
     Returns:
-        How many were refused, accepted and neither (None), and the first of these with what became
-        of it.
+        The numbers of rejected (False), accepted (True) and failed (None) cases, and the first
+        failure with its exception.
     """
     counts: Counter[bool | None] = Counter()
     failures = []

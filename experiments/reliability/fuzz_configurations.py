@@ -52,7 +52,7 @@ _MODELS = ("logistic", "logistic", "mlp", *MODELS)  # The small ones are traced 
 
 @st.composite
 def configurations(draw: st.DrawFn) -> Config:
-    """Draws a configuration: what it is made of, and up to five changes of its settings."""
+    """Draws methods, partition and network, and up to five changes of settings."""
     method = st.sampled_from((*METHODS, *_COMBINED))
     methods = draw(st.lists(method, min_size=1, max_size=2, unique=True))
     partition = draw(st.sampled_from(sorted(PARTITIONERS)))
@@ -74,7 +74,7 @@ def configurations(draw: st.DrawFn) -> Config:
 
 
 def _settings(config: Config) -> list[tuple[str, str]]:
-    """Section and name of what the methods, the network and the partition read."""
+    """Section and name of the settings of the methods, the network and the partition."""
     partition = settings_of(PARTITIONERS[str(config.data.partition)])
     found = [("data", DATA_NAMES.get(name, name)) for name in partition]
     for method in config.methods:
@@ -84,10 +84,10 @@ def _settings(config: Config) -> list[tuple[str, str]]:
 
 
 def judge(config: Config) -> bool:
-    """Whether one round of each method can be traced; False if the configuration was refused.
+    """Returns whether a round of each method can be traced, or False if `build` raises an error.
 
     Raises:
-        AssertionError: If the message of the refusal names no setting.
+        AssertionError: If the error names no setting.
     """
     config = presets.resolve(config)
     try:

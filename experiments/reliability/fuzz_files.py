@@ -1,7 +1,6 @@
-"""Files that the package reads, with their bytes damaged in ways that Hypothesis draws.
+"""Files that the package reads, with random damage.
 
-A reader refuses a damaged file with its name, or reads what the bytes say now, as a second look at
-them tells.
+A reader must raise an error with the file name, or return the values that the damaged bytes encode.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ Files = dict[str, bytes]
 
 
 class Case(NamedTuple):
-    """A damage.
+    """A damaged file.
 
     Attributes:
-        reader: Of which file, by its name in ``READERS``.
-        damage: What is done to its bytes, one after the other.
+        reader: Name of its reader in ``READERS``.
+        damage: Changes of its bytes, in order.
     """
 
     reader: str
@@ -42,7 +41,7 @@ class Case(NamedTuple):
 _PLACE = st.integers(0, 2**20)
 _BYTES = st.binary(min_size=1, max_size=40)
 _FOREIGN = (b"", b"null", b"[]", b"{}", b"PK\5\6" + b"\0" * 18, b"\x89HDF\r\n\x1a\n")
-_OTHERS = tuple(name for name in READERS if "sweep" not in name)  # Which take a run to be made.
+_OTHERS = tuple(name for name in READERS if "sweep" not in name)  # These need a run.
 _WORDS = (
     *("null", "[]", "{}", "-1", "0", "1.5", "1e400", "NaN", "true", '""', '"x"', '"\\ud800"'),
     *("9" * 400, "9" * 5000, "[" * 100_000, "", ",", "{"),
@@ -61,7 +60,7 @@ _WORD = re.compile(rb'"[^"]*"|[-\d][\d.e+-]*|true|false|null')
 
 
 def damaged(name: str) -> st.SearchStrategy[Case]:
-    """Draws one to three damages of a file."""
+    """Draws one to three changes of a file."""
     damage = _DAMAGE
     if READERS[name].words:
         damage |= st.tuples(st.just("word"), _PLACE, st.sampled_from(_WORDS))
@@ -69,10 +68,10 @@ def damaged(name: str) -> st.SearchStrategy[Case]:
 
 
 def judge(case: Case) -> bool:
-    """Whether the file was read for what it is; False if it was refused by name.
+    """Returns whether the file was read correctly, or False if the error names it.
 
     Raises:
-        AssertionError: If it was neither.
+        AssertionError: Otherwise.
     """
     reader, (files, undamaged) = READERS[case.reader], _undamaged(case.reader)
     content = files[reader.file]
@@ -93,7 +92,7 @@ def judge(case: Case) -> bool:
 
 @contextmanager
 def _nothing_ignored() -> Iterator[None]:
-    """Requires that nothing is complained of where Python can only print it."""
+    """Checks that no exceptions were ignored by Python, such as those of finalizers."""
     complaints: list[str] = []
     with mock.patch.object(
         sys, "unraisablehook", lambda own: complaints.append(repr(own.exc_value))
@@ -130,7 +129,7 @@ def _damage(content: bytes, how: str, *given: Any) -> bytes:
 
 @cache
 def _undamaged(name: str) -> tuple[Files, Any]:
-    """The files, and what is read of them."""
+    """The files, and the values of the reader."""
     with TemporaryDirectory() as folder:
         READERS[name].write(Path(folder))
         paths = [path for path in Path(folder).rglob("*") if path.is_file()]

@@ -1,4 +1,4 @@
-"""Partitioners with settings in and out of range, over labels of any number and mix."""
+"""Partitioners with random settings, in and out of range, and random labels."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _CLUSTERS = st.sampled_from(sorted(data.PLANTED)) | st.lists(
 
 
 class Case(NamedTuple):
-    """A partitioner and what it splits.
+    """A partitioner and labels.
 
     Attributes:
-        name: The partitioner, of the command line's.
+        name: Name of the partitioner on the command line.
         settings: Its settings.
         counts: Examples of each class.
         seed: Seed of the partition.
@@ -46,7 +46,7 @@ class Case(NamedTuple):
 
 @st.composite
 def partitions(draw: st.DrawFn) -> Case:
-    """Draws a partitioner, its settings, and the labels that it splits."""
+    """Draws a partitioner, its settings, and labels."""
     name = draw(st.sampled_from(sorted(PARTITIONERS)))
     readable = settings_of(PARTITIONERS[name])
     given = {
@@ -59,10 +59,10 @@ def partitions(draw: st.DrawFn) -> Case:
 
 
 def judge(case: Case) -> bool:
-    """Whether a partition was made, and was one; False if it was refused by name.
+    """Returns whether a valid partition was made, or False if the error has a name.
 
     Raises:
-        AssertionError: If it was neither.
+        AssertionError: Otherwise.
     """
     labels = np.repeat(np.arange(len(case.counts)), case.counts)
     labels = np.random.default_rng(case.seed).permutation(labels)
@@ -82,7 +82,7 @@ def judge(case: Case) -> bool:
 
 
 def _check_partition(made: Partition, total: int, least: int) -> None:
-    """Requires that every example has one owner at most, and every client enough."""
+    """Checks that every example has at most one owner, and every client enough examples."""
     owners = np.bincount(made.order, minlength=total)
     assert owners.max(initial=0) <= 1
     assert len(owners) == total
@@ -93,7 +93,7 @@ def _check_partition(made: Partition, total: int, least: int) -> None:
 
 
 def _least(case: Case, total: int) -> int:
-    """The fewest examples that a client is promised."""
+    """The documented minimum number of examples of a client."""
     given = {name: own.default for name, own in settings_of(PARTITIONERS[case.name]).items()}
     given |= case.settings
     if case.name == "iid":
@@ -103,4 +103,4 @@ def _least(case: Case, total: int) -> int:
         return total // (given["num_clients"] * each) * each
     if case.name == "classes_per_client":
         return given["classes"]
-    return given.get("min_partition_size", 1)  # Planted clients have one of each of their classes.
+    return given.get("min_partition_size", 1)  # With ground-truth groups, one per class.

@@ -1,15 +1,13 @@
-"""Bad inputs, and whether each is answered in one line that names what is wrong.
+"""Invalid inputs, and whether each is answered in one line with the name of the setting or file.
 
-Values of the wrong kind for every option of the command line, for every setting of a run folder and
-for every number that a public factory takes, and data files that are damaged or do not fit. An
-answer is
+Values of a wrong type for every option of the command line, every setting of a run folder and every
+numeric argument of a public constructor; damaged and inconsistent data files. An outcome is
 
-* good: a line (on the command line with status 2) or a ``ValueError`` that names the setting or the
-  file;
-* misleading: one that names neither;
-* a traceback, where another exception escapes;
-* accepted, where the run would have begun;
-* a hang, after two minutes.
+* good: a line (on the command line with status 2) or a ``ValueError`` with the name;
+* misleading: a line without the name;
+* traceback: another exception;
+* accepted: the run would have started;
+* hang: no answer within two minutes.
 """
 
 from __future__ import annotations
@@ -40,59 +38,54 @@ from fedjax_fair.app.options import options_of
 
 __all__ = ["Case", "cases", "outcome", "trials"]
 
-_TIMEOUT_S = 120  # Seconds.
+_TIMEOUT_S = 120
 COMMANDS: dict[str, Any] = {
     "run digits": Config,
     "sweep digits": Sweep,
     "maximize exemplars": Exemplars,
 }
-# Options whose value may be any text, or is a name that other cases cover.
+# Options with arbitrary text, or with names that other cases cover.
 TEXTS = {"--output", "--data.dir", "--methods"}
 DAMAGES = 40
 
 
 class Accepted(BaseException):
-    """The run would have begun."""
+    """The run would have started."""
 
 
 class Case(NamedTuple):
     """A bad input.
 
     Attributes:
-        source: Where it comes from.
-        said: The input, for people.
-        words: One of these has to be in the answer.
-        call: Hands it in; the error line, or None where there is a status without one.
+        source: Kind of the input.
+        description: The input.
+        words: Valid names, one of which must be in the answer.
+        call: Returns the error line, or None without an error.
     """
 
     source: str
-    said: str
+    description: str
     words: tuple[str, ...]
     call: Callable[[], str | None]
 
 
 def trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
-    """The outcomes of some cases, in their order; all of them, if ``count`` is larger.
-
-    Args:
-        count: How many.
-        first: Number of the first.
-    """
+    """Yields the outcomes of at most ``count`` cases from number ``first`` on."""
     with TemporaryDirectory() as name:
         for number, case in enumerate(cases(Path(name))):
             if first <= number < first + count:
-                found = outcome(case)
+                result = outcome(case)
                 yield {
                     "trial": number,
                     "source": case.source,
-                    "input": case.said,
-                    "outcome": found,
-                    "good": found == "good",
+                    "input": case.description,
+                    "outcome": result,
+                    "passed": result == "good",
                 }
 
 
 def outcome(case: Case) -> str:
-    """What becomes of a bad input: one of the words above."""
+    """Returns the outcome of an input."""
 
     def give_up(*_: object) -> None:
         raise TimeoutError
@@ -119,7 +112,7 @@ def outcome(case: Case) -> str:
 
 
 def cases(folder: Path) -> Iterator[Case]:
-    """Every bad input, with files in a folder."""
+    """Yields all inputs; files are in a folder."""
     yield from _of_options(folder)
     yield from _of_settings(folder)
     yield from _of_files(folder)
@@ -127,7 +120,7 @@ def cases(folder: Path) -> Iterator[Case]:
 
 
 def _bad_words(kind: Any) -> tuple[str, ...]:
-    """What cannot be read as a value of a type, or is no finite number."""
+    """Strings that are no valid values of a type."""
     kinds = set(get_args(kind) or (kind,))
     if kind is tuple[str, ...]:
         return ()
@@ -157,7 +150,7 @@ def _setting(option: str) -> str:
 
 
 def _line(arguments: list[str]) -> str | None:
-    """What a command says of a mistake."""
+    """The error line of a command, or None without an error."""
     error = io.StringIO()
 
     def begin(*_: Any, **__: Any) -> None:
@@ -178,7 +171,7 @@ def _line(arguments: list[str]) -> str | None:
 
 
 def _of_settings(folder: Path) -> Iterator[Case]:
-    """Run folders whose configuration holds a value of another kind."""
+    """Run folders with a wrong type in their configuration."""
     config = asdict(presets.resolve(presets.PRESETS["digits"].config))
     for number, (option, kind) in enumerate(options_of(Config)):
         *section, name = _setting(option).split(".")
@@ -213,7 +206,7 @@ def _of_settings(folder: Path) -> Iterator[Case]:
 
 
 def _of_files(folder: Path) -> Iterator[Case]:
-    """Damaged files of a federation, and arrays that do not fit together."""
+    """Damaged files of a federated dataset, and inconsistent arrays."""
     rng = np.random.default_rng(0)
     good: dict[str, Any] = {
         "features": rng.normal(size=(20, 3)),
@@ -251,7 +244,7 @@ def _of_files(folder: Path) -> Iterator[Case]:
 
 
 def _of_factories(folder: Path) -> Iterator[Case]:
-    """Calls of public functions with one argument that is no number, or not one of its kind."""
+    """Calls of public functions with one invalid numeric argument."""
     for function, name in factories.TAKES_NUMBERS:
         for said, value in factories.bad_values(function, name):
 

@@ -1,8 +1,7 @@
-"""Commands that are killed, continued, and compared bit for bit with ones that were not.
+"""Commands that are killed, continued, and compared bit for bit with undisturbed ones.
 
-A trial draws a command (`run`, `sweep`, `maximize`) and a moment: a time between start and end, or
-one of the operations on files, at once or up to three milliseconds later. The process gets SIGKILL
-then, and what the user would type follows.
+A trial has a random command (`run`, `sweep`, `maximize`) and a random moment of SIGKILL: a time
+between start and end, or an operation on files, immediately or up to three milliseconds later.
 """
 
 from __future__ import annotations
@@ -18,33 +17,23 @@ from typing import Any
 
 import numpy as np
 
-from experiments.reliability.commands import (
-    Whole,
-    ends_as,
-    run_folder,
-    start,
-    trials_of,
-)
+from experiments.reliability.commands import Undisturbed, ends_as, run_folder, start, trials_of
 
 __all__ = ["trials"]
 
 
 def trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
-    """The outcomes of some trials; each is a draw from its own number.
+    """Returns the outcomes of ``count`` trials from number ``first`` on.
 
-    Args:
-        count: How many.
-        first: Number of the first.
-
-    Returns:
-        ``trial``, ``command``, the ``moment``, whether it was ``killed`` then and not done already,
-        whether there was a ``folder`` by then, and whether the results equal those of an
-        uninterrupted command.
+    Columns: ``trial``, ``command``, ``moment``, ``killed`` (not completed before), ``folder``
+    (whether it existed), ``passed`` (whether results equal those of an undisturbed command).
     """
     return trials_of(_trial, count, first)
 
 
-def _trial(rng: np.random.Generator, command: str, expected: Whole, folder: Path) -> dict[str, Any]:
+def _trial(
+    rng: np.random.Generator, command: str, expected: Undisturbed, folder: Path
+) -> dict[str, Any]:
     if rng.random() < 0.5:
         at = rng.uniform(0, expected.seconds)
         when = f"after {at:.3f} s"
@@ -54,20 +43,20 @@ def _trial(rng: np.random.Generator, command: str, expected: Whole, folder: Path
         delay = rng.choice([0.0, rng.uniform(0, 3e-3)])
         when = f"operation {place} of {expected.operations} + {1e3 * delay:.1f} ms"
         ended = start(command, folder, at=place, disturb=partial(_die, delay))
-    there = run_folder(command, folder) is not None
+    has_folder = run_folder(command, folder) is not None
     again = start(command, folder)
     return {
         "moment": when,
         "killed": ended.status == -signal.SIGKILL,
-        "folder": there,
-        "same": ends_as(expected, again, folder),
+        "folder": has_folder,
+        "passed": ends_as(expected, again, folder),
     }
 
 
 def _die(delay: float) -> None:
-    """Kills this process after some seconds."""
+    """Kills this process after ``delay`` seconds."""
     kill = partial(os.kill, os.getpid(), signal.SIGKILL)
     if not delay:
         kill()
-    sys.setswitchinterval(1e-4)  # Or the thread waits for up to five milliseconds for its turn.
+    sys.setswitchinterval(1e-4)  # By default a thread may wait for five milliseconds.
     threading.Timer(delay, kill).start()

@@ -1,4 +1,4 @@
-"""Files that the package reads: how they are written, read, and looked at a second time."""
+"""Files that the package reads: functions to write, read and verify them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["READERS", "Reader"]
 
 
 class Reader(NamedTuple):
-    """A kind of file and what reads it.
+    """A kind of file and its reader.
 
     Attributes:
-        file: The file that is damaged.
-        write: ``write(folder)`` makes it undamaged, with what belongs to it.
+        file: The file to damage.
+        write: ``write(folder)`` writes it and the files that it needs.
         read: ``read(folder)`` reads it.
-        right: ``right(read, content, undamaged)``: whether what was read is what the bytes say.
-        words: Whether it is JSON, in which words are exchanged too.
+        right: ``right(read, content, undamaged)`` returns whether values are those of the bytes.
+        words: Whether it is JSON, whose tokens can be exchanged.
     """
 
     file: str
@@ -114,7 +114,7 @@ _CONFIG = presets.resolve(presets.PRESETS["digits"].config)
 
 
 def _same_config(read: Any, content: bytes, undamaged: Any) -> bool:
-    """Whether a configuration is one that can be kept."""
+    """Whether a configuration can be saved and loaded."""
     with TemporaryDirectory() as folder:
         settings.save(read, Path(folder) / "again.json")
         return repr(settings.load(Path(folder) / "again.json")) == repr(read)
@@ -133,7 +133,7 @@ def _read_log(folder: Path) -> bytes:
 
 
 def _whole_lines(read: bytes, content: bytes, undamaged: Any) -> bool:
-    """Whether what is left are the whole lines, and those of evaluations."""
+    """Whether the complete lines are left, and are evaluations."""
     lines = [json.loads(line) for line in read.splitlines()]
     kinds = [tuple(type(line[name]) for name in ("algorithm", "seed", "round")) for line in lines]
     return read == content[: content.rfind(b"\n") + 1] and set(kinds) <= {(str, int, int)}
@@ -145,7 +145,7 @@ def _write_results(folder: Path) -> None:
 
 
 def _same_results(read: xr.Dataset, content: bytes, undamaged: xr.Dataset) -> bool:
-    """Whether numbers are the same; a file without its mark may be of another program."""
+    """Whether values are equal; a file without checksum may be of another program."""
     return read.identical(undamaged) or b"SHA-256:" not in content
 
 
@@ -159,7 +159,7 @@ _SWEPT = Config(
 
 
 def _sweep(folder: Path) -> xr.Dataset:
-    """Runs a sweep, or finds that it has been run; without its page."""
+    """Runs a sweep, or reads its results; without its page."""
     with mock.patch("fedjax_fair.report.page", return_value=""):
         return sweep(_SWEPT, folder=folder, prox=[0.0, 0.1])
 
@@ -211,4 +211,4 @@ READERS = {
     "sweep.json": Reader("sweep.json", _sweep, _sweep, _same_sweep, words=True),
     "part of a sweep": Reader("000-00000.nc", _sweep, _sweep, _same_sweep),
 }
-"""What is read, by kind."""
+"""Readers by kind of file."""

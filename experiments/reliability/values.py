@@ -1,4 +1,4 @@
-"""Values for settings of any type, in and out of range, and how they have to be refused."""
+"""Random values of settings, in and out of range, and checks of error messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 __all__ = ["check_named", "values"]
 
 _HUGE = 10**400
-"""An integer that is no float."""
+"""An integer beyond the range of floats."""
 
 _ODD: dict[Any, tuple[Any, ...]] = {
     int: (0, -1, 10**6, 2**31 - 1, 2**31, 2**63, -(2**70), _HUGE),
@@ -30,7 +30,7 @@ _USUAL: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def values(kind: Any) -> st.SearchStrategy[Any]:
-    """Draws values that can be written down for a setting, most of them usual.
+    """Draws values of a setting, mostly valid ones.
 
     Args:
         kind: Type of the setting, as `fedjax_fair.app.signatures` reads it.
@@ -46,15 +46,15 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         usual, odd = _USUAL[kind], _ODD[kind]
     if not odd:
         return usual
-    # Three of four are usual: with several settings the others would hardly ever be alone.
+    # Three of four are valid, so that often a single setting is invalid.
     return st.integers(0, 3).flatmap(lambda place: usual if place else st.sampled_from(odd))
 
 
 def check_named(error: Exception, words: Iterable[str]) -> None:
-    """Requires that an error has one line, and one of some words (regular expressions) in it.
+    """Checks that an error has one line with one of ``words`` (regular expressions).
 
     Raises:
-        AssertionError: If it does not.
+        AssertionError: Otherwise.
     """
     if "\n" in str(error) or not re.search(rf"(?<!\w)({'|'.join(words)})(?!\w)", str(error)):
         raise AssertionError(f"{type(error).__name__}: {error}")

@@ -1,36 +1,33 @@
-"""How many rounds bring random selection to the accuracy that Castillo et al. report for it.
+"""Number of rounds after which random selection has the accuracy that Castillo et al. report.
 
     python -m experiments.reproduction.calibrate --data mnist --tfds-dir FOLDER
 
-They print neither rounds nor step size. Random selection alone is trained, with seeds that no table
-uses, and tested on a fifth of the training examples, so that no table's test example is seen.
+The paper states neither rounds nor step size. Only random selection is trained, with seeds that no
+table uses, and tested on a fifth of the training examples.
 """
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from experiments.common import options_of
 from experiments.reproduction import paper, runs
 from experiments.reproduction.presets import SELECTION_TABLES
 
 ROUNDS = {"mnist": 40, "cifar10": 60}
 FIRST_SEED = 100
 LAST = 5
-"""Evaluations whose mean is compared, as in the tables."""
+"""Number of last evaluations to average, as in the tables."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Rounds of the tables of Castillo et al.")
+    parser = options_of("Rounds of the tables of Castillo et al.", reads_tfds=True)
     parser.add_argument("--data", choices=tuple(ROUNDS), default="mnist")
-    parser.add_argument("--tfds-dir", help="folder of prepared tensorflow-datasets sets")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--output", type=Path, default=Path("docs/reproduction"))
-    parser.add_argument("--only-write", action="store_true", help="run nothing")
     options = parser.parse_args()
 
     config = next(iter(SELECTION_TABLES[options.data].values()))
@@ -47,7 +44,7 @@ def main() -> None:
 
 
 def write_table(data: str, file: Path) -> None:
-    """Writes accuracies by rounds beside the file of runs, and prints the choice."""
+    """Writes accuracies by rounds next to the file of runs, and prints the choice."""
     table = summarize(file)
     table.to_csv(file.with_name(f"calibration-{data}.csv"), float_format="%.3f")
     print(table.to_string())
@@ -55,7 +52,7 @@ def write_table(data: str, file: Path) -> None:
 
 
 def summarize(file: Path) -> pd.DataFrame:
-    """By rounds: accuracy, a mean of the last few evaluations, over seeds, in %."""
+    """Returns accuracy by rounds, in %: mean of the last evaluations, over seeds."""
     accuracy = runs.collect(("fedavg",), file)["accuracy_mean_clients"].isel(algorithm=0)
     smooth = 100 * accuracy.rolling(round=LAST).mean().dropna("round")
     return pd.DataFrame(
@@ -65,7 +62,7 @@ def summarize(file: Path) -> pd.DataFrame:
 
 
 def choose(table: pd.DataFrame, data: str) -> int:
-    """The rounds after which accuracy is closest to the one reported."""
+    """Returns the number of rounds with the accuracy closest to the reported one."""
     target, _ = paper.SELECTION[data]["fedavg"]["accuracy"]
     return int(table.index[np.argmin(np.abs(table["accuracy"] - target))])
 

@@ -1,20 +1,20 @@
-"""Selectors with and without equitable weights: is the combination better than either alone?
+"""Selectors with and without equitable weights.
 
     python -m experiments.reproduction.cross --data digits --seeds 5
     python -m experiments.reproduction.cross --data mnist --tfds-dir FOLDER --seeds 3
 
-Runs whatever is missing, then writes the table.
+Trains what the file of runs lacks, then writes the table.
 """
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import xarray as xr
 
+from experiments.common import markdown_table, options_of
 from experiments.reproduction import runs
 from experiments.reproduction.equitable import OF_ROUNDS, SUMMARIES
 from experiments.reproduction.presets import PAPERS
@@ -26,16 +26,13 @@ SETTINGS = {"digits": PRESETS["cross"].config, "mnist": PAPERS["cross-mnist"].co
 COLUMNS = {"accuracy": "accuracy_mean_examples", "sigma": "group_sigma_acc"}
 ENDS = ("low", "mean", "high")
 LAST = 5
-"""Evaluations at the end of which the mean counts."""
+"""Number of last evaluations to average."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Selectors with and without equitable weights.")
+    parser = options_of("Selectors with and without equitable weights.", reads_tfds=True)
     parser.add_argument("--data", choices=tuple(SETTINGS), default="digits")
-    parser.add_argument("--tfds-dir", help="folder of prepared tensorflow-datasets sets")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each method")
-    parser.add_argument("--output", type=Path, default=Path("docs/reproduction"))
-    parser.add_argument("--only-write", action="store_true", help="run nothing")
     options = parser.parse_args()
 
     config = SETTINGS[options.data]
@@ -49,7 +46,7 @@ def main() -> None:
 
 
 def write_table(data: str, file: Path) -> None:
-    """Writes the table as CSV and Markdown beside the file of runs."""
+    """Writes the table as CSV and Markdown next to the file of runs."""
     table = summarize(runs.collect(SETTINGS[data].methods, file))
     stem = file.with_name(f"cross-{data}")
     table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.3f")
@@ -58,9 +55,9 @@ def write_table(data: str, file: Path) -> None:
 
 
 def summarize(measured: xr.Dataset) -> pd.DataFrame:
-    """One row a selector: without and with equitable weights, and what these add, in %.
+    """Computes accuracies and sigma_acc in %, one row per selector.
 
-    Differences are paired by seed, with 95 % intervals: of the combination to the selector alone,
+    Differences are paired by seed, with 95% intervals: of the combination to the selector alone,
     and to equitable weights with random clients.
     """
     at_end = results.final_metrics(measured, LAST)
@@ -74,12 +71,15 @@ def summarize(measured: xr.Dataset) -> pd.DataFrame:
     for selector, (alone, both) in selectors.items():
         row: dict[str, object] = {"selector": selector, "seeds": measured.sizes["seed"]}
         for name, over_seeds in values.items():
-            own = {method: over_seeds.sel(algorithm=method).values for method in (alone, both)}
+            seed_values = {
+                method: over_seeds.sel(algorithm=method).values for method in (alone, both)
+            }
             for label, method in (("alone", alone), ("equitable", both)):
-                row[f"{name} {label}"] = own[method].mean()
-                row[f"{name} {label} sd"] = own[method].std(ddof=1)
+                row[f"{name} {label}"] = seed_values[method].mean()
+                row[f"{name} {label} sd"] = seed_values[method].std(ddof=1)
             for label, other in (("selector", alone), ("weights", "equitable")):
-                differences = own[both].astype(float) - over_seeds.sel(algorithm=other).values
+                other_values = over_seeds.sel(algorithm=other).values
+                differences = seed_values[both].astype(float) - other_values
                 gap = paired.interval(differences)
                 row |= {f"{name} less {label} {end}": getattr(gap, end) for end in ENDS}
         rows.append(row)
@@ -87,7 +87,7 @@ def summarize(measured: xr.Dataset) -> pd.DataFrame:
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """The table for readers."""
+    """Formats the table as Markdown."""
     seeds = table["seeds"].iloc[0]
     lines = [
         f"In %, mean ± standard deviation over {seeds} seeds, each the mean of the",
@@ -95,10 +95,8 @@ def markdown(table: pd.DataFrame) -> str:
         "",
     ]
     for name, heading in {"sigma": "sigma_acc of groups", "accuracy": "accuracy"}.items():
-        lines += [
-            f"| {heading} | mean | equitable | equitable less mean | less random + equitable |",
-            "|---|---|---|---|---|",
-        ]
+        headings = heading, "mean", "equitable", "equitable less mean", "less random + equitable"
+        rows = []
         for row in table.to_dict("records"):
             cells = [
                 f"{row[f'{name} {label}']:.2f} ± {row[f'{name} {label} sd']:.2f}"
@@ -108,8 +106,8 @@ def markdown(table: pd.DataFrame) -> str:
                 low, mean, high = (row[f"{name} less {label} {end}"] for end in ENDS)
                 same = label == "weights" and row["selector"] == "random"
                 cells.append("-" if same else f"{mean:+.2f} ({low:+.2f}, {high:+.2f})")
-            lines.append(f"| {row['selector']} | " + " | ".join(cells) + " |")
-        lines.append("")
+            rows.append([row["selector"], *cells])
+        lines += [*markdown_table(headings, rows), ""]
     return "\n".join(lines)
 
 

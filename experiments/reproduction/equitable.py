@@ -1,4 +1,4 @@
-r"""Tables 2, 4 and 5 of the Equitable-FL paper beside what is measured here, and their curves.
+r"""Tables 2, 4 and 5 of the Equitable-FL paper, measured and reported, and their curves.
 
     python -m experiments.reproduction.equitable grid --data mnist --tfds-dir FOLDER
     python -m experiments.reproduction.equitable table --data mnist --tfds-dir FOLDER --seeds 5
@@ -6,14 +6,13 @@ r"""Tables 2, 4 and 5 of the Equitable-FL paper beside what is measured here, an
     python -m experiments.reproduction.equitable table --data cifar10 --tfds-dir FOLDER \
         --rounds 100 --seeds 3 --once centralized fairfed gifair
 
-Runs whatever is missing. The grid shows, for every method, which step size and strength serve it
-best after few rounds, with seeds that no table uses and tested on a fifth of the training examples;
-the presets hold what was chosen. The ablations vary the clusters, epochs and pull of Equitable-FL.
+Trains missing runs. The grid compares step sizes and strengths of every method after few rounds,
+with seeds that no table uses, tested on a fifth of the training examples; the presets have the best
+ones. The ablations vary the clusters, epochs and proximal term of Equitable-FL.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import xarray as xr
 
+from experiments.common import options_of
 from experiments.reproduction import paper, runs, tables
 from experiments.reproduction.presets import ABLATIONS, PAPERS
 from experiments.reproduction.tables import Column, Layout
@@ -40,7 +40,7 @@ SUMMARIES = (
 )
 OF_ROUNDS = ("aggregation_nmi", "aggregation_ari")
 PERIODS = ((5, 50), (55, 125), (130, 250))
-"""Rounds whose evaluations are averaged: most of the paper's curves lies before the end."""
+"""First and last rounds of periods to average."""
 LAYOUT = Layout(
     columns={
         "accuracy": Column("accuracy_mean_examples", "accuracy %"),
@@ -56,12 +56,12 @@ PROX = ("prox", (0.01, 0.0, 0.001, 0.1, 1.0))
 
 
 class Grid(NamedTuple):
-    """What is tried of each method.
+    """A grid of settings.
 
     Attributes:
-        methods: Methods, each with the strength that it has and its values, or None.
+        methods: Methods, each with the name and values of its strength, or None.
         rates: Step sizes.
-        rounds: Of a run.
+        rounds: Rounds per run.
     """
 
     methods: Mapping[str, tuple[str, tuple[float, ...]] | None]
@@ -93,15 +93,12 @@ GRID_SEEDS, GRID_LAST = (100, 101), 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Tables of the Equitable-FL paper.")
+    parser = options_of("Tables of the Equitable-FL paper.", reads_tfds=True)
     parser.add_argument("what", choices=("grid", "table", "ablations"))
     parser.add_argument("--data", choices=tuple(GRIDS), default="mnist")
-    parser.add_argument("--tfds-dir", help="folder of prepared tensorflow-datasets sets")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each method")
     parser.add_argument("--once", nargs="+", default=[], help="methods of a table that run once")
     parser.add_argument("--rounds", type=int, help="instead of the paper's 250")
-    parser.add_argument("--output", type=Path, default=Path("docs/reproduction"))
-    parser.add_argument("--only-write", action="store_true", help="run nothing")
     options = parser.parse_args()
 
     def run(preset: str, names: Iterable[str], seeds: Iterable[int], rounds: int | None, **given):
@@ -142,7 +139,7 @@ def main() -> None:
 
 
 def step_sizes(grid: Grid) -> list[str]:
-    """The first points of a grid, as names of methods with their settings."""
+    """Returns the first configurations of a grid, as methods with settings."""
     return [
         _with(method, learning_rate=rate, **({} if own is None else {own[0]: own[1][0]}))
         for method, own in grid.methods.items()
@@ -151,7 +148,7 @@ def step_sizes(grid: Grid) -> list[str]:
 
 
 def strengths(grid: Grid, best: Mapping[str, str]) -> list[str]:
-    """The other points, given the settings of each method that are best so far."""
+    """Returns the other configurations, given the best settings of each method so far."""
     names = []
     for method, own in grid.methods.items():
         if own is not None:
@@ -167,14 +164,14 @@ def _with(method: str, **settings: object) -> str:
 
 
 def write_grid(file: Path) -> None:
-    """Writes what every point of the grid reached, best first within each method."""
+    """Writes the accuracy of every configuration, best first within each method."""
     table = summarize_grid(file)
     table.to_csv(file.with_name(file.name.replace("-runs", "")), index=False, float_format="%.2f")
     print(table.to_string(index=False))
 
 
 def summarize_grid(file: Path) -> pd.DataFrame:
-    """Accuracy and sigma_acc in %, means over seeds and the last few evaluations."""
+    """Returns accuracy and sigma_acc in %, means over seeds and the last evaluations."""
     rows = runs.load(file)
     ends = rows[rows["round"].isin(sorted(set(rows["round"]))[-GRID_LAST:])]
     table = []
@@ -189,15 +186,15 @@ def summarize_grid(file: Path) -> pd.DataFrame:
 
 
 def chosen(file: Path) -> dict[str, str]:
-    """The settings of each method that were most accurate in the grid."""
+    """Returns the most accurate settings of each method."""
     best = summarize_grid(file).drop_duplicates("method")
     return dict(zip(best["method"], best["settings"], strict=True))
 
 
 def write_table(data: str, file: Path) -> None:
-    """Writes the table as CSV and Markdown, and the curves, beside the file of runs.
+    """Writes the table as CSV and Markdown, and the curves, next to the file of runs.
 
-    It is over the seeds that all methods have done. If some have done more, theirs is a second one.
+    The table is over the seeds of all methods. Methods with more seeds have a second one.
     """
     methods = PAPERS[f"equitable-{data}"].config.methods
     measured = short(runs.collect(methods, file))
@@ -219,7 +216,7 @@ def write_table(data: str, file: Path) -> None:
 
 
 def by_period(measured: xr.Dataset) -> pd.DataFrame:
-    """Mean sigma_acc of some rounds, and its paired differences to FedProx, in %."""
+    """Returns mean sigma_acc per period, and paired differences to FedProx, in %."""
     parts = []
     for first, last in PERIODS:
         own = measured.sel(round=slice(first, last))
@@ -233,7 +230,7 @@ def by_period(measured: xr.Dataset) -> pd.DataFrame:
 
 
 def write_ablations(data: str, file: Path) -> None:
-    """Writes a table and the curves of disagreement of each setting that is varied."""
+    """Writes a table and the curves of disagreement for each varied setting."""
     for name in ABLATIONS:
         measured = varied(runs.collect(PAPERS[f"equitable-{name}-{data}"].config.methods, file))
         stem = file.parent / f"equitable-{name}-{data}"
@@ -253,20 +250,20 @@ def _write(stem: Path, measured: xr.Dataset, layout: Layout, reported: Mapping[s
 
 
 def _draw(stem: Path, measured: xr.Dataset, name: str) -> None:
-    """Running means of a number, as the paper draws them."""
+    """Plots the running mean of a variable, as the paper does."""
     so_far = cumulative(measured[name]).dropna("algorithm", how="all").to_dataset()
     suffix = name.removeprefix("aggregation_").removesuffix("_mean_examples")
     learning_curves(so_far, name).savefig(stem.with_name(f"{stem.name}-{suffix}.png"), dpi=110)
 
 
 def short(measured: xr.Dataset) -> xr.Dataset:
-    """Methods under their names, without settings."""
+    """Names methods without settings."""
     names = [str(name).partition(":")[0] for name in measured["algorithm"].values]
     return measured.assign_coords(algorithm=names)
 
 
 def varied(measured: xr.Dataset) -> xr.Dataset:
-    """Methods under the one setting in which they differ."""
+    """Names methods by the one setting in which they differ."""
     settings = [str(name).rpartition(":")[2].split(",") for name in measured["algorithm"].values]
     shared = set(settings[0]).intersection(*settings)
     (names,) = zip(*([one for one in own if one not in shared] for own in settings), strict=True)
@@ -274,7 +271,7 @@ def varied(measured: xr.Dataset) -> xr.Dataset:
 
 
 def cumulative(values: xr.DataArray) -> xr.DataArray:
-    """Mean of all evaluations up to each, as the paper's curves show it; NaN before the first."""
+    """Returns the mean of all evaluations so far; NaN before the first."""
     known = values.notnull()
     count = known.cumsum("round")
     return (values.fillna(0).cumsum("round") / count.where(count > 0)).assign_coords(

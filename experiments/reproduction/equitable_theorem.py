@@ -10,10 +10,10 @@ over the ``C`` clusters of the cohort, the bound is ``1 / (1 - mu)`` times
     + (sqrt(L) / (2 sqrt(3K) E) + (1 / E^2 + (2 + E) L) / (36 K) + mu / (6 E L K)
        + (L^2 + mu / 2) R / (18 C E L K)) sigma^2
 
-Every quantity is measured while the library trains clients of two groups, on losses whose ``L`` is
-known (``experiments.theorem1``). Equation 11 of the proof brings a factor ``2 L`` that equation 12
-drops; ``large_smoothness`` evaluates, without any randomness left, a federation whose ``L`` is so
-large that this matters.
+All quantities are measured while the library trains clients of two groups, on losses with known
+``L`` (``experiments.theorem1``). Equation 11 of the proof has a factor ``2 L`` that equation 12
+drops; ``large_smoothness`` evaluates a deterministic example whose ``L`` is so large that this
+matters.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ import optax
 import pandas as pd
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from experiments.theorem1 import SCORE_CURVATURE, bounded_score
+from experiments.theorem1 import bounded_score, classification
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.data import FederatedData, from_arrays
+from fedjax_fair.data import FederatedData
 from fedjax_fair.simulate import Round
 
 GROUPS = (8, 12)
@@ -41,14 +41,14 @@ PULLS = (0.0, 0.1, 0.5)
 
 
 class Trace(NamedTuple):
-    """What is measured at the start of every round.
+    """Measurements at the start of every round.
 
     Attributes:
-        loss: ``f``, in which both groups weigh the same.
-        gradient: Its squared gradient.
+        loss: ``f``, in which both groups have equal weights.
+        gradient: The squared gradient of ``f``.
         noise: Variance of a minibatch gradient, the largest of any client.
         members: How many of each group are in the cohort.
-        found: Whether the clusters found are the groups.
+        found: Whether the clusters are the groups.
     """
 
     loss: Float[Array, " rounds"]
@@ -59,19 +59,13 @@ class Trace(NamedTuple):
 
 
 def make_data(seed: int) -> tuple[FederatedData, float]:
-    """Two groups that differ in inputs and labels, and the smoothness of their losses."""
+    """Returns two groups that differ in inputs and labels, and the smoothness of their losses."""
     rng = np.random.default_rng(seed)
     groups = np.repeat(np.arange(len(GROUPS)), GROUPS)
     shifts = 0.3 * rng.normal(size=(len(GROUPS), 1, WIDTH))
     features = shifts[groups] + 0.6 * rng.normal(size=(groups.size, EXAMPLES, WIDTH))
     truth = rng.normal(size=WIDTH) + rng.normal(size=(len(GROUPS), 1, WIDTH))
-    labels = (np.sum(features * truth[groups], axis=-1) > 0).astype(np.int32)
-    grams = features.transpose(0, 2, 1) @ features / EXAMPLES
-    smoothness = (0.25 + SCORE_CURVATURE) * float(np.linalg.eigvalsh(grams).max())
-    points, labels = features.reshape(-1, WIDTH).astype(np.float32), labels.ravel()
-    rows = list(np.arange(len(points)).reshape(groups.size, EXAMPLES))
-    tests = {"test_features": points, "test_labels": labels, "test_client_indices": rows}
-    return from_arrays(points, labels, rows, **tests, groups=groups), smoothness
+    return classification(features, truth[groups], groups)
 
 
 def follow(
@@ -112,7 +106,7 @@ def follow(
 
 
 def terms(trace: Trace, smoothness: float, pull: float) -> dict[str, float]:
-    """Both sides of the theorem, means over seeds standing for expectations."""
+    """Returns both sides of the theorem, with means over seeds for expectations."""
     rounds = trace.loss.shape[-1]
     sizes = np.asarray(trace.members, float)
     both = np.all(sizes > 0, axis=-1)
@@ -134,7 +128,7 @@ def terms(trace: Trace, smoothness: float, pull: float) -> dict[str, float]:
 
 
 def iterates(rounds: int, smoothness: float, pull: float, steps: int) -> np.ndarray:
-    """How probable each round is under the law of the theorem."""
+    """Returns the probability of each round in the theorem."""
     rate = 1 / (4 * steps * np.sqrt(3 * smoothness * rounds))
     reach = rate * steps
     inner = 9 * reach * smoothness**2 + 4 * reach * pull
@@ -144,7 +138,7 @@ def iterates(rounds: int, smoothness: float, pull: float, steps: int) -> np.ndar
 
 
 def noise_factor(rounds: int, smoothness: float, pull: float, inverse: float) -> float:
-    """What the variance of minibatches is multiplied by, apart from ``1 / (1 - mu)``.
+    """Returns the factor of the minibatch variance, apart from ``1 / (1 - mu)``.
 
     Args:
         rounds: ``K``.
@@ -161,15 +155,15 @@ def noise_factor(rounds: int, smoothness: float, pull: float, inverse: float) ->
 
 
 def large_smoothness(smoothness: float, rounds: int) -> tuple[float, float]:
-    """Both sides for two clients that pull apart, of whom one trains in a round.
+    """Returns both sides for two clients with opposite optima, one of which trains per round.
 
     Client ``+`` and client ``-`` are one cluster, with the losses ``L / 2 (w -+ 1)^2``; they take
-    one step with their whole gradient, so that ``E = C = 1`` and ``sigma = mu = 0``. From ``w = 0``
+    one step with their full gradient, so that ``E = C = 1`` and ``sigma = mu = 0``. From ``w = 0``
     a round maps ``E[w^2]`` to ``(1 - eta L)^2 E[w^2] + (eta L)^2``, and
     ``f(w) = L / 2 (w^2 + 1)``: the expectation of the theorem is exact.
 
     Raises:
-        ValueError: If the theorem does not speak of so few rounds.
+        ValueError: If there are fewer rounds than the theorem assumes.
     """
     if rounds < 3 * smoothness / 32:
         raise ValueError(f"rounds={rounds}: expected at least 3 L / 32 = {3 * smoothness / 32}.")
@@ -182,9 +176,8 @@ def large_smoothness(smoothness: float, rounds: int) -> tuple[float, float]:
 
 
 def measure(rounds: list[int], seeds: int) -> pd.DataFrame:
-    """A row per pull and number of rounds."""
+    """Returns a row per proximal strength and number of rounds."""
     data, smoothness = make_data(0)
-    data = jax.tree.map(jnp.asarray, data)
     rows = []
     for pull in PULLS:
         for count in rounds:

@@ -1,13 +1,12 @@
-"""Federated maximization: what each method finds, and what it costs.
+"""Federated maximization: value and communication of each method.
 
     python -m experiments.reproduction.federated_maximization --tfds-dir FOLDER
 
-Runs what the file of runs lacks, one setting after another, then writes table and figure.
+Runs missing settings sequentially, then writes table and figure.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from experiments.common import append_rows, markdown_table, options_of
 from fedjax_fair.app.maximize import movielens
 from fedjax_fair.report.drawing import COLORS, style_axes
 from fedjax_fair.submodular import federated as fed
@@ -28,7 +28,7 @@ SIZES = (10, 20, 50)
 
 
 class Setting(NamedTuple):
-    """A method of ``comparison`` with its numbers; None where it has no such number."""
+    """A method of ``comparison`` with its settings; None if it has no such setting."""
 
     method: str
     rounds: int | None = None
@@ -38,13 +38,10 @@ class Setting(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Federated submodular maximization.")
-    parser.add_argument("--tfds-dir", help="folder of prepared tensorflow-datasets sets")
+    parser = options_of("Federated submodular maximization.", reads_tfds=True)
     parser.add_argument("--instances", nargs="*", choices=INSTANCES, default=tuple(INSTANCES))
     parser.add_argument("--k", nargs="*", type=int, default=SIZES)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=Path("docs/reproduction"))
-    parser.add_argument("--only-write", action="store_true", help="run nothing")
     options = parser.parse_args()
 
     file = options.output / f"{STEM}-runs.csv"
@@ -123,7 +120,7 @@ def settings(instance: fed.Problem) -> Iterator[Setting]:
 def run_missing(
     name: str, instance: fed.Problem, k: int, seeds: tuple[int, ...], file: Path
 ) -> None:
-    """Runs the settings of an instance that the file does not hold, and adds them one by one."""
+    """Runs the missing settings of an instance."""
     matroid = matroids.Uniform(k, instance.size)
     factors = None
     for setting in settings(instance):
@@ -134,7 +131,7 @@ def run_missing(
         method = as_method(setting, factors)
         started = time.perf_counter()
         ways = {setting.method: method}
-        # Whatever has no randomness is run once.
+        # Deterministic methods run once.
         runs = seeds if _random(setting) else seeds[:1]
         found = comparison.compare(instance, matroid, ways, runs)
         seconds = time.perf_counter() - started
@@ -204,16 +201,12 @@ def _rows(name: str, k: int, setting: Setting, found: Any, seconds: float) -> pd
 
 
 def _append(rows: pd.DataFrame, file: Path) -> None:
-    """Adds a setting in one go, so that an interruption leaves the file as it was."""
-    whole = pd.concat([_read(file), rows], ignore_index=True) if file.exists() else rows
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    whole.to_csv(partial, index=False, float_format="%.7g")
-    partial.replace(file)
+    """Adds the runs of a setting to the file."""
+    append_rows(_read(file) if file.exists() else pd.DataFrame(), rows, file, digits=7)
 
 
 def summarize(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row a setting: means over seeds, beside centralized greedy and popular items."""
+    """Returns means over seeds, relative to centralized greedy, one row per setting."""
     keys = ["instance", "k", *Setting._fields]
     means: Any = runs.groupby(keys, dropna=False, sort=False).mean(numeric_only=True)
     deviations: Any = runs.groupby(keys, dropna=False, sort=False)["final_value"].std()
@@ -244,28 +237,26 @@ COLUMNS = {
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """The tables of all instances and sizes."""
-    heads = ["method", "T", "K", "tau", "responses", *(name for name, _ in COLUMNS.values()),
-             "Mbit up", "Mbit down"]  # fmt: skip
+    """Formats a table per instance and size."""
+    headings = ["method", "T", "K", "tau", "responses", *(name for name, _ in COLUMNS.values()),
+                "Mbit up", "Mbit down"]  # fmt: skip
     parts = []
     groups: Any = table.groupby(["instance", "k"], sort=False)
     for (name, k), rows in groups:
-        lines = [f"### {name}, k = {k}", "", " | ".join(heads), "|".join(["---"] * len(heads))]
+        cells = []
         for row in rows.to_dict("records"):
-            numbers = ["" if pd.isna(row[field]) else str(row[field])
-                       for field in Setting._fields[1:]]  # fmt: skip
+            settings = ["" if pd.isna(row[field]) else row[field] for field in Setting._fields[1:]]
             if row["method"].startswith("fedcg") and pd.isna(row["cohort_size"]):
-                numbers[1] = "all"
-            cells = ["" if pd.isna(row[c]) else f"{row[c]:.{d}f}" for c, (_, d) in COLUMNS.items()]
+                settings[1] = "all"
+            values = ["" if pd.isna(row[c]) else f"{row[c]:.{d}f}" for c, (_, d) in COLUMNS.items()]
             bits = [f"{row[way] / 1e6:.3g}" for way in ("bits_up", "bits_down")]
-            lines.append(" | ".join([f"`{row['method']}`", *numbers, *cells, *bits]))
-        parts.append("\n".join("| " + line + " |" if line and not line.startswith("#") else line
-                               for line in lines))  # fmt: skip
+            cells.append([f"`{row['method']}`", *settings, *values, *bits])
+        parts.append("\n".join([f"### {name}, k = {k}", "", *markdown_table(headings, cells)]))
     return "\n\n".join(parts) + "\n"
 
 
 def draw(table: pd.DataFrame) -> Any:
-    """Ratio to centralized greedy against bits, a panel an instance and size."""
+    """Plots the ratio to centralized greedy against bits, a panel per instance and size."""
     from matplotlib.figure import Figure
 
     groups: Any = list(table.groupby(["instance", "k"], sort=False))
@@ -297,7 +288,7 @@ def draw(table: pd.DataFrame) -> Any:
 
 
 def write(file: Path) -> None:
-    """Writes table and figure beside the file of runs."""
+    """Writes table and figure next to the file of runs."""
     runs: pd.DataFrame = _read(file)
     complete = runs.query("method == @POPULAR")[["instance", "k"]].drop_duplicates()
     table = summarize(runs.merge(complete, on=["instance", "k"]))

@@ -1,7 +1,7 @@
-"""Runs of the tables, in one file of numbers that grows run by run.
+"""Runs of the tables, in one CSV file per experiment.
 
-A run is a method and a seed. What has been run is never run again: tables share runs, and the same
-command goes on after an interruption.
+A run is a method and a seed. Only missing runs are trained: tables share runs, and after an
+interruption the same command continues.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from experiments.common import append_rows
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config
@@ -37,7 +38,7 @@ SUMMARIES = (
     "accuracy_standard_deviation",
     "participation_gini",
 )
-"""What is kept of every evaluation of a table of client selection."""
+"""Columns per evaluation in tables of client selection."""
 OF_ROUNDS = ("cohort_loss", "selection_unsaturated")
 
 
@@ -52,22 +53,21 @@ def run_missing(
     *,
     on_nonfinite: Literal["raise", "skip_round"] = "raise",
 ) -> None:
-    """Trains what the file does not hold yet, a few seeds after the other, as pairs stay whole.
+    """Trains the missing runs, a few seeds at a time, so that methods have the same seeds.
 
     Args:
-        config: The setting, apart from methods and seeds.
+        config: The configuration, apart from methods and seeds.
         names: Methods.
-        seeds: Runs.
+        seeds: Seeds.
         file: A CSV file; it need not exist.
-        summaries: What is kept of every evaluation.
-        of_rounds: What is kept of the rounds since the evaluation before, as a mean over them and
-            over the cohort; empty for methods that do not have it.
-        prepare: Makes the federation that is trained on of the one that the setting describes.
-        on_nonfinite: As for ``fit``; ``"skip_round"`` on a grid that has to find where step sizes are too
-            large.
+        summaries: Columns per evaluation.
+        of_rounds: Variables of rounds, as a mean over the cohort and the rounds since the previous
+            evaluation; NaN for methods without them.
+        prepare: Function of the federated dataset that returns the one to train on.
+        on_nonfinite: As for ``fit``.
     """
     seeds, cores = list(seeds), len(os.sched_getaffinity(0))
-    for first in range(0, len(seeds), cores):  # Each core makes a run.
+    for first in range(0, len(seeds), cores):  # One run per core.
         for group, missing in _missing(names, seeds[first : first + cores], file).items():
             own = replace(config, methods=missing, training=replace(config.training, seeds=group))
             own = drop_unused_settings(presets.resolve(own))
@@ -96,7 +96,7 @@ def run_missing(
 def _missing(
     names: Iterable[str], seeds: Sequence[int], file: Path
 ) -> dict[tuple[int, ...], tuple[str, ...]]:
-    """Methods by those of the seeds that they have not done."""
+    """Methods by the seeds that they have not run."""
     known = load(file)
     done = set(zip(known["algorithm"], known["seed"], strict=True))
     missing: dict[tuple[int, ...], tuple[str, ...]] = {}
@@ -108,9 +108,9 @@ def _missing(
 
 
 def held_out(data: FederatedData) -> FederatedData:
-    """A federation of the training examples alone, a fifth of each client's for testing.
+    """Splits the training examples of each client, a fifth for testing.
 
-    What is chosen on it has not seen the examples that tables test on.
+    Settings chosen on this split are independent of the test examples of the tables.
     """
     if data.num_partitions is None:
         return _held_out(data)
@@ -119,33 +119,34 @@ def held_out(data: FederatedData) -> FederatedData:
 
 def _held_out(data: FederatedData) -> FederatedData:
     rng, train = np.random.default_rng(0), data.train
-    kept: list[np.ndarray] = []
-    tested: list[np.ndarray] = []
-    for offset, size in zip(train.offsets, train.sizes, strict=True):
-        own = rng.permutation(np.asarray(train.order[offset : offset + size]))
-        tested.append(own[: size // 5])
-        kept.append(own[size // 5 :])
-    return data._replace(train=_of(train, kept), test=_of(train, tested))
+    permuted = [
+        rng.permutation(np.asarray(train.order[offset : offset + size]))
+        for offset, size in zip(train.offsets, train.sizes, strict=True)
+    ]
+    return data._replace(
+        train=_of(train, [indices[len(indices) // 5 :] for indices in permuted]),
+        test=_of(train, [indices[: len(indices) // 5] for indices in permuted]),
+    )
 
 
 def _of(examples: ClientExamples, client_indices: list[np.ndarray]) -> ClientExamples:
-    sizes = np.array([len(own) for own in client_indices], np.int32)
+    sizes = np.array([len(indices) for indices in client_indices], np.int32)
     offsets = (np.cumsum(sizes) - sizes).astype(np.int32)
     arrays: Any = {"order": np.concatenate(client_indices), "offsets": offsets, "sizes": sizes}
     return examples._replace(**arrays)
 
 
 def load(file: Path) -> pd.DataFrame:
-    """All rows of a file, none if it does not exist."""
+    """Reads a file of runs, which need not exist."""
     if not file.exists():
         return pd.DataFrame(columns=KEYS)
     return pd.read_csv(file)
 
 
 def collect(names: Iterable[str], file: Path) -> xr.Dataset:
-    """The runs of these methods, with the dimensions ``algorithm``, ``seed`` and ``round``.
+    """Returns runs of methods over ``algorithm``, ``seed`` and ``round``.
 
-    Only seeds that every method has done are kept, so that means are over the same runs.
+    Only seeds of all methods are included, so that means are over the same runs.
 
     Raises:
         ValueError: If there is no such seed.
@@ -161,7 +162,7 @@ def collect(names: Iterable[str], file: Path) -> xr.Dataset:
 
 
 def _rows(run: xr.Dataset, summaries: Sequence[str], of_rounds: Sequence[str]) -> pd.DataFrame:
-    """One row an evaluation; with who trained, where there is one after every round."""
+    """One row per evaluation, with cohorts if every round was evaluated."""
     if any("_class_based" in name for name in summaries):
         run = run.merge(class_based(run))
     run = run.isel(seed=0, drop=True)
@@ -174,20 +175,14 @@ def _rows(run: xr.Dataset, summaries: Sequence[str], of_rounds: Sequence[str]) -
             rows[name] = np.nan
             continue
         info = run[name].mean("slot") if "slot" in run[name].dims else run[name]
-        # Rounds are counted from 0, evaluations by the rounds done.
+        # Rounds are counted from 0, evaluations by completed rounds.
         following = rows.index[np.searchsorted(rows.index, info["training_round"] + 1)]
         rows[name] = info.to_series().groupby(following).mean()
     return rows
 
 
 def _append(name: str, seed: int, rows: pd.DataFrame, file: Path) -> None:
-    """Adds a run in one go, so that an interruption leaves the file as it was."""
     rows = rows.reset_index()
     rows.insert(0, "seed", seed)
     rows.insert(0, "algorithm", name)
-    known = load(file)
-    whole = pd.concat([known, rows], ignore_index=True) if len(known) else rows
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    whole.to_csv(partial, index=False, float_format="%.6g")
-    partial.replace(file)
+    append_rows(load(file), rows, file)

@@ -1,18 +1,18 @@
-"""Tables I to IV of Castillo et al. beside what is measured here.
+"""Tables I to IV of Castillo et al., measured and reported.
 
     python -m experiments.reproduction.selection --data mnist --tfds-dir FOLDER
 
-Runs whatever is missing, then writes the tables, the paired differences and the curves.
+Trains missing runs, then writes the tables, the paired differences and the curves.
 """
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 
 import xarray as xr
 
+from experiments.common import options_of
 from experiments.reproduction import paper, runs, tables
 from experiments.reproduction.presets import SELECTION_TABLES
 from experiments.reproduction.tables import Column, Layout
@@ -38,19 +38,16 @@ LAYOUT = Layout(
     compared=("dissimilarity", "class_based", "accuracy"),
     baselines={"fedavg": "random", "divfl": "DivFL"},
 )
-"""The loss is that of the cohort on its own minibatches. Dissimilarity by mix is that of the
-accuracies to be expected of clients, without the noise of their small test sets; the standard
-deviation is another reading of the paper's word. The last two are shares of the whole run."""
+"""The loss is that of the cohort on its minibatches. Class-based dissimilarity lacks the sampling
+noise of small test sets; the standard deviation is another reading of the paper's term. The last
+two are shares of all rounds."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Tables I to IV of Castillo et al.")
+    parser = options_of("Tables I to IV of Castillo et al.", reads_tfds=True)
     parser.add_argument("--data", choices=tuple(SELECTION_TABLES), default="mnist")
-    parser.add_argument("--tfds-dir", help="folder of prepared tensorflow-datasets sets")
     parser.add_argument("--tables", nargs="*", choices=TABLES, default=TABLES)
     parser.add_argument("--seeds", type=int, default=10, help="runs of each method")
-    parser.add_argument("--output", type=Path, default=Path("docs/reproduction"))
-    parser.add_argument("--only-write", action="store_true", help="run nothing")
     options = parser.parse_args()
 
     presets_of = SELECTION_TABLES[options.data]
@@ -67,7 +64,7 @@ def main() -> None:
 
 
 def write_table(name: str, config: Config, data: str, file: Path) -> None:
-    """Writes one table as CSV and Markdown, and its curves, beside the file of runs."""
+    """Writes one table as CSV and Markdown, and its curves, next to the file of runs."""
     measured = with_choices(runs.collect(config.methods, file))
     seeds = measured.sizes["seed"]
     table = tables.summarize(measured, LAYOUT, paper.SELECTION[data])
@@ -83,12 +80,12 @@ def write_table(name: str, config: Config, data: str, file: Path) -> None:
 
 
 def with_choices(measured: xr.Dataset) -> xr.Dataset:
-    """Adds what SubTrunc's bonus did: who was chosen otherwise, and when it could still grow.
+    """Adds the effects of SubTrunc's bonus.
 
     Returns:
-        The same with ``other_selections``, the share of a run's selections that DivFL does not make in the
-        same round of the same seed, and ``bonus_open``, the share of its rounds in which more than
-        the first selection could add to the bonus; NaN for methods without a bonus.
+        The same with ``other_selections``, the share of selected clients that DivFL does not select
+        in the same round of the same seed, and ``bonus_open``, the share of rounds in which clients
+        after the first could add to the bonus; NaN for methods without a bonus.
     """
     cohorts = measured["cohort"].isel(round=slice(1, None))
     by_divfl = cohorts.sel(algorithm="divfl")

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from experiments.common import markdown_table
 from fedjax_fair import results
 from fedjax_fair.metrics import paired
 
@@ -16,14 +17,14 @@ __all__ = ["Column", "Layout", "markdown", "summarize"]
 
 
 class Column(NamedTuple):
-    """A number of a table.
+    """A column of a table.
 
     Attributes:
-        metric: The variable that holds it.
-        heading: What stands above it.
-        factor: What it is multiplied by.
+        metric: Variable of the results.
+        heading: Heading of the column.
+        factor: Factor of the values.
         digits: Digits after the point.
-        reported: The paper's number to set beside it, if not its own.
+        reported: Name of the paper's value, if it differs from the column's.
     """
 
     metric: str
@@ -34,13 +35,13 @@ class Column(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What a table shows.
+    """The layout of a table.
 
     Attributes:
-        columns: Its numbers, by the name under which the papers' are known.
-        compared: Those of which differences are shown.
-        baselines: Methods they are differences to, and what these are called.
-        last: Evaluations at the end of which the mean is shown besides the last one.
+        columns: Columns, by name of the papers' values.
+        compared: Columns with differences.
+        baselines: Methods of reference, and their names in headings.
+        last: Number of last evaluations to average, in a second table.
     """
 
     columns: dict[str, Column]
@@ -52,18 +53,17 @@ class Layout(NamedTuple):
 def summarize(
     measured: xr.Dataset, layout: Layout, reported: Mapping[str, Mapping[str, Any]]
 ) -> pd.DataFrame:
-    """One row a method and moment: means, deviations, and paired differences with intervals.
+    """Computes means, deviations, and paired differences, one row per method and moment.
 
     Args:
         measured: Results over ``algorithm``, ``seed`` and ``round``.
-        layout: What to show.
-        reported: By method and column, the mean and deviation that a paper gives.
+        layout: The layout.
+        reported: Mean and deviation in the paper, by method and column.
 
     Returns:
-        A table whose moments are the last evaluation and the mean of the last few. Differences are
-        to the same seeds of a baseline, with 95 % intervals of Student's t, p values that are
-        adjusted for all methods compared in a column (Holm), the paper's difference, and the
-        number of seeds that one of that size needs (power 0.8).
+        A table for the last evaluation and the mean of the last ones. Differences are paired by
+        seed, with 95% intervals (Student's t), p values adjusted for the number of methods (Holm),
+        the paper's difference, and the number of seeds to detect it (power 0.8).
     """
     moments = {"last": 1, f"last {layout.last}": layout.last}
     return pd.concat(
@@ -113,20 +113,21 @@ def _at(
 
 
 def markdown(table: pd.DataFrame, seeds: int, layout: Layout) -> str:
-    """The table for readers: measured beside reported, then the paired differences."""
+    """Formats measured next to reported values, then the paired differences."""
     over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     lines = []
     for moment, rows in table.groupby("moment", sort=False):
         what = "At the last evaluation" if moment == "last" else f"Mean of the {moment} evaluations"
-        lines += [
-            f"{what}, {over}; in brackets the paper's.",
-            "",
-            *_ruled(["method", *(column.heading for column in layout.columns.values())]),
+        headings = ["method", *(column.heading for column in layout.columns.values())]
+        cells = [
+            [
+                row["method"],
+                *(_cell(row, name, column.digits) for name, column in layout.columns.items()),
+            ]
+            for row in rows.to_dict("records")
         ]
-        for row in rows.to_dict("records"):
-            cells = [_cell(row, name, column.digits) for name, column in layout.columns.items()]
-            lines.append(_line([row["method"], *cells]))
-        lines.append("")
+        lines += [f"{what}, {over}; in brackets the paper's.", ""]
+        lines += [*markdown_table(headings, cells), ""]
         for name in layout.compared:
             for baseline, called in layout.baselines.items():
                 lines += _differences(rows, name, baseline, called, layout.columns[name])
@@ -138,37 +139,29 @@ def _differences(
 ) -> list[str]:
     """One column's differences to one baseline."""
     label, digits = f"{name} less {baseline}", column.digits
-    lines = _ruled(
-        [f"{column.heading} less {called}", "difference", "p (Holm)", "the paper's", "seeds for it"]
+    headings = (
+        f"{column.heading} less {called}",
+        "difference",
+        "p (Holm)",
+        "the paper's",
+        "seeds for it",
     )
-    for row in rows.to_dict("records"):
-        if row["method"] == baseline:
-            continue
-        by_paper, needed = row[f"{label} paper"], row[f"{label} seeds"]
-        lines.append(
-            _line(
-                [
-                    row["method"],
-                    _difference(row, label, digits),
-                    _number(row[f"{label} p"], ".3f"),
-                    _number(by_paper, f"+.{digits}f"),
-                    "-" if np.isnan(needed) else _number(needed, ",.0f"),
-                ]
-            )
-        )
-    return [*lines, ""]
+    cells = [
+        [
+            row["method"],
+            _difference(row, label, digits),
+            _number(row[f"{label} p"], ".3f"),
+            _number(row[f"{label} paper"], f"+.{digits}f"),
+            _number(row[f"{label} seeds"], ",.0f"),
+        ]
+        for row in rows.to_dict("records")
+        if row["method"] != baseline
+    ]
+    return [*markdown_table(headings, cells), ""]
 
 
 def _number(value: float, form: str) -> str:
     return "-" if np.isnan(value) else f"{value:{form}}"
-
-
-def _ruled(headings: list[str]) -> list[str]:
-    return [_line(headings), "|---" * len(headings) + "|"]
-
-
-def _line(cells: list[Any]) -> str:
-    return "| " + " | ".join(map(str, cells)) + " |"
 
 
 def _cell(row: dict[Any, Any], name: str, digits: int) -> str:

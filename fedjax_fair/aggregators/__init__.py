@@ -1,4 +1,4 @@
-"""How updates are weighed."""
+"""Fair and robust aggregation of updates."""
 
 from fedjax_fair.aggregators.equitable import Equitable
 from fedjax_fair.aggregators.fairfed import FairFed

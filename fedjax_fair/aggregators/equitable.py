@@ -1,70 +1,56 @@
-"""Equal weight for hidden groups of clients, estimated from the activations of their networks."""
+"""Equal weights for groups of clients that are estimated from activations."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.base import (
-    Aggregation,
-    Aggregator,
-    Cohort,
-    Context,
-    Info,
-    LocalResult,
-    Variables,
-)
+from fedjax_fair.aggregators.whole_cohort import mask_updates
+from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, LocalResult
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
 from fedjax_fair.numerics.clustering import cluster_weights, eigengap, kmeans, spectral_embedding
 from fedjax_fair.numerics.products import product
 
-__all__ = ["Equitable", "activation_vectors"]
+__all__ = ["Equitable"]
 
 
 class Equitable(Aggregator):
-    r"""Clusters the cohort by its activations and gives every cluster the same weight.
+    r"""Clusters the cohort by activations and gives every cluster the same weight.
 
-    Each participant sends, besides its model, a vector of mean activations :math:`a_i`. The server
-    embeds the similarities :math:`S = A A^\top` in the eigenvectors of their largest eigenvalues,
-    finds clusters by k-means, and weighs a participant by
+    Participants send vectors of mean activations :math:`a_i`. The server embeds their similarities
+    :math:`S = A A^\top` in the eigenvectors of the largest eigenvalues, runs k-means, and weights
+    participants by
 
     .. math:: p_i = \frac{1}{C' \cdot |\text{cluster of } i|},
 
-    where :math:`C'` counts the clusters that are not empty. (The paper divides by the number of
-    clusters wanted; with fewer, for example of identical vectors, that would shrink the model.) A
-    cohort smaller than ``num_clusters`` is split into single participants at most.
+    where :math:`C'` is the number of non-empty clusters. (The paper divides by the requested
+    number, which would shrink the model if there are fewer.) Clusters depend only on vectors and
+    round.
 
-    A participant whose vector is not finite, because its training diverged, gets no weight, and its
-    update is left out. Where none is finite weights are uniform, and the update of the round
-    is not finite either.
+    A participant whose vector is not finite gets no weight. If none is finite, weights are uniform
+    and the update is not finite.
 
-    K-means starts from random seeds of its own, the same in every run: clusters depend only on
-    the vectors and the round.
-
-    Info: the ``cluster`` of every member (the slot of its first member, -1 for one that is left
-    out), ``num_clusters``, and, where the federation has groups, how well clusters match those of
-    the participants: ``nmi`` and ``ari``.
+    Info: the ``cluster`` of every participant (slot of its first participant; -1 without weight),
+    ``num_clusters``, and the agreement with known groups, ``nmi`` and ``ari``.
 
     Args:
-        num_clusters: Clusters to look for, or ``"eigengap"`` to choose from 2 up to one less than
-            the cohort in every round, by the largest gap between eigenvalues.
-        groups: ``"oracle"`` takes the planted groups of the federation instead of looking for
-            clusters: what the method could reach at best.
+        num_clusters: Number of clusters, or ``"eigengap"`` to choose from 2 up to the cohort size
+            minus one by the largest gap between eigenvalues.
+        groups: ``"oracle"`` takes the ground-truth groups as clusters, an upper bound.
         layer: Activations of the last hidden layer, or ``"logits"``.
-        model: Whether they are those of the locally trained model or of the ``"received"`` one.
-        examples: Whether to average over all training examples of the client, or over the
-            ``"last_batch"`` it trained on.
-        center: Whether to subtract the mean over the cohort from the vectors.
-        cosine: Whether to scale vectors to unit norm, so that similarities are cosines.
+        model: The locally ``"trained"`` model or the ``"received"`` one.
+        examples: All training examples of the client, or the ``"last_batch"`` it trained on.
+        center: Whether to subtract the mean vector of the cohort.
+        cosine: Whether to scale vectors to unit norm.
 
     Raises:
-        ValueError: If a setting is not one of those listed, or (at ``init``) if the federation has
-            no groups that an oracle could know.
+        ValueError: If a setting is not one of those listed, or (at ``init``) an oracle has no
+            groups.
 
     References:
         *Equitable Federated Learning with Activation Clustering*, algorithm 1.
@@ -92,151 +78,104 @@ class Equitable(Aggregator):
 
     def init(self, context):
         if self.groups == "oracle" and context.groups is None:
-            raise ValueError("groups='oracle': expected a federation with planted groups.")
+            raise ValueError("groups='oracle': expected a federated dataset with groups.")
         return ()
 
     def aggregate(self, state, cohort, results, context):
-        planted = None if context.groups is None else context.groups[cohort.clients]
-        if self.groups == "oracle" and planted is not None:
-            participants = jnp.ones(planted.shape, bool)
-            if cohort.responded is not None:
-                participants = cohort.responded
-            labels = jnp.where(participants, planted, -1)
+        groups = None if context.groups is None else context.groups[cohort.clients]
+        valid = cohort.responded_mask
+        if self.groups == "oracle" and groups is not None:
+            labels = jnp.where(valid, groups, -1)
         else:
-            vectors = activation_vectors(
-                cohort,
-                results,
-                context,
-                layer=self.layer,
-                model=self.model,
-                examples=self.examples,
-            )
-            participants = jnp.all(jnp.isfinite(vectors), axis=1)
-            if cohort.responded is not None:
-                participants &= cohort.responded
+            vectors = self.activation_vectors(cohort, results, context)
+            valid &= jnp.all(jnp.isfinite(vectors), axis=1)
             key = jax.random.fold_in(jax.random.key(0), context.round)
-            similarity = _similarity(vectors, participants, self.center, self.cosine)
-            labels = _clusters(key, similarity, participants, self.num_clusters)
-        labels = _by_first_member(labels)
+            similarity = _similarity(vectors, valid, self.center, self.cosine)
+            labels = _cluster(key, similarity, valid, self.num_clusters)
+        # Clusters are named by the slot of their first participant.
+        first = jnp.argmax(labels[:, None] == labels[None, :], axis=1).astype(jnp.int32)
+        labels = jnp.where(labels >= 0, first, -1)
         weights = cluster_weights(labels, labels.size)
-        update = context.weighted_sum(weights, _without(results.update, participants))
-        return update, state, Aggregation(weights, _info(labels, planted))
+        updates = mask_updates(results.update, valid | ~jnp.any(valid))
+        update = context.weighted_sum(weights, updates)
+        slots = jnp.arange(labels.size, dtype=jnp.int32)
+        info = {"cluster": labels, "num_clusters": jnp.sum(labels == slots, dtype=jnp.int32)}
+        if groups is not None:
+            info["nmi"] = normalized_mutual_information(labels, groups)
+            info["ari"] = adjusted_rand_index(labels, groups)
+        return update, state, Aggregation(weights, info)
 
+    def activation_vectors(
+        self, cohort: Cohort, results: LocalResult, context: Context
+    ) -> Float[Array, "cohort width"]:
+        """Returns the mean log-softmax of each participant's activations (definition 1).
 
-def activation_vectors(
-    cohort: Cohort,
-    results: LocalResult,
-    context: Context,
-    *,
-    layer: Literal["penultimate", "logits"] = "penultimate",
-    model: Literal["trained", "received"] = "trained",
-    examples: Literal["all", "last_batch"] = "all",
-) -> Float[Array, "cohort width"]:
-    """Mean log-softmax of the activations of each participant, in evaluation mode.
+        Raises:
+            ValueError: If ``examples`` is the last batch and the solver does not report it.
+        """
+        updates = results.update if self.model == "trained" else None
 
-    Args:
-        cohort: The clients that have trained.
-        results: Their results.
-        context: That of the start of the round.
-        layer: See ``Equitable``.
-        model: See ``Equitable``.
-        examples: See ``Equitable``.
+        def metric_fn(variables, features, labels):
+            params, state = variables
+            if self.layer == "logits":
+                values, _ = context.model.apply(params, state, features, train=False, key=None)
+            else:
+                values = context.model.features(params, state, features)
+            return jax.nn.log_softmax(values)
 
-    Returns:
-        One row a participant.
+        if self.examples == "all":
+            return context.client_means(metric_fn, cohort.clients, updates)
+        if "last_batch" not in results.reports:
+            raise ValueError(
+                "examples='last_batch': expected a solver that reports it, such as SGD."
+            )
 
-    Raises:
-        ValueError: If ``examples`` is the last batch and the solver does not report it.
+        def of_batch(client, participant):
+            indices, update = participant
+            variables = context.variables
+            if update is not None:
+                variables = jax.tree.map(jnp.add, variables, update)
+            values = metric_fn(
+                variables, context.examples.features[indices], context.examples.labels[indices]
+            )
+            return jnp.mean(values, axis=0, where=(indices >= 0)[:, None])
 
-    References:
-        *Equitable Federated Learning with Activation Clustering*, definition 1.
-    """
-    updates = results.update if model == "trained" else None
-
-    def metric_fn(variables, features, labels):
-        params, state = variables
-        if layer == "logits":
-            values, _ = context.model.apply(params, state, features, train=False, key=None)
-        else:
-            values = context.model.features(params, state, features)
-        return jax.nn.log_softmax(values)
-
-    if examples == "all":
-        return context.client_means(metric_fn, cohort.clients, updates)
-    if "last_batch" not in results.reports:
-        raise ValueError("examples='last_batch': expected a solver that reports it.")
-
-    def of_batch(client, participant):
-        rows, update = participant
-        own = context.variables
-        if update is not None:
-            own = jax.tree.map(jnp.add, own, update)
-        values = metric_fn(own, context.examples.features[rows], context.examples.labels[rows])
-        return jnp.mean(values, axis=0, where=(rows >= 0)[:, None])
-
-    return context.map_clients(of_batch, cohort.clients, (results.reports["last_batch"], updates))
+        return context.map_clients(
+            of_batch, cohort.clients, (results.reports["last_batch"], updates)
+        )
 
 
 def _similarity(
     vectors: Float[Array, "cohort width"],
-    participants: Bool[Array, " cohort"],
+    valid: Bool[Array, " cohort"],
     center: bool,
     cosine: bool,
 ) -> Float[Array, "cohort cohort"]:
-    """Inner products; those of participants that do not count are zero."""
-    counts = participants.astype(vectors.dtype)
-    vectors = jnp.where(participants[:, None], vectors, 0)
-    number = jnp.maximum(1, jnp.sum(counts))
+    """Returns inner products; those of invalid vectors are zeros."""
+    mask = valid.astype(vectors.dtype)
+    vectors = jnp.where(valid[:, None], vectors, 0)
+    num_valid = jnp.maximum(1, jnp.sum(mask))
     if center:
-        mean = jnp.sum(vectors, axis=0) / number
-        vectors = counts[:, None] * (vectors - mean[None, :])
+        mean = jnp.sum(vectors, axis=0) / num_valid
+        vectors = mask[:, None] * (vectors - mean[None, :])
     if cosine:
         norm = jnp.linalg.norm(vectors, axis=1, keepdims=True)
         vectors = vectors / jnp.where(norm > 0, norm, 1)
     similarity = product(vectors, vectors.T)
     if center:
-        # Centering took the constant eigenvector away, and what is left of C groups is C - 1
-        # directions. Given back, it keeps the place of one that would hold nothing but noise.
-        similarity += jnp.trace(similarity) / number * (counts[:, None] * counts[None, :])
+        # Centering removes the constant eigenvector, and C groups span only C - 1 directions.
+        # Adding it back fills an eigenvector that would otherwise hold only noise.
+        similarity += jnp.trace(similarity) / num_valid * (mask[:, None] * mask[None, :])
     return similarity
 
 
-def _clusters(key, similarity, participants, num_clusters) -> Int[Array, " cohort"]:
-    size = similarity.shape[0]
-    if num_clusters != "eigengap":
-        most = min(num_clusters, size)
-        points = spectral_embedding(similarity, most)
-        return kmeans(key, points, most, mask=participants).labels
-    most = min(max(2, size - 1), size)
-    active = eigengap(similarity, most)
-    points = spectral_embedding(similarity, most)
-    # The eigenvectors beyond the gap are what it leaves out.
-    points = jnp.where(jnp.arange(most)[None, :] < active, points, 0)
-    return kmeans(key, points, most, active=active, mask=participants).labels
-
-
-def _without(updates: Variables, participants: Bool[Array, " cohort"]) -> Variables:
-    """Updates of participants only: a weight of zero times NaN would still be NaN."""
-    participants = participants | ~jnp.any(participants)
-
-    def clear(leaf: Any) -> Any:
-        return jnp.where(participants.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
-
-    return jax.tree.map(clear, updates)
-
-
-def _by_first_member(labels: Int[Array, " cohort"]) -> Int[Array, " cohort"]:
-    """Names every cluster by the slot of its first member; -1 stays."""
-    first = jnp.argmax(labels[:, None] == labels[None, :], axis=1).astype(jnp.int32)
-    return jnp.where(labels >= 0, first, -1)
-
-
-def _info(labels: Int[Array, " cohort"], planted: Int[Array, " cohort"] | None) -> Info:
-    slots = jnp.arange(labels.size, dtype=jnp.int32)
-    info = {"cluster": labels, "num_clusters": jnp.sum(labels == slots, dtype=jnp.int32)}
-    if planted is not None:
-        info |= {
-            "nmi": normalized_mutual_information(labels, planted),
-            "ari": adjusted_rand_index(labels, planted),
-        }
-    return info
+def _cluster(key, similarity, valid, num_clusters) -> Int[Array, " cohort"]:
+    size, active = similarity.shape[0], None
+    limit = max(2, size - 1) if num_clusters == "eigengap" else num_clusters
+    limit = min(limit, size)
+    points = spectral_embedding(similarity, limit)
+    if num_clusters == "eigengap":
+        active = eigengap(similarity, limit)
+        # Eigenvectors beyond the gap are left out.
+        points = jnp.where(jnp.arange(limit)[None, :] < active, points, 0)
+    return kmeans(key, points, limit, active=active, mask=valid).labels

@@ -1,4 +1,4 @@
-"""FairFed: weights that move towards clients whose accuracy is near the average."""
+"""FairFed: weights that move towards clients of average accuracy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["FairFed"]
 
 
 class FairFed(Aggregator):
-    r"""Remembers a weight for every client, and shifts it by how far the client is from the rest.
+    r"""Keeps a weight for every client, and reduces it by the distance from the mean accuracy.
 
-    Weights start at the shares of examples, :math:`\bar\omega_k = n_k / \sum_i n_i`. In a round the
-    participants :math:`S` measure their training accuracy :math:`a_k` on the model they received, and
+    Weights start at :math:`\bar\omega_k = n_k / \sum_i n_i`. With :math:`a_k` the training accuracy
+    of participants :math:`S` on the received model,
 
     .. math::
 
@@ -25,18 +25,15 @@ class FairFed(Aggregator):
         \bar\omega_k \leftarrow \max\Big(0,\ \bar\omega_k - \beta \big(\Delta_k - \tfrac{1}{|S|}
         \sum_{j \in S} \Delta_j\big)\Big).
 
-    The update is the mean with the weights of the participants, divided by their sum, or with their
-    sizes if all are zero. A client that is not in the cohort keeps its weight. One that is in it
-    more than once counts in every place, and its weight moves once.
-
-    This is the method for clients without a sensitive attribute. It favors clients near the
-    average, so it takes weight from a small group of clients that the model serves badly.
+    The update is the mean with these weights, or with sizes if all are zero. A repeated client
+    counts in every slot. This is the method for clients without a sensitive attribute; it reduces
+    the weight of a small group of low accuracy.
 
     Info: the ``deviation`` :math:`\Delta_k` of every participant.
 
     Args:
-        beta: How fast weights move, >= 0, per unit of accuracy (a fraction). With 0 it is
-            ``Mean("num_examples")``. Compare it to the initial weights, which add up to 1 over all clients.
+        beta: Change of weights, which initially sum to 1 over all clients, per unit of accuracy (a
+            fraction), >= 0; 0 is ``Mean("num_examples")``.
 
     Raises:
         ValueError: If ``beta`` is negative.
@@ -62,15 +59,14 @@ class FairFed(Aggregator):
         return sizes / jnp.sum(sizes)
 
     def aggregate(self, state, cohort, results, context):
-        by_size = scheme_weights("num_examples", cohort, context)
+        shares = scheme_weights("num_examples", cohort, context)
         accuracy = context.accuracies(context.variables, cohort.clients)
-        deviation = jnp.abs(accuracy - jnp.sum(by_size * accuracy))
+        deviation = jnp.abs(accuracy - jnp.sum(shares * accuracy))
         average = jnp.mean(deviation, where=cohort.responded)
         moved = jnp.maximum(state[cohort.clients] - self.beta * (deviation - average), 0)
-        if cohort.responded is not None:
-            moved = jnp.where(cohort.responded, moved, 0)
+        moved = jnp.where(cohort.responded_mask, moved, 0)
         total = jnp.sum(moved)
-        weights = jnp.where(total > 0, moved / jnp.where(total > 0, total, 1), by_size)
+        weights = jnp.where(total > 0, moved / jnp.where(total > 0, total, 1), shares)
         update = context.weighted_sum(weights, results.update)
         state = state.at[cohort.responder_ids].set(moved, mode="drop")
         return update, state, Aggregation(weights, {"deviation": deviation})

@@ -1,12 +1,10 @@
-"""GIFAIR: groups with a high loss train harder, those with a low one less."""
+"""GIFAIR: local losses that are weighted by the rank of their group."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair import checks
@@ -26,33 +24,29 @@ __all__ = ["GIFAIR"]
 
 
 class GIFAIR(Aggregator):
-    r"""Penalizes differences between the losses of planted groups, inside local training.
+    r"""Penalizes differences between the losses of ground-truth groups, inside local training.
 
     With :math:`L_i` the mean loss of group :math:`i`, descent on
 
     .. math:: \sum_k p_k F_k + \lambda \sum_{i < j} |L_i - L_j|
 
     multiplies the loss of client :math:`k` of group :math:`s` by :math:`1 + \lambda r_k / (p_k
-    |A_s|)`, where :math:`r_k` counts the groups of lower loss minus those of higher loss. Participants
-    train with that factor, and updates are averaged by size. Everything refers to the cohort:
-    :math:`p_k = n_k / \sum n`, and :math:`A_s`, the participants of a group; a group that is absent does
-    not count, and a client that is in the cohort twice is two participants. The factors average to 1
-    with the weights :math:`p_k`, and are not negative up to the largest
+    |A_s|)`, where :math:`r_k` is the number of groups of lower loss minus those of higher loss,
+    :math:`p_k = n_k / \sum n` and :math:`A_s` are the group's participants. Sums are over the
+    cohort; a repeated client is two participants. The factors average to 1 with the weights
+    :math:`p_k`, and are non-negative up to
 
     .. math:: \lambda_{\max} = \min_k \frac{p_k |A_{s_k}|}{\text{groups present} - 1}.
 
-    A group's loss is that of its participants at the end of their own training, averaged over all their
-    training examples, when it last took part; before that, the mean loss of all its clients at
-    the initial model. Participants whose loss is not finite are left out of it.
+    A group's loss is that of its participants at their trained models, when the group last took
+    part; at first, that of its clients at the initial model. Losses that are not finite are
+    ignored.
 
-    The paper draws its cohorts by size and averages them alike. Here any selector goes with it, and
-    averages are by size, as befits cohorts that are drawn alike (``selectors.Uniform``).
-
-    It goes with federations whose groups are known. Info: the ``loss_weight`` that every participant
-    trained with.
+    Updates are averaged by size, for uniform cohorts; the paper draws by size and averages
+    uniformly. Info: the ``loss_weight`` of every participant.
 
     Args:
-        strength: :math:`\lambda / \lambda_{\max}` in ``[0, 1]``. With 0 it is ``Mean("num_examples")``.
+        strength: :math:`\lambda / \lambda_{\max}` in ``[0, 1]``; 0 is ``Mean("num_examples")``.
 
     Raises:
         ValueError: If ``strength`` is out of range, or (at ``init``) groups are not known.
@@ -70,16 +64,13 @@ class GIFAIR(Aggregator):
     strength: Number = 0.1
 
     def __post_init__(self):
-        strength = self.strength
-        checks.non_negative("strength", strength)
-        if not isinstance(strength, Tracer) and np.any(np.asarray(strength) > 1):
-            raise ValueError(f"{strength=!r}: expected a number in [0, 1].")
+        checks.fraction("strength", self.strength)
 
     def init(self, context):
         if context.groups is None:
             raise ValueError(
-                "groups=None: expected a federation with planted groups, such as "
-                "planted_clusters makes (--data.partition planted_clusters)."
+                "groups=None: expected a federated dataset with groups, such as of "
+                "planted_clusters (--data.partition planted_clusters)."
             )
         losses = context.losses(context.variables)
         return by_group.means(losses, context.groups, context.num_clients)
@@ -94,12 +85,7 @@ class GIFAIR(Aggregator):
     def aggregate(self, state, cohort, results, context):
         weights = scheme_weights("num_examples", cohort, context)
         losses = _trained_losses(cohort, results, context)
-        counts = (
-            jnp.isfinite(losses)
-            if cohort.responded is None
-            else cohort.responded & jnp.isfinite(losses)
-        )
-        losses = jnp.where(counts, losses, jnp.nan)
+        losses = jnp.where(cohort.responded_mask & jnp.isfinite(losses), losses, jnp.nan)
         groups, labels = _groups_of(cohort, context)
         latest = by_group.means(losses, labels, labels.shape[0])[labels]
         state = state.at[groups].set(jnp.where(jnp.isnan(latest), state[groups], latest))
@@ -111,9 +97,9 @@ class GIFAIR(Aggregator):
 def _groups_of(
     cohort: Cohort, context: Context
 ) -> tuple[Int[Array, " cohort"], Int[Array, " cohort"]]:
-    """The group of each participant, and a label below the cohort's size that stands for it.
+    """Returns the group of each participant, and an equivalent label below the cohort size.
 
-    There may be as many groups as clients, of which a round then touches those of its participants only.
+    There may be as many groups as clients; labels keep the cost of a round that of its cohort.
     """
     assert context.groups is not None
     groups = context.groups[cohort.clients]
@@ -126,21 +112,21 @@ def _factors(
     groups: Int[Array, " cohort"],
     group_losses: Float[Array, " groups"],
 ) -> Float[Array, " cohort"]:
-    participants = jnp.zeros_like(group_losses).at[groups].add(1)
-    present = participants > 0
-    count = jnp.sum(present, dtype=jnp.int32)
+    num_participants = jnp.zeros_like(group_losses).at[groups].add(1)
+    present = num_participants > 0
+    num_groups = jnp.sum(present, dtype=jnp.int32)
     ranked = jnp.sort(jnp.where(present, group_losses, jnp.inf))
     lower = jnp.searchsorted(ranked, group_losses[groups], side="left")
-    higher = count - jnp.searchsorted(ranked, group_losses[groups], side="right")
-    mass = shares * participants[groups]
-    largest = jnp.min(mass) / jnp.maximum(count - 1, 1).astype(mass.dtype)
+    higher = num_groups - jnp.searchsorted(ranked, group_losses[groups], side="right")
+    mass = shares * num_participants[groups]
+    largest = jnp.min(mass) / jnp.maximum(num_groups - 1, 1).astype(mass.dtype)
     return 1 + strength * largest * (lower - higher).astype(mass.dtype) / mass
 
 
 def _trained_losses(
     cohort: Cohort, results: LocalResult, context: Context
 ) -> Float[Array, " cohort"]:
-    """Mean training loss of each participant at its own model."""
+    """Returns the mean training loss of each participant at its trained model."""
 
     def metric_fn(variables, features, labels):
         params, state = variables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -12,21 +12,24 @@ from jaxtyping import Array, Float
 from fedjax_fair import checks
 from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, ServerView, Variables
 
-__all__ = ["Mean", "scheme_weights"]
+__all__ = ["WEIGHTING_SCHEMES", "Mean", "WeightingScheme", "scheme_weights"]
+
+WeightingScheme = Literal["uniform", "num_examples", "selector"]
+WEIGHTING_SCHEMES: tuple[str, ...] = get_args(WeightingScheme)
 
 
 class Mean(Aggregator):
     """Averages the updates of the cohort.
 
     Args:
-        weights: ``"uniform"`` gives every participant ``1 / cohort_size``, ``"num_examples"`` weighs by training
-            examples, ``"selector"`` takes the weights that the selector proposed.
-        server_optimizer: An optax optimizer fed with minus the mean update as its gradient (Reddi
-            et al.); without one the mean update is applied as it is. Normalization statistics are
+        weights: ``"uniform"`` weights, weights proportional to ``"num_examples"`` for training, or
+            the weights that the ``"selector"`` proposes.
+        server_optimizer: An optax optimizer that takes the negative mean update as gradient (Reddi
+            et al.); by default the mean update is applied unchanged. Normalization statistics are
             averaged in either case.
 
     Raises:
-        ValueError: If ``weights`` is none of the three words, or the optimizer is none of optax.
+        ValueError: If ``weights`` is none of the three options, or the optimizer is not of optax.
 
     References:
         McMahan, Moore, Ramage, Hampson, Aguera y Arcas, *Communication-Efficient Learning of Deep
@@ -41,11 +44,11 @@ class Mean(Aggregator):
 
     server_view: ClassVar[ServerView] = "aggregate"
 
-    weights: Literal["uniform", "num_examples", "selector"] = "uniform"
+    weights: WeightingScheme = "uniform"
     server_optimizer: optax.GradientTransformation | None = None
 
     def __post_init__(self):
-        checks.one_of("weights", self.weights, ("uniform", "num_examples", "selector"))
+        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
         if self.server_optimizer is not None:
             kind = optax.GradientTransformation
             checks.instance("server_optimizer", self.server_optimizer, kind, "optax.adam(0.01)")
@@ -64,7 +67,7 @@ class Mean(Aggregator):
 
     def aggregate(self, state, cohort, results, context):
         update = results.weighted_sum
-        assert update is not None  # As weights are known before training.
+        assert update is not None  # Weights are known before training.
         if self.server_optimizer is not None:
             gradient = jax.tree.map(jnp.negative, update.params)
             params, state = self.server_optimizer.update(gradient, state, context.variables.params)
@@ -73,16 +76,13 @@ class Mean(Aggregator):
 
 
 def scheme_weights(
-    weights: Literal["uniform", "num_examples", "selector"], cohort: Cohort, context: Context
+    scheme: WeightingScheme, cohort: Cohort, context: Context
 ) -> Float[Array, " cohort"]:
-    """The weights of a cohort that do not depend on its results, as ``Mean`` describes them.
-
-    Once it is known who answered, they are those of these participants alone.
-    """
-    given = cohort.weights
-    if weights == "uniform":
-        given = jnp.full_like(given, 1 / given.shape[0])
-    elif weights == "num_examples":
-        sizes = context.sizes[cohort.clients].astype(given.dtype)
-        given = sizes / jnp.sum(sizes)
-    return cohort.renormalize_weights(given)
+    """Returns the weights of a scheme (see `Mean`), renormalized over the responding clients."""
+    weights = cohort.weights
+    if scheme == "uniform":
+        weights = jnp.full_like(weights, 1 / weights.shape[0])
+    elif scheme == "num_examples":
+        sizes = context.sizes[cohort.clients].astype(weights.dtype)
+        weights = sizes / jnp.sum(sizes)
+    return cohort.renormalize_weights(weights)

@@ -8,20 +8,19 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView, Variables
 
 __all__ = ["QFedAvg"]
 
-_OFFSET = 1e-10  # Added to losses, so that one of zero has a logarithm.
+_OFFSET = 1e-10  # Added to losses, so that a loss of zero has a logarithm.
 
 
 class QFedAvg(Aggregator):
-    r"""Weighs updates by losses to the power q, and shortens the step where that is steep.
+    r"""Weights updates by losses to the power q, and shortens the step accordingly.
 
-    With :math:`F_k` the mean training loss of a participant on the model it received, :math:`u_k` its
+    With :math:`F_k` the mean training loss of a participant on the received model, :math:`u_k` its
     update and :math:`L = 1 / \text{learning rate}`, the paper's server step is
 
     .. math::
@@ -29,23 +28,22 @@ class QFedAvg(Aggregator):
         w \leftarrow w + \frac{\sum_k F_k^q L u_k}
         {\sum_k \big(q F_k^{q-1} \lVert L u_k \rVert^2 + L F_k^q\big)}.
 
-    In other words it is the mean of the updates with weights :math:`a_k \propto F_k^q`, divided by
-    :math:`1 + q L \sum_k a_k \lVert u_k \rVert^2 / F_k`: shorter than any mean. It is computed in
-    this form, in which no power of a loss can overflow. Normalization statistics are averaged with
-    the weights and not scaled; no norm sees them.
+    This is the mean of the updates with weights :math:`a_k \propto F_k^q`, divided by :math:`1 + q
+    L \sum_k a_k \lVert u_k \rVert^2 / F_k`, a form in which no power of a loss can overflow.
+    Normalization statistics are averaged with the weights and not scaled.
 
-    Every place in the cohort counts the same before losses do. The paper draws clients in
-    proportion to size, as ``BySize`` does (though without replacement).
+    Without losses, all slots of the cohort have equal weights. The paper draws clients in
+    proportion to size and without replacement; ``BySize`` draws with replacement.
 
-    The weights it reports are the :math:`a_k`. Info: the ``received_loss`` :math:`F_k` of every
-    participant, and the ``step_divisor`` by which the mean was divided, at least 1.
+    The weights are the :math:`a_k`. Info: the ``received_loss`` :math:`F_k` of every participant,
+    and the ``step_divisor`` of the mean, at least 1.
 
     Args:
-        q: How much high losses count, >= 0. With 0 it is ``Mean("uniform")``.
+        q: Exponent of the loss, >= 0; 0 is ``Mean("uniform")``.
         learning_rate: Step size of the local solver, > 0.
 
     Raises:
-        ValueError: If ``q`` is negative or ``learning_rate`` not positive.
+        ValueError: If ``q`` is negative or ``learning_rate`` is not positive.
 
     References:
         Li, Sanjabi, Beirami, Smith, *Fair Resource Allocation in Federated Learning*, 2020,
@@ -68,7 +66,11 @@ class QFedAvg(Aggregator):
     def aggregate(self, state, cohort, results, context):
         losses = context.losses(context.variables, cohort.clients) + _OFFSET
         weights = jax.nn.softmax(self.q * jnp.log(losses), where=cohort.responded)
-        squared = context.map_clients(_squared_norm, cohort.clients, results.update.params)
+        squared = context.map_clients(
+            lambda client, params: optax.tree.norm(params, squared=True),
+            cohort.clients,
+            results.update.params,
+        )
         step_divisor = 1 + self.q / self.learning_rate * jnp.sum(weights * squared / losses)
         mean = context.weighted_sum(weights, results.update)
         update = Variables(
@@ -77,7 +79,3 @@ class QFedAvg(Aggregator):
         )
         info = {"received_loss": losses, "step_divisor": step_divisor}
         return update, state, Aggregation(weights, info)
-
-
-def _squared_norm(client: Array, params: PyTree) -> Float[Array, ""]:
-    return optax.tree.norm(params, squared=True)

@@ -1,9 +1,8 @@
-"""Aggregators that a few bad updates cannot lead astray.
+"""Aggregators that tolerate Byzantine clients.
 
-All of them need the updates of the whole cohort at once, on every device: memory of ``cohort_size``
-models. An update that has not arrived, or is not finite, does not count. Where only a number of
-participants is known to be honest, no weight that a participant could choose may count, so median, trimmed
-mean and Krum take every participant alike; the others take the weights of `Mean`.
+The updates of the whole cohort are in memory on every device. Updates that have not arrived or are
+not finite are ignored; the others are called valid. Krum, median and trimmed mean tolerate a number
+of participants and ignore weights, which participants could choose.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +17,8 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.aggregators.whole_cohort import gathered, normalized, weighted
+from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
+from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
 from fedjax_fair.base import Aggregation, Aggregator, Number, Variables
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import ravel
@@ -35,33 +33,29 @@ __all__ = [
     "TrimmedMean",
 ]
 
-Weights = Literal["uniform", "num_examples", "selector"]
-
 
 class OrderStatistic(Aggregator):
-    """A statistic of the sorted values of every coordinate, the interface of `Median`.
+    """Base class of aggregators that apply a statistic to the sorted values of every coordinate.
 
-    The weights it reports are uniform over the participants that count.
+    The weights are uniform over valid updates.
     """
 
     @abstractmethod
     def statistic(
         self, ranked: Float[Array, "cohort ..."], count: Int[Array, ""]
     ) -> Float[Array, "..."]:
-        """Returns it for values that ascend along the first axis, of which ``count`` count."""
-        raise NotImplementedError
+        """Returns the statistic of the first ``count`` values, ascending along the first axis."""
 
     def aggregate(self, state, cohort, results, context):
-        updates, participants = gathered(cohort, results, context)
-        found = _ordered(updates, participants, self.statistic)
-        return found, state, Aggregation(normalized(participants), {})
+        updates, valid = gather_updates(cohort, results, context)
+        weights = normalize_weights(valid)
+        return _order_statistic(updates, valid, self.statistic), state, Aggregation(weights, {})
 
 
 class Median(OrderStatistic):
     """The median of every coordinate.
 
-    While fewer than half of the participants are Byzantine, it lies between the honest values. The weights it
-    reports are uniform over the participants that count.
+    It lies between honest values if fewer than half of the participants are Byzantine.
 
     References:
         Yin, Chen, Ramchandran, Bartlett, *Byzantine-Robust Distributed Learning: Towards Optimal
@@ -72,18 +66,18 @@ class Median(OrderStatistic):
     """
 
     def statistic(self, ranked, count):
-        return _middle(ranked, count)
+        return _median(ranked, count)
 
 
 class TrimmedMean(OrderStatistic):
     """The mean of every coordinate without its smallest and largest values.
 
-    While at most ``floor(trim * participants)`` participants are Byzantine, it lies between the honest values. The
-    weights it reports are uniform over the participants that count.
+    It lies between honest values if at most ``floor(trim * participants)`` participants are
+    Byzantine.
 
     Args:
-        trim: The part that is cut off at each end, in ``[0, 0.5)``, rounded down to participants. With 0
-            it is ``Mean()``.
+        trim: Fraction of values removed at each end, in ``[0, 0.5)``, rounded down; 0 is
+            ``Mean()``.
 
     Raises:
         ValueError: If ``trim`` is out of range.
@@ -102,29 +96,28 @@ class TrimmedMean(OrderStatistic):
         checks.below_half("trim", self.trim)
 
     def statistic(self, ranked, count):
-        # Not quite down: in float32 0.26 times 1,950 is a little less than 507.
-        cut = jnp.floor(self.trim * count.astype(jnp.float32) + 1e-4).astype(jnp.int32)
+        # The offset corrects float32, in which 0.26 * 1950 is less than 507.
+        num_cut = jnp.floor(self.trim * count.astype(jnp.float32) + 1e-4).astype(jnp.int32)
         ranks = jnp.arange(ranked.shape[0], dtype=jnp.int32)
-        kept = (ranks >= cut) & (ranks < count - cut)
-        kept = kept.reshape(-1, *[1] * (ranked.ndim - 1))
-        total = jnp.sum(jnp.where(kept, ranked, 0), axis=0)
-        return total / jnp.maximum(count - 2 * cut, 1).astype(ranked.dtype)
+        remains = (ranks >= num_cut) & (ranks < count - num_cut)
+        remains = remains.reshape(-1, *[1] * (ranked.ndim - 1))
+        total = jnp.sum(jnp.where(remains, ranked, 0), axis=0)
+        return total / jnp.maximum(count - 2 * num_cut, 1).astype(ranked.dtype)
 
 
 class Krum(Aggregator):
     r"""The mean of the updates that have the closest neighbors.
 
-    The score of an update is the sum of squared distances to the nearest :math:`n - f - 2` others
-    of the :math:`n` that count; those with the smallest scores are averaged. It tolerates
-    :math:`f` Byzantine clients of :math:`n \ge 2 f + 3`. Its weights are uniform over those selected. Info: the
-    ``score`` of every participant, infinite for one that does not count.
+    The score of an update is the sum of squared distances to the nearest :math:`n - f - 2` of
+    :math:`n` valid updates; those with the smallest scores are averaged. Tolerates :math:`f`
+    Byzantine participants if :math:`n \ge 2 f + 3`. Info: the ``score``, infinite if not valid.
 
     Args:
-        byzantine: Byzantine clients :math:`f` in a cohort, at most.
+        byzantine: Maximum number of Byzantine participants :math:`f`.
         selected: Updates to average; more than one is *multi-Krum*.
 
     Raises:
-        ValueError: If a number is out of range, or (when a round is traced) the cohort smaller than
+        ValueError: If a setting is out of range, or (when traced) the cohort is smaller than
             ``2 byzantine + 3``.
 
     References:
@@ -144,37 +137,35 @@ class Krum(Aggregator):
         checks.positive_int("selected", self.selected)
 
     def aggregate(self, state, cohort, results, context):
-        byzantine, selected = self.byzantine, self.selected
-        size = cohort.clients.shape[0]
+        byzantine, size = self.byzantine, cohort.clients.shape[0]
         if size < 2 * byzantine + 3:
             raise ValueError(
                 f"{byzantine=}: expected a cohort of at least {2 * byzantine + 3}, got {size}."
             )
-        checks.positive_int("selected", selected, at_most=size)
-        updates, participants = gathered(cohort, results, context)
+        checks.positive_int("selected", self.selected, at_most=size)
+        updates, valid = gather_updates(cohort, results, context)
         vectors = jax.vmap(ravel)(updates.params)
-        apart = participants[:, None] & participants[None, :] & ~jnp.eye(size, dtype=bool)
-        squared = jnp.where(apart, pairwise_distances(vectors) ** 2, jnp.inf)
-        neighbors = jnp.sum(participants, dtype=jnp.int32) - byzantine - 2
-        near = jnp.arange(size, dtype=jnp.int32)[None, :] < jnp.maximum(neighbors, 1)
-        scores = jnp.sum(jnp.where(near, jnp.sort(squared, axis=1), 0), axis=1)
-        scores = jnp.where(participants, scores, jnp.inf)
-        places = jnp.argsort(jnp.argsort(scores, stable=True), stable=True)
-        weights = normalized((places < selected) & participants)
-        return weighted(updates, weights), state, Aggregation(weights, {"score": scores})
+        is_pair = valid[:, None] & valid[None, :] & ~jnp.eye(size, dtype=bool)
+        squared = jnp.where(is_pair, pairwise_distances(vectors) ** 2, jnp.inf)
+        num_neighbors = jnp.sum(valid, dtype=jnp.int32) - byzantine - 2
+        is_near = jnp.arange(size, dtype=jnp.int32)[None, :] < jnp.maximum(num_neighbors, 1)
+        scores = jnp.sum(jnp.where(is_near, jnp.sort(squared, axis=1), 0), axis=1)
+        scores = jnp.where(valid, scores, jnp.inf)
+        ranks = jnp.argsort(jnp.argsort(scores, stable=True), stable=True)
+        weights = normalize_weights((ranks < self.selected) & valid)
+        return weighted_sum(updates, weights), state, Aggregation(weights, {"score": scores})
 
 
 class GeometricMedian(Aggregator):
     """The point with the smallest sum of distances to the updates.
 
-    While Byzantine clients weigh less than half, it stays near the honest updates. It is approached by
-    Weiszfeld's iterations from the median of every coordinate; from the mean, which a Byzantine client moves
-    anywhere, they would take as many more as it likes. The weights it reports are those of
-    the last iteration.
+    It stays near the honest updates if Byzantine participants have less than half of the weight.
+    Weiszfeld's iterations start from the coordinate-wise median, because Byzantine clients can move
+    the mean. The weights are those of the last iteration.
 
     Args:
-        weights: What a distance counts, as for `Mean`.
-        iterations: How many.
+        weights: Weights of the distances, as in `Mean`.
+        iterations: Number of iterations.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -187,42 +178,44 @@ class GeometricMedian(Aggregator):
         >>> aggregator = GeometricMedian("num_examples")
     """
 
-    weights: Weights = "uniform"
+    weights: WeightingScheme = "uniform"
     _: KW_ONLY
     iterations: int = 8
 
     def __post_init__(self):
-        checks.one_of("weights", self.weights, ("uniform", "num_examples", "selector"))
+        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
         checks.positive_int("iterations", self.iterations)
 
     def aggregate(self, state, cohort, results, context):
-        updates, participants = gathered(cohort, results, context)
-        shares = normalized(participants, scheme_weights(self.weights, cohort, context))
+        updates, valid = gather_updates(cohort, results, context)
+        shares = normalize_weights(valid, scheme_weights(self.weights, cohort, context))
 
         def weights_at(center):
             distances = _distances(updates, center)
-            # Where an update is the median itself, it is not nearer than a millionth of the others.
-            ranked = jnp.sort(jnp.where(participants, distances, jnp.inf))
-            typical = _middle(ranked, jnp.sum(participants, dtype=jnp.int32))
-            pull = shares / jnp.maximum(distances, 1e-6 * typical + 1e-30)
-            return pull / jnp.maximum(jnp.sum(pull), 1e-30)
+            # A lower bound of a millionth of the median distance avoids division by zero.
+            ranked = jnp.sort(jnp.where(valid, distances, jnp.inf))
+            typical = _median(ranked, jnp.sum(valid, dtype=jnp.int32))
+            inverse = shares / jnp.maximum(distances, 1e-6 * typical + 1e-30)
+            return inverse / jnp.maximum(jnp.sum(inverse), 1e-30)
 
-        start = weights_at(_ordered(updates, participants, _middle))
-        given = jax.lax.fori_loop(
-            1, self.iterations, lambda _, given: weights_at(weighted(updates, given)), start
+        weights = jax.lax.fori_loop(
+            1,
+            self.iterations,
+            lambda _, weights: weights_at(weighted_sum(updates, weights)),
+            weights_at(_order_statistic(updates, valid, _median)),
         )
-        return weighted(updates, given), state, Aggregation(given, {})
+        return weighted_sum(updates, weights), state, Aggregation(weights, {})
 
 
 class NormClipping(Aggregator):
-    """The mean of updates that are clipped to a norm.
+    """The mean of norm-clipped updates.
 
-    A Byzantine client moves the mean by its weight times the bound, at most. Info: the ``norm`` of every
-    update before it was clipped.
+    A Byzantine client moves the mean by at most its weight times the bound. Info: the ``norm`` of
+    every update before clipping.
 
     Args:
-        bound: The norm, > 0.
-        weights: As for `Mean`.
+        bound: The clipping norm, > 0.
+        weights: As in `Mean`.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -236,32 +229,31 @@ class NormClipping(Aggregator):
     """
 
     bound: Number = 1.0
-    weights: Weights = "uniform"
+    weights: WeightingScheme = "uniform"
 
     def __post_init__(self):
         checks.positive("bound", self.bound)
-        checks.one_of("weights", self.weights, ("uniform", "num_examples", "selector"))
+        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
 
     def aggregate(self, state, cohort, results, context):
-        updates, participants = gathered(cohort, results, context)
-        given = normalized(participants, scheme_weights(self.weights, cohort, context))
+        updates, valid = gather_updates(cohort, results, context)
+        weights = normalize_weights(valid, scheme_weights(self.weights, cohort, context))
         origin = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), updates)
-        norms = _distances(updates, origin)
-        clipped = _mean_of_clipped(updates, origin, norms, self.bound, given)
-        return clipped, state, Aggregation(given, {"norm": norms})
+        update, norms = _clipped_mean(updates, origin, self.bound, weights)
+        return update, state, Aggregation(weights, {"norm": norms})
 
 
 class CenteredClipping(Aggregator):
-    r"""The mean of updates that are clipped to a norm around the update of the round before.
+    r"""The mean of updates, norm-clipped around the update of the previous round.
 
-    From :math:`v`, what was last added to the model, :math:`v \leftarrow v + \sum_k p_k (u_k - v)
+    From the previous update :math:`v`, iterates :math:`v \leftarrow v + \sum_k p_k (u_k - v)
     \min(1, \tau / \lVert u_k - v \rVert)`. Info: the ``norm`` :math:`\lVert u_k - v \rVert` of
     every participant in the last iteration.
 
     Args:
-        bound: The norm :math:`\tau`, > 0.
-        weights: The shares :math:`p_k`, as for `Mean`.
-        iterations: How often.
+        bound: The clipping norm :math:`\tau`, > 0.
+        weights: The shares :math:`p_k`, as in `Mean`.
+        iterations: Number of iterations.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -275,65 +267,61 @@ class CenteredClipping(Aggregator):
     """
 
     bound: Number = 1.0
-    weights: Weights = "uniform"
+    weights: WeightingScheme = "uniform"
     _: KW_ONLY
     iterations: int = 1
 
     def __post_init__(self):
         checks.positive("bound", self.bound)
-        checks.one_of("weights", self.weights, ("uniform", "num_examples", "selector"))
+        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
         checks.positive_int("iterations", self.iterations)
 
     def init(self, context):
         return jax.tree.map(jnp.zeros_like, context.variables)
 
     def aggregate(self, state, cohort, results, context):
-        updates, participants = gathered(cohort, results, context)
-        given = normalized(participants, scheme_weights(self.weights, cohort, context))
-        center, norms = state, jnp.zeros_like(given)
+        updates, valid = gather_updates(cohort, results, context)
+        weights = normalize_weights(valid, scheme_weights(self.weights, cohort, context))
+        center, norms = state, jnp.zeros_like(weights)
         for _ in range(self.iterations):
-            norms = _distances(updates, center)
-            moved = _mean_of_clipped(updates, center, norms, self.bound, given)
-            center = jax.tree.map(jnp.add, center, moved)
-        return center, center, Aggregation(given, {"norm": norms})
+            step, norms = _clipped_mean(updates, center, self.bound, weights)
+            center = jax.tree.map(jnp.add, center, step)
+        return center, center, Aggregation(weights, {"norm": norms})
 
 
-def _ordered(
-    updates: Variables, participants: Bool[Array, " cohort"], statistic: Callable[..., Array]
+def _order_statistic(
+    updates: Variables, valid: Bool[Array, " cohort"], statistic: Callable[..., Array]
 ) -> Variables:
-    count = jnp.sum(participants, dtype=jnp.int32)
+    count = jnp.sum(valid, dtype=jnp.int32)
 
     def of_leaf(leaf):
-        mask = participants.reshape(-1, *[1] * (leaf.ndim - 1))
+        mask = valid.reshape(-1, *[1] * (leaf.ndim - 1))
         ranked = jnp.sort(jnp.where(mask, leaf, jnp.inf), axis=0)
         return jnp.where(count > 0, statistic(ranked, count), 0)
 
     return jax.tree.map(of_leaf, updates)
 
 
-def _middle(ranked: Float[Array, "cohort ..."], count: Int[Array, ""]) -> Float[Array, "..."]:
-    """The median of the first ``count`` values."""
+def _median(ranked: Float[Array, "cohort ..."], count: Int[Array, ""]) -> Float[Array, "..."]:
+    """Returns the median of the first ``count`` values."""
     low = jnp.take(ranked, jnp.maximum(count - 1, 0) // 2, axis=0)
     return (low + jnp.take(ranked, count // 2, axis=0)) / 2
 
 
 def _distances(updates: Variables, center: Variables) -> Float[Array, " cohort"]:
-    """Of the parameters; statistics of normalization are no part of any distance."""
+    """Returns distances of the parameters, without normalization statistics."""
 
-    def apart(own):
-        return optax.tree.norm(jax.tree.map(jnp.subtract, own, center.params))
+    def distance(params):
+        return optax.tree.norm(jax.tree.map(jnp.subtract, params, center.params))
 
-    return jax.vmap(apart)(updates.params)
+    return jax.vmap(distance)(updates.params)
 
 
-def _mean_of_clipped(
-    updates: Variables,
-    center: Variables,
-    norms: Float[Array, " cohort"],
-    bound: Number,
-    weights: Float[Array, " cohort"],
-) -> Variables:
-    """Weighted mean of the steps from the center to the updates, clipped to the bound."""
+def _clipped_mean(
+    updates: Variables, center: Variables, bound: Number, weights: Float[Array, " cohort"]
+) -> tuple[Variables, Float[Array, " cohort"]]:
+    """Returns the weighted mean of clipped steps from the center, and norms before clipping."""
+    norms = _distances(updates, center)
     scaled_weights = weights * jnp.minimum(1, bound / jnp.maximum(norms, 1e-30))
-    steps = jax.tree.map(lambda own, old: own - old[None], updates, center)
-    return weighted(steps, scaled_weights)
+    steps = jax.tree.map(lambda leaf, middle: leaf - middle[None], updates, center)
+    return weighted_sum(steps, scaled_weights), norms

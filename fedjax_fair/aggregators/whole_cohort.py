@@ -1,4 +1,4 @@
-"""Aggregating with the updates of the whole cohort in memory."""
+"""Helpers of aggregators that hold the updates of the whole cohort in memory."""
 
 from __future__ import annotations
 
@@ -7,35 +7,43 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from fedjax_fair.base import Cohort, Context, LocalResult, Variables
-from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.products import weighted_total
+from fedjax_fair.numerics.trees import all_finite
 
-__all__ = ["gathered", "normalized", "weighted"]
+__all__ = ["gather_updates", "mask_updates", "normalize_weights", "weighted_sum"]
 
 
-def gathered(
+def gather_updates(
     cohort: Cohort, results: LocalResult, context: Context
 ) -> tuple[Variables, Bool[Array, " cohort"]]:
-    """All updates, on every device, with zeros for those that do not count; and which do."""
-    updates = context.map_clients(lambda client, own: own, cohort.clients, results.update)
-    participants = jax.vmap(all_finite)(updates)
+    """Returns all updates on every device, with zeros for invalid ones, and the mask of valid ones.
+
+    An update is valid if it has arrived and is finite.
+    """
+    updates = context.map_clients(lambda client, update: update, cohort.clients, results.update)
+    valid = jax.vmap(all_finite)(updates)
     if cohort.responded is not None:
-        participants &= cohort.responded
-
-    def clear(leaf):
-        return jnp.where(participants.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
-
-    return jax.tree.map(clear, updates), participants
+        valid &= cohort.responded
+    return mask_updates(updates, valid), valid
 
 
-def normalized(
-    participants: Bool[Array, " cohort"], weights: Float[Array, " cohort"] | float = 1.0
+def mask_updates(updates: Variables, mask: Bool[Array, " cohort"]) -> Variables:
+    """Replaces masked-out updates by zeros, as a weight of zero times NaN is NaN."""
+
+    def mask_leaf(leaf):
+        return jnp.where(mask.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
+
+    return jax.tree.map(mask_leaf, updates)
+
+
+def normalize_weights(
+    valid: Bool[Array, " cohort"], weights: Float[Array, " cohort"] | float = 1.0
 ) -> Float[Array, " cohort"]:
-    """Weights of the participants, divided by their sum; zeros for the others, or all."""
-    given = jnp.where(participants, weights, 0.0)
-    return given / jnp.maximum(jnp.sum(given), 1e-30)
+    """Divides the weights of valid updates by their sum; the other weights are zeros."""
+    masked = jnp.where(valid, weights, 0.0)
+    return masked / jnp.maximum(jnp.sum(masked), 1e-30)
 
 
-def weighted(updates: PyTree, weights: Float[Array, " cohort"]) -> PyTree:
-    """The sum of stacked updates with these weights."""
+def weighted_sum(updates: PyTree, weights: Float[Array, " cohort"]) -> PyTree:
+    """Sums stacked updates with weights."""
     return jax.tree.map(lambda leaf: weighted_total(weights, leaf), updates)

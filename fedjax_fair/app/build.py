@@ -1,8 +1,7 @@
-"""Where a configuration becomes data and functions, and nowhere else."""
+"""Builds data and round functions from a configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, get_args
 
@@ -12,24 +11,24 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from fedjax_fair import checks, data, models
-from fedjax_fair.app.conditions import communication_of, faults_of
-from fedjax_fair.app.config import DATA_NAMES, Config, ModelConfig
+from fedjax_fair.app.conditions import make_communication, make_faults
+from fedjax_fair.app.config import DATA_NAMES, Config, ModelConfig, SolverConfig
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.app.memory import MemoryEstimate, check_memory, min_memory, total_memory
+from fedjax_fair.app.memory import MemoryEstimate, check_memory, min_memory
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import MODELS, PARTITIONERS, role_classes
 from fedjax_fair.app.settings import lookup
-from fedjax_fair.app.signatures import settings_of
+from fedjax_fair.app.signatures import construct
 from fedjax_fair.app.variants import check_unused_settings, resolve_method
 from fedjax_fair.base import Model, ServerView
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device, num_run_groups
 from fedjax_fair.simulate import BaseRound, Round
+from fedjax_fair.training.memory import total_memory
 
 __all__ = [
     "Experiment",
-    "batch_size",
     "build",
     "load_data",
     "local_steps",
@@ -42,13 +41,13 @@ _COHORT_SIZE = 10
 
 
 class Experiment(NamedTuple):
-    """A configuration turned into data and functions.
+    """Data and round functions of a configuration.
 
     Attributes:
-        config: What it was made from.
-        data: The federation that all methods share.
-        rounds: The round of each method, in the order of ``config.methods``.
-        mesh: The devices to run on, or None for a single one.
+        config: The resolved configuration.
+        data: The federated dataset of all methods.
+        rounds: The round of each method, in order.
+        mesh: The devices; None for a single one.
     """
 
     config: Config
@@ -60,60 +59,89 @@ class Experiment(NamedTuple):
 def build(
     config: Config, federation: FederatedData | None = None, memory: float | None = None
 ) -> Experiment:
-    """Turns a configuration into data and functions, or says which setting is wrong.
+    """Builds data and round functions, and checks all settings.
 
     Args:
         config: A resolved configuration.
-        federation: Its data, if that is there already; by default it is read.
-        memory: Bytes that a run may take at most; by default all of the device at hand.
-
-    Returns:
-        An ``Experiment`` that is ready to run.
+        federation: The federated dataset; by default it is loaded.
+        memory: Bytes that a run may take; by default those of the local device.
 
     Raises:
-        ValueError: If a setting is out of range, names nothing, or is read by nothing in the run,
-            or if the run is larger than all memory.
-        FileNotFoundError: If the data is not there.
+        ValueError: If a setting is out of range, unknown or not used, or a run exceeds the memory.
+        FileNotFoundError: If the data set is missing.
     """
-    _check(config)
     mesh = mesh_of(config.devices)
-    if config.data.partition_per_seed:
-        _check_all_clients(mesh, config, "with data.partition_per_seed")
-    for name in config.methods:  # Before data is read, which can take long.
-        method, own = resolve_method(config, name)
-        lookup("model.name", str(own.model.name), MODELS)
-        if method.centralized_fn is not None:
-            _check_all_clients(mesh, config, f"for {name}")
-        if method.centralized_fn is not None and config.faults != type(config.faults)():
-            raise ValueError(f"faults: expected none with {name}, which has no clients.")
-        if (
-            method.centralized_fn is not None
-            and config.communication != type(config.communication)()
-        ):
-            raise ValueError(f"communication: expected none with {name}, which has no clients.")
-    check_unused_settings(config)
+    _check(config, mesh)  # Before data is loaded, which can take long.
     if federation is None:
         federation = load_data(config)
-    classes, largest = federation.num_classes, largest_client(federation)
-    settings_of_models = {name: resolve_method(config, name)[1].model for name in config.methods}
-    shared: dict[ModelConfig, Model] = {}  # Most methods have one, and with it programs.
-    for own in settings_of_models.values():
-        if own not in shared:
-            shared[own] = _model(own, classes)
-            _check_network(str(own.name), shared[own], federation)
+    network_settings = {name: resolve_method(config, name)[1].model for name in config.methods}
+    networks: dict[ModelConfig, Model] = {}  # Methods with equal networks share compiled functions.
+    for part in network_settings.values():
+        if part not in networks:
+            networks[part] = _make_model(part, federation.num_classes)
+            _check_network(str(part.name), networks[part], federation)
     rounds = {
-        name: method_round(config, name, classes, largest, shared[own])
-        for name, own in settings_of_models.items()
+        name: method_round(
+            config, name, federation.num_classes, largest_client(federation), networks[part]
+        )
+        for name, part in network_settings.items()
     }
     experiment = Experiment(config, federation, rounds, mesh)
     limit = total_memory() if memory is None else int(memory)
-    for name, least in memory_of(experiment).items():
-        check_memory(name, least, resolve_method(config, name)[1].solver, config.training, limit)
+    for name, estimate in memory_of(experiment).items():
+        check_memory(name, estimate, resolve_method(config, name)[1], limit)
     return experiment
 
 
+def _check(config: Config, mesh: Mesh | None) -> None:
+    training = config.training
+    if not config.methods or len(set(config.methods)) < len(config.methods):
+        raise ValueError(f"methods={config.methods}: expected one or more different methods.")
+    make_faults(config)
+    make_communication(config)
+    checks.positive_int("training.rounds", training.rounds)
+    checks.positive_int("training.eval_every", training.eval_every)
+    checks.seeds("training.seeds", training.seeds)
+    if config.data.validation_fraction is not None:
+        checks.unit_interval("data.validation_fraction", config.data.validation_fraction)
+    if config.distributed and config.devices != "all":
+        raise ValueError(f"devices={config.devices!r}: expected 'all' with distributed.")
+    if config.data.partition_per_seed:
+        _check_all_clients(mesh, config, "with data.partition_per_seed")
+    for name in config.methods:
+        method, own = resolve_method(config, name)
+        lookup("model.name", str(own.model.name), MODELS)
+        if method.centralized_fn is None:
+            continue
+        _check_all_clients(mesh, config, f"for {name}")
+        for section in ("faults", "communication"):
+            part = getattr(config, section)
+            if part != type(part)():
+                raise ValueError(f"{section}: expected none with {name}, which has no clients.")
+    check_unused_settings(config)
+
+
+def _check_all_clients(mesh: Mesh | None, config: Config, why: str) -> None:
+    """Checks that each device or core computes all clients."""
+    if not (is_run_on_one_device(mesh) or (mesh is not None and mesh.axis_names == (CORES,))):
+        raise ValueError(
+            f"devices={config.devices!r}: expected 1, 'auto' or 'runs=R,clients=1' {why}."
+        )
+
+
+def _check_network(name: str, model: Model, federation: FederatedData) -> None:
+    """Checks that a network takes the features, which may be too small images."""
+    shape = federation.train.features.shape[1:]
+    try:
+        jax.eval_shape(model.init, jax.random.key(0), federation.train.features[:1])
+    except ValueError as error:
+        raise ValueError(
+            f"model.name={name!r}: expected a network for features of shape {shape}: {error}"
+        ) from None
+
+
 def memory_of(experiment: Experiment) -> dict[str, MemoryEstimate]:
-    """What each method needs of a device at least, besides the data."""
+    """Returns lower bounds of the memory of each method on a device, without the data."""
     config, data, rounds, mesh = experiment
     runs = -(-len(config.training.seeds) // num_run_groups(mesh))
     return {
@@ -128,37 +156,25 @@ def memory_of(experiment: Experiment) -> dict[str, MemoryEstimate]:
 
 
 def load_data(config: Config) -> FederatedData:
-    """The federation that a resolved configuration describes.
+    """Loads the federated dataset of a resolved configuration.
 
     Raises:
-        ValueError: If a setting is out of range, or nothing in the run reads one.
-        FileNotFoundError: If the data is not there.
+        ValueError: If a setting is out of range or not used.
+        FileNotFoundError: If the data set is missing.
     """
-    partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
+    part = config.data
     check_unused_settings(config)
-    seed: Any = config.data.seed
-    if config.data.partition_per_seed:
-        seed = tuple(config.data.seed + run for run in config.training.seeds)
-    partitioner = _make(partition, config.data, names=DATA_NAMES)
-    own = config.data
-    return data.load(
-        own.name, partitioner, seed, own.dir, validation_fraction=own.validation_fraction or 0.0
-    )
-
-
-def _check_network(name: str, model: Model, federation: FederatedData) -> None:
-    """Requires that a network takes the data, such as images as small as they are."""
-    shape = federation.train.features.shape[1:]
-    try:
-        jax.eval_shape(model.init, jax.random.key(0), federation.train.features[:1])
-    except ValueError as error:
-        raise ValueError(
-            f"model.name={name!r}: expected a network for features of shape {shape}: {error}"
-        ) from None
+    seed: Any = part.seed
+    if part.partition_per_seed:
+        seed = tuple(part.seed + run for run in config.training.seeds)
+    partition = lookup("data.partition", str(part.partition), PARTITIONERS)
+    partitioner = construct(partition, part, DATA_NAMES)
+    fraction = part.validation_fraction or 0.0
+    return data.load(part.name, partitioner, seed, part.dir, validation_fraction=fraction)
 
 
 def largest_client(data: FederatedData) -> int:
-    """Most training examples that a client has."""
+    """Returns the largest number of training examples of a client."""
     return int(np.max(data.train.sizes))
 
 
@@ -169,65 +185,69 @@ def method_round(
     largest_client: int | None = None,
     model: Model | None = None,
 ) -> BaseRound:
-    """The round of one method.
+    """Makes the round of one method.
 
     Args:
         config: A resolved configuration.
         name: The method, as in ``config.methods``.
-        num_classes: Classes of the data.
-        largest_client: Most training examples of a client. Minibatches without replacement that
-            would be larger are of this size; the examples in them are the same.
-        model: The model, if it is there already.
+        num_classes: Number of classes.
+        largest_client: Training examples of the largest client. Sampling without replacement has no
+            larger batches; their examples are the same.
+        model: The network; by default it is made.
 
     Raises:
-        ValueError: As ``build``.
+        ValueError: If a setting is out of range or unknown.
 
     Examples:
         >>> from fedjax_fair.app import presets
-        >>> round = method_round(presets.resolve(Config()), "fedprox:prox=0.1", num_classes=10)
-        >>> round.solver.prox
+        >>> method_round(presets.resolve(Config()), "fedprox:prox=0.1", num_classes=10).solver.prox
         0.1
     """
     method, own = resolve_method(config, name)
     if model is None:
-        model = _model(own.model, num_classes)
-    made_of = role_classes(method)
+        model = _make_model(own.model, num_classes)
+    classes = role_classes(method)
     if method.centralized_fn is not None:
-        # What all examples train has no global model to be pulled to.
-        return method.centralized_fn(
-            model, _make(made_of["solver"], replace(own.solver, prox=None))
-        )
-    if largest_client is not None:
-        own = replace(own, solver=_fitting(own.solver, largest_client))
-    borrowed = {to: getattr(own.solver, of) for to, of in method.from_solver.items()}
-    for missing in (of for to, of in method.from_solver.items() if borrowed[to] is None):
-        raise ValueError(f"solver.{missing}=None: expected a value for {name}, which needs it.")
-    roles = (
-        _make(made_of["selector"], own.selector, cohort_size=_COHORT_SIZE, **borrowed),
-        _make(made_of["solver"], own.solver),
-        _make(made_of["aggregator"], own.aggregator, **borrowed),
-    )
-    faults, settings = faults_of(config), communication_of(config)
+        # Pooled training has no global model for a proximal term.
+        solver = construct(classes["solver"], replace(own.solver, prox=None))
+        return method.centralized_fn(model, solver)
+    solver_settings = _limit_batch_size(own.solver, largest_client)
+    from_solver = {to: getattr(own.solver, of) for to, of in method.from_solver.items()}
+    for to, of in method.from_solver.items():
+        if from_solver[to] is None:
+            raise ValueError(f"solver.{of}=None: expected a value for {name}.")
+    faults, communication = make_faults(config), make_communication(config)
+    selector = construct(classes["selector"], own.selector, cohort_size=_COHORT_SIZE, **from_solver)
+    solver = construct(classes["solver"], solver_settings)
+    aggregator = construct(classes["aggregator"], own.aggregator, **from_solver)
     try:
         return Round(
             model,
-            *roles,
+            selector,
+            solver,
+            aggregator,
             faults=faults,
             clients_per_batch=own.training.clients_per_batch,
-            **settings,
+            **communication,
         )
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _model(settings: ModelConfig, num_classes: int) -> Model:
-    network = lookup("model.name", str(settings.name), MODELS)
-    model = _make(network, settings, num_classes=num_classes)
-    return models.in_bfloat16(model) if settings.compute == "bfloat16" else model
+def _make_model(part: ModelConfig, num_classes: int) -> Model:
+    network = lookup("model.name", str(part.name), MODELS)
+    model = construct(network, part, num_classes=num_classes)
+    return models.in_bfloat16(model) if part.compute == "bfloat16" else model
+
+
+def _limit_batch_size(solver: SolverConfig, largest_client: int | None) -> SolverConfig:
+    if largest_client is None or solver.replacement or solver.batch_size is None:
+        return solver
+    return replace(solver, batch_size=min(solver.batch_size, largest_client))
 
 
 def server_view(method: Method) -> str:
-    """What the server needs to see of one client, in a word.
+    """Returns what the server needs to see of single clients.
 
     Examples:
         >>> from fedjax_fair.app.registry import METHODS
@@ -236,39 +256,19 @@ def server_view(method: Method) -> str:
     """
     if method.centralized_fn is not None:
         return "examples"
-    made_of = role_classes(method)
-    needed: dict[str, Any] = dict.fromkeys(method.from_solver, 1)
+    classes = role_classes(method)
+    placeholders: dict[str, Any] = dict.fromkeys(method.from_solver, 1)
     roles = [
-        _make(made_of[role], None, cohort_size=_COHORT_SIZE, **needed)
+        construct(classes[role], None, cohort_size=_COHORT_SIZE, **placeholders)
         for role in ("selector", "aggregator")
     ]
     return max((role.server_view for role in roles), key=get_args(ServerView).index)
 
 
-def batch_size(config: Config, name: str) -> int | None:
-    """Examples of a full minibatch of one method.
-
-    Args:
-        config: A resolved configuration.
-        name: The method, as in ``config.methods``.
-
-    Examples:
-        >>> from fedjax_fair.app import presets
-        >>> batch_size(presets.resolve(Config()), "fedavg:batch_size=20")
-        20
-    """
-    return resolve_method(config, name)[1].solver.batch_size
-
-
 def local_steps(
     config: Config, name: str, sizes: Int[np.ndarray, " clients"]
 ) -> Int[np.ndarray, " clients"]:
-    """Local steps that clients take in a round of one method.
-
-    Args:
-        config: A resolved configuration.
-        name: The method, as in ``config.methods``.
-        sizes: Examples of each client.
+    """Returns the local steps of clients of some sizes in a round of one method.
 
     Examples:
         >>> from fedjax_fair.app import presets
@@ -282,46 +282,3 @@ def local_steps(
     if method.centralized_fn is not None:
         sizes = np.sum(sizes, keepdims=True)
     return own.solver.epochs * -(-sizes // own.solver.batch_size)
-
-
-def _fitting(solver: Any, largest_client: int) -> Any:
-    """The settings of a solver whose minibatches are not larger than the largest client."""
-    if solver.replacement or solver.batch_size is None or solver.batch_size <= largest_client:
-        return solver
-    return replace(solver, batch_size=largest_client)
-
-
-def _make(
-    constructor: Callable[..., Any], part: Any, names: Mapping[str, str] | None = None, **extra: Any
-) -> Any:
-    """Calls a constructor with what its section gives, and with what of the rest it has."""
-    names = names or {}
-    readable = settings_of(constructor)
-    given = {name: getattr(part, names.get(name, name), None) for name in readable}
-    given = {name: value for name, value in given.items() if value is not None}
-    others = {name: value for name, value in extra.items() if name in readable}
-    return constructor(**others | given)
-
-
-def _check(config: Config) -> None:
-    """Judges what would otherwise be noticed only once the run has begun."""
-    training = config.training
-    if not config.methods or len(set(config.methods)) < len(config.methods):
-        raise ValueError(f"methods={config.methods}: expected one or more different methods.")
-    faults_of(config)
-    communication_of(config)
-    checks.positive_int("training.rounds", training.rounds)
-    checks.positive_int("training.eval_every", training.eval_every)
-    checks.seeds("training.seeds", training.seeds)
-    if config.data.validation_fraction is not None:
-        checks.unit_interval("data.validation_fraction", config.data.validation_fraction)
-    if config.distributed and config.devices != "all":
-        raise ValueError(f"devices={config.devices!r}: expected 'all' with distributed.")
-
-
-def _check_all_clients(mesh: Mesh | None, config: Config, why: str) -> None:
-    """Requires devices or cores that can each compute all clients."""
-    if not (is_run_on_one_device(mesh) or (mesh is not None and mesh.axis_names == (CORES,))):
-        raise ValueError(
-            f"devices={config.devices!r}: expected 1, 'auto' or 'runs=R,clients=1' {why}."
-        )

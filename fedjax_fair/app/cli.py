@@ -1,4 +1,4 @@
-"""The command line, ``fedjax-fair``: how it starts and how it ends."""
+"""Entry points of the command line, ``fedjax-fair``."""
 
 from __future__ import annotations
 
@@ -29,36 +29,30 @@ def main(
     """Runs one command.
 
     Args:
-        arguments: What follows the name of the program; by default what the shell passed.
-        presets: What ``run`` and ``sweep`` may start from, by name; by default the package's.
+        arguments: Arguments; by default those of the process.
+        presets: Presets of ``run``, ``sweep`` and ``plan`` by name; by default the package's.
 
     Returns:
-        The exit status: 0; 2 after a mistake that the user can mend, which one line on the standard
-        error names; 130 after an interruption, 143 after SIGTERM.
+        The exit status: 0; 2 after an error of the user, which is printed as one line; 130 after an
+        interruption, 143 after SIGTERM.
     """
     enable_compilation_cache()
     try:
         with interruptible():
-            given = sys.argv[1:] if arguments is None else list(arguments)
-            rest = _without_plugins(given)
-            # Only now: what is imported here has the methods of plugins among its options.
+            rest = _load_plugins(sys.argv[1:] if arguments is None else list(arguments))
+            # Imported only now, because the options include the methods of plugins.
             from fedjax_fair.app.commands.dispatch import dispatch
 
             dispatch(rest, presets)
-    except (ValueError, OSError, ImportError, DivergenceError) as error:
-        print("fedjax-fair:", *map(escape_control_chars, str(error).split()), file=sys.stderr)
-        processes.abort(2)
-        return 2
     except Exception as error:
-        if _is_out_of_memory(error):
-            print(
-                "fedjax-fair: out of memory:",
-                *map(escape_control_chars, str(error).split()),
-                file=sys.stderr,
-            )
+        is_user_error = isinstance(error, (ValueError, OSError, ImportError, DivergenceError))
+        if is_user_error or _is_out_of_memory(error):
+            words = map(escape_control_chars, str(error).split())
+            reason = () if is_user_error else ("out of memory:",)
+            print("fedjax-fair:", *reason, *words, file=sys.stderr)
             processes.abort(2)
             return 2
-        if jax.distributed.is_initialized():  # Others must not wait for this process.
+        if jax.distributed.is_initialized():  # Other processes must not wait for this one.
             traceback.print_exc()
             processes.abort(1)
         raise
@@ -71,15 +65,14 @@ def main(
 
 
 def program(presets: Mapping[str, Preset] | None = None) -> NoReturn:
-    """Runs the command that the shell passed, and ends the process with its status.
-
-    After an end from outside it does so at once: Python would wait for what is being compiled.
+    """Runs the command of this process and exits with its status.
 
     Args:
         presets: As for ``main``.
     """
     status = main(presets=presets)
     if status in (130, 143):
+        # A normal exit would wait for background compilation.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -91,8 +84,8 @@ def _is_out_of_memory(error: Exception) -> bool:
     return exhausted or isinstance(error, MemoryError)
 
 
-def _without_plugins(arguments: list[str]) -> list[str]:
-    """Loads what stands behind ``--plugin``, and returns the other arguments."""
+def _load_plugins(arguments: list[str]) -> list[str]:
+    """Loads the file of each ``--plugin``, and returns the other arguments."""
     rest, words = [], iter(arguments)
     for word in words:
         flag, equals, file = word.partition("=")

@@ -1,101 +1,74 @@
-"""What goes wrong and what is sent, from the sections of a configuration that say so."""
+"""Faults and communication from the sections of a configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
-from fedjax_fair import checks, communication, faults
 from fedjax_fair.app.config import Config
+from fedjax_fair.app.registry import COMMUNICATION, FAULTS
+from fedjax_fair.app.signatures import construct, settings_of
 from fedjax_fair.base import Faults
 
-__all__ = ["communication_of", "faults_of"]
+__all__ = ["make_communication", "make_faults"]
+
+_Table = Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]]
 
 
-def faults_of(config: Config) -> list[Faults]:
-    """What goes wrong, as the settings say.
-
-    Raises:
-        ValueError: If a setting is out of range, is missing, or changes nothing.
-    """
-    own, found = config.faults, []
-    for name in ("dropout", "stragglers", "staleness", "byzantine"):
-        checks.probability(f"faults.{name}", getattr(own, name))
-    if own.dropout:
-        found.append(faults.Dropout(own.dropout))
-    needed = {"deadline_steps": "stragglers", "max_staleness": "staleness", "attack": "byzantine"}
-    for name, of in needed.items():
-        amount = getattr(own, of)
-        if bool(amount) != (getattr(own, name) is not None):
-            raise ValueError(
-                f"faults.{name}={getattr(own, name)!r}: expected it together with faults.{of}, "
-                f"got {amount!r}."
-            )
-    if own.strength is not None and not own.byzantine:
-        raise ValueError(f"faults.strength={own.strength!r}: expected faults.byzantine above 0.")
-    if own.deadline_steps is not None:
-        found.append(faults.Stragglers(own.stragglers, deadline_steps=own.deadline_steps))
-    if own.max_staleness is not None:
-        found.append(
-            _named(
-                "faults.max_staleness",
-                faults.Staleness,
-                own.staleness,
-                max_staleness=own.max_staleness,
-            )
-        )
-    if own.attack is not None:
-        found.append(faults.Byzantine(own.byzantine, own.attack, own.strength))
-    if own.period is not None:
-        found.append(faults.Diurnal(own.period))
-    return found
-
-
-def communication_of(config: Config) -> dict[str, Any]:
-    """What participants send, as arguments of ``Round``.
+def make_faults(config: Config) -> list[Faults]:
+    """Makes the faults that a configuration enables.
 
     Raises:
-        ValueError: If a setting is out of range, or changes nothing.
+        ValueError: If a setting is out of range, missing or not used.
     """
-    own = config.communication
-    if own.max_abs_value is not None and own.aggregation != "secure":
-        raise ValueError(
-            f"communication.max_abs_value={own.max_abs_value!r}: expected communication.aggregation='secure'."
-        )
-    given: dict[str, Any] = {"aggregation": own.aggregation}
-    if own.max_abs_value is not None:
-        given["aggregation"] = communication.SecureAggregation(own.max_abs_value)
-    if own.top_k is not None and own.bits is not None:
-        raise ValueError(
-            f"communication.top_k={own.top_k!r}: expected it without communication.bits."
-        )
-    if own.top_k is not None:
-        given["compression"] = _named("communication.top_k", communication.TopK, own.top_k)
-    if own.bits is not None:
-        given["compression"] = communication.StochasticQuantization(own.bits)
-    for name in ("noise_multiplier", "target_unclipped_quantile"):
-        if getattr(own, name) is not None and own.clipping_norm is None:
-            raise ValueError(
-                f"communication.{name}={getattr(own, name)!r}: expected communication.clipping_norm."
-            )
-    if own.clipping_norm is not None:
-        noise = 0.0 if own.noise_multiplier is None else own.noise_multiplier
-        if own.target_unclipped_quantile is None:
-            given["privacy"] = communication.DifferentialPrivacy(own.clipping_norm, noise)
-        else:
-            given["privacy"] = _named(
-                "communication.clipping_norm with communication.target_unclipped_quantile",
-                communication.AdaptiveClipping,
-                noise,
-                initial_clipping_norm=own.clipping_norm,
-                target_unclipped_quantile=own.target_unclipped_quantile,
-            )
-    return given
+    enabled = {key: use for key, use in FAULTS.items() if getattr(config.faults, key)}
+    _check_used("faults", config.faults, FAULTS, enabled)
+    return [fault for _, fault in _make("faults", config.faults, enabled)]
 
 
-def _named(setting: str, constructor: Callable[..., Any], *given: Any, **more: Any) -> Any:
-    """What a constructor makes; an error begins with the setting, which the constructor calls otherwise."""
-    try:
-        return constructor(*given, **more)
-    except ValueError as error:
-        raise ValueError(f"{setting}: {error}") from None
+def make_communication(config: Config) -> dict[str, Any]:
+    """Makes the communication of a configuration, as arguments of ``Round``.
+
+    Raises:
+        ValueError: If a setting is out of range, missing or not used.
+    """
+    part = config.communication
+    disabled = {key for key in COMMUNICATION if getattr(part, key) in (None, "plain")}
+    if "target_unclipped_quantile" not in disabled:
+        disabled.add("clipping_norm")  # Which is the first norm of adaptive clipping.
+    enabled = {key: use for key, use in COMMUNICATION.items() if key not in disabled}
+    _check_used("communication", part, COMMUNICATION, enabled)
+    if {"top_k", "bits"} <= enabled.keys():
+        raise ValueError(
+            f"communication.top_k={part.top_k!r} and communication.bits={part.bits!r}: expected "
+            "one of them."
+        )
+    arguments = {"aggregation": "aggregation", "top_k": "compression", "bits": "compression"}
+    # Without noise updates are only clipped.
+    made = _make("communication", part, enabled, noise_multiplier=0.0)
+    return {arguments.get(key, "privacy"): value for key, value in made}
+
+
+def _make(section: str, part: Any, enabled: _Table, **defaults: Any) -> Iterator[tuple[str, Any]]:
+    for key, (constructor, names) in enabled.items():
+        try:
+            yield key, construct(constructor, part, names, **defaults)
+        except ValueError as error:
+            raise ValueError(f"{section}.{key}={getattr(part, key)!r}: {error}") from None
+
+
+def _check_used(section: str, part: Any, table: _Table, enabled: _Table) -> None:
+    """Checks that an enabled entry uses each setting that is given."""
+    users: dict[str, list[str]] = {}
+    for key, (constructor, names) in table.items():
+        for name in settings_of(constructor):
+            users.setdefault(names.get(name, name), []).append(key)
+    for item in fields(part):
+        value, keys = getattr(part, item.name), users.get(item.name, [])
+        if value is None or item.name in table or enabled.keys() & set(keys):
+            continue
+        needed = " or ".join(f"{section}.{key}" for key in keys)
+        raise ValueError(
+            f"{section}.{item.name}={value!r} is not used without {needed}; remove it."
+        )

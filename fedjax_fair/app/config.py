@@ -1,20 +1,28 @@
-"""What a run is made of, as plain numbers and words.
+"""Configurations: trees of frozen dataclasses of scalars and strings.
 
-A configuration is a tree of frozen dataclasses. The command line reads it from flags, a run folder
-keeps it as JSON, and ``fedjax_fair.app.build`` turns it into functions. The fields of a section
-that belong to a method, a network or a partition are those of its constructor's signature; one that is
-None has the constructor's own default, or follows the data set (``fedjax_fair.app.presets.resolve``).
+Sections for methods, networks, partitions, faults and communication have the settings of their
+constructors as fields. None stands for the constructor's default, or for that of the data set
+(`fedjax_fair.app.presets.resolve`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, role_classes
+from fedjax_fair.app.registry import (
+    COMMUNICATION,
+    FAULTS,
+    METHODS,
+    MODELS,
+    PARTITIONERS,
+    role_classes,
+)
 from fedjax_fair.app.signatures import section
 
 __all__ = [
+    "DATA_NAMES",
     "AggregatorConfig",
     "CommunicationConfig",
     "Config",
@@ -31,177 +39,144 @@ __all__ = [
 ]
 
 DATA_NAMES = {"num_clients": "clients", "classes": "classes_per_client"}
-"""Fields of the section ``data`` for parameters of partitions that are called otherwise."""
+"""Fields of the section ``data`` by the parameters of partitions that have another name."""
+
+# The data or the solver determines these parameters.
+_DETERMINED = ("num_classes", "local_steps", "learning_rate")
 
 
-_GIVEN = ("num_classes", "local_steps", "learning_rate")
-"""Parameters that follow from the data or from the solver, and are not set here."""
+def _role(role: str) -> dict[str, list[Callable[..., Any]]]:
+    """Returns the class of a role by method."""
+    classes = {name: role_classes(method) for name, method in METHODS.items()}
+    return {name: [by_role[role]] for name, by_role in classes.items() if role in by_role}
 
 
-def _role(role: str) -> dict[str, list[Any]]:
-    """The constructor of one role in every method that has it."""
-    made_of = {name: role_classes(method) for name, method in METHODS.items()}
-    return {name: [roles[role]] for name, roles in made_of.items() if role in roles}
+def _components(table: dict[str, Any], fixed: type = object, *, hidden: tuple[str, ...]) -> Any:
+    constructors = {key: [constructor] for key, (constructor, _) in table.items()}
+    return section(
+        constructors, fixed, {key: names for key, (_, names) in table.items()}, hidden=hidden
+    )
 
 
 @dataclass(frozen=True)
 class _Data:
-    """The examples, and who owns them."""
+    """Data set and partition."""
 
     name: str = "digits"
-    """Data set; `fedjax-fair data list` names those that are known."""
+    """Data set; `fedjax-fair data list` lists them."""
 
     dir: str | None = None
-    """Folder of prepared tensorflow-datasets sets, or of the original files of MNIST or CIFAR; else
-    $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+    """Folder of prepared tensorflow-datasets sets, or of the original files of MNIST or CIFAR;
+    default: $TFDS_DATA_DIR or ~/tensorflow_datasets."""
 
     partition: str | None = None
-    """How examples are split over clients: iid, classes_per_client, shards, dirichlet,
+    """Partition of examples over clients: iid, classes_per_client, shards, dirichlet,
     quantity_skew or planted_clusters."""
 
     seed: int = 0
     """Seed of the partition."""
 
     validation_fraction: float | None = None
-    """Part of every client's training examples that is held out for choices, in [0, 1); by default
-    0.1 in a sweep, whose configurations are ranked by it, and nothing in a run."""
+    """Fraction of each client's training examples held out for validation, in [0, 1); default: 0,
+    and 0.1 in a sweep, which ranks configurations by it."""
 
     partition_per_seed: bool = False
-    """Whether every run has a partition of its own (seed: this one plus the run's), or all share
-    one."""
+    """Whether each run has another partition, with the sum of both seeds."""
 
 
 @dataclass(frozen=True)
 class _Model:
-    """The network that is trained."""
+    """Network."""
 
     name: str | None = None
     """Network: logistic, mlp, lenet, cifar_cnn, cifar100_cnn, femnist_cnn or resnet18."""
 
     compute: Literal["float32", "bfloat16"] = "float32"
-    """Numbers that layers compute with; parameters are float32 in either case."""
+    """Precision of layers; parameters are float32."""
 
 
-class DataConfig(section({name: [f] for name, f in PARTITIONERS.items()}, _Data, DATA_NAMES)):
-    """The examples, and who owns them."""
+class DataConfig(
+    section(
+        {name: [f] for name, f in PARTITIONERS.items()},
+        _Data,
+        dict.fromkeys(PARTITIONERS, DATA_NAMES),
+    )
+):
+    """Data set and partition."""
 
 
-class ModelConfig(section({name: [f] for name, f in MODELS.items()}, _Model, hidden=_GIVEN)):
-    """The network that is trained."""
+class ModelConfig(section({name: [f] for name, f in MODELS.items()}, _Model, hidden=_DETERMINED)):
+    """Network."""
 
 
 class SolverConfig(section(_role("solver"))):
-    """What a client does locally."""
+    """Local training."""
 
 
-class SelectorConfig(section(_role("selector"), hidden=_GIVEN)):
-    """Which clients train."""
+class SelectorConfig(section(_role("selector"), hidden=_DETERMINED)):
+    """Client selection."""
 
 
-class AggregatorConfig(section(_role("aggregator"), hidden=_GIVEN)):
-    """How updates are weighed."""
+class AggregatorConfig(section(_role("aggregator"), hidden=_DETERMINED)):
+    """Aggregation."""
 
 
-@dataclass(frozen=True)
-class FaultsConfig:
-    """What goes wrong with clients."""
-
-    dropout: float = 0.0
-    """Probability that a participant's result does not arrive."""
-
-    stragglers: float = 0.0
-    """Probability that a participant is slow."""
-
-    deadline_steps: int | None = None
-    """Local steps of a slow participant, at most."""
-
-    staleness: float = 0.0
-    """Probability that a participant trains from an older model."""
-
-    max_staleness: int | None = None
-    """Rounds that such a model is old, at most."""
-
-    byzantine: float = 0.0
-    """Fraction of clients that are Byzantine."""
-
-    attack: Literal["sign_flip", "scaling", "noise", "nan", "alie", "ipm"] | None = None
-    """What they send."""
-
-    strength: float | None = None
-    """How strong the attack is; each has a default."""
-
-    period: int | None = None
-    """Rounds of a day, over which clients come and go."""
+class FaultsConfig(_components(FAULTS, hidden=("seed",))):
+    """Client faults."""
 
 
 @dataclass(frozen=True)
-class CommunicationConfig:
-    """What participants send, and what the server sees of it."""
-
+class _Communication:
     aggregation: Literal["plain", "secure"] = "plain"
-    """Whether the server sees single updates, or their masked sum alone."""
+    """Whether the server sees single updates or only their masked sum."""
 
-    max_abs_value: float | None = None
-    """The largest number in an update that secure aggregation can encode; 16 by default."""
 
-    top_k: float | None = None
-    """Part of the numbers of an update that is sent, the largest; participants keep the others."""
-
-    bits: int | None = None
-    """Bits of a number in an update, rounded at random."""
-
-    clipping_norm: float | None = None
-    """Norm that updates are clipped to, the first one if it adapts."""
-
-    noise_multiplier: float | None = None
-    """Standard deviation of the noise on the sum of updates, over the clip."""
-
-    target_unclipped_quantile: float | None = None
-    """Part of the updates that is to be unclipped, which then adapts."""
+class CommunicationConfig(
+    _components(COMMUNICATION, _Communication, hidden=("learning_rate", "clipped_count_stddev"))
+):
+    """Messages of clients and what the server sees of them."""
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How long, how often."""
+    """Rounds, evaluations and seeds."""
 
     rounds: int | None = None
-    """Rounds of federated learning."""
+    """Number of rounds."""
 
     eval_every: int = 10
     """Rounds between evaluations."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
-    """One run each: initial model, cohorts and minibatches follow from it."""
+    """Seeds of the runs, which determine initial models, cohorts and minibatches."""
 
     on_nonfinite: Literal["raise", "drop_client", "skip_round"] | None = None
-    """What an update that is not finite does: it ends the run, is left out of its round, or leaves
-    the model as it was; default: raise, and keep in a sweep."""
+    """How to handle non-finite updates; default: raise, and skip_round in a sweep."""
 
     clients_per_batch: int | None = None
-    """Clients that train side by side; default: all on a GPU, as many as are
-    small together on a TPU or fit a cache on a CPU."""
+    """Clients that train in parallel; default: all on a GPU, fewer on a TPU or CPU."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Trains methods on one federation and compares them.
+    """Trains methods on one federated dataset and compares them.
 
-    Options that are left out follow the data set.
+    Defaults depend on the data set.
     """
 
     methods: tuple[str, ...] = ("fedavg", "power_of_choice", "divfl", "subtrunc", "unionfl")
-    """Methods to compare; `fedjax-fair methods` lists them. One with settings of its own is written
-    with them: subtrunc:lam=0.25 or fedprox:prox=0.1,steps=5."""
+    """Methods to compare; `fedjax-fair methods` lists them. A method may have settings:
+    subtrunc:lam=0.25 or fedprox:prox=0.1,steps=5."""
 
     output: str = "runs"
-    """Folder in which the run gets a folder of its own."""
+    """Folder in which the run folder is created."""
 
     devices: int | str = "auto"
-    """Devices that clients are assigned to, or all; runs=R,clients=C for R groups of C devices,
-    each of which makes its share of the runs; auto is one, or all cores of a processor."""
+    """Number of devices that clients are divided over, or all; runs=R,clients=C for R groups of C
+    devices, which divide the runs; auto is one device, or all cores of a CPU."""
 
     distributed: bool = False
-    """Whether this is one of several processes that run together (docs/scaling.md)."""
+    """Whether this is one of several processes of one run (docs/scaling.md)."""
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -215,59 +190,60 @@ class Config:
 
 @dataclass(frozen=True)
 class Maximize:
-    """What every comparison of maximizers needs."""
+    """Settings of every comparison of maximizers."""
 
     k: int = 10
-    """How many items to choose."""
+    """Number of items to select."""
 
     rounds: int = 20
-    """Rounds of fedcg; a client of fedcg+ takes as many local steps in all."""
+    """Rounds of fedcg, and total local steps of a client of fedcg+."""
 
     local_steps: int = 4
-    """Steps of a client between two rounds (fedcg+)."""
+    """Local steps per round (fedcg+)."""
 
     cohort_size: int = 10
-    """Clients that take part in a round; a mean for discrete greedy."""
+    """Clients per round; for discrete greedy the expected number."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Runs of every method."""
+    """Seeds of the runs of every method."""
 
     output: str = "runs"
-    """Folder in which the run folder is made."""
+    """Folder in which the run folder is created."""
 
 
 @dataclass(frozen=True)
 class MaximizeExemplars(Maximize):
-    """Chooses public images of digits that represent the private ones of all clients."""
+    """Selects public images of digits that represent the private images of all clients."""
 
     clients: int = 50
-    """Number of clients; each holds three kinds of digits."""
+    """Number of clients; each holds three digits."""
 
 
 @dataclass(frozen=True)
 class RatingsConfig:
-    """Who likes what."""
+    """Ratings."""
 
     name: str = "movielens/100k-ratings"
-    """Ratings in tensorflow-datasets, such as movielens/1m-ratings."""
+    """Data set of tensorflow-datasets, such as movielens/1m-ratings."""
 
     dir: str | None = None
-    """Folder of prepared tensorflow-datasets sets; else $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+    """Folder of prepared tensorflow-datasets sets; default: $TFDS_DATA_DIR or
+    ~/tensorflow_datasets."""
 
 
 @dataclass(frozen=True)
 class MaximizeMovielens(Maximize):
-    """Chooses movies such that every user finds one to its taste."""
+    """Selects movies so that every user likes one of them."""
 
     data: RatingsConfig = field(default_factory=RatingsConfig)
     k: int = 20
-    """How many movies to choose."""
+    """Number of movies to select."""
 
     rounds: int = 50
-    """Rounds of fedcg; a client of fedcg+ takes as many local steps in all."""
+    """Rounds of fedcg, and total local steps of a client of fedcg+."""
 
     local_steps: int = 5
-    """Steps of a client between two rounds (fedcg+)."""
+    """Local steps per round (fedcg+)."""
 
     cohort_size: int = 100
-    """Users that take part in a round; a mean for discrete greedy."""
+    """Users per round; for discrete greedy the expected number."""

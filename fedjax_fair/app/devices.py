@@ -1,4 +1,4 @@
-"""What is written for ``devices``, as a mesh."""
+"""Parsing of the setting ``devices`` into a mesh."""
 
 from __future__ import annotations
 
@@ -19,19 +19,16 @@ _GROUPS = re.compile("runs=([1-9][0-9]{0,8}),clients=([1-9][0-9]{0,8})")
 
 
 def mesh_of(devices: int | str, available: Sequence[Any] | None = None) -> Mesh | None:
-    """The devices to run on, or None for a single one.
+    """Returns the mesh of devices to run on, or None for a single device.
 
     Args:
-        devices: How many, "all", or "runs=R,clients=C" for R groups of C devices; "auto" is all
-            cores of a processor, and otherwise one.
-        available: Devices to take them from, if not those at hand; "auto" is all of those.
+        devices: A number, "all", or "runs=R,clients=C" for R groups of C devices; "auto" is all
+        cores of
+            a CPU, and one accelerator.
+        available: Devices to choose from, all of which "auto" uses; by default the local ones.
 
     Raises:
-        ValueError: If it is written otherwise, or there are fewer.
-
-    Examples:
-        >>> mesh_of("runs=1,clients=1").axis_names
-        ('runs', 'clients')
+        ValueError: If ``devices`` has another form, or there are fewer.
     """
     if devices == "auto":
         if available is None:
@@ -41,14 +38,14 @@ def mesh_of(devices: int | str, available: Sequence[Any] | None = None) -> Mesh 
         return None
     if devices == "all" or not isinstance(devices, str):
         return client_mesh(devices, available=available)
-    written = _GROUPS.fullmatch(devices)
-    if written is None:
+    groups = _GROUPS.fullmatch(devices)
+    if groups is None:
         raise ValueError(
             f"{devices=}: expected an integer >= 1, 'auto', 'all' or 'runs=R,clients=C' with "
             "integers >= 1."
         )
-    runs, clients = map(int, written.groups())
+    runs, clients = map(int, groups.groups())
     count = jax.device_count() if available is None else len(available)
     if runs * clients > count:
-        raise ValueError(f"{devices=}: expected at most {count} devices, not {runs * clients}.")
+        raise ValueError(f"{devices=}: expected at most {count} devices, got {runs * clients}.")
     return client_mesh(runs * clients, runs=runs, available=available)

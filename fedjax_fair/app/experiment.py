@@ -1,4 +1,4 @@
-"""Runs an experiment in its folder, from the start or from where it stopped."""
+"""Execution of an experiment in a run folder."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_fair import results
 from fedjax_fair.app.build import Experiment
+from fedjax_fair.app.model_files import folder_name, save_model
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
 from fedjax_fair.parallel import processes
-from fedjax_fair.results.files import write_text
-from fedjax_fair.results.model_files import folder_name, save_model
 from fedjax_fair.training.fit import Callback
 from fedjax_fair.training.methods import train_methods
 
@@ -26,30 +25,29 @@ def execute(
     folder: RunFolder,
     callback_fn: Callable[[str], Sequence[Callback]] = lambda method: (),
 ) -> xr.Dataset:
-    """Trains every method and leaves everything in the folder.
+    """Trains all methods and writes results, models, figures and report to the run folder.
 
-    Methods train one after another, the next ones compiled meanwhile. What the folder's checkpoints
-    hold is not computed again, so that calling this once more continues a run that was interrupted,
-    and ends with the same results. Of several processes the first writes; checkpoints need a folder
-    that all of them see.
+    Methods train sequentially, while the next ones are compiled. A run that was interrupted
+    continues from its checkpoints with the same results. Of several processes the main one writes;
+    checkpoints need a shared folder.
 
     Args:
-        experiment: What to run, from ``fedjax_fair.app.build``.
-        folder: Where to leave it; its configuration is the experiment's.
-        callback_fn: Makes callbacks for each method, for example to show progress.
+        experiment: The experiment.
+        folder: Its run folder.
+        callback_fn: Makes the callbacks of each method.
 
     Returns:
         The results of all methods, with the dimension ``algorithm``.
 
     Raises:
-        DivergenceError: If a method diverges. The methods before it are saved.
-        ValueError: If another process is working in the folder.
+        DivergenceError: If a method diverges. Earlier methods are saved.
+        ValueError: If another process uses the folder.
     """
     if not processes.is_main_process():
         return results.combine(_train(experiment, folder, None))
     with locked(folder.path):
         folder.extend(experiment.config.training.rounds)
-        folder.environment()  # What is lost is noticed before hours of training.
+        folder.environment()  # Warns about a damaged file before hours of training.
         _train(experiment, folder, callback_fn)
         combined = results.open(folder.results)
         draw(combined, folder)
@@ -61,8 +59,8 @@ def _train(
     folder: RunFolder,
     callback_fn: Callable[[str], Sequence[Callback]] | None,
 ) -> dict[str, xr.Dataset]:
-    """Results by method; the process that watches writes them too."""
-    training: Any = experiment.config.training  # Resolved: the number of rounds is there.
+    """Returns results by method; with callbacks, that is in the main process, also writes them."""
+    training: Any = experiment.config.training
     done: dict[str, xr.Dataset] = {}
     for name, fitted in train_methods(
         experiment.rounds,
@@ -85,11 +83,8 @@ def _train(
 
 
 def draw(dataset: xr.Dataset, folder: RunFolder) -> None:
-    """Draws the standard figures into the folder, and all of the run on one page."""
+    """Writes the standard figures and the report to the folder."""
     from fedjax_fair import report
 
-    folder.plots.mkdir(exist_ok=True)
-    for name, figure in report.standard_figures(dataset).items():
-        figure.savefig(folder.plots / f"{name}.png", dpi=150)
     page = report.page(dataset, asdict(folder.config()), folder.environment())
-    write_text(folder.report, page)
+    folder.write_figures(report.standard_figures(dataset), page)

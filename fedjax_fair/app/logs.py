@@ -1,6 +1,6 @@
-"""Evaluations for tools that show experiments: TensorBoard, Weights & Biases, MLflow.
+"""Experiment trackers: TensorBoard, Weights & Biases, MLflow.
 
-Each is an extra of the same name. What they are given is what ``metrics.jsonl`` holds.
+Each is an extra of the same name and receives the values of ``metrics.jsonl``.
 """
 
 from __future__ import annotations
@@ -18,41 +18,39 @@ from fedjax_fair.training.fit import Callback, Evaluation
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["LOGGERS", "Log", "LoggerCallback", "require"]
+__all__ = ["LOGGERS", "Logger", "LoggerCallback", "check_logger"]
 
 
-class Log(Protocol):
-    """Takes the numbers of one method and seed."""
+class Logger(Protocol):
+    """Logs the metrics of one method and seed."""
 
     def write(self, round: int, values: Mapping[str, float]) -> None:
-        """Takes the values after a round, by name."""
+        """Logs the metrics after a round, by name."""
         ...
 
     def close(self) -> None:
-        """Called once, after the last round."""
+        """Ends the log after the last round."""
         ...
 
 
 class _TensorBoard:
-    """Event files in ``tensorboard/METHOD/SEED`` of the run folder."""
+    """Writes event files to ``tensorboard/METHOD/SEED`` of the run folder."""
 
     def __init__(self, folder: Path, method: str, seed: int) -> None:
-        writer = import_module("tensorboard.summary").Writer
-        self._writer = writer(str(folder / "tensorboard" / quote(method, safe="=,+:") / str(seed)))
+        path = folder / "tensorboard" / quote(method, safe="=,+:") / str(seed)
+        self._writer = import_module("tensorboard.summary").Writer(str(path))
+        self.close = self._writer.close
 
     def write(self, round: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step=round)
-        self._writer.flush()  # People look while it runs.
-
-    def close(self) -> None:
-        self._writer.close()
+        self._writer.flush()  # TensorBoard reads the file during the run.
 
 
 class _WandB:
-    """A run of its own in Weights & Biases; all of a run folder are one group.
+    """Logs to a run of Weights & Biases; the runs of a run folder are a group.
 
-    Its environment variables say where it goes: ``WANDB_PROJECT``, ``WANDB_MODE`` and others.
+    ``WANDB_PROJECT``, ``WANDB_MODE`` and other environment variables configure it.
     """
 
     def __init__(self, folder: Path, method: str, seed: int) -> None:
@@ -65,27 +63,27 @@ class _WandB:
             reinit="create_new",
             config={"method": method, "seed": seed},
         )
+        self.close = self._run.finish
 
     def write(self, round: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=round)
 
-    def close(self) -> None:
-        self._run.finish()
-
 
 class _MLflow:
-    """A run of its own in the experiment that is named after the run folder.
+    """Logs to a run of MLflow, in the experiment with the name of the run folder.
 
-    ``MLFLOW_TRACKING_URI`` says where it goes; without it, a database in the current folder.
+    ``MLFLOW_TRACKING_URI`` is the server; by default a database in the current folder.
     """
 
     def __init__(self, folder: Path, method: str, seed: int) -> None:
-        client: Any = import_module("mlflow").MlflowClient()
-        known = client.get_experiment_by_name(folder.name)
-        of = client.create_experiment(folder.name) if known is None else known.experiment_id
-        self._client, name = client, f"{method}, seed {seed}"
-        before = [run for run in client.search_runs([of]) if run.info.run_name == name]
-        self._id = (before[0] if before else client.create_run(of, run_name=name)).info.run_id
+        self._client: Any = import_module("mlflow").MlflowClient()
+        experiment = self._client.get_experiment_by_name(folder.name)
+        exists = experiment is not None
+        id = experiment.experiment_id if exists else self._client.create_experiment(folder.name)
+        name = f"{method}, seed {seed}"
+        earlier = [run for run in self._client.search_runs([id]) if run.info.run_name == name]
+        run = earlier[0] if earlier else self._client.create_run(id, run_name=name)
+        self._id = run.info.run_id
 
     def write(self, round: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
@@ -95,55 +93,49 @@ class _MLflow:
         self._client.set_terminated(self._id)
 
 
-LOGGERS: dict[str, Callable[[Path, str, int], Log]] = {
+LOGGERS: dict[str, Callable[[Path, str, int], Logger]] = {
     "tensorboard": _TensorBoard,
     "wandb": _WandB,
     "mlflow": _MLflow,
 }
-"""Makes the log of a run folder, method and seed, by the name of its package and extra."""
+"""Loggers of a run folder, method and seed, by the name of package and extra."""
 
 
-def require(name: str) -> None:
-    """Makes sure that a log can be written, before anything runs.
+def check_logger(name: str) -> None:
+    """Checks that a logger exists and its package is installed.
 
     Raises:
-        ValueError: If there is no such log.
-        ImportError: If its package is not installed.
+        ValueError: If there is no such logger.
+        ImportError: If its package is missing.
     """
     lookup("log", name, LOGGERS)
     try:
         import_module(name)
     except ImportError:
         raise ImportError(
-            f'log={name!r}: expected its package, pip install "fedjax-fair[{name}]".'
+            f'log={name!r}: its package is missing; pip install "fedjax-fair[{name}]".'
         ) from None
 
 
 class LoggerCallback(Callback):
-    """Writes the evaluations of one method to logs, one log a seed.
-
-    Args:
-        name: Which, of `LOGGERS`.
-        folder: The run folder.
-        method: Name of the method.
-    """
+    """Logs the evaluations of one method, with a logger of ``LOGGERS`` for each seed."""
 
     def __init__(self, name: str, folder: Path, method: str) -> None:
         self._open = lambda seed: LOGGERS[name](folder, method, seed)
-        self._logs: dict[int, Log] = {}
+        self._loggers: dict[int, Logger] = {}
 
     def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
-        """Opens the logs."""
-        self._logs = {seed: self._open(seed) for seed in seeds}
+        """Opens the loggers."""
+        self._loggers = {seed: self._open(seed) for seed in seeds}
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        """Writes what is finite; not every tool knows what is not."""
+        """Logs finite values, because not every tracker accepts others."""
         for index, seed in enumerate(evaluation.seeds):
-            own = {name: float(value[index]) for name, value in evaluation.summaries.items()}
-            finite = {name: value for name, value in own.items() if math.isfinite(value)}
-            self._logs[seed].write(evaluation.round, finite)
+            values = {name: float(value[index]) for name, value in evaluation.summaries.items()}
+            finite = {name: value for name, value in values.items() if math.isfinite(value)}
+            self._loggers[seed].write(evaluation.round, finite)
 
     def on_end(self, results: xr.Dataset) -> None:
-        """Closes the logs."""
-        for log in self._logs.values():
-            log.close()
+        """Closes the loggers."""
+        for logger in self._loggers.values():
+            logger.close()

@@ -1,4 +1,4 @@
-"""Federated maximization on real data: problems, and runs that compare all methods on them."""
+"""Comparison of methods of federated maximization on real data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from fedjax_fair.app.run_folder import RunFolder, locked
 from fedjax_fair.data.ratings import read_ratings
 from fedjax_fair.report import maximization_page
 from fedjax_fair.report.maximization import figures
-from fedjax_fair.results.files import write_text
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
 from fedjax_fair.submodular.federated import comparison
@@ -35,19 +34,15 @@ __all__ = [
 ]
 
 
-def _ignore(name: str) -> None:
-    """Shows nothing."""
-
-
 class Task(NamedTuple):
     """A problem on real data.
 
     Attributes:
-        name: For people.
+        name: Name of the data.
         make: Makes the problem of ``scores``.
-        scores: What the clients keep to themselves.
-        labels: What each item is called, ``[items]``.
-        pictures: What each item looks like, ``[items, height, width]``, or None.
+        scores: Private scores of the clients.
+        labels: Label of each item, ``[items]``.
+        pictures: Picture of each item, ``[items, height, width]``, or None.
         num_clients: Number of clients.
     """
 
@@ -60,7 +55,7 @@ class Task(NamedTuple):
 
 
 def task_of(config: Maximize) -> Task:
-    """The problem that a configuration is about."""
+    """Loads the problem of a configuration."""
     if isinstance(config, MaximizeMovielens):
         return movielens(config.data.name, config.data.dir)
     assert isinstance(config, MaximizeExemplars)
@@ -68,14 +63,11 @@ def task_of(config: Maximize) -> Task:
 
 
 def exemplars(num_clients: int) -> Task:
-    """Clients hold images of handwritten digits; public ones are to stand for them.
+    """Makes the problem of selecting public images of digits that represent private ones.
 
-    Of scikit-learn's digits every fifth of a class is public. The other 1,442 are split over
-    clients, three classes to each. ``f_i(S)`` is the mean over a client's images of the correlation
-    of their pixels with those of the most similar public image in *S*, between 0 and 1.
-
-    Args:
-        num_clients: Clients, 10 or more so that every digit has an owner.
+    Every fifth image of a class of scikit-learn's digits is public. The other 1,442 are partitioned
+    over clients, 10 or more, with three classes each. ``f_i(S)`` is the mean over a client's images
+    of their `similarity` to the most similar public image in *S*, between 0 and 1.
 
     Examples:
         >>> task = exemplars(20)
@@ -83,19 +75,19 @@ def exemplars(num_clients: int) -> Task:
         (20, 355, (355, 8, 8))
     """
     digits = data.load("digits", data.classes_per_client(num_clients, 3))
-    own, public = digits.train, np.asarray(digits.test.features)
-    alike = similarity(np.asarray(own.features), public)
-    sizes, order = np.asarray(own.sizes), np.asarray(own.order)
+    private, public = digits.train, np.asarray(digits.test.features)
+    similarities = similarity(np.asarray(private.features), public)
+    sizes, order = np.asarray(private.sizes), np.asarray(private.order)
     scores = np.zeros((num_clients, sizes.max(), len(public)), np.float32)
-    for client, (images, size) in enumerate(zip(np.split(order, np.cumsum(sizes)), sizes)):  # noqa: B905
-        scores[client, :size] = alike[images] / size
-    labels = np.asarray([f"{label}" for label in np.asarray(digits.test.labels)])
+    for client, images in enumerate(np.split(order, np.cumsum(sizes)[:-1])):
+        scores[client, : len(images)] = similarities[images] / sizes[client]
+    labels = np.asarray(digits.test.labels).astype(str)
     make = fed.combinatorial_public_projects
     return Task("exemplars", make, scores, labels, public[..., 0], num_clients)
 
 
 def similarity(images: np.ndarray, others: np.ndarray) -> Float[np.ndarray, "images others"]:
-    """Correlation of the pixels of two images; 0 where it is negative.
+    """Computes the correlations of the pixels of images, or 0 if they are negative.
 
     Examples:
         >>> similarity(np.array([[0, 1], [1, 0]]), np.array([[0, 3]])).round(3).tolist()
@@ -111,15 +103,11 @@ def similarity(images: np.ndarray, others: np.ndarray) -> Float[np.ndarray, "ima
 
 
 def movielens(name: str, data_dir: str | None) -> Task:
-    """Users have rated movies; each is served by the movie of the set that it likes best.
-
-    Args:
-        name: Ratings in tensorflow-datasets.
-        data_dir: Folder of prepared sets.
+    """Makes the problem of selecting movies; a user's value is its best rating of one of them.
 
     Raises:
-        FileNotFoundError: If they are not prepared.
-        ValueError: If they are no ratings.
+        FileNotFoundError: If the data set is not prepared.
+        ValueError: If it holds no ratings.
     """
     ratings = read_ratings(name, data_dir)
     scores = fed.sparse_scores(
@@ -133,35 +121,30 @@ def movielens(name: str, data_dir: str | None) -> Task:
 
 
 def execute(
-    task: Task, config: Maximize, folder: RunFolder, show: Callable[[str], None] = _ignore
+    task: Task, config: Maximize, folder: RunFolder, show: Callable[[str], None] = lambda name: None
 ) -> xr.Dataset:
-    """Compares all methods on a task, and leaves results, figures and a page in the folder.
+    """Compares all methods on a task, and writes results, figures and report to the folder.
 
-    Args:
-        task: The problem.
-        config: What is done with it.
-        folder: Where to leave everything.
-        show: Called with the name of each method before it runs.
+    ``show`` is called with the name of each method before it runs.
     """
     with locked(folder.path):
         compared = solve(task, config, show)
         results.save(compared, folder.results)
-        folder.plots.mkdir(exist_ok=True)
-        for name, figure in figures(compared).items():
-            figure.savefig(folder.plots / f"{name}.png", dpi=150)
         page = maximization_page.page(compared, asdict(config), folder.environment())
-        write_text(folder.report, page)
+        folder.write_figures(figures(compared), page)
     return compared
 
 
-def solve(task: Task, config: Maximize, show: Callable[[str], None] = _ignore) -> xr.Dataset:
-    """Compares all methods on a task, and says by ``show`` which is next.
-
-    Raises:
-        ValueError: If a number is out of range for it.
+def solve(
+    task: Task, config: Maximize, show: Callable[[str], None] = lambda name: None
+) -> xr.Dataset:
+    """Compares all methods on a task; arguments as for ``execute``.
 
     Returns:
-        What ``comparison.compare`` gives, with the ``label`` of every item and its ``picture``.
+        What ``comparison.compare`` returns, with the ``label`` and ``picture`` of each item.
+
+    Raises:
+        ValueError: If a setting is out of range for the task.
     """
     check(config, task)
     matroid = matroids.Uniform(config.k, len(task.labels))
@@ -182,11 +165,7 @@ def solve(task: Task, config: Maximize, show: Callable[[str], None] = _ignore) -
 
 
 def check(config: Maximize, task: Task) -> None:
-    """Requires numbers that fit a task, before anything is compiled.
-
-    Raises:
-        ValueError: If one does not.
-    """
+    """Checks that the settings fit a task; raises ``ValueError`` otherwise."""
     checks.positive_int("k", config.k, at_most=len(task.labels))
     checks.positive_int("rounds", config.rounds)
     checks.positive_int("local_steps", config.local_steps, at_most=config.rounds)

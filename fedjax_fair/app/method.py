@@ -1,7 +1,8 @@
-"""What a method that has a name consists of."""
+"""Description of a method by its roles."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
@@ -14,28 +15,27 @@ __all__ = ["Method"]
 class Method(NamedTuple):
     """A federated method: the roles in which it differs from federated averaging.
 
-    Attributes:
-        summary: One-line description.
-        selector: Class of its selector, or None for uniform draws. As those that follow, it may be
-            a ``functools.partial`` that gives other defaults.
-        solver: Class of its local solver, or None for SGD.
-        aggregator: Class of its aggregator, or None for the average that follows.
-        weighting: Weights of the mean over a cohort as the method's paper has them: alike, or by
-            training examples. Another aggregator, or ``--aggregator.weights``, replaces them.
-        centralized_fn: Class of its round, of a model and a solver, for a method that is no federation.
-        from_solver: Settings of the solver that its other roles need, by their parameter there.
+    A role is a class, or a ``functools.partial`` of one with other defaults.
 
-    Examples:
-        >>> from fedjax_fair import selectors
-        >>> turns = Method("Clients in turn", selector=selectors.RoundRobin)
-        >>> turns.weighting
-        'num_examples'
+    Attributes:
+        summary: One line; by default from the docstring of the selector or aggregator.
+        selector: Class of the selector; None for ``selectors.Uniform``.
+        solver: Class of the solver; None for ``solvers.SGD``.
+        aggregator: Class of the aggregator; None for ``aggregators.Mean``.
+        weighting: Default weights of that mean.
+        centralized_fn: Makes a round of a model and a solver, for training on pooled examples.
+        from_solver: Settings of the solver by the parameters of other roles that they set.
     """
 
-    summary: str
+    summary: str = ""
     selector: Callable[..., Selector] | None = None
     solver: Callable[..., Solver] | None = None
     aggregator: Callable[..., Aggregator] | None = None
     weighting: Literal["uniform", "num_examples"] = "num_examples"
     centralized_fn: Callable[[Model, Solver], BaseRound] | None = None
     from_solver: Mapping[str, str] = {}
+
+    def describe(self) -> str:
+        """Returns the summary, or the first sentence of the docstring of a role."""
+        docstring = str(inspect.getdoc(self.selector or self.aggregator))
+        return self.summary or docstring.splitlines()[0].partition(". ")[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""Ready-made experiments, and what follows from the data set where nothing else is said.
+"""Presets and defaults of data sets.
 
 The settings of published tables are in ``experiments/reproduction/presets.py``.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedjax_fair.app.config import (
     AggregatorConfig,
@@ -18,17 +18,17 @@ from fedjax_fair.app.config import (
     SolverConfig,
     TrainingConfig,
 )
-from fedjax_fair.data.sources import default_split
+from fedjax_fair.data import get_source
 
 __all__ = ["PRESETS", "Preset", "resolve"]
 
 
 class Preset(NamedTuple):
-    """An experiment by name.
+    """A named configuration.
 
     Attributes:
         summary: One-line description.
-        config: Its configuration; what is None follows the data set.
+        config: The configuration, where None stands for the default of the data set.
     """
 
     summary: str
@@ -43,13 +43,13 @@ _HIDDEN_GROUPS = Config(
     aggregator=AggregatorConfig(num_clusters=2),
     training=TrainingConfig(rounds=60, eval_every=5),
 )
-"""Digits over ten clients in two groups, four of which see the digits 0 to 3 alone."""
+"""Digits of ten clients in two groups, four of which have the digits 0 to 3."""
 
 _SELECTORS = ("power_of_choice", "divfl", "subtrunc", "unionfl", "clustered_by_similarity")
 
 PRESETS: dict[str, Preset] = {
     "groups": Preset(
-        "do weights that are equal for found groups help a small group? digits; half a minute",
+        "Equitable-FL and DivFL on digits with a small group of clients; half a minute",
         replace(
             _HIDDEN_GROUPS,
             methods=("fedprox", "equitable", "divfl", "divfl+equitable"),
@@ -70,7 +70,7 @@ PRESETS: dict[str, Preset] = {
         Config(data=DataConfig(name="cifar10"), training=TrainingConfig(eval_every=20)),
     ),
     "equitable": Preset(
-        "Equitable-FL beside its baselines: digits with two planted groups; a minute",
+        "Equitable-FL and its baselines on digits with two ground-truth groups; a minute",
         replace(
             _HIDDEN_GROUPS,
             methods=(
@@ -85,13 +85,13 @@ PRESETS: dict[str, Preset] = {
         ),
     ),
     "cross": Preset(
-        "every selector with and without equitable weights: digits with two planted groups",
+        "every selector with and without equitable weights, on the same data",
         replace(
             _HIDDEN_GROUPS,
             methods=(
                 "fedprox",
                 "equitable",
-                *(name for one in _SELECTORS for name in (one, f"{one}+equitable")),
+                *(name for each in _SELECTORS for name in (each, f"{each}+equitable")),
             ),
         ),
     ),
@@ -99,64 +99,36 @@ PRESETS: dict[str, Preset] = {
 """Every preset by name; ``fedjax-fair run NAME`` runs it."""
 
 
-class _Defaults(NamedTuple):
-    """How a data set is trained on where nothing else is said."""
-
-    model: str
-    learning_rate: float
-    batch_size: int
-    epochs: int
-    rounds: int
-
-
-_DEFAULTS = {
-    "digits": _Defaults("mlp", 0.1, 10, 5, 100),
-    "mnist": _Defaults("lenet", 0.05, 50, 1, 100),
-    "fashion_mnist": _Defaults("lenet", 0.05, 50, 1, 100),
-    "cifar10": _Defaults("cifar_cnn", 0.05, 50, 1, 400),
-    "cifar100": _Defaults("cifar100_cnn", 0.05, 50, 1, 400),
-    "emnist/byclass": _Defaults("femnist_cnn", 0.05, 50, 1, 100),
-}
-_OTHERWISE = _Defaults("resnet18", 0.05, 50, 1, 100)
-
-
 def resolve(config: Config) -> Config:
-    """Fills in what follows from the data set.
+    """Replaces None by the defaults of the data set.
+
+    Local steps that are given replace the default epochs. The data folder becomes absolute.
 
     Args:
-        config: A configuration in which None stands for the data set's own value.
-
-    Returns:
-        An equal configuration with the numbers filled in and the data folder made absolute. A
-        number of local steps that was given keeps the data set's epochs out.
+        config: A configuration.
 
     Examples:
         >>> resolve(Config(data=DataConfig(name="mnist"))).model.name
         'lenet'
     """
-    own = _DEFAULTS.get(config.data.name, _OTHERWISE)
-    split, clients = default_split(config.data.name)
-    data, model, solver, training = config.data, config.model, config.solver, config.training
-    partition = _first(data.partition, split)
-    planted = partition == "planted_clusters"  # Which says how many clients there are.
+    source = get_source(config.data.name)
+    data = _fill(config.data, partition=source.partition.__name__)
+    if data.partition != "planted_clusters":  # Which determines the number of clients.
+        data = _fill(data, clients=source.num_clients)
+    if data.dir is not None:
+        data = replace(data, dir=str(Path(data.dir).expanduser().absolute()))
+    solver = _fill(config.solver, learning_rate=source.learning_rate, batch_size=source.batch_size)
+    if solver.steps is None:
+        solver = _fill(solver, epochs=source.epochs)
     return replace(
         config,
-        data=replace(
-            data,
-            dir=None if data.dir is None else str(Path(data.dir).expanduser().absolute()),
-            partition=partition,
-            clients=data.clients if planted else _first(data.clients, clients),
-        ),
-        model=replace(model, name=_first(model.name, own.model)),
-        solver=replace(
-            solver,
-            learning_rate=_first(solver.learning_rate, own.learning_rate),
-            batch_size=_first(solver.batch_size, own.batch_size),
-            epochs=solver.epochs if solver.steps is not None else _first(solver.epochs, own.epochs),
-        ),
-        training=replace(training, rounds=_first(training.rounds, own.rounds)),
+        data=data,
+        model=_fill(config.model, name=source.model),
+        solver=solver,
+        training=_fill(config.training, rounds=source.rounds),
     )
 
 
-def _first(given, own):
-    return own if given is None else given
+def _fill(part: Any, **defaults: Any) -> Any:
+    """Replaces fields that are None."""
+    return replace(part, **{k: v for k, v in defaults.items() if getattr(part, k) is None})

@@ -1,9 +1,9 @@
-"""What a person sees while a run goes on: a bar for each method, or a line for each evaluation."""
+"""Progress of runs: a bar for each method, or a line for each evaluation."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -14,47 +14,41 @@ from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
-from fedjax_fair.simulate import RoundInfo
 from fedjax_fair.text import escape_control_chars
 from fedjax_fair.training.fit import Callback, Evaluation
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["CallbackFn", "examples_in", "show_steps", "show_training"]
+__all__ = ["show_steps", "show_training"]
 
-CallbackFn = Callable[[str, int | None], Callback]
-"""Makes a callback of the name of a method and its batch size."""
+_METRICS = {"accuracy": "accuracy_mean_clients", "dissimilarity": "client_dissimilarity"}
 
 
 @contextmanager
-def show_training(console: Console | None = None, *, quiet: bool = False) -> Iterator[CallbackFn]:
-    """Shows how runs go on: bars on a terminal, lines in a file or a pipe, or nothing.
+def show_training(
+    console: Console | None = None, *, quiet: bool = False
+) -> Iterator[Callable[[str], Callback]]:
+    """Shows the progress of runs: bars on a terminal, otherwise lines; nothing if ``quiet``.
 
-    Args:
-        console: Where; by default the standard output.
-        quiet: Whether to show nothing.
+    Yields:
+        A function from the name of a method to its callback.
     """
     console = console or Console()
     if quiet:
-        yield lambda method, batch_size: Callback()
+        yield lambda method: Callback()
     elif console.is_terminal:
         with _Bars(console) as bars:
-            yield lambda method, batch_size: _Bar(bars, method, batch_size)
+            yield lambda method: _Bar(bars, method)
     else:
-        yield lambda method, batch_size: _Lines(console, method, batch_size)
+        yield lambda method: _Lines(console, method)
 
 
 @contextmanager
 def show_steps(
     console: Console | None = None, *, quiet: bool = False
 ) -> Iterator[Callable[[str], None]]:
-    """Shows which of several steps of work is going on, and for how long.
-
-    Args:
-        console: Where; by default the standard output.
-        quiet: Whether to show nothing.
-    """
+    """Shows the current step of work and its duration; as ``show_training``."""
     console = console or Console()
     if quiet:
         yield lambda step: None
@@ -65,73 +59,48 @@ def show_steps(
             progress.TimeElapsedColumn(),
             console=console,
             transient=True,
-        ) as shown:
-            task = shown.add_task("preparing", total=None)
-            yield lambda step: shown.update(task, description=escape_control_chars(step))
+        ) as bar:
+            task = bar.add_task("preparing", total=None)
+            yield lambda step: bar.update(task, description=escape_control_chars(step))
     else:
         yield lambda step: console.print(escape_control_chars(step), markup=False, highlight=False)
 
 
-class _Shown(Callback):
-    """The news of a run: how good the model is, how fast rounds are done, what is left."""
+class _Display(Callback):
+    """Reports quality, speed and remaining time of a run."""
 
-    def __init__(self, method: str, batch_size: int | None) -> None:
+    def __init__(self, method: str) -> None:
         self._method = escape_control_chars(method)
-        self._batch_size = batch_size
         self._first: Evaluation | None = None
-        self._examples = 0
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        done, news = evaluation.round, quality(evaluation.summaries)
+        done, rounds = evaluation.round, evaluation.rounds
+        speed = ""
         if self._first is None:
-            # What came before it is compilation, or was done by an earlier process.
+            # The time before includes compilation, and rounds of an earlier process.
             self._first = evaluation
-            self.show(done, evaluation.rounds, news)
-            return
-        seconds = max(evaluation.seconds - self._first.seconds, 1e-9)
-        pace = (done - self._first.round) / seconds
-        speed = [f"{pace:,.3g} rounds/s"]
-        if self._batch_size is not None and evaluation.info is not None:
-            sizes = np.asarray(evaluation.clients.train_sizes)
-            self._examples += examples_in(evaluation.info, sizes, self._batch_size)
-            speed.append(f"{self._examples / seconds:,.0f} examples/s")
-        if left := evaluation.rounds - done:
-            speed.append(f"{timedelta(seconds=round(left / max(pace, 1e-9)))} left")
-        self.show(done, evaluation.rounds, news, ", ".join(speed))
+        else:
+            seconds = max(evaluation.seconds - self._first.seconds, 1e-9)
+            pace = max((done - self._first.round) / seconds, 1e-9)
+            speed = f"{pace:,.3g} rounds/s"
+            if left := rounds - done:
+                speed += f", {timedelta(seconds=round(left / pace))} left"
+        self.show(done, rounds, _format_metrics(evaluation.summaries), speed)
 
-    def show(self, done: int, rounds: int, news: str, speed: str = "") -> None:
-        """Shows the news after a round."""
+    def show(self, done: int, rounds: int, metrics: str, speed: str = "") -> None:
+        """Shows metrics and speed after a round."""
         raise NotImplementedError
 
 
-def quality(summaries: dict[str, np.ndarray]) -> str:
-    """Accuracy and how unequal it is, a mean over runs."""
-    accuracy, dissimilarity = (
-        100 * float(np.mean(summaries[name]))
-        for name in ("accuracy_mean_clients", "client_dissimilarity")
-    )
-    return f"accuracy {accuracy:.1f} %  dissimilarity {dissimilarity:.1f} %"
+def _format_metrics(values: Mapping[str, np.ndarray]) -> str:
+    """Formats means over runs."""
+    means = {name: 100 * float(np.mean(values[metric])) for name, metric in _METRICS.items()}
+    return "  ".join(f"{name} {mean:.1f}%" for name, mean in means.items())
 
 
-def examples_in(info: RoundInfo, sizes: np.ndarray, batch_size: int) -> int:
-    """Training examples that clients have gone through, all seeds together.
-
-    Args:
-        info: What rounds have recorded, ``clients`` and ``steps`` ``[seeds, rounds, cohort]``.
-        sizes: Training examples of each client, ``[seeds, clients]``.
-        batch_size: Examples of a minibatch at most; the last of an epoch holds what is left.
-    """
-    clients, steps = np.asarray(info.clients), np.asarray(info.steps, np.int64)
-    trained = clients >= 0
-    runs = np.arange(len(clients))[:, None, None]
-    own = np.where(trained, sizes[runs, clients], 1).astype(np.int64)
-    epochs, rest = np.divmod(steps, -(-own // batch_size))
-    return int(np.sum((epochs * own + rest * np.minimum(batch_size, own)) * trained))
-
-
-class _Lines(_Shown):
-    def __init__(self, console: Console, method: str, batch_size: int | None) -> None:
-        super().__init__(method, batch_size)
+class _Lines(_Display):
+    def __init__(self, console: Console, method: str) -> None:
+        super().__init__(method)
         self._print = lambda text: console.print(
             f"{self._method}: {text}", markup=False, highlight=False, soft_wrap=True
         )
@@ -144,49 +113,48 @@ class _Lines(_Shown):
         took = time.monotonic() - self._started
         self._print(f"compiled in {took:.0f} s, {num_bytes / 2**20:,.0f} MiB")
 
-    def show(self, done: int, rounds: int, news: str, speed: str = "") -> None:
-        self._print(f"round {done}/{rounds}  {news}  {speed}".rstrip())
+    def show(self, done: int, rounds: int, metrics: str, speed: str = "") -> None:
+        self._print(f"round {done}/{rounds}  {metrics}  {speed}".rstrip())
 
 
 class _Bars(progress.Progress):
-    """One bar a method; use it in a ``with`` statement."""
+    """Shows a bar for each method; a context manager."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(
             progress.TextColumn("{task.description:<12}", markup=False),
             progress.BarColumn(bar_width=10),
             progress.TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            _News(Column()),  # Of two lines, so that eighty columns are enough.
+            _Status(Column()),  # Two lines, which fit 80 columns.
             console=console,
         )
 
 
-class _News(progress.ProgressColumn):
-    """The news, and how long a program has been compiled until there are any."""
+class _Status(progress.ProgressColumn):
+    """Shows the status of a run, or how long it has been compiling."""
 
     def render(self, task: progress.Task) -> Text:
-        news = task.fields["news"]
-        return Text(news or f"compiling ({task.elapsed or 0:.0f} s so far)")
+        compiling = f"compiling ({task.elapsed or 0:.0f} s so far)"
+        return Text(task.fields["status"] or compiling)
 
 
-class _Bar(_Shown):
-    def __init__(self, bars: _Bars, method: str, batch_size: int | None) -> None:
-        super().__init__(method, batch_size)
+class _Bar(_Display):
+    def __init__(self, bars: _Bars, method: str) -> None:
+        super().__init__(method)
         self._bars = bars
 
     def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
-        self._task = self._bars.add_task(self._method, total=rounds, news="")
+        self._task = self._bars.add_task(self._method, total=rounds, status="")
 
     def on_compiled(self, num_bytes: int) -> None:
-        self._bars.update(self._task, news=f"{num_bytes / 2**20:,.0f} MiB")
+        self._bars.update(self._task, status=f"{num_bytes / 2**20:,.0f} MiB")
 
-    def show(self, done: int, rounds: int, news: str, speed: str = "") -> None:
-        self._bars.update(self._task, completed=done, news=f"{news}\n{speed}".rstrip())
+    def show(self, done: int, rounds: int, metrics: str, speed: str = "") -> None:
+        self._bars.update(self._task, completed=done, status=f"{metrics}\n{speed}".rstrip())
 
     def on_end(self, results: xr.Dataset) -> None:
-        """Where all rounds had been done by an earlier process, there was no evaluation."""
+        """Shows the results if all rounds were done by an earlier process."""
         if self._first is None:
             last = results.isel(round=-1)
-            names = ("accuracy_mean_clients", "client_dissimilarity")
-            done = int(last["round"])
-            self.show(done, done, quality({name: last[name].values for name in names}))
+            values = {metric: last[metric].values for metric in _METRICS.values()}
+            self.show(int(last["round"]), int(last["round"]), _format_metrics(values))

@@ -1,12 +1,12 @@
-"""Run folders: everything a run leaves behind, and all that is needed to continue it.
+"""Run folders: files of a run, which can be continued.
 
 =================  =================================================================
 ``config.json``    The resolved configuration.
 ``env.json``       Versions, device and git commit.
-``metrics.jsonl``  One line per evaluation, method and seed, written as they happen.
+``metrics.jsonl``  One line per evaluation, method and seed.
 ``checkpoints/``   The latest state of each method.
-``models/``        The trained models of each method, for ``results.load_model``.
-``results.nc``     The results of the methods that are done, as one Dataset.
+``models/``        The trained models of each method, for ``fedjax_fair.load_model``.
+``results.nc``     The results of finished methods, as one Dataset.
 ``plots/``         Figures drawn from ``results.nc``.
 ``report.html``    Everything a person wants to see, on one page.
 =================  =================================================================
@@ -22,9 +22,8 @@ import platform
 import subprocess
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -36,15 +35,16 @@ from filelock import FileLock, Timeout
 from fedjax_fair import metrics
 from fedjax_fair.app import settings
 from fedjax_fair.app.config import Config, Maximize
-from fedjax_fair.results.files import naming, write_text
+from fedjax_fair.results.files import add_file_name, write_text
 from fedjax_fair.training.fit import Callback, Evaluation
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.figure import Figure
 
 __all__ = ["MetricsLog", "RunFolder", "environment", "locked"]
 
-SUMMARY_NAMES = [one.name for one in metrics.ALL_SUMMARIES]
+SUMMARY_NAMES = [metric.name for metric in metrics.ALL_SUMMARIES]
 PACKAGES = ("fedjax-fair", "jax", "jaxlib", "flax", "optax", "numpy")
 
 
@@ -71,9 +71,9 @@ class RunFolder:
 
     @classmethod
     def create(cls, config: Config | Maximize, name: str) -> RunFolder:
-        """Makes a new folder under ``config.output``, named after the time and ``name``.
+        """Creates a folder under ``config.output``, named after the time and ``name``.
 
-        It appears with its configuration in it, under a name that no other has.
+        It is renamed into place once it has its configuration.
         """
         parent = Path(config.output)
         parent.mkdir(parents=True, exist_ok=True)
@@ -102,54 +102,58 @@ class RunFolder:
         return settings.load(self._config)
 
     def extend(self, rounds: int | None) -> None:
-        """Notes that a run that trains goes on for longer, so that the next start knows."""
+        """Stores the number of rounds, which the next start continues to."""
         config = self.config()
         if isinstance(config, Config) and config.training.rounds != rounds:
-            longer = replace(config, training=replace(config.training, rounds=rounds))
-            settings.save(longer, self._config)
+            settings.save(settings.change(config, "training", "rounds", rounds), self._config)
+
+    def write_figures(self, figures: Mapping[str, Figure], page: str) -> None:
+        """Writes figures by name, and the report."""
+        self.plots.mkdir(exist_ok=True)
+        for name, figure in figures.items():
+            figure.savefig(self.plots / f"{name}.png", dpi=150)
+        write_text(self.report, page)
 
     def environment(self) -> dict[str, Any]:
-        """Reads what the run was started with; what this process sees, where that is lost."""
+        """Reads the environment in which the run was started; rewrites a damaged file."""
         file = self.path / "env.json"
         try:
             return dict(json.loads(file.read_text(encoding="utf8")))
         except (OSError, ValueError, TypeError, RecursionError):
-            warnings.warn(f"{file} is missing or damaged; written anew.", stacklevel=2)
-            found = environment()
-            write_text(file, _as_text(found))
-            return found
+            warnings.warn(f"{file} is missing or damaged; written again.", stacklevel=2)
+            current = environment()
+            write_text(file, _as_text(current))
+            return current
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes from working in a folder; a crash releases it.
+    """Locks a folder for this process; a crash releases it.
 
     Raises:
-        ValueError: If another one does.
+        ValueError: If another process has locked it.
     """
     lock, holder = FileLock(folder / ".lock"), folder / ".holder"
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        known = f" ({holder.read_text()})" if holder.exists() else ""
-        raise ValueError(
-            f"folder={str(folder)!r}: another process{known} is working in it."
-        ) from None
+        name = f" ({holder.read_text()})" if holder.exists() else ""
+        raise ValueError(f"folder={str(folder)!r} is used by another process{name}.") from None
     try:
-        text = f"number {os.getpid()} on {platform.node()}, since {datetime.now():%H:%M:%S}"
-        write_text(holder, text)
+        started = f"{datetime.now():%H:%M:%S}"
+        write_text(holder, f"{os.getpid()} on {platform.node()}, since {started}")
         yield
     finally:
         holder.unlink(missing_ok=True)
         lock.release()
 
 
-def _as_text(found: dict[str, Any]) -> str:
-    return json.dumps(found, indent=2) + "\n"
+def _as_text(values: dict[str, Any]) -> str:
+    return json.dumps(values, indent=2) + "\n"
 
 
 def environment() -> dict[str, Any]:
-    """What a result may depend on besides its configuration.
+    """Returns versions, device and commit, on which results may depend.
 
     Examples:
         >>> sorted(environment())
@@ -166,7 +170,7 @@ def environment() -> dict[str, Any]:
 
 
 def _git_commit() -> str | None:
-    """The commit of the checkout that this file is tracked in, marked if it has changed since."""
+    """Returns the commit of the checkout of this file, marked if it has changes."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
@@ -182,17 +186,15 @@ def _git_commit() -> str | None:
 class MetricsLog(Callback):
     """Appends a line of JSON for every evaluation and seed of one method.
 
-    A resumed run repeats the evaluations after its checkpoint; a line that is there already is not
-    written twice, and half a line, left by a run that was killed, is dropped. Lines that were lost
-    are written at the end, without a time; those of an evaluation that a longer run does not have,
-    at the end of a shorter one, are dropped then.
+    Lines that exist are not written again, and an incomplete last line is removed. At the end
+    missing lines are written without a time, and those of other evaluations are removed.
 
     Args:
         path: The file, ``metrics.jsonl``.
         method: Name of the method.
 
     Raises:
-        ValueError: If the file holds other lines.
+        ValueError: If the file has a damaged line.
     """
 
     def __init__(self, path: Path, method: str) -> None:
@@ -201,21 +203,21 @@ class MetricsLog(Callback):
         self._written = {_identity(line) for line in _complete_lines(path)}
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        """Writes what is new."""
+        """Writes new lines."""
         for index, seed in enumerate(evaluation.seeds):
             summaries = {name: value[index] for name, value in evaluation.summaries.items()}
             self._write(seed, evaluation.round, round(evaluation.seconds, 3), summaries)
 
     def on_end(self, results: xr.Dataset) -> None:
-        """Writes what is missing, and drops what is not in the results."""
+        """Completes the file."""
         lines = _complete_lines(self._path)
-        kept = [
+        valid = [
             line
             for line in lines
             if line["algorithm"] != self._method or line["round"] in results["round"].values
         ]
-        if len(kept) < len(lines):
-            write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
+        if len(valid) < len(lines):
+            write_text(self._path, "".join(json.dumps(line) + "\n" for line in valid))
         names = [name for name in SUMMARY_NAMES if name in results]
         for seed in results["seed"].values.tolist():
             for done in results["round"].values.tolist():
@@ -231,7 +233,7 @@ class MetricsLog(Callback):
             return
         self._written.add(_identity(line))
         line |= {name: _number(value) for name, value in summaries.items()}
-        with naming(self._path), self._path.open("a") as file:
+        with add_file_name(self._path), self._path.open("a") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
 
 
@@ -240,12 +242,12 @@ def _identity(line: dict[str, Any]) -> tuple[str, int, int]:
 
 
 def _number(value: Any) -> float | None:
-    """A number that JSON knows; NaN and infinities become null."""
+    """Replaces NaN and infinities, which JSON does not have, by None."""
     return float(value) if math.isfinite(value) else None
 
 
 def _complete_lines(path: Path) -> list[dict[str, Any]]:
-    """Reads the lines of a file and cuts off what comes after the last newline."""
+    """Reads the lines of a file, and removes what follows the last newline."""
     if not path.exists():
         return []
     content = path.read_bytes()
@@ -260,7 +262,7 @@ def _complete_lines(path: Path) -> list[dict[str, Any]]:
         except (ValueError, TypeError, KeyError, RecursionError):
             raise ValueError(
                 f"path={str(path)!r}: line {number} is damaged; expected JSON with algorithm, seed "
-                "and round. Without the file, its lines are written anew."
+                "and round. Delete the file to write it again."
             ) from None
         lines.append(line)
     os.truncate(path, end)

@@ -1,8 +1,7 @@
-"""Settings as the fields of roles have them: name, type, default, meaning.
+"""Settings read from signatures: name, type, default and help.
 
-A class such as ``selectors.SubTrunc`` is the only place that names its settings. Those that can be
-written down (numbers, strings, tuples of numbers) become options of the command line, fields of a
-configuration and axes of a sweep; functions and optimizers do not.
+Parameters that are scalars, strings or tuples of them become options of the command line, fields
+of a configuration and axes of a sweep. Functions and optimizers do not.
 """
 
 from __future__ import annotations
@@ -19,20 +18,24 @@ import docstring_parser
 from jaxtyping import AbstractArray
 from typing_extensions import Doc
 
-__all__ = ["Setting", "section", "settings_of"]
+from fedjax_fair.app.values import members
 
-_PLAIN = (int, float, bool, str)
+__all__ = ["Setting", "construct", "section", "settings_of"]
+
+_SCALARS = (int, float, bool, str)
+_MAX_READERS = 6
+_REQUIRED = inspect.Parameter.empty
 
 
 class Setting(NamedTuple):
-    """A setting of a constructor.
+    """A parameter that can be set by a configuration.
 
     Attributes:
-        name: Its parameter.
-        type: Type of a value that can be written down, without None.
-        default: What it is where nothing is said; ``inspect.Parameter.empty`` if it is required.
+        name: Name of the parameter.
+        type: Type of a value, without None.
+        default: Default value; ``inspect.Parameter.empty`` if there is none.
         traced: Whether it only enters arithmetic, so that a sweep over it compiles once.
-        help: What the docstring says of it.
+        help: Its description in the docstring.
     """
 
     name: str
@@ -44,14 +47,10 @@ class Setting(NamedTuple):
 
 @cache
 def settings_of(constructor: Callable[..., Any]) -> Mapping[str, Setting]:
-    """The settings of a constructor that can be written down, by name.
+    """Reads the settings of a class or function by name.
 
-    Args:
-        constructor: A class or function with annotations and a Google docstring, or a
-            ``functools.partial`` of one, whose keywords are its defaults.
-
-    Returns:
-        A ``Setting`` for each parameter whose annotation names a number, a word or a tuple of them.
+    It has annotations and a Google docstring, and may be a ``functools.partial`` with other
+    defaults.
 
     Examples:
         >>> from fedjax_fair import selectors
@@ -61,88 +60,106 @@ def settings_of(constructor: Callable[..., Any]) -> Mapping[str, Setting]:
     """
     function = constructor.func if isinstance(constructor, partial) else constructor
     hints = get_type_hints(function)
-    meanings = {
-        item.arg_name: item.description or ""
-        for item in docstring_parser.parse(function.__doc__ or "").params
-    }
+    params = docstring_parser.parse(function.__doc__ or "").params
+    helps = {item.arg_name: _without_markup(item.description or "") for item in params}
     settings = {}
     for name, parameter in inspect.signature(constructor).parameters.items():
-        members = _members(hints[name])
-        plain = [kind for member in members if (kind := _plain(member)) is not None]
+        kinds = members(hints[name])
+        plain = [kind for each in kinds if (kind := _plain(each)) is not None]
         scalars = [kind for kind in plain if get_origin(kind) is not tuple]
         if plain:
-            traced = any(isinstance(m, type) and issubclass(m, AbstractArray) for m in members)
-            meaning = _plain_text(meanings.get(name, ""))
-            kind = Union[tuple(scalars or plain)]  # noqa: UP007 (made of what was found)
-            settings[name] = Setting(name, kind, parameter.default, traced, meaning)
+            traced = any(
+                isinstance(each, type) and issubclass(each, AbstractArray) for each in kinds
+            )
+            kind = Union[tuple(scalars or plain)]  # noqa: UP007 (a union of computed members)
+            settings[name] = Setting(name, kind, parameter.default, traced, helps.get(name, ""))
     return types.MappingProxyType(settings)
+
+
+def construct(
+    constructor: Callable[..., Any],
+    part: Any,
+    names: Mapping[str, str] = types.MappingProxyType({}),
+    **defaults: Any,
+) -> Any:
+    """Calls a constructor with the values of its settings.
+
+    Args:
+        constructor: As for ``settings_of``.
+        part: Section with the values; None stands for the default.
+        names: Fields by parameter, where they differ.
+        **defaults: Defaults of parameters, if it has them.
+
+    Raises:
+        ValueError: If a required setting is missing.
+    """
+    settings = settings_of(constructor)
+    values = {name: defaults[name] for name in settings if name in defaults}
+    for name in settings:
+        value = getattr(part, names.get(name, name), None)
+        if value is not None:
+            values[name] = value
+    for name, setting in settings.items():
+        if setting.default is _REQUIRED and name not in values:
+            raise ValueError(f"{names.get(name, name)}=None: expected a value.")
+    return constructor(**values)
 
 
 def section(
     constructors: Mapping[str, Iterable[Callable[..., Any]]],
     fixed: type = object,
-    names: Mapping[str, str] | None = None,
+    names: Mapping[str, Mapping[str, str]] = types.MappingProxyType({}),
     *,
     hidden: Sequence[str] = (),
 ) -> Any:
-    """Makes the base of a section of a configuration: the settings of many constructors.
+    """Makes the base class of a section of a configuration, whose fields are None by default.
 
     Args:
-        constructors: Constructors by the word that chooses them. A field that several share has to mean
-            one kind of value; it is None where nothing is said.
-        fixed: A frozen dataclass of fields that belong to no constructor.
-        names: Names of fields for parameters that are called otherwise here.
-        hidden: Parameters that are not set here.
+        constructors: Classes and functions by the name that selects them.
+        fixed: A frozen dataclass of other fields.
+        names: Fields by parameter, where they differ, by the same name.
+        hidden: Parameters that do not become fields.
 
-    Returns:
-        A frozen dataclass, which a type checker takes as it comes.
+    Raises:
+        TypeError: If a field has different types.
     """
-    names = names or {}
-    found: dict[str, list[tuple[str, Setting]]] = {}
-    for word, made_of in constructors.items():
-        for constructor in made_of:
+    uses: dict[str, list[tuple[str, Setting]]] = {}
+    for selected, group in constructors.items():
+        for constructor in group:
             for setting in settings_of(constructor).values():
                 if setting.name not in hidden:
-                    key = names.get(setting.name, setting.name)
-                    found.setdefault(key, []).append((word, setting))
+                    key = names.get(selected, {}).get(setting.name, setting.name)
+                    uses.setdefault(key, []).append((selected, setting))
     generated = []
-    for key, uses in found.items():
-        kinds = {str(setting.type): setting.type for _, setting in uses}
+    for key, users in uses.items():
+        kinds = {str(setting.type) for _, setting in users}
         if len(kinds) > 1:
             raise TypeError(f"{key}: {', '.join(kinds)}; expected one type for all constructors.")
-        kind = Annotated[uses[0][1].type | None, Doc(_help(uses))]
+        kind = Annotated[users[0][1].type | None, Doc(_help(users))]
         generated.append((key, kind, field(default=None)))
     return make_dataclass("Section", generated, bases=(fixed,), frozen=True)
 
 
-def _members(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-
-
-def _plain(member: Any) -> Any:
-    """The type of what can be written down, or None."""
-    if member in _PLAIN or get_origin(member) is Literal:
-        return member
-    if get_origin(member) is Sequence and get_args(member)[0] in _PLAIN:
-        return tuple[get_args(member)[0], ...]
+def _plain(kind: Any) -> Any:
+    """Returns the type of values that can be written as strings, or None."""
+    if kind in _SCALARS or get_origin(kind) is Literal:
+        return kind
+    if get_origin(kind) is Sequence and get_args(kind)[0] in _SCALARS:
+        return tuple[get_args(kind)[0], ...]
     return None
 
 
-def _plain_text(text: str) -> str:
-    """A docstring's first sentences without its markup."""
+def _without_markup(text: str) -> str:
     text = re.sub(r":\w+:`([^`]*)`", r"\1", " ".join(text.split()))
     return text.replace("``", "").replace("`", "")
 
 
-def _help(uses: Sequence[tuple[str, Setting]]) -> str:
-    """What a setting means, which methods read it, and its defaults where they agree."""
-    meaning = next((s.help for _, s in uses if not s.help.startswith("As for")), "")
-    words = list(dict.fromkeys(word for word, _ in uses))
-    defaults = {repr(setting.default) for _, setting in uses}
-    default = uses[0][1].default
-    known = len(defaults) == 1 and default not in (None, inspect.Parameter.empty)
-    readers = ", ".join(words) if len(words) <= _MANY else "most methods"
-    return f"{meaning.rstrip('.')} ({readers}{f'; {default}' if known else ''})."
-
-
-_MANY = 6
+def _help(users: Sequence[tuple[str, Setting]]) -> str:
+    """Returns the description of a field, the names that use it, and its default."""
+    text = next((s.help for _, s in users if not s.help.startswith("As for")), "")
+    names = list(dict.fromkeys(name for name, _ in users))
+    readers = ", ".join(names) if len(names) <= _MAX_READERS else "most methods"
+    default = users[0][1].default
+    is_common = len({repr(setting.default) for _, setting in users}) == 1
+    shown = f"; {default}" if is_common and default not in (None, _REQUIRED) else ""
+    return f"{text.rstrip('.')} ({readers}{shown})."

@@ -1,16 +1,14 @@
-"""Many settings of a method in one compiled program.
+"""Sweeps: many configurations of a method in one compiled function.
 
-Seeds and numeric fields of roles (step sizes, strengths, windows) are a batch axis of one program;
-what decides shapes or code (methods, cohort sizes, networks) makes one of its own.
+Seeds and numeric hyperparameters are a batch axis. Other settings are compiled separately.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from contextlib import nullcontext
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +22,7 @@ from fedjax_fair.app import presets
 from fedjax_fair.app.build import build, largest_client, method_round
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.run_folder import environment, locked
-from fedjax_fair.app.settings import lookup, places
+from fedjax_fair.app.settings import change, lookup, places
 from fedjax_fair.app.signatures import Setting
 from fedjax_fair.app.variants import method_settings
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
@@ -32,12 +30,12 @@ from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
+from fedjax_fair.training.memory import free_memory
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Axis", "Group", "Runs", "free_bytes", "plan_sweep", "runs_of", "sweep"]
-
+__all__ = ["Axis", "Group", "Runs", "plan_sweep", "runs_of", "sweep"]
 
 _VALIDATION = 0.1
 
@@ -52,18 +50,18 @@ class Axis(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Runs that can share a program: one method, and one choice of what decides shapes.
+    """Runs of one method that can be compiled together.
 
     Attributes:
         name: The method.
-        config: Everything else; the varied settings are set per run.
-        data: The federation.
-        mesh: Devices that runs and clients are assigned to, if there are several.
-        labels: What is the same for all runs, by name of the setting.
-        axes: Settings that the method reads and that share its program.
-        unused: Those of the others that it does not read.
-        runs: Values of ``axes`` and the seed, one entry a run.
-        rounds: The round of each combination of values.
+        config: Configuration without the varied settings.
+        data: The federated dataset.
+        mesh: Devices; None for a single one.
+        labels: Varied settings that are equal for all runs, by name.
+        axes: Varied settings on the batch axis.
+        unused: Varied settings that the method does not use.
+        runs: Values of ``axes`` and seed of each run.
+        rounds: Round of each combination of values.
     """
 
     name: str
@@ -77,40 +75,42 @@ class Group(NamedTuple):
     rounds: dict[tuple[Any, ...], BaseRound]
 
 
+class Runs(NamedTuple):
+    """Arguments of ``fit_batch`` for some runs of a group."""
+
+    methods: Sequence[BaseRound]
+    seeds: tuple[int, ...]
+    data: FederatedData
+
+
 def sweep(
     base: Config,
     *,
     seeds: Sequence[int] | None = None,
     folder: str | Path | None = None,
     runs_per_batch: int | None = None,
-    callback_fn: Callable[[str], Callback] = lambda runs: Callback(),
+    callback_fn: Callable[[str], Sequence[Callback]] = lambda runs: (),
     **varied: Sequence[Any],
 ) -> xr.Dataset:
     """Runs every combination of some settings, for every method and seed.
 
-    Runs that differ in numbers share one compiled program, as far as memory allows.
+    Runs that differ in numeric hyperparameters share a compiled function, as far as memory allows.
 
     Args:
-        base: Everything else; its methods are compared. If it does not say what is held out for
-            validation, it is a tenth of every client's training examples.
-        seeds: Runs of every configuration; those of ``base`` by default.
-        folder: Where finished runs are kept, and found again by the same call; the whole
-            becomes ``results.nc`` there, and its most accurate configurations ``report.html``.
-        runs_per_batch: Runs (configurations times seeds) in one program. By default all, or as many as an
-            estimate says fit into half of the memory that is free (nine tenths of an
-            accelerator's).
-        callback_fn: Makes a callback for every batch of runs, from a line that describes it; its
-            ``on_compiled`` receives the estimate.
-        **varied: Values by the name of a setting, such as ``lam=[0.1, 1.0]``; as ``section.name``
-            where several sections have one of this name.
+        base: Configuration of the other settings. ``data.validation_fraction`` is 0.1 by default.
+        seeds: Seeds of the runs; those of ``base`` by default.
+        folder: Folder of ``results.nc``, ``report.html`` and finished batches, which the same call
+            does not run again.
+        runs_per_batch: Runs that are compiled together; by default as many as fit into memory.
+        callback_fn: Makes the callbacks of every batch of runs, from its description.
+        **varied: Values by the name of a setting, or by ``section.name`` if that is ambiguous.
 
     Returns:
-        What ``fit`` returns, over ``algorithm``, ``seed`` and a dimension for each setting.
+        What ``fit`` returns, with dimensions ``algorithm``, ``seed`` and one for each setting.
 
     Raises:
-        ValueError: If a setting does not exist, is read by no method, has no values or one that
-            does not fit, or the folder holds another sweep or
-            is being worked in.
+        ValueError: If a setting is unknown or not used, its values do not fit, or the folder holds
+            another sweep or is used by another process.
 
     Examples:
         >>> from fedjax_fair.app import presets
@@ -123,20 +123,20 @@ def sweep(
     if runs_per_batch is not None:
         checks.positive_int("runs_per_batch", runs_per_batch)
     config, axes, groups = plan_sweep(base, varied, seeds=seeds)
-    store = _Store(folder, config, axes)
+    description = asdict(config) | {"varied": {axis.name: axis.values for axis in axes}}
+    path = None if folder is None else _claim(Path(folder), description)
     parts = []
-    with store.locked():
+    with nullcontext() if path is None else locked(path):
         for number, group in enumerate(groups):
-            for part in _finish(group, store, f"{number:03d}", runs_per_batch, callback_fn):
-                # A setting that a method does not read is run once, and labels every value.
-                for others in product(*(axis.values for axis in group.unused)):
-                    parts.append(_labeled(group, part, others))
-        whole = _joined(parts, [axis.name for axis in axes])
-        if folder is not None:
-            results.save(whole, Path(folder) / "results.nc")
-            described = asdict(config) | {"varied": {axis.name: axis.values for axis in axes}}
-            write_text(Path(folder) / "report.html", report.page(whole, described, environment()))
-    return whole
+            for part in _finish(group, path, f"{number:03d}", runs_per_batch, callback_fn):
+                # Runs are the same for all values of a setting that the method does not use.
+                for values in product(*(axis.values for axis in group.unused)):
+                    parts.append(_label(group, part, values))
+        combined = _combine(parts, [axis.name for axis in axes])
+        if path is not None:
+            results.save(combined, path / "results.nc")
+            write_text(path / "report.html", report.page(combined, description, environment()))
+    return combined
 
 
 def plan_sweep(
@@ -146,22 +146,15 @@ def plan_sweep(
     seeds: Sequence[int] | None = None,
     memory: float | None = None,
 ) -> tuple[Config, list[Axis], list[Group]]:
-    """What a sweep would run: its resolved configuration, what is varied, and the groups of runs.
+    """Returns the resolved configuration of a sweep, the varied settings, and its groups of runs.
 
-    Args:
-        base: As for ``sweep``.
-        varied: Values by the name of a setting, as for ``sweep``.
-        seeds: As for ``sweep``.
-        memory: As for ``build``.
-
-    Raises:
-        ValueError: As ``sweep``.
+    Arguments and errors are those of ``sweep``; ``memory`` is that of ``build``.
     """
     if seeds is not None:
         checks.seeds("seeds", seeds)
-        base = replace(base, training=replace(base.training, seeds=tuple(seeds)))
+        base = change(base, "training", "seeds", tuple(seeds))
     if base.data.validation_fraction is None:
-        base = replace(base, data=replace(base.data, validation_fraction=_VALIDATION))
+        base = change(base, "data", "validation_fraction", _VALIDATION)
     config = presets.resolve(base)
     if config.distributed:
         raise ValueError("distributed=True: expected False for a sweep.")
@@ -172,59 +165,25 @@ def plan_sweep(
 def _groups(config: Config, axes: list[Axis], memory: float | None) -> Iterator[Group]:
     traced = [axis for axis in axes if _is_traced(config, axis)]
     fixed = [axis for axis in axes if axis not in traced]
-    data = None  # The same for all: settings of the data cannot be varied.
-    for chosen in product(*(axis.values for axis in fixed)):
-        own = _with(config, fixed, chosen)
-        labels = {axis.name: value for axis, value in zip(fixed, chosen, strict=True)}
+    data = None  # Loaded once, because settings of the data cannot be varied.
+    for fixed_values in product(*(axis.values for axis in fixed)):
+        own = _set(config, fixed, fixed_values)
+        labels = {axis.name: value for axis, value in zip(fixed, fixed_values, strict=True)}
         experiment = build(own, data, memory)
         data = experiment.data
         for name in config.methods:
-            read = [axis for axis in traced if _setting(own, name, axis) is not None]
-            unused = [axis for axis in traced if axis not in read]
-            configurations = list(product(*(axis.values for axis in read)))
-            runs = list(product(configurations, own.training.seeds))
-            # What is out of range is noticed before anything runs.
+            used = [axis for axis in traced if _setting(own, name, axis) is not None]
+            unused = [axis for axis in traced if axis not in used]
+            configurations = list(product(*(axis.values for axis in used)))
+            # Making all rounds first checks all values before anything runs.
             rounds = {
-                values: _round(_with(own, read, values), name, data) for values in configurations
+                values: method_round(
+                    _set(own, used, values), name, data.num_classes, largest_client(data)
+                )
+                for values in configurations
             }
-            yield Group(name, own, data, experiment.mesh, labels, read, unused, runs, rounds)
-
-
-def _finish(
-    group: Group,
-    store: _Store,
-    key: str,
-    runs_per_batch: int | None,
-    callback_fn: Callable[[str], Callback],
-) -> list[xr.Dataset]:
-    """Runs what is missing, in batches as large as memory allows; all parts, old and new."""
-    parts = store.parts(key)
-    done = {int(number) for part in parts for number in part["run"]}
-    waiting = [number for number in range(len(group.runs)) if number not in done]
-    size = runs_per_batch or len(waiting)
-    at_once = num_run_groups(group.mesh)  # So many take no more memory of a device than one.
-    while waiting:
-        batch = waiting[:size]
-        limit = None if runs_per_batch or size <= at_once else free_bytes()
-        callback = callback_fn(f"{group.name}, {len(batch)} runs")
-        try:
-            part = _run(group, batch, limit, callback)
-        except MemoryLimitError as error:
-            size = at_once * max(1, int(error.fits * -(-len(batch) // at_once)))
-            continue
-        store.put(key, part)
-        parts.append(part)
-        waiting = waiting[size:]
-    return parts
-
-
-def free_bytes() -> int:
-    """Memory that a batch may take."""
-    device = jax.local_devices()[0]
-    stats = device.memory_stats()
-    if stats is not None:
-        return int(0.9 * (stats["bytes_limit"] - stats["bytes_in_use"]))
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+            runs = list(product(configurations, own.training.seeds))
+            yield Group(name, own, data, experiment.mesh, labels, used, unused, runs, rounds)
 
 
 def _axis(config: Config, name: str, values: Sequence[Any]) -> Axis:
@@ -237,67 +196,100 @@ def _axis(config: Config, name: str, values: Sequence[Any]) -> Axis:
 
 
 def _setting(config: Config, name: str, axis: Axis) -> Setting | None:
-    """The setting of a method that an axis varies, if the method reads it."""
+    """Returns the setting of a method that an axis varies, if the method uses it."""
     return method_settings(config, name).get(axis.section, {}).get(axis.field)
 
 
 def _is_traced(config: Config, axis: Axis) -> bool:
-    """Whether a setting is a number of all methods that read it.
+    """Whether a setting only enters arithmetic in all methods that use it.
 
     Raises:
-        ValueError: If no method reads it.
+        ValueError: If no method uses it.
     """
-    if (axis.section, axis.field) in _OF_ALL_METHODS or axis.section in _OF_ALL_RUNS:
+    is_of_model = axis.section == "model" and axis.field in ("name", "compute")
+    if is_of_model or axis.section in ("training", "faults", "communication"):
         return False
-    read = [found for name in config.methods if (found := _setting(config, name, axis))]
-    if not read:
-        names = ", ".join(config.methods)
-        raise ValueError(f"{axis.name}: expected a setting that one of {names} reads.")
-    return all(setting.traced for setting in read)
+    settings = [setting for name in config.methods if (setting := _setting(config, name, axis))]
+    if not settings:
+        methods = ", ".join(config.methods)
+        raise ValueError(f"{axis.name}: expected a setting that one of {methods} uses.")
+    return all(setting.traced for setting in settings)
 
 
-_OF_ALL_METHODS = {("model", "name"), ("model", "compute")}
-_OF_ALL_RUNS = ("training", "faults", "communication")
-
-
-def _with(config: Config, axes: Sequence[Axis], values: Sequence[Any]) -> Config:
+def _set(config: Config, axes: Sequence[Axis], values: Sequence[Any]) -> Config:
     for axis, value in zip(axes, values, strict=True):
-        part = replace(getattr(config, axis.section), **{axis.field: value})
-        config = replace(config, **{axis.section: part})
+        config = change(config, axis.section, axis.field, value)
     return config
 
 
-def _round(config: Config, name: str, data: FederatedData) -> BaseRound:
-    return method_round(config, name, data.num_classes, largest_client(data))
+def _claim(folder: Path, description: dict[str, Any]) -> Path:
+    """Makes the folder of a sweep, or checks that it holds the same sweep."""
+    text, file = json.dumps(description, indent=2, default=str), folder / "sweep.json"
+    if file.exists() and file.read_bytes() != text.encode():
+        raise ValueError(f"folder={str(folder)!r}: expected this sweep, {file.name} has another.")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(file, text)
+    return folder
 
 
-class Runs(NamedTuple):
-    """Some runs of a group, as ``fit_batch`` takes them."""
+def _finish(
+    group: Group,
+    folder: Path | None,
+    key: str,
+    runs_per_batch: int | None,
+    callback_fn: Callable[[str], Sequence[Callback]],
+) -> list[xr.Dataset]:
+    """Runs what is missing of a group in batches, and returns all batches."""
+    parts = [] if folder is None else _read_parts(folder, key)
+    done = {int(number) for part in parts for number in part["run"]}
+    waiting = [number for number in range(len(group.runs)) if number not in done]
+    size = runs_per_batch or len(waiting)
+    num_groups = num_run_groups(group.mesh)  # A device holds one of as many runs.
+    while waiting:
+        batch = waiting[:size]
+        limit = None if runs_per_batch or size <= num_groups else free_memory()
+        callbacks = callback_fn(f"{group.name}, {len(batch)} runs")
+        try:
+            part = _run(group, batch, limit, callbacks)
+        except MemoryLimitError as error:
+            size = num_groups * max(1, int(error.fits * -(-len(batch) // num_groups)))
+            continue
+        if folder is not None:
+            results.save(part, folder / f"{key}-{batch[0]:05d}.nc")
+        parts.append(part)
+        waiting = waiting[size:]
+    return parts
 
-    methods: Sequence[BaseRound]
-    seeds: tuple[int, ...]
-    data: FederatedData
+
+def _read_parts(folder: Path, key: str) -> list[xr.Dataset]:
+    parts = []
+    for file in sorted(folder.glob(f"{key}-*.nc")):
+        parts.append(results.open(file))
+        if "run" not in parts[-1].coords:
+            raise ValueError(f"path={str(file)!r}: expected runs of this sweep.")
+    return parts
 
 
 def runs_of(group: Group, numbers: Sequence[int]) -> Runs:
-    """Runs of a group.
+    """Returns some runs of a group.
 
     Args:
         group: From ``plan_sweep``.
-        numbers: Places in ``group.runs``.
+        numbers: Indices into ``group.runs``.
     """
     configurations, seeds = zip(*(group.runs[number] for number in numbers), strict=True)
     data, training = group.data, group.config.training
     if data.num_partitions is not None:
-        own = np.array([training.seeds.index(seed) for seed in seeds])
-        data = with_partition_arrays(
-            data, jax.tree.map(lambda leaf: leaf[own], partition_arrays(data))
-        )
+        indices = np.array([training.seeds.index(seed) for seed in seeds])
+        arrays = jax.tree.map(lambda leaf: leaf[indices], partition_arrays(data))
+        data = with_partition_arrays(data, arrays)
     return Runs([group.rounds[values] for values in configurations], seeds, data)
 
 
-def _run(group: Group, numbers: list[int], limit: int | None, callback: Callback) -> xr.Dataset:
-    """Some runs of a group, with their numbers along ``run``."""
+def _run(
+    group: Group, numbers: list[int], limit: int | None, callbacks: Sequence[Callback]
+) -> xr.Dataset:
+    """Runs a batch; its dimension is ``run``, the index into ``group.runs``."""
     training = group.config.training
     part = fit_batch(
         **runs_of(group, numbers)._asdict(),
@@ -305,77 +297,36 @@ def _run(group: Group, numbers: list[int], limit: int | None, callback: Callback
         eval_every=training.eval_every,
         train_loss=False,
         on_nonfinite=training.on_nonfinite or "skip_round",
-        callbacks=[callback],
+        callbacks=callbacks,
         memory_limit=limit,
         mesh=group.mesh,
     )
     return part.drop_vars("seed").rename(seed="run").assign_coords(run=numbers)
 
 
-def _labeled(group: Group, part: xr.Dataset, others: tuple) -> xr.Dataset:
-    """A batch whose runs know the method, the settings and the seed."""
-    configurations, seeds = zip(*(group.runs[number] for number in part["run"].values), strict=True)
-    unused = {axis.name: value for axis, value in zip(group.unused, others, strict=True)}
+def _label(group: Group, part: xr.Dataset, unused_values: tuple[Any, ...]) -> xr.Dataset:
+    """Labels the runs of a batch by method, settings and seed."""
+    runs = [group.runs[number] for number in part["run"].values]
+    unused = dict(zip((axis.name for axis in group.unused), unused_values, strict=True))
     constant = {"algorithm": group.name} | group.labels | unused
-    columns: dict[str, Any] = {name: [value] * len(seeds) for name, value in constant.items()}
-    values = zip(*configurations, strict=True)
-    columns |= {axis.name: list(own) for axis, own in zip(group.axes, values, strict=False)}
-    columns["seed"] = list(seeds)
-    return part.drop_vars("run").assign_coords(
-        {name: ("run", column) for name, column in columns.items()}
-    )
+    columns: dict[str, list[Any]] = {name: [value] * len(runs) for name, value in constant.items()}
+    for index, axis in enumerate(group.axes):
+        columns[axis.name] = [values[index] for values, _ in runs]
+    columns["seed"] = [seed for _, seed in runs]
+    return part.drop_vars("run").assign_coords({name: ("run", c) for name, c in columns.items()})
 
 
-def _joined(parts: list[xr.Dataset], names: list[str]) -> xr.Dataset:
-    """All runs, with a dimension for the method, each setting and the seed."""
+def _combine(parts: list[xr.Dataset], names: list[str]) -> xr.Dataset:
+    """Combines all runs, with a dimension for the method, each setting and the seed."""
     import xarray as xr
 
-    own = [part[[name for name in part if "run" in part[name].dims]] for part in parts]
-    runs = xr.concat(own, "run", join="outer", data_vars="all", combine_attrs="override")
-    whole = runs.set_index(run=["algorithm", *names, "seed"]).unstack("run")
+    by_run = [part[[name for name in part if "run" in part[name].dims]] for part in parts]
+    runs = xr.concat(by_run, "run", join="outer", data_vars="all", combine_attrs="override")
+    combined = runs.set_index(run=["algorithm", *names, "seed"]).unstack("run")
     first = parts[0]
     shared = {name: first[name].variable for name in first if "run" not in first[name].dims}
-    # A partition of a run's own depends on its seed alone.
+    # Partitions differ at most between seeds.
     first_configuration = dict.fromkeys(("algorithm", *names), 0)
-    owned = [name for name in results.PARTITION_VARIABLES if name in whole]
-    shared |= {name: whole[name].isel(first_configuration).variable for name in owned}
-    return whole.assign(shared).transpose("algorithm", *names, "seed", ...)
-
-
-class _Store:
-    """Finished runs in a folder, if there is one."""
-
-    def __init__(self, folder: str | Path | None, config: Config, axes: list[Axis]) -> None:
-        self._folder = None if folder is None else Path(folder)
-        if self._folder is None:
-            return
-        described = json.dumps(
-            {"config": asdict(config), "varied": {axis.name: axis.values for axis in axes}},
-            indent=2,
-            default=str,
-        )
-        file = self._folder / "sweep.json"
-        if file.exists() and file.read_bytes() != described.encode():
-            raise ValueError(
-                f"folder={str(folder)!r}: expected this sweep, found another one in {file.name}."
-            )
-        self._folder.mkdir(parents=True, exist_ok=True)
-        write_text(file, described)
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Keeps other processes away until all is done."""
-        return nullcontext() if self._folder is None else locked(self._folder)
-
-    def parts(self, key: str) -> list[xr.Dataset]:
-        """What is finished of a group."""
-        files = [] if self._folder is None else sorted(self._folder.glob(f"{key}-*.nc"))
-        parts = [results.open(file) for file in files]
-        for file, part in zip(files, parts, strict=True):
-            if "run" not in part.coords:
-                raise ValueError(f"path={str(file)!r}: expected runs of this sweep.")
-        return parts
-
-    def put(self, key: str, part: xr.Dataset) -> None:
-        """Keeps finished runs of a group."""
-        if self._folder is not None:
-            results.save(part, self._folder / f"{key}-{int(part['run'][0]):05d}.nc")
+    for name in set(results.PARTITION_VARIABLES) & set(combined):
+        shared[name] = combined[name].isel(first_configuration).variable
+    return combined.assign(shared).transpose("algorithm", *names, "seed", ...)

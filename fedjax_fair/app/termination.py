@@ -1,4 +1,4 @@
-"""Ends from outside: Ctrl-C, and SIGTERM, as schedulers send it before they kill."""
+"""Interruptions: Ctrl-C, and SIGTERM, which schedulers send before they kill a process."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ if TYPE_CHECKING:
 __all__ = ["Terminated", "Termination", "interruptible"]
 
 _TIMEOUT_S = 2.0
-"""Seconds after which an interruption that nothing has noticed is raised again."""
+"""Time until an interruption without effect is raised again."""
 _RETRY_S = 0.01
-"""Seconds after which one is raised again that Python is known to have ignored."""
+"""Time until an interruption that Python has ignored is raised again."""
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """In a ``with`` statement, Ctrl-C raises ``KeyboardInterrupt`` until that ends the work.
+    """Makes Ctrl-C raise ``KeyboardInterrupt`` in the context until that ends the work.
 
-    Once is not enough: Python ignores exceptions in finalizers and in the callbacks of its garbage
-    collector, and other libraries in callbacks of theirs. Where Python would print what it ignored,
-    the exception is raised again at once; elsewhere, when nothing has noticed it for a while.
+    Python ignores exceptions in finalizers, and libraries in some callbacks. An interruption that
+    Python would report as ignored is raised again at once, any other after a timeout.
     """
-    if threading.current_thread() is not threading.main_thread():  # Which has no signals.
+    if threading.current_thread() is not threading.main_thread():  # Only it receives signals.
         yield
         return
 
@@ -39,37 +38,37 @@ def interruptible() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, _TIMEOUT_S)
         raise KeyboardInterrupt
 
-    show = sys.unraisablehook
+    hook = sys.unraisablehook
 
-    def ignored(exception: sys.UnraisableHookArgs) -> None:
+    def retry(exception: sys.UnraisableHookArgs) -> None:
         if exception.exc_type is KeyboardInterrupt:
             signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
         else:
-            show(exception)
+            hook(exception)
 
-    before = {one: signal.signal(one, interrupt) for one in (signal.SIGINT, signal.SIGALRM)}
-    sys.unraisablehook = ignored
+    signals = (signal.SIGINT, signal.SIGALRM)
+    handlers = {number: signal.signal(number, interrupt) for number in signals}
+    sys.unraisablehook = retry
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.unraisablehook = show
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        sys.unraisablehook = hook
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 class Terminated(BaseException):
-    """The process was ended from outside, and has kept what it has done."""
+    """SIGTERM has ended the work, which can be continued."""
 
 
-class Termination:
-    """In a ``with`` statement, SIGTERM ends a run after its next checkpoint; a second one at once.
+class Termination(Callback):
+    """Context in which SIGTERM ends a run after its next checkpoint; the second one at once.
 
-    Args:
-        at_once: Whether there are no checkpoints to wait for.
+    It is the last callback of the run. With ``at_once`` the first SIGTERM ends the run at once.
 
     Raises:
-        Terminated: When the run has ended, from `fit`; or at once.
+        Terminated: When the run has ended.
     """
 
     def __init__(self, at_once: bool = False) -> None:
@@ -77,36 +76,26 @@ class Termination:
         self._at_once = at_once
 
     def __enter__(self) -> Termination:
-        self._before = signal.signal(signal.SIGTERM, self._note)
+        self._handler = signal.signal(signal.SIGTERM, self._request)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        signal.signal(signal.SIGTERM, self._before)
+        signal.signal(signal.SIGTERM, self._handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _request(self, number: int, frame: FrameType | None) -> None:
         if self.requested or self._at_once:
             raise Terminated
         self.requested = True
 
-    def wrap(self, shown: Callback) -> Callback:
-        """The same callback, which stops the run if that was requested."""
-        return _StoppingCallback(self, shown)
-
-
-class _StoppingCallback(Callback):
-    def __init__(self, termination: Termination, shown: Callback) -> None:
-        self._termination = termination
-        self._shown = shown
-        self.on_compiled = shown.on_compiled
-
     def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
+        """Stores the number of rounds."""
         self._rounds = rounds
-        self._shown.on_start(rounds, seeds)
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        return bool(self._shown.on_evaluation(evaluation)) or self._termination.requested
+        """Stops the run if SIGTERM was received."""
+        return self.requested
 
     def on_end(self, results: xr.Dataset) -> None:
-        self._shown.on_end(results)
-        if self._termination.requested and results["round"].values[-1] < self._rounds:
+        """Raises ``Terminated`` if rounds are missing."""
+        if self.requested and results["round"].values[-1] < self._rounds:
             raise Terminated

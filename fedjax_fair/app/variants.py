@@ -1,31 +1,27 @@
-"""Methods by name, such as ``subtrunc+equitable:lam=0.25``, and which settings each reads."""
+"""Methods by name, such as ``subtrunc+equitable:lam=0.25``, and the settings that they use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 from fedjax_fair.app.config import DATA_NAMES, Config
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS, role_classes
-from fedjax_fair.app.settings import lookup, override, suggest, unknown_method
+from fedjax_fair.app.settings import by_name, change, lookup, read, suggest, unknown_method
 from fedjax_fair.app.signatures import Setting, settings_of
 
 __all__ = ["check_unused_settings", "drop_unused_settings", "method_settings", "resolve_method"]
 
-_ROLES = ("solver", "selector", "aggregator")
+_DATA_FIELDS = {"name", "dir", "partition", "seed", "validation_fraction", "partition_per_seed"}
 
 
 def resolve_method(config: Config, name: str) -> tuple[Method, Config]:
-    """A method and its own configuration, in which the settings of its name hold.
-
-    Args:
-        config: A resolved configuration.
-        name: The method, as in ``config.methods``.
+    """Returns a method and the configuration with the settings in its name.
 
     Raises:
-        ValueError: If there is no such method, or if it does not read a setting of its name.
+        ValueError: If the method is unknown or does not use a setting in its name.
 
     Examples:
         >>> from fedjax_fair.app import presets
@@ -33,99 +29,100 @@ def resolve_method(config: Config, name: str) -> tuple[Method, Config]:
         >>> method.selector.__name__, own.solver.batch_size
         ('DivFL', 20)
     """
-    method = _combination(name)
-    _, _, written = name.partition(":")
-    if not written:
-        return method, config
-    # A network's settings are those of the one that the name chooses.
-    return method, override(config, written, lambda config: _settings(method, config), name)
+    names, _, written = name.partition(":")
+    method, *others = map(_find_method, names.split("+"))
+    for other in others:
+        method = _combine(names, method, other)
+    if written:
+        try:
+            config = _set_written(method, config, written)
+        except ValueError as error:
+            raise ValueError(f"method={name!r}: {error}") from None
+    return method, config
+
+
+def _set_written(method: Method, config: Config, written: str) -> Config:
+    """Sets the settings ``name=value`` in a method's name, which are separated by commas."""
+    items = [item.partition("=") for item in written.split(",")]
+    # The network comes first, because other settings may belong to it.
+    items.sort(key=lambda item: item[0].strip() not in ("model.name", "name"))
+    done = set()
+    for name, _, text in items:
+        sections = {section: list(names) for section, names in _settings(method, config).items()}
+        listed = by_name(sections)
+        sections["model"] += ["name", "compute"]
+        place = lookup("setting", name.strip(), by_name(sections), listed)
+        if place in done:
+            raise ValueError(f"expected {name.strip()} once.")
+        config = change(config, *place, read(config, ".".join(place), text))
+        done.add(place)
+    return config
 
 
 def method_settings(config: Config, name: str) -> dict[str, dict[str, Setting]]:
-    """The settings that one method reads, by section and name, those in its own name aside.
-
-    Args:
-        config: A resolved configuration.
-        name: The method, as in ``config.methods``.
-
-    Examples:
-        >>> from fedjax_fair.app import presets
-        >>> config = presets.resolve(Config())
-        >>> list(method_settings(config, "unionfl:mu=2")["selector"])
-        ['cohort_size', 'window', 'candidates', 'pool', 'num_reference_clients', 'gradients', 'scale']
-    """
+    """Returns settings that a method uses and its name does not set, by section and name."""
     method, own = resolve_method(config, name)
-    in_name = name.partition(":")[2].split(",")
-    written = {item.partition("=")[0].strip().rpartition(".")[2] for item in in_name}
+    items = name.partition(":")[2].split(",")
+    in_name = {item.partition("=")[0].strip().rpartition(".")[2] for item in items}
     return {
-        section: {key: setting for key, setting in read.items() if key not in written}
-        for section, read in _settings(method, own).items()
+        section: {key: setting for key, setting in settings.items() if key not in in_name}
+        for section, settings in _settings(method, own).items()
     }
 
 
 def drop_unused_settings(config: Config, base: Config | None = None) -> Config:
-    """The same run without settings that nothing in it reads.
+    """Resets unused settings of data, model and methods.
 
-    For a configuration that was made for more methods, or other data, than it is used with.
-
-    Args:
-        config: A resolved configuration.
-        base: What it was made from; a setting that differs from it was meant, and is kept.
+    Those that differ from ``base``, a configuration with intended defaults, are kept.
 
     Examples:
+        >>> from dataclasses import replace
         >>> from fedjax_fair.app import presets
-        >>> planted = presets.resolve(presets.PRESETS["equitable"].config)
-        >>> drop_unused_settings(replace(planted, methods=("fedavg",))).aggregator.num_clusters
+        >>> base = presets.resolve(presets.PRESETS["equitable"].config)
+        >>> drop_unused_settings(replace(base, methods=("fedavg",))).aggregator.num_clusters
     """
-    for section, name in list(_unused_settings(config)):
-        part = getattr(config, section)
-        if base is not None and getattr(part, name) != getattr(getattr(base, section), name):
-            continue
-        part = replace(part, **{name: None})
-        config = replace(config, **{section: part})
+    for section, name, value in list(_unused_settings(config)):
+        if base is None or value == getattr(getattr(base, section), name):
+            config = change(config, section, name, None)
     return config
 
 
 def check_unused_settings(config: Config) -> None:
-    """Raises ``ValueError`` if a setting is given that nothing in the run reads."""
-    for section, name in _unused_settings(config):
-        value = getattr(getattr(config, section), name)
-        readers = {
+    """Raises ``ValueError`` for an unused setting of data, model or methods."""
+    for section, name, value in _unused_settings(config):
+        users = {
             "data": f"data.partition={config.data.partition!r}",
             "model": f"model.name={config.model.name!r}",
         }.get(section, f"methods {', '.join(config.methods)}")
-        raise ValueError(
-            f"{section}.{name}={value!r}: nothing in this run reads it; expected only settings of "
-            f"{readers}."
-        )
+        raise ValueError(f"{section}.{name}={value!r} is not used by {users}; remove it.")
 
 
-def _unused_settings(config: Config) -> Iterable[tuple[str, str]]:
-    """Settings that are given and that nothing in the run reads: section and field."""
-    read: dict[str, set[str]] = {
-        "data": {"name", "dir", "partition", "seed", "validation_fraction", "partition_per_seed"}
-    }
+def _unused_settings(config: Config) -> Iterator[tuple[str, str, Any]]:
+    """Yields section, field and value of settings that are given and not used."""
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
-    read["data"] |= {DATA_NAMES.get(name, name) for name in settings_of(partition)}
-    read |= {"model": {"name", "compute"}, **{role: set() for role in _ROLES}}
+    used = {
+        "data": _DATA_FIELDS | {DATA_NAMES.get(name, name) for name in settings_of(partition)},
+        "model": {"name", "compute"},
+        "solver": set(),
+        "selector": set(),
+        "aggregator": set(),
+    }
     for name in config.methods:
-        method, own = resolve_method(config, name)
-        for section, settings in _settings(method, own).items():
-            read[section] |= settings.keys()
-    for section, names in read.items():
+        for section, settings in _settings(*resolve_method(config, name)).items():
+            used[section] |= settings.keys()
+    for section, names in used.items():
         part = getattr(config, section)
         for item in fields(part):
-            if item.name not in names and getattr(part, item.name) is not None:
-                yield section, item.name
+            if item.name not in names and (value := getattr(part, item.name)) is not None:
+                yield section, item.name, value
 
 
 def _settings(method: Method, config: Config) -> dict[str, dict[str, Setting]]:
-    """What a method reads, by section."""
-    made_of = role_classes(method)
-    settings = {role: dict(settings_of(made_of[role])) for role in _ROLES if role in made_of}
-    for role in ("selector", "aggregator"):
-        for borrowed in method.from_solver:
-            settings.get(role, {}).pop(borrowed, None)
+    """Returns the settings that a method uses by section."""
+    settings = {role: dict(settings_of(made)) for role, made in role_classes(method).items()}
+    for role in settings.keys() - {"solver"}:
+        for name in method.from_solver:
+            settings[role].pop(name, None)
     if method.centralized_fn is not None:
         del settings["solver"]["prox"]
     network = dict(settings_of(lookup("model.name", str(config.model.name), MODELS)))
@@ -133,16 +130,7 @@ def _settings(method: Method, config: Config) -> dict[str, dict[str, Setting]]:
     return settings | {"model": network}
 
 
-def _combination(name: str) -> Method:
-    """The method of a name such as ``subtrunc+equitable:lam=0.25``."""
-    names = name.partition(":")[0]
-    first, *others = map(_known, names.split("+"))
-    for other in others:
-        first = _combined(names, first, other)
-    return first
-
-
-def _known(name: str) -> Method:
+def _find_method(name: str) -> Method:
     try:
         return lookup("method", name, METHODS)
     except ValueError as error:
@@ -151,18 +139,20 @@ def _known(name: str) -> Method:
         raise ValueError(f"{error} {unknown_method(name)}.") from None
 
 
-def _combined(names: str, one: Method, other: Method) -> Method:
-    """Both methods in one, if no role is taken twice."""
-    roles = [{} if method.centralized_fn else _roles(method) for method in (one, other)]
-    twice = sorted(roles[0].keys() & roles[1].keys())
-    if twice or not all(roles):
+def _combine(names: str, one: Method, other: Method) -> Method:
+    """Combines two methods that differ from federated averaging in different roles."""
+    roles, other_roles = map(_roles, (one, other))
+    twice = sorted(roles.keys() & other_roles.keys())
+    if twice or not roles or not other_roles:
         reason = f"with one {twice[0]}" if twice else "that each differ from fedavg in a role"
         raise ValueError(f"method={names!r}: expected methods {reason}.")
-    borrowed = {**one.from_solver, **other.from_solver}
-    weighting = other.weighting if "selector" in roles[1] else one.weighting
-    return Method("", **roles[0], **roles[1], weighting=weighting, from_solver=borrowed)
+    from_solver = {**one.from_solver, **other.from_solver}
+    weighting = other.weighting if "selector" in other_roles else one.weighting
+    return Method("", **roles, **other_roles, weighting=weighting, from_solver=from_solver)
 
 
 def _roles(method: Method) -> dict[str, Any]:
-    """The roles in which a method differs from federated averaging."""
+    """Returns the roles in which a method differs from federated averaging."""
+    if method.centralized_fn is not None:
+        return {}
     return {name: role for name, role in method._asdict().items() if callable(role)}

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from fedjax_fair import checks
 from fedjax_fair.base import Cohort, Number, Variables
-from fedjax_fair.numerics.finite import all_finite
+from fedjax_fair.numerics.trees import all_finite
 from fedjax_fair.tree import Tree
 
 __all__ = ["AdaptiveClipping", "DifferentialPrivacy", "PrivacyMechanism"]

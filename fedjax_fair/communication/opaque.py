@@ -71,13 +71,13 @@ def masked_sum(
     def encode(client, values):
         slot, weight, responded, update = values
         vector = weight * ravel(update).astype(jnp.float32)
-        sent = secure_sum.masked(key, slot, size, vector, weight * secure.max_abs_value, step)
+        sent = secure_sum.mask_values(key, slot, size, vector, weight * secure.max_abs_value, step)
         return (), jax.tree.map(lambda leaf: jnp.where(responded, leaf, 0), sent)
 
     values = (jnp.arange(size, dtype=jnp.int32), weights, responded, updates)
     ones = jnp.ones(size)
     _, total = collectives.map_and_sum(context.examples, encode, ones, cohort.clients, values)
-    recovered = secure_sum.recovered(key, total, step, cohort.responded)
+    recovered = secure_sum.unmask_sum(key, total, step, cohort.responded)
     is_bounded = jnp.sum(jnp.abs(weights), where=responded) <= 1 + secure_sum.SLACK / 4
     example, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], updates))
     return unravel(jnp.where(is_bounded, recovered, jnp.nan).astype(example.dtype))

@@ -1,4 +1,4 @@
-"""Federations: who owns which examples, and where the examples come from."""
+"""Federated datasets: examples, their partition over clients, and sources of data."""
 
 from fedjax_fair.data.arrays import federate, from_arrays, from_npz
 from fedjax_fair.data.class_partition import (
@@ -8,9 +8,10 @@ from fedjax_fair.data.class_partition import (
     planted_clusters,
     split_test,
 )
+from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.dirichlet import dirichlet
-from fedjax_fair.data.federated import ClientExamples, FederatedData, stack, validate
+from fedjax_fair.data.federated import FederatedData, stack, validate
 from fedjax_fair.data.label_flip import flip_labels
 from fedjax_fair.data.logistic import synthetic
 from fedjax_fair.data.partition import (
@@ -22,11 +23,13 @@ from fedjax_fair.data.partition import (
     shards,
 )
 from fedjax_fair.data.partitioner import Partition, Partitioner
+from fedjax_fair.data.source import Examples, Info, Source, Splits
 from fedjax_fair.data.sources import (
+    SOURCES,
     Description,
     available,
-    default_partition,
     describe,
+    get_source,
     load,
     prepare,
 )
@@ -34,17 +37,21 @@ from fedjax_fair.data.validation import hold_out
 
 __all__ = [
     "PLANTED",
+    "SOURCES",
     "ClientExamples",
     "Cluster",
     "Description",
+    "Examples",
     "FederatedData",
+    "Info",
     "Partition",
     "Partitioner",
+    "Source",
+    "Splits",
     "assign_by_owner",
     "available",
     "by_column",
     "classes_per_client",
-    "default_partition",
     "describe",
     "dirichlet",
     "federate",
@@ -52,6 +59,7 @@ __all__ = [
     "from_arrays",
     "from_indices",
     "from_npz",
+    "get_source",
     "hold_out",
     "iid",
     "load",

@@ -1,4 +1,7 @@
-"""Arrays on disk that took long to make: read only if whole and current, otherwise made again."""
+"""A cache of arrays: ``.npy`` files, and a manifest, written last, with checksums and a key.
+
+Arrays that are missing, damaged or of another key are not used.
+"""
 
 from __future__ import annotations
 
@@ -20,40 +23,32 @@ MANIFEST = "manifest.json"
 
 
 def cache_folder(folder: Path) -> Path:
-    """Where what is derived from a folder may be kept.
+    """Returns the folder for data derived from a folder.
 
-    Args:
-        folder: The folder of the originals.
-
-    Returns:
-        A folder inside it if its mode lets its owner write (so that a data set made read-only stays
-        as it is, even for a superuser) and we may; otherwise one in the user's cache, named after
-        the full path, so that two copies of a data set do not meet.
+    A subfolder if the folder is writable, also by its mode, so that a superuser does not change a
+    read-only data set; otherwise a folder in the user's cache, named after the full path.
     """
     import platformdirs
 
     if folder.stat().st_mode & stat.S_IWUSR and os.access(folder, os.W_OK):
         return folder / "decoded"
-    full = str(folder.resolve())
-    key = hashlib.blake2b(full.encode(), digest_size=8).hexdigest()
-    return Path(platformdirs.user_cache_dir("fedjax_fair")) / f"{'-'.join(folder.parts[-2:])}-{key}"
+    digest = hashlib.blake2b(str(folder.resolve()).encode(), digest_size=8).hexdigest()
+    name = f"{'-'.join(folder.parts[-2:])}-{digest}"
+    return Path(platformdirs.user_cache_dir("fedjax_fair")) / name
 
 
 def cached(
     folder: Path, cache_key: str, make: Callable[[], Mapping[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Returns ``make()``, from disk where possible.
-
-    Every array is an ``.npy`` file; a manifest, written last, holds their checksums and the cache key.
-    An array that is missing, damaged or made under another cache key is never returned.
+    """Returns ``make()``, from disk if possible.
 
     Args:
-        folder: Where to keep the arrays.
-        cache_key: What the arrays depend on; a change makes them anew.
+        folder: Folder of the arrays.
+        cache_key: Identifies the data that the arrays depend on.
         make: Makes the arrays. Names must be file names.
 
     Returns:
-        The arrays. If they cannot be written, a warning says so and they are returned all the same.
+        The arrays. If they cannot be written, a warning is issued.
 
     Examples:
         >>> import tempfile
@@ -70,18 +65,18 @@ def cached(
     try:
         _write(folder, cache_key, arrays)
     except OSError as error:
-        warnings.warn(f"could not keep decoded data in {folder}: {error}", stacklevel=2)
+        warnings.warn(f"could not write decoded data to {folder}: {error}", stacklevel=2)
     return arrays
 
 
 def _read(folder: Path, cache_key: str) -> dict[str, np.ndarray]:
     manifest = json.loads((folder / MANIFEST).read_text())
     if manifest["cache_key"] != cache_key:
-        raise ValueError(f"{folder} is stale")
+        raise ValueError
     arrays = {}
     for name, checksum in manifest["checksums"].items():
         if _checksum(folder / f"{name}.npy") != checksum:
-            raise ValueError(f"{name}.npy in {folder} is damaged")
+            raise ValueError
         arrays[name] = np.load(folder / f"{name}.npy", allow_pickle=False)
     return arrays
 
@@ -93,12 +88,12 @@ def _write(folder: Path, cache_key: str, arrays: Mapping[str, np.ndarray]) -> No
         path = folder / f"{name}.npy"
         _replace(path, lambda file, array=array: np.save(file, array, allow_pickle=False))
         checksums[name] = _checksum(path)
-    text = json.dumps({"cache_key": cache_key, "checksums": checksums})
-    _replace(folder / MANIFEST, lambda file: file.write(text.encode()))
+    manifest = json.dumps({"cache_key": cache_key, "checksums": checksums})
+    _replace(folder / MANIFEST, lambda file: file.write(manifest.encode()))
 
 
 def _replace(path: Path, write: Callable[[Any], Any]) -> None:
-    """Writes a file so that others see the old one or the new one, never half of it."""
+    """Writes a file atomically: other processes see the old or the new one."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("xb") as file:

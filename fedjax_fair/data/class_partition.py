@@ -1,4 +1,4 @@
-"""Partitioners that plant classes on clients, and test examples split like training examples."""
+"""Partitioners that assign classes to clients, and the split of test examples."""
 
 from __future__ import annotations
 
@@ -21,28 +21,26 @@ from fedjax_fair.data.partitioner import (
 
 __all__ = ["PLANTED", "Cluster", "classes_per_client", "planted_clusters", "split_test"]
 
-REPAIR_PASSES = 10_000  # Far more than any case tried has needed; the loop must end.
+MAX_PASSES = 10_000  # Far more than needed in any case tried.
 
 
 def classes_per_client(num_clients: int, classes: int = 3) -> Partitioner:
-    """Gives every client the same number of distinct classes, every class to equally many clients.
+    """Gives every client the same number of classes, and every class equally many clients.
 
-    The ``num_clients * classes`` slots name every class equally often (where that does not divide,
-    some classes drawn at random once more), are shuffled and cut into one tuple a client. A class
-    that a client holds twice is swapped with a random slot of another client until none is left.
-    (Where clients hold more than half of the classes, those they lack are drawn in this way.) Each
-    class is then shuffled and split into equal shards, one a slot.
+    Classes are assigned at random, each equally often or once more, and swapped between clients
+    until none has a class twice. Each class is then shuffled and split into equal shards, one per
+    client.
 
     Args:
         num_clients: Number of clients.
-        classes: Classes of each client, at most as many as there are.
+        classes: Classes of each client.
 
     Returns:
-        A partitioner that drops what remains of each class after the equal split.
+        A partitioner that leaves the remainder of each class unassigned.
 
     Raises:
         ValueError: If a setting is not a positive integer; when splitting, if ``classes`` exceeds
-            the number of classes, or a class has fewer examples than clients that hold it.
+            the number of classes, or a class has fewer examples than clients.
 
     Examples:
         >>> labels = np.arange(40) % 4
@@ -73,31 +71,30 @@ def _draw_slots(num_clients: int, uses: np.ndarray, rng: np.random.Generator) ->
     """Draws distinct classes for every client, class ``c`` for ``uses[c]`` clients."""
     width = uses.sum() // num_clients
     if 2 * width > len(uses):
-        # Random swaps hardly ever sort out nearly full rows, so draw what each client lacks.
-        lacked = _draw_slots(num_clients, num_clients - uses, rng)
-        held = np.ones((num_clients, len(uses)), bool)
-        np.put_along_axis(held, lacked, False, axis=1)
-        return np.nonzero(held)[1].reshape(num_clients, width)
+        # Random swaps rarely make nearly full rows distinct, so draw the missing classes instead.
+        missing = _draw_slots(num_clients, num_clients - uses, rng)
+        has_class = np.ones((num_clients, len(uses)), bool)
+        np.put_along_axis(has_class, missing, False, axis=1)
+        return np.nonzero(has_class)[1].reshape(num_clients, width)
     slots = rng.permutation(np.repeat(np.arange(len(uses)), uses)).reshape(num_clients, width)
     _separate(slots, rng)
     return slots
 
 
 def _separate(slots: np.ndarray, rng: np.random.Generator) -> None:
-    """Swaps slots between random rows, in place, until no row holds a value twice.
+    """Swaps slots between random rows, in place, until no row has a value twice.
 
-    Rows meet in random disjoint pairs, so that a pass is a handful of array operations. A swap that
-    would leave more repetitions than before is not made.
+    A swap that would increase the number of repetitions is not made.
     """
     num_rows, width = slots.shape
-    for _ in range(REPAIR_PASSES):
+    for _ in range(MAX_PASSES):
         repeated = _repetitions(slots) > 0
         if not repeated.any():
             return
         rows = rng.permutation(num_rows)[: num_rows // 2 * 2]
         first, second = rows.reshape(2, -1)
-        met = repeated[first] | repeated[second]
-        first, second = first[met], second[met]
+        is_repeated = repeated[first] | repeated[second]
+        first, second = first[is_repeated], second[is_repeated]
         swapped = slots[np.concatenate([first, second])]
         pair, half = np.arange(len(first)), len(first)
         columns = rng.integers(width, size=(2, half))
@@ -105,11 +102,11 @@ def _separate(slots: np.ndarray, rng: np.random.Generator) -> None:
         swapped[pair + half, columns[1]] = slots[first, columns[0]]
         before = _repetitions(slots[first]) + _repetitions(slots[second])
         after = _repetitions(swapped).reshape(2, half).sum(axis=0)
-        kept = after <= before
-        slots[first[kept]] = swapped[:half][kept]
-        slots[second[kept]] = swapped[half:][kept]
+        accepted = after <= before
+        slots[first[accepted]] = swapped[:half][accepted]
+        slots[second[accepted]] = swapped[half:][accepted]
     raise ValueError(
-        f"classes_per_client: {slots.shape} slots still repeat after {REPAIR_PASSES} passes."
+        f"classes_per_client: {slots.shape} slots still repeat after {MAX_PASSES} passes."
     )
 
 
@@ -119,12 +116,12 @@ def _repetitions(slots: np.ndarray) -> np.ndarray:
 
 
 class Cluster(NamedTuple):
-    """Clients that share their classes.
+    """A group of clients with the same classes.
 
     Attributes:
         num_clients: Number of clients in the cluster.
-        classes: Their classes, each once.
-        at_most: Most examples of one class that a client gets.
+        classes: Their classes, without repetition.
+        at_most: Maximum number of examples of one class per client.
     """
 
     num_clients: int
@@ -132,17 +129,18 @@ class Cluster(NamedTuple):
     at_most: int
 
 
+_TEN_CLASSES = (Cluster(4, range(4), 800), Cluster(6, range(4, 10), 800))
 PLANTED: dict[str, tuple[Cluster, ...]] = {
-    "digits": (Cluster(4, range(4), 800), Cluster(6, range(4, 10), 800)),
-    "mnist": (Cluster(4, range(4), 800), Cluster(6, range(4, 10), 800)),
-    "cifar10": (Cluster(4, range(4), 800), Cluster(6, range(4, 10), 800)),
+    "digits": _TEN_CLASSES,
+    "mnist": _TEN_CLASSES,
+    "cifar10": _TEN_CLASSES,
     "cifar100": (
         Cluster(2, range(20), 220),
         Cluster(3, range(20, 50), 160),
         Cluster(5, range(50, 100), 100),
     ),
-    # 62 classes of EMNIST. The cap is ours: it keeps the digits, which are twenty times as frequent
-    # as some letters, from outweighing everything else.
+    # 62 classes of EMNIST. The cap is ours: without it the digits, which are twenty times as
+    # frequent as some letters, would dominate.
     "femnist": (
         Cluster(8, range(2), 800),
         Cluster(36, range(2, 10), 800),
@@ -154,23 +152,20 @@ PLANTED: dict[str, tuple[Cluster, ...]] = {
 
 
 def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner:
-    """Plants groups of clients that share their classes.
+    """Makes groups of clients with the same classes; ``Partition.groups`` is the group of each.
 
-    Every class is shuffled and split equally over the clients that hold it, of which each gets at
-    most ``at_most`` examples. ``Partition.groups`` is the position of each client's cluster.
+    Every class is shuffled and split equally over its clients, up to ``at_most`` examples each.
 
     Args:
-        clusters: The clusters, or the name of a setting in ``PLANTED``: ``"digits"``, ``"mnist"``,
-            ``"cifar10"``, ``"cifar100"`` (10 clients each) or ``"femnist"`` (90 clients, EMNIST by
-            class).
+        clusters: The groups, or a name in ``PLANTED``: ``"digits"``, ``"mnist"``, ``"cifar10"``,
+            ``"cifar100"`` (10 clients each) or ``"femnist"`` (90 clients, EMNIST by class).
 
     Returns:
-        A partitioner whose clients follow each other cluster by cluster; it drops what the caps and
-        the equal split leave over, and all examples of other classes.
+        A partitioner with clients in the order of the groups; all other examples are unassigned.
 
     Raises:
-        ValueError: If the name is unknown, a number is not positive or a cluster repeats a class;
-            when splitting, if a class has fewer examples than clients that hold it.
+        ValueError: If the name is unknown, a size is not positive or a group repeats a class;
+            when splitting, if a class has fewer examples than clients.
 
     Examples:
         >>> split = planted_clusters([Cluster(1, [0], 4), Cluster(2, [1, 2], 9)]).split
@@ -184,7 +179,9 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
     elif isinstance(clusters, Sequence) and clusters:
         name = f"{len(clusters)} clusters"
     else:
-        raise ValueError(f"{clusters=}: expected a name, or at least one data.Cluster.")
+        raise ValueError(
+            f"{clusters=}: expected a name ({', '.join(PLANTED)}) or at least one data.Cluster."
+        )
     for cluster in clusters:
         if not isinstance(cluster, Cluster):
             raise ValueError(f"clusters: expected each to be a data.Cluster, got {cluster!r}.")
@@ -193,16 +190,16 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
         for label in cluster.classes:
             checks.non_negative_int("classes", label)
         if len(set(cluster.classes)) != len(cluster.classes) or not cluster.classes:
-            raise ValueError(f"classes={list(cluster.classes)}: expected some, each once.")
+            raise ValueError(f"classes={list(cluster.classes)}: expected one or more, each once.")
     num_clients = sum(cluster.num_clients for cluster in clusters)
 
     def split(labels, /, seed, **columns):
         check_enough(len(labels), num_clients)
-        holders = [cluster for cluster in clusters for _ in range(cluster.num_clients)]
         groups = np.repeat(np.arange(len(clusters)), [cluster.num_clients for cluster in clusters])
-        widths = np.array([len(cluster.classes) for cluster in holders], np.int64)
-        slots = np.concatenate([list(cluster.classes) for cluster in holders])
-        at_most = np.repeat([cluster.at_most for cluster in holders], widths)
+        per_client = [cluster for cluster in clusters for _ in range(cluster.num_clients)]
+        widths = np.array([len(cluster.classes) for cluster in per_client], np.int64)
+        slots = np.concatenate([list(cluster.classes) for cluster in per_client])
+        at_most = np.repeat([cluster.at_most for cluster in per_client], widths)
         order, lengths = _split_over_slots(labels, slots, at_most, generator(seed))
         sizes = np.add.reduceat(lengths, np.cumsum(widths) - widths)
         return make_partition(order, sizes, len(labels), groups)
@@ -211,30 +208,30 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
 
 
 def _split_over_slots(labels: Any, slots: np.ndarray, at_most: Any, rng: np.random.Generator):
-    """Shuffles every class and splits it equally over the slots that name it.
+    """Shuffles every class and splits it equally over its slots.
 
     Returns:
-        The indices assigned, slot after slot, and how many of them each slot got.
+        The assigned indices, grouped by slot, and the number of indices of each slot.
     """
     classes, counts = np.unique(labels, return_counts=True)
-    known, holders = np.unique(slots, return_counts=True)
-    available = np.zeros(len(known), np.int64)
-    available[np.isin(known, classes)] = counts[np.isin(classes, known)]
-    if (short := np.flatnonzero(available < holders)).size:
-        label, have, need = known[short[0]], available[short[0]], holders[short[0]]
+    used, num_slots = np.unique(slots, return_counts=True)
+    available = np.zeros(len(used), np.int64)
+    available[np.isin(used, classes)] = counts[np.isin(classes, used)]
+    if (short := np.flatnonzero(available < num_slots)).size:
+        label, size, expected = (values[short[0]] for values in (used, available, num_slots))
         raise ValueError(
-            f"class {label} has {have} examples: expected at least {need}, one a client."
+            f"class {label} has {size} examples: expected at least {expected}, one per client."
         )
-    kind = np.searchsorted(known, slots)
-    shard = available // holders
-    first = (np.cumsum(counts) - counts)[np.isin(classes, known)]
-    starts = first[kind] + _rank_among_equals(kind) * shard[kind]
-    lengths = np.minimum(shard[kind], at_most).astype(np.int64)
+    slot_class = np.searchsorted(used, slots)
+    shard = available // num_slots
+    first = (np.cumsum(counts) - counts)[np.isin(classes, used)]
+    starts = first[slot_class] + _rank_among_equals(slot_class) * shard[slot_class]
+    lengths = np.minimum(shard[slot_class], at_most).astype(np.int64)
     return shuffled_by_class(labels, rng)[_ranges(starts, lengths)], lengths
 
 
 def _rank_among_equals(values: np.ndarray) -> np.ndarray:
-    """How many earlier entries are the same: ``[5, 7, 5, 5] -> [0, 0, 1, 2]``."""
+    """Counts earlier equal entries: ``[5, 7, 5, 5] -> [0, 0, 1, 2]``."""
     order = np.argsort(values, kind="stable")
     counts = np.bincount(values)
     ranks = np.empty(len(values), np.int64)
@@ -243,7 +240,7 @@ def _rank_among_equals(values: np.ndarray) -> np.ndarray:
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Concatenates the runs ``start, ..., start + length - 1``."""
+    """Concatenates the ranges ``start, ..., start + length - 1``."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
 
@@ -254,21 +251,19 @@ def split_test(
     test_labels: Int[np.ndarray, " test"],
     seed: int,
 ) -> Partition:
-    """Splits test examples with the class mix of every client's training examples.
+    """Splits test examples with the class distribution of each client's training examples.
 
-    The test examples of a class are shuffled and split in proportion to the clients' shares of the
-    assigned training examples of that class. What rounding down leaves goes to the largest remainders,
-    equal ones in random order.
+    The largest remainders of a class are rounded up, equal ones at random.
 
     Args:
         train: Partition of the training examples.
-        train_labels: Their classes.
+        train_labels: Classes of the training examples.
         test_labels: Classes of the test examples.
-        seed: Seed; the partition's own may be used again.
+        seed: Seed, which may be that of ``train``.
 
     Returns:
-        A partition of the test examples with the same clients and groups. A client with few
-        training examples may get none. Classes that no client trains on are dropped.
+        A partition of the test examples with the same clients and groups. A client may have no
+        examples. Classes without training examples are unassigned.
 
     Examples:
         >>> from fedjax_fair.data.partition import from_indices
@@ -278,10 +273,10 @@ def split_test(
         >>> test.sizes.tolist(), test.unassigned.tolist()
         ([2, 5], [7])
     """
-    rng = generator(seed, 1)  # Apart from the stream that split the training part.
+    rng = generator(seed, 1)  # Stream 0 split the training examples.
     num_clients = len(train.sizes)
     owners = np.repeat(np.arange(num_clients), train.sizes)
-    # Only the pairs of class and client that occur: a dense table would not fit a million clients.
+    # Pairs of class and client that occur: a dense table would be too large for a million clients.
     pairs, counts = np.unique(
         train_labels[train.order].astype(np.int64) * num_clients + owners, return_counts=True
     )
@@ -297,11 +292,10 @@ def split_test(
 
 def _quotas(labels, counts, totals, rng) -> np.ndarray:
     """Splits ``totals[label]`` over the entries of a label in proportion to their counts."""
-    exact = totals[labels] * counts
-    whole = np.bincount(labels, counts).astype(np.int64)[labels]
-    quotas, remainders = np.divmod(exact, whole)
-    left = totals - np.bincount(labels, quotas, minlength=len(totals)).astype(np.int64)
+    class_sizes = np.bincount(labels, counts).astype(np.int64)[labels]
+    quotas, remainders = np.divmod(totals[labels] * counts, class_sizes)
+    rest = totals - np.bincount(labels, quotas, minlength=len(totals)).astype(np.int64)
     ranking = np.lexsort((rng.random(len(labels)), -remainders, labels))
     ranks = _rank_among_equals(labels[ranking])
-    quotas[ranking[ranks < left[labels[ranking]]]] += 1
+    quotas[ranking[ranks < rest[labels[ranking]]]] += 1
     return quotas

@@ -1,9 +1,8 @@
-"""How examples lie in the memory of a device: on an accelerator, images as rows of numbers.
+"""Memory layout of examples: on an accelerator, flattened images.
 
-An accelerator pads the last axes of an array to whole tiles; on a TPU the last has a multiple of
-128 places. Images of 28 x 28 x 1 bytes take five times their bytes there, and programs start by
-copying all of them into another layout. Rows of 784 bytes are stored nearly without padding, and
-the few that a minibatch takes out get their shape back.
+An accelerator pads the last axis of an array, on a TPU to a multiple of 128, so images of 28 x 28 x
+1 bytes take five times their size and are copied to another layout. Flattened images are not, and
+the few of a minibatch are reshaped.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from jaxtyping import Array, Shaped
 from fedjax_fair.data.federated import FederatedData, map_arrays
 from fedjax_fair.numerics import target
 
-__all__ = ["Rows", "flatten_images", "on_device", "to_device_layout"]
+__all__ = ["FlatImages", "flatten_images", "on_device", "to_device_layout"]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rows:
-    """Examples stored flat, which have their shape when taken out: ``features[ids]``.
+class FlatImages:
+    """Flattened examples, which ``features[ids]`` reshapes.
 
     Attributes:
-        values: ``[total, numbers]``.
+        values: ``[total, elements]``.
         example_shape: Shape of one example.
 
     Examples:
         >>> import numpy as np
-        >>> images = Rows(np.arange(18).reshape(3, 6), (2, 3))
+        >>> images = FlatImages(np.arange(18).reshape(3, 6), (2, 3))
         >>> images.shape, images[np.array([2, 0])].shape
         ((3, 2, 3), (2, 2, 3))
     """
@@ -43,17 +42,17 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As if it were an array of examples."""
+        """Shape of the equivalent array of examples."""
         return (*self.values.shape[:-1], *self.example_shape)
 
     @property
     def ndim(self) -> int:
-        """Number of axes, of examples and within them."""
+        """Number of axes of the equivalent array."""
         return len(self.shape)
 
     @property
     def dtype(self) -> Any:
-        """Type of a number."""
+        """Type of the elements."""
         return self.values.dtype
 
     def __len__(self) -> int:
@@ -61,38 +60,33 @@ class Rows:
 
     def __getitem__(self, ids: Any) -> Any:
         if isinstance(ids, tuple):
-            raise IndexError("features: expected one index, of examples; take them out first.")
-        taken = self.values[ids]
-        return taken.reshape(*taken.shape[:-1], *self.example_shape)
+            raise IndexError("features[i, ...]: expected one index, features[i][...].")
+        examples = self.values[ids]
+        return examples.reshape(*examples.shape[:-1], *self.example_shape)
 
     def __jax_array__(self) -> Shaped[Array, "..."]:
         return jnp.asarray(self[:])
 
 
 def flatten_images(features: Any) -> Any:
-    """Features in the form that suits the device that programs are traced for.
+    """Flattens features with several axes to ``FlatImages`` if the `target` is an accelerator.
 
     Args:
         features: ``[total, ...]``, or None.
-
-    Returns:
-        ``Rows`` of features with several axes for an accelerator, otherwise the same.
     """
     if features is None or features.ndim < 3 or target.current().is_cpu:
         return features
-    return Rows(features.reshape(len(features), -1), features.shape[1:])
+    return FlatImages(features.reshape(len(features), -1), features.shape[1:])
 
 
 def on_device(data: FederatedData, sharding: Sharding | None = None) -> FederatedData:
-    """Copies a federation to the default device, in the form that suits it.
+    """Copies a federated dataset to the default device, in the layout of the device.
+
+    Compiled functions do not copy it if it is an argument, as in ``fit``.
 
     Args:
-        data: A federation on the host.
+        data: A federated dataset on the host.
         sharding: Other devices, each of which gets all of it.
-
-    Returns:
-        The federation, whose images are ``Rows`` on an accelerator. Programs that get it as an
-        argument, as those of ``fit`` do, read it where it lies.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -104,14 +98,5 @@ def on_device(data: FederatedData, sharding: Sharding | None = None) -> Federate
 
 
 def to_device_layout(data: FederatedData) -> FederatedData:
-    """A federation in the form that suits the device that programs are traced for.
-
-    Args:
-        data: Arrays on the host.
-    """
-    parts = {
-        name: part._replace(features=flatten_images(part.features))
-        for name in ("train", "test", "validation")
-        if (part := getattr(data, name)) is not None
-    }
-    return data._replace(**parts)
+    """Converts a federated dataset on the host to the layout of the `target`."""
+    return data.map_parts(lambda part: part._replace(features=flatten_images(part.features)))

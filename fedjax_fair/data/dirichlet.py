@@ -1,4 +1,4 @@
-"""Classes over clients in proportions drawn from a Dirichlet distribution."""
+"""Partition of classes in proportions drawn from a Dirichlet distribution."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedjax_fair.data.partitioner import (
 
 __all__ = ["dirichlet"]
 
-ATTEMPTS = 11  # As many as flwr-datasets makes before it gives up.
+ATTEMPTS = 11  # As in flwr-datasets.
 
 
 def dirichlet(
@@ -28,20 +28,20 @@ def dirichlet(
 ) -> Partitioner:
     """Splits each class in proportions drawn from a Dirichlet distribution.
 
-    A small ``alpha`` gives every class to few clients, a large one gives all clients the same mix.
-    A draw that leaves a client below ``min_partition_size`` is repeated, eleven times at most. The partition
-    then equals, index for index, that of ``DirichletPartitioner`` of flwr-datasets 0.6.1 with
-    ``self_balancing=False`` and the same seed. Where that gives up, as it does for many clients and
-    a small ``alpha``, the last draw is kept, and clients below ``min_partition_size`` get random examples of
-    the others, which give in proportion to what they have beyond it.
+    A draw that leaves a client below ``min_partition_size`` is repeated, up to eleven times; the
+    result equals that of ``DirichletPartitioner`` of flwr-datasets 0.6.1 with
+    ``self_balancing=False`` and the same seed. If no draw succeeds, which is an error there,
+    clients below the minimum get random examples of the others, in proportion to what these have
+    beyond it.
 
     Args:
         num_clients: Number of clients.
-        alpha: Concentration, above 0; a number, or one of each client ``[clients]``.
-        min_partition_size: Fewest examples of a client, at least 1.
+        alpha: Concentration, above 0, a scalar or ``[clients]``. If small, every class has few
+            clients; if large, all clients have the same class distribution.
+        min_partition_size: Minimum number of examples of a client, at least 1.
 
     Returns:
-        A partitioner that drops nothing.
+        A partitioner that assigns all examples.
 
     Raises:
         ValueError: If a setting is out of range; when splitting, if there are fewer than
@@ -52,7 +52,8 @@ def dirichlet(
         https://arxiv.org/abs/1905.12022
 
     Examples:
-        >>> partition = dirichlet(2, alpha=0.5, min_partition_size=1).split(np.arange(20) % 2, seed=0)
+        >>> partitioner = dirichlet(2, alpha=0.5, min_partition_size=1)
+        >>> partition = partitioner.split(np.arange(20) % 2, seed=0)
         >>> int(partition.sizes.sum()), partition.unassigned.tolist()
         (20, [])
     """
@@ -61,7 +62,7 @@ def dirichlet(
     checks.positive_int("min_partition_size", min_partition_size)
     if np.shape(alpha) not in ((), (num_clients,)):
         raise ValueError(
-            f"alpha of shape {np.shape(alpha)}: expected one or {num_clients=} numbers."
+            f"alpha of shape {np.shape(alpha)}: expected a scalar or {num_clients=} elements."
         )
 
     def split(labels, /, seed, **columns):
@@ -76,7 +77,7 @@ def dirichlet(
         else:
             _fill_up(owners, labels, sizes, min_partition_size, rng)
             sizes = np.bincount(owners, minlength=num_clients)
-        # A client's examples come class by class, ascending within a class, and are then shuffled.
+        # As in flwr-datasets: a client's examples, ordered by class and index, are then shuffled.
         by_class = np.argsort(labels, kind="stable")
         order = by_class[np.argsort(owners[by_class], kind="stable")]
         for client in np.split(order, np.cumsum(sizes)[:-1]):
@@ -89,11 +90,10 @@ def dirichlet(
 def _owners(labels, concentration, rng) -> np.ndarray:
     owners = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
-        members = np.flatnonzero(labels == label)
-        proportions = rng.dirichlet(concentration)
-        # Parts end where the cumulative proportion, rounded down, says; the last takes the rest.
-        ends = (np.cumsum(proportions) * len(members)).astype(int)[:-1]
-        owners[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
+        examples = np.flatnonzero(labels == label)
+        # Cumulative proportions are rounded down; the last client gets the rest.
+        ends = (np.cumsum(rng.dirichlet(concentration)) * len(examples)).astype(int)[:-1]
+        owners[examples] = np.searchsorted(ends, np.arange(len(examples)), side="right")
     return owners
 
 
@@ -104,17 +104,16 @@ def _fill_up(
     min_partition_size: int,
     rng: np.random.Generator,
 ) -> None:
-    """Moves examples from large clients to those below ``min_partition_size``, in place.
+    """Moves random examples from large clients to those below the minimum size, in place.
 
-    Clients give random examples, in proportion to what they have beyond ``min_partition_size``. Those are
-    handed out class by class, so that who gets them holds few classes as well.
+    They are assigned class by class, so that the receiving clients have few classes as well.
     """
-    lacking = np.maximum(min_partition_size - sizes, 0)
-    given = parts_by_weight(int(lacking.sum()), np.maximum(sizes - min_partition_size, 0))
+    missing = np.maximum(min_partition_size - sizes, 0)
+    given = parts_by_weight(int(missing.sum()), np.maximum(sizes - min_partition_size, 0))
     shuffled = rng.permutation(len(owners))
     by_owner = shuffled[np.argsort(owners[shuffled], kind="stable")]
-    place = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    moved = by_owner[place < np.repeat(given, sizes)]
-    receivers = rng.permutation(np.flatnonzero(lacking))
+    position = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    moved = by_owner[position < np.repeat(given, sizes)]
+    receivers = rng.permutation(np.flatnonzero(missing))
     moved = moved[np.argsort(labels[moved], kind="stable")]
-    owners[moved] = np.repeat(receivers, lacking[receivers])
+    owners[moved] = np.repeat(receivers, missing[receivers])

@@ -1,4 +1,4 @@
-"""Partitioners of flwr-datasets as they are."""
+"""Adapter for the partitioners of flwr-datasets."""
 
 from __future__ import annotations
 
@@ -12,33 +12,26 @@ from fedjax_fair.data.partitioner import Partitioner, join_indices, make_partiti
 
 __all__ = ["FlwrPartitioner", "as_partitioner"]
 
-_INDEX = "__index__"  # No column of a data set is called so.
+_INDEX = "__index__"  # No data set has a column of this name.
 
 
 @runtime_checkable
 class FlwrPartitioner(Protocol):
-    """What the partitioners of flwr-datasets have in common, ``dataset`` and others aside."""
+    """Interface of the partitioners of flwr-datasets."""
 
     def load_partition(self, partition_id: int) -> Any:
-        """The examples of one client, as a data set."""
+        """Returns the examples of one client as a data set."""
 
 
 def as_partitioner(partition: Partitioner | FlwrPartitioner) -> Partitioner:
-    """A partitioner of this package, or one of flwr-datasets made into such.
+    """Converts a partitioner of flwr-datasets; returns one of this package unchanged.
 
-    The latter is copied and given a data set of the library ``datasets``: the labels are its column
-    ``label``, beside columns of one number or word an example by their own names. Its seed is its
-    own, not that of a split.
-
-    Args:
-        partition: Either kind.
-
-    Returns:
-        A partitioner; what of one of flwr-datasets no client gets is dropped.
+    A copy of it gets a data set of the library ``datasets``, with the column ``label`` and all
+    scalar columns. The seed is that of the partitioner, not of the split.
 
     Raises:
-        ValueError: If it is neither; when splitting, if it finds no column of its name, or gives an
-            example to two clients or none to one.
+        ValueError: If it is no partitioner; when splitting, if it needs a column that is missing,
+            gives an example to two clients or none to one.
     """
     if isinstance(partition, Partitioner):
         return partition
@@ -47,27 +40,28 @@ def as_partitioner(partition: Partitioner | FlwrPartitioner) -> Partitioner:
             f"partition is a {type(partition).__name__}: expected a Partitioner, such as "
             "data.iid(10), or one of flwr-datasets."
         )
+    name = type(partition).__name__
 
     def split(labels, /, seed, **columns):
-        datasets = import_module("datasets")  # Which flwr-datasets needs, and nothing here.
+        datasets = import_module("datasets")  # Installed with flwr-datasets.
         table = {name: values for name, values in columns.items() if np.ndim(values) == 1}
         table |= {"label": labels, _INDEX: range(len(labels))}
-        own: Any = copy.deepcopy(partition)
+        fresh: Any = copy.deepcopy(partition)
         try:
-            own.dataset = datasets.Dataset.from_dict(table)
-            numbers = range(own.num_partitions)
-            parts = [np.asarray(own.load_partition(number)[_INDEX], int) for number in numbers]
-        except Exception as error:  # What its checks raise is of several kinds.
-            names = ", ".join(sorted(table.keys() - {_INDEX}))
+            fresh.dataset = datasets.Dataset.from_dict(table)
+            clients = range(fresh.num_partitions)
+            parts = [np.asarray(fresh.load_partition(client)[_INDEX], int) for client in clients]
+        except Exception as error:  # Its checks raise errors of many types.
+            available = ", ".join(sorted(table.keys() - {_INDEX}))
             reason = " ".join(str(error).split())
             raise ValueError(
-                f"partition: {type(own).__name__} can not split examples with {names} ({reason})."
+                f"partition: {name} cannot split examples with the columns {available} ({reason})."
             ) from error
-        if empty := [number for number, part in enumerate(parts) if not part.size]:
+        if empty := [client for client, part in enumerate(parts) if not part.size]:
             raise ValueError(
-                f"partition: {len(empty)} clients of {type(own).__name__} own nothing, first "
-                f"{empty[:5]}; expected none."
+                f"partition: {len(empty)} clients of {name} have no examples, first {empty[:5]}; "
+                "expected none."
             )
         return make_partition(*join_indices(parts, len(labels)), len(labels))
 
-    return Partitioner(type(partition).__name__, split)
+    return Partitioner(name, split)

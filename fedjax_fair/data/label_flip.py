@@ -1,4 +1,4 @@
-"""Clients whose labels are wrong."""
+"""Clients with flipped training labels."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["flip_labels"]
 
 
 def flip_labels(data: FederatedData, clients: Sequence[int]) -> FederatedData:
-    """Makes some clients train on wrong labels: class ``c`` becomes ``num_classes - 1 - c``.
+    """Flips training labels: class ``c`` becomes ``num_classes - 1 - c``.
 
-    Test examples keep their labels. Clients differ in more than their numbers of examples of each
-    class then, so that `fedjax_fair.results.class_based` refuses the results.
+    Clients then differ in more than their classes, so `fedjax_fair.results.class_based` rejects
+    the results.
 
     Args:
-        data: A federation with one partition.
-        clients: Ids of those whose training labels are flipped.
+        data: A federated dataset with one partition.
+        clients: Ids of the clients whose labels are flipped.
 
     Returns:
-        A federation that shares everything else.
+        A federated dataset that shares all other arrays.
 
     Raises:
-        ValueError: If a client does not exist, labels are no classes, or every run has a partition
-            of its own.
+        ValueError: If a client does not exist, labels are no classes, or there are several
+            partitions.
 
     Examples:
         >>> from fedjax_fair.data import from_arrays
@@ -37,13 +37,12 @@ def flip_labels(data: FederatedData, clients: Sequence[int]) -> FederatedData:
     """
     checks.items("clients", clients, data.num_clients)
     if data.num_partitions is not None:
-        raise ValueError("data: expected one partition, not one for every run.")
+        raise ValueError(f"data has {data.num_partitions} partitions: expected one.")
     train = data.train
     labels = np.array(train.labels)
     if not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"data: expected classes as labels, got {labels.dtype}.")
-    order, sizes = np.asarray(train.order), np.asarray(train.sizes)
-    owners = np.repeat(np.arange(data.num_clients), sizes)
-    rows = order[: owners.size][np.isin(owners, np.asarray(clients, np.int64))]
-    labels[rows] = data.num_classes - 1 - labels[rows]
+        raise ValueError(f"data has labels of {labels.dtype}: expected classes, integers.")
+    owners = np.repeat(np.arange(data.num_clients), np.asarray(train.sizes))
+    indices = np.asarray(train.order)[: owners.size][np.isin(owners, np.asarray(clients, np.int64))]
+    labels[indices] = data.num_classes - 1 - labels[indices]
     return data._replace(train=train._replace(labels=labels), label_skew_only=False)

@@ -1,4 +1,4 @@
-"""Synthetic federations whose heterogeneity is two numbers (Li et al., 2020)."""
+"""Synthetic federated datasets whose heterogeneity is two parameters (Li et al., 2020)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy as np
 from fedjax_fair import checks
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.data.partitioner import generator, make_partition
+from fedjax_fair.data.partitioner import Partition, generator, make_partition
 
 __all__ = ["synthetic"]
 
 NUM_FEATURES, NUM_CLASSES = 60, 10
-BLOCK = 16_384  # Examples made at a time. Another number would be another random stream.
+BLOCK = 16_384  # Examples made at a time. Another value changes the random stream.
 
 
 def synthetic(
@@ -27,7 +27,7 @@ def synthetic(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> FederatedData:
-    r"""Makes the Synthetic(alpha, beta) data: a logistic model and inputs of each client's own.
+    r"""Makes the Synthetic(alpha, beta) data: a logistic model and inputs per client.
 
     Client ``k`` labels ``x`` with ``argmax(W_k x + b_k)``, where
 
@@ -36,27 +36,22 @@ def synthetic(
         W_k, b_k \sim N(u_k, 1), \; u_k \sim N(0, \alpha), \quad
         x \sim N(v_k, \mathrm{diag}(j^{-1.2})), \; v_k \sim N(B_k, 1), \; B_k \sim N(0, \beta),
 
-    with 60 features and 10 classes. ``alpha`` and ``beta`` are variances, as the paper writes them.
-    (``u_k`` is one number, so it shifts all logits of an example alike: as constructed, ``alpha``
-    changes no label. Clients' models differ because each is drawn anew.)
+    with 60 features and 10 classes. (``u_k`` shifts all logits of an example equally, so ``alpha``
+    changes no label; models differ because each is drawn independently.)
 
     Args:
         alpha: Variance of the models' means, at least 0; see above.
-        beta: How much the inputs differ, at least 0.
+        beta: Variance of the clients' mean inputs, at least 0.
         num_clients: Number of clients.
-        mean_size: Examples of each client, training and test, at least 2; their mean if sizes vary.
-        spread: Standard deviation of the logarithm of the lognormal sizes, at least 0; 0 makes all
-            sizes equal.
-        max_size: Most examples of a client, at least ``mean_size``; it cuts the tail and so lowers
-            the mean a little.
-        independent: All clients share one model and ``x ~ N(0, diag(j^-1.2))``; ``alpha`` and
-            ``beta`` do not matter.
-        test_fraction: Part of each client's examples that is for testing, rounded down, in
-            ``[0, 1)``.
+        mean_size: Mean number of examples of a client, training and test, at least 2.
+        spread: Standard deviation of the logarithm of the lognormal sizes, at least 0.
+        max_size: Maximum number of examples of a client, at least ``mean_size``.
+        independent: Whether all clients share one model and ``x ~ N(0, diag(j^-1.2))``.
+        test_fraction: Fraction of each client's examples for testing, rounded down, in ``[0, 1)``.
         seed: Seed.
 
     Returns:
-        A federation with float32 features ``[total, 60]``.
+        A federated dataset with float32 features ``[total, 60]``.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -82,40 +77,39 @@ def synthetic(
     sizes = mean_size * np.exp(spread * rng.standard_normal(num_clients) - spread**2 / 2)
     sizes = np.clip(np.rint(sizes), min(2, max_size), max_size).astype(np.int64)
     test_sizes = np.floor(sizes * test_fraction).astype(np.int64)
-    train, test = (_empty(total) for total in (sizes.sum() - test_sizes.sum(), test_sizes.sum()))
+    train_sizes = sizes - test_sizes
     shared = _models(rng, np.zeros(1, np.float32)) if independent else None
-    filled = [0, 0]
+    # Filled in place: parts joined at the end would take the memory of a million clients twice.
+    train, test = (
+        (np.empty((total, NUM_FEATURES), np.float32), np.empty(total, np.int32))
+        for total in (train_sizes.sum(), test_sizes.sum())
+    )
+    ends = [0, 0]
     for first, last in _blocks(sizes):
-        x, y = _block(rng, sizes[first:last], alpha, beta, shared)
-        testing = _places(sizes[first:last]) < np.repeat(test_sizes[first:last], sizes[first:last])
-        for part, (whole, chosen) in enumerate(((train, ~testing), (test, testing))):
-            end = filled[part] + chosen.sum()
-            whole[0][filled[part] : end], whole[1][filled[part] : end] = x[chosen], y[chosen]
-            filled[part] = end
+        block_sizes = sizes[first:last]
+        x, y = _block(rng, block_sizes, alpha, beta, shared)
+        starts = np.cumsum(block_sizes) - block_sizes
+        position = np.arange(len(y)) - np.repeat(starts, block_sizes)
+        is_test = position < np.repeat(test_sizes[first:last], block_sizes)
+        for part, (arrays, chosen) in enumerate(((train, ~is_test), (test, is_test))):
+            block = slice(ends[part], ends[part] + chosen.sum())
+            arrays[0][block], arrays[1][block] = x[chosen], y[chosen]
+            ends[part] = block.stop
     name = f"synthetic({'iid' if independent else f'{alpha}, {beta}'})"
     return federate(
-        (*train, _consecutive(sizes - test_sizes)),
+        (*train, _consecutive(train_sizes)),
         (*test, _consecutive(test_sizes)),
         num_classes=NUM_CLASSES,
         name=name,
     )
 
 
-def _empty(total) -> tuple[np.ndarray, np.ndarray]:
-    return np.empty((total, NUM_FEATURES), np.float32), np.empty(total, np.int32)
-
-
-def _consecutive(sizes: np.ndarray):
+def _consecutive(sizes: np.ndarray) -> Partition:
     return make_partition(np.arange(sizes.sum()), sizes, int(sizes.sum()))
 
 
-def _places(sizes: np.ndarray) -> np.ndarray:
-    """Position of every example within its client."""
-    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-
-
 def _blocks(sizes: np.ndarray):
-    """Runs of clients with at most ``BLOCK`` examples, or a single larger one."""
+    """Yields ranges of clients with at most ``BLOCK`` examples, or a single larger client."""
     ends = np.cumsum(sizes)
     first, done = 0, 0
     while first < len(sizes):
@@ -125,7 +119,7 @@ def _blocks(sizes: np.ndarray):
 
 
 def _models(rng, means):
-    """Weights ``[clients, features, classes]`` and biases ``[clients, classes]`` around means."""
+    """Draws weights ``[clients, features, classes]`` and biases ``[clients, classes]``."""
     weights = rng.standard_normal((len(means), NUM_FEATURES, NUM_CLASSES), np.float32)
     biases = rng.standard_normal((len(means), NUM_CLASSES), np.float32)
     return weights + means[:, None, None], biases + means[:, None]

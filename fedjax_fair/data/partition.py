@@ -1,8 +1,6 @@
-"""Ways to split examples over clients: seeded partitioners, on the host, in NumPy.
+"""Partitioners: seeded ways to split examples over clients, in NumPy.
 
-A partitioner is made by a factory from the settings of the split and knows nothing of the data:
-``shards(100, 2).split(labels, seed)``. The same labels and seed give the same partition. The
-factories that plant classes on clients are in ``class_partition``.
+Partitioners by class are in `class_partition` and `dirichlet`.
 """
 
 from __future__ import annotations
@@ -36,13 +34,10 @@ __all__ = [
 
 
 def iid(num_clients: int) -> Partitioner:
-    """Splits shuffled examples into equal parts (sizes differ by at most one).
+    """Splits shuffled examples into parts whose sizes differ by at most one.
 
     Args:
         num_clients: Number of clients.
-
-    Returns:
-        A partitioner that drops nothing.
 
     Raises:
         ValueError: If ``num_clients`` is not a positive integer; when splitting, if there are fewer
@@ -71,18 +66,17 @@ def quantity_skew(
 ) -> Partitioner:
     """Splits shuffled examples into unequal parts.
 
-    Client ``i`` gets ``min_partition_size`` examples and a share of the rest in proportion to ``(i + 1) **
-    -skew`` under the power distribution (client 0 owns the most) or to ``exp(skew * z_i)``, ``z_i`` standard
-    normal, under the lognormal distribution. Both are equal parts at ``skew=0``.
+    Client ``i`` gets ``min_partition_size`` examples and a share of the rest in proportion to ``(i
+    + 1) ** -skew`` (power) or ``exp(skew * z_i)``, ``z_i`` standard normal (lognormal).
 
     Args:
         num_clients: Number of clients.
         distribution: ``"power"`` or ``"lognormal"``.
-        skew: Exponent or standard deviation of the logarithm, at least 0.
-        min_partition_size: Fewest examples of a client, at least 1.
+        skew: At least 0; 0 for equal parts.
+        min_partition_size: Minimum number of examples of a client, at least 1.
 
     Returns:
-        A partitioner that drops nothing.
+        A partitioner that assigns all examples.
 
     Raises:
         ValueError: If a setting is out of range; when splitting, if there are fewer than
@@ -100,29 +94,26 @@ def quantity_skew(
     def split(labels, /, seed, **columns):
         check_enough(len(labels), num_clients, min_partition_size)
         rng = generator(seed)
-        ranks = np.arange(1, num_clients + 1)
-        logarithms = -np.log(ranks) if distribution == "power" else rng.standard_normal(num_clients)
-        logarithms = skew * logarithms
+        if distribution == "power":
+            logarithms = -skew * np.log(np.arange(1, num_clients + 1))
+        else:
+            logarithms = skew * rng.standard_normal(num_clients)
         weights = np.exp(logarithms - logarithms.max())
         rest = len(labels) - num_clients * min_partition_size
         sizes = min_partition_size + parts_by_weight(rest, weights)
         return make_partition(rng.permutation(len(labels)), sizes, len(labels))
 
-    return Partitioner(
-        f"quantity_skew({num_clients}, {distribution}, {skew})", split, label_skew_only=True
-    )
+    name = f"quantity_skew({num_clients}, {distribution}, {skew})"
+    return Partitioner(name, split, label_skew_only=True)
 
 
 def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
-    """Sorts examples by class, cuts them into equal shards and assigns those at random.
+    """Sorts examples by class, cuts them into equal shards and assigns these at random.
 
     Args:
         num_clients: Number of clients.
-        shards_per_client: Shards of each client; two gives most clients two classes.
-
-    Returns:
-        A partitioner. A shard holds ``examples // (num_clients * shards_per_client)`` examples;
-        what is left over belongs to no client.
+        shards_per_client: Shards of each client, each with ``examples // (num_clients *
+            shards_per_client)`` examples; the rest is unassigned.
 
     Raises:
         ValueError: If a setting is out of range; when splitting, if there are fewer examples than
@@ -140,12 +131,12 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
     checks.positive_int("shards_per_client", shards_per_client)
 
     def split(labels, /, seed, **columns):
-        used = num_clients * shards_per_client
+        num_shards = num_clients * shards_per_client
         check_enough(len(labels), num_clients, shards_per_client)
         rng = generator(seed)
-        size = len(labels) // used
-        # Leftover whole shards are drawn too, so that the last class is not the one that loses.
-        drawn = rng.permutation(len(labels) // size)[:used]
+        size = len(labels) // num_shards
+        # All whole shards take part in the draw, so that the last class is not the one that loses.
+        drawn = rng.permutation(len(labels) // size)[:num_shards]
         order = shuffled_by_class(labels, rng)[(drawn[:, None] * size + np.arange(size)).ravel()]
         return make_partition(order, np.full(num_clients, shards_per_client * size), len(labels))
 
@@ -153,14 +144,14 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
 
 
 def by_column(column: str) -> Partitioner:
-    """Makes every distinct value of a column one client, for natural owners such as writers.
+    """Makes one client of every distinct value of a column, ascending, such as a writer.
 
     Args:
-        column: Name of the column. Clients are its distinct values, ascending. Where test examples
-            have the column too they go to the same owner, and strangers' are dropped.
+        column: Name of the column. Test examples that have it go to the same client; those of
+            other owners are unassigned.
 
     Returns:
-        A partitioner that drops nothing; the seed does not matter.
+        A partitioner that assigns all examples and ignores the seed.
 
     Raises:
         ValueError: When splitting, if the column is missing or has another length than the labels.
@@ -174,28 +165,25 @@ def by_column(column: str) -> Partitioner:
     def split(labels, /, seed, **columns):
         if column not in columns:
             raise ValueError(f"{column=}: expected one of the columns {sorted(columns)}.")
-        values = np.asarray(columns[column])
-        if values.shape != (len(labels),):
+        owners = np.asarray(columns[column])
+        if owners.shape != (len(labels),):
             raise ValueError(
-                f"{column=} of shape {values.shape}: expected one value for each of {len(labels)} "
+                f"{column=} of shape {owners.shape}: expected one value for each of {len(labels)} "
                 "examples."
             )
-        _, owners, sizes = np.unique(values, return_inverse=True, return_counts=True)
-        return make_partition(np.argsort(owners, kind="stable"), sizes, len(labels))
+        return assign_by_owner(owners, owners)
 
     return Partitioner(f"by_column({column})", split, column)
 
 
 def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partition:
-    """Assigns test examples to the clients that ``by_column`` made of the training examples.
+    """Assigns test examples to the clients that `by_column` makes of the training examples.
+
+    Test examples of other owners are unassigned.
 
     Args:
         train_owners: The column's value of every training example.
-        test_owners: That of every test example.
-
-    Returns:
-        A partition of the test examples. A client may have none; those of owners without training
-        examples are dropped.
+        test_owners: The column's value of every test example.
 
     Examples:
         >>> test = assign_by_owner(np.array(["b", "a"]), np.array(["a", "c", "b", "a"]))
@@ -203,21 +191,21 @@ def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partit
         ([array([0, 3], dtype=int32), array([2], dtype=int32)], [1])
     """
     owners = np.unique(train_owners)
-    known = np.flatnonzero(np.isin(test_owners, owners))
-    position = np.searchsorted(owners, test_owners[known])
-    order = known[np.argsort(position, kind="stable")]
-    return make_partition(order, np.bincount(position, minlength=len(owners)), len(test_owners))
+    assigned = np.flatnonzero(np.isin(test_owners, owners))
+    clients = np.searchsorted(owners, test_owners[assigned])
+    order = assigned[np.argsort(clients, kind="stable")]
+    return make_partition(order, np.bincount(clients, minlength=len(owners)), len(test_owners))
 
 
 def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:
-    """Hands out exactly the given examples.
+    """Assigns given examples to each client.
 
     Args:
-        indices: Indices of each client's examples, one non-empty array a client, no index twice; by
-            any names of clients, or in a list. Clients are numbered in this order.
+        indices: Indices of each client's examples, one non-empty array per client, no index twice;
+            in a list, or a mapping by client name. Clients are numbered in this order.
 
     Returns:
-        A partitioner that drops what no client names; the seed does not matter.
+        A partitioner that ignores the seed.
 
     Raises:
         ValueError: If a client has no examples; when splitting, if an index is not an integer in
@@ -228,12 +216,12 @@ def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:
         >>> partition.client_indices, partition.unassigned.tolist()
         ([array([3, 0], dtype=int32), array([1], dtype=int32)], [2])
     """
-    given = indices.values() if isinstance(indices, Mapping) else indices
-    arrays = [np.asarray(client) for client in given]
+    values = indices.values() if isinstance(indices, Mapping) else indices
+    arrays = [np.asarray(array) for array in values]
     empty = [client for client, array in enumerate(arrays) if not array.size]
     if empty or not arrays:
         raise ValueError(
-            f"client indices: {len(empty)} of {len(arrays)} clients own nothing, first "
+            f"client indices: {len(empty)} of {len(arrays)} clients have no examples, first "
             f"{empty[:5]}; expected at least one client and none empty."
         )
 

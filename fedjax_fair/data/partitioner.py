@@ -1,4 +1,4 @@
-"""Who owns which example: what a partition is, and what partitioners share."""
+"""Types of partitions and partitioners, and functions that partitioners share."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = [
     "check_enough",
     "equal_parts",
     "generator",
-    "hold_out_of_each",
     "join_indices",
     "make_partition",
     "parts_by_weight",
     "shuffled_by_class",
+    "split_off",
 ]
 
 
 class Partition(NamedTuple):
-    """Partition of a set of examples.
+    """Assignment of examples to clients.
 
     Attributes:
         order: Indices into the examples, grouped by client, ``[assigned]``, int32.
         sizes: Number of examples of each client, ``[clients]``, int32.
-        groups: Planted group of each client, ``[clients]``, int32, or None.
-        unassigned: Indices of the examples without an owner, ascending, int32.
+        groups: Ground-truth group of each client, ``[clients]``, int32, or None.
+        unassigned: Indices of the examples of no client, ascending, int32.
     """
 
     order: Int[np.ndarray, " assigned"]
@@ -41,22 +41,20 @@ class Partition(NamedTuple):
 
     @property
     def client_indices(self) -> list[np.ndarray]:
-        """Indices of each client's examples, one array a client."""
+        """Indices of each client's examples, one array per client."""
         return np.split(self.order, np.cumsum(self.sizes)[:-1])
 
 
 class Partitioner(NamedTuple):
-    """A way to split examples over clients.
+    """A method to split examples over clients.
 
     Attributes:
-        name: What the split is called in results, with its settings.
-        split: ``split(labels, seed, **columns) -> Partition``: labels ``[examples]``, a
-            non-negative seed, and further columns ``[examples]`` of which it uses what it needs.
-            Every client gets at least one example, every example has at most one owner.
-        column: Column that names the owner of an example, which test examples follow too; None
-            where test examples are split with the class mix of the training examples.
-        label_skew_only: Whether clients differ in the number of their examples and in their classes
-            alone: a client's examples of a class are random ones of that class.
+        name: Name in results, with settings.
+        split: ``split(labels, seed, **columns) -> Partition``, with arrays ``[examples]`` and a
+            non-negative seed. Every client gets at least one example.
+        column: Column that names the owner of training and test examples; None to split test
+            examples with the class distribution of the training examples.
+        label_skew_only: Whether a client's examples of a class are random ones of that class.
     """
 
     name: str
@@ -66,52 +64,52 @@ class Partitioner(NamedTuple):
 
 
 def generator(seed: int, *stream: int) -> np.random.Generator:
-    """Random numbers of a seed, a non-negative integer; other streams of it are independent."""
+    """Returns the generator of a non-negative seed; its streams are independent."""
     checks.non_negative_int("seed", seed)
     return np.random.default_rng((seed, *stream) if stream else seed)
 
 
 def make_partition(order: Any, sizes: Any, total: int, groups: Any = None) -> Partition:
-    """Completes a partition of ``total`` examples with the examples that have no owner."""
-    free = np.ones(total, bool)
-    free[order] = False
+    """Makes a partition of ``total`` examples, of which ``order`` lists the assigned ones."""
+    is_free = np.ones(total, bool)
+    is_free[order] = False
+    order, sizes = np.asarray(order, np.int32), np.asarray(sizes, np.int32)
     groups = None if groups is None else np.asarray(groups, np.int32)
-    unassigned = np.flatnonzero(free).astype(np.int32)
-    return Partition(np.asarray(order, np.int32), np.asarray(sizes, np.int32), groups, unassigned)
+    return Partition(order, sizes, groups, np.flatnonzero(is_free).astype(np.int32))
 
 
-def hold_out_of_each(
+def split_off(
     partition: Partition, fraction: float, rng: np.random.Generator
 ) -> tuple[Partition, Partition]:
-    """Takes a random ``floor(fraction * size)`` of each client's examples: the rest, and these."""
+    """Splits a random ``floor(fraction * size)`` of each client's examples off the rest."""
     clients = np.repeat(np.arange(len(partition.sizes)), partition.sizes)
     shuffled = partition.order[np.lexsort((rng.random(len(clients)), clients))]
-    taken = np.floor(partition.sizes * fraction).astype(np.int64)
+    sizes = np.floor(partition.sizes * fraction).astype(np.int64)
     offsets = np.cumsum(partition.sizes) - partition.sizes
-    held = np.arange(len(clients)) - offsets[clients] < taken[clients]
+    is_off = np.arange(len(clients)) - offsets[clients] < sizes[clients]
     total = len(partition.order) + len(partition.unassigned)
     return (
-        make_partition(shuffled[~held], partition.sizes - taken, total, partition.groups),
-        make_partition(shuffled[held], taken, total, partition.groups),
+        make_partition(shuffled[~is_off], partition.sizes - sizes, total, partition.groups),
+        make_partition(shuffled[is_off], sizes, total, partition.groups),
     )
 
 
-def check_enough(examples: int, num_clients: int, each: int = 1) -> None:
-    """Requires ``each`` examples for every client."""
-    if examples < num_clients * each:
+def check_enough(num_examples: int, num_clients: int, per_client: int = 1) -> None:
+    """Checks that there are ``per_client`` examples for every client."""
+    if num_examples < num_clients * per_client:
         raise ValueError(
-            f"{examples} examples for {num_clients=}: expected at least {num_clients * each}, "
-            f"{each} for each client."
+            f"{num_examples} examples for {num_clients=}: expected at least "
+            f"{num_clients * per_client}, {per_client} per client."
         )
 
 
 def equal_parts(total: int, parts: int) -> np.ndarray:
-    """Cuts ``total`` into parts that differ by at most one, larger ones first."""
+    """Divides ``total`` into parts that differ by at most one, larger ones first."""
     return np.full(parts, total // parts) + (np.arange(parts) < total % parts)
 
 
 def parts_by_weight(total: int, weights: np.ndarray) -> np.ndarray:
-    """Cuts ``total`` in proportion to weights; rounding favors the largest remainders."""
+    """Divides ``total`` in proportion to weights; the largest remainders are rounded up."""
     exact = total * (weights / weights.sum())
     parts = np.floor(exact).astype(np.int64)
     parts[np.argsort(parts - exact, kind="stable")[: total - parts.sum()]] += 1
@@ -119,15 +117,15 @@ def parts_by_weight(total: int, weights: np.ndarray) -> np.ndarray:
 
 
 def shuffled_by_class(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Indices of all examples, class after class, in random order within a class."""
+    """Returns the indices of all examples, grouped by class, shuffled within classes."""
     shuffled = rng.permutation(len(labels))
     return shuffled[np.argsort(np.asarray(labels)[shuffled], kind="stable")]
 
 
 def join_indices(arrays: Sequence[Any], total: int) -> tuple[np.ndarray, np.ndarray]:
-    """Joins each client's indices, integers in ``[0, total)`` and none twice: order and sizes."""
+    """Joins indices in ``[0, total)``, one array per client, to ``order`` and ``sizes``."""
     arrays = [np.asarray(array) for array in arrays]
-    # An empty list is an array of floats, which must not make floats of all indices.
+    # An empty list is an array of floats, which would make floats of all indices.
     filled = [array for array in arrays if array.size] or [np.zeros(0, np.int64)]
     if any(array.ndim != 1 or not np.issubdtype(array.dtype, np.integer) for array in filled):
         raise ValueError("client indices: expected a 1-D array of integers for each client.")
@@ -136,9 +134,9 @@ def join_indices(arrays: Sequence[Any], total: int) -> tuple[np.ndarray, np.ndar
         raise ValueError(
             f"client indices span [{order.min()}, {order.max()}]: expected [0, {total - 1}]."
         )
-    twice = np.flatnonzero(np.bincount(order, minlength=1) > 1)
-    if twice.size:
+    repeated = np.flatnonzero(np.bincount(order, minlength=1) > 1)
+    if repeated.size:
         raise ValueError(
-            f"client indices: {twice.size} examples have two owners, first {twice[0]}."
+            f"client indices: {repeated.size} examples have two clients, first {repeated[0]}."
         )
     return order, np.array([array.size for array in arrays])

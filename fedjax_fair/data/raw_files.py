@@ -1,34 +1,28 @@
-"""MNIST, Fashion-MNIST and CIFAR in the files in which their authors distribute them.
-
-They are bytes behind a short header, or none, and read with NumPy alone. Where they differ from
-what they should be, the error names the file.
-"""
+"""MNIST, Fashion-MNIST and CIFAR in the files that their authors distribute, read with NumPy."""
 
 from __future__ import annotations
 
 import gzip
-import os
+import math
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_fair.data.bundled import Examples, Splits
-from fedjax_fair.data.tfds_folder import DamagedError, resolve_data_dir
+from fedjax_fair.data.source import DamagedError, DataDir, Examples, Splits, resolve_data_dir
 
-__all__ = ["RawFiles", "expected_files", "find", "read"]
+__all__ = ["RawFiles", "expected_files", "find"]
 
 
 class _Format(NamedTuple):
-    """How a data set is distributed.
+    """File format of a data set.
 
     Attributes:
-        folders: Where the files are below the folder of all data, as others unpack them.
-        files: Names of those of each split; of IDX images and labels.
+        folders: Folders that other libraries unpack the files to.
+        files: File names by split; images and labels for IDX.
         num_classes: Number of classes.
-        label_bytes: Labels before every image, the last of which is the class; 0 for IDX.
+        label_bytes: Label bytes before every image, the last of which is the class; 0 for IDX.
     """
 
     folders: tuple[str, ...]
@@ -41,25 +35,19 @@ _IDX = {
     split: (f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte")
     for split, prefix in {"train": "train", "test": "t10k"}.items()
 }
-_BATCHES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+_CIFAR10 = {
+    "train": tuple(f"data_batch_{batch}.bin" for batch in range(1, 6)),
+    "test": ("test_batch.bin",),
+}
+_CIFAR100 = {"train": ("train.bin",), "test": ("test.bin",)}
 _FORMATS = {
     "mnist": _Format(("mnist", "MNIST/raw"), _IDX, 10),
     "fashion_mnist": _Format(("fashion_mnist", "FashionMNIST/raw"), _IDX, 10),
-    "cifar10": _Format(
-        ("cifar10", "cifar-10-batches-bin"),
-        {"train": _BATCHES, "test": ("test_batch.bin",)},
-        10,
-        label_bytes=1,
-    ),
-    "cifar100": _Format(
-        ("cifar100", "cifar-100-binary"),
-        {"train": ("train.bin",), "test": ("test.bin",)},
-        100,
-        label_bytes=2,
-    ),
+    "cifar10": _Format(("cifar10", "cifar-10-batches-bin"), _CIFAR10, 10, label_bytes=1),
+    "cifar100": _Format(("cifar100", "cifar-100-binary"), _CIFAR100, 100, label_bytes=2),
 }
 _CIFAR_SHAPE = (32, 32, 3)
-_IDX_BYTES = 8  # The code of unsigned bytes.
+_IDX_UINT8 = 8  # Type code of unsigned bytes.
 _MAX_DEFLATE_RATIO = 1032  # Of zlib.
 
 
@@ -67,24 +55,47 @@ class RawFiles(NamedTuple):
     """The files of a data set.
 
     Attributes:
-        name: What ``load`` calls it.
-        folder: Where they are.
-        files: Those of each split.
+        folder: Folder of the files.
+        files: Paths by split.
         shape: Height, width and channels of an image.
         num_classes: Number of classes.
-        lengths: Number of examples of each split.
+        label_bytes: As in the format.
+        lengths: Number of examples by split.
     """
 
-    name: str
     folder: Path
     files: dict[str, tuple[Path, ...]]
     shape: tuple[int, ...]
     num_classes: int
+    label_bytes: int
     lengths: dict[str, int]
+
+    def read(self) -> Splits:
+        """Reads all examples in the order of the files.
+
+        Returns:
+            Images ``uint8`` ``[examples, height, width, channels]`` and classes. CIFAR-100 has the
+            column ``coarse_label``.
+
+        Raises:
+            DamagedError: If a file has changed since ``find``, or contains an invalid class.
+        """
+        splits = []
+        for paths in (self.files["train"], self.files["test"]):
+            if self.label_bytes:
+                images, labels = _read_cifar(paths, self.label_bytes, self.num_classes)
+            else:
+                images, labels = _read_idx(paths[0], 3)[..., None], _read_idx(paths[1], 1)[:, None]
+                _check_classes(paths[1], labels, self.num_classes)
+            labels = labels.astype(np.int32)
+            columns = {"coarse_label": labels[:, 0]} if self.label_bytes == 2 else {}
+            splits.append(Examples(images, labels[:, -1], columns))
+        train, test = splits
+        return Splits(train, test, self.num_classes)
 
 
 def expected_files(name: str) -> str:
-    """What would be read of a data set, for people; nothing of one that has no such files.
+    """Lists the file names of a data set; an empty string if it has no such files.
 
     Examples:
         >>> expected_files("cifar100")
@@ -95,156 +106,118 @@ def expected_files(name: str) -> str:
     return ", ".join(file for files in _FORMATS[name].files.values() for file in files)
 
 
-def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> RawFiles | None:
-    """Finds the files of a data set, without reading its examples.
+def find(name: str, data_dir: DataDir = None) -> RawFiles | None:
+    """Finds the files of a data set without reading its examples.
 
     Args:
-        name: ``mnist``, ``fashion_mnist``, ``cifar10`` or ``cifar100``; of others there are none.
-        data_dir: The folder with the files, compressed by gzip or not, or one above: below it they
-            are looked for in ``MNIST/raw``, ``cifar-10-batches-bin`` and so on, as others unpack
-            them, and in a folder of the set's name. By default as in ``load``.
+        name: ``mnist``, ``fashion_mnist``, ``cifar10`` or ``cifar100``; no other set has files.
+        data_dir: The folder with the files, compressed by gzip or not, or the folder above
+            ``MNIST/raw``, ``cifar-10-batches-bin`` and so on, or above one of the set's name.
 
     Returns:
-        The files, or None where there are none.
+        The files, or None if there are none.
 
     Raises:
-        DamagedError: If one is missing, cut off or of another kind.
+        DamagedError: If one is missing, truncated or of another format.
     """
     if name not in _FORMATS:
         return None
-    own, root = _FORMATS[name], resolve_data_dir(data_dir)
-    for folder in (root, *(root / each for each in own.folders)):
-        files = {
-            split: [_variant(folder, file) for file in own.files[split]] for split in own.files
-        }
-        present = {split: tuple(filter(None, paths)) for split, paths in files.items()}
-        if not any(present.values()):
-            continue
-        for split, paths in files.items():
-            if None in paths:
-                missing = folder / own.files[split][paths.index(None)]
-                raise DamagedError(f"{missing}: expected it beside the others of {name}.")
-        if own.label_bytes:
-            shape = _CIFAR_SHAPE
-            sizes = {split: sum(map(_cifar_rows(own), present[split])) for split in present}
-        else:
-            heads = {split: _idx_pair(*present[split]) for split in present}
-            if len({head[1:] for head in heads.values()}) > 1:
-                train, test = (present[split][0] for split in ("train", "test"))
-                raise DamagedError(f"{test}: expected images as large as in {train}.")
-            shape = (*heads["train"][1:], 1)
-            sizes = {split: head[0] for split, head in heads.items()}
-        return RawFiles(name, folder, present, shape, own.num_classes, sizes)
-    return None
+    file_format, root = _FORMATS[name], resolve_data_dir(data_dir)
+    for folder in (root, *(root / subfolder for subfolder in file_format.folders)):
+        names = [file for files in file_format.files.values() for file in files]
+        paths: dict[str, Any] = {file: _existing(folder, file) for file in names}
+        if any(paths.values()):
+            break
+    else:
+        return None
+    for file, path in paths.items():
+        if path is None:
+            raise DamagedError(f"{folder / file}: expected it beside the other files of {name}.")
+    files = {split: tuple(paths[n] for n in names) for split, names in file_format.files.items()}
+    shape, label_bytes = _CIFAR_SHAPE, file_format.label_bytes
+    if label_bytes:
+        lengths = {s: sum(_num_cifar_rows(p, label_bytes) for p in files[s]) for s in files}
+    else:
+        train, test = (_idx_images_shape(*files[split]) for split in files)
+        if train[1:] != test[1:]:
+            train_file, test_file = files["train"][0], files["test"][0]
+            raise DamagedError(f"{test_file}: expected images as large as in {train_file}.")
+        shape, lengths = (*train[1:], 1), {"train": train[0], "test": test[0]}
+    return RawFiles(folder, files, shape, file_format.num_classes, label_bytes, lengths)
 
 
-def read(found: RawFiles) -> Splits:
-    """Reads all examples, in the order of the files.
-
-    Args:
-        found: What ``find`` returned.
-
-    Returns:
-        Images ``uint8`` ``[examples, height, width, channels]`` and classes; of CIFAR-100 also the
-        column ``coarse_label``.
-
-    Raises:
-        DamagedError: If a file is not as ``find`` saw it, or holds a class that there is not.
-    """
-    label_bytes = _FORMATS[found.name].label_bytes
-    splits = {}
-    for split, paths in found.files.items():
-        if label_bytes:
-            images, labels = _read_cifar(paths, label_bytes, found.num_classes)
-        else:
-            images, labels = (_read_idx(path) for path in paths)
-            images, labels = images[..., None], labels[:, None]
-            _check_classes(paths[1], labels, found.num_classes)
-        own = labels[:, -1].astype(np.int32)
-        columns = {"coarse_label": labels[:, 0].astype(np.int32)} if label_bytes == 2 else {}
-        splits[split] = Examples(images, own, columns)
-    return Splits(splits["train"], splits["test"], found.num_classes)
-
-
-def _variant(folder: Path, file: str) -> Path | None:
-    """The file under its name, the one with a dot that some give it, or compressed."""
+def _existing(folder: Path, file: str) -> Path | None:
+    """Returns the file under its name, or with a dot before ``idx``, or compressed."""
     names = (file, file.replace("-idx", ".idx"))
-    candidates = [folder / f"{name}{suffix}" for name in names for suffix in ("", ".gz")]
+    candidates = (folder / f"{name}{suffix}" for name in names for suffix in ("", ".gz"))
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _idx_pair(images: Path, labels: Path) -> tuple[int, ...]:
+def _idx_images_shape(images: Path, labels: Path) -> tuple[int, ...]:
     """Number, height and width of images that have as many labels."""
-    shape, (count,) = _idx_shape(images, 3), _idx_shape(labels, 1)
-    if shape[0] != count:
+    shape, (num_labels,) = _idx_shape(images, 3), _idx_shape(labels, 1)
+    if shape[0] != num_labels:
         raise DamagedError(
-            f"{labels}: {count:,} labels: expected one for each of {shape[0]:,} images in {images}."
+            f"{labels}: {num_labels:,} labels: expected one for each of {shape[0]:,} images in "
+            f"{images}."
         )
     return shape
 
 
-def _idx_shape(path: Path, dims: int) -> tuple[int, ...]:
-    """The header of an IDX file of bytes, whose length has to fit."""
-    head = _content(path, 4 + 4 * dims)
-    if head[:4] != bytes([0, 0, _IDX_BYTES, dims]) or len(head) < 4 + 4 * dims:
-        raise DamagedError(f"{path}: expected an IDX file of bytes in {dims} dimensions.")
-    shape = tuple(int.from_bytes(head[4 * i : 4 * i + 4], "big") for i in range(1, dims + 1))
+def _idx_shape(path: Path, ndim: int) -> tuple[int, ...]:
+    """Reads the header of an IDX file of bytes and checks it against the size of the file."""
+    head = _read_bytes(path, 4 + 4 * ndim)
+    if head[:4] != bytes([0, 0, _IDX_UINT8, ndim]) or len(head) < 4 + 4 * ndim:
+        raise DamagedError(f"{path}: expected an IDX file of bytes in {ndim} dimensions.")
+    shape = tuple(np.frombuffer(head, ">u4", offset=4).tolist())
     if 0 in shape:
-        raise DamagedError(f"{path}: nothing in {shape}: expected examples.")
-    expected, held = len(head) + int(np.prod(shape, dtype=object)), path.stat().st_size
-    fits = expected <= _MAX_DEFLATE_RATIO * held if path.suffix == ".gz" else expected == held
+        raise DamagedError(f"{path}: shape {shape}: expected at least one example.")
+    expected, actual = len(head) + math.prod(shape), path.stat().st_size
+    fits = expected <= _MAX_DEFLATE_RATIO * actual if path.suffix == ".gz" else expected == actual
     if not fits:
-        raise DamagedError(f"{path}: {held:,} bytes: expected {expected:,} for {shape}.")
+        raise DamagedError(f"{path}: {actual:,} bytes: expected {expected:,} for {shape}.")
     return shape
 
 
-def _read_idx(path: Path) -> np.ndarray:
-    dims = 3 if "images" in path.name else 1
-    shape, start = _idx_shape(path, dims), 4 + 4 * dims
-    size = start + int(np.prod(shape))
-    content = _content(path, size + 1)
+def _read_idx(path: Path, ndim: int) -> np.ndarray:
+    shape, start = _idx_shape(path, ndim), 4 + 4 * ndim
+    size = start + math.prod(shape)
+    content = _read_bytes(path, size + 1)
     if len(content) != size:
-        word = "more" if len(content) > size else f"{len(content):,}"
-        raise DamagedError(f"{path}: {word} bytes: expected {size:,} for {shape}.")
+        actual = "more" if len(content) > size else f"{len(content):,}"
+        raise DamagedError(f"{path}: {actual} bytes: expected {size:,} for {shape}.")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def _cifar_rows(own: _Format) -> Callable[[Path], int]:
-    row = own.label_bytes + int(np.prod(_CIFAR_SHAPE))
-
-    def count(path: Path) -> int:
-        """Rows of a file, which it has to hold whole."""
-        size = path.stat().st_size
-        if size % row or not size or path.suffix == ".gz":
-            raise DamagedError(f"{path}: {size:,} bytes: expected rows of {row:,}, uncompressed.")
-        return size // row
-
-    return count
+def _num_cifar_rows(path: Path, label_bytes: int) -> int:
+    row, size = label_bytes + math.prod(_CIFAR_SHAPE), path.stat().st_size
+    if size % row or not size or path.suffix == ".gz":
+        raise DamagedError(f"{path}: {size:,} bytes: expected rows of {row:,}, uncompressed.")
+    return size // row
 
 
 def _read_cifar(
     paths: tuple[Path, ...], label_bytes: int, num_classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    height, width, channels = _CIFAR_SHAPE
-    row = label_bytes + height * width * channels
+    row = label_bytes + math.prod(_CIFAR_SHAPE)
     tables = [np.fromfile(path, np.uint8).reshape(-1, row) for path in paths]
-    for path, own in zip(paths, tables, strict=True):
-        _check_classes(path, own[:, :label_bytes], num_classes)
-    table = np.concatenate(tables)
-    pixels = table[:, label_bytes:].reshape(-1, channels, height, width)
-    return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)), table[:, :label_bytes]
+    for path, table in zip(paths, tables, strict=True):
+        _check_classes(path, table[:, :label_bytes], num_classes)
+    labels, pixels = np.split(np.concatenate(tables), [label_bytes], axis=1)
+    height, width, channels = _CIFAR_SHAPE
+    pixels = pixels.reshape(-1, channels, height, width).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(pixels), labels
 
 
 def _check_classes(path: Path, labels: np.ndarray, num_classes: int) -> None:
-    """Requires that the last labels of examples, ``[examples, labels]``, are classes."""
     largest = labels[:, -1].max()
     if largest >= num_classes:
         raise DamagedError(f"{path}: class {largest}: expected one in [0, {num_classes - 1}].")
 
 
-def _content(path: Path, most: int) -> bytes:
+def _read_bytes(path: Path, size: int) -> bytes:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return file.read(most)
+            return file.read(size)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DamagedError(f"{path}: expected what gzip has compressed ({error}).") from None
+        raise DamagedError(f"{path}: expected data compressed by gzip ({error}).") from None

@@ -1,7 +1,7 @@
-"""Folders in which tensorflow-datasets has prepared a set, judged before anything of it is used.
+"""Data sets prepared by tensorflow-datasets, checked before any of their files is used.
 
-They are other people's files. A list of features may name classes whose modules would be imported,
-so only those of tensorflow-datasets itself are let through.
+The files may come from elsewhere, and their list of features names Python classes, whose modules
+tensorflow-datasets imports. Only feature classes of tensorflow-datasets itself are accepted.
 """
 
 from __future__ import annotations
@@ -13,44 +13,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["DamagedError", "Prepared", "find_prepared", "names_prepared", "resolve_data_dir"]
+from fedjax_fair.data.source import DamagedError, DataDir, resolve_data_dir
 
-_FEATURES = "tensorflow_datasets.core.features."
-_CLASSES = {
-    _FEATURES + name
-    for name in (
-        "audio_feature.Audio",
-        "bounding_boxes.BBoxFeature",
-        "class_label_feature.ClassLabel",
-        "dataset_feature.Dataset",
-        "feature.Tensor",
-        "features_dict.FeaturesDict",
-        "image_feature.Image",
-        "labeled_image.LabeledImage",
-        "scalar.Scalar",
-        "sequence_feature.Sequence",
-        "tensor_feature.Tensor",
-        "text_feature.Text",
-        "translation_feature.Translation",
-        "translation_feature.TranslationVariableLanguages",
-        "video_feature.Video",
-    )
-}
+__all__ = ["Prepared", "find_prepared", "names_prepared", "read_chunks"]
+
+CHUNK = 4096  # Examples held as separate objects while a split is decoded.
+_CLASS = re.compile(r"tensorflow_datasets\.core\.features\.[a-z_]+\.[A-Z][A-Za-z]*")
 _CLASS_KEYS = ("pythonClassName", "python_class_name", "type")  # The last in older versions.
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
-class DamagedError(ValueError):
-    """A prepared set is not as tensorflow-datasets leaves one; the message names the file."""
-
-
 class Prepared(NamedTuple):
-    """A prepared set.
+    """A prepared data set.
 
     Attributes:
         folder: Folder of its newest version.
-        info: What ``dataset_info.json`` says.
-        features: The features of an example, by name, as ``features.json`` says.
+        info: Contents of ``dataset_info.json``.
+        features: The features of an example by name, from ``features.json``.
         lengths: Number of examples of each split.
     """
 
@@ -60,34 +39,28 @@ class Prepared(NamedTuple):
     lengths: dict[str, int]
 
 
-def resolve_data_dir(data_dir: str | os.PathLike[str] | None) -> Path:
-    """The folder of all prepared sets: the argument, ``TFDS_DATA_DIR`` or the usual place."""
-    return Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
-
-
-def names_prepared(data_dir: str | os.PathLike[str] | None = None) -> list[str]:
-    """Names of all sets that are prepared in a folder, of any kind and in any state."""
+def names_prepared(data_dir: DataDir = None) -> list[str]:
+    """Names of all prepared sets in a folder, of any kind and in any state."""
     root = resolve_data_dir(data_dir)
     infos = [*root.glob("*/*/dataset_info.json"), *root.glob("*/*/*/dataset_info.json")]
     return sorted({path.parent.parent.relative_to(root).as_posix() for path in infos})
 
 
-def find_prepared(name: str, data_dir: str | os.PathLike[str] | None = None) -> Prepared:
+def find_prepared(name: str, data_dir: DataDir = None) -> Prepared:
     """Finds a prepared set of any kind.
 
     Args:
         name: Name in tensorflow-datasets.
-        data_dir: Folder of prepared sets; by default the environment variable
-            ``TFDS_DATA_DIR``, or else ``~/tensorflow_datasets``.
+        data_dir: As in `fedjax_fair.data.load`.
 
     Returns:
         The newest version of the set.
 
     Raises:
-        FileNotFoundError: If it is not prepared there as array_record; the message names the
-            command that does it.
-        DamagedError: If a file is missing, cut off or not what it should be, or a feature is of a
-            class that tensorflow-datasets does not have.
+        FileNotFoundError: If it is not prepared there as array_record; the message contains the
+            command that prepares it.
+        DamagedError: If a file is missing, truncated or invalid, or a feature is of a class that
+            tensorflow-datasets does not have.
     """
     folder = resolve_data_dir(data_dir) / name
     versions = [path.parent for path in folder.glob("*/dataset_info.json") if _version(path.parent)]
@@ -100,26 +73,34 @@ def find_prepared(name: str, data_dir: str | os.PathLike[str] | None = None) -> 
         raise FileNotFoundError(_not_prepared(name, reason, data_dir))
     features = _read_features(newest / "features.json")
     shards = list(_shards(newest, name, info))
-    for path, _, length in shards:
-        _check_records(path, length)
     lengths = {split: 0 for _, split, _ in shards}
-    for _, split, length in shards:
+    for path, split, length in shards:
+        _check_records(path, length)
         lengths[split] += length
     return Prepared(newest, info, features, lengths)
 
 
-def _not_prepared(name: str, reason: str, data_dir: str | os.PathLike[str] | None) -> str:
-    there = "" if data_dir is None else f" --data.dir {os.fspath(data_dir)}"
+def read_chunks(folder: Path, split: str) -> Iterator[list[dict[str, Any]]]:
+    """Decodes the examples of a split in order, 4,096 at a time."""
+    import tensorflow_datasets as tfds
+
+    builder: Any = tfds.builder_from_directory(str(folder))
+    examples = builder.as_data_source(split)
+    for start in range(0, len(examples), CHUNK):
+        yield examples.__getitems__(list(range(start, min(start + CHUNK, len(examples)))))
+
+
+def _not_prepared(name: str, reason: str, data_dir: DataDir) -> str:
+    option = "" if data_dir is None else f" --data.dir {os.fspath(data_dir)}"
     return (
         f"data set {name!r} is not prepared as array_record ({reason}): run `fedjax-fair data "
-        f"prepare {name}{there}`, which needs the extra fedjax-fair[tfds-prepare]."
+        f"prepare {name}{option}`, which needs the extra fedjax-fair[tfds-prepare]."
     )
 
 
 def _version(folder: Path) -> tuple[int, ...]:
-    return (
-        tuple(map(int, folder.name.split("."))) if re.fullmatch(r"\d+(\.\d+)*", folder.name) else ()
-    )
+    is_version = re.fullmatch(r"\d+(\.\d+)*", folder.name)
+    return tuple(map(int, folder.name.split("."))) if is_version else ()
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -135,23 +116,29 @@ def _read_object(path: Path) -> dict[str, Any]:
 def _read_features(path: Path) -> dict[str, Any]:
     tree = _read_object(path)
     for name in _class_names(tree):
-        if name not in _CLASSES:
+        if not _CLASS.fullmatch(name):
             raise DamagedError(
                 f"{path}: class {name!r}: expected a feature of tensorflow_datasets.core.features."
             )
-    features: Any = tree
-    for key in ("featuresDict", "features"):
-        features = features.get(key) if isinstance(features, dict) else None
+    features = dig(tree, "featuresDict", "features")
     if not isinstance(features, dict):
         raise DamagedError(f"{path}: expected the features of an example by name.")
     return features
 
 
+def dig(tree: Any, *path: Any) -> Any:
+    """Returns the value under a path of nested dicts, or None."""
+    for key in path:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
 def _class_names(tree: Any) -> Iterator[str]:
-    """Everything that tensorflow-datasets would take for the name of a class."""
+    """Yields all strings that tensorflow-datasets would treat as the name of a class."""
     if isinstance(tree, dict):
         yield from (tree[key] for key in _CLASS_KEYS if isinstance(tree.get(key), str))
-    for part in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        tree = list(tree.values())
+    for part in tree if isinstance(tree, list) else ():
         yield from _class_names(part)
 
 
@@ -160,37 +147,38 @@ def _shards(folder: Path, name: str, info: dict[str, Any]) -> Iterator[tuple[Pat
     try:
         for split in info["splits"]:
             lengths = [int(length) for length in split["shardLengths"]]
-            words = {
+            values = {
                 "DATASET": str(info.get("name", name.partition("/")[0])),
                 "SPLIT": str(split["name"]),
                 "FILEFORMAT": "array_record",
                 "NUM_SHARDS": f"{len(lengths):05d}",
             }
-            for number, length in enumerate(lengths):
-                words["SHARD_INDEX"] = f"{number:05d}"
-                words["SHARD_X_OF_Y"] = f"{number:05d}-of-{len(lengths):05d}"
+            for index, length in enumerate(lengths):
+                values["SHARD_INDEX"] = f"{index:05d}"
+                values["SHARD_X_OF_Y"] = f"{index:05d}-of-{len(lengths):05d}"
                 file = str(split.get("filepathTemplate", _TEMPLATE))
-                for word, text in words.items():
-                    file = file.replace(f"{{{word}}}", text)
+                for key, value in values.items():
+                    file = file.replace(f"{{{key}}}", value)
+                # A template must not lead out of the folder.
                 if length < 0 or Path(file).name != file:
                     raise ValueError(f"shard {file!r} of {length} examples")
-                yield folder / file, words["SPLIT"], length
+                yield folder / file, values["SPLIT"], length
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         path = folder / "dataset_info.json"
         raise DamagedError(f"{path}: expected splits with shardLengths ({error!r}).") from None
 
 
 def _check_records(path: Path, length: int) -> None:
-    """Requires a file of so many records; only its end is read."""
+    """Checks the number of records of a file, which is at its end."""
     if not path.is_file():
-        raise DamagedError(f"{path}: expected {length:,} records, but there is no such file.")
+        raise DamagedError(f"{path}: expected {length:,} records, but the file is missing.")
     try:
         from array_record.python.array_record_module import ArrayRecordReader
-    except ImportError:  # Not to be had for Windows.
+    except ImportError:  # There is no array_record for Windows.
         return
     try:
-        found = ArrayRecordReader(os.fspath(path)).num_records()
+        num_records = ArrayRecordReader(os.fspath(path)).num_records()
     except RuntimeError as error:
         raise DamagedError(f"{path}: expected {length:,} records ({error}).") from None
-    if found != length:
-        raise DamagedError(f"{path}: expected {length:,} records, found {found:,}.")
+    if num_records != length:
+        raise DamagedError(f"{path}: expected {length:,} records, found {num_records:,}.")

@@ -1,32 +1,21 @@
-"""Image classification sets that tensorflow-datasets has prepared, read without TensorFlow.
-
-Only ``prepare`` downloads, and it alone writes data sets; ``read`` keeps a cache of decoded arrays.
-Everything else looks at the files: which versions are there and what they hold.
-"""
+"""Image classification sets prepared by tensorflow-datasets, read without TensorFlow."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_fair.data.cache import cache_folder, cached
-from fedjax_fair.data.tfds_folder import DamagedError, find_prepared, resolve_data_dir
+from fedjax_fair.data.source import DamagedError, DataDir, Examples, Splits, resolve_data_dir
+from fedjax_fair.data.tfds_folder import dig, find_prepared, read_chunks
 
-__all__ = [
-    "ImageSet",
-    "cache_key",
-    "find",
-    "prepare",
-    "read",
-]
+__all__ = ["ImageSet", "cache_key", "find", "prepare"]
 
-DECODING = 1  # Part of the cache key: raise it when what is decoded changes.
-CHUNK = 4096  # Images held as separate arrays while a split is decoded.
+DECODING = 1  # Part of the cache key: raise it when the decoded arrays change.
 
 
 class ImageSet(NamedTuple):
@@ -34,12 +23,12 @@ class ImageSet(NamedTuple):
 
     Attributes:
         name: Name in tensorflow-datasets, with its configuration.
-        folder: Folder of the newest version there.
+        folder: Folder of the newest version.
         image: Name of the image feature.
         label: Name of the class feature.
         shape: Height, width and channels of an image.
         num_classes: Number of classes.
-        splits: Number of examples of ``train`` and, where there is one, ``test``.
+        lengths: Number of examples of ``train`` and, if it exists, ``test``.
     """
 
     name: str
@@ -48,85 +37,73 @@ class ImageSet(NamedTuple):
     label: str
     shape: tuple[int, ...]
     num_classes: int
-    splits: dict[str, int]
+    lengths: dict[str, int]
+
+    def read(self) -> Splits:
+        """Reads all examples, decoded once and then from a cache.
+
+        Returns:
+            Images ``[examples, height, width, channels]`` and classes; columns are all features,
+            of which every scalar one can name the owner of an example. Images of EMNIST, which
+            tensorflow-datasets stores transposed, are upright.
+
+        Raises:
+            DamagedError: If its records cannot be read.
+        """
+        arrays = cached(cache_folder(self.folder), cache_key(self.folder), lambda: _decoded(self))
+        splits: dict[str, Examples] = {}
+        for split in self.lengths:
+            columns = {
+                name.partition(".")[2]: array
+                for name, array in arrays.items()
+                if name.startswith(f"{split}.")
+            }
+            splits[split] = Examples(columns[self.image], columns[self.label], columns)
+        return Splits(splits["train"], splits.get("test"), self.num_classes)
 
 
-def find(name: str, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
+def find(name: str, data_dir: DataDir = None) -> ImageSet:
     """Finds a prepared set.
 
     Args:
         name: Name in tensorflow-datasets, such as ``mnist`` or ``emnist/byclass``.
-        data_dir: Folder of prepared sets; by default the environment variable
-            ``TFDS_DATA_DIR``, or else ``~/tensorflow_datasets``.
+        data_dir: As in `fedjax_fair.data.load`.
 
     Returns:
         Its newest version.
 
     Raises:
-        FileNotFoundError: If it is not prepared there as array_record; the message names the
-            command that does it.
-        DamagedError: If it is there and damaged.
+        FileNotFoundError: As `find_prepared`.
+        DamagedError: As `find_prepared`.
         ValueError: If it is no image classification set with images of one shape.
     """
     newest, info, features, lengths = find_prepared(name, data_dir)
-    pair = _dig(info, "supervisedKeys", "tuple", "items")
-    keys = [_dig(item, "featureKey") for item in pair] if isinstance(pair, list) else []
+    pair = dig(info, "supervisedKeys", "tuple", "items")
+    keys = [dig(item, "featureKey") for item in pair] if isinstance(pair, list) else []
     image, label = keys if len(keys) == 2 else (None, None)
     try:
-        shape = tuple(int(n) for n in _dig(features, image, "image", "shape", "dimensions") or ())
-        num_classes = int(_dig(features, label, "classLabel", "numClasses") or 0)
+        shape = tuple(int(n) for n in dig(features, image, "image", "shape", "dimensions") or ())
+        num_classes = int(dig(features, label, "classLabel", "numClasses") or 0)
     except (TypeError, ValueError) as error:
         path = newest / "features.json"
         raise DamagedError(f"{path}: expected a shape and a number of classes ({error}).") from None
-    dtype = _dig(features, image, "image", "dtype")
-    splits = {split: lengths[split] for split in ("train", "test") if split in lengths}
-    if (
-        len(shape) != 3
-        or min(shape) < 1
-        or dtype != "uint8"
-        or num_classes < 1
-        or "train" not in splits
-    ):
+    is_image = (
+        len(shape) == 3 and min(shape) > 0 and dig(features, image, "image", "dtype") == "uint8"
+    )
+    if not is_image or num_classes < 1 or not lengths.get("train"):
         raise ValueError(
-            f"{name=} holds {sorted(features)} in splits {sorted(lengths)}, images of shape "
+            f"{name=} has {sorted(features)} in splits {sorted(lengths)}, images of shape "
             f"{shape}: expected a train split of classified uint8 images of one shape."
         )
-    return ImageSet(name, newest, str(image), str(label), shape, num_classes, splits)
-
-
-def _dig(tree: Any, *path: Any) -> Any:
-    for key in path:
-        tree = tree.get(key) if isinstance(tree, dict) else None
-    return tree
-
-
-def read(images: ImageSet) -> dict[str, dict[str, np.ndarray]]:
-    """Reads all examples, decoded once and then from the cache beside the data set.
-
-    Args:
-        images: What ``find`` returned.
-
-    Returns:
-        The columns of each split: images ``[examples, height, width, channels]``, classes and
-        whatever else is one value an example, ``[examples]``. Images of EMNIST, which
-        tensorflow-datasets stores with rows and columns exchanged, are upright.
-
-    Raises:
-        DamagedError: If its records can not be read.
-    """
-    arrays = cached(cache_folder(images.folder), cache_key(images.folder), lambda: _decoded(images))
-    columns: dict[str, dict[str, np.ndarray]] = {split: {} for split in images.splits}
-    for name, array in arrays.items():
-        split, column = name.split(".", 1)
-        columns[split][column] = array
-    return columns
+    lengths = {split: lengths[split] for split in ("train", "test") if lengths.get(split)}
+    return ImageSet(name, newest, str(image), str(label), shape, num_classes, lengths)
 
 
 def cache_key(folder: Path) -> str:
-    """A word that changes when the set in a folder is prepared anew."""
+    """Returns a string that changes when the set in a folder is prepared again."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
-    seen = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.blake2b(repr((DECODING, seen)).encode(), digest_size=16).hexdigest()
+    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.blake2b(repr((DECODING, stats)).encode(), digest_size=16).hexdigest()
 
 
 def _decoded(images: ImageSet) -> dict[str, np.ndarray]:
@@ -134,28 +111,25 @@ def _decoded(images: ImageSet) -> dict[str, np.ndarray]:
         return _decode(images)
     except (ImportError, MemoryError):
         raise
-    except Exception as error:  # Whatever decoders raise.
+    except Exception as error:  # Decoders raise errors of many types.
         reason = " ".join(str(error).split()[:40])
-        raise DamagedError(f"{images.folder}: its records can not be read ({reason}).") from error
+        raise DamagedError(f"{images.folder}: its records cannot be read ({reason}).") from error
 
 
 def _decode(images: ImageSet) -> dict[str, np.ndarray]:
-    import tensorflow_datasets as tfds
-
-    builder: Any = tfds.builder_from_directory(str(images.folder))
-    scalars = [key for key, feature in builder.info.features.items() if feature.shape == ()]
-    arrays = {}
-    for split, total in images.splits.items():
-        pixels = np.empty((total, *images.shape), np.uint8)
-        values: dict[str, list[Any]] = {key: [] for key in scalars}
-        source = builder.as_data_source(split)
-        for start in range(0, total, CHUNK):
-            rows = source.__getitems__(list(range(start, min(start + CHUNK, total))))
-            pixels[start : start + len(rows)] = [row[images.image] for row in rows]
-            for key in scalars:
-                values[key] += [row[key] for row in rows]
+    arrays: dict[str, np.ndarray] = {}
+    for split, total in images.lengths.items():
+        # Filled in place: a list of all images would need their memory twice.
+        pixels, start = np.empty((total, *images.shape), np.uint8), 0
+        scalars: dict[str, list[Any]] = {}
+        for chunk in read_chunks(images.folder, split):
+            pixels[start : start + len(chunk)] = [example[images.image] for example in chunk]
+            start += len(chunk)
+            for name, value in chunk[0].items():
+                if np.ndim(value) == 0 and not isinstance(value, dict):
+                    scalars.setdefault(name, []).extend(example[name] for example in chunk)
         arrays[f"{split}.{images.image}"] = _upright(images.name, pixels)
-        arrays |= {f"{split}.{key}": np.asarray(values[key]) for key in scalars}
+        arrays |= {f"{split}.{name}": np.asarray(values) for name, values in scalars.items()}
     return arrays
 
 
@@ -165,20 +139,19 @@ def _upright(name: str, pixels: np.ndarray) -> np.ndarray:
     return pixels
 
 
-def prepare(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
+def prepare(name: str, data_dir: DataDir = None) -> Path:
     """Downloads a set and writes it as array_record files.
 
     Args:
         name: Name in tensorflow-datasets.
-        data_dir: Folder of prepared sets; by default the environment variable
-            ``TFDS_DATA_DIR``, or else ``~/tensorflow_datasets``.
+        data_dir: As in `fedjax_fair.data.load`.
 
     Returns:
         The folder written.
 
     Raises:
         ModuleNotFoundError: If TensorFlow, which preparing needs, is not installed.
-        ValueError: If tensorflow-datasets knows no such set.
+        ValueError: If tensorflow-datasets has no such set.
     """
     if importlib.util.find_spec("tensorflow") is None:
         raise ModuleNotFoundError(
@@ -188,7 +161,7 @@ def prepare(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
 
     try:
         builder: Any = tfds.builder(name, data_dir=str(resolve_data_dir(data_dir)))
-    except ValueError as error:  # It goes on to list every set there is.
+    except ValueError as error:  # Its other lines name every set of tensorflow-datasets.
         raise ValueError(f"{name=}: {str(error).splitlines()[0]}") from error
     builder.download_and_prepare(file_format="array_record")
     return Path(builder.data_path)

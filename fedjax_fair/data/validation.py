@@ -1,36 +1,33 @@
-"""Validation examples: what settings are chosen by, so that test examples only measure."""
+"""Validation examples, by which settings are chosen without test examples."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from fedjax_fair import checks
-from fedjax_fair.data.federated import ClientExamples, FederatedData, stack
-from fedjax_fair.data.partitioner import Partition, generator, hold_out_of_each, make_partition
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.federated import FederatedData, stack
+from fedjax_fair.data.partitioner import generator, make_partition, split_off
 
 __all__ = ["hold_out"]
 
 
 def hold_out(data: FederatedData, validation_fraction: float, seed: int = 0) -> FederatedData:
-    """Keeps part of every client's training examples for choices.
-
-    What is chosen by test examples, a step size or the round to stop at, flatters itself on them.
+    """Holds out a part of every client's training examples, to choose settings by.
 
     Args:
-        data: A federation, made in any way, without validation examples.
-        validation_fraction: Part of each client's training examples, rounded down, in ``(0, 1)``; at least
-            one is kept for training.
-        seed: Seed of the choice, drawn apart from that of partitions.
+        data: A federated dataset without validation examples.
+        validation_fraction: Fraction of each client's training examples, rounded down, in ``(0,
+            1)``; at least one is left for training.
+        seed: Seed of the choice, independent of that of partitions.
 
     Returns:
-        The federation with fewer training examples and with ``validation``; the arrays of examples
-        are shared. Results get ``validation_*`` beside what test examples say.
+        The federated dataset with ``validation``, which shares the arrays of examples. Results have
+        ``validation_*`` in addition to ``test_*``.
 
     Raises:
-        ValueError: If the part is out of range, so small that no client gives an example, or
-            the federation has validation examples.
+        ValueError: If the fraction is out of range or too small for a validation example, or there
+            are validation examples.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -41,23 +38,20 @@ def hold_out(data: FederatedData, validation_fraction: float, seed: int = 0) -> 
     checks.unit_interval("validation_fraction", validation_fraction)
     checks.non_negative_int("seed", seed)
     if data.validation is not None:
-        raise ValueError("data: expected a federation without validation examples.")
+        raise ValueError("data has validation examples: expected none.")
     if data.num_partitions is not None:
         runs = range(data.num_partitions)
         return stack([hold_out(data.partition(run), validation_fraction, seed) for run in runs])
     sizes = np.asarray(data.train.sizes)
     if not np.floor(sizes * validation_fraction).any():
         raise ValueError(
-            f"validation_fraction={validation_fraction!r}: expected a larger part, as no client has enough training "
-            f"examples for one of them (the largest has {sizes.max()})."
+            f"{validation_fraction=}: expected a larger fraction, so that the largest client with "
+            f"{sizes.max()} training examples has a validation example."
         )
     order = np.asarray(data.train.order)[: sizes.sum()]
     partition = make_partition(order, sizes, len(data.train.labels))
-    train, held = hold_out_of_each(partition, validation_fraction, generator(seed, 3))
-    return data._replace(train=_of(data.train, train), validation=_of(data.train, held))
-
-
-def _of(examples: ClientExamples, partition: Partition) -> ClientExamples:
-    offsets = (np.cumsum(partition.sizes) - partition.sizes).astype(np.int32)
-    arrays: Any = {"order": partition.order, "offsets": offsets, "sizes": partition.sizes}
-    return examples._replace(**arrays)
+    train, validation = (
+        ClientExamples.of(data.train.features, data.train.labels, part)
+        for part in split_off(partition, validation_fraction, generator(seed, 3))
+    )
+    return data._replace(train=train, validation=validation)

@@ -1,8 +1,7 @@
-"""What goes wrong with clients: they drop out, are slow or stale, Byzantine, or are not there.
+"""Failures of clients: dropout, slow, stale, unavailable and Byzantine clients.
 
-Faults are given to `fedjax_fair.Round` as a list, and go with every selector, solver and
-aggregator. Weights are renormalized over those who answer; states, histories and participation
-record only them.
+`fedjax_fair.Round` takes one or several, with any selector, solver and aggregator. Weights are
+renormalized over the responding clients, and states, histories and participation record only these.
 """
 
 from fedjax_fair.faults.availability import Diurnal, Trace

@@ -1,4 +1,4 @@
-"""How a round applies faults: who is available, who answers, and what is sent."""
+"""Application of faults in a round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.base import Cohort, Context, FaultContext, Faults, LocalResult, Variables
-from fedjax_fair.numerics.finite import all_finite
+from fedjax_fair.numerics.trees import all_finite
 
 __all__ = [
     "UploadStatus",
@@ -19,18 +19,18 @@ __all__ = [
     "available",
     "collude",
     "init_model_history",
-    "received",
+    "initial_model",
     "renormalize_sum",
     "send",
 ]
 
 
 class UploadStatus(NamedTuple):
-    """What became of the update of a participant.
+    """Status of a participant's upload.
 
     Attributes:
-        responded: Whether it has arrived; None where nothing can go wrong.
-        nonfinite: Whether it was sent with a number that is not finite.
+        responded: Whether it has arrived; None without faults.
+        nonfinite: Whether it had a NaN or an infinity when it was sent.
     """
 
     responded: Bool[Array, "..."] | None
@@ -40,10 +40,10 @@ class UploadStatus(NamedTuple):
 def available(
     faults: Sequence[Faults], key: Key[Array, ""], round: Int[Array, ""], num_clients: int
 ) -> Bool[Array, " clients"] | None:
-    """Who can be selected; None where nothing says otherwise."""
+    """Returns the mask of available clients; None for all."""
     masks = [
-        fault.available(jax.random.fold_in(key, place), round, num_clients)
-        for place, fault in enumerate(faults)
+        fault.available(jax.random.fold_in(key, index), round, num_clients)
+        for index, fault in enumerate(faults)
         if fault.available is not None
     ]
     return None if not masks else jnp.all(jnp.stack(masks), axis=0)
@@ -52,64 +52,62 @@ def available(
 def apply_faults(
     faults: Sequence[Faults], key: Key[Array, ""], cohort: Cohort, context: Context
 ) -> tuple[Cohort, Bool[Array, " cohort"]]:
-    """Instructs the participants, and says who will answer."""
+    """Returns the cohort with the faults' instructions, and the mask of expected responses."""
+
+    def map_cohort(function, index):
+        def of_client(client):
+            return function(*_arguments(key, index, client, context))
+
+        return jax.vmap(of_client)(cohort.clients)
+
     responded = jnp.ones(cohort.clients.shape, bool)
     if context.available is not None:
         responded = context.available[cohort.clients]
     instructions = dict(cohort.instructions)
-    for place, fault in enumerate(faults):
-
-        def of_cohort(function, place=place):
-            def of_client(client):
-                return function(*_of(key, place, client, context))
-
-            return jax.vmap(of_client)(cohort.clients)
-
+    for index, fault in enumerate(faults):
         if fault.responds is not None:
-            responded &= of_cohort(fault.responds)
+            responded &= map_cohort(fault.responds, index)
         if fault.instruct is not None:
-            for name, value in of_cohort(fault.instruct).items():
-                known = instructions.get(name)
-                instructions[name] = value if known is None else jnp.minimum(known, value)
+            for name, value in map_cohort(fault.instruct, index).items():
+                earlier = instructions.get(name)
+                instructions[name] = value if earlier is None else jnp.minimum(earlier, value)
     return cohort._replace(instructions=instructions), responded
 
 
 def init_model_history(faults: Sequence[Faults], variables: Variables) -> Variables | tuple[()]:
-    """Room for the global models of the past, ``[history_length, ...]``; nothing where no fault has any."""
-    history_length = max((fault.history_length for fault in faults), default=0)
-    if not history_length:
+    """Returns zeros ``[history_length, ...]``, or ``()`` if no fault needs past models."""
+    length = max((fault.history_length for fault in faults), default=0)
+    if not length:
         return ()
-    return jax.tree.map(
-        lambda leaf: jnp.zeros((history_length, *leaf.shape), leaf.dtype), variables
-    )
+    return jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), variables)
 
 
 def append_model(
     model_history: Variables | tuple[()], round: Int[Array, ""], variables: Variables
 ) -> Variables | tuple[()]:
-    """Keeps the model of a round in the place of the oldest."""
+    """Replaces the oldest model of the history by that of a round."""
     if not model_history:
         return model_history
     return jax.tree.map(
-        lambda old, new: old.at[round % len(old)].set(new), model_history, variables
+        lambda models, new: models.at[round % len(models)].set(new), model_history, variables
     )
 
 
-def received(
+def initial_model(
     model_history: Variables | tuple[()],
     round: Int[Array, ""],
     variables: Variables,
     instructions: dict[str, PyTree],
 ) -> Variables:
-    """The model that a participant trains from, the current one unless it is stale."""
+    """Returns the model that a participant trains from: a past one if it is stale."""
     if not model_history or "model_round" not in instructions:
         return variables
-    given = instructions["model_round"]
-
-    def of_leaf(old, new):
-        return jnp.where(given == round, new, old[given % len(old)])
-
-    return jax.tree.map(of_leaf, model_history, variables)
+    model_round = instructions["model_round"]
+    return jax.tree.map(
+        lambda models, new: jnp.where(model_round == round, new, models[model_round % len(models)]),
+        model_history,
+        variables,
+    )
 
 
 def send(
@@ -121,19 +119,18 @@ def send(
     result: LocalResult,
     responded: Bool[Array, ""],
 ) -> tuple[LocalResult, UploadStatus]:
-    """What arrives of a participant's result, zeros if nothing does, and what became of it."""
+    """Returns a participant's result as it arrives, zeros if it does not, and its status."""
     update = result.update
-    for place, fault in enumerate(faults):
+    for index, fault in enumerate(faults):
         if fault.send is not None:
-            update = fault.send(*_of(key, place, client, context), update)
+            update = fault.send(*_arguments(key, index, client, context), update)
     nonfinite = responded & ~all_finite(update)
     if drop_nonfinite:
         responded &= ~nonfinite
-
-    def arriving(leaf):
-        return jnp.where(responded, leaf, jnp.zeros_like(leaf))
-
-    result = jax.tree.map(arriving, result._replace(update=update))
+    result = jax.tree.map(
+        lambda leaf: jnp.where(responded, leaf, jnp.zeros_like(leaf)),
+        result._replace(update=update),
+    )
     result = result._replace(loss=jnp.where(responded, result.loss, jnp.nan))
     return result, UploadStatus(responded, nonfinite)
 
@@ -145,7 +142,7 @@ def collude(
     weights: Float[Array, " cohort"] | None,
     context: Context,
 ) -> LocalResult:
-    """Replaces the updates of those who know all others, and sums those who answered."""
+    """Applies the attacks of colluding clients, and renormalizes the sum of updates."""
     updates = results.update
     for fault in faults:
         if fault.collude is not None:
@@ -159,21 +156,18 @@ def collude(
 
 
 def renormalize_sum(cohort: Cohort, weights: Float[Array, " cohort"], total: PyTree) -> PyTree:
-    """What a sum over those who answered is with weights that they have among themselves.
-
-    The weights were known before it was who would answer.
-    """
+    """Rescales a weighted sum so that the responding clients' weights sum to 1."""
     if cohort.responded is None:
         return total
-    arrived = jnp.sum(jnp.where(cohort.responded, weights, 0))
-    whole = jnp.all(cohort.responded) | (arrived == 0)
-    share = jnp.where(whole, 1, arrived)
-    return jax.tree.map(lambda leaf: leaf / share.astype(leaf.dtype), total)
+    responded_weight = jnp.sum(jnp.where(cohort.responded, weights, 0))
+    is_complete = jnp.all(cohort.responded) | (responded_weight == 0)
+    divisor = jnp.where(is_complete, 1, responded_weight)
+    return jax.tree.map(lambda leaf: leaf / divisor.astype(leaf.dtype), total)
 
 
-def _of(
-    key: Key[Array, ""], place: int, client: Int[Array, ""], context: Context
+def _arguments(
+    key: Key[Array, ""], index: int, client: Int[Array, ""], context: Context
 ) -> tuple[Key[Array, ""], FaultContext]:
-    """The key of a client for one of the faults of a round, and who it is."""
-    own = jax.random.fold_in(jax.random.fold_in(key, place), client)
-    return own, FaultContext(client, context.round, context.num_clients)
+    """Returns the key and context of a client for one of the faults of a round."""
+    key_client = jax.random.fold_in(jax.random.fold_in(key, index), client)
+    return key_client, FaultContext(client, context.round, context.num_clients)

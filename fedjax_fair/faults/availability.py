@@ -1,4 +1,4 @@
-"""Clients that are there only some of the time."""
+"""Clients that are available only some of the time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ __all__ = ["Diurnal", "Trace"]
 
 
 class Trace(Faults):
-    """Who can be selected in which round, from a table.
+    """Availability from a table.
 
     Args:
-        table: Zeros and ones, or booleans, ``[rounds, clients]``; it is repeated when its rounds
-            are over.
+        table: Zeros and ones, or booleans, ``[rounds, clients]``; repeated after its last round.
 
     Raises:
-        ValueError: If it is no such table, or (when a round is traced) of other clients.
+        ValueError: If ``table`` is no such table, or (when a round is traced) of other clients.
 
     Examples:
         >>> every_other_round = Trace([[1, 1, 0], [0, 1, 1]])
@@ -35,28 +34,29 @@ class Trace(Faults):
     table: ArrayLike | Sequence[Sequence[int]]
 
     def __post_init__(self):
-        self._convert(table=_checked(self.table))
+        self._convert(table=_check_table(self.table))
 
     def available(self, key, round, num_clients):
         table = jnp.asarray(self.table)
         if table.shape[1] != num_clients:
-            raise ValueError(f"table: expected {num_clients} clients, got {table.shape[1]}.")
+            raise ValueError(
+                f"table of {table.shape[1]} clients: expected {num_clients}, the number of clients."
+            )
         return table[round % table.shape[0]]
 
 
 class Diurnal(Faults):
-    """Clients come and go with the time of day, at hours of their own.
+    """Availability that depends on the time of day.
 
-    A client is available with a probability that swings between two numbers like a sine, with a
-    phase of its own, which is spread evenly over the clients.
+    Probabilities are sines of the round, with phases that are evenly spread over the clients.
 
     Args:
-        period: Rounds of a day.
-        min_availability: Probability at a client's night, in ``[0, 1]``.
-        max_availability: At its noon.
+        period: Rounds per day.
+        min_availability: Lowest probability of a day, in ``[0, 1]``.
+        max_availability: Highest probability of a day.
 
     Raises:
-        ValueError: If a number is out of range.
+        ValueError: If a setting is out of range.
 
     Examples:
         >>> awake = Diurnal(24, min_availability=0.1, max_availability=0.9)
@@ -75,21 +75,19 @@ class Diurnal(Faults):
     def available(self, key, round, num_clients):
         phases = jnp.arange(num_clients, dtype=jnp.float32) / num_clients
         angle = 2 * jnp.pi * ((round % self.period).astype(jnp.float32) / self.period + phases)
-        likely = (
-            self.min_availability
-            + (self.max_availability - self.min_availability) * (1 + jnp.sin(angle)) / 2
-        )
-        return jax.random.uniform(key, (num_clients,)) < likely
+        amplitude = self.max_availability - self.min_availability
+        probability = self.min_availability + amplitude * (1 + jnp.sin(angle)) / 2
+        return jax.random.uniform(key, (num_clients,)) < probability
 
 
-def _checked(table: Any) -> Any:
-    """An availability table as booleans."""
+def _check_table(table: Any) -> Any:
+    """Returns an availability table as booleans."""
     if isinstance(table, Tracer):
         return table
     try:
-        given = np.asarray(table)
+        array = np.asarray(table)
     except (TypeError, ValueError):  # A random key, a ragged list.
-        given = np.empty(0)
-    if given.ndim != 2 or given.size == 0 or not np.isin(given, (0, 1)).all():
+        array = np.empty(0)
+    if array.ndim != 2 or array.size == 0 or not np.isin(array, (0, 1)).all():
         raise ValueError(f"table={table!r}: expected zeros and ones, [rounds, clients].")
-    return given.astype(bool)
+    return array.astype(bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
+from functools import partial
 from typing import Literal
 
 import jax
@@ -31,32 +32,31 @@ _COLLUDING = ("alie", "ipm")
 
 
 class Byzantine(Faults):
-    r"""Some clients send something else than what they have learned.
+    r"""Sends something else in place of the updates of Byzantine clients.
 
-    With :math:`u` the update of a Byzantine client, and :math:`\bar u, s` mean and standard deviation, at every
-    coordinate, of the updates of those participants who answer honestly, it sends, for a strength
-    :math:`a`:
+    With :math:`u` the update of a Byzantine client, :math:`a` the strength, and :math:`\bar u, s`
+    the mean and standard deviation of every coordinate over the honest responding clients:
 
-    ================= ============================================== ============
-    attack            sent in place of :math:`u`                     strength
-    ================= ============================================== ============
-    ``sign_flip``     :math:`-a\,u`                                  1
-    ``scaling``       :math:`a\,u`                                   10
-    ``noise``         :math:`u + a\,z`, :math:`z \sim N(0, I)`       1
-    ``nan``           not a number, everywhere                       (none)
-    ``alie``          :math:`\bar u - a\,s` (a little is enough)     1
-    ``ipm``           :math:`-a\,\bar u`                             0.5
-    ================= ============================================== ============
+    ============= ================================================== ================
+    attack        sent in place of :math:`u`                         default strength
+    ============= ================================================== ================
+    ``sign_flip`` :math:`-a\,u`                                      1
+    ``scaling``   :math:`a\,u`                                       10
+    ``noise``     :math:`u + a\,z`, :math:`z \sim N(0, I)`           1
+    ``nan``       NaN                                                (none)
+    ``alie``      :math:`\bar u - a\,s` (a little is enough)         1
+    ``ipm``       :math:`-a\,\bar u` (inner product manipulation)    0.5
+    ============= ================================================== ================
 
-    The last two know what all others send, which keeps the updates of a cohort in memory at once.
-    Clients may be Byzantine by their data as well: `fedjax_fair.data.flip_labels`.
+    ``alie`` and ``ipm`` need the updates of the whole cohort in memory. For attacks by training
+    data see `fedjax_fair.data.flip_labels`.
 
     Args:
-        clients: Ids of the Byzantine clients, or their fraction of all clients, in ``[0, 1]``, to the nearest
-            number; which ones follows from ``seed``.
-        attack: What they send.
-        strength: How much, >= 0. The default is in the table.
-        seed: Chooses the Byzantine clients where a fraction is given.
+        clients: Ids of the Byzantine clients, or their fraction of all clients, in ``[0, 1]``,
+            rounded to the nearest count.
+        attack: One of the attacks above.
+        strength: Strength :math:`a` >= 0.
+        seed: Seed of the choice of clients if a fraction is given.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -69,8 +69,8 @@ class Byzantine(Faults):
         Manipulation*, 2019, https://arxiv.org/abs/1903.03936
 
     Examples:
-        >>> byzantine = Byzantine(0.2, "sign_flip")
-        >>> two = Byzantine([3, 7], "alie", strength=1.5)
+        >>> sign_flips = Byzantine(0.2, "sign_flip")
+        >>> two_clients = Byzantine([3, 7], "alie", strength=1.5)
     """
 
     clients: Number | Int[Array | np.ndarray, " byzantine"] | Sequence[int]
@@ -93,16 +93,16 @@ class Byzantine(Faults):
 
     @property
     def send(self) -> Callable[..., Variables] | None:
-        """What a Byzantine client sends who knows nothing of the others; None for attacks of all at once."""
+        """The method for attacks that use a client's update alone; None for colluding attacks."""
         return None if self.attack in _COLLUDING else self._send_alone
 
     @property
     def collude(self) -> Callable[..., Variables] | None:
-        """What Byzantine clients send who know all updates; None for attacks of one alone."""
+        """The method for attacks that use all updates; None for others."""
         return self._send_together if self.attack in _COLLUDING else None
 
     @property
-    def _amount(self) -> Number:
+    def _strength(self) -> Number:
         return _STRENGTHS[self.attack] if self.strength is None else self.strength
 
     def _is_byzantine(self, ids: Int[Array, "..."], num_clients: int) -> Bool[Array, "..."]:
@@ -113,45 +113,38 @@ class Byzantine(Faults):
         return jnp.isin(ids, jnp.asarray(self.clients, ids.dtype))
 
     def _send_alone(self, key, context, update):
-        false = _alone(key, self.attack, self._amount, update)
-        byzantine = self._is_byzantine(context.client, context.num_clients)
-        return jax.tree.map(lambda own, sent: jnp.where(byzantine, sent, own), update, false)
+        strength = self._strength
+        if self.attack == "nan":
+            false = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), update)
+        elif self.attack == "noise":
+            leaves, structure = jax.tree.flatten(update)
+            keys = [jax.random.fold_in(key, index) for index in range(len(leaves))]
+            false = jax.tree.map(
+                lambda leaf, key: leaf + strength * jax.random.normal(key, leaf.shape, leaf.dtype),
+                update,
+                jax.tree.unflatten(structure, keys),
+            )
+        else:
+            factor = -strength if self.attack == "sign_flip" else strength
+            false = jax.tree.map(lambda leaf: factor * leaf, update)
+        is_byzantine = self._is_byzantine(context.client, context.num_clients)
+        return jax.tree.map(partial(jnp.where, is_byzantine), false, update)
 
     def _send_together(self, cohort: Cohort, updates: Variables, context: Context) -> Variables:
-        byzantine = self._is_byzantine(cohort.clients, context.num_clients)
-        responded = jnp.ones_like(byzantine) if cohort.responded is None else cohort.responded
-        here = responded
+        is_byzantine = self._is_byzantine(cohort.clients, context.num_clients)
+        responded = is_local = cohort.responded_mask
         if context.examples.devices is not None:
-            here = responded & collectives.is_local(context.examples, cohort.clients)
-        honest = (responded & ~byzantine).astype(jnp.float32)
+            is_local = responded & collectives.is_local(context.examples, cohort.clients)
+        honest = (responded & ~is_byzantine).astype(jnp.float32)
         shares = honest / jnp.maximum(jnp.sum(honest), 1)
         mean = context.weighted_sum(shares, updates)
-        strength = self._amount
+        strength = self._strength
         if self.attack == "ipm":
             crafted = jax.tree.map(lambda leaf: -strength * leaf, mean)
         else:
-            squares = jax.tree.map(lambda own, leaf: (own - leaf[None]) ** 2, updates, mean)
-            variance = context.weighted_sum(jnp.where(here, shares, 0), squares)
-            crafted = jax.tree.map(lambda leaf, v: leaf - strength * jnp.sqrt(v), mean, variance)
-
-        def replace(own, leaf):
-            mask = (byzantine & here).reshape(-1, *[1] * leaf.ndim)
-            return jnp.where(mask, leaf, own)
-
-        return jax.tree.map(replace, updates, crafted)
-
-
-def _alone(key, attack: str, strength: Number, update: Variables) -> Variables:
-    """What a Byzantine client sends who knows nothing of the others."""
-    if attack == "nan":
-        return jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), update)
-    if attack == "noise":
-        leaves, structure = jax.tree.flatten(update)
-        keys = [jax.random.fold_in(key, place) for place in range(len(leaves))]
-        noisy = [
-            leaf + strength * jax.random.normal(own, leaf.shape, leaf.dtype)
-            for own, leaf in zip(keys, leaves, strict=True)
-        ]
-        return jax.tree.unflatten(structure, noisy)
-    factor = -strength if attack == "sign_flip" else strength
-    return jax.tree.map(lambda leaf: factor * leaf, update)
+            squares = jax.tree.map(lambda leaf, m: (leaf - m[None]) ** 2, updates, mean)
+            # On other devices updates are zeros, whose distance from the mean is not zero.
+            variance = context.weighted_sum(jnp.where(is_local, shares, 0), squares)
+            crafted = jax.tree.map(lambda m, v: m - strength * jnp.sqrt(v), mean, variance)
+        replace = partial(jax.vmap(jnp.where, in_axes=(0, None, 0)), is_byzantine & is_local)
+        return jax.tree.map(replace, crafted, updates)

@@ -17,12 +17,10 @@ __all__ = ["Dropout"]
 
 
 class Dropout(Faults):
-    """Participants drop out after they were chosen, independently in every round.
-
-    They have received the model, and train, but nothing of it arrives.
+    """Results of random participants do not arrive, independently in every round.
 
     Args:
-        probability: How likely, in ``[0, 1]``, or one number for each client, ``[clients]``.
+        probability: Probability in ``[0, 1]``, or one for each client, ``[clients]``.
 
     Raises:
         ValueError: If a probability is out of range.
@@ -37,9 +35,11 @@ class Dropout(Faults):
     def __post_init__(self):
         checks.probability("probability", self.probability, many=True)
         if not isinstance(self.probability, Tracer) and np.ndim(self.probability):
-            # NumPy, because JAX would start its devices before processes have found each other.
+            # A JAX array would initialize devices before processes are connected.
             self._convert(probability=np.asarray(self.probability, np.float32))
 
     def responds(self, key, context):
-        likely = jnp.asarray(self.probability, jnp.float32)
-        return jax.random.uniform(key) >= (likely if likely.ndim == 0 else likely[context.client])
+        probability = jnp.asarray(self.probability, jnp.float32)
+        if probability.ndim:
+            probability = probability[context.client]
+        return jax.random.uniform(key) >= probability

@@ -14,24 +14,21 @@ __all__ = ["Staleness"]
 
 
 class Staleness(Faults):
-    """Some participants send an update of an older model than the current one.
+    """Some participants train from the global model of an earlier round.
 
-    A stale participant was given the model some rounds ago, and what it learned from it arrives now. How
-    many rounds is uniform from 1 to ``max_staleness``, but no more than have been done; a participant that is
-    not stale trains from the current model. Everything else, its learning rate and its minibatches
-    among it, is of the current round.
+    Their staleness is uniform from 1 to ``max_staleness``, limited by the number of completed
+    rounds. Learning rates and minibatches are those of the current round.
 
     Args:
-        probability: How likely a participant is stale in a round, in ``[0, 1]``.
-        max_staleness: How old its model is, at most. So many models of the past are kept, which takes
-            their memory in every run.
+        probability: Probability that a participant is stale in a round, in ``[0, 1]``.
+        max_staleness: Maximum staleness, in rounds. Every run keeps that many models in memory.
 
     Raises:
-        ValueError: If a number is out of range.
+        ValueError: If a setting is out of range.
 
     References:
         Xie, Koyejo, Gupta, *Asynchronous Federated Optimization*, 2019,
-        https://arxiv.org/abs/1903.03934 (staleness that is bounded and uniform, in its experiments)
+        https://arxiv.org/abs/1903.03934 (bounded uniform staleness in its experiments)
 
     Examples:
         >>> stale = Staleness(0.3, max_staleness=4)
@@ -47,7 +44,7 @@ class Staleness(Faults):
 
     @property
     def history_length(self) -> int:
-        """Global models of the past to keep."""
+        """Past global models to keep."""
         return self.max_staleness
 
     def instruct(self, key, context):

@@ -16,17 +16,16 @@ _NO_LIMIT = 2**31 - 1
 
 
 class Stragglers(Faults):
-    """Some participants get no further than some steps until the others are done.
+    """Slow participants stop after some local steps and send the model reached by then.
 
-    What they have reached by then counts as their result. It goes with a solver that follows the
-    instruction ``max_steps``, as `fedjax_fair.solvers.SGD` does.
+    The solver has to follow the instruction ``max_steps``, as `fedjax_fair.solvers.SGD` does.
 
     Args:
-        probability: How likely a participant is slow in a round, in ``[0, 1]``.
-        deadline_steps: Local steps of those who are, at most.
+        probability: Probability that a participant is slow in a round, in ``[0, 1]``.
+        deadline_steps: Maximum number of local steps of a slow participant.
 
     Raises:
-        ValueError: If a number is out of range.
+        ValueError: If a setting is out of range.
 
     Examples:
         >>> slow = Stragglers(0.3, deadline_steps=5)

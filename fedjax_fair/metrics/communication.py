@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import jax
-
 from fedjax_fair import checks
 from fedjax_fair.base import Variables
+from fedjax_fair.numerics.trees import tree_bytes
 
 __all__ = ["bytes_per_round"]
 
@@ -33,6 +32,5 @@ def bytes_per_round(variables: Variables, cohort_size: int) -> int:
         600
     """
     checks.positive_int("cohort_size", cohort_size)
-    return int(cohort_size) * sum(
-        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(variables)
-    )
+    model = tree_bytes(variables)
+    return int(cohort_size) * model

@@ -13,6 +13,7 @@ from jax.scipy.special import xlogy
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair.metrics.performance import mean_over_examples
+from fedjax_fair.numerics.inequality import gini, mean_difference, mean_or_one
 
 __all__ = [
     "client_disagreement",
@@ -98,7 +99,7 @@ def client_dissimilarity(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """
     num_clients = jnp.sum(~jnp.isnan(values)).astype(values.dtype)
     different = num_clients / (num_clients - 1.0)
-    return jnp.where(num_clients > 1, _mean_difference(values) * different, jnp.nan)
+    return jnp.where(num_clients > 1, mean_difference(values) * different, jnp.nan)
 
 
 def dissimilarity_noise(
@@ -166,30 +167,6 @@ def client_disagreement(
     return client_dissimilarity(jnp.where(cohort >= 0, loss[cohort], jnp.nan))
 
 
-def gini(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Computes the Gini index, half the mean absolute difference relative to the mean.
-
-    The mean difference is over all ordered pairs, including ``i = j``. Use: relative inequality.
-    Limitation: ignores the level; all clients at 10 % are as equal as all at 90 %.
-
-    Args:
-        values: One non-negative value per client.
-
-    Returns:
-        The index, in ``[0, 1 - 1 / n]``: 0 for equal values (also all zero), ``1 - 1 / n`` if one
-        client has everything.
-
-    References:
-        Gini, "Variabilità e mutabilità", 1912.
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> gini(jnp.array([0.0, 0.0, 0.0, 1.0])).item()
-        0.75
-    """
-    return _mean_difference(values) / (2.0 * _mean_or_one(values))
-
-
 def jain_index(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """Computes Jain's fairness index, ``(sum x)^2 / (n sum x^2)``.
 
@@ -213,8 +190,8 @@ def jain_index(values: Float[Array, " clients"]) -> Float[Array, ""]:
         >>> jain_index(jnp.array([0.0, 0.0, 0.0, 1.0])).item()
         0.25
     """
-    # The coefficient of variation gives the same fraction, and keeps its digits near 1.
-    return 1.0 / (1.0 + (jnp.nanstd(values) / _mean_or_one(values)) ** 2)
+    # The same fraction by the coefficient of variation, which keeps its digits near 1.
+    return 1.0 / (1.0 + (jnp.nanstd(values) / mean_or_one(values)) ** 2)
 
 
 def entropy(values: Float[Array, " clients"]) -> Float[Array, ""]:
@@ -239,27 +216,7 @@ def entropy(values: Float[Array, " clients"]) -> Float[Array, ""]:
         >>> print(f"{entropy(jnp.array([1.0, 1.0, 0.0])):.4f}")  # log 2
         0.6931
     """
-    relative = values / _mean_or_one(values)
+    relative = values / mean_or_one(values)
     num_clients = jnp.sum(~jnp.isnan(values)).astype(values.dtype)
     # The deficit from log n is summed, because a sum of a million small shares loses digits.
     return jnp.log(num_clients) - jnp.nanmean(xlogy(relative, relative))
-
-
-def _mean_or_one(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Returns the mean, or 1 if it is 0, so that clients that all have nothing count as equal."""
-    mean = jnp.nanmean(values)
-    return jnp.where(mean == 0, 1.0, mean)
-
-
-def _mean_difference(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Computes the mean of ``|x_i - x_j|`` over all ordered pairs, including ``i = j``."""
-    # A gap between neighbors in sorted order separates as many pairs as there are values below it
-    # times values above it. Gaps are non-negative, so that nothing cancels, unlike in the usual sum
-    # of values weighted by rank.
-    num_clients = jnp.sum(~jnp.isnan(values))
-    below = jnp.arange(1, values.size)
-    total, lower = num_clients.astype(values.dtype), below.astype(values.dtype)
-    upper = (num_clients - below).astype(values.dtype)
-    gaps = jnp.where(below < num_clients, jnp.diff(jnp.sort(values)), 0.0)
-    pairs = 2.0 * (lower / total) * (upper / total)
-    return jnp.where(num_clients > 0, jnp.sum(pairs * gaps), jnp.nan)

@@ -1,4 +1,4 @@
-"""Networks as pure functions, and the layers that keep them fast inside a simulation."""
+"""Networks as pure functions, and layers that are fast inside a simulation."""
 
 from fedjax_fair.models.classic import cifar100_cnn, cifar_cnn, femnist_cnn, lenet, logistic, mlp
 from fedjax_fair.models.conv import Conv, max_pool

@@ -1,7 +1,4 @@
-"""Networks of the federated learning literature: a few convolutions, a few dense layers.
-
-They are one network up to its widths.
-"""
+"""Networks of the federated learning literature: convolutional layers, then dense layers."""
 
 from __future__ import annotations
 
@@ -19,33 +16,36 @@ __all__ = ["cifar100_cnn", "cifar_cnn", "femnist_cnn", "lenet", "logistic", "mlp
 
 
 class _Body(nn.Module):
-    """Convolutions, pooled where it says so, then dense layers; ReLU after each.
+    """Convolutions with optional pooling, then dense layers; ReLU after each.
 
     Attributes:
         hidden: Widths of the dense layers.
-        convolutions: Channels of each convolution and whether 2 x 2 max-pooling follows it.
-        kernel: Side of the kernels.
+        convolutions: Output channels of each convolution, and whether 2 x 2 max-pooling follows.
+        kernel: Height and width of the kernels.
         padding: Padding of the convolutions.
-        smallest_side: In place of it, the first frames smaller images by zeros up to this side.
-        dropout: Probability with which a flattened activation is dropped in training.
+        min_side: If not 0, smaller images are padded with zeros to this height and width instead.
+        dropout: Dropout rate of the flattened activations in training.
     """
 
     hidden: tuple[int, ...] = ()
     convolutions: tuple[tuple[int, bool], ...] = ()
     kernel: int = 5
     padding: str = "VALID"
-    smallest_side: int = 0
+    min_side: int = 0
     dropout: float = 0.0
 
     @nn.compact
     def __call__(self, x: Float[Array, "batch ..."], train: bool) -> Float[Array, "batch width"]:
         if self.convolutions and x.ndim != 4:
             raise ValueError(f"x has shape {x.shape}: expected [batch, height, width, channels].")
-        padding = _frame(x.shape, self.smallest_side) if self.smallest_side else self.padding
-        for channels, pooled in self.convolutions:
+        padding = self.padding
+        if self.min_side:
+            missing = [max(0, self.min_side - side) for side in x.shape[1:3]]
+            padding = tuple((n // 2, n - n // 2) for n in missing)
+        for channels, pool in self.convolutions:
             shape = (self.kernel, self.kernel)
-            x = Conv(channels, shape, padding=padding, relu_pool=pooled)(x)
-            x, padding = x if pooled else nn.relu(x), self.padding
+            x = Conv(channels, shape, padding=padding, relu_pool=pool)(x)
+            x, padding = x if pool else nn.relu(x), self.padding
         x = x.reshape(x.shape[0], -1)
         x = nn.Dropout(self.dropout, deterministic=not train)(x)
         for width in self.hidden:
@@ -53,25 +53,11 @@ class _Body(nn.Module):
         return x
 
 
-def _frame(shape: Sequence[int], side: int) -> tuple[tuple[int, int], ...]:
-    """Zeros before and after rows and columns that make up a side."""
-    missing = [max(0, side - n) for n in shape[1:3]]
-    return tuple((n // 2, n - n // 2) for n in missing)
-
-
 def logistic(num_classes: int) -> Model:
-    """Multinomial logistic regression on the flattened input.
-
-    There is no hidden layer: `Model.features` returns the flattened, scaled input.
+    """Multinomial logistic regression on the flattened input, which `Model.features` returns.
 
     Args:
         num_classes: Number of classes.
-
-    Returns:
-        The model, for inputs of any shape ``[batch, ...]``.
-
-    Raises:
-        ValueError: If ``num_classes`` is not a positive integer.
 
     Examples:
         >>> import jax
@@ -91,12 +77,6 @@ def mlp(num_classes: int, hidden: Sequence[int] = (200, 200)) -> Model:
         num_classes: Number of classes.
         hidden: Widths of the hidden layers.
 
-    Returns:
-        The model, for inputs of any shape ``[batch, ...]``.
-
-    Raises:
-        ValueError: If a size is not a positive integer.
-
     References:
         McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
         2017, https://arxiv.org/abs/1602.05629 (two hidden layers of 200 on MNIST).
@@ -110,20 +90,17 @@ def mlp(num_classes: int, hidden: Sequence[int] = (200, 200)) -> Model:
         >>> model.features(*variables, x).shape
         (2, 200)
     """
-    positive_int("num_classes", num_classes)
     if not isinstance(hidden, Sequence) or isinstance(hidden, str):
         raise ValueError(f"{hidden=}: expected a sequence of widths, such as (200, 200).")
-    for place, width in enumerate(hidden):
-        positive_int(f"hidden[{place}]", width)
+    for layer, width in enumerate(hidden):
+        positive_int(f"hidden[{layer}]", width)
     return classifier(_Body(tuple(hidden)), num_classes)
 
 
 def lenet(num_classes: int) -> Model:
     """LeNet-5 with ReLU and max-pooling: 6 and 16 channels of 5 x 5, dense 120 and 84.
 
-    The network was drawn for 32 x 32 images, and smaller ones are framed by zeros up to that size:
-    the 28 x 28 images of MNIST by two pixels a side, those of CIFAR not at all. Larger images work,
-    with a wider first dense layer.
+    Images smaller than 32 x 32 are padded with zeros.
 
     Args:
         num_classes: Number of classes.
@@ -131,9 +108,6 @@ def lenet(num_classes: int) -> Model:
     Returns:
         The model, for images ``[batch, height, width, channels]``. For 10 classes, 61,706
         parameters on 28 x 28 x 1 and 62,006 on 32 x 32 x 3.
-
-    Raises:
-        ValueError: If ``num_classes`` is not a positive integer.
 
     References:
         LeCun, Bottou, Bengio and Haffner, Gradient-Based Learning Applied to Document Recognition,
@@ -148,24 +122,13 @@ def lenet(num_classes: int) -> Model:
         >>> model.features(*variables, images).shape
         (2, 84)
     """
-    positive_int("num_classes", num_classes)
-    convolutions = ((6, True), (16, True))
-    return classifier(_Body((120, 84), convolutions, smallest_side=32), num_classes)
+    return classifier(_Body((120, 84), ((6, True), (16, True)), min_side=32), num_classes)
 
 
 def cifar_cnn(num_classes: int = 10) -> Model:
-    """The CIFAR-10 network of the Equitable-FL paper, which is `lenet` on three channels.
+    """The CIFAR-10 network of the Equitable-FL paper: `lenet` on images ``[batch, 32, 32, 3]``.
 
-    The paper does not print the dense widths; 120 and 84 are the customary ones.
-
-    Args:
-        num_classes: Number of classes.
-
-    Returns:
-        The model, for images ``[batch, 32, 32, 3]``; 62,006 parameters for 10 classes.
-
-    Raises:
-        ValueError: If ``num_classes`` is not a positive integer.
+    The paper does not specify the dense widths; 120 and 84 are those of LeNet-5.
 
     Examples:
         >>> import jax
@@ -182,16 +145,13 @@ def cifar100_cnn(num_classes: int = 100) -> Model:
     """Five 3 x 3 convolutions in the proportions of AlexNet, then a dense layer of 512.
 
     Channels 64, 192, 384, 256 and 256, with 2 x 2 max-pooling after the first, second and last. The
-    Equitable-FL paper gives the kinds of layers but not the channels; these are ours.
+    Equitable-FL paper specifies the kinds of layers but not these channels.
 
     Args:
         num_classes: Number of classes.
 
     Returns:
         The model, for images ``[batch, 32, 32, 3]``; 4,400,548 parameters for 100 classes.
-
-    Raises:
-        ValueError: If ``num_classes`` is not a positive integer.
 
     Examples:
         >>> import jax
@@ -200,26 +160,20 @@ def cifar100_cnn(num_classes: int = 100) -> Model:
         >>> jax.eval_shape(model.init, jax.random.key(0), images).params["head"]["kernel"].shape
         (512, 100)
     """
-    positive_int("num_classes", num_classes)
     convolutions = ((64, True), (192, True), (384, False), (256, False), (256, True))
-    body = _Body((512,), convolutions, kernel=3, padding="SAME")
-    return classifier(body, num_classes)
+    return classifier(_Body((512,), convolutions, kernel=3, padding="SAME"), num_classes)
 
 
 def femnist_cnn(num_classes: int = 62) -> Model:
     """Two 5 x 5 convolutions of 32 and 64 channels, dropout 0.2 and a dense layer of 512.
 
-    The FEMNIST network of the Equitable-FL paper, without padding; dropout acts on the flattened
-    activations.
+    The FEMNIST network of the Equitable-FL paper, without padding.
 
     Args:
         num_classes: Number of classes.
 
     Returns:
         The model, for images ``[batch, 28, 28, 1]``; 608,702 parameters for 62 classes.
-
-    Raises:
-        ValueError: If ``num_classes`` is not a positive integer.
 
     Examples:
         >>> import jax
@@ -229,6 +183,4 @@ def femnist_cnn(num_classes: int = 62) -> Model:
         >>> sum(leaf.size for leaf in jax.tree.leaves(variables.params))
         608702
     """
-    positive_int("num_classes", num_classes)
-    body = _Body((512,), ((32, True), (64, True)), dropout=0.2)
-    return classifier(body, num_classes)
+    return classifier(_Body((512,), ((32, True), (64, True)), dropout=0.2), num_classes)

@@ -1,10 +1,10 @@
-"""Networks that compute with fewer bits than they are kept in."""
+"""Networks that compute in ``bfloat16``."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree, Shaped
+from jaxtyping import PyTree
 
 from fedjax_fair.base import Model
 from fedjax_fair.models.wrap import as_float, settings_of
@@ -13,21 +13,19 @@ __all__ = ["Bfloat16", "in_bfloat16"]
 
 
 def in_bfloat16(model: Model) -> Model:
-    """The same network, whose layers compute in ``bfloat16``.
+    """Returns the same network with layers that compute in ``bfloat16``.
 
-    Parameters, logits, features, losses and updates stay in ``float32``: parameters and inputs are
-    rounded on their way into the network, and what comes out is converted back, as are gradients.
-    Matrix units of accelerators multiply such numbers several times as fast and add them up in
-    ``float32``. A CPU gains nothing.
+    Parameters, logits, features, losses and updates are ``float32``. Matrix units of accelerators
+    multiply ``bfloat16`` several times as fast; a CPU does not benefit.
 
     Args:
-        model: A network without state: running statistics would be lost in rounding.
+        model: A network without state, as rounding would destroy running statistics.
 
     Returns:
-        The model. Its ``init`` is that of the given one, so both start alike.
+        The model. Both have the same initial variables.
 
     Raises:
-        ValueError: If the network has state (when its variables are made).
+        ValueError: In ``init``, if the network has state.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -53,20 +51,21 @@ class Bfloat16(Model):
     def init(self, key, x):
         variables = self.model.init(key, x)
         if jax.tree.leaves(variables.state):
-            raise ValueError("model: expected one without state, whose layers may be rounded.")
+            raise ValueError(
+                "in_bfloat16: model has state; expected a model without, such as lenet."
+            )
         return variables
 
     def apply(self, params, state, x, *, train, key):
-        logits, state = self.model.apply(_rounded(params), state, _image(x), train=train, key=key)
+        logits, state = self.model.apply(
+            _rounded(params), state, _rounded(as_float(x)), train=train, key=key
+        )
         return logits.astype(jnp.float32), state
 
     def features(self, params, state, x):
-        return self.model.features(_rounded(params), state, _image(x)).astype(jnp.float32)
+        x = _rounded(as_float(x))
+        return self.model.features(_rounded(params), state, x).astype(jnp.float32)
 
 
-def _image(x: Shaped[Array, "batch ..."]) -> Array:
-    return as_float(x).astype(jnp.bfloat16)
-
-
-def _rounded(params: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+def _rounded(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), tree)

@@ -1,4 +1,4 @@
-"""Networks that start from given variables."""
+"""Networks with given initial variables."""
 
 from __future__ import annotations
 
@@ -14,19 +14,15 @@ __all__ = ["Pretrained", "pretrained"]
 
 
 def pretrained(model: Model, variables: Variables) -> Model:
-    """The same network, which starts from given variables instead of random ones.
+    """Returns the same network with given initial variables instead of random ones.
 
     Args:
         model: The network.
-        variables: Of one model: from `FitResult.variables_for`, or ``Variables(params, state)`` of what a Flax
-            module was trained to elsewhere.
-
-    Returns:
-        The model. All seeds start alike.
+        variables: Variables of one model: from `FitResult.variables_for`, or ``Variables(params,
+            state)`` of a Flax module that was trained elsewhere.
 
     Raises:
-        ValueError: If the variables are not those of such a network (when training starts, which is
-            when the shape of inputs is known).
+        ValueError: In ``init``, if the network has other variables.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -47,11 +43,11 @@ def pretrained(model: Model, variables: Variables) -> Model:
 
 
 class Pretrained(Model):
-    """A model that starts from given variables, from `pretrained`.
+    """A model with given initial variables, from `pretrained`.
 
     Args:
         model: The network.
-        variables: What it starts from. Others of the same shapes do not recompile.
+        variables: Initial variables. Others of the same shapes do not cause recompilation.
     """
 
     model: Model
@@ -61,19 +57,18 @@ class Pretrained(Model):
         checks.instance("variables", self.variables, Variables, "fitted.variables_for(seed=0)")
 
     def init(self, key, x):
-        variables = self.variables
+        variables = jax.tree.map(jnp.asarray, self.variables)
         expected = jax.eval_shape(self.model.init, key, x)
         if jax.tree.structure(expected) != jax.tree.structure(variables):
-            raise ValueError(f"variables: expected {_named(expected)}, got {_named(variables)}.")
-        named = jax.tree_util.tree_leaves_with_path(expected)
-        for (path, wanted), given in zip(named, jax.tree.leaves(variables), strict=True):
-            own = jnp.asarray(given)
-            if (own.shape, own.dtype) != (wanted.shape, wanted.dtype):
+            raise ValueError(f"variables: expected {_paths(expected)}, got {_paths(variables)}.")
+        leaves = jax.tree_util.tree_leaves_with_path(expected)
+        for (path, leaf), given in zip(leaves, jax.tree.leaves(variables), strict=True):
+            if (given.shape, given.dtype) != (leaf.shape, leaf.dtype):
                 raise ValueError(
-                    f"variables: {jax.tree_util.keystr(path)} is {own.dtype}{list(own.shape)}: "
-                    f"expected {wanted.dtype}{list(wanted.shape)}."
+                    f"variables: {jax.tree_util.keystr(path)} is {given.dtype}{list(given.shape)}: "
+                    f"expected {leaf.dtype}{list(leaf.shape)}."
                 )
-        return jax.tree.map(jnp.asarray, variables)
+        return variables
 
     def apply(self, params, state, x, *, train, key):
         return self.model.apply(params, state, x, train=train, key=key)
@@ -82,6 +77,6 @@ class Pretrained(Model):
         return self.model.features(params, state, x)
 
 
-def _named(variables: Variables) -> str:
+def _paths(variables: Variables) -> str:
     leaves = jax.tree_util.tree_leaves_with_path(variables)
     return ", ".join(jax.tree_util.keystr(path) for path, _ in leaves) or "none"

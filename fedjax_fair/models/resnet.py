@@ -10,7 +10,7 @@ import flax.linen as nn
 from jaxtyping import Array, Float
 
 from fedjax_fair.base import Model
-from fedjax_fair.checks import one_of, positive_int
+from fedjax_fair.checks import one_of
 from fedjax_fair.models.conv import Conv
 from fedjax_fair.models.wrap import classifier
 
@@ -20,7 +20,7 @@ _conv = partial(Conv, use_bias=False, kernel_init=nn.initializers.he_normal())
 
 
 class _Block(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut, which is projected where the shape changes."""
+    """Two 3 x 3 convolutions and a shortcut, which is projected if the shape changes."""
 
     channels: int
     stride: int
@@ -55,25 +55,19 @@ class _ResNet18(nn.Module):
 
 
 def resnet18(num_classes: int, norm: Literal["group", "batch"] = "group") -> Model:
-    """ResNet-18 with a 3 x 3 stem of stride 1 and no pooling after it, as usual for 32 x 32 images.
+    """ResNet-18 with a 3 x 3 stem of stride 1 without pooling, as usual for 32 x 32 images.
 
     `Model.features` are the 512 channels after global average pooling.
 
-    With ``norm="batch"`` the running statistics live in ``Variables.state``, which the server
-    averages. In training each batch is normalized by its own statistics, whatever it holds: if the
-    local solver fills a short minibatch with masked examples, they take part in the mean and
-    variance although not in the loss. ``norm="group"`` treats every example alone and has no state.
-
     Args:
         num_classes: Number of classes.
-        norm: "group" for group normalization with two groups, "batch" for batch normalization.
+        norm: "group" for group normalization with two groups, which has no state; "batch" for batch
+            normalization, whose running statistics the server averages. Padded examples of a short
+            minibatch affect its batch statistics.
 
     Returns:
         The model, for images ``[batch, height, width, channels]``; 11,173,962 parameters for three
         channels and 10 classes, with either norm.
-
-    Raises:
-        ValueError: If ``num_classes`` is not a positive integer or ``norm`` is another word.
 
     References:
         He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition, 2015,
@@ -87,6 +81,5 @@ def resnet18(num_classes: int, norm: Literal["group", "batch"] = "group") -> Mod
         >>> sum(leaf.size for leaf in jax.tree.leaves(variables.params))
         11173962
     """
-    positive_int("num_classes", num_classes)
     one_of("norm", norm, ("group", "batch"))
     return classifier(_ResNet18(norm), num_classes)

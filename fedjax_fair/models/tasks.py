@@ -1,4 +1,4 @@
-"""Networks for other tasks than one class an example: regression, several labels."""
+"""Networks for regression and multi-label classification."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ __all__ = ["as_multi_label", "as_regression"]
 
 
 def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared") -> Model:
-    """The same network, whose outputs are targets.
+    """Returns the same network for regression.
 
-    Labels of the federation are floats, ``[total, outputs]``. There is no accuracy, so that metrics
-    of accuracy are NaN; those of losses say how well and how evenly clients are served. Selectors
-    and aggregators that look at accuracies make no sense.
+    Labels are floats, ``[total, outputs]``. Accuracies are NaN; use metrics of losses.
 
     Args:
-        model: A network with as many outputs as targets have.
+        model: A network with as many outputs as targets.
         loss: The mean over an example's targets of the squared or the absolute error.
 
     Returns:
-        The model. ``Model.predict`` gives targets; there are no probabilities.
+        The model, without probabilities. ``Model.predict`` returns targets.
 
     Raises:
-        ValueError: If ``loss`` is another word; while tracing, if outputs and targets differ in
+        ValueError: If ``loss`` is another string; while tracing, if outputs and targets differ in
             shape.
 
     Examples:
@@ -60,17 +58,16 @@ def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared"
 
 
 def as_multi_label(model: Model) -> Model:
-    """The same network, with a yes or no for each of several labels.
+    """Returns the same network for multi-label classification.
 
-    Labels of the federation are floats, 0 or 1, ``[total, outputs]``. The loss is the mean over
-    labels of the binary cross-entropy of logits, in nats; the accuracy is the share of an example's
-    labels that is right.
+    Labels are floats, 0 or 1, ``[total, outputs]``. The loss is the mean binary cross-entropy of
+    logits, in nats; the accuracy is the fraction of correct labels.
 
     Args:
         model: A network with an output for each label.
 
     Returns:
-        The model. ``Model.predict`` gives truth values, probabilities are those of each label.
+        The model. ``Model.predict`` returns booleans, probabilities are those of each label.
 
     Raises:
         ValueError: While tracing, if outputs and labels differ in shape.
@@ -92,9 +89,9 @@ def as_multi_label(model: Model) -> Model:
     """
     return model.replace(
         loss=binary_cross_entropies,
-        accuracy=share_right,
+        accuracy=fraction_correct,
         predict=is_positive,
-        probabilities=of_each_label,
+        probabilities=label_probabilities,
     )
 
 
@@ -102,7 +99,7 @@ def squared_errors(
     outputs: Float[Array, "batch outputs"], targets: Float[Array, "batch ..."]
 ) -> Float[Array, " batch"]:
     """Means over an example's targets of the squared error."""
-    _check_alike(outputs, targets)
+    _check_shapes(outputs, targets)
     return jnp.mean(jnp.square(outputs - targets), axis=-1)
 
 
@@ -110,7 +107,7 @@ def absolute_errors(
     outputs: Float[Array, "batch outputs"], targets: Float[Array, "batch ..."]
 ) -> Float[Array, " batch"]:
     """Means over an example's targets of the absolute error."""
-    _check_alike(outputs, targets)
+    _check_shapes(outputs, targets)
     return jnp.mean(jnp.abs(outputs - targets), axis=-1)
 
 
@@ -130,29 +127,29 @@ def binary_cross_entropies(
     outputs: Float[Array, "batch outputs"], labels: Float[Array, "batch ..."]
 ) -> Float[Array, " batch"]:
     """Means over an example's labels of the binary cross-entropy of logits, in nats."""
-    _check_alike(outputs, labels)
+    _check_shapes(outputs, labels)
     return jnp.mean(optax.sigmoid_binary_cross_entropy(outputs, labels), axis=-1)
 
 
-def share_right(
+def fraction_correct(
     outputs: Float[Array, "batch outputs"], labels: Float[Array, "batch outputs"]
 ) -> Float[Array, " batch"]:
-    """The share of an example's labels that is on the right side of zero."""
+    """Fraction of an example's labels that the sign of the output predicts."""
     return jnp.mean(((outputs > 0) == (labels > 0.5)).astype(outputs.dtype), axis=-1)
 
 
 def is_positive(outputs: Float[Array, "batch outputs"]) -> Bool[Array, "batch outputs"]:
-    """Whether each output is above zero, and its label therefore likely."""
+    """Whether each output is above zero."""
     return outputs > 0
 
 
-def of_each_label(outputs: Float[Array, "batch outputs"]) -> Float[Array, "batch outputs"]:
+def label_probabilities(outputs: Float[Array, "batch outputs"]) -> Float[Array, "batch outputs"]:
     """The probability of each label."""
-    # A function of its own, because `jax.nn.sigmoid` cannot be pickled.
+    # `jax.nn.sigmoid` itself cannot be pickled.
     return jax.nn.sigmoid(outputs)
 
 
-def _check_alike(
+def _check_shapes(
     outputs: Float[Array, "batch outputs"], targets: Float[Array, "batch ..."]
 ) -> None:
     if outputs.shape != targets.shape:

@@ -1,4 +1,4 @@
-"""From a Flax module to the pure functions that a simulation wants."""
+"""Models of Flax modules."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree, Shaped
 from optax import softmax_cross_entropy_with_integer_labels
 
+from fedjax_fair import checks
 from fedjax_fair.base import Model, Variables, is_correct
 
 __all__ = ["LinenModel", "NNXModel", "as_float", "classifier", "from_flax", "settings_of"]
 
 
 def as_float(x: Shaped[Array, "batch ..."]) -> Float[Array, "batch ..."]:
-    """Raw inputs as a network takes them: ``uint8`` in ``[0, 1]``, others as they are."""
+    """Converts ``uint8`` inputs to ``float32`` in ``[0, 1]``; returns floats unchanged."""
     if x.dtype == jnp.uint8:
         return x.astype(jnp.float32) / 255
     if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -36,31 +37,22 @@ def from_flax(
 ) -> Model:
     """Makes a `Model` of a Linen module, or of an NNX module class or factory.
 
-    ``uint8`` inputs arrive in the module as ``float32`` in ``[0, 1]`` (divided by 255), inputs of a
-    floating-point type as they are. The module's call takes the batch and returns logits. A method
-    ``features``, which takes the same arguments and returns ``[batch, width]``, gives the
-    activations of the last hidden layer; a module without it trains, but `Model.features` raises.
+    ``uint8`` inputs are divided by 255. The module's call takes the batch and returns logits. An
+    optional method ``features`` returns the activations of the last hidden layer, ``[batch,
+    width]``. Use `fedjax_fair.models.Conv` instead of Flax's convolutions, which are slow in a
+    simulation.
 
-    Linen: ``train`` is passed to those of the two methods that have a parameter of that name; the
-    random stream is called ``dropout``; every collection besides ``params`` is state.
-
-    NNX: the factory is called as ``module(rngs=nnx.Rngs(key))`` (use ``functools.partial`` for its
-    other arguments); ``train`` chooses between ``Module.train()`` and ``Module.eval()``; all random
-    streams are seeded anew at every call; ``nnx.BatchStat`` is state.
-
-    A convolution that trains inside a simulation should be `fedjax_fair.models.Conv` rather than
-    Flax's, see there.
+    Linen: ``train`` is passed to methods that have a parameter of that name; the random stream is
+    ``dropout``; every collection except ``params`` is state. NNX: the factory is called as
+    ``module(rngs=nnx.Rngs(key))``; ``train`` chooses between ``Module.train()`` and
+    ``Module.eval()``; all random streams are seeded at every call; ``nnx.BatchStat`` is state.
 
     Args:
         module: A ``flax.linen.Module``, or a callable that takes ``rngs`` and returns an
             ``flax.nnx.Module``.
-        loss: ``loss(outputs, labels) -> [batch]`` of each example; cross-entropy by default. Labels
-            may be targets of any shape ``[batch, ...]``, as in regression.
-        accuracy: ``accuracy(outputs, labels) -> [batch]``, the share of an example's labels that is
-            right; whether the largest output is the label's by default.
-
-    Returns:
-        The model.
+        loss: ``loss(outputs, labels) -> [batch]`` per example; cross-entropy by default.
+        accuracy: ``accuracy(outputs, labels) -> [batch]``, the fraction of an example's labels that
+            is correct; by default whether the largest output is that of the label.
 
     Raises:
         ValueError: If ``module`` is neither (a Linen class or an NNX object, say), or an NNX module
@@ -109,14 +101,14 @@ class LinenModel(Model):
         self._convert(module=_hashable(self.module))
 
     def init(self, key, x):
-        module = _opened(self.module)
+        module = _unwrapped(self.module)
         key_params, key_dropout = jax.random.split(key)
         rngs = {"params": key_params, "dropout": key_dropout}
         variables = dict(module.init(rngs, as_float(x), **_mode(module.__call__, False)))
         return Variables(variables.pop("params", {}), variables)
 
     def apply(self, params, state, x, *, train, key):
-        module = _opened(self.module)
+        module = _unwrapped(self.module)
         variables = {"params": params, **state}
         rngs = {} if key is None else {"dropout": key}
         settings = _mode(module.__call__, train)
@@ -125,7 +117,7 @@ class LinenModel(Model):
         return logits, {**state, **new}
 
     def features(self, params, state, x):
-        module = _opened(self.module)
+        module = _unwrapped(self.module)
         _check_features(type(module))
         settings = _mode(module.features, False)
         variables = {"params": params, **state}
@@ -134,7 +126,7 @@ class LinenModel(Model):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _ByContents:
-    """A module that holds lists, dicts or arrays, and is therefore compared by what it holds."""
+    """A module with unhashable fields, such as lists or arrays, compared by its fields."""
 
     module: nn.Module
 
@@ -143,7 +135,7 @@ class _ByContents:
             return NotImplemented
         try:
             return self.module is other.module or bool(self.module == other.module)
-        except (TypeError, ValueError):  # Arrays have no single answer.
+        except (TypeError, ValueError):  # The comparison of arrays is an array.
             return False
 
     def __hash__(self) -> int:
@@ -158,7 +150,7 @@ def _hashable(module: Any) -> nn.Module | _ByContents:
     return module
 
 
-def _opened(module: nn.Module | _ByContents) -> Any:
+def _unwrapped(module: nn.Module | _ByContents) -> Any:
     return module.module if isinstance(module, _ByContents) else module
 
 
@@ -170,15 +162,15 @@ class NNXModel(Model):
     """A model of an NNX module, from `from_flax`.
 
     Args:
-        factory: Called as ``factory(rngs=nnx.Rngs(key))``. Equal factories make equal models, and
-            a ``functools.partial`` of hashable arguments equals another one of the same.
+        factory: Called as ``factory(rngs=nnx.Rngs(key))``. Equal factories make equal models; a
+            ``functools.partial`` of hashable arguments is compared by them.
     """
 
     factory: Callable[..., Any]
 
     def __post_init__(self):
         self._convert(factory=_comparable(self.factory))
-        _abstract.cache_clear()  # What a factory refers to may be another than last time.
+        _abstract.cache_clear()  # Globals of a factory may have changed.
         _abstract(self.factory)
 
     def init(self, key, x):
@@ -202,7 +194,7 @@ _KINDS = (nnx.Param, nnx.BatchStat, nnx.RngState)
 
 
 class _Abstract(NamedTuple):
-    """What a factory makes, without numbers: parameters, batch statistics, random streams."""
+    """Structure of a module: templates of parameters, batch statistics and random streams."""
 
     kind: type
     graph: Any
@@ -215,7 +207,7 @@ def _abstract(factory: Callable[..., Any]) -> _Abstract:
     graph, *templates, other = nnx.split(module, *_KINDS, ...)
     if jax.tree.leaves(other):
         raise ValueError(
-            f"module={type(module).__name__} holds {nnx.to_pure_dict(other)}: expected only "
+            f"module={type(module).__name__} has {nnx.to_pure_dict(other)}: expected only "
             "parameters, batch statistics and random streams."
         )
     return _Abstract(type(module), graph, templates)
@@ -223,7 +215,7 @@ def _abstract(factory: Callable[..., Any]) -> _Abstract:
 
 def _rebuilt(factory: Callable[..., Any], params: PyTree, state: PyTree, key: Any) -> Any:
     _, graph, templates = _abstract(factory)
-    # Filled in place, hence the copies.
+    # Templates are filled in place, so copy them.
     filled = [jax.tree.map(lambda leaf: leaf, template) for template in templates[:2]]
     for template, values in zip(filled, (params, state), strict=True):
         nnx.replace_by_pure_dict(template, values)
@@ -232,25 +224,25 @@ def _rebuilt(factory: Callable[..., Any], params: PyTree, state: PyTree, key: An
 
 
 def _streams(template: Any, key: Key[Array, ""]) -> Any:
-    """Every stream of the module, started from ``key``; each gets a number of its own."""
+    """Seeds every random stream of a module from ``key`` and its index."""
     leaves, tree = jax.tree.flatten(template)
     fresh = [
-        jax.random.fold_in(key, number)
+        jax.random.fold_in(key, index)
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         else jnp.zeros(leaf.shape, leaf.dtype)
-        for number, leaf in enumerate(leaves)
+        for index, leaf in enumerate(leaves)
     ]
     return jax.tree.unflatten(tree, fresh)
 
 
 class _Partial(functools.partial):
-    """A partial function that equals another one of the same function and arguments."""
+    """A partial function, compared by its function and arguments."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Partial):
             return NotImplemented
-        mine, others = ((one.func, one.args, one.keywords) for one in (self, other))
-        return mine == others
+        fields = [(one.func, one.args, one.keywords) for one in (self, other)]
+        return fields[0] == fields[1]
 
     def __hash__(self) -> int:
         return hash((self.func, self.args, frozenset(self.keywords.items())))
@@ -259,16 +251,16 @@ class _Partial(functools.partial):
 def _comparable(factory: Callable[..., Any]) -> Callable[..., Any]:
     if type(factory) is not functools.partial:
         return factory
-    made = _Partial(factory.func, *factory.args, **factory.keywords)
+    comparable = _Partial(factory.func, *factory.args, **factory.keywords)
     try:
-        hash(made)
-    except TypeError:  # It holds arrays or lists, and equals itself alone.
+        hash(comparable)
+    except TypeError:  # Its arguments contain arrays or lists: it is compared by identity.
         return factory
-    return made
+    return comparable
 
 
 def settings_of(model: Model) -> dict[str, Any]:
-    """Returns what a model does with outputs, which a wrapper passes on: its loss and the like."""
+    """Returns the functions of outputs of a model, such as its loss, for a wrapper."""
     return {field.name: getattr(model, field.name) for field in dataclasses.fields(Model)}
 
 
@@ -287,5 +279,6 @@ class _Classifier(nn.Module):
 
 
 def classifier(body: nn.Module, num_classes: int) -> Model:
-    """Puts a linear layer on top of a Linen module whose call ``(x, train)`` returns features."""
+    """Adds a linear layer to a Linen module whose call ``(x, train)`` returns features."""
+    checks.positive_int("num_classes", num_classes)
     return from_flax(_Classifier(body, num_classes))

@@ -1,1 +1,1 @@
-"""Numerical methods that know of no federation: permutations, distances, clusters and others."""
+"""Numerical methods: permutations, distances, clustering, secure sums and others."""

@@ -1,8 +1,7 @@
-"""Euclidean distances between many long vectors, accurate also where they are nearly equal.
+"""Euclidean distances between many long vectors, accurate also if they are nearly equal.
 
-Gradients of clients at a common model agree in most of their length. The usual way, from inner
-products, subtracts numbers of that length from each other and is left with rounding errors. Here
-the common part is taken out first, and the few pairs that are still close are computed directly.
+Differences of inner products would be mostly rounding error, so vectors are centered first, and the
+few pairs that are still close are computed directly.
 """
 
 from __future__ import annotations
@@ -17,25 +16,24 @@ from fedjax_fair.numerics.products import product
 
 __all__ = ["nearest", "pairwise_distances", "renewed_distances"]
 
-# Features per matrix product; beyond it, on a CPU, taking out the mean and multiplying do not stay
-# in the cache together.
+# Features per matrix product, so that centering and multiplying share the cache of a CPU.
 _CHUNK = 8192
-# Rounding leaves errors of about 1e-7 of the squared lengths in squared distances. From this share
-# of them on a distance is accurate to 3e-6; at a thirtieth of it, only to 1e-4.
+# Rounding errors of squared distances are about 1e-7 of the squared lengths. Above this fraction of
+# them a distance is accurate to 3e-6; at a thirtieth of it, only to 1e-4.
 _NEAR = 3e-2
-# Rows that are compared with all chosen ones together.
+# Rows per batch of comparisons with all chosen rows.
 _ROWS = 4096
 
 
 def pairwise_distances(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
-    """Euclidean distances of all pairs of rows, to a relative accuracy of 1e-5.
+    """Computes Euclidean distances of all pairs of rows, to a relative accuracy of 1e-5.
 
-    Takes about as long as the product of the matrix with its transpose, unless many rows nearly
-    coincide: each row that has such a neighbor costs another pass over all rows.
+    Takes about as long as the product of the matrix with its transpose, and another pass over all
+    rows for each row with a nearly equal one.
 
     Args:
-        vectors: One vector a row. One that is not finite, or whose square is not, has NaN
-            distances, from itself as well; those between other rows are not affected.
+        vectors: One vector per row. One that is not finite, or whose square is not, has NaN
+            distances, also from itself; others are not affected.
 
     Returns:
         A symmetric matrix, with zeros on the diagonal.
@@ -45,7 +43,7 @@ def pairwise_distances(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
         >>> pairwise_distances(line)[0].tolist()
         [0.0, 1.0, 10.0]
     """
-    # A product, since a sum is finite where all its terms are, and a test of each costs more.
+    # The sum of a row is finite if all its elements are; testing each element takes longer.
     finite = jnp.isfinite(product(vectors, jnp.ones(vectors.shape[1], vectors.dtype)))
     shares = finite.astype(vectors.dtype)
     shares = shares / jnp.maximum(jnp.sum(shares), 1)
@@ -65,17 +63,17 @@ def pairwise_distances(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
 def renewed_distances(
     distances: Float[Array, "n n"], vectors: Float[Array, "n width"], rows: Int[Array, " rows"]
 ) -> Float[Array, "n n"]:
-    """All distances again, after a few of the rows have changed.
+    """Updates all distances after a few rows have changed.
 
-    Reads all rows once or twice and multiplies them by the few alone, instead of by each other.
+    Multiplies all rows by the changed ones instead of by each other.
 
     Args:
-        distances: What `pairwise_distances`, or this function, said of the rows before.
-        vectors: The rows now. Those that are not finite are treated as there.
-        rows: Which have changed, all different. Numbers beyond the last row count for nothing.
+        distances: The distances of the previous rows.
+        vectors: The current rows, as in `pairwise_distances`.
+        rows: Indices of the changed rows, all different. Indices beyond the last row are ignored.
 
     Returns:
-        A matrix as from `pairwise_distances`, and as accurate.
+        A matrix as from `pairwise_distances`, with the same accuracy.
 
     Examples:
         >>> line = jnp.array([[0.0], [1.0], [10.0]])
@@ -87,16 +85,17 @@ def renewed_distances(
     shares = jnp.full(rows.shape[0], 1 / rows.shape[0], vectors.dtype)
 
     def centered_products(part):
-        some = part[places]
-        some = jnp.where(jnp.isfinite(some), some, 0.0)
-        part -= product(shares, some)[None]
+        changed = part[places]
+        changed = jnp.where(jnp.isfinite(changed), changed, 0.0)
+        part -= product(shares, changed)[None]
         return product(part[places], part.T), jnp.sum(part**2, axis=1)
 
     products, squares = _sum_over_columns(vectors, centered_products)
     new = _from_products(vectors, places, products, squares, jnp.isfinite(squares))
-    # A product may be rounded otherwise where its two rows have changed places.
-    among = new[:, places]
-    new = new.at[:, rows].set((among + among.T) / 2, mode="drop")
+    # A product may be rounded differently if its rows are exchanged.
+    between_changed = new[:, places]
+    symmetric = (between_changed + between_changed.T) / 2
+    new = new.at[:, rows].set(symmetric, mode="drop")
     distances = distances.at[rows].set(new, mode="drop")
     return distances.at[:, rows].set(new.T, mode="drop")
 
@@ -104,18 +103,16 @@ def renewed_distances(
 def nearest(
     vectors: Float[Array, "n width"], chosen: Int[Array, " chosen"]
 ) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
-    """The nearest of a few chosen rows to every row, in Euclidean distance.
+    """Finds the nearest of a few chosen rows to every row, in Euclidean distance.
 
-    Rows that are chosen are nearest to themselves. All others are compared by products of centered
-    rows, 4,096 at a time, so that rounding may decide between two that are equally near; the
-    distance to the one found is computed directly.
+    Rounding may decide between equally near rows.
 
     Args:
-        vectors: One finite vector a row.
-        chosen: Different rows.
+        vectors: One finite vector per row.
+        chosen: Indices of different rows, which are nearest to themselves.
 
     Returns:
-        The place in ``chosen`` of the nearest one, and the distance from it.
+        The position in ``chosen`` of the nearest row, and the distance from it.
 
     Examples:
         >>> line = jnp.array([[0.0], [1.0], [10.0]])
@@ -130,8 +127,7 @@ def nearest(
     squares = jnp.sum(members**2, axis=1)
 
     def place(row: Float[Array, " width"]) -> Int[Array, ""]:
-        products = product(members, row - center)
-        return jnp.argmin(squares - 2 * products).astype(jnp.int32)
+        return jnp.argmin(squares - 2 * product(members, row - center)).astype(jnp.int32)
 
     places = jax.lax.map(place, vectors, batch_size=_ROWS)
     places = places.at[chosen].set(jnp.arange(count, dtype=jnp.int32))
@@ -139,8 +135,8 @@ def nearest(
 
 
 def _sum_over_columns(vectors: Float[Array, "n width"], function: Callable) -> PyTree:
-    """Sums what a function makes of all columns, some of them at a time."""
-    whole, rest = divmod(vectors.shape[1], _CHUNK)
+    """Sums the results of a function of chunks of columns."""
+    num_chunks, rest = divmod(vectors.shape[1], _CHUNK)
 
     def of_columns(start, size):
         return function(jax.lax.dynamic_slice_in_dim(vectors, start, size, axis=1))
@@ -148,8 +144,8 @@ def _sum_over_columns(vectors: Float[Array, "n width"], function: Callable) -> P
     def add(i, sums):
         return jax.tree.map(jnp.add, sums, of_columns(i * _CHUNK, _CHUNK))
 
-    sums = of_columns(whole * _CHUNK, rest) if rest else of_columns(0, _CHUNK)
-    return jax.lax.fori_loop(0 if rest else 1, whole, add, sums) if whole else sums
+    sums = of_columns(num_chunks * _CHUNK, rest) if rest else of_columns(0, _CHUNK)
+    return jax.lax.fori_loop(0 if rest else 1, num_chunks, add, sums) if num_chunks else sums
 
 
 def _from_products(
@@ -159,17 +155,17 @@ def _from_products(
     squares: Float[Array, " n"],
     finite: Bool[Array, " n"],
 ) -> Float[Array, "rows n"]:
-    """Distances of some rows from all, given inner products and squared lengths of all."""
+    """Computes distances of some rows from all, given inner products and squared lengths."""
     lengths = squares[rows][:, None] + squares[None, :]
     squared = jnp.maximum(lengths - 2 * products, 0.0)
-    apart = rows[:, None] != jnp.arange(squares.shape[0], dtype=rows.dtype)[None, :]
-    both = jnp.outer(finite[rows], finite)
-    near = (squared < _NEAR * lengths) & apart & both
-    squared = _directly(vectors, rows, jnp.where(apart, squared, 0.0), near)
-    return jnp.where(both, jnp.sqrt(squared), jnp.nan)
+    is_other = rows[:, None] != jnp.arange(squares.shape[0], dtype=rows.dtype)[None, :]
+    both_finite = jnp.outer(finite[rows], finite)
+    near = (squared < _NEAR * lengths) & is_other & both_finite
+    squared = _recomputed(vectors, rows, jnp.where(is_other, squared, 0.0), near)
+    return jnp.where(both_finite, jnp.sqrt(squared), jnp.nan)
 
 
-def _directly(
+def _recomputed(
     vectors: Float[Array, "n width"],
     rows: Int[Array, " rows"],
     squared: Float[Array, "rows n"],
@@ -183,7 +179,7 @@ def _directly(
         row = rows[place]
         exact = jnp.sum((vectors - vectors[row][None]) ** 2, axis=1)
         new = jnp.where(near[place], exact, squared[place])
-        # What is known from one of two rows need not be computed from the other.
+        # The distance of a pair is computed once, and entered for both of its rows.
         squared = squared.at[place].set(new).at[:, row].set(new[rows])
         return squared, near.at[place].set(False).at[:, row].set(False)
 

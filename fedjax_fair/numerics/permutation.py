@@ -1,12 +1,8 @@
-"""Random permutations that are looked up entry by entry, without ever being stored.
+"""Random permutations whose entries are computed independently, without storing them.
 
-A client's minibatch is a few positions of a fresh permutation of its examples; a cohort is the
-first few positions of a permutation of all clients. Sorting random numbers would cost as much as
-the whole client, or the whole population. The *swap-or-not* shuffle (Hoang, Morris and Rogaway,
-2012, "An Enciphering Scheme Based on a Card Shuffle", https://arxiv.org/abs/1208.1176) answers each
-position alone. Every round pairs ``x`` with ``K - x mod n`` for a random ``K`` and swaps the pair
-on the flip of a coin that both members share. Each round is a bijection of ``0 .. n - 1``, so their
-composition is one for every ``n``, also a traced one.
+A minibatch is a few positions of a permutation of a client's examples; a cohort is a few positions
+of a permutation of all clients. Each round of the *swap-or-not* shuffle pairs ``x`` with ``K - x``
+mod ``n`` for a random ``K`` and swaps the pair with probability one half, by a hash of the pair.
 """
 
 from __future__ import annotations
@@ -19,9 +15,9 @@ from fedjax_fair.numerics import target
 
 __all__ = ["permutation_at"]
 
-# A round moves a card to a uniform position with probability one half, so what is left of its
-# starting position shrinks as 2^-rounds. Chi-squared tests over all orders of small decks, and over
-# pairs of a large one, see nothing any more from 12 rounds on.
+# A round moves an entry to a uniform position with probability one half, so the influence of its
+# initial position decreases as 2^-rounds. Chi-squared tests over all permutations of small sets,
+# and over pairs of a large one, detect no deviation from 12 rounds on.
 _ROUNDS = 24
 _UNROLLED_ON_CPU = 4
 _GOLDEN = 0x9E3779B9  # 2^32 / golden ratio, the increment of a Weyl sequence
@@ -30,14 +26,13 @@ _GOLDEN = 0x9E3779B9  # 2^32 / golden ratio, the increment of a Weyl sequence
 def permutation_at(
     key: Key[Array, ""], positions: Int[Array, "..."], size: Int[Array, ""] | int
 ) -> Int[Array, "..."]:
-    """Looks up entries of a random permutation of ``0 .. size - 1``.
+    """Returns entries of a random permutation of ``0 .. size - 1``.
 
-    Equal keys and sizes give the same permutation whichever positions are looked up, and in
-    whatever chunks. Time and memory depend on the number of positions, not on ``size``.
+    Time and memory depend on the number of positions, not on ``size``.
 
     Args:
-        key: Random key; it stands for the whole permutation.
-        positions: Which entries, each in ``[0, size)``.
+        key: Random key of the permutation.
+        positions: Positions, each in ``[0, size)``.
         size: Length of the permutation, at least 1; may be traced.
 
     Returns:
@@ -53,7 +48,7 @@ def permutation_at(
         [0, 1, 2, 3, 4]
     """
     length = jnp.asarray(size).astype(jnp.uint32)
-    # Two random words, spread over the rounds by a counter: 48 would cost more than all the rest.
+    # Two random words, extended by a counter: 48 random words would cost more than all the rest.
     start, salt_start = jax.random.bits(key, (2,), jnp.uint32)
     counter = jnp.arange(_ROUNDS, dtype=jnp.uint32) * jnp.uint32(_GOLDEN)
     mirrors, salts = _hash(start + counter) % length, _hash(salt_start + counter)
@@ -65,8 +60,8 @@ def permutation_at(
         coin = _hash(jnp.maximum(entry, partner) ^ salt) >> 31
         return jnp.where(coin == 1, partner, entry), None
 
-    # An accelerator takes one pass for all rounds. On a CPU a loop is as fast or faster, and all in
-    # one make a quarter of what is compiled of a small network's round.
+    # An accelerator makes one kernel of all rounds. On a CPU a loop is as fast or faster, and
+    # unrolled it would be a quarter of the compiled code of a small network's round.
     unroll = _UNROLLED_ON_CPU if target.current().is_cpu else _ROUNDS
     entry, _ = jax.lax.scan(
         swap_or_not, positions.astype(jnp.uint32), (mirrors, salts), unroll=unroll

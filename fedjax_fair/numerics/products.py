@@ -1,10 +1,8 @@
-"""Matrix products in the full precision of their numbers, on every device.
+"""Matrix products in full precision on every device.
 
-An accelerator rounds float32 before it multiplies matrices unless a precision is set: a TPU to
-bfloat16, whose 8 bits turn a weight of 0.1 into 0.1001, a recent GPU to TF32 with 11. Networks
-train well that way and are left to JAX's default. What is computed of clients is not: weights would
-no longer sum to one, and distances between near neighbors would be noise. A processor computes the
-same either way.
+Unless a precision is set, a TPU rounds float32 to bfloat16 before it multiplies matrices, and a
+recent GPU to TF32. Networks use this default. For computations on clients it is too inaccurate:
+weights would not sum to one, and distances between near neighbors would be noise.
 """
 
 from __future__ import annotations
@@ -20,11 +18,7 @@ _FULL = jax.lax.Precision.HIGHEST
 
 
 def product(a: ArrayLike, b: ArrayLike) -> Shaped[Array, "..."]:
-    """``a @ b``.
-
-    Args:
-        a: As for ``jnp.matmul``.
-        b: As for ``jnp.matmul``.
+    """Returns ``jnp.matmul(a, b)`` in full precision.
 
     Examples:
         >>> product(jnp.array([0.1, 0.9]), jnp.array([1.0, 1.0])).item()
@@ -36,11 +30,11 @@ def product(a: ArrayLike, b: ArrayLike) -> Shaped[Array, "..."]:
 def weighted_total(
     weights: Shaped[Array, " *ids"], values: Shaped[Array, "*ids ..."]
 ) -> Shaped[Array, "..."]:
-    """The sum of values, each times its weight, in the type of the values.
+    """Returns the weighted sum of values, in the type of the values.
 
     Args:
-        weights: One for each; a scalar multiplies a single value.
-        values: With the axes of ``weights`` first.
+        weights: One per value; a scalar multiplies a single value.
+        values: Values, with the axes of ``weights`` first.
 
     Examples:
         >>> weighted_total(jnp.array([0.5, 2.0]), jnp.array([[1.0, 2.0], [3.0, 4.0]])).tolist()

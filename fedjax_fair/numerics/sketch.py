@@ -1,4 +1,4 @@
-"""Gradients as vectors: whole, or sketched such that distances are preserved approximately."""
+"""Gradients as vectors, complete or sketched with approximately preserved distances."""
 
 from __future__ import annotations
 
@@ -20,17 +20,12 @@ def ravel(gradient: PyTree) -> Float[Array, " width"]:
 
 
 class CountSketch(Tree):
-    """Projection that adds up a vector into a shorter one, with random signs.
+    """Linear projection to a shorter vector, with random signs.
 
     Element *i* of the gradient is added to position *i* modulo ``size``, with a sign drawn once for
-    all clients and rounds. The sketch is linear, and inner products, hence squared distances, are
-    unbiased. The relative error of one distance is at most about ``1 / sqrt(size)``. A selector
-    loses less, because it compares sums over all clients: on LeNet gradients of MNIST clients,
-    ``docs/performance.md`` lists by size the share of the exact cohorts' representation that
-    cohorts of 10 chosen from sketches reach.
-
-    As a projection for `fedjax_fair.selectors.gradients` it is computed as soon as a client's
-    gradient is known, so that memory has only ``clients * size`` elements.
+    all clients and rounds. Inner products, hence squared distances, are unbiased; the relative
+    error of one distance is at most about ``1 / sqrt(size)``. ``docs/performance.md`` lists that of
+    selectors.
 
     Args:
         size: Length of the sketch.

@@ -1,8 +1,7 @@
-"""The kind of device that programs are traced for, and the sizes that suit it.
+"""The target device of tracing, and the batch sizes for it.
 
-Much is decided while a function is traced: in which form a layer is computed, how many clients go
-side by side, how many examples at once. All of that is read here, so that a program can be traced
-for another device than the one at hand, `tracing_for`, and compiled for it.
+Choices during tracing depend on the target only, so that a function can be compiled for a device
+that is not available (`tracing_for`).
 """
 
 from __future__ import annotations
@@ -20,20 +19,19 @@ Platform = Literal["cpu", "gpu", "tpu"]
 
 
 class Target(NamedTuple):
-    """A kind of device, and how much work at once suits it.
+    """A kind of device and its batch sizes; None for no limit, unless specified otherwise.
 
     Attributes:
         platform: "cpu", "gpu" or "tpu".
-        flat_images: Images in a chunk of a pass over the examples of all clients.
-        flat_vectors: The same for examples with one axis.
-        client_examples: Examples of one client in a chunk, at most.
-        clients_measured: Clients measured side by side, or None if they follow each other.
-        clients_trained: Clients training side by side, at most; None for any number.
-        models_bytes: Bytes of their models, at most; None for any number.
-        model_bytes: Bytes of one of them, at most; clients with a larger one train one by one.
-            None for any number.
-        similarities: Between points and items that are computed together where there are too many
-            to be kept; None for those of 128 points.
+        flat_images: Images per chunk of a pass over the examples of all clients.
+        flat_vectors: Examples with one axis per chunk of such a pass.
+        client_examples: Maximum number of examples of one client per chunk.
+        clients_measured: Clients evaluated in parallel (vmapped); None for sequentially.
+        clients_trained: Maximum number of clients trained in parallel.
+        models_bytes: Maximum number of bytes of their models.
+        model_bytes: Maximum number of bytes of one model; larger ones train sequentially.
+        similarities: Similarities of points and items computed together if not all are stored; None
+            for those of 128 points.
     """
 
     platform: Platform
@@ -48,14 +46,13 @@ class Target(NamedTuple):
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it is a processor, or one of its cores, rather than an accelerator."""
+        """Whether it is a CPU, or one of its cores."""
         return self.platform == "cpu"
 
 
-# Chunks have enough examples for full speed, and few enough for activations to stay in the cache,
-# which convolutions fill with fewer. As for training: with two cores as one device, ten LeNets or
-# MLPs of 200,000 parameters side by side are as fast as one after the other or up to a quarter
-# faster; ResNet-18, of which one fills the cache, does not gain.
+# Chunks have enough examples for full speed, and few enough for activations to stay in the cache.
+# With two cores as one device, ten LeNets or MLPs of 200,000 parameters train in parallel up to a
+# quarter faster than sequentially; ResNet-18, of which one fills the cache, does not.
 _CPU = Target(
     platform="cpu",
     flat_images=50,
@@ -67,8 +64,8 @@ _CPU = Target(
     model_bytes=None,
     similarities=None,
 )
-# A core that is a device of its own has a smaller cache, and only the smallest networks gain from
-# training side by side, whose operations are done sooner than started.
+# A core that is a separate device has a smaller cache. Only the smallest networks, whose operations
+# take less time than their launch, train faster in parallel.
 _CORE = _CPU._replace(client_examples=50, models_bytes=2**18)
 _GPU = Target(
     platform="gpu",
@@ -78,26 +75,26 @@ _GPU = Target(
     clients_measured=16,
     clients_trained=None,
     models_bytes=None,
-    # By the bytes that an H200 moves and the kernels that it starts, ResNet-18 (43 MiB) takes 1.4
-    # times as long with four clients side by side, whose wide convolutions follow each other within
-    # each layer; networks of up to 6 MiB half as long with the whole cohort.
+    # By the bytes that an H200 moves and the kernels that it launches, ResNet-18 (43 MiB) takes 1.4
+    # times as long with four clients in parallel, because their wide convolutions are sequential
+    # within each layer; networks of up to 6 MiB take half as long with the entire cohort.
     model_bytes=16 * 2**20,
-    # With a pool of 1,000 among a million points, as many as fill a TPU make six kernels of a
-    # microsecond for each block, which take three times as long as what they compute.
+    # With a pool of 1,000 among a million points, the block size of a TPU needs six kernel launches
+    # of a microsecond per block, three times as long as the computation.
     similarities=2**23,
 )
-# LeNet and an MLP gain from going side by side, larger networks lose: by the cycles of a round, one
-# of 6 MiB costs twice as much five side by side as one by one, ResNet-18 six times with four. With
-# blocks of a hundred thousand similarities a choice takes four times the cycles of those of a
-# million; still larger ones leave the memory of the chip.
+# LeNet and an MLP are faster in parallel, larger networks are slower: a network of 6 MiB takes
+# twice the cycles with five clients in parallel, ResNet-18 six times with four. Blocks of a hundred
+# thousand similarities take four times the cycles of those of a million; larger ones exceed the
+# memory of the chip.
 _TPU = _GPU._replace(platform="tpu", models_bytes=8 * 2**20, model_bytes=None, similarities=2**20)
 
-# Part of the key of JAX's caches: what was traced for one target is not taken for another.
+# Part of the key of JAX's caches, so that functions are traced separately for every target.
 _chosen = jax.make_user_context(None)
 
 
 def current() -> Target:
-    """The target of the program that is being traced: by default the default device.
+    """Returns the target of the function being traced, by default the default device.
 
     Examples:
         >>> current().platform == jax.default_backend()
@@ -109,20 +106,19 @@ def current() -> Target:
 
 
 def tracing_for(platform: Platform, devices: int = 1) -> AbstractContextManager[None]:
-    """Traces programs for a kind of device, at hand or not, within a ``with`` block.
+    """Traces functions for a kind of device, available or not, within a ``with`` block.
 
-    Only what is decided while tracing changes. Which device a program is compiled for is up to
-    ``lower``, and one that is called runs where it otherwise would, in the forms of the target.
+    A call still runs on the usual device; ``lower`` specifies the device to compile for.
 
     Args:
         platform: "cpu", "gpu" or "tpu".
-        devices: Of this process. On a CPU more than one means a device for each core.
+        devices: Number of devices of this process. On a CPU, more than one means one per core.
 
     Returns:
         A context manager, for this thread.
 
     Raises:
-        ValueError: If ``platform`` is another word, or ``devices`` is not a positive integer.
+        ValueError: If ``platform`` is another string, or ``devices`` is not a positive integer.
 
     Examples:
         >>> import jax.numpy as jnp

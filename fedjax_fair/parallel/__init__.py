@@ -1,4 +1,4 @@
-"""Devices, cores and processes: where clients are computed and what crosses between them."""
+"""Devices, cores and processes that runs and clients are divided over."""
 
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import client_mesh

@@ -1,9 +1,8 @@
-"""Computing on clients where their examples are, and what of it crosses devices.
+"""Maps and sums over clients, each computed on one device.
 
-Where there are several devices (`fedjax_fair.parallel.mesh`), a round is the same program on each
-of them. All of them compute the same cohort; only one device computes anything from a client's
-examples, and results that others need are all-reduced. It is the device that holds the examples,
-or, where all devices share them, any: the client ids are then split evenly. With one device these
+On several devices (`fedjax_fair.parallel.mesh`) each runs the same round and computes the same
+cohort. Only the device that holds a client's examples computes with them, and results are
+all-reduced. If all devices hold all examples, client ids are divided evenly. On one device these
 are plain maps and sums.
 """
 
@@ -16,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
-from fedjax_fair.data.federated import ClientExamples, Replicated
+from fedjax_fair.data.client_examples import ClientExamples, Replicated
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.products import weighted_total
 
@@ -51,29 +50,28 @@ def map_local_clients(
 ) -> T:
     """Maps a function over clients, each on a device that holds its examples.
 
-    A device loops over its own clients only, so that the map takes as long as the busiest device.
-    There must be no collective in ``function``: loops differ in length.
+    Each device loops over its clients only. The loops differ in length, so ``function`` must not
+    contain collectives.
 
     Args:
         examples: Examples of all clients.
         function: ``function(client, value)``.
         clients: Client ids, which may repeat.
-        values: Something for each of them, leaves ``[ids, ...]``.
-        batch_size: Clients side by side, or None for one after another.
+        values: Arguments for each of them, leaves ``[ids, ...]``.
+        batch_size: Clients per vmap batch; None for a loop.
 
     Returns:
         The results, ``[ids, ...]``; zeros for clients of other devices.
     """
-    arguments = (clients, values)
-
-    def one(arguments):
-        return function(*arguments)
-
+    arguments = clients, values
     if examples.devices is None:
-        return jax.lax.map(one, arguments, batch_size=batch_size)
-    unweighted = jnp.zeros(clients.shape)
+        return jax.lax.map(lambda each: function(*each), arguments, batch_size=batch_size)
     return _map_local(
-        lambda arguments: (one(arguments), ()), arguments, examples, unweighted, batch_size
+        lambda each: (function(*each), ()),
+        arguments,
+        examples,
+        jnp.zeros(clients.shape),
+        batch_size,
     )[0]
 
 
@@ -85,23 +83,21 @@ def map_and_sum(
     values: PyTree = None,
     batch_size: int | None = None,
 ) -> tuple[T, S]:
-    """Maps a function over clients and sums part of its result on the way.
+    """Maps a function over clients and returns a weighted sum of part of the results.
 
-    Stacked results that are never read take no memory: a compiler drops an array of a loop that is
-    only written to.
+    A result that is never used takes no memory, because the compiler removes an array of a loop
+    that is only written.
 
     Args:
         examples: Examples of all clients.
         function: ``function(client, value) -> (result, part)``.
-        weights: Factor of each part in the sum.
-        clients: Client ids, and the rest, as for ``map_local_clients``.
-        values: Something for each of them.
-        batch_size: Clients side by side, or None for one after another. The last batch is filled
-            up with repetitions, which do not count.
+        weights: Weight of each part in the sum.
+        clients: As for ``map_local_clients``, like the following.
+        values: Arguments.
+        batch_size: Clients per vmap batch.
 
     Returns:
-        The results, ``[ids, ...]`` with zeros for clients of other devices, and the weighted sum of
-        the parts, on all devices.
+        The results as of ``map_local_clients``, and the weighted sum of the parts on all devices.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -114,13 +110,13 @@ def map_and_sum(
         ([2, 4], 5.0)
     """
     results, total = _map_local(
-        lambda arguments: function(*arguments), (clients, values), examples, weights, batch_size
+        lambda each: function(*each), (clients, values), examples, weights, batch_size
     )
     return results, all_reduce(examples, total)
 
 
 def all_reduce(examples: ClientExamples, values: T) -> T:
-    """Sums the results of ``map_local_clients`` over devices, which completes them on each."""
+    """Completes the results of ``map_local_clients`` on all devices by a sum over devices."""
     return values if examples.devices is None else jax.lax.psum(values, AXIS)
 
 
@@ -131,9 +127,9 @@ def map_clients(
     values: PyTree = None,
     batch_size: int | None = None,
 ) -> T:
-    """Maps a function over clients, for all devices; arguments as for ``map_local_clients``.
+    """Maps a function over clients, for all devices; arguments are those of ``map_local_clients``.
 
-    By default clients follow each other on a CPU and go 16 side by side elsewhere.
+    By default a CPU loops over clients, and other devices use vmap batches of 16.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -150,15 +146,7 @@ def map_clients(
 def weighted_sum(
     examples: ClientExamples, weights: Float[Array, " cohort"], updates: PyTree
 ) -> PyTree:
-    """Sums stacked updates ``[cohort, ...]`` with the given weights, for all devices.
-
-    Args:
-        examples: Examples of all clients.
-        weights: One for each update.
-        updates: From ``map_local_clients``: each on the device of its client.
-
-    Returns:
-        The sum, as large as one update.
+    """Returns the weighted sum of updates ``[cohort, ...]`` from ``map_local_clients``.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -172,33 +160,28 @@ def weighted_sum(
 
 
 def num_examples(examples: ClientExamples) -> int:
-    """Places for examples on all devices, at least as many as clients own."""
+    """Returns the padded number of examples on all devices, at least that of all clients."""
     local = examples.order.shape[0]
     return local if examples.has_all_clients else local * jax.lax.axis_size(AXIS)
 
 
 def per_device(examples: ClientExamples, num_clients: int) -> int:
-    """How many of some clients a device computes, if they are split evenly."""
+    """Returns the clients that a device computes if they are divided evenly."""
     return num_clients if examples.devices is None else -(-num_clients // jax.lax.axis_size(AXIS))
 
 
 def local_sizes(examples: ClientExamples) -> Int[Array, " clients"]:
-    """Examples of each client on this device: all or none of them."""
+    """Returns the number of examples of each client on this device: all or none of them."""
     if examples.has_all_clients:
         return examples.sizes
     return jnp.where(examples.devices == device_index(), examples.sizes, 0)
 
 
 def shard(examples: ClientExamples, values: Shaped[Array, "rows ..."], fill: int):
-    """The part of an array that this device goes through.
+    """Returns the rows of an array that this device processes.
 
-    Args:
-        examples: Examples of all clients.
-        values: Rows of this device's own examples, or of all.
-        fill: Stands in the rows that are added where devices do not divide them.
-
-    Returns:
-        All rows, unless devices share the examples; then one part for each device.
+    Devices that share all examples get an equal part each, padded with ``fill``; otherwise
+    ``values`` already are the rows of this device.
     """
     if not isinstance(examples.devices, Replicated):
         return values
@@ -209,19 +192,20 @@ def shard(examples: ClientExamples, values: Shaped[Array, "rows ..."], fill: int
 
 
 def device_index() -> Int[Array, ""]:
-    """The index of this device along the mesh axis."""
+    """Returns the index of this device along the mesh axis."""
     return jax.lax.axis_index(AXIS)
 
 
 def is_local(examples: ClientExamples, clients: Int[Array, " ids"]) -> Bool[Array, " ids"]:
-    """Which clients this device computes."""
+    """Returns whether this device computes each of some clients."""
     if not isinstance(examples.devices, Replicated | None):
         return examples.devices[clients] == device_index()
-    # Largest first and to and fro, so that devices get equally many clients, of about equal size.
+    # Clients are dealt out by decreasing size, in alternating direction, which balances both their
+    # number and their examples.
     devices = jax.lax.axis_size(AXIS)
     largest_first = jnp.argsort(-examples.sizes[clients], stable=True)
-    lap, place = jnp.divmod(jnp.arange(clients.shape[0], dtype=jnp.int32), devices)
-    assigned = jnp.where(lap % 2 == 0, place, devices - 1 - place)
+    lap, position = jnp.divmod(jnp.arange(clients.shape[0], dtype=jnp.int32), devices)
+    assigned = jnp.where(lap % 2 == 0, position, devices - 1 - position)
     return jnp.zeros_like(clients).at[largest_first].set(assigned) == device_index()
 
 
@@ -232,7 +216,7 @@ def _map_local(
     weights: Float[Array, " ids"],
     batch_size: int | None,
 ) -> tuple[T, S]:
-    """Maps over the clients of this device and sums their parts; zeros stand for the others."""
+    """Maps over the clients of this device and sums their parts; zeros for other clients."""
     size = weights.shape[0]
     count, slots = size, jnp.arange(size, dtype=jnp.int32)
     if examples.devices is not None:
@@ -240,38 +224,39 @@ def _map_local(
         count = jnp.sum(local, dtype=jnp.int32)
         slots = jnp.argsort(~local, stable=True).astype(jnp.int32)  # Local clients come first.
 
-    def pick(slot):
-        return jax.tree.map(lambda leaf: leaf[slot], arguments)
+    def arguments_of(slots):
+        return jax.tree.map(lambda leaf: leaf[slots], arguments)
 
-    def one(number, carry):
-        slot = slots[number]
-        new, parts = function(pick(slot))
-        return _add(carry, slot, new, weights[slot], parts)
+    def add_client(i, carry):
+        slot = slots[i]
+        result, part = function(arguments_of(slot))
+        return _add(carry, slot, result, weights[slot], part)
 
-    def batch(number, carry):
-        positions = number * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
-        chosen = slots[jnp.minimum(positions, count - 1)]
-        # Padded positions repeat the last client, write nowhere and count nothing.
-        places = jnp.where(positions < count, chosen, size)
-        new, parts = jax.vmap(function)(pick(chosen))
-        return _add(carry, places, new, jnp.where(positions < count, weights[chosen], 0), parts)
+    def add_batch(i, carry):
+        positions = i * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
+        # Padded positions repeat the last client; they write to no slot and have no weight.
+        is_client = positions < count
+        batch_slots = slots[jnp.minimum(positions, count - 1)]
+        results, parts = jax.vmap(function)(arguments_of(batch_slots))
+        target_slots = jnp.where(is_client, batch_slots, size)
+        batch_weights = jnp.where(is_client, weights[batch_slots], 0)
+        return _add(carry, target_slots, results, batch_weights, parts)
 
-    function = jax.jit(function, inline=True)  # Traced once, though its shapes come first.
-    result, part = jax.eval_shape(function, pick(0))
-    stacked = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), result)
+    function = jax.jit(function, inline=True)  # Traced once for its shapes and the loop.
+    result, part = jax.eval_shape(function, arguments_of(0))
+    results = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), result)
     total = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), part)
     with jax.named_scope(f"clients_{size}_by_{batch_size or 1}"):
         if batch_size is None:
-            return jax.lax.fori_loop(0, count, one, (stacked, total))
-        return jax.lax.fori_loop(0, -(-count // batch_size), batch, (stacked, total))
+            return jax.lax.fori_loop(0, count, add_client, (results, total))
+        return jax.lax.fori_loop(0, -(-count // batch_size), add_batch, (results, total))
 
 
-def _add(carry, slots, new, weights, parts):
-    """Puts new results, one or a batch of them, in their places, and adds parts to the sum."""
-    results, total = carry
-    results = jax.tree.map(lambda all, new: all.at[slots].set(new, mode="drop"), results, new)
-
-    def add(sum, part):
-        return sum + weighted_total(weights, part)
-
-    return results, jax.tree.map(add, total, parts)
+def _add(carry, slots, results, weights, parts):
+    """Writes results, of one client or a batch, and adds their parts to the sum."""
+    all_results, total = carry
+    all_results = jax.tree.map(
+        lambda all, new: all.at[slots].set(new, mode="drop"), all_results, results
+    )
+    total = jax.tree.map(lambda sum, part: sum + weighted_total(weights, part), total, parts)
+    return all_results, total

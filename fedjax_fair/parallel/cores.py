@@ -1,9 +1,8 @@
-"""The cores of a processor as devices of their own, which share one copy of the data.
+"""CPU cores as devices, which share one copy of the data.
 
-JAX sees a processor as one device and spreads every operation over its cores, which then wait for
-each other after each of them: the small products of local training keep little more than one core
-busy. With a device for each core they work on runs of their own, or train clients of their own and
-meet once a round.
+XLA sees a CPU as one device and spreads every operation over its cores, which then wait for each
+other. The small products of local training keep little more than one core busy. As devices, the
+cores make whole runs, or train different clients and meet once per round.
 """
 
 from __future__ import annotations
@@ -36,29 +35,29 @@ CORES = "cores"
 """The mesh axis of ``core_mesh``."""
 
 _FORCED = "xla_force_host_platform_device_count"
-# By default XLA ends the process once a core has waited 40 s for another.
+# By default XLA ends the process after a core has waited 40 s for another one.
 _TIMEOUT_FLAG = "--xla_cpu_collective_call_terminate_timeout_seconds"
-_ALIGNMENT = 64  # Bytes at whose multiples JAX takes over an array of the host as it lies.
+_ALIGNMENT = 64  # JAX does not copy arrays whose address is a multiple of this.
 
 
 def core_mesh(cores: int | Literal["all"] = "all") -> Mesh:
-    """A mesh of the processor's cores, for ``fit(..., mesh=)``.
+    """Returns a mesh of CPU cores, for ``fit(..., mesh=)``.
 
-    If ``fit`` has as many runs as there are cores or more, cores make whole runs. If it has fewer,
-    cores share the work of each: its cohort, its evaluations and measurements of clients. Either
-    way the results are those of a single device, up to rounding and the order of sums.
+    If ``fit`` has as many runs as cores or more, each core makes whole runs. Otherwise the cores
+    share the cohort, evaluations and measurements of each run. Results are those of one device, up
+    to rounding and the order of sums.
 
-    JAX has to know the number before it starts: call this before anything else that uses its
-    devices or arrays, or set ``JAX_NUM_CPU_DEVICES`` in the environment.
+    Call it before anything else uses JAX's devices or arrays, or set ``JAX_NUM_CPU_DEVICES``,
+    because JAX reads the number of devices when it starts.
 
     Args:
-        cores: How many, or all that this process may use.
+        cores: How many cores, or all that this process may use.
 
     Returns:
-        A mesh with the one axis ``cores``.
+        A mesh with one axis, ``cores``.
 
     Raises:
-        ValueError: If JAX has started with fewer CPU devices, or runs on an accelerator.
+        ValueError: If JAX has started with fewer CPU devices, or uses an accelerator.
 
     Examples:
         >>> core_mesh(1).axis_names
@@ -72,16 +71,16 @@ def core_mesh(cores: int | Literal["all"] = "all") -> Mesh:
         raise ValueError(f"{cores=}: expected a single process on a CPU.")
     if len(available) < wanted:
         raise ValueError(
-            f"{cores=}: JAX has started with {len(available)} CPU devices; expected core_mesh "
-            f"before anything else, or JAX_NUM_CPU_DEVICES={wanted} in the environment."
+            f"{cores=}: JAX has started with {len(available)} CPU devices; call core_mesh before "
+            f"anything else, or set JAX_NUM_CPU_DEVICES={wanted} in the environment."
         )
     return Mesh(np.array(available[:wanted]), (CORES,))
 
 
 def default_core_mesh() -> Mesh | None:
-    """All cores as devices, or None on an accelerator or where there is a single one.
+    """Returns a mesh of all cores; None on an accelerator or a single core.
 
-    If JAX has not started yet, it will with a device for each core.
+    If JAX has not started yet, it will start with a device for each core.
     """
     _request_devices(num_usable_cores())
     if not target.current().is_cpu or jax.process_count() > 1 or jax.device_count() == 1:
@@ -90,68 +89,53 @@ def default_core_mesh() -> Mesh | None:
 
 
 def replicate_on_cores(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Arrays that all cores read from the same memory.
-
-    Args:
-        tree: Arrays on the host or one device.
-        mesh: From ``core_mesh``.
-
-    Returns:
-        The arrays, replicated as far as JAX can see.
-    """
+    """Returns arrays of the host, or of one device, that all cores read from the same memory."""
     sharding = NamedSharding(mesh, PartitionSpec())
 
-    def share(leaf):
+    def replicate(leaf):
         values = _aligned(np.asarray(leaf))
-        seen = [jax.device_put(values, core) for core in mesh.devices.flat]
-        return jax.make_array_from_single_device_arrays(values.shape, sharding, seen)
+        views = [jax.device_put(values, core) for core in mesh.devices.flat]
+        return jax.make_array_from_single_device_arrays(values.shape, sharding, views)
 
-    return jax.tree.map(share, tree)
+    return jax.tree.map(replicate, tree)
 
 
 def over_runs(function: Callable[[PyTree, PyTree], PyTree], mesh: Mesh) -> Callable:
-    """Assigns runs to cores.
+    """Maps ``function(runs, data)`` over cores, each with a part of the leading axis of ``runs``.
 
-    Args:
-        function: ``function(batch, data)``, which maps over the leading axis of ``batch``.
-        mesh: From ``core_mesh``.
-
-    Returns:
-        The function, for batches of any length. Cores without a run repeat the last one.
+    If there are fewer runs than a multiple of the cores, the last one is repeated.
     """
-    of_runs, of_all = PartitionSpec(CORES), PartitionSpec()
-    assigned = jax.shard_map(
-        function, mesh=mesh, in_specs=(of_runs, of_all), out_specs=of_runs, check_vma=False
+    split = PartitionSpec(CORES)
+    sharded = jax.shard_map(
+        function, mesh=mesh, in_specs=(split, PartitionSpec()), out_specs=split, check_vma=False
     )
 
-    def mapped(batch, data):
-        runs = jax.tree.leaves(batch)[0].shape[0]
-        results = assigned(pad_to_multiple(batch, mesh.size), data)
-        return results if runs % mesh.size == 0 else jax.tree.map(lambda leaf: leaf[:runs], results)
+    def mapped(runs, data):
+        count = jax.tree.leaves(runs)[0].shape[0]
+        results = sharded(pad_to_multiple(runs, mesh.size), data)
+        if count % mesh.size == 0:
+            return results
+        return jax.tree.map(lambda leaf: leaf[:count], results)
 
     return mapped
 
 
-def pad_to_multiple(batch: PyTree, parts: int) -> PyTree:
-    """Repeats the last run until there are equally many for each of some parts.
-
-    Args:
-        batch: Leaves ``[runs, ...]``, at least one.
-        parts: Number of parts.
+def pad_to_multiple(runs: PyTree, parts: int) -> PyTree:
+    """Repeats the last run until the leading axis is a multiple of ``parts``.
 
     Examples:
-        >>> pad_to_multiple(np.array([3, 4, 5]), 2).tolist(), pad_to_multiple(np.array([3, 4]), 2).tolist()
-        ([3, 4, 5, 5], [3, 4])
+        >>> pad_to_multiple(np.array([3, 4, 5]), 2).tolist()
+        [3, 4, 5, 5]
     """
-    runs = jax.tree.leaves(batch)[0].shape[0]
-    if runs % parts == 0:
-        return batch
-    places = np.minimum(np.arange(runs + -runs % parts, dtype=np.int32), runs - 1)
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[places], batch)
+    count = jax.tree.leaves(runs)[0].shape[0]
+    if count % parts == 0:
+        return runs
+    indices = np.minimum(np.arange(count + -count % parts, dtype=np.int32), count - 1)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[indices], runs)
 
 
 def _request_devices(cores: int) -> None:
-    """Sets how many CPU devices JAX starts with; without effect once it has started."""
+    """Sets the number of CPU devices, which has no effect after JAX has started."""
     flags = os.environ.get("XLA_FLAGS", "")
     if _TIMEOUT_FLAG not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {_TIMEOUT_FLAG}=1000000"
@@ -161,7 +145,7 @@ def _request_devices(cores: int) -> None:
 
 
 def num_usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

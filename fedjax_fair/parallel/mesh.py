@@ -1,8 +1,8 @@
-"""Assigns clients to devices, or shares them among cores, and runs a program on all of them.
+"""Assignment of clients and runs to devices, and functions that run on all of them.
 
-A mesh of two axes, ``runs`` and ``clients``, splits the runs of a batch over groups of devices
-first; clients are then assigned to the devices of a group, in each group alike. Where a group is a
-single device, it computes what it would without a mesh.
+A mesh with the axes ``runs`` and ``clients`` divides the runs of a batch over groups of devices,
+and assigns clients to the devices of each group. A group of one device computes what it would
+without a mesh.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from jaxtyping import Int, PyTree
 
 from fedjax_fair import checks
+from fedjax_fair.data.client_examples import ClientExamples, Replicated
 from fedjax_fair.data.device_layout import flatten_images, on_device, to_device_layout
-from fedjax_fair.data.federated import ClientExamples, FederatedData, Replicated, map_arrays
+from fedjax_fair.data.federated import FederatedData, map_arrays
 from fedjax_fair.parallel.collectives import AXIS
 from fedjax_fair.parallel.cores import CORES, replicate_on_cores
 
@@ -30,7 +31,8 @@ __all__ = [
     "num_run_groups",
     "over_mesh",
     "replicate",
-    "shard_federation",
+    "shapes_on",
+    "shard_data",
     "split_runs",
 ]
 
@@ -46,22 +48,21 @@ def client_mesh(
     runs: int | None = None,
     available: Sequence[Any] | None = None,
 ) -> Mesh:
-    """A mesh of devices to which clients are assigned.
+    """Returns a mesh of devices to which clients are assigned.
 
     Args:
-        devices: How many, or all of all processes.
-        runs: Into how many groups of equal size they are divided, each of which makes its share
-            of the runs (seeds, or points of a sweep), with clients assigned to its devices; None
-            if all devices share each run.
-        available: Devices to take the first of; by default those at hand.
+        devices: How many, or all devices of all processes.
+        runs: The number of groups of equal size, each of which makes its share of the runs (seeds,
+            or configurations of a sweep); None if all devices share each run.
+        available: The devices to choose from; by default ``jax.devices()``.
 
     Returns:
-        A mesh for ``fit(..., mesh=)``: with the one axis ``clients`` or, if there are groups, the
-        axes ``runs`` and ``clients``.
+        A mesh for ``fit(..., mesh=)`` with the axis ``clients`` or, with groups, the axes ``runs``
+        and ``clients``.
 
     Raises:
-        ValueError: If there are fewer devices, or (with several processes) more; if they cannot be
-            divided into such groups, or several processes would be.
+        ValueError: If there are fewer devices, or (with several processes) more; if groups do not
+            divide them, or several processes would be divided.
 
     Examples:
         >>> client_mesh(1).axis_names
@@ -90,7 +91,7 @@ def client_mesh(
 
 
 def num_run_groups(mesh: Mesh | None) -> int:
-    """How many groups of devices make runs of their own; on cores and without a mesh 1.
+    """Returns the number of groups of devices; 1 for cores and without a mesh.
 
     Examples:
         >>> num_run_groups(client_mesh(1, runs=1)), num_run_groups(None)
@@ -100,7 +101,7 @@ def num_run_groups(mesh: Mesh | None) -> int:
 
 
 def is_run_on_one_device(mesh: Mesh | None) -> bool:
-    """Whether a run has all clients on one device: without a mesh, or in groups of one.
+    """Returns whether one device has all clients of a run.
 
     Examples:
         >>> is_run_on_one_device(client_mesh(1, runs=1)), is_run_on_one_device(client_mesh(1))
@@ -110,17 +111,10 @@ def is_run_on_one_device(mesh: Mesh | None) -> bool:
 
 
 def assign_clients(sizes: Int[np.ndarray, " clients"], devices: int) -> Int[np.ndarray, " clients"]:
-    """Assigns clients, largest first, each to the device with the fewest examples so far.
+    """Assigns clients by decreasing size, each to the device with the fewest examples so far.
 
-    The fullest device holds at most a third more than in the best of all ways (Graham, *Bounds on
-    Multiprocessing Timing Anomalies*, 1969).
-
-    Args:
-        sizes: Examples of each client.
-        devices: Number of devices.
-
-    Returns:
-        The device of each client, int32; the lowest of those that are equally full.
+    The largest load is at most a third above the optimum (Graham, *Bounds on Multiprocessing Timing
+    Anomalies*, 1969). Of equal loads, the lowest device wins.
 
     Examples:
         >>> assign_clients(np.array([5, 9, 4, 1]), 2).tolist()
@@ -135,59 +129,57 @@ def assign_clients(sizes: Int[np.ndarray, " clients"], devices: int) -> Int[np.n
     return assigned
 
 
-def shard_federation(data: FederatedData, mesh: Mesh) -> FederatedData:
-    """Copies the examples of each client to its device, in every group; cores share them all.
+def shard_data(data: FederatedData, mesh: Mesh) -> FederatedData:
+    """Copies the examples of each client to its device, in every group; cores share all examples.
 
-    Groups of one device each get the federation as a single device does.
-
-    Training examples are balanced; the others follow their clients. Every process passes the
-    same federation and keeps the shards of its own devices. Ids of clients stay what they are.
+    Training examples are balanced; test and validation examples follow their clients. Every
+    process passes the same dataset and keeps the shards of its devices. Client ids do not change.
 
     Args:
-        data: A federation on the host; with one partition, unless the mesh is of cores or has
-            groups of one device.
-        mesh: From ``client_mesh`` or ``core_mesh``. With devices that can only be compiled for,
-            shapes take the place of arrays.
+        data: A dataset on the host; with one partition, unless the mesh is of cores or has groups
+            of one device.
+        mesh: From ``client_mesh`` or ``core_mesh``. For devices to compile for, the result has
+            shapes instead of arrays.
 
     Returns:
-        The federation, for programs that ``over_mesh`` runs. Features, labels and ``order`` have a
-        shard for each device, padded to the longest; ``offsets`` count from the start of a shard.
+        The dataset, for functions of ``over_mesh``. Features, labels and ``order`` have a shard for
+        each device, padded to the longest; ``offsets`` count from the start of a shard.
 
     Raises:
-        ValueError: If the mesh has other axes, or every run has a partition of its own where
-            devices share the clients of a run.
+        ValueError: If the mesh has other axes, or devices share runs with different partitions.
 
     Examples:
         >>> import fedjax_fair as ff
-        >>> sharded = shard_federation(ff.data.load("digits"), client_mesh(1))
+        >>> sharded = shard_data(ff.data.load("digits"), client_mesh(1))
         >>> sharded.train.devices.shape
         (50,)
     """
     if mesh.axis_names == (CORES,):
         data = map_arrays(data, lambda data: replicate_on_cores(data, mesh))
-        return _of_each(data, lambda examples: examples._replace(devices=Replicated()))
+        return _map_parts(data, lambda examples: examples._replace(devices=Replicated()))
     if mesh.axis_names not in ((AXIS,), (RUNS, AXIS)):
         raise ValueError(
             f"mesh with axes {mesh.axis_names}: expected ({AXIS!r},) or ({RUNS!r}, {AXIS!r})."
         )
     if is_run_on_one_device(mesh):
-        whole = NamedSharding(mesh, _REPLICATED)
-        if _is_at_hand(mesh):
-            return on_device(data, whole)
-        return map_arrays(data, lambda data: _shapes(to_device_layout(data), whole))
+        replicated = NamedSharding(mesh, _REPLICATED)
+        if _exists(mesh):
+            return on_device(data, replicated)
+        return map_arrays(data, lambda data: shapes_on(replicated, to_device_layout(data)))
     if data.num_partitions is not None:
         raise ValueError(
-            f"data with {data.num_partitions} partitions: expected a single one beside a mesh."
+            f"data with {data.num_partitions} partitions: expected a single one, because the "
+            "devices of this mesh share each run; use groups of one device or cores."
         )
     devices = assign_clients(np.asarray(data.train.sizes), mesh.shape[AXIS])
-    data = _of_each(data, lambda examples: _shard(examples, devices, mesh))
+    data = _map_parts(data, lambda examples: _shard(examples, devices, mesh))
     return data._replace(groups=replicate(data.groups, mesh))
 
 
-def _of_each(
+def _map_parts(
     data: FederatedData, function: Callable[[ClientExamples], ClientExamples]
 ) -> FederatedData:
-    """Applies a function to the examples of training, test and, if there are any, validation."""
+    """Applies a function to training, test and validation examples."""
     return data._replace(
         train=function(data.train),
         test=function(data.test),
@@ -196,55 +188,52 @@ def _of_each(
 
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Copies arrays, which are equal in all processes, to every device."""
-    return jax.tree.map(lambda leaf: _array(np.asarray(leaf), mesh), tree)
+    """Copies arrays, which all processes have, to every device."""
+
+    def copy(leaf):
+        values = np.asarray(leaf)
+        return _placed(values.shape, values.dtype, mesh, _REPLICATED, values.__getitem__)
+
+    return jax.tree.map(copy, tree)
 
 
 def split_runs(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Copies arrays ``[runs, ...]`` to devices: to each its group's share of the runs.
+    """Copies arrays ``[runs, ...]``, which all processes have, to devices.
 
-    Args:
-        tree: Arrays that are equal in all processes; groups divide the number of runs.
-        mesh: From ``client_mesh`` or ``core_mesh``; without groups all devices get all runs.
+    Each group gets its share of the runs; without groups, all devices get all runs.
     """
-    sharding = NamedSharding(mesh, _spec_of_runs(mesh))
-    if not _is_at_hand(mesh):
-        return _shapes(tree, sharding)
+    sharding = NamedSharding(mesh, _runs_spec(mesh))
+    if not _exists(mesh):
+        return shapes_on(sharding, tree)
     return jax.device_put(tree, sharding) if RUNS in mesh.axis_names else replicate(tree, mesh)
 
 
 def over_mesh(function: Callable[[PyTree, FederatedData], PyTree], mesh: Mesh) -> Callable:
-    """Runs a program on every device, with its own examples.
+    """Returns a function that runs ``function(runs, data)`` on every device.
 
-    Args:
-        function: ``function(values, data)``, in which only `fedjax_fair.parallel.collectives`
-            crosses devices; its results must be the same on all of a group. With several
-            groups, leaves of values and results are ``[runs, ...]``, those of the group's runs.
-        mesh: From ``client_mesh`` or ``core_mesh``.
-
-    Returns:
-        The function, for values of all runs, which are the same in every process, and a
-        federation from ``shard_federation``.
+    ``function`` may cross devices with `fedjax_fair.parallel.collectives` only, and must return the
+    same on all devices of a group. With groups, its leaves ``[runs, ...]`` are those of one group.
+    The returned function takes all runs, and data from ``shard_data``.
     """
     if mesh.axis_names == (CORES,):
-        mesh = Mesh(mesh.devices, (AXIS,))  # Cores too compute along the axis of clients here.
-    of_runs = _spec_of_runs(mesh)
+        mesh = Mesh(mesh.devices, (AXIS,))  # Collectives use the axis of clients.
+    runs_spec = _runs_spec(mesh)
 
     def mapped(values, data):
-        # JAX would otherwise put a collective into each gradient by replicated parameters, which
-        # devices would not reach equally often.
+        # With check_vma, JAX would add a collective to each gradient by replicated parameters, and
+        # devices would reach them unequally often.
         return jax.shard_map(
             function,
             mesh=mesh,
-            in_specs=(of_runs, _specs(data)),
-            out_specs=of_runs,
+            in_specs=(runs_spec, _specs(data)),
+            out_specs=runs_spec,
             check_vma=False,
         )(values, data)
 
     return mapped
 
 
-def _spec_of_runs(mesh: Mesh) -> PartitionSpec:
+def _runs_spec(mesh: Mesh) -> PartitionSpec:
     return PartitionSpec(RUNS) if RUNS in mesh.axis_names else _REPLICATED
 
 
@@ -252,7 +241,7 @@ def _specs(data: FederatedData) -> Any:
     if data.train.has_all_clients:
         return _REPLICATED
     specs: list[Any] = [_SHARDED] * 3 + [_REPLICATED] * 3
-    return _of_each(data, lambda _: ClientExamples(*specs))._replace(groups=_REPLICATED)
+    return _map_parts(data, lambda _: ClientExamples(*specs))._replace(groups=_REPLICATED)
 
 
 def _shard(
@@ -266,13 +255,13 @@ def _shard(
     rows = order[np.argsort(np.repeat(devices, sizes), kind="stable")]
 
     def split(values):
-        def of_device(index):
+        def shard_at(index):
             device = (index[0].start or 0) // capacity
-            own = values[rows[starts[device] : starts[device] + counts[device]]]
-            return np.pad(own, [(0, capacity - len(own))] + [(0, 0)] * (own.ndim - 1))
+            shard = values[rows[starts[device] : starts[device] + counts[device]]]
+            return np.pad(shard, [(0, capacity - len(shard))] + [(0, 0)] * (shard.ndim - 1))
 
         shape = (shards * capacity, *values.shape[1:])
-        return _placed(shape, values.dtype, mesh, _SHARDED, of_device)
+        return _placed(shape, values.dtype, mesh, _SHARDED, shard_at)
 
     by_device = np.argsort(devices, kind="stable")
     offsets = np.zeros_like(sizes)
@@ -283,9 +272,7 @@ def _shard(
         features=jax.tree.map(split, flatten_images(np.asarray(examples.features))),
         labels=split(np.asarray(examples.labels)),
         order=_placed((shards * capacity,), np.int32, mesh, _SHARDED, lambda index: local),
-        offsets=_array(offsets, mesh),
-        sizes=_array(sizes, mesh),
-        devices=_array(devices, mesh),
+        **replicate({"offsets": offsets, "sizes": sizes, "devices": devices}, mesh),
     )
 
 
@@ -296,24 +283,20 @@ def _placed(
     spec: PartitionSpec,
     local: Callable[[Any], np.ndarray],
 ) -> Any:
-    """An array on the devices of a mesh, or its shape if they are only to be compiled for."""
+    """Returns an array on the devices of a mesh, or its shape if they are to compile for."""
     sharding = NamedSharding(mesh, spec)
-    if not _is_at_hand(mesh):
+    if not _exists(mesh):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
     return jax.make_array_from_callback(shape, sharding, local)
 
 
-def _is_at_hand(mesh: Mesh) -> bool:
-    """Whether there are such devices, rather than descriptions for a compiler."""
+def _exists(mesh: Mesh) -> bool:
+    """Returns whether the devices exist, and are not descriptions for a compiler."""
     return mesh.devices.flat[0] in jax.devices()
 
 
-def _shapes(tree: PyTree, sharding: NamedSharding) -> PyTree:
+def shapes_on(sharding: Sharding, tree: PyTree) -> PyTree:
+    """Returns the shapes of arrays with a sharding."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
     )
-
-
-def _array(values: np.ndarray, mesh: Mesh) -> Any:
-    local = values.__getitem__
-    return _placed(values.shape, values.dtype, mesh, _REPLICATED, local)

@@ -1,4 +1,4 @@
-"""Several processes, on one host or many, that run the same program together."""
+"""Several processes, on one or more hosts, that make the same runs together."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 
 __all__ = ["abort", "broadcast_from_main", "initialize", "is_main_process"]
 
-_HEARTBEAT_TIMEOUT_S = 30  # Seconds without a sign of life after which a process counts as dead.
-_MAX_MESSAGE_BYTES = 4096  # Bytes of a message.
+_HEARTBEAT_TIMEOUT_S = 30  # A process that is silent for longer counts as dead.
+_MAX_MESSAGE_BYTES = 4096
 
 
 def initialize() -> None:
-    """Connects to the other processes; before anything else uses a device of JAX.
+    """Connects to the other processes; call it before anything else uses a device of JAX.
 
-    On Slurm, Kubernetes, Open MPI and TPU pods, JAX finds the others. Elsewhere the environment
-    says who they are: ``JAX_COORDINATOR_ADDRESS`` (host and port of the first),
-    ``JAX_NUM_PROCESSES`` and ``JAX_PROCESS_ID``. If one dies, the others end within a minute.
+    JAX finds them on Slurm, Kubernetes, Open MPI and TPU pods. Elsewhere set
+    ``JAX_COORDINATOR_ADDRESS`` (host and port of the first process), ``JAX_NUM_PROCESSES`` and
+    ``JAX_PROCESS_ID``. If one process dies, the others end within a minute.
 
     Raises:
         ValueError: If neither the platform nor the environment names the other processes.
     """
-    # Otherwise JAX would take note of a SIGTERM and go on.
+    # Otherwise JAX would handle SIGTERM, and the process would continue.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
@@ -44,26 +44,23 @@ def _from_environment(name: str) -> int | None:
 
 
 def abort(status: int) -> None:
-    """Ends this process at once, after an error, if there are others, which would wait for it.
-
-    Their next exchange with it fails, or they miss its signs of life.
-    """
+    """Ends this process after an error if there are others, which would wait for it."""
     if jax.distributed.is_initialized():
         os._exit(status)
 
 
 def is_main_process() -> bool:
-    """Whether this is the process that writes files and prints.
+    """Returns whether this process writes files and prints.
 
     Examples:
-        >>> is_main_process()  # There are no others.
+        >>> is_main_process()
         True
     """
     return jax.process_index() == 0
 
 
 def broadcast_from_main(make: Callable[[], str]) -> str:
-    """Calls a function in the first process and broadcasts the text that it returns.
+    """Calls a function in the main process and returns its string in all processes.
 
     Examples:
         >>> broadcast_from_main(lambda: "runs/today")

@@ -1,1 +1,1 @@
-"""What runs would take on machines that are not there, as their compilers see it."""
+"""Estimates of time and memory on other hardware, by ahead-of-time compilation."""

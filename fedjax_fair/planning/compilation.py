@@ -1,4 +1,4 @@
-"""Compiles programs for a machine, and estimates how long they take there."""
+"""Ahead-of-time compilation for a machine, and estimates of seconds."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedjax_fair.numerics.target import tracing_for
+from fedjax_fair.planning.costs import Cost, Program, read_program
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.reading import Cost, Program, read
+from fedjax_fair.training.memory import transient_bytes
 
-__all__ = ["Compiled", "compile_ahead", "of_kernel", "roofline"]
+__all__ = ["Compiled", "compile_ahead", "kernel_seconds", "roofline_seconds"]
 
-# What XLA's own model of performance puts down for starting a kernel.
-_LAUNCH = 1e-6
+_LAUNCH_S = 1e-6  # XLA's performance model assumes it for starting a kernel.
 
 
 class Compiled(NamedTuple):
-    """A program that was compiled for a machine.
+    """A function that was compiled for a machine.
 
     Attributes:
-        program: What its instructions cost.
-        seconds: How long it takes, by the compiler's estimate.
+        program: The costs of its instructions.
+        seconds: Estimated run time.
         arguments: Bytes of its arguments on a device.
-        temporaries: Bytes on a device that it takes besides, results among them.
-        compile_seconds: Seconds of compiling, on the machine at hand.
-        results: Shapes of what it gives.
+        temporaries: Additional bytes on a device, including outputs.
+        compile_seconds: Seconds of compilation on this machine.
+        results: Shapes of its outputs.
     """
 
     program: Program
@@ -38,67 +38,48 @@ class Compiled(NamedTuple):
 
 def compile_ahead(
     machine: Machine,
-    function: Any,
+    jitted: Any,
     *arguments: Any,
     trip_count_fn: Callable[[str], float | None] = lambda origin: None,
 ) -> Compiled:
-    """Compiles a jitted function.
+    """Compiles a jitted function for arguments that are shapes on the devices of a machine.
 
-    Args:
-        machine: From ``machines.find``.
-        function: From ``jax.jit``.
-        *arguments: Its arguments, as shapes on the devices of the machine.
-        trip_count_fn: As for ``reading.read``.
+    ``trip_count_fn`` is that of ``read_program``.
     """
     started = time.perf_counter()
     with tracing_for(machine.platform):
-        traced = function.trace(*arguments)
+        traced = jitted.trace(*arguments)
     platform = "cuda" if machine.platform == "gpu" else machine.platform
     lowered = traced.lower(lowering_platforms=(platform,))
-    made = lowered.compile()
-    took = time.perf_counter() - started
-    memory, program = made.memory_analysis(), read(made.as_text(), trip_count_fn)
-    passed_on = memory.alias_size_in_bytes
+    executable = lowered.compile()
+    compile_seconds = time.perf_counter() - started
+    program = read_program(executable.as_text(), trip_count_fn)
     return Compiled(
         program,
-        _seconds(machine, program),
-        memory.argument_size_in_bytes,
-        memory.temp_size_in_bytes + memory.output_size_in_bytes - passed_on,
-        took,
+        sum(each.runs * kernel_seconds(machine, each.cost) for each in program.operations),
+        executable.memory_analysis().argument_size_in_bytes,
+        transient_bytes(executable),
+        compile_seconds,
         lowered.out_info,
     )
 
 
-def of_kernel(machine: Machine, cost: Cost) -> float:
-    """How long an instruction takes by estimates alone, in seconds.
+def kernel_seconds(machine: Machine, cost: Cost) -> float:
+    """Estimates the seconds of one instruction.
 
-    A TPU's compiler estimates cycles. For a GPU, a kernel takes as long as its bytes or its
-    products at the device's peak, and no less than it takes to start it. Neither knows of other
-    devices: a sum over all of them sends twice its bytes around a ring, and starts as a kernel.
-
-    Args:
-        machine: Where it would run.
-        cost: Of one run of it.
+    A TPU's compiler estimates cycles. A GPU kernel takes the time of its bytes or its products at
+    the device's peak, and at least the time to start it. A collective sends twice its bytes around
+    a ring and starts as a kernel; neither compiler counts waiting for other devices.
     """
     if cost.collectives:
-        return max(2 * cost.collective_bytes / machine.link, _LAUNCH)
+        return max(2 * cost.collective_bytes / machine.link, _LAUNCH_S)
     if machine.clock_hz is not None:
         return cost.cycles / machine.clock_hz
-    return max(roofline(machine, cost), _LAUNCH)
+    return max(roofline_seconds(machine, cost), _LAUNCH_S)
 
 
-def roofline(machine: Machine, cost: Cost) -> float:
-    """Seconds in which a device can move these bytes, or compute these products, at its peaks.
-
-    Args:
-        machine: Where it would run.
-        cost: Of anything.
-    """
-    products = (
-        cost.flops - cost.fp32_flops
-    ) / machine.peak_flops + cost.fp32_flops / machine.peak_fp32_flops
+def roofline_seconds(machine: Machine, cost: Cost) -> float:
+    """Returns the seconds of these bytes, or of these products, at the device's peaks."""
+    products = (cost.flops - cost.fp32_flops) / machine.peak_flops
+    products += cost.fp32_flops / machine.peak_fp32_flops
     return max(cost.bytes / machine.bandwidth, products)
-
-
-def _seconds(machine: Machine, program: Program) -> float:
-    return sum(each.runs * of_kernel(machine, each.cost) for each in program.operations)

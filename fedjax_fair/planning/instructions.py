@@ -1,4 +1,4 @@
-"""Reads the instructions of a compiled program: what each computes, and what memory it touches."""
+"""Instructions of a compiled program (HLO text): their products, and the bytes they move."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 __all__ = [
+    "Computation",
     "Instruction",
-    "Part",
     "Shape",
     "attribute",
     "bytes_of",
+    "computations_of",
     "flops_of",
     "is_collective",
-    "parts_of",
 ]
 
 _HEAD = re.compile(r"^(ENTRY )?%([\w.\-]+) \(", re.MULTILINE)
@@ -23,12 +23,13 @@ _INSTRUCTION = re.compile(r"^\s*(ROOT )?%([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)
 _SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
 _NAME = re.compile(r"%([\w.\-]+)")
 _DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_WINDOW = re.compile(r"window=\{([^}]*)\}")
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][\[{]([^\]}]*)')
-_FULL = re.compile(r'operand_precision"?[=:][{\[]"?highest', re.IGNORECASE)
+_FULL_PRECISION = re.compile(r'operand_precision"?[=:][{\[]"?highest', re.IGNORECASE)
 _BITS = re.compile(r"\d+")
 
-# What only names or regroups values, and what others are called by.
-_NOTHING = {
+# Instructions that only name or regroup values, or run computations.
+_NO_WORK = {
     "after-all",
     "bitcast",
     "call",
@@ -42,32 +43,28 @@ _NOTHING = {
     "while",
 }
 _COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
+_LOOKUPS = {"dynamic-slice", "gather", "slice"}
+_IN_PLACE = {*_LOOKUPS, "dynamic-update-slice"}
 
 
 class Shape(NamedTuple):
-    """An array of a program.
+    """An array: dimensions, bytes without padding, and whether it is in on-chip memory."""
 
-    Attributes:
-        sides: Its shape.
-        bytes: All it takes without padding.
-        on_chip: Whether it lies in the memory of a TPU's chip rather than beside it.
-    """
-
-    sides: tuple[int, ...]
+    dims: tuple[int, ...]
     bytes: int
     on_chip: bool
 
 
 class Instruction(NamedTuple):
-    """One instruction.
+    """An instruction.
 
     Attributes:
         name: Its name, unique in the program.
-        kind: What it does, such as "fusion".
-        results: What it gives.
-        operands: The names of what it takes.
-        text: All of it.
-        is_root: Whether it is what its part of the program gives.
+        kind: Its opcode, such as "fusion".
+        results: Its outputs.
+        operands: Names of its inputs.
+        text: The complete line.
+        is_root: Whether its output is that of the computation.
     """
 
     name: str
@@ -79,224 +76,194 @@ class Instruction(NamedTuple):
 
     @property
     def is_work(self) -> bool:
-        """Whether a device does something for it."""
-        done = self.kind.endswith("-done")  # Its start has been counted.
-        return self.kind not in _NOTHING and not done
+        """Whether the device executes it."""
+        is_done = self.kind.endswith("-done")  # Its start counts.
+        return self.kind not in _NO_WORK and not is_done
 
 
-class Part(NamedTuple):
-    """A computation of a program: its entry, the body of a loop, a fusion.
-
-    Attributes:
-        instructions: By name, in order.
-        is_entry: Whether the program starts with it.
-    """
+class Computation(NamedTuple):
+    """A computation of a program: its entry, the body of a loop, or a fusion."""
 
     instructions: Mapping[str, Instruction]
     is_entry: bool
 
 
-def parts_of(text: str) -> dict[str, Part]:
-    """All computations of a compiled program by name.
-
-    Args:
-        text: ``compiled.as_text()``.
+def computations_of(text: str) -> dict[str, Computation]:
+    """Returns all computations of ``compiled.as_text()`` by name.
 
     Examples:
-        >>> parts = parts_of('''ENTRY %main (a: f32[8]) -> f32[8] {
+        >>> computations = computations_of('''ENTRY %main (a: f32[8]) -> f32[8] {
         ...   %a = f32[8]{0} parameter(0)
         ...   ROOT %b = f32[8]{0} add(%a, %a)
         ... }''')
-        >>> parts["main"].instructions["b"].operands
+        >>> computations["main"].instructions["b"].operands
         ('a', 'a')
     """
     heads = list(_HEAD.finditer(text))
     stops = [head.start() for head in heads[1:]] + [len(text)]
-    found = {}
+    computations = {}
     for head, stop in zip(heads, stops, strict=True):
-        own = {}
+        instructions = {}
         for line in text[head.end() : stop].splitlines():
-            if matched := _INSTRUCTION.match(line):
-                root, name, types, kind, rest = matched.groups()
-                operands = tuple(_NAME.findall(rest[: _closing(rest)]))
-                results = _shapes(types)
+            if match := _INSTRUCTION.match(line):
+                root, name, types, kind, rest = match.groups()
+                operands = tuple(_NAME.findall(rest[: _end_of_operands(rest)]))
+                results = tuple(map(_shape, _SHAPE.finditer(types)))
                 if kind.endswith("-start") or 'custom_call_target="__cu' in rest:
-                    results = results[:1]  # Besides, arrays that are passed on, and workspace.
-                own[name] = Instruction(
+                    results = results[:1]  # The others are passed on, or workspace.
+                instructions[name] = Instruction(
                     name, kind, results, operands, line.strip(), root is not None
                 )
-        found[head[2]] = Part(own, head[1] is not None)
-    return found
+        computations[head[2]] = Computation(instructions, head[1] is not None)
+    return computations
 
 
 def is_collective(instruction: Instruction) -> bool:
-    """Whether an instruction waits for other devices."""
+    """Returns whether an instruction waits for other devices."""
     return instruction.kind.startswith(_COLLECTIVES) and instruction.is_work
 
 
-def bytes_of(instruction: Instruction, part: Part, parts: Mapping[str, Part]) -> int:
-    """Bytes that an instruction moves from and to the memory of the device.
+def bytes_of(
+    instruction: Instruction, computation: Computation, computations: Mapping[str, Computation]
+) -> int:
+    """Returns the bytes that a working instruction moves from and to device memory.
 
-    Of an array in which it only looks rows up, or replaces some, those count.
-
-    Args:
-        instruction: One that ``is_work``.
-        part: What it belongs to.
-        parts: The whole program.
+    Of an array in which it only reads or replaces slices, the slices count.
     """
-    within = parts.get(attribute(instruction, "calls"))
+    fusion = computations.get(attribute(instruction, "calls"))
     moved = 0
-    for place, operand in enumerate(instruction.operands):
-        given = part.instructions.get(operand)
-        if given is not None:
-            whole = _outside(given.results)
-            moved += min(whole, _read(instruction, place, within, whole))
-    return moved + _written(instruction, part, within)
+    for index, operand in enumerate(instruction.operands):
+        source = computation.instructions.get(operand)
+        if source is not None:
+            size = _off_chip(source.results)
+            moved += min(size, _bytes_read(instruction, index, fusion, size))
+    return moved + _bytes_written(instruction, computation, fusion)
 
 
-def _read(instruction: Instruction, place: int, within: Part | None, whole: int) -> int:
-    """Bytes of an operand that are read."""
-    if within is None:
-        looked_up = instruction.kind in _LOOKUPS and place == 0
-        return _all(instruction.results) if looked_up else whole
-    parameter = _parameter(within, place)
-    readers = [one for one in within.instructions.values() if parameter in one.operands]
+def _bytes_read(instruction: Instruction, index: int, fusion: Computation | None, size: int) -> int:
+    """Returns the bytes of an operand that are read."""
+    if fusion is None:
+        is_lookup = instruction.kind in _LOOKUPS and index == 0
+        return _total(instruction.results) if is_lookup else size
+    marker = f" parameter({index})"
+    inner = fusion.instructions.values()
+    parameter = next((one.name for one in inner if marker in one.text), None)
+    readers = [one for one in inner if parameter in one.operands]
     if not readers or not all(
         one.kind in _IN_PLACE and one.operands[0] == parameter for one in readers
     ):
-        return whole
-    return sum(0 if one.kind == "dynamic-update-slice" else _all(one.results) for one in readers)
+        return size
+    return sum(0 if one.kind == "dynamic-update-slice" else _total(one.results) for one in readers)
 
 
-_LOOKUPS = {"dynamic-slice", "gather", "slice"}
-_IN_PLACE = {*_LOOKUPS, "dynamic-update-slice"}
-
-
-def _written(instruction: Instruction, part: Part, within: Part | None) -> int:
-    if within is None:
-        if instruction.kind == "dynamic-update-slice":
-            return _all(part.instructions[instruction.operands[1]].results)
-        return _outside(instruction.results)
-    root = next(one for one in within.instructions.values() if one.is_root)
+def _bytes_written(
+    instruction: Instruction, computation: Computation, fusion: Computation | None
+) -> int:
+    root, scope = instruction, computation
+    if fusion is not None:
+        root, scope = next(one for one in fusion.instructions.values() if one.is_root), fusion
     if root.kind == "dynamic-update-slice":
-        update = within.instructions.get(root.operands[1])
-        return _outside(instruction.results) if update is None else _all(update.results)
-    return _outside(instruction.results)
-
-
-def _parameter(part: Part, place: int) -> str | None:
-    marked = f" parameter({place})"
-    return next((one.name for one in part.instructions.values() if marked in one.text), None)
+        update = scope.instructions.get(root.operands[1])
+        if update is not None:
+            return _total(update.results)
+    return _off_chip(instruction.results)
 
 
 def flops_of(
-    instruction: Instruction, part: Part, parts: Mapping[str, Part], *, fp32_only: bool = False
+    instruction: Instruction,
+    computation: Computation,
+    computations: Mapping[str, Computation],
+    *,
+    fp32_only: bool = False,
 ) -> int:
-    """Floating-point operations of the products within an instruction.
+    """Returns the multiplications and additions of matrix products and convolutions.
 
-    Multiplications and sums of matrix products and convolutions, without what meets padding.
-
-    Args:
-        instruction: Any.
-        part: What it belongs to.
-        parts: The whole program.
-        fp32_only: Whether only products count that keep the precision of float32, which a device rounds
-            to fewer bits by default.
+    Products with padding do not count. ``fp32_only`` counts products in the precision of float32,
+    which devices reduce by default.
     """
-    called = parts.get(attribute(instruction, "calls"))
+    called = computations.get(attribute(instruction, "calls"))
     if called is not None:
-        within = called.instructions.values()
-        return sum(flops_of(one, called, parts, fp32_only=fp32_only) for one in within)
-    if fp32_only and not _FULL.search(instruction.text):
+        inner = called.instructions.values()
+        return sum(flops_of(one, called, computations, fp32_only=fp32_only) for one in inner)
+    if fp32_only and not _FULL_PRECISION.search(instruction.text):
         return 0
     if "dim_labels=" in instruction.text:
-        return _of_convolution(instruction, part)
+        return _flops_of_convolution(instruction, computation)
     contracted = _CONTRACTED.search(instruction.text)
-    if contracted is None or instruction.operands[0] not in part.instructions:
+    if contracted is None or instruction.operands[0] not in computation.instructions:
         return 0
-    sides = part.instructions[instruction.operands[0]].results[0].sides
-    summed = [sides[int(axis)] for axis in re.findall(r"\d+", contracted[1])]
-    return 2 * math.prod(instruction.results[0].sides) * math.prod(summed)
+    dims = computation.instructions[instruction.operands[0]].results[0].dims
+    summed = [dims[int(axis)] for axis in re.findall(r"\d+", contracted[1])]
+    return 2 * math.prod(instruction.results[0].dims) * math.prod(summed)
 
 
-def _of_convolution(instruction: Instruction, part: Part) -> int:
+def _flops_of_convolution(instruction: Instruction, computation: Computation) -> int:
     labels = _DIM_LABELS.findall(instruction.text)[0]
-    given = [part.instructions[name].results[0].sides for name in instruction.operands[:2]]
-    result = instruction.results[0].sides
-    # A library is given the forward convolution whichever of its arrays it computes.
+    operands = [computation.instructions[name].results[0].dims for name in instruction.operands[:2]]
+    result = instruction.results[0].dims
+    # cuDNN gets the labels of the forward convolution for all three of its arrays.
     if "convBackwardInput" in instruction.text:
-        images, kernel, output = result, given[1], given[0]
+        images, kernel, output = result, operands[1], operands[0]
     elif "convBackwardFilter" in instruction.text:
-        images, kernel, output = given[0], result, given[1]
+        images, kernel, output = operands[0], result, operands[1]
     else:
-        (images, kernel), output = given, result
-    by_label = [
-        dict(zip(names, sides, strict=True))
-        for names, sides in zip(labels, (images, kernel, output), strict=True)
-    ]
-    images_by, kernel_by, output_by = by_label
+        (images, kernel), output = operands, result
+    images_by, kernel_by, output_by = (
+        dict(zip(names, dims, strict=True))
+        for names, dims in zip(labels, (images, kernel, output), strict=True)
+    )
     count = 2 * output_by["b"] * output_by["f"] * kernel_by["i"]
     for axis in sorted(label for label in kernel_by if label.isdigit()):
-        count *= _meetings(
+        count *= _unpadded_pairs(
             instruction.text, int(axis), images_by[axis], kernel_by[axis], output_by[axis]
         )
     return count
 
 
-def _meetings(text: str, axis: int, images: int, kernel: int, output: int) -> int:
-    """Places of the output times places of the kernel, along an axis, that meet no padding."""
-    window = re.search(r"window=\{([^}]*)\}", text)
+def _unpadded_pairs(text: str, axis: int, images: int, kernel: int, output: int) -> int:
+    """Returns pairs of output and kernel positions along an axis that read no padding."""
+    window = _WINDOW.search(text)
     settings = dict(each.split("=") for each in window[1].split()) if window else {}
 
-    def of_axis(name: str, default: str) -> str:
+    def setting(name: str, default: str) -> str:
         return settings[name].split("x")[axis] if name in settings else default
 
-    stride, spread = int(of_axis("stride", "1")), int(of_axis("rhs_dilate", "1"))
-    apart, before = int(of_axis("lhs_dilate", "1")), int(of_axis("pad", "0_0").split("_")[0])
-    met = 0
-    for tap in range(kernel):
-        # Places o with 0 <= o * stride + tap * spread - before < ..., a multiple of ``apart``.
-        for place in range(output):
-            at = place * stride + tap * spread - before
-            met += at >= 0 and at % apart == 0 and at // apart < images
-    return met
+    stride, kernel_dilation = int(setting("stride", "1")), int(setting("rhs_dilate", "1"))
+    dilation, padding = int(setting("lhs_dilate", "1")), int(setting("pad", "0_0").split("_")[0])
+    pairs = 0
+    for kernel_position in range(kernel):
+        for output_position in range(output):
+            position = output_position * stride + kernel_position * kernel_dilation - padding
+            pairs += position >= 0 and position % dilation == 0 and position // dilation < images
+    return pairs
 
 
 def attribute(instruction: Instruction, name: str) -> str:
-    """The name that follows another in an instruction, as in ``calls=%body``; "" if none does.
-
-    Args:
-        instruction: Any.
-        name: Such as "calls".
-    """
-    found = re.search(rf"\b{name}=%([\w.\-]+)", instruction.text)
-    return found[1] if found else ""
+    """Returns the computation of an attribute such as ``calls=%body``, or ""."""
+    match = re.search(rf"\b{name}=%([\w.\-]+)", instruction.text)
+    return match[1] if match else ""
 
 
-def _shapes(types: str) -> tuple[Shape, ...]:
-    return tuple(map(_shape, _SHAPE.finditer(types)))
-
-
-def _shape(found: re.Match) -> Shape:
-    sides = tuple(int(side) for side in found[2].split(",") if side)
-    bits = _BITS.search(found[1])
+def _shape(match: re.Match) -> Shape:
+    dims = tuple(int(size) for size in match[2].split(",") if size)
+    bits = _BITS.search(match[1])
     width = int(bits[0]) if bits else 8  # pred
-    return Shape(sides, math.prod(sides) * width // 8, "S(1)" in (found[3] or ""))
+    return Shape(dims, math.prod(dims) * width // 8, "S(1)" in (match[3] or ""))
 
 
-def _all(shapes: tuple[Shape, ...]) -> int:
+def _total(shapes: tuple[Shape, ...]) -> int:
     return sum(shape.bytes for shape in shapes)
 
 
-def _outside(shapes: tuple[Shape, ...]) -> int:
+def _off_chip(shapes: tuple[Shape, ...]) -> int:
     return sum(shape.bytes for shape in shapes if not shape.on_chip)
 
 
-def _closing(rest: str) -> int:
-    """Where the operands end."""
+def _end_of_operands(rest: str) -> int:
+    """Returns the index of the parenthesis that closes the operands."""
     depth = 1
-    for place, letter in enumerate(rest):
+    for index, letter in enumerate(rest):
         depth += (letter == "(") - (letter == ")")
         if depth == 0:
-            return place
+            return index
     return len(rest)

@@ -1,4 +1,4 @@
-"""What a batch of runs would take on the machine at hand, from two rounds of it."""
+"""Memory and time of a batch of runs on this machine, measured in a few rounds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import jax
 from jax.sharding import Mesh
 
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.planning.plan import Plan, total_seconds
+from fedjax_fair.planning.plan import Plan, seconds_of
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_functions import CompiledFunctions
+from fedjax_fair.training.memory import free_memory
 from fedjax_fair.training.split import split
 
 __all__ = ["measure_plan"]
@@ -26,47 +27,34 @@ def measure_plan(
     rounds: int,
     eval_every: int,
     train_loss: bool,
-    free: int,
     mesh: Mesh | None = None,
 ) -> Plan:
-    """Runs three rounds, and two evaluations, of which the first of each is not counted.
-
-    Args:
-        methods: One for all runs, or that of each, as for ``fit_batch``.
-        seeds: The seed of each run.
-        data: The federation.
-        rounds: Rounds of each run.
-        eval_every: Rounds between evaluations.
-        train_loss: Whether evaluations measure training losses.
-        free: Bytes that runs may take.
-        mesh: Devices or cores.
-    """
+    """Measures two rounds and an evaluation, after one of each. Arguments are those of ``plan``."""
     started = time.perf_counter()
     with RunBatch(data, seeds, mesh) as batch:
-        programs = CompiledFunctions(split(methods), batch, 1, train_loss)
-        needed = programs.num_bytes(rounds)
+        functions = CompiledFunctions(split(methods), batch, 1, train_loss)
+        memory = functions.memory(rounds)
         compile_seconds = time.perf_counter() - started
 
-        state, of_init = _timed(programs.init)
-        (state, info), _ = _timed(lambda: programs.step(state, 1))
-        spent = 0.0
-        for _ in range(2):
-            (state, info), took = _timed(lambda own=state: programs.step(own, 1))
-            spent += took
+        state, init_seconds = _timed(functions.init)
+        round_seconds = []
+        for _ in range(3):
+            (state, info), seconds = _timed(lambda state=state: functions.step(state, 1))
+            round_seconds.append(seconds)
         cohort = jax.device_get(info.clients)[:, -1]
-        _timed(lambda: programs.evaluate(state, cohort))
-        _, of_evaluation = _timed(lambda: programs.evaluate(state, cohort))
+        evaluation_seconds = [
+            _timed(lambda: functions.evaluate(state, cohort))[1] for _ in range(2)
+        ]
 
-    of_data = programs.shared_bytes
-    needed -= of_data
-    seconds = {"round": spent / 2, "evaluation": of_evaluation}
-    seconds["total"] = total_seconds(of_init, seconds, rounds, eval_every)
+    share = -(-len(seeds) // batch.groups)
     return Plan(
         runs=len(seeds),
         rounds=rounds,
-        memory={"data": of_data, "runs": needed},
-        max_parallel_runs=max(0, (free - of_data) * len(seeds) // needed),
-        seconds=seconds,
+        memory=memory.by_purpose(),
+        max_parallel_runs=batch.groups * memory.max_runs(share, free_memory()),
+        seconds=seconds_of(
+            init_seconds, sum(round_seconds[1:]) / 2, evaluation_seconds[1], rounds, eval_every
+        ),
         compile_seconds=compile_seconds,
     )
 

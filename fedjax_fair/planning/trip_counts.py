@@ -1,4 +1,4 @@
-"""How often loops go round whose length depends on the data, on average."""
+"""Expected trip counts of loops whose length depends on the data."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.collectives import AXIS
 from fedjax_fair.parallel.mesh import assign_clients, is_run_on_one_device, num_run_groups
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.solvers.sgd import PLANNED
+from fedjax_fair.solvers.sgd import STEPS_PER_BLOCK
 
 __all__ = ["TripCounts", "expected_maximum"]
 
 _SCOPE = re.compile(r"(\w+)\)*/while$")
 _CLIENTS = re.compile("clients_([0-9]+)_by_([0-9]+)")
 
-
-_DRAWS = 200  # The mean of whole numbers that differ by a few: known to a few percent.
+_NUM_SAMPLES = 200  # Means of integers that differ by a few are then accurate to a few percent.
 
 
 class TripCounts:
-    """What is known of the loops of a round that programs do not say the length of.
+    """Trip counts of the loops of a round, for cohorts drawn uniformly.
 
-    Cohorts are taken as drawn uniformly; other selectors may prefer larger clients.
+    Other selectors may prefer larger clients.
 
     Args:
-        machine: From ``machines.find``.
-        data: The federation.
-        cohort_size: Participants of a cohort.
-        runs: Runs side by side.
-        local_steps: From sizes of clients to their local steps.
+        machine: The machine.
+        data: The federated dataset.
+        cohort_size: Clients per round.
+        runs: Number of runs.
+        local_steps: Maps the sizes of clients to their local steps.
         mesh: Devices that clients are assigned to, or None for one.
     """
 
@@ -50,73 +49,63 @@ class TripCounts:
         local_steps: Callable[[Int[np.ndarray, " clients"]], Int[np.ndarray, " clients"]],
         mesh: Mesh | None = None,
     ) -> None:
-        # Where devices share a run, runs follow each other.
-        side_by_side = -(-runs // num_run_groups(mesh)) if is_run_on_one_device(mesh) else 1
-        self._cohort_size, self._runs = cohort_size, side_by_side
+        self._cohort_size = cohort_size
+        # Devices that share a run loop over runs.
+        self._parallel_runs = -(-runs // num_run_groups(mesh)) if is_run_on_one_device(mesh) else 1
         self._devices = 1 if mesh is None else mesh.shape[AXIS]
-        train = data.partition(0).train  # Others are of the same kind.
+        train = data.partition(0).train  # All partitions are assumed to be similar.
         self._sizes = np.asarray(train.sizes)
         self._steps = local_steps(self._sizes)
         with tracing_for(machine.platform):
             self._chunk = chunk_of_clients(train)
 
     def trip_count(self, origin: str) -> float | None:
-        """How often a loop goes round, on average.
-
-        Args:
-            origin: What it was traced from, as compiled programs say it.
-        """
+        """Returns the mean trip count of a loop by its origin; None if it is unknown."""
         scope = _SCOPE.search(origin)
         if scope is None:
             return None
         if scope[1] in ("local_steps", "step_blocks"):
-            # Side by side all participants wait for the one with most steps.
-            together = self._cohort_size if re.search(r"vmap\(step_blocks\)", origin) else 1
-            steps = expected_maximum(self._steps, together, self._runs)
-            blocks = -(-steps // PLANNED)
+            # In a vmap all clients wait for the one with most steps.
+            clients = self._cohort_size if re.search(r"vmap\(step_blocks\)", origin) else 1
+            steps = expected_maximum(self._steps, clients, self._parallel_runs)
+            blocks = -(-steps // STEPS_PER_BLOCK)
             return blocks if scope[1] == "step_blocks" else steps / blocks
         if scope[1] == "client_chunks":
             return float(np.mean(-(-self._sizes // self._chunk)))
-        if clients := _CLIENTS.fullmatch(scope[1]):
-            participants, side_by_side = map(int, clients.groups())
-            return float(np.mean(-(-self._busiest(participants) // side_by_side)))
-        # Greedy ends before only where nothing else may be chosen.
+        if match := _CLIENTS.fullmatch(scope[1]):
+            clients, clients_per_batch = map(int, match.groups())
+            return float(np.mean(-(-self._on_busiest_device(clients) // clients_per_batch)))
+        # Greedy ends earlier only if no other item is feasible.
         selections = re.fullmatch("selections_([0-9]+)", scope[1])
         return float(selections[1]) if selections else None
 
-    def _busiest(self, participants: int) -> Int[np.ndarray, " draws"]:
-        """Participants on the device that has most of them, in some cohorts drawn uniformly."""
+    def _on_busiest_device(self, clients: int) -> Int[np.ndarray, " samples"]:
+        """Returns the clients on the busiest device, in some cohorts of ``clients``."""
         devices, rng = assign_clients(self._sizes, self._devices), np.random.default_rng(0)
-        if participants >= len(devices):
+        if clients >= len(devices):
             return np.bincount(devices, minlength=1).max(keepdims=True)
-        draws = (rng.choice(devices, participants, replace=False) for _ in range(_DRAWS))
-        return np.array([np.bincount(drawn).max() for drawn in draws])
+        cohorts = (rng.choice(devices, clients, replace=False) for _ in range(_NUM_SAMPLES))
+        return np.array([np.bincount(cohort).max() for cohort in cohorts])
 
 
 def expected_maximum(
     values: Int[np.ndarray, " clients"] | Float[np.ndarray, " clients"],
-    participants: int,
+    cohort_size: int,
     runs: int = 1,
 ) -> float:
-    """The mean of the largest value among participants of cohorts that are drawn uniformly.
-
-    Args:
-        values: Of every client.
-        participants: Different clients in a cohort.
-        runs: Cohorts, drawn independently.
+    """Returns the expected maximum of the clients' values over ``runs`` uniform cohorts.
 
     Examples:
         >>> round(expected_maximum(np.array([1, 2, 3]), 2), 3)
         2.667
     """
     ascending = np.sort(np.asarray(values, np.float64))
-    clients = len(ascending)
-    below = np.arange(clients + 1)
-    possible = below >= participants
-    # The share of cohorts within the smallest clients: a quotient of binomial coefficients.
-    logs = _log_choose(np.where(possible, below, participants), participants)
-    share = np.where(possible, np.exp(logs - logs[-1]), 0.0) ** runs
-    return float(np.sum(ascending * np.diff(share)))
+    count = np.arange(len(ascending) + 1)
+    possible = count >= cohort_size
+    # Probability that a cohort is within the smallest clients: a quotient of binomial coefficients.
+    logs = _log_choose(np.where(possible, count, cohort_size), cohort_size)
+    probability = np.where(possible, np.exp(logs - logs[-1]), 0.0) ** runs
+    return float(np.sum(ascending * np.diff(probability)))
 
 
 def _log_choose(n: Int[np.ndarray, " n"], k: int) -> Float[np.ndarray, " n"]:

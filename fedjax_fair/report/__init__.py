@@ -1,4 +1,4 @@
-"""Pictures of results, and a page that holds them."""
+"""Figures and HTML pages of results."""
 
 from fedjax_fair.report import groups, plots, selection
 from fedjax_fair.report.page import page

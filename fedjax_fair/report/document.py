@@ -1,4 +1,4 @@
-"""One HTML file that needs no other: styles, scripts and numbers are within it."""
+"""Self-contained HTML files: styles, scripts and data are within."""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ import json
 from importlib import resources
 from typing import Any
 
+from fedjax_fair.results.tables import Table
 from fedjax_fair.text import escape_control_chars
 
-__all__ = ["collapsible", "details", "document", "section", "text"]
+__all__ = ["collapsible", "details", "document", "html_table", "section", "text"]
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""What a browser may load: nothing from a network."""
+"""Content security policy: the page loads nothing from a network."""
 
 
 def document(title: str, body: str, numbers: dict[str, Any], scripts: tuple[str, ...]) -> str:
-    """Puts a page together.
+    """Assembles a page.
 
     Args:
         title: Plain text.
         body: HTML.
-        numbers: What the scripts draw; they find it in the element ``numbers``.
-        scripts: Names of files in ``web``, without their ending.
+        numbers: Data for the scripts, as JSON in the element ``numbers``.
+        scripts: Names of files in ``web``, without ``.js``.
 
     Returns:
-        The page.
+        The HTML of the page.
     """
     code = "\n".join(_file(f"{name}.js") for name in scripts)
+    data = json.dumps(numbers, allow_nan=False, separators=(",", ":"))
+    for char in "<>&":  # Text of the data must not end the script or begin a comment.
+        data = data.replace(char, f"\\u{ord(char):04x}")
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -42,10 +46,10 @@ def document(title: str, body: str, numbers: dict[str, Any], scripts: tuple[str,
 <body>
 <main>
 {body}
-<noscript><p>The pictures on this page need JavaScript. Others lie in the folder <code>plots</code>.
-</p></noscript>
+<noscript><p>The charts of this page need JavaScript. The folder <code>plots</code> has others.</p>
+</noscript>
 </main>
-<script type="application/json" id="numbers">{_json(numbers)}</script>
+<script type="application/json" id="numbers">{data}</script>
 <script>
 {code}</script>
 </body>
@@ -53,53 +57,64 @@ def document(title: str, body: str, numbers: dict[str, Any], scripts: tuple[str,
 """
 
 
-def section(name: str, question: str, explanation: str, extra: str = "") -> str:
-    """A picture and what it answers; the script draws into the element ``name``.
+def section(name: str, question: str, explanation: str) -> str:
+    """Returns a chart with its title and explanation; the script draws into the element ``name``.
 
     Args:
-        name: A word.
-        question: Plain text.
-        explanation: How to read the picture, plain text.
-        extra: HTML between the two.
+        name: An identifier.
+        question: Title, plain text.
+        explanation: How to read the chart, plain text.
     """
     return (
-        f'<section><h2>{text(question)}</h2><p class="how">{text(explanation)}</p>{extra}'
-        f'<div class="chart" id="{name}" role="img" aria-label="{text(question)}"></div></section>'
+        f'<section><h2>{text(question)}</h2><p class="how">{text(explanation)}</p>'
+        f'<div class="chart" id="{name}" data-title="{text(question)}"></div></section>'
     )
 
 
+def html_table(table: Table) -> str:
+    """Renders a table; on narrow screens each row becomes a card."""
+    first, *headings = (text(heading.replace("\n", " ")) for heading in table.headings)
+    head = "".join(f'<th class="number" scope="col">{heading}</th>' for heading in headings)
+    rows = []
+    for name, *cells in table.rows:
+        columns = "".join(
+            f'<td class="number" data-label="{heading}">{_lines(cell).replace("-", "&minus;")}</td>'
+            for heading, cell in zip(headings, cells, strict=True)
+        )
+        rows.append(f'<tr><th scope="row">{_lines(name)}</th>{columns}</tr>')
+    return (
+        f'<div class="scroll"><table class="cards"><thead><tr><th scope="col">{first}</th>{head}'
+        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _lines(cell: str) -> str:
+    first, *others = map(text, cell.split("\n"))
+    return f"<span>{first}</span>" + "".join(f"<small>{line}</small>" for line in others)
+
+
 def collapsible(summary: str, content: str) -> str:
-    """Something that a click shows."""
+    """Returns HTML that a click shows or hides."""
     return f"<details><summary>{text(summary)}</summary>{content}</details>"
 
 
 def details(config: dict[str, Any], environment: dict[str, Any]) -> str:
-    """What a run was made with."""
-    return "".join(
-        collapsible(
-            name, f"<pre>{text(json.dumps(values, indent=2, default=str), lines=True)}</pre>"
-        )
-        for name, values in {"Configuration": config, "Environment": environment}.items()
-    )
+    """Returns the configuration and environment of a run, collapsed."""
+    parts = []
+    for name, values in {"Configuration": config, "Environment": environment}.items():
+        lines = "\n".join(map(text, json.dumps(values, indent=2, default=str).split("\n")))
+        parts.append(collapsible(name, f"<pre>{lines}</pre>"))
+    return "".join(parts)
 
 
-def text(value: object, lines: bool = False) -> str:
-    r"""Something that others chose, of which a browser reads nothing as markup.
+def text(value: object) -> str:
+    r"""Escapes text for HTML.
 
     Examples:
         >>> text("<b>\x1b")
         '&lt;b&gt;\\x1b'
     """
-    parts = str(value).split("\n") if lines else [str(value)]
-    return "\n".join(html.escape(escape_control_chars(part)) for part in parts)
-
-
-def _json(numbers: dict[str, Any]) -> str:
-    """JSON in which nothing ends a script or begins a comment."""
-    shown = json.dumps(numbers, allow_nan=False, separators=(",", ":"))
-    for mark in "<>&":
-        shown = shown.replace(mark, f"\\u{ord(mark):04x}")
-    return shown
+    return html.escape(escape_control_chars(value))
 
 
 def _file(name: str) -> str:

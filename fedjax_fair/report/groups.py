@@ -1,4 +1,4 @@
-"""Figures about groups of clients: how each is served, whether they are found, where they lie."""
+"""Figures of ground-truth groups: accuracy per group, agreement with clusters, embedding."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import numpy as np
 
 from fedjax_fair.report.drawing import (
     COLORS,
-    band,
+    add_legend,
     by_method,
+    draw_curves,
     escape_mathtext,
     first_difference,
     label,
+    single_axes,
     style_axes,
     styles,
     to_percent,
@@ -30,15 +32,14 @@ _MARKERS = "os^Dv<>P"
 
 
 def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
-    """Draws how each planted group is served over rounds, one panel a method.
+    """Plots a metric of each ground-truth group against rounds, one panel per method.
 
     Args:
-        results: Results of one or more methods on a federation with planted groups.
+        results: Results of one or more methods on a federated dataset with groups.
         metric: A variable over seeds, rounds and groups.
 
     Returns:
-        A figure: means over seeds as lines and, with more than one seed, their 95 % intervals as
-        bands. Groups have the same color in every panel.
+        Means over seeds and their 95% intervals. Groups have the same color in every panel.
 
     Raises:
         ValueError: If ``metric`` is not such a variable.
@@ -53,42 +54,36 @@ def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
     """
     from matplotlib.figure import Figure
 
-    values = by_method(results, metric, ("seed", "round", "planted_group"))
-    drawn = first_difference(to_percent(values))
-    names = [str(name) for name in values["algorithm"].values]
-    columns = min(3, len(names))
-    rows = -(-len(names) // columns)
+    values = to_percent(by_method(results, metric, ("seed", "round", "planted_group")))
+    values = values.sel(round=slice(first_difference(values), None))
+    num_methods, num_groups = values.sizes["algorithm"], values.sizes["planted_group"]
+    columns = min(3, num_methods)
+    rows = -(-num_methods // columns)
     figure = Figure(figsize=(3.0 * columns + 1.0, 2.4 * rows + 0.4), layout="constrained")
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes, name in zip(panels, names, strict=False):
-        own = drawn.sel(algorithm=name).dropna("round", how="all")
-        for group in range(values.sizes["planted_group"]):
-            curve = own.isel(planted_group=group).transpose("round", "seed")
-            rounds, color = curve["round"].values, COLORS[group % len(COLORS)]
-            axes.plot(rounds, curve.mean("seed").values, color=color)
-            band(axes, rounds, curve.values, color)
-        axes.set_title(escape_mathtext(name), fontsize=10, loc="left")
-        style_axes(axes)
-    for axes in panels[len(names) :]:
+    looks = [{"color": COLORS[group % len(COLORS)]} for group in range(num_groups)]
+    for axes, method in zip(panels, values, strict=False):
+        draw_curves(axes, method.transpose("planted_group", "seed", "round"), looks)
+        name = escape_mathtext(method["algorithm"].item())
+        axes.set_title(name, fontsize=10, loc="left")
+    for axes in panels[num_methods:]:
         axes.set_axis_off()
     figure.supxlabel("Communication round", fontsize=10)
     figure.supylabel(textwrap.fill(label(values), 30), fontsize=10)
-    groups = range(values.sizes["planted_group"])
-    named = [f"group {group}" for group in groups]
-    figure.legend(panels[0].lines, named, loc="outside right upper", frameon=False)
+    names = [f"group {group}" for group in range(num_groups)]
+    add_legend(figure, handles=panels[0].lines, labels=names)
     return figure
 
 
 def cluster_agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
-    """Draws how well the clusters that were found match the planted groups, round by round.
+    """Plots the agreement of clusters with ground-truth groups, mean over the rounds so far.
 
     Args:
-        results: Results with a method that looks for clusters.
-        measure: Which info of the aggregator, ``"nmi"`` or ``"ari"``.
+        results: Results with a method that clusters clients.
+        measure: ``"nmi"`` or ``"ari"``, from the info of the aggregator.
 
     Returns:
-        A figure: for each method that looks for clusters the mean over all rounds up to each and
-        over seeds, with its 95 % interval as a band.
+        Means over seeds and their 95% intervals, for methods that cluster clients.
 
     Raises:
         ValueError: If no method has this info.
@@ -100,72 +95,59 @@ def cluster_agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
         >>> cluster_agreement(results).axes[0].lines[0].get_ydata().tolist()
         [0.0, 0.5]
     """
-    from matplotlib.figure import Figure
-
     values = by_method(results, f"aggregation_{measure}", ("seed", "training_round"))
-    figure = Figure(figsize=(7.0, 3.4), layout="constrained")
-    axes = figure.add_subplot()
-    for i, style in enumerate(styles(values)):
-        own = values.isel(algorithm=i).transpose("seed", ...).values
-        if np.isnan(own).all():
-            continue
-        rounds = np.arange(1, own.shape[1] + 1)
-        so_far = np.cumsum(own, axis=1) / rounds
-        name = str(values["algorithm"].values[i])
-        axes.plot(rounds, so_far.mean(axis=0), label=escape_mathtext(name), **style)
-        band(axes, rounds, so_far.T, style["color"])
-    style_axes(axes)
+    rounds = np.arange(1, values.sizes["training_round"] + 1)
+    so_far = values.cumsum("training_round", skipna=False) / rounds
+    figure, axes = single_axes(3.4)
+    so_far = so_far.assign_coords(training_round=rounds)
+    draw_curves(axes, so_far, styles(values), values["algorithm"].values.tolist())
     axes.set(
         xlabel="Communication round",
         ylabel=f"{measure.upper()}, mean over rounds so far",
         ylim=(-0.03, 1.03),
     )
-    figure.legend(loc="outside right upper", frameon=False)
+    add_legend(figure)
     return figure
 
 
-def embedding(points: ArrayLike, found: ArrayLike, planted: ArrayLike | None = None) -> Figure:
-    """Draws clients in the plane of two coordinates, by found cluster and planted group.
+def embedding(points: ArrayLike, clusters: ArrayLike, groups: ArrayLike | None = None) -> Figure:
+    """Plots clients in two coordinates, by cluster (color) and ground-truth group (marker).
 
     Args:
-        points: Coordinates, ``[clients, 2 or more]``, of which the first two are drawn; of a
-            spectral embedding, whose first one is nearly constant, pass ``points[:, 1:]``.
-        found: Cluster of each client.
-        planted: Its planted group, if known.
+        points: Coordinates, ``[clients, 2 or more]``, of which the first two are shown.
+        clusters: Cluster of each client.
+        groups: Ground-truth group of each client.
 
     Returns:
-        A figure: colors are clusters, shapes are groups.
+        A figure.
 
     Raises:
         ValueError: If the lengths differ or there are fewer than two coordinates.
 
     Examples:
-        >>> figure = embedding([[0.0, 1.0], [1.0, 0.0]], found=[0, 1], planted=[0, 0])
+        >>> figure = embedding([[0.0, 1.0], [1.0, 0.0]], clusters=[0, 1], groups=[0, 0])
         >>> len(figure.axes[0].collections)
         2
     """
-    from matplotlib.figure import Figure
-
-    points, found = np.asarray(points, float), np.asarray(found)
-    groups = np.zeros_like(found) if planted is None else np.asarray(planted)
-    if points.ndim != 2 or points.shape[1] < 2 or not len(points) == len(found) == len(groups):
+    points, found = np.asarray(points, float), np.asarray(clusters)
+    truth = np.zeros_like(found) if groups is None else np.asarray(groups)
+    if points.ndim != 2 or points.shape[1] < 2 or not len(points) == len(found) == len(truth):
         raise ValueError(
-            f"{points.shape=}, {found.shape=}, {groups.shape=}: expected two or more coordinates, "
-            "one cluster and one group for each client."
+            f"points of shape {points.shape}, {len(found)} clusters, {len(truth)} groups: "
+            "expected two or more coordinates, one cluster and one group for each client."
         )
-    figure = Figure(figsize=(5.6, 4.0), layout="constrained")
-    axes = figure.add_subplot()
-    for cluster, group in sorted(set(zip(found.tolist(), groups.tolist(), strict=True))):
-        own = (found == cluster) & (groups == group)
+    figure, axes = single_axes(4.0)
+    for cluster, group in sorted(set(zip(found.tolist(), truth.tolist(), strict=True))):
+        members = (found == cluster) & (truth == group)
         axes.scatter(
-            *points[own, :2].T,
+            *points[members, :2].T,
             color=COLORS[cluster % len(COLORS)],
             marker=_MARKERS[group % len(_MARKERS)],
             s=60,
             alpha=0.8,
-            label=f"cluster {cluster}" + ("" if planted is None else f", group {group}"),
+            label=f"cluster {cluster}" + ("" if groups is None else f", group {group}"),
         )
     style_axes(axes)
     axes.set(xlabel="First coordinate", ylabel="Second coordinate")
-    figure.legend(loc="outside right upper", frameon=False)
+    add_legend(figure)
     return figure

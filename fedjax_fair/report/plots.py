@@ -1,8 +1,8 @@
-"""Figures from results: how training went, how evenly clients are served, who owns what.
+"""Figures of learning curves, of accuracy over clients and of the partition.
 
 All but ``representatives`` take the ``xarray.Dataset`` of one run or of several methods (see
-`fedjax_fair.results`). Each returns a ``matplotlib.figure.Figure`` to save or to show; no window is
-opened and no global state touched. A method has the same color in every figure of a Dataset.
+`fedjax_fair.results`). Each returns a ``matplotlib.figure.Figure`` without global state. A method
+has the same color in every figure of a Dataset.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from fedjax_fair.data import FederatedData
 from fedjax_fair.report.drawing import (
     COLORS,
     NOISE_FLOOR,
-    band,
+    add_legend,
+    annotate,
     by_method,
+    draw_curves,
     escape_mathtext,
     first_difference,
     label,
-    percent_axis,
+    single_axes,
     style_axes,
     styles,
     to_percent,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["accuracy_distribution", "learning_curves", "partition", "representatives"]
 
-_MAX_CLIENTS_SHOWN = 1000
+_MAX_CLIENTS = 1000
 _LEVELS = (
     "accuracy_mean_clients",
     "accuracy_mean_examples",
@@ -48,16 +50,15 @@ _LEVELS = (
 
 
 def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") -> Figure:
-    """Draws a summary metric against rounds, one line per method.
+    """Plots a summary metric against rounds, one line per method.
 
     Args:
         results: Results of one or more methods.
-        metric: A variable over seeds and rounds, such as the name of a summary metric.
+        metric: A variable over seeds and rounds, such as a summary metric.
 
     Returns:
-        A figure: means over seeds as lines and, with more than one seed, their 95 % intervals as
-        bands, from the first round at which methods differ. Accuracies are in percent, on an axis
-        that is stretched towards 100. Dissimilarity has its noise floor as dotted lines.
+        Means over seeds and their 95% intervals, from the first round at which methods differ;
+        noise floors of dissimilarity are dotted.
 
     Raises:
         ValueError: If ``metric`` is not such a variable.
@@ -70,37 +71,48 @@ def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") 
         >>> np.round(line.get_ydata(), 3).tolist()
         [10.0, 60.0]
     """
-    from matplotlib.figure import Figure
-
-    values = by_method(results, metric, ("seed", "round"))
-    drawn = first_difference(to_percent(values))
-    figure = Figure(figsize=(7.0, 3.8), layout="constrained")
-    axes = figure.add_subplot()
-    for i, style in enumerate(styles(values)):
-        curve = drawn.isel(algorithm=i).dropna("round", how="all").transpose("round", "seed")
-        rounds = curve["round"].values
-        name = str(values["algorithm"].values[i])
-        axes.plot(rounds, curve.mean("seed").values, label=escape_mathtext(name), **style)
-        band(axes, rounds, curve.values, style["color"])
-    style_axes(axes)
+    values = to_percent(by_method(results, metric, ("seed", "round")))
+    values = values.sel(round=slice(first_difference(values), None))
+    figure, axes = single_axes(3.8, results)
+    draw_curves(axes, values, styles(values), values["algorithm"].values.tolist())
     if metric in _LEVELS:
-        percent_axis(axes, drawn)
+        _stretch_towards_100(axes, values)
     if metric == "client_dissimilarity" and NOISE_FLOOR in results:
-        _floors(axes, by_method(results, NOISE_FLOOR, ("seed", "round")).sel(round=drawn["round"]))
+        floors = 100 * by_method(results, NOISE_FLOOR, ("seed", "round")).mean("seed")
+        for floor, look in zip(floors.sel(round=values["round"]), styles(floors), strict=True):
+            known = floor.dropna("round")
+            dotted = {"color": look["color"], "linestyle": (0, (1, 3)), "linewidth": 1.2}
+            axes.plot(known["round"].values, known.values, label="_", **dotted)
+        annotate(axes, "dotted: noise floor of finite test sets", (1, 1))
+        axes.set_ylim(bottom=0)
     axes.set(xlabel="Communication round", ylabel=textwrap.fill(label(values), 36))
-    axes.set_title(escape_mathtext(results.attrs.get("data", "")), loc="left")
     axes.margins(x=0.02)
     seeds = values.sizes["seed"]
-    legend = f"mean of {seeds} seeds,\nband: 95 % interval" if seeds > 1 else "one seed"
-    figure.legend(loc="outside right upper", title=legend, frameon=False, alignment="left")
+    add_legend(figure, f"mean of {seeds} seeds,\nband: 95% CI" if seeds > 1 else "one seed")
     return figure
 
 
-def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
-    """Draws how test accuracy is distributed over clients, all seeds pooled.
+def _stretch_towards_100(axes: Axes, values: xr.DataArray) -> None:
+    """Makes the axis logarithmic in the distance from 100%, where accuracies are close together."""
+    means = values.mean("seed").values
+    missing = max(0.6 * (100 - float(np.nanmax(means))), 0.05)
+    low = float(np.nanmin(means))
 
-    A curve gives the share of clients that have at most an accuracy: one further right serves
-    clients better, a steeper one more evenly. A dot marks where the worst tenth of clients ends.
+    def forward(accuracy: Any) -> np.ndarray:
+        return -np.log10(np.maximum(100 - np.asarray(accuracy, float), missing))
+
+    axes.set_yscale("function", functions=(forward, lambda stretched: 100 - 10 ** (-stretched)))
+    axes.set_ylim(max(low - 0.15 * (100 - low), 0), 100 - missing)
+    ticks = np.array([0, 20, 40, 60, 70, 80, 85, 90, 92, 94, 95, 96, 97, 98, 98.5, 99, 99.5, 99.8])
+    ticks = ticks[(ticks >= axes.get_ylim()[0]) & (ticks <= 100 - missing)]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+
+
+def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
+    """Plots the distribution of test accuracy over clients, pooled over seeds.
+
+    Further right is more accurate, steeper is fairer. A dot marks the end of the worst 10%.
 
     Args:
         results: Results of one or more methods.
@@ -110,7 +122,7 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
         A figure, in percent.
 
     Raises:
-        ValueError: If there is no such round.
+        ValueError: If ``round`` was not evaluated.
 
     Examples:
         >>> import numpy as np, xarray as xr
@@ -119,49 +131,41 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
         >>> accuracy_distribution(results).axes[0].lines[0].get_xdata()[1:].tolist()
         [25.0, 50.0, 75.0, 100.0]
     """
-    from matplotlib.figure import Figure
-
     values = by_method(results, "test_accuracy", ("seed", "round", "client"))
     rounds = values["round"].values
     if round != -1 and round not in rounds:
         raise ValueError(f"round={round!r}: expected -1 or one of {rounds.tolist()}.")
-    figure = Figure(figsize=(7.0, 3.8), layout="constrained")
-    axes = figure.add_subplot()
-    for i, style in enumerate(styles(values)):
-        pooled = np.sort(100 * _pool(values.isel(algorithm=i), round))
-        axes.ecdf(pooled, label=escape_mathtext(values["algorithm"].values[i]), **style)
+    figure, axes = single_axes(3.8)
+    for method, look in zip(values, styles(values), strict=True):
+        evaluated = method.dropna("round", how="all")
+        at_round = evaluated.isel(round=-1) if round == -1 else method.sel(round=round)
+        pooled = np.sort(100 * at_round.values[~np.isnan(at_round.values)])
+        axes.ecdf(pooled, label=escape_mathtext(method["algorithm"].item()), **look)
         if pooled.size:
             worst = pooled[-(-pooled.size // 10) - 1]
-            axes.plot(worst, 0.1, marker="o", linestyle="", color=style["color"], zorder=3)
+            axes.plot(worst, 0.1, marker="o", linestyle="", color=look["color"], zorder=3)
     axes.axhspan(0, 0.1, color="0.93", zorder=0)
-    axes.annotate("worst tenth", (1, 0.1), (-4, -4), "axes fraction", "offset points",
-                  ha="right", va="top", size=8, color="0.35")  # fmt: skip
+    annotate(axes, "worst 10%", (1, 0.1))
     style_axes(axes)
-    axes.set(xlabel=label(values), ylabel="Share of clients that have at most this (%)")
+    axes.set(xlabel=label(values), ylabel="Share of clients with at most this accuracy (%)")
     axes.set(ylim=(0, 1), yticks=np.linspace(0, 1, 6), yticklabels=range(0, 101, 20))
-    when = "last round" if round == -1 else f"round {round}"
-    axes.set_title(
-        ", ".join(filter(None, [escape_mathtext(results.attrs.get("data", "")), when])), loc="left"
-    )
-    figure.legend(loc="outside right upper", frameon=False)
+    parts = results.attrs.get("data", ""), "last round" if round == -1 else f"round {round}"
+    axes.set_title(", ".join(escape_mathtext(part) for part in parts if part), loc="left")
+    add_legend(figure)
     return figure
 
 
 def partition(results: xr.Dataset | FederatedData) -> Figure:
-    """Draws who owns which training examples: a column per client, a row per class.
+    """Plots the number of training examples per client (columns) and class (rows).
 
-    The area of a dot is proportional to the number of examples; the largest fills its cell. Clients
-    are sorted by planted group, if there is one (a color each), then by the class of which they own
-    most, and wrapped into strips like lines of text. Of more than a thousand clients every
-    so-many-th is drawn.
+    The area of a dot is proportional to the number. At most 1,000 clients are shown, sorted by
+    ground-truth group and most frequent class.
 
     Args:
-        results: A federation; or results with ``train_examples`` over clients and classes and, if
-            groups are planted, ``group`` over clients. Of partitions that differ between seeds the
-            first is drawn.
+        results: A federated dataset, or results, of which the first partition is shown.
 
     Returns:
-        A figure whose title names the data set.
+        A figure whose title names the dataset.
 
     Raises:
         ValueError: If ``train_examples`` is missing.
@@ -170,10 +174,11 @@ def partition(results: xr.Dataset | FederatedData) -> Figure:
         >>> import numpy as np, xarray as xr
         >>> counts = (("client", "class"), np.array([[0, 9], [4, 0], [1, 1]]))
         >>> axes = partition(xr.Dataset({"train_examples": counts})).axes[0]
-        >>> len(axes.collections[0].get_offsets())  # one dot per client and class it owns
+        >>> len(axes.collections[0].get_offsets())  # One dot per client and class it owns.
         4
     """
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     if isinstance(results, FederatedData):
         results = partition_dataset(results)
@@ -181,40 +186,46 @@ def partition(results: xr.Dataset | FederatedData) -> Figure:
         results = results.isel(seed=0)
     counts = variable(results, "train_examples", ("client", "class"))
     counts = counts.transpose("client", "class").values
-    group = results["group"].values if "group" in results else np.zeros(len(counts), int)
+    has_groups = "group" in results
+    group = results["group"].values if has_groups else np.zeros(len(counts), int)
     clients = _sorted_clients(counts, group)
     strips, cell = _wrap(len(clients), counts.shape[1])
     columns = -(-len(clients) // strips)
-    full, colors = counts.max(), _group_colors(group)
+    colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(np.unique(group))}
     # The inches beside the cells leave room for labels, titles and the legend.
     size = (max(columns * cell + 2.2, 4.5), strips * (counts.shape[1] + 1) * cell + 1.2)
     figure = Figure(figsize=size, layout="constrained")
     for i, axes in enumerate(figure.subplots(strips, squeeze=False)[:, 0]):
         shown = clients[i * columns : (i + 1) * columns]
-        diameters = 0.9 * np.sqrt(counts[shown] / full)
-        _dots(axes, diameters, [colors[g] for g in group[shown]])
+        diameters = 0.9 * np.sqrt(counts[shown] / counts.max())
+        _dots(axes, diameters, [colors[name] for name in group[shown]])
         axes.set_xlim(-0.5, columns - 0.5)
-        axes.tick_params(length=2, labelsize=min(8, 65 * cell))  # Of 72 points an inch.
+        axes.tick_params(length=2, labelsize=min(8, 65 * cell))  # There are 72 points per inch.
         if len(clients) <= 40:
             axes.set_xticks(range(len(shown)), shown, size=7)
-    _describe(figure, counts, len(clients), results.attrs.get("data", ""))
-    planted = "group and " if "group" in results else ""
-    figure.supxlabel(f"Clients, sorted by {planted}the class they own most of", size=10)
-    if planted:
-        _group_legend(figure, colors)
+    thinned = f"{len(clients):,} of " if len(clients) < len(counts) else ""
+    text = f"{thinned}{len(counts):,} clients, {counts.sum():,} training examples"
+    figure.suptitle(escape_mathtext(results.attrs.get("data", "")), x=0.01, ha="left")
+    figure.axes[0].set_title(f"{text}, largest dot {counts.max():,}", loc="left", size=8)
+    figure.supylabel("Class", size=10)
+    order = "group and most frequent class" if has_groups else "most frequent class"
+    figure.supxlabel(f"Clients, sorted by {order}", size=10)
+    if has_groups:
+        handles = [Line2D([], [], color=color, lw=0, marker="o") for color in colors.values()]
+        add_legend(figure, "Group", handles=handles, labels=map(escape_mathtext, colors))
     return figure
 
 
 def _sorted_clients(counts: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Ids of the clients to draw, in the order of drawing."""
+    """Ids of the clients to draw, in drawing order."""
     share = counts.max(1) / np.maximum(counts.sum(1), 1)
     order = np.lexsort((-share, counts.argmax(1), group))
-    shown = min(len(order), _MAX_CLIENTS_SHOWN)
-    return order[np.linspace(0, len(order) - 1, shown).astype(int)]
+    num_shown = min(len(order), _MAX_CLIENTS)
+    return order[np.linspace(0, len(order) - 1, num_shown).astype(int)]
 
 
 def _wrap(num_clients: int, num_classes: int) -> tuple[int, float]:
-    """Number of strips and side of a cell in inches, for the largest cells on a 9 x 8 inch page."""
+    """Number of strips and cell size in inches, for the largest cells on a 9 x 8 inch page."""
     strips = np.arange(1, num_clients + 1)
     width, height = 9.0 / np.ceil(num_clients / strips), 8.0 / (strips * (num_classes + 1))
     cell = np.minimum(np.minimum(width, height), 0.25)
@@ -240,50 +251,7 @@ def _dots(axes: Axes, diameters: np.ndarray, colors: list[str]) -> None:
             clip_on=False,
         )
     )
-    axes.set(aspect="equal", ylim=(diameters.shape[1] - 0.5, -0.5), xticks=[])
     classes = diameters.shape[1]
+    axes.set(aspect="equal", ylim=(classes - 0.5, -0.5), xticks=[])
     axes.set_yticks(range(0, classes, 1 if classes <= 30 else 10))
     axes.spines[:].set_color("0.8")
-
-
-def _describe(figure: Figure, counts: np.ndarray, num_shown: int, name: str) -> None:
-    shown = f"{num_shown:,} of " if num_shown < len(counts) else ""
-    text = f"{shown}{len(counts):,} clients, {counts.sum():,} training examples"
-    figure.suptitle(escape_mathtext(name), x=0.01, ha="left")
-    figure.axes[0].set_title(f"{text}, largest dot {counts.max():,}", loc="left", size=8)
-    figure.supylabel("Class", size=10)
-
-
-def _group_colors(group: np.ndarray) -> dict[Any, str]:
-    return {g: COLORS[i % len(COLORS)] for i, g in enumerate(np.unique(group))}
-
-
-def _group_legend(figure: Figure, colors: dict[Any, str]) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], color=color, lw=0, marker="o") for color in colors.values()]
-    figure.legend(
-        handles,
-        map(escape_mathtext, colors),
-        loc="outside right upper",
-        title="Group",
-        frameon=False,
-    )
-
-
-def _pool(values: xr.DataArray, round: int) -> np.ndarray:
-    """Accuracies of all clients and seeds at a round, those without left out."""
-    measured = values.dropna("round", how="all")
-    chosen = measured.isel(round=-1) if round == -1 else values.sel(round=round)
-    flat = chosen.values.ravel()
-    return flat[~np.isnan(flat)]
-
-
-def _floors(axes: Axes, floors: xr.DataArray) -> None:
-    for i, style in enumerate(styles(floors)):
-        floor = 100 * floors.isel(algorithm=i).mean("seed").dropna("round")
-        dotted = {"color": style["color"], "linestyle": (0, (1, 3)), "linewidth": 1.2}
-        axes.plot(floor["round"].values, floor.values, label="_", **dotted)
-    axes.annotate("dotted: noise floor of finite test sets", (1, 1), (-4, -4), "axes fraction",
-                  "offset points", ha="right", va="top", size=8, color="0.35")  # fmt: skip
-    axes.set_ylim(bottom=0)

@@ -1,4 +1,4 @@
-"""A figure of the items that a maximizer selected, and of what each of them gained."""
+"""Figure of selected items and their gains."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 __all__ = ["representatives"]
 
-_MAX_NUMBERS = 30
+_MAX_NUMBERED = 30
 
 
 def representatives(points: ArrayLike, items: ArrayLike, gains: ArrayLike) -> Figure:
-    """Draws points in two dimensions with those that were selected, and the gain of each selection.
+    """Plots points in two dimensions with the selected items, and the gain of each.
 
-    More than two coordinates are projected onto their first two principal components. Up to 30
-    selections are numbered in their order.
+    More than two coordinates are projected onto the first two principal components.
 
     Args:
         points: Coordinates of all items, ``[n, width]``, ``width >= 2``.
-        items: Those selected, ``[k]``, best first, as ``ranking_`` of an estimator or ``items`` of a
-            maximizer. Places that stayed empty, -1, are left out.
-        gains: The gain of each, ``[k]``.
+        items: Selected items, ``[k]``, in order, such as ``ranking_`` of an estimator or ``items``
+            of a maximizer; -1 for none.
+        gains: Gain of each selected item, ``[k]``.
 
     Returns:
         A figure of two panels.
 
     Raises:
-        ValueError: If shapes do not fit, an item is no point, or a coordinate is not finite.
+        ValueError: If shapes do not match, an item is not a row of ``points``, or a coordinate is
+            not finite.
 
     Examples:
         >>> figure = representatives([[0, 0], [0, 1], [5, 5], [5, 6]], [1, 2], [20.0, 12.0])
@@ -44,16 +44,16 @@ def representatives(points: ArrayLike, items: ArrayLike, gains: ArrayLike) -> Fi
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    rows, selected, gained = np.asarray(points, float), np.asarray(items), np.asarray(gains)
+    rows, selected, values = np.asarray(points, float), np.asarray(items), np.asarray(gains)
     if rows.ndim != 2 or rows.shape[0] < 1 or rows.shape[1] < 2:
         raise ValueError(f"points: expected shape [n, width >= 2], got {rows.shape}.")
     if not np.isfinite(rows).all():
-        raise ValueError("points: expected finite numbers.")
-    if selected.ndim != 1 or selected.shape != gained.shape:
+        raise ValueError("points: NaN or infinity; expected finite coordinates.")
+    if selected.ndim != 1 or selected.shape != values.shape:
         raise ValueError(
-            f"gains: expected shape {selected.shape}, one an item, got {gained.shape}."
+            f"gains: expected shape {selected.shape}, one per item, got {values.shape}."
         )
-    selected, gained = selected[selected != -1], gained[selected != -1]
+    selected, values = selected[selected != -1], values[selected != -1]
     checks.items("items", selected, len(rows))
 
     places, names = _flat(rows)
@@ -61,22 +61,22 @@ def representatives(points: ArrayLike, items: ArrayLike, gains: ArrayLike) -> Fi
     left, right = figure.subplots(1, 2, width_ratios=(1.3, 1))
     left.scatter(*places.T, s=8, color="0.75", linewidths=0, rasterized=True)
     left.scatter(*places[selected].T, s=36, color=COLORS[0])
-    if len(selected) <= _MAX_NUMBERS:
+    if len(selected) <= _MAX_NUMBERED:
         for order, place in enumerate(places[selected], start=1):
             left.annotate(str(order), place, (4, 4), textcoords="offset points", size=8)
     left.set(xlabel=names[0], ylabel=names[1])
     left.set_title(f"{len(selected)} of {len(rows):,} items", loc="left")
-    right.plot(np.arange(1, len(selected) + 1), gained, marker=".", color=COLORS[0])
-    right.set(xlabel="Selection", ylabel="Gain")
+    right.plot(np.arange(1, len(selected) + 1), values, marker=".", color=COLORS[0])
+    right.set(xlabel="Pick", ylabel="Gain")
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
-    right.set_title(f"sum of gains {gained.sum():.4g}", loc="left")
+    right.set_title(f"sum of gains {values.sum():.4g}", loc="left")
     for axes in (left, right):
         style_axes(axes)
     return figure
 
 
 def _flat(rows: np.ndarray) -> tuple[np.ndarray, tuple[str, str]]:
-    """Two coordinates of each row, and what they are."""
+    """Two coordinates of each row, and their names."""
     if rows.shape[1] == 2:
         return rows, ("First coordinate", "Second coordinate")
     centered = rows - rows.mean(axis=0)

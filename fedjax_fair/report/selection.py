@@ -1,4 +1,4 @@
-"""Figures of client selection: participation, representation, and their cost in accuracy."""
+"""Figures of client selection: participation, selected clients, accuracy against fairness."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from numpy.typing import ArrayLike
 from fedjax_fair.report.drawing import (
     COLORS,
     NOISE_FLOOR,
+    add_legend,
+    annotate,
     by_method,
     escape_mathtext,
+    gini_indices,
     is_percent,
     label,
-    settings_of,
+    single_axes,
     style_axes,
     styles,
     to_percent,
 )
-from fedjax_fair.report.intervals import student
+from fedjax_fair.results.datasets import swept_settings
+from fedjax_fair.results.intervals import student
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -33,15 +37,14 @@ _MAX_IN_LEGEND = 12
 
 
 def participation(results: xr.Dataset, seed: int | None = None) -> Figure:
-    """Draws who trained in which round: a panel per method, a row per client, a column per round.
+    """Plots participation: a panel per method, a row per client, a column per round.
 
-    Clients are sorted by how often they trained, most often at the top of each panel. Of several
-    seeds the darkness is the share of those in which a client trained; where clients differ
-    between seeds, a row is a place in the order of each.
+    Clients are sorted by number of rounds. Darkness is the share of seeds in which a client
+    trained; if partitions differ between seeds, a row is a rank instead of a client.
 
     Args:
         results: Results of one or more methods.
-        seed: One of the seeds, counted from 0; all by default.
+        seed: Index of one of the seeds; by default all.
 
     Returns:
         A figure.
@@ -61,38 +64,46 @@ def participation(results: xr.Dataset, seed: int | None = None) -> Figure:
     from matplotlib.figure import Figure
 
     cohorts = by_method(results, "cohort_clients", ("seed", "training_round", "slot"))
-    cohorts = cohorts.transpose("algorithm", "seed", "training_round", "slot")
-    seeds = cohorts.sizes["seed"]
+    num_methods, seeds = cohorts.sizes["algorithm"], cohorts.sizes["seed"]
     if seed is not None and not 0 <= seed < seeds:
-        raise ValueError(f"seed={seed!r}: expected one of {seeds} seeds from 0.")
+        raise ValueError(f"seed={seed!r}: expected an index of one of the {seeds} seeds, from 0.")
     num_clients = results.sizes["client"]
     differ = "train_examples" in results and "seed" in results["train_examples"].dims
-    methods = [str(method) for method in cohorts["algorithm"].values]
-    figure = Figure(figsize=(7.0, 0.5 + 1.6 * len(methods)), layout="constrained")
-    panels = figure.subplots(len(methods), 1, sharex=True, squeeze=False)[:, 0]
-    for i, axes in enumerate(panels):
-        runs = cohorts.values[i] if seed is None else cohorts.values[i, [seed]]
+    figure = Figure(figsize=(7.0, 0.5 + 1.6 * num_methods), layout="constrained")
+    panels = figure.subplots(num_methods, 1, sharex=True, squeeze=False)[:, 0]
+    for axes, method, look in zip(panels, cohorts, styles(cohorts), strict=True):
+        runs = method.values if seed is None else method.values[[seed]]
         trained = np.stack([_trained(run, num_clients) for run in runs])
         ever = (trained.sum(axis=2) > 0).sum(axis=1)
         if differ:
-            trained = np.stack([_busiest_first(run) for run in trained])
-        shares = _busiest_first(trained.mean(axis=0))
-        colors = LinearSegmentedColormap.from_list("", ["#f4f4f4", styles(cohorts)[i]["color"]])
+            trained = np.stack([_most_frequent_first(run) for run in trained])
+        shares = _most_frequent_first(trained.mean(axis=0))
+        colors = LinearSegmentedColormap.from_list("", ["#f4f4f4", look["color"]])
         axes.imshow(shares, cmap=colors, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-        title = f"{escape_mathtext(methods[i])}: {ever.mean():.3g} of {num_clients} clients"
+        title = escape_mathtext(method["algorithm"].item())
+        title += f": {ever.mean():.3g} of {num_clients} clients"
         axes.set_title(title + (", mean over seeds" if len(runs) > 1 else ""), loc="left", size=9)
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
     figure.supxlabel("Communication round", size=10)
-    figure.supylabel("Clients, by rounds they trained in", size=10)
+    figure.supylabel("Clients, by number of rounds", size=10)
     return figure
 
 
-def participation_lorenz(results: xr.Dataset) -> Figure:
-    """Draws how evenly training was shared out: Lorenz curves of participation, all seeds pooled.
+def _most_frequent_first(trained: np.ndarray) -> np.ndarray:
+    return trained[np.argsort(-trained.sum(axis=1), kind="stable")]
 
-    A curve gives the share of all participation that the least busy clients have; on the diagonal
-    all clients trained equally often.
+
+def _trained(cohorts: np.ndarray, num_clients: int) -> np.ndarray:
+    """Participation, ``[clients, rounds]``; negative ids and NaN are empty slots."""
+    rounds, slots = np.nonzero(np.nan_to_num(cohorts, nan=-1) >= 0)
+    trained = np.zeros((num_clients, cohorts.shape[0]), int)
+    trained[cohorts[rounds, slots].astype(int), rounds] = 1
+    return trained
+
+
+def participation_lorenz(results: xr.Dataset) -> Figure:
+    """Plots Lorenz curves of participation, mean over seeds.
 
     Args:
         results: Results of one or more methods.
@@ -107,45 +118,38 @@ def participation_lorenz(results: xr.Dataset) -> Figure:
         >>> participation_lorenz(results).axes[0].lines[0].get_ydata().tolist()
         [0.0, 0.25, 0.5, 1.0]
     """
-    from matplotlib.figure import Figure
-
     counts = by_method(results, "participation", ("seed", "round", "client"))
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    for i, style in enumerate(styles(counts)):
-        last = counts.isel(algorithm=i).dropna("round", how="all").isel(round=-1)
-        # Each seed by itself, since a client is another one in every seed.
-        ordered = np.sort(last.transpose("seed", "client").values, axis=1).astype(float)
+    figure, axes = single_axes(4.2)
+    for method, look in zip(counts, styles(counts), strict=True):
+        last = method.dropna("round", how="all").isel(round=-1).values
+        ordered = np.sort(last, axis=1).astype(float)
         shares = np.insert(np.cumsum(ordered, axis=1), 0, 0.0, axis=1)
         curve = np.mean(shares / np.maximum(shares[:, -1:], 1), axis=0)
-        places = np.linspace(0, 1, curve.size)
-        gini = 1 - 2 * np.trapezoid(curve, places)
-        name = str(last["algorithm"].item())
-        axes.plot(places, curve, label=f"{escape_mathtext(name)} ({gini:.2f})", **style)
+        gini = np.mean(gini_indices(last))
+        name = escape_mathtext(method["algorithm"].item())
+        axes.plot(np.linspace(0, 1, curve.size), curve, label=f"{name} ({gini:.2f})", **look)
     axes.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)
     style_axes(axes)
     axes.set(
-        xlabel="Fraction of clients, least busy first",
+        xlabel="Fraction of clients, least frequent first",
         ylabel="Their share of participation",
         xlim=(0, 1),
         ylim=(0, 1),
+        aspect="equal",
     )
-    axes.set_aspect("equal")
-    figure.legend(
-        loc="outside right upper", title="method (Gini index)", frameon=False, alignment="left"
-    )
+    add_legend(figure, "method (Gini index)")
     return figure
 
 
 def selected_clients(
     similarity: ArrayLike, clients: ArrayLike, group: ArrayLike | None = None
 ) -> Figure:
-    """Draws a matrix of similarities, or distances, with the chosen clients marked on its edges.
+    """Plots a matrix of similarities or distances, with selected clients marked on its edges.
 
     Args:
-        similarity: ``[clients, clients]``.
-        clients: Ids of the chosen clients.
-        group: Something to sort clients by, for example the class they own most of.
+        similarity: Array ``[clients, clients]``.
+        clients: Ids of the selected clients.
+        group: A sort key per client, for example its most frequent class.
 
     Returns:
         A figure.
@@ -172,13 +176,12 @@ def selected_clients(
     axes = figure.add_subplot()
     image = axes.imshow(matrix[np.ix_(order, order)], cmap="viridis", interpolation="nearest")
     figure.colorbar(image, ax=axes, shrink=0.8)
-    # Marks lie just outside of the matrix, on its left and below it.
+    # Marks are just outside of the matrix, on its left and below it.
     outside = np.full(places.size, -0.025)
     mark = {"color": COLORS[1], "linestyle": "", "markersize": 6, "clip_on": False}
     axes.plot(places, outside, marker="^", transform=axes.get_xaxis_transform(), **mark)
     axes.plot(outside, places, marker=">", transform=axes.get_yaxis_transform(), **mark)
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
     axes.set_title(f"{places.size} of {size} clients", loc="left")
     return figure
 
@@ -189,20 +192,18 @@ def tradeoff(
     up: str = "accuracy_mean_clients",
     average_last: int = 1,
 ) -> Figure:
-    """Draws one metric against another, a point per method or point of a sweep.
+    """Plots one metric against another, a point per method or configuration of a sweep.
 
-    Both axes have one scale if both are in percent, and show ten points at least, so that chance
-    does not look like an effect. What lies below the noise floor of dissimilarity is shaded.
+    Axes in percent have the same scale. Dissimilarities below the noise floor are shaded.
 
     Args:
         results: Results of methods, or of a sweep.
-        across: A metric over seeds and rounds.
-        up: Another one.
-        average_last: Evaluations to average over, from the last one back.
+        across: Horizontal metric, over seeds and rounds.
+        up: Vertical metric.
+        average_last: Number of last evaluations to average.
 
     Returns:
-        A figure; points are means over seeds, bars their 95 % intervals. Of more than a dozen
-        points of a sweep the legend has the methods alone.
+        Means over seeds and their 95% intervals.
 
     Raises:
         ValueError: If there is no such metric.
@@ -214,55 +215,45 @@ def tradeoff(
         >>> len(tradeoff(results).axes[0].containers)
         1
     """
-    from matplotlib.figure import Figure
 
-    pair = [by_method(results, name, ("seed", "round"), most=None) for name in (across, up)]
-    names = [str(name) for name in pair[0]["algorithm"].values]
-    looks, labels = styles(pair[0]), names
-    if settings_of(results) and len(names) > _MAX_IN_LEGEND:
+    def finals(name: str) -> list[np.ndarray]:
+        """Last evaluations of each method, ``[seeds]``."""
+        values = to_percent(by_method(results, name, ("seed", "round"), num_best=None))
+        return [
+            runs.dropna("round", how="all")[:, -average_last:].mean("round").values
+            for runs in values
+        ]
+
+    pair = [by_method(results, name, ("seed", "round"), num_best=None) for name in (across, up)]
+    names, looks = [str(name) for name in pair[0]["algorithm"].values], styles(pair[0])
+    labels = names
+    if swept_settings(results) and len(names) > _MAX_IN_LEGEND:
         methods = [name.partition(", ")[0] for name in names]
-        first = {name: place for place, name in reversed(list(enumerate(methods)))}
-        places = [sorted(first.values()).index(first[name]) for name in methods]
-        looks = [looks[place] for place in places]
-        labels = ["_" if first[name] != i else name for i, name in enumerate(methods)]
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    for i, style in enumerate(looks):
-        x, y = (student(_latest(values, i, average_last)) for values in pair)
-        bars = {
-            name: None if np.isnan(found.low) else float(found.mean - found.low)
-            for name, found in (("xerr", x), ("yerr", y))
-        }
-        axes.errorbar(
-            x.mean, y.mean, **bars, marker="o", capsize=2, label=escape_mathtext(labels[i]), **style
-        )
+        looks = [looks[list(dict.fromkeys(methods)).index(method)] for method in methods]
+        labels = [name if name not in methods[:i] else "_" for i, name in enumerate(methods)]
+    figure, axes = single_axes(4.2, results)
+    for x, y, name, look in zip(finals(across), finals(up), labels, looks, strict=True):
+        means, bars = (student(x).mean, student(y).mean), {}
+        if x.size > 1:
+            bars = {key: student(v).mean - student(v).low for key, v in (("xerr", x), ("yerr", y))}
+        axes.errorbar(*means, **bars, marker="o", capsize=2, label=escape_mathtext(name), **look)
     style_axes(axes)
     if all(map(is_percent, pair)):
-        _honest_scale(axes)
+        _equal_scale(axes)
     if across == "client_dissimilarity" and NOISE_FLOOR in results:
-        floors = by_method(results, NOISE_FLOOR, ("seed", "round"), most=None)
-        floor = np.nanmean([_latest(floors, i, average_last).mean() for i in range(len(names))])
         left, right = axes.get_xlim()
+        floor = np.nanmean(np.concatenate(finals(NOISE_FLOOR)))
         axes.axvspan(left, float(np.clip(floor, left, right)), color="0.94", zorder=0)
         axes.set_xlim(left, right)
-        axes.annotate("below the noise floor", (0, 1), (4, -4), "axes fraction", "offset points",
-                      va="top", size=8, color="0.35")  # fmt: skip
+        annotate(axes, "below the noise floor", (0, 1), right=False)
     axes.set(xlabel=textwrap.fill(label(pair[0]), 44), ylabel=textwrap.fill(label(pair[1]), 36))
-    axes.set_title(escape_mathtext(results.attrs.get("data", "")), loc="left")
     seeds = pair[0].sizes["seed"]
-    title = f"mean of {seeds} seeds,\nbars: 95 % interval" if seeds > 1 else "one seed"
-    figure.legend(loc="outside right upper", title=title, frameon=False, alignment="left")
+    add_legend(figure, f"mean of {seeds} seeds,\nbars: 95% CI" if seeds > 1 else "one seed")
     return figure
 
 
-def _latest(values: xr.DataArray, method: int, average_last: int) -> np.ndarray:
-    """One number a seed: the mean of the last evaluations."""
-    runs = to_percent(values).transpose("algorithm", "seed", "round").isel(algorithm=method)
-    return runs.dropna("round", how="all")[..., -average_last:].mean("round").values
-
-
-def _honest_scale(axes: Axes) -> None:
-    """As many points on one axis as on the other, ten or more."""
+def _equal_scale(axes: Axes) -> None:
+    """Makes both axes span equally many points, at least 10, within 0 to 100."""
     limits = axes.get_xlim(), axes.get_ylim()
     span = max(10.0, *(high - low for low, high in limits))
     for set_limits, (low, high) in zip((axes.set_xlim, axes.set_ylim), limits, strict=True):
@@ -270,15 +261,3 @@ def _honest_scale(axes: Axes) -> None:
         start = min(max(start, 0.0), max(100.0 - span, 0.0))
         set_limits(start, start + span)
     axes.set_aspect("equal")
-
-
-def _busiest_first(trained: np.ndarray) -> np.ndarray:
-    return trained[np.argsort(-trained.sum(axis=1), kind="stable")]
-
-
-def _trained(cohorts: np.ndarray, num_clients: int) -> np.ndarray:
-    """Participation, ``[clients, rounds]``; ids below 0 or NaN stand for an empty slot."""
-    rounds, slots = np.nonzero(np.nan_to_num(cohorts, nan=-1) >= 0)
-    trained = np.zeros((num_clients, cohorts.shape[0]), int)
-    trained[cohorts[rounds, slots].astype(int), rounds] = 1
-    return trained

@@ -1,4 +1,4 @@
-"""Methods beside each other: how far apart they are, and what of it chance explains."""
+"""Differences between methods, their statistical significance, and noise floors."""
 
 from __future__ import annotations
 
@@ -26,28 +26,26 @@ def compare(
     paired: bool = True,
     average_last: int = 1,
 ) -> xr.Dataset:
-    """Differences of all methods to one, and whether chance explains them.
+    """Compares all methods with a baseline in one metric.
 
     Args:
         dataset: Results with the dimension ``algorithm``, over two or more seeds.
         metric: A variable over seeds and rounds.
-        baseline: The method that others are compared to; by default the first.
-        paired: Whether runs of a seed belong together. Those of `fit` do: they share the initial
-            model and the partition. Otherwise the seeds of methods may differ (Welch's test).
-        average_last: Evaluations at the end of every method whose mean counts.
+        baseline: One of the methods; by default the first.
+        paired: Whether runs with equal seeds are paired, as those of `fit` are; if not, seeds may
+            differ (Welch's test).
+        average_last: As for `final_metrics`.
 
     Returns:
-        Over the other methods, in the unit of the metric: their ``mean`` over seeds and its
-        ``deviation`` between seeds; the mean ``difference``, its 95 % interval from ``low`` to
-        ``high`` (Student's t), and the one from ``bootstrap_low`` to ``bootstrap_high``. Without
-        unit: ``p`` of no difference, adjusted for as many comparisons as there are methods (Holm);
-        ``effect_size``; ``seeds``, of which this is known, and ``seeds_needed`` to find a
-        difference of this size with probability 0.8. `fedjax_fair.metrics.paired` says how.
-        Last the ``noise_floor``, of the function of this name. ``baseline_mean``,
-        ``baseline_deviation`` and ``baseline_noise_floor`` are those of the baseline.
+        Over the other methods: ``mean`` and ``deviation`` over seeds; the ``difference`` with its
+        95% intervals from ``low`` to ``high`` (Student's t) and from ``bootstrap_low`` to
+        ``bootstrap_high``; the ``noise_floor``; ``p``, adjusted for the number of methods (Holm);
+        ``effect_size``; ``seeds``, the number of pairs or runs; and ``seeds_needed`` to detect the
+        difference with probability 0.8 (`fedjax_fair.metrics.paired`). The baseline has
+        ``baseline_mean``, ``baseline_deviation`` and ``baseline_noise_floor``.
 
     Raises:
-        ValueError: If there is no such metric or method, nothing to compare, or a single seed.
+        ValueError: If there is no such metric or baseline, or only one method or seed.
 
     Examples:
         >>> import xarray as xr
@@ -70,104 +68,96 @@ def compare(
             f"dataset: expected two or more methods and seeds, got {len(methods)} and "
             f"{dataset.sizes['seed']}."
         )
-    ends = final_metrics(dataset, average_last)[metric]
-    found = differences(ends, baseline, paired=paired)
-    found["noise_floor"] = noise_floor(dataset, [metric], average_last)[metric]
-    of_baseline = found.sel(algorithm=baseline, drop=True)
-    found = found.sel(algorithm=[name for name in methods if name != baseline])
-    resampled = [
-        metrics.paired.bootstrap(*_samples(ends, str(name), baseline, paired=paired))
-        for name in found["algorithm"].values
+    finals = final_metrics(dataset, average_last)[metric]
+    compared = differences(finals, baseline, paired=paired)
+    compared["noise_floor"] = noise_floor(dataset, [metric], average_last)[metric]
+    of_baseline = compared.sel(algorithm=baseline, drop=True)
+    compared = compared.sel(algorithm=[name for name in methods if name != baseline])
+    intervals = [
+        metrics.paired.bootstrap(*_samples(finals, str(name), baseline, paired=paired))
+        for name in compared["algorithm"].values
     ]
-    for place, end in enumerate(("bootstrap_low", "bootstrap_high")):
-        found[end] = ("algorithm", [ends[place] for ends in resampled])
+    for name, ends in zip(
+        ("bootstrap_low", "bootstrap_high"), zip(*intervals, strict=True), strict=True
+    ):
+        compared[name] = ("algorithm", list(ends))
     for name in ("mean", "deviation", "noise_floor"):
-        found[f"baseline_{name}"] = of_baseline[name]
-    described = {name: dataset[metric].attrs.get(name, "") for name in ("long_name", "units")}
-    return found.assign_attrs(metric=metric, baseline=baseline, paired=int(paired), **described)
+        compared[f"baseline_{name}"] = of_baseline[name]
+    labels = {name: dataset[metric].attrs.get(name, "") for name in ("long_name", "units")}
+    return compared.assign_attrs(metric=metric, baseline=baseline, paired=int(paired), **labels)
 
 
-def differences(ends: xr.DataArray, baseline: str, *, paired: bool = True) -> xr.Dataset:
-    """The part of `compare` that needs nothing but a number for each method and seed.
+def differences(finals: xr.DataArray, baseline: str, *, paired: bool = True) -> xr.Dataset:
+    """Computes the columns of `compare` that need only one value per method and seed.
 
     Args:
-        ends: Over ``algorithm`` and ``seed``; NaN where a method has not run.
-        baseline: One of the methods.
-        paired: As in `compare`.
+        finals: Over ``algorithm`` and ``seed``; NaN for seeds that a method has not run.
+        baseline: One of the methods, which has difference 0.
+        paired: As for `compare`.
 
     Returns:
         Over all methods ``mean``, ``deviation``, ``difference``, ``low``, ``high``, ``p``,
-        ``effect_size``, ``seeds`` and ``seeds_needed``, as there; ``difference_deviation`` is what
-        the last was computed with. The baseline differs from itself by nothing.
+        ``effect_size``, ``seeds``, ``seeds_needed`` and ``difference_deviation``.
 
     Examples:
         >>> import xarray as xr
         >>> names = {"algorithm": ["fedavg", "divfl"]}
-        >>> ends = xr.DataArray([[0.7, 0.9], [0.8, 1.0]], names, ("algorithm", "seed"))
-        >>> differences(ends, "fedavg").difference.values.round(3).tolist()
+        >>> finals = xr.DataArray([[0.7, 0.9], [0.8, 1.0]], names, ("algorithm", "seed"))
+        >>> differences(finals, "fedavg").difference.values.round(3).tolist()
         [0.0, 0.1]
     """
     import xarray as xr
 
-    rows = []
-    for name in ends["algorithm"].values:
-        samples = _samples(ends, str(name), baseline, paired=paired)
-        if min(map(len, samples)) == 0:
-            found = metrics.paired.Difference(*[np.nan] * 5)
-        else:
-            found = (metrics.paired.interval if paired else metrics.paired.welch)(*samples)
-        rows.append((found, min(map(len, samples))))
-    found = [one for one, _ in rows]
+    names = [str(name) for name in finals["algorithm"].values]
+    samples = [_samples(finals, name, baseline, paired=paired) for name in names]
+    seeds = [min(map(len, runs)) for runs in samples]
+    test = metrics.paired.interval if paired else metrics.paired.welch
+    undefined = metrics.paired.Difference(*[np.nan] * 5)
+    gaps = [test(*runs) if count else undefined for runs, count in zip(samples, seeds, strict=True)]
     columns = {
-        "difference": [one.mean for one in found],
-        "low": [one.low for one in found],
-        "high": [one.high for one in found],
-        "p": metrics.paired.holm([one.p for one in found]),
-        "difference_deviation": [one.deviation for one in found],
-        "effect_size": [metrics.paired.effect_size(one) for one in found],
-        "seeds": [runs for _, runs in rows],
+        "difference": [gap.mean for gap in gaps],
+        "low": [gap.low for gap in gaps],
+        "high": [gap.high for gap in gaps],
+        "p": metrics.paired.holm([gap.p for gap in gaps]),
+        "difference_deviation": [gap.deviation for gap in gaps],
+        "effect_size": [metrics.paired.effect_size(gap) for gap in gaps],
+        "seeds": seeds,
         "seeds_needed": [
-            metrics.paired.seeds_needed(one.mean, one.deviation, paired=paired) for one in found
+            metrics.paired.seeds_needed(gap.mean, gap.deviation, paired=paired) for gap in gaps
         ],
     }
-    return xr.Dataset(
-        {
-            "mean": ends.mean("seed"),
-            "deviation": ends.std("seed", ddof=1),
-            **{name: ("algorithm", values) for name, values in columns.items()},
-        }
-    )
+    moments = {"mean": finals.mean("seed"), "deviation": finals.std("seed", ddof=1)}
+    return xr.Dataset(moments | {name: ("algorithm", column) for name, column in columns.items()})
 
 
 def _samples(
-    ends: xr.DataArray, name: str, baseline: str, *, paired: bool
+    finals: xr.DataArray, name: str, baseline: str, *, paired: bool
 ) -> tuple[np.ndarray, ...]:
-    """Differences of the pairs that there are, or the runs of both."""
-    own, other = (ends.sel(algorithm=one).values for one in (name, baseline))
+    """The differences of pairs, or the runs of both methods; without NaN."""
+    runs, baseline_runs = (finals.sel(algorithm=one).values for one in (name, baseline))
     if paired:
-        gaps = own - other
+        gaps = runs - baseline_runs
         return (gaps[~np.isnan(gaps)],)
-    own, other = own[~np.isnan(own)], other[~np.isnan(other)]
-    # A method does not differ from itself, however its runs vary.
-    return (0 * own, 0 * own) if name == baseline else (own, other)
+    runs, baseline_runs = runs[~np.isnan(runs)], baseline_runs[~np.isnan(baseline_runs)]
+    # The difference of a method to itself has no variance.
+    return (0 * runs, 0 * runs) if name == baseline else (runs, baseline_runs)
 
 
 def noise_floor(dataset: xr.Dataset, names: Sequence[str], average_last: int = 1) -> xr.Dataset:
-    """What measures of spread would be if all clients were served alike.
+    """Estimates measures of spread as they would be if all clients had equal accuracy.
 
-    Test sets are finite, so that accuracies measured on them differ even then. A dissimilarity or a
-    standard deviation that is not above its floor shows no unfairness, a worst tenth that is not
-    below its own neither. Measured is the mean over random test sets at the accuracy that a method
-    has on all examples.
+    A dissimilarity or standard deviation that is not above its floor is no evidence of unfairness,
+    nor is a worst 10% that is not below it. The floor is the mean over random test sets at a
+    method's accuracy on all examples.
 
     Args:
         dataset: Results with the dimension ``algorithm``.
         names: Summary metrics, also those of `class_based`.
-        average_last: Evaluations at the end of every method whose mean accuracy counts.
+        average_last: As for `final_metrics`, for the accuracy.
 
     Returns:
-        Each of them over ``algorithm``; NaN of those that are no spread of accuracies
-        (`fedjax_fair.metrics.noise.OF_SPREAD`), and where results lack what it takes.
+        The metrics over ``algorithm``; NaN for those without a floor
+        (`fedjax_fair.metrics.noise.OF_SPREAD`), and without test examples.
 
     Examples:
         >>> import numpy as np, xarray as xr
@@ -187,64 +177,59 @@ def noise_floor(dataset: xr.Dataset, names: Sequence[str], average_last: int = 1
 
     methods = dataset["algorithm"].values
     columns = {name: np.full(len(methods), np.nan) for name in names}
-    grouped = "group" in dataset
-    spread = [
+    spreads = [
         name
         for name in names
         if name.removesuffix("_class_based") in metrics.noise.OF_SPREAD
-        and (grouped or not name.startswith("group"))
+        and ("group" in dataset or not name.startswith("group"))
     ]
-    if spread and {"accuracy_mean_examples", "test_examples"} <= set(dataset):
-        pooled = final_metrics(dataset[["accuracy_mean_examples"]], average_last)[
-            "accuracy_mean_examples"
-        ]
-        for row, accuracy in enumerate(pooled.mean("seed").values):
-            if 0 <= accuracy <= 1:  # A model may measure something else by this name.
-                for name, value in _floors(dataset, spread, float(accuracy)).items():
+    if spreads and {"accuracy_mean_examples", "test_examples"} <= set(dataset):
+        levels = final_metrics(dataset[["accuracy_mean_examples"]], average_last).mean("seed")
+        for row, accuracy in enumerate(levels["accuracy_mean_examples"].values):
+            if 0 <= accuracy <= 1:  # A custom model may measure something else by this name.
+                for name, value in _floors(dataset, spreads, float(accuracy)).items():
                     columns[name][row] = value
-    return xr.Dataset(
-        {name: ("algorithm", values) for name, values in columns.items()},
-        {"algorithm": methods},
-    )
+    variables = {name: ("algorithm", values) for name, values in columns.items()}
+    return xr.Dataset(variables, {"algorithm": methods})
 
 
 def _floors(dataset: xr.Dataset, names: Sequence[str], accuracy: float) -> dict[str, float]:
     """Means over the partitions of a Dataset."""
-    owned = dataset[["test_examples", *({"group"} & set(dataset))]]
-    whole = owned.dropna("seed") if "seed" in owned.dims else owned.expand_dims("seed")
-    draws = max(20, 200 // whole.sizes["seed"])
-    found = [
+    partitions = dataset[["test_examples", *({"group"} & set(dataset))]]
+    has_seeds = "seed" in partitions.dims
+    partitions = partitions.dropna("seed") if has_seeds else partitions.expand_dims("seed")
+    draws = max(20, 200 // partitions.sizes["seed"])
+    floors = [
         metrics.noise.expected(
             names,
             accuracy,
-            one["test_examples"].transpose("client", "class").values.astype(np.int64),
-            one["group"].values if "group" in one else None,
+            partition["test_examples"].transpose("client", "class").values.astype(np.int64),
+            partition["group"].values if "group" in partition else None,
             draws,
         )
-        for one in (whole.isel(seed=run) for run in range(whole.sizes["seed"]))
+        for partition in (partitions.isel(seed=run) for run in range(partitions.sizes["seed"]))
     ]
-    return {name: float(np.mean([one[name] for one in found])) for name in names}
+    return {name: float(np.mean([floor[name] for floor in floors])) for name in names}
 
 
 def default_metrics(dataset: xr.Dataset) -> tuple[xr.Dataset, dict[str, str]]:
-    """The metrics that methods are compared by where none is named, and what they are called.
+    """Returns the metrics that methods are compared by unless others are requested.
 
     Args:
         dataset: Results with the dimension ``algorithm``.
 
     Returns:
-        The same, with the accuracies of `class_based` where clients differ in their labels alone: spread
-        is then read from those, which have less noise. Besides, words by the names of metrics.
+        The results, and headings by metric. If clients differ only in their labels, measures of
+        spread are class-based, which has less noise.
     """
-    chosen = {"accuracy_mean_clients": "accuracy"}
-    spread = {"accuracy_worst_10pct": "worst 10 %", "client_dissimilarity": "dissimilarity"}
+    suffix, second_line = "", ""
     if dataset.attrs.get("label_skew_only"):
         dataset = dataset.merge(class_based(dataset))
-        chosen |= {
-            f"{name}_class_based": f"{words},\nclass-based" for name, words in spread.items()
-        }
-    else:
-        chosen |= spread
-    if "group_accuracy_gap" in dataset:
-        chosen |= {"group_accuracy_gap": "gap of groups"}
-    return dataset, chosen
+        suffix, second_line = "_class_based", "\nclass-based"
+    headings = {
+        "accuracy_mean_clients": "accuracy",
+        f"accuracy_worst_10pct{suffix}": f"worst 10%{second_line}",
+        f"client_dissimilarity{suffix}": f"dissimilarity{second_line}",
+        "group_accuracy_gap": "gap of groups",
+    }
+    return dataset, {name: text for name, text in headings.items() if name in dataset}

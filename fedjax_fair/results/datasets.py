@@ -1,7 +1,8 @@
-"""Datasets of several methods side by side, and what is read from them."""
+"""Operations on Datasets of results: combination of runs, final and class-based metrics."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,39 +13,49 @@ from fedjax_fair.results.history import PARTITION_VARIABLES
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["class_based", "combine", "final_metrics", "merge_runs"]
+__all__ = [
+    "class_based",
+    "combine",
+    "configurations_as_methods",
+    "final_metrics",
+    "merge_runs",
+    "swept_settings",
+]
+
+_LEVEL = "accuracy_mean_clients"
+_PLACE = "algorithm_and_settings"
 
 
 def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
-    """Puts the results of several methods on the same federation side by side.
+    """Combines results of several methods on the same federated dataset.
 
     Args:
-        datasets: Results by name of the method. Where methods differ in rounds or cohort size, the
-            shorter ones are padded with NaN.
+        datasets: Results by name of the method. Methods with fewer rounds or smaller cohorts are
+            padded with NaN.
 
     Returns:
-        A Dataset with the dimension ``algorithm``; what all methods share (the partition of
-        examples) stays without it.
+        A Dataset with the dimension ``algorithm``, which the partition does not have.
     """
     import xarray as xr
 
-    shared = list(PARTITION_VARIABLES)
-    own = [dataset.drop_vars(shared, errors="ignore") for dataset in datasets.values()]
+    by_method = [
+        dataset.drop_vars(PARTITION_VARIABLES, errors="ignore") for dataset in datasets.values()
+    ]
     names = xr.DataArray(list(datasets), dims="algorithm", name="algorithm")
-    combined = xr.concat(own, names, join="outer", combine_attrs="override")
+    combined = xr.concat(by_method, names, join="outer", combine_attrs="override")
     first = next(iter(datasets.values()))
-    return combined.merge(first[[name for name in shared if name in first]])
+    return combined.merge(first[[name for name in PARTITION_VARIABLES if name in first]])
 
 
 def merge_runs(runs: dict[str, xr.Dataset]) -> xr.Dataset:
-    """Puts the methods of several runs side by side.
+    """Combines the methods of several runs.
 
     Args:
-        runs: Results with the dimension ``algorithm``, by a name for the run. Seeds that a method
-            has not run are NaN.
+        runs: Results with the dimension ``algorithm``, by name of the run.
 
     Returns:
-        All methods; ``fedavg (name)`` where several runs have one of this name.
+        All methods, ``fedavg (name)`` where several runs have a ``fedavg``. Values for seeds that a
+        method has not run are NaN.
 
     Raises:
         ValueError: If runs are on different data, or are sweeps.
@@ -56,16 +67,16 @@ def merge_runs(runs: dict[str, xr.Dataset]) -> xr.Dataset:
         >>> merge_runs({"one": run, "other": run}).algorithm.values.tolist()
         ['fedavg (one)', 'fedavg (other)']
     """
-    _, first = next(iter(runs.items()))
+    first, *_ = runs.values()
+    expected = first.attrs.get("data"), first.sizes.get("client")
     names = [str(name) for run in runs.values() for name in np.atleast_1d(run["algorithm"].values)]
     methods = {}
     for label, run in runs.items():
-        own = run.attrs.get("data"), run.sizes.get("client")
-        expected = first.attrs.get("data"), first.sizes.get("client")
-        if own != expected:
+        received = run.attrs.get("data"), run.sizes.get("client")
+        if received != expected:
             raise ValueError(
-                f"{label}: expected results on {expected[0]} with {expected[1]} clients as the "
-                f"first, got {own[0]} with {own[1]}."
+                f"{label}: results on {received[0]} with {received[1]} clients cannot be combined "
+                f"with the first ones, on {expected[0]} with {expected[1]} clients."
             )
         for name in map(str, run["algorithm"].values):
             unique = name if names.count(name) == 1 else f"{name} ({label})"
@@ -74,99 +85,154 @@ def merge_runs(runs: dict[str, xr.Dataset]) -> xr.Dataset:
 
 
 def final_metrics(dataset: xr.Dataset, average_last: int = 1) -> xr.Dataset:
-    """The last evaluation of every method and every point of a sweep, whenever that was.
+    """Selects the last evaluation of every method and configuration, or averages the last ones.
 
     Args:
         dataset: Results with the dimension ``algorithm``.
-        average_last: Evaluations at the end, of which the mean is taken; all where there are fewer. A
-            variable that is NaN in some has the mean of the others.
+        average_last: Number of last evaluations to average; all if there are fewer. NaN values are
+            ignored.
 
     Returns:
-        The same without the dimension ``round``.
+        The results without the dimension ``round``.
 
     Raises:
-        ValueError: If ``average_last`` is no positive integer.
+        ValueError: If ``average_last`` is not a positive integer.
 
     Examples:
         >>> import xarray as xr
         >>> loss = (("algorithm", "seed", "round"), [[[3.0, 2.0, 1.0]], [[6.0, 5.0, float("nan")]]])
         >>> runs = xr.Dataset({"loss": loss}, {"algorithm": ["one", "stopped"]})
-        >>> final_metrics(runs).loss.values.ravel().tolist(), final_metrics(runs, 2).loss.values.ravel().tolist()
-        ([1.0, 5.0], [1.5, 5.5])
+        >>> final_metrics(runs).loss.values.ravel().tolist()
+        [1.0, 5.0]
+        >>> final_metrics(runs, average_last=2).loss.values.ravel().tolist()
+        [1.5, 5.5]
     """
     checks.positive_int("average_last", average_last)
-    kept = dataset.drop_dims(["training_round", "slot"], errors="ignore")
-    evaluated = _evaluated(kept)
+    dataset = dataset.drop_dims(["training_round", "slot"], errors="ignore")
+    evaluated = _evaluated(dataset)
     if average_last == 1:
-        at = evaluated.cumsum("round").argmax("round")
-        return kept.isel(round=at).drop_vars("round", errors="ignore")
-    after = evaluated.sum("round") - evaluated.cumsum("round")
-    changing = kept[[name for name in kept if "round" in kept[name].dims]]
-    means = changing.where(evaluated & (after < average_last)).mean("round", keep_attrs=True)
-    return kept.drop_dims("round").merge(means)
+        last = evaluated.cumsum("round").argmax("round")
+        return dataset.isel(round=last).drop_vars("round", errors="ignore")
+    num_later = evaluated.sum("round") - evaluated.cumsum("round")
+    over_rounds = dataset[[name for name in dataset if "round" in dataset[name].dims]]
+    means = over_rounds.where(evaluated & (num_later < average_last)).mean("round", keep_attrs=True)
+    return dataset.drop_dims("round").merge(means)
 
 
 def _evaluated(dataset: xr.Dataset) -> xr.DataArray:
-    """Whether a method was evaluated after a round: some summary is there, in some seed."""
-    over_rounds = [one for one in dataset.values() if {"seed", "round"} <= set(one.dims)]
+    """Whether a method was evaluated after a round: a summary metric is not NaN for some seed."""
+    over_rounds = [values for values in dataset.values() if {"seed", "round"} <= set(values.dims)]
     if not over_rounds:
         raise ValueError("dataset: expected results over seed and round.")
-    fewest = min(one.ndim for one in over_rounds)  # Not those of each client or class.
-    first, *others = [one for one in over_rounds if one.ndim == fewest]
-    # Numbers alone: xarray would compare the coordinates of every variable.
-    known = first.notnull()
-    for one in others:
-        known.values |= ~np.isnan(one.transpose(*first.dims).values)
-    return known.any("seed")
+    fewest = min(values.ndim for values in over_rounds)  # Excludes values per client or class.
+    first, *others = [values for values in over_rounds if values.ndim == fewest]
+    # xarray operators would compare the coordinates of every variable.
+    is_known = first.notnull()
+    for values in others:
+        is_known.values |= ~np.isnan(values.transpose(*first.dims).values)
+    return is_known.any("seed")
+
+
+def swept_settings(results: xr.Dataset) -> list[str]:
+    """Returns the dimensions that a sweep varied; none for results of a run."""
+    dims = results[_LEVEL].dims if _LEVEL in results else ()
+    return [str(name) for name in dims if name not in ("algorithm", "seed", "round")]
+
+
+def configurations_as_methods(results: xr.Dataset, num_best: int | None = None) -> xr.Dataset:
+    """Converts a sweep to results of one method per configuration; other results are unchanged.
+
+    A setting without effect on a method's accuracy is omitted from its configurations.
+
+    Args:
+        results: Results, with ``accuracy_mean_clients`` if of a sweep.
+        num_best: Number of configurations with the highest final accuracy to return, in order of
+            accuracy; by default all.
+
+    Examples:
+        >>> import numpy as np, xarray as xr
+        >>> accuracy = [[[[0.5]], [[0.5]]], [[[0.4]], [[0.6]]]]
+        >>> swept = xr.Dataset(
+        ...     {"accuracy_mean_clients": (("algorithm", "prox", "seed", "round"), accuracy)},
+        ...     {"algorithm": ["random", "fedprox"], "prox": [0.0, 0.1]},
+        ... )
+        >>> configurations_as_methods(swept)["algorithm"].values.tolist()
+        ['random', 'fedprox, prox=0', 'fedprox, prox=0.1']
+    """
+    settings = swept_settings(results)
+    if not settings:
+        return results
+    import xarray as xr
+
+    has_methods = "algorithm" in results.dims
+    dims = ["algorithm", *settings] if has_methods else settings
+    level = results[_LEVEL]
+    effective = {
+        method: [name for name in settings if not _is_constant(values, name)]
+        for method, values in (level.groupby("algorithm") if has_methods else [(None, level)])
+    }
+    places: dict[str, int] = {}
+    for place, values in enumerate(product(*(results[dim].values.tolist() for dim in dims))):
+        configuration = dict(zip(dims, values, strict=True))
+        method = configuration.get("algorithm")
+        parts = [f"{name}={_short(configuration[name])}" for name in effective[method]]
+        name = ", ".join([method, *parts] if has_methods else parts or ["run"])
+        places.setdefault(name, place)
+    if num_best is not None:
+        finals = final_metrics(results[[_LEVEL]])[_LEVEL].mean("seed").transpose(*dims).values
+        places = dict(sorted(places.items(), key=lambda item: -finals.flat[item[1]])[:num_best])
+    indices = np.unravel_index(list(places.values()), [results.sizes[dim] for dim in dims])
+    return (
+        results.isel(
+            {dim: xr.DataArray(at, dims=_PLACE) for dim, at in zip(dims, indices, strict=True)}
+        )
+        .drop_vars({"algorithm", *dims}, errors="ignore")
+        .rename({_PLACE: "algorithm"})
+        .assign_coords(algorithm=list(places))
+    )
+
+
+def _is_constant(values: xr.DataArray, dim: str) -> bool:
+    array = values.transpose(dim, ...).values
+    return np.array_equal(array, np.broadcast_to(array[:1], array.shape), equal_nan=True)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return str(value)
 
 
 def class_based(dataset: xr.Dataset) -> xr.Dataset:
-    r"""Accuracies of clients from the accuracies of classes: the same on average, with less noise.
+    """Estimates client accuracies from class accuracies: same expectation, lower variance.
 
-    Where clients differ in their numbers of examples of each class alone, what is expected of
-    client :math:`k`, with label shares :math:`\pi_k`, is :math:`\sum_c \pi_{kc} a_c`, where
-    :math:`a_c` is the accuracy on *all* test examples of class :math:`c`. Its own test examples
-    have that mean as well, but they are few (`fedjax_fair.metrics.class_based`).
+    See `fedjax_fair.metrics.class_based`.
 
     Args:
-        dataset: Results on a federation of one of the partitions by label: ``iid``,
-            ``quantity_skew``, ``classes_per_client``, ``dirichlet``, ``shards`` or
-            ``planted_clusters``. Not of writers, wards or planted features, whose examples of a
-            class differ.
+        dataset: Results on a partition by label: ``iid``, ``quantity_skew``,
+            ``classes_per_client``, ``dirichlet``, ``shards`` or ``planted_clusters``.
 
     Returns:
-        ``test_accuracy_class_based`` of every client, and the summaries that spread and level are read
-        from, named as those of the clients' own test examples with ``_class_based`` behind; each with
-        its standard error (``_class_based_se``) for the test examples that there are.
+        ``test_accuracy_class_based`` and summaries of it, with the suffix ``_class_based``; and
+        their standard errors, with the suffix ``_class_based_se``.
 
     Raises:
-        ValueError: If clients may differ in more than their labels, or results do not say.
-
-    Examples:
-        >>> import fedjax_fair as ff
-        >>> data = ff.data.load("digits", ff.data.classes_per_client(20, 3))
-        >>> method = ff.Round(
-        ...     ff.models.logistic(10), ff.selectors.Uniform(5), ff.solvers.SGD(0.1, 10, steps=5),
-        ...     ff.aggregators.Mean(),
-        ... )
-        >>> mixed = class_based(ff.fit(method, data, rounds=1))
-        >>> mixed.test_accuracy_class_based.dims
-        ('seed', 'round', 'client')
+        ValueError: If clients may differ in more than their labels.
     """
     import xarray as xr
 
     if not dataset.attrs.get("label_skew_only"):
         raise ValueError(
-            "dataset: expected results on clients that differ in their labels alone, which a "
-            "partition by label (iid, classes_per_client, dirichlet, ...) makes."
+            "dataset: class-based accuracies need clients that differ in their labels alone; use a "
+            "partition by label (iid, classes_per_client, dirichlet, ...)."
         )
-    measured = metrics.class_based.summarize(dataset["class_accuracy"], dataset["test_examples"])
-    described = {name: dataset[name.removesuffix("_class_based")].attrs for name in measured}
     columns = {}
-    for name, (values, errors) in measured.items():
-        named = f"{described[name]['long_name']}, from classes"
-        columns[name] = values.assign_attrs(described[name] | {"long_name": named})
+    summaries = metrics.class_based.summarize(dataset["class_accuracy"], dataset["test_examples"])
+    for name, (values, errors) in summaries.items():
+        attributes = dataset[name.removesuffix("_class_based")].attrs
+        long_name = f"{attributes['long_name']}, from classes"
+        columns[name] = values.assign_attrs(attributes | {"long_name": long_name})
         columns[f"{name}_se"] = errors.assign_attrs(
-            {"long_name": f"{named}, standard error", "units": described[name]["units"]}
+            {"long_name": f"{long_name}, standard error", "units": attributes["units"]}
         )
     return xr.Dataset(columns, attrs=dataset.attrs)

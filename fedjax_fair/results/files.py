@@ -1,4 +1,4 @@
-"""Results in files: written whole or not at all, and never read where they are damaged."""
+"""Files of results: written atomically, and checked for damage when read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = [
-    "naming",
+    "add_file_name",
     "open",
     "save",
     "verify_checksum",
@@ -30,22 +30,21 @@ __all__ = [
 ]
 
 _MARK = b"SHA-256:"
-"""Stands between a file and its digest. Readers of HDF5 ignore what follows the end of its data."""
+"""Separates a file from its checksum. Readers of HDF5 ignore what follows the end of its data."""
 
-_SIGNATURE = "sha256"
-"""Holds the digest of the folder that it lies in."""
+_CHECKSUM_FILE = "sha256"
+"""Holds the checksum of its folder."""
 
-_FILES_OF_ORBAX = 2**20
-"""Bytes that its files take beside the arrays; some hundred of them take less than half."""
+_ORBAX_METADATA_BYTES = 2**20
+"""Bytes that files of Orbax take in addition to the arrays; less than half was measured."""
 
-_TIMEOUT_S = 1.0  # Seconds. A thread that waits for more work does not end.
+_TIMEOUT_S = 1.0  # Threads that wait for more work do not end.
 
 
 def save(dataset: xr.Dataset, path: str | Path) -> None:
-    """Writes a Dataset as NetCDF; a reader never sees half a file.
+    """Writes a Dataset as NetCDF, atomically.
 
-    The file ends with a digest of itself, so that ``open`` notices any damage; other programs read
-    it as they read any NetCDF.
+    The file ends with its checksum, which other programs ignore.
 
     Raises:
         OSError: If it cannot be written; the message names it.
@@ -53,13 +52,12 @@ def save(dataset: xr.Dataset, path: str | Path) -> None:
     import h5netcdf
     from xarray.backends import H5NetCDFStore
 
-    path = Path(path)
-    # HDF5 itself, on a disk that fills up, prints hundreds of lines and may end the process.
+    # On a full disk HDF5 itself prints hundreds of lines and may end the process.
     content = io.BytesIO()
     with h5netcdf.File(content, "w") as store:
         dataset.dump_to_store(H5NetCDFStore(store, mode="w"))
-    whole = content.getvalue()
-    _write(path, whole + _MARK + hashlib.sha256(whole).digest())
+    data = content.getvalue()
+    _write(Path(path), data + _MARK + hashlib.sha256(data).digest())
 
 
 def open(path: str | Path) -> xr.Dataset:
@@ -83,18 +81,18 @@ def open(path: str | Path) -> xr.Dataset:
         raise ValueError(f"path={str(path)!r}: expected a run folder or a results.nc file.")
     try:
         _check_intact(file)
-        # Where these fail, h5netcdf leaves half an object that prints a traceback when it goes.
+        # If this fails within h5netcdf, an incomplete object prints a traceback when it is deleted.
         with h5py.File(file, "r") as content:
             content.attrs.get("_nc3_strict")
-        # How numbers were stored says nothing about what they may become, such as NaN.
+        # The stored encoding would restrict what values can be written later, such as NaN.
         return xr.load_dataset(file, engine="h5netcdf").drop_encoding()
-    except Exception as error:  # HDF5, h5py and xarray each have their own.
+    except Exception as error:  # HDF5, h5py and xarray raise different ones.
         reason = " ".join(str(error).split())
         raise ValueError(f"path={str(file)!r}: expected undamaged results ({reason}).") from error
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file that a reader sees whole or not at all.
+    """Writes a text file, atomically.
 
     Raises:
         OSError: If it cannot be written; the message names it.
@@ -103,8 +101,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Adds a name to an error of the system that lacks one, as those of a full disk do."""
+def add_file_name(path: Path) -> Iterator[None]:
+    """Adds a file name to an ``OSError`` that lacks one, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -115,32 +113,30 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
-    """Raises what keeps Orbax from writing as one error with a name.
-
-    Orbax writes in threads, of which several fail on a full disk, some later than the one that ends
-    the writing, and each logs and prints tracebacks. So whether there is room is checked first, and
-    where threads fail nevertheless they are joined, and what they print is dropped.
+    """Converts failures of Orbax to one ``OSError`` with a file name.
 
     Args:
-        path: Where it writes, in a folder that exists.
+        path: Target, in an existing folder.
         num_bytes: Bytes of the arrays.
 
     Raises:
-        OSError: If there is no room, or a write fails.
+        OSError: If there is too little space, or a write fails.
     """
+    # On a full disk several threads of Orbax fail, some late, and print tracebacks. The free space
+    # is therefore checked first; if threads fail anyway, they are joined, and their output dropped.
     usage = shutil.disk_usage(path.parent)
-    if usage.total and usage.free < num_bytes + _FILES_OF_ORBAX:
+    if usage.total and usage.free < num_bytes + _ORBAX_METADATA_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    others, printed = set(threading.enumerate()), io.StringIO()
+    threads_before, printed = set(threading.enumerate()), io.StringIO()
     logger = logging.getLogger("absl")
-    before, logger.disabled = logger.disabled, True
+    was_disabled, logger.disabled = logger.disabled, True
     try:
-        with redirect_stderr(printed), naming(path):
+        with redirect_stderr(printed), add_file_name(path):
             try:
                 yield
             except Exception:
                 time.sleep(_TIMEOUT_S)  # For threads that Python does not know.
-                for thread in set(threading.enumerate()) - others:
+                for thread in set(threading.enumerate()) - threads_before:
                     thread.join(_TIMEOUT_S)
                 raise
     except OSError:
@@ -148,37 +144,37 @@ def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
     except Exception as error:  # Orbax raises whatever a failure leads to.
         raise OSError(f"{path}: {error}") from error
     finally:
-        logger.disabled = before
+        logger.disabled = was_disabled
     sys.stderr.write(printed.getvalue())
 
 
 def _write(path: Path, content: bytes) -> None:
     partial = path.with_name(f".{path.name}.partial")
-    with naming(path):
+    with add_file_name(path):
         partial.write_bytes(content)
         partial.replace(path)
 
 
 def write_checksum(folder: Path) -> None:
-    """Leaves a digest of its files in a folder that is complete."""
-    write_text(folder / _SIGNATURE, _folder_digest(folder))
+    """Writes the checksum of a complete folder into it."""
+    write_text(folder / _CHECKSUM_FILE, _folder_checksum(folder))
 
 
 def verify_checksum(folder: Path) -> None:
-    """Compares a folder to its digest, which one that was just being written lacks.
+    """Compares a folder with its checksum, which an incomplete folder lacks.
 
     Raises:
         ValueError: If they differ.
     """
-    signed = folder / _SIGNATURE
-    if signed.exists() and signed.read_text() != _folder_digest(folder):
+    file = folder / _CHECKSUM_FILE
+    if file.exists() and file.read_text() != _folder_checksum(folder):
         raise ValueError("its files have changed since they were written")
 
 
-def _folder_digest(folder: Path) -> str:
+def _folder_checksum(folder: Path) -> str:
     """SHA-256 over the names and contents of all files."""
     digest = hashlib.sha256()
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != _SIGNATURE)
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != _CHECKSUM_FILE)
     for path in sorted(files):
         digest.update(str(path.relative_to(folder)).encode() + b"\0")
         digest.update(path.read_bytes())
@@ -186,20 +182,18 @@ def _folder_digest(folder: Path) -> str:
 
 
 def _check_intact(file: Path) -> None:
-    """Compares a file to the digest at its end; files that others wrote have none."""
+    """Compares a file with the checksum at its end; files of other programs have none."""
     size = os.path.getsize(file)
-    with file.open("rb") as content:
-        content.seek(max(0, size - len(_MARK) - hashlib.sha256().digest_size))
-        _, mark, digest = content.read().partition(_MARK)
-    if mark and digest != _digest(file, size - len(mark) - len(digest)):
-        raise ValueError("its content has changed since it was written")
-
-
-def _digest(file: Path, length: int) -> bytes:
-    """SHA-256 of the first bytes of a file."""
     digest = hashlib.sha256()
     with file.open("rb") as content:
+        content.seek(max(0, size - len(_MARK) - digest.digest_size))
+        _, mark, expected = content.read().partition(_MARK)
+        if not mark:
+            return
+        content.seek(0)
+        length = size - len(mark) - len(expected)
         while length and (block := content.read(min(length, 2**20))):
             digest.update(block)
             length -= len(block)
-    return digest.digest()
+    if digest.digest() != expected:
+        raise ValueError("its content has changed since it was written")

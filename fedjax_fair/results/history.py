@@ -1,4 +1,4 @@
-"""What a run records, round by round, and the Dataset made of it."""
+"""Records of a run, round by round, and the Dataset made from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from fedjax_fair import metrics
 from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Variables
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.data.summary import class_counts
 from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.simulate import RoundInfo
 
@@ -21,13 +20,13 @@ __all__ = [
     "PARTITION_VARIABLES",
     "RECORDED",
     "History",
-    "described",
+    "metric_attributes",
     "partition_dataset",
     "to_dataset",
 ]
 
 PARTITION_VARIABLES = ("train_examples", "test_examples", "validation_examples", "group")
-"""What belongs to a partition and not to a method."""
+"""Variables that describe the partition, not a method."""
 
 RECORDED = {
     "test_accuracy": ("client", "Test accuracy", "1"),
@@ -38,10 +37,7 @@ RECORDED = {
     "participation": ("client", "Rounds trained in", "rounds"),
     "class_accuracy": ("class", "Accuracy on all test examples of a class", "1"),
 }
-"""Fields of ``ClientMetrics`` that change during a run: last dimension, long name and unit.
-
-Those of validation examples are there if the examples are.
-"""
+"""Fields of ``ClientMetrics`` that change during a run: last dimension, long name and unit."""
 
 _PER_SLOT = {
     "clients": ("Client in the cohort", "1"),
@@ -49,23 +45,22 @@ _PER_SLOT = {
     "loss": ("Mean minibatch loss in local training", "nat"),
     "steps": ("Local steps", "steps"),
     "responded": ("Whether the result has arrived", "1"),
-    "nonfinite": ("Whether the update that was sent is not finite", "1"),
+    "nonfinite": ("Whether the update sent is not finite", "1"),
 }
+_PER_EVALUATION = ("summaries", "metrics")
 
 
 class History:
-    """Evaluations and rounds, in the order they happened.
+    """Evaluations and rounds, in order.
 
-    Arrays are kept as they come, with seeds first; ``arrays`` puts time second.
+    Recorded arrays have seeds first; ``arrays`` inserts time as the second axis.
     """
 
     def __init__(self) -> None:
         self._evaluated: list[int] = []
-        self._summaries: list[dict[str, np.ndarray]] = []
-        self._metrics: list[dict[str, np.ndarray]] = []
-        self._rounds: list[dict[str, np.ndarray]] = []
-        self._selection: list[dict[str, np.ndarray]] = []
-        self._aggregation: list[dict[str, np.ndarray]] = []
+        self._records: dict[str, list[dict[str, np.ndarray]]] = {
+            name: [] for name in (*_PER_EVALUATION, "rounds", "selection", "aggregation")
+        }
 
     @property
     def round(self) -> int:
@@ -76,55 +71,52 @@ class History:
         self, round: int, summaries: dict[str, np.ndarray], metrics: ClientMetrics
     ) -> None:
         """Records an evaluation: summaries ``[seeds]`` and ``[seeds, clients or classes]``."""
+        values = {name: getattr(metrics, name) for name in RECORDED} | metrics.custom
         self._evaluated.append(round)
-        self._summaries.append(summaries)
-        measured: dict[str, Any] = {name: getattr(metrics, name) for name in RECORDED}
-        measured |= metrics.custom
-        self._metrics.append({name: value for name, value in measured.items() if value is not None})
+        self._records["summaries"].append(summaries)
+        self._records["metrics"].append(
+            {name: value for name, value in values.items() if value is not None}
+        )
 
     def add_rounds(self, info: RoundInfo) -> None:
         """Records a chunk of rounds: leaves ``[seeds, rounds, cohort]`` or ``[seeds, rounds]``."""
-        own = {name: getattr(info, name) for name in _PER_SLOT}
-        # Not as truth values, which could not be missing where another method has more slots.
-        own |= {name: own[name].astype(np.int8) for name in ("responded", "nonfinite")}
-        own["update_nonfinite"] = (~info.finite).astype(np.int8)
-        self._rounds.append(own)
-        self._selection.append({name: np.asarray(value) for name, value in info.selector.items()})
-        self._aggregation.append(
-            {name: np.asarray(value) for name, value in info.aggregator.items()}
-        )
+        rounds = {name: getattr(info, name) for name in _PER_SLOT}
+        # Booleans could not be NaN, which pads methods with fewer slots.
+        rounds |= {name: rounds[name].astype(np.int8) for name in ("responded", "nonfinite")}
+        rounds["update_nonfinite"] = (~info.finite).astype(np.int8)
+        for name, record in (
+            ("rounds", rounds),
+            ("selection", info.selector),
+            ("aggregation", info.aggregator),
+        ):
+            arrays = {key: np.asarray(value) for key, value in record.items()}
+            self._records[name].append(arrays)
 
     def arrays(self) -> dict[str, Any]:
-        """Everything as arrays: ``[seeds, evaluations, ...]`` and ``[seeds, rounds, ...]``."""
-        return {
-            "evaluated": np.asarray(self._evaluated, np.int64),
-            "summaries": _join(self._summaries, np.stack),
-            "metrics": _join(self._metrics, np.stack),
-            "rounds": _join(self._rounds, np.concatenate),
-            "selection": _join(self._selection, np.concatenate),
-            "aggregation": _join(self._aggregation, np.concatenate),
-        }
+        """Returns all records: ``[seeds, evaluations, ...]`` and ``[seeds, rounds, ...]``."""
+        arrays: dict[str, Any] = {"evaluated": np.asarray(self._evaluated, np.int64)}
+        for name, records in self._records.items():
+            join = np.stack if name in _PER_EVALUATION else np.concatenate
+            arrays[name] = {
+                key: join([record[key] for record in records], axis=1)
+                for key in (records[0] if records else ())
+            }
+        return arrays
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Any]) -> History:
-        """Rebuilds a history from what ``arrays`` returned."""
+        """Restores a history from ``arrays``."""
         history = cls()
         history._evaluated = [int(round) for round in arrays["evaluated"]]
-        history._summaries = _split(arrays["summaries"], len(history._evaluated))
-        history._metrics = _split(arrays["metrics"], len(history._evaluated))
-        history._rounds = [arrays["rounds"]] if arrays["rounds"] else []
-        history._selection = [arrays["selection"]] if arrays["rounds"] else []
-        history._aggregation = [arrays["aggregation"]] if arrays["rounds"] else []
+        for name in history._records:
+            if name in _PER_EVALUATION:
+                history._records[name] = [
+                    {key: values[:, i] for key, values in arrays[name].items()}
+                    for i in range(len(history._evaluated))
+                ]
+            elif arrays["rounds"]:
+                history._records[name] = [arrays[name]]
         return history
-
-
-def _join(records: list[dict[str, np.ndarray]], along_time) -> dict[str, np.ndarray]:
-    names = records[0] if records else ()
-    return {name: along_time([record[name] for record in records], axis=1) for name in names}
-
-
-def _split(joined: dict[str, np.ndarray], count: int) -> list[dict[str, np.ndarray]]:
-    return [{name: values[:, i] for name, values in joined.items()} for i in range(count)]
 
 
 def to_dataset(
@@ -135,89 +127,74 @@ def to_dataset(
     bytes_up: int | None = None,
     custom_metrics: Sequence[Metric | ClientMetric] = (),
 ) -> xr.Dataset:
-    """Turns what a run recorded into a Dataset.
+    """Converts the records of a run to a Dataset.
 
     Args:
-        history: What was recorded.
-        seeds: The seeds, in the order of the history's leading axes.
-        data: The federation.
-        variables: Variables of one model, or their shapes, for the bytes that a round moves.
-        bytes_up: Bytes that a participant sends in a round; by default those of a model.
-        custom_metrics: What was measured besides.
+        history: The records.
+        seeds: The seeds, in the order of the leading axes.
+        data: The federated dataset.
+        variables: Variables of one model, or their shapes, for the number of bytes per round.
+        bytes_up: Bytes that a participant sends per round; by default those of a model.
+        custom_metrics: Metrics in addition to those of the package.
 
     Returns:
-        The Dataset that ``fedjax_fair.results`` describes.
+        The Dataset that `fedjax_fair.results` describes.
     """
     import xarray as xr
 
     recorded = history.arrays()
+    rounds = recorded["rounds"]
     columns: dict[str, Any] = {}
-    of_clients = RECORDED | {
+    per_client = RECORDED | {
         f"{kind}_{metric.name}": ("client", f"{metric.description}, {kind} examples", metric.unit)
         for metric in custom_metrics
         if isinstance(metric, ClientMetric)
         for kind in ("test", "validation")
     }
     for name, values in recorded["metrics"].items():
-        dim, long_name, unit = of_clients[name]
-        attributes = {"long_name": long_name, "units": unit}
-        columns[name] = (("seed", "round", dim), values, attributes)
+        dim, long_name, unit = per_client[name]
+        columns[name] = (("seed", "round", dim), values, _attributes(long_name, unit))
     summaries = tuple(metric for metric in custom_metrics if isinstance(metric, Metric))
     for metric in metrics.ALL_SUMMARIES + summaries:
-        if metric.name not in recorded["summaries"]:
-            continue
-        values = recorded["summaries"][metric.name]
-        columns[metric.name] = (("seed", "round"), values, described(metric))
-    for name, (long_name, unit) in _PER_SLOT.items() if recorded["rounds"] else ():
-        attributes = {"long_name": long_name, "units": unit}
-        values = recorded["rounds"][name]
-        columns[f"cohort_{name}"] = (("seed", "training_round", "slot"), values, attributes)
-    columns |= _divergence(recorded["rounds"], len(seeds))
+        if (values := recorded["summaries"].get(metric.name)) is not None:
+            columns[metric.name] = (("seed", "round"), values, metric_attributes(metric))
+    per_round = ("seed", "training_round", "slot")
+    first_nonfinite = np.full(len(seeds), -1)
+    if rounds:
+        for name, (long_name, unit) in _PER_SLOT.items():
+            columns[f"cohort_{name}"] = (per_round, rounds[name], _attributes(long_name, unit))
+        nonfinite = rounds["update_nonfinite"]
+        first_nonfinite = np.where(nonfinite.any(axis=1), nonfinite.argmax(axis=1), -1)
+        attributes = _attributes("Whether the update was not finite and was skipped", "1")
+        columns["update_nonfinite"] = (per_round[:2], nonfinite, attributes)
+    attributes = {"long_name": "First round whose update was not finite, or -1"}
+    columns["diverged"] = ("seed", first_nonfinite, attributes)
     for role in ("selection", "aggregation"):
         for name, values in recorded[role].items():
             attributes = {"long_name": f"{role.capitalize()}: {name.replace('_', ' ')}"}
-            dims = ("seed", "training_round", "slot")[: values.ndim]
-            columns[f"{role}_{name}"] = (dims, values, attributes)
-    columns |= _communication(recorded, variables, bytes_up)
-    columns |= _partition_variables(data)
-    columns |= _of_groups(recorded["metrics"], data)
+            columns[f"{role}_{name}"] = (per_round[: values.ndim], values, attributes)
+    columns |= _communication(recorded, variables, bytes_up) | _partition_variables(data)
+    columns |= _group_metrics(recorded["metrics"], data)
     coordinates = {"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]}
-    if recorded["rounds"]:
-        _, rounds, slots = recorded["rounds"]["clients"].shape
-        coordinates |= {"training_round": np.arange(rounds), "slot": np.arange(slots)}
-    return xr.Dataset(
-        columns,
-        coords=coordinates,
-        attrs={"data": data.name, "label_skew_only": int(data.label_skew_only)},
-    )
+    if rounds:
+        _, num_rounds, slots = rounds["clients"].shape
+        coordinates |= {"training_round": np.arange(num_rounds), "slot": np.arange(slots)}
+    attributes = {"data": data.name, "label_skew_only": int(data.label_skew_only)}
+    return xr.Dataset(columns, coords=coordinates, attrs=attributes)
 
 
-def _divergence(rounds: dict[str, np.ndarray], num_seeds: int) -> dict[str, Any]:
-    """Updates of the model that were not finite, and the first of each run."""
-    attributes = {"long_name": "First round whose update was not finite, or -1"}
-    if not rounds:
-        return {"diverged": ("seed", np.full(num_seeds, -1), attributes)}
-    bad = rounds["update_nonfinite"]
-    first = np.where(bad.any(axis=1), bad.argmax(axis=1), -1)
-    whether = {"long_name": "Whether the update was not finite; the model stayed", "units": "1"}
-    return {
-        "update_nonfinite": (("seed", "training_round"), bad, whether),
-        "diverged": ("seed", first, attributes),
-    }
+def _attributes(long_name: str, unit: str) -> dict[str, str]:
+    return {"long_name": long_name, "units": unit}
 
 
-def described(metric: Metric) -> dict[str, str]:
-    """What a metric says of itself, as attributes of its variable."""
-    return {
-        "long_name": metric.description,
-        "units": metric.unit,
-        "population": metric.population,
-        "weighting": metric.weighting,
-    }
+def metric_attributes(metric: Metric) -> dict[str, str]:
+    """Returns the attributes of a metric's variable."""
+    described = {"population": metric.population, "weighting": metric.weighting}
+    return _attributes(metric.description, metric.unit) | described
 
 
-def _of_groups(clients: dict[str, np.ndarray], data: FederatedData) -> dict[str, Any]:
-    """Mean test accuracy and loss of each planted group."""
+def _group_metrics(clients: dict[str, np.ndarray], data: FederatedData) -> dict[str, Any]:
+    """Mean test accuracy and loss of each ground-truth group."""
     if data.groups is None:
         return {}
     groups = np.asarray(data.groups)
@@ -226,11 +203,11 @@ def _of_groups(clients: dict[str, np.ndarray], data: FederatedData) -> dict[str,
     columns = {}
     for name, unit in {"accuracy": "1", "loss": "nat"}.items():
         values = [
-            [_group_means(evaluated, own, num_groups) for evaluated in run]
-            for run, own in zip(clients[f"test_{name}"], per_run, strict=True)
+            [_group_means(evaluated, group, num_groups) for evaluated in run]
+            for run, group in zip(clients[f"test_{name}"], per_run, strict=True)
         ]
-        described = {"long_name": f"Test {name}, mean over the clients of a group", "units": unit}
-        columns[f"group_{name}"] = (("seed", "round", "planted_group"), values, described)
+        attributes = _attributes(f"Test {name}, mean over the clients of a group", unit)
+        columns[f"group_{name}"] = (("seed", "round", "planted_group"), values, attributes)
     return columns
 
 
@@ -245,33 +222,40 @@ def _group_means(values: np.ndarray, groups: np.ndarray, num_groups: int) -> np.
 def _communication(
     recorded: dict[str, Any], variables: Variables, bytes_up: int | None
 ) -> dict[str, Any]:
-    """Traffic up to every evaluation: participants receive a model, and those who answer an update."""
-    moved = bytes_per_round(variables, cohort_size=1)
+    """Bytes up to every evaluation: participants receive a model, responders send an update."""
+    bytes_down = bytes_per_round(variables, cohort_size=1)
+    # Centralized training has no participants.
     none = np.zeros((recorded["metrics"]["participation"].shape[0], 0, 0), bool)
-    participants = recorded["rounds"].get("clients", none) >= 0  # Pooled examples have none.
-    arrived = participants & (recorded["rounds"].get("responded", none) > 0)
+    participants = recorded["rounds"].get("clients", none) >= 0
+    responders = participants & (recorded["rounds"].get("responded", none) > 0)
     up, down = (
         np.pad(counts.sum(axis=2).cumsum(axis=1), [(0, 0), (1, 0)])[:, recorded["evaluated"]]
-        for counts in (arrived, participants)
+        for counts in (responders, participants)
     )
     attributes = {"units": "byte", "population": "all clients", "weighting": "sum"}
-    sent = {"long_name": "Sent by clients so far", **attributes}
-    received = {"long_name": "Sent to clients so far", **attributes}
     return {
-        "bytes_up": (("seed", "round"), up * (moved if bytes_up is None else bytes_up), sent),
-        "bytes_down": (("seed", "round"), down * moved, received),
+        "bytes_up": (
+            ("seed", "round"),
+            up * (bytes_down if bytes_up is None else bytes_up),
+            {"long_name": "Sent by clients so far", **attributes},
+        ),
+        "bytes_down": (
+            ("seed", "round"),
+            down * bytes_down,
+            {"long_name": "Sent to clients so far", **attributes},
+        ),
     }
 
 
 def partition_dataset(data: FederatedData) -> xr.Dataset:
-    """Who owns what, as results have it, before any training.
+    """Returns the variables of results that describe the partition.
 
     Args:
-        data: The federation.
+        data: The federated dataset.
 
     Returns:
         ``train_examples`` and ``test_examples`` over ``(client, class)``, and ``group`` over
-        ``client`` where groups are planted; over ``seed`` too, where every run has a partition.
+        ``client`` if there are groups; also over ``seed`` if every run has a partition.
 
     Examples:
         >>> from fedjax_fair import data
@@ -284,17 +268,15 @@ def partition_dataset(data: FederatedData) -> xr.Dataset:
 
 
 def _partition_variables(data: FederatedData) -> dict[str, Any]:
-    """Examples of every client and class, and the planted groups."""
     columns: dict[str, Any] = {}
     run = () if data.num_partitions is None else ("seed",)
     purposes = {"train": "training", "test": "testing", "validation": "validation"}
     for name, purpose in purposes.items():
-        if (examples := getattr(data, name)) is None:
-            continue
-        attributes = {"long_name": f"Examples for {purpose}", "units": "examples"}
-        counts = class_counts(examples, data.num_classes)
-        columns[f"{name}_examples"] = ((*run, "client", "class"), counts, attributes)
+        if (examples := getattr(data, name)) is not None:
+            counts = examples.class_counts(data.num_classes)
+            attributes = _attributes(f"Examples for {purpose}", "examples")
+            columns[f"{name}_examples"] = ((*run, "client", "class"), counts, attributes)
     if data.groups is not None:
-        groups = np.asarray(data.groups)
-        columns["group"] = ((*run, "client"), groups, {"long_name": "Planted group"})
+        attributes = {"long_name": "Ground-truth group"}
+        columns["group"] = ((*run, "client"), np.asarray(data.groups), attributes)
     return columns

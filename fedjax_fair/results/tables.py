@@ -1,46 +1,226 @@
-"""A comparison as a table: Markdown, LaTeX, CSV, and the cells that a terminal shows."""
+"""Tables of results as text cells, and their Markdown, LaTeX and CSV forms."""
 
 from __future__ import annotations
 
-import csv
-import io
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from fedjax_fair import checks
+from fedjax_fair.results.comparison import default_metrics, differences, noise_floor
+from fedjax_fair.results.datasets import configurations_as_methods, final_metrics, swept_settings
+from fedjax_fair.results.intervals import format_mean, format_number
 from fedjax_fair.text import escape_control_chars
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
 
-__all__ = ["HEADINGS", "caption", "cells", "to_text"]
+__all__ = ["SWEEP_COLUMNS", "Table", "comparison_table", "final_tables", "methods_table", "to_text"]
 
-FORMS = ("markdown", "latex", "csv")
-HEADINGS = (
-    "method", "mean ± sd", "noise floor", "difference", "95 % (Student)", "95 % (bootstrap)",
-    "p (Holm)", "effect", "seeds needed",
-)  # fmt: skip
-_IN_UNIT = ("mean", "deviation", "noise_floor")
-_OF_DIFFERENCE = ("difference", "low", "high", "bootstrap_low", "bootstrap_high")
-_WITHOUT_UNIT = ("p", "effect_size", "seeds", "seeds_needed")
+SWEEP_COLUMNS = {
+    "validation_accuracy_mean_clients": "validation",
+    "accuracy_mean_clients": "accuracy",
+    "accuracy_worst_10pct": "worst 10%",
+    "accuracy_standard_deviation": "dispersion",
+    "client_dissimilarity": "dissimilarity",
+}
+"""Metrics in the table of a sweep, and their headings."""
+
+_IN_UNIT = ["mean", "deviation", "noise_floor", "difference", "low", "high", "bootstrap_low",
+            "bootstrap_high"]  # fmt: skip
+_WITHOUT_UNIT = ["p", "effect_size", "seeds", "seeds_needed"]
 
 
-def to_text(compared: xr.Dataset, form: Literal["markdown", "latex", "csv"] = "markdown") -> str:
-    r"""Writes a comparison as a table. Fractions are in percent.
+class Table(NamedTuple):
+    """A table of text.
+
+    Attributes:
+        title: What it shows.
+        headings: One per column; the first column names the rows.
+        rows: One cell per heading. Lines of a cell after the first are details of its value.
+        note: How to read the cells.
+    """
+
+    title: str
+    headings: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    note: str
+
+
+def final_tables(dataset: xr.Dataset) -> list[Table]:
+    """Summarizes the last evaluation.
+
+    Args:
+        dataset: Results of a run or a sweep, with the dimension ``algorithm``.
+
+    Returns:
+        A table of the methods and, if there are any, one of the ground-truth groups; of a sweep, a
+        table of the best configurations.
+    """
+    if swept_settings(dataset):
+        return [_sweep_table(dataset)]
+    groups = [_groups_table(dataset)] if "group_accuracy" in dataset else []
+    return [methods_table(*default_metrics(dataset)), *groups]
+
+
+def methods_table(dataset: xr.Dataset, columns: dict[str, str]) -> Table:
+    """Summarizes the last evaluation of each method.
+
+    Args:
+        dataset: Results with the dimension ``algorithm``, as `default_metrics` returns them.
+        columns: Headings by metric.
+
+    Returns:
+        Means over seeds, paired differences to the first method, and noise floors.
+    """
+    finals = 100 * final_metrics(dataset[list(columns)])
+    names, seeds = _names(dataset), dataset.sizes["seed"]
+    cells = {name: _means(finals[name]) for name in columns}
+    note = f"In %, after the last round{_about_means(seeds)}."
+    if len(names) > 1 and seeds > 1:
+        note += (
+            f" Below: difference to {names[0]} over paired seeds and its 95% CI; * statistically "
+            "significant (p < 0.05 after Holm's correction)."
+        )
+        for name in columns:
+            gaps = differences(finals[name], str(dataset["algorithm"].values[0]))
+            for row in range(1, len(names)):
+                point, *ends = (
+                    format_number(float(gaps[key][row])) for key in ("difference", "low", "high")
+                )
+                star = "*" if gaps["p"][row] < 0.05 else ""
+                cells[name][row] += f"\n{point}{star}\n{' to '.join(ends)}"
+    floors = 100 * noise_floor(dataset, list(columns)).mean("algorithm")
+    rows = list(zip(names, *cells.values(), strict=True))
+    if any(floor.notnull() for floor in floors.values()):
+        note += (
+            " Noise floor: spread expected from finite test sets if all clients had equal accuracy."
+        )
+        shown = (format_number(float(floor), ".1f").strip("-") for floor in floors.values())
+        rows.append(("noise floor", *shown))
+    title = f"Test accuracy of {dataset.sizes['client']:,} clients ({dataset.attrs['data']})"
+    return Table(title, ("method", *columns.values()), rows, note)
+
+
+def _groups_table(dataset: xr.Dataset) -> Table:
+    """Accuracy of each ground-truth group, and how well clusters match the groups."""
+    group = dataset["group"]
+    sizes = np.bincount((group if group.ndim == 1 else group.isel(seed=0)).values.astype(int))
+    finals = 100 * final_metrics(dataset[["group_accuracy", "group_accuracy_gap", "sigma_acc"]])
+    accuracies = finals["group_accuracy"]
+    columns = {
+        f"group {i}\n{size} clients": _means(accuracies.isel(planted_group=i))
+        for i, size in enumerate(sizes)
+    }
+    columns |= {
+        "gap": _means(finals["group_accuracy_gap"]),
+        "sigma_acc": _means(finals["sigma_acc"]),
+    }
+    if "aggregation_nmi" in dataset:
+        nmi = dataset["aggregation_nmi"].mean(["seed", "training_round"])
+        columns["NMI"] = [format_number(float(value), ".2f").strip("-") for value in nmi]
+    note = f"In %{_about_means(dataset.sizes['seed'])}; NMI from 0 to 1, mean over rounds."
+    rows = list(zip(_names(dataset), *columns.values(), strict=True))
+    return Table("Test accuracy of ground-truth groups", ("method", *columns), rows, note)
+
+
+def _sweep_table(dataset: xr.Dataset, num_rows: int = 20) -> Table:
+    """The configurations with the highest validation accuracy.
+
+    Without validation examples nothing is ranked: the best on test examples would be so by chance.
+    """
+    columns = {name: heading for name, heading in SWEEP_COLUMNS.items() if name in dataset}
+    finals = 100 * final_metrics(configurations_as_methods(dataset[list(columns)]))
+    validation = next(iter(SWEEP_COLUMNS))
+    total, which, ranking = finals.sizes["algorithm"], "first", "not ranked: no validation examples"
+    if validation in columns:
+        order = np.argsort(-finals[validation].mean("seed").values, kind="stable")
+        finals, which, ranking = finals.isel(algorithm=order), "best", "ranked by validation"
+    finals = finals.isel(algorithm=slice(num_rows))
+    rows = list(zip(_names(finals), *(_means(finals[name]) for name in columns), strict=True))
+    return Table(
+        f"The {which} {len(rows)} of {total:,} configurations ({dataset.attrs['data']})",
+        ("method", *columns.values()),
+        rows,
+        f"In %, {ranking}; other columns: test examples{_about_means(dataset.sizes['seed'])}.",
+    )
+
+
+def _names(dataset: xr.Dataset) -> list[str]:
+    return [escape_control_chars(name) for name in dataset["algorithm"].values]
+
+
+def _means(values: xr.DataArray) -> list[str]:
+    return [format_mean(runs) for runs in values.transpose("algorithm", "seed").values]
+
+
+def _about_means(seeds: int) -> str:
+    return f", mean ± half of the 95% CI over {seeds} seeds" if seeds > 1 else ", one seed"
+
+
+def comparison_table(compared: xr.Dataset, digits: int) -> Table:
+    """Lays out differences in one metric, the baseline first.
 
     Args:
         compared: What `fedjax_fair.results.compare` returned.
-        form: ``"markdown"``; ``"latex"``, a ``tabular`` with the rules of the package booktabs; or
-            ``"csv"``, one line a method, the baseline first, with all digits.
+        digits: Decimals of percentages; values in other units have four significant digits.
+    """
+    unit, attributes = _unit(compared), compared.attrs
+    form = f".{digits}f" if unit == "%" else ".4g"
+    rows = []
+    for row in _frame(compared).to_dict("records"):
+        value = {
+            name: format_number(row[name], form) for name in ("mean", "deviation", "noise_floor")
+        }
+        value |= {name: format_number(row[name], f"+{form}") for name in _IN_UNIT[3:]}
+        intervals = (
+            "-" if np.isnan(row[f"{kind}low"]) else f"{value[f'{kind}low']}, {value[f'{kind}high']}"
+            for kind in ("", "bootstrap_")
+        )
+        rows.append(
+            (
+                row["method"],
+                f"{value['mean']} ± {value['deviation']}",
+                value["noise_floor"],
+                value["difference"] + ("*" if row["p"] < 0.05 else ""),
+                *intervals,
+                format_number(row["p"], ".3f"),
+                format_number(row["effect_size"], "+.2f"),
+                format_number(row["seeds_needed"], ",.0f").replace("inf", "∞"),
+            )
+        )
+    runs = np.unique(compared["seeds"].values)
+    seeds = f"{runs.min()}" if runs.size == 1 else f"{runs.min()} to {runs.max()}"
+    title = (
+        f"{attributes['long_name'] or attributes['metric']}{f', in {unit}' if unit else ''}: "
+        f"differences to {attributes['baseline']}"
+    )
+    note = (
+        f"Over {seeds} {'paired ' if attributes['paired'] else ''}seeds; *: statistically "
+        "significant (p < 0.05 after Holm's correction). Effect: Cohen's d. Seeds needed: to "
+        "detect this difference with probability 0.8. Noise floor: spread expected from finite "
+        "test sets if all clients had equal accuracy."
+    )
+    headings = ("method", "mean ± sd", "noise\nfloor", "difference", "95% CI\nStudent",
+                "95% CI\nbootstrap", "p\nHolm", "effect", "seeds\nneeded")  # fmt: skip
+    return Table(escape_control_chars(title), headings, rows, note)
+
+
+def to_text(compared: xr.Dataset, form: Literal["markdown", "latex", "csv"] = "markdown") -> str:
+    r"""Formats a comparison as a table. Fractions are in percent.
+
+    Args:
+        compared: What `fedjax_fair.results.compare` returned.
+        form: ``"markdown"``; ``"latex"``, for the package booktabs; or ``"csv"``, with all digits.
 
     Returns:
-        The text, of which the last line has an end. Differences with ``*`` are beyond chance: p
-        below 0.05 after Holm's correction.
+        The text, which ends with a newline. ``*`` marks significant differences (p < 0.05 after
+        Holm's correction).
 
     Raises:
-        ValueError: If there is no such form.
+        ValueError: If ``form`` is unknown.
 
     Examples:
         >>> import xarray as xr
@@ -54,127 +234,56 @@ def to_text(compared: xr.Dataset, form: Literal["markdown", "latex", "csv"] = "m
         >>> print(to_text(compare(runs, "accuracy_mean_clients"), "csv").splitlines()[0])
         metric,unit,baseline,method,mean,deviation,noise_floor,difference,low,high,bootstrap_low,bootstrap_high,p,effect_size,seeds,seeds_needed
     """
-    checks.one_of("form", form, FORMS)
+    checks.one_of("form", form, ("markdown", "latex", "csv"))
     if form == "csv":
-        return _csv(compared)
-    rows, numbers = [HEADINGS, *cells(compared, digits=2)], len(HEADINGS) - 1
+        frame, attributes = _frame(compared), compared.attrs
+        about = attributes["metric"], _unit(compared), escape_control_chars(attributes["baseline"])
+        for place, name in enumerate(("metric", "unit", "baseline")):
+            frame.insert(place, name, about[place])
+        return frame.to_csv(index=False, lineterminator="\n")
+    table = comparison_table(compared, digits=2)
+    caption = f"{table.title}. {table.note}"
+    headings = [heading.replace("\n", " ") for heading in table.headings]
+    columns = len(headings) - 1
     if form == "markdown":
-        lines = [" | ".join(row) for row in rows]
-        ruled = [f"| {lines[0]} |", "|---|" + "---:|" * numbers]
-        return "\n".join([caption(compared), "", *ruled, *(f"| {one} |" for one in lines[1:]), ""])
-    head, *body = [" & ".join(map(_latex, row)) + r" \\" for row in rows]
-    return "\n".join(
-        [
-            f"% {caption(compared)}",
-            rf"\begin{{tabular}}{{l{'r' * numbers}}}",
-            r"\toprule",
-            head,
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
+        head, *rows = (f"| {' | '.join(row)} |" for row in (headings, *table.rows))
+        return "\n".join([caption, "", head, "|---|" + "---:|" * columns, *rows, ""])
+    head, *rows = (" & ".join(map(_latex, row)) + r" \\" for row in (headings, *table.rows))
+    begin = rf"\begin{{tabular}}{{l{'r' * columns}}}"
+    parts = [f"% {caption}", begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule"]
+    return "\n".join([*parts, r"\end{tabular}", ""])
 
 
-def caption(compared: xr.Dataset) -> str:
-    """What a table of a comparison shows, in one line."""
-    attributes = compared.attrs
-    unit = _unit(compared)
-    name = attributes["long_name"] or attributes["metric"]
-    runs = np.unique(compared["seeds"].values)
-    seeds = f"{runs.min()}" if runs.size == 1 else f"{runs.min()} to {runs.max()}"
-    pairs = f"{seeds} {'paired ' if attributes['paired'] else ''}seeds"
-    return escape_control_chars(
-        f"{name}{f', in {unit}' if unit else ''}; differences to {attributes['baseline']} over "
-        f"{pairs}, with 95 % intervals (Student's t, bootstrap); * beyond chance: p < 0.05 after "
-        "Holm's correction. Effect: Cohen's d. Seeds needed: to find this difference with "
-        "probability 0.8. Noise floor: what finite test sets show of clients served alike."
-    )
+def _frame(compared: xr.Dataset) -> pd.DataFrame:
+    """One row per method, the baseline first; fractions in percent."""
+    import pandas as pd
 
-
-def cells(compared: xr.Dataset, digits: int) -> list[tuple[str, ...]]:
-    """The rows of a table below ``HEADINGS``, the baseline first.
-
-    Args:
-        compared: What `fedjax_fair.results.compare` returned.
-        digits: Behind the point of percentages; other units have four significant ones.
-    """
-    return [_cells(row, _unit(compared), digits) for row in _rows(compared)]
-
-
-def _cells(row: dict[str, float | str], unit: str, digits: int) -> tuple[str, ...]:
-    def number(name: str, sign: str = "") -> str:
-        value = float(row[name])
-        return (
-            "-" if np.isnan(value) else f"{value:{sign}{f'.{digits}f' if unit == '%' else '.4g'}}"
-        )
-
-    def interval(low: str, high: str) -> str:
-        return "-" if np.isnan(float(row[low])) else f"{number(low, '+')}, {number(high, '+')}"
-
-    p, effect, needed = (float(row[name]) for name in ("p", "effect_size", "seeds_needed"))
-    is_baseline = np.isnan(float(row["difference"]))
-    beyond = "*" if p < 0.05 else ""
-    return (
-        str(row["method"]),
-        f"{number('mean')} ± {number('deviation')}",
-        number("noise_floor"),
-        "-" if is_baseline else number("difference", "+") + beyond,
-        interval("low", "high"),
-        interval("bootstrap_low", "bootstrap_high"),
-        "-" if np.isnan(p) else f"{p:.3f}",
-        "-" if np.isnan(effect) else f"{effect:+.2f}",
-        "-" if is_baseline or np.isnan(needed) else "∞" if np.isinf(needed) else f"{needed:,.0f}",
-    )
-
-
-def _rows(compared: xr.Dataset) -> list[dict[str, float | str]]:
-    """Values of the baseline and of every method, fractions in percent."""
-    factor = 100 if _unit(compared) == "%" else 1
-    first: dict[str, float | str] = {"method": escape_control_chars(compared.attrs["baseline"])}
-    first |= {name: factor * float(compared[f"baseline_{name}"]) for name in _IN_UNIT}
-    rows = [first | dict.fromkeys(_OF_DIFFERENCE + _WITHOUT_UNIT, np.nan)]
-    for name in compared["algorithm"].values:
-        own = compared.sel(algorithm=name)
-        row: dict[str, float | str] = {"method": escape_control_chars(name)}
-        row |= {each: factor * float(own[each]) for each in _IN_UNIT + _OF_DIFFERENCE}
-        rows.append(row | {each: float(own[each]) for each in _WITHOUT_UNIT})
-    return rows
+    names = [*_IN_UNIT, *_WITHOUT_UNIT]
+    baseline = {name: [float(compared[f"baseline_{name}"])] for name in _IN_UNIT[:3]}
+    first = pd.DataFrame(baseline, [compared.attrs["baseline"]])
+    frame = pd.concat([first, compared[names].to_dataframe()])[names].astype(float)
+    if _unit(compared) == "%":
+        frame[_IN_UNIT] *= 100
+    frame.insert(0, "method", [escape_control_chars(name) for name in frame.index])
+    return frame
 
 
 def _unit(compared: xr.Dataset) -> str:
-    unit = compared.attrs["units"]
-    return "%" if unit == "1" else unit
-
-
-def _csv(compared: xr.Dataset) -> str:
-    text = io.StringIO()
-    names = ["method", *_IN_UNIT, *_OF_DIFFERENCE, *_WITHOUT_UNIT]
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["metric", "unit", "baseline", *names])
-    attributes = compared.attrs
-    about = [attributes["metric"], _unit(compared), escape_control_chars(attributes["baseline"])]
-    for row in _rows(compared):
-        values = [row[name] for name in names]
-        missing = [isinstance(value, float) and np.isnan(value) for value in values]
-        writer.writerow([*about, *("" if no else v for no, v in zip(missing, values, strict=True))])
-    return text.getvalue()
+    return "%" if compared.attrs["units"] == "1" else compared.attrs["units"]
 
 
 def _latex(cell: str) -> str:
-    r"""A cell as LaTeX reads it.
+    r"""Escapes a cell for LaTeX.
 
     Examples:
         >>> _latex("by_size, 5 %"), _latex("-0.5 ± 1.0")
         ('by\\_size, 5 \\%', '$-$0.5 $\\pm$ 1.0')
     """
-    safe = "".join(_LATEX.get(mark, mark) for mark in cell)
-    return re.sub(r"(?<!\S)([-+])(?=\d)", r"$\1$", safe)
+    escaped = "".join(_LATEX.get(char, char) for char in cell)
+    return re.sub(r"(?<!\S)([-+])(?=\d)", r"$\1$", escaped)
 
 
-_LATEX = {mark: f"\\{mark}" for mark in "&%$#_{}"} | {
+_LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",

@@ -1,4 +1,4 @@
-"""What a client does locally."""
+"""Local training of one client."""
 
 from fedjax_fair.solvers.sgd import SGD
 

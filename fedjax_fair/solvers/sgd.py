@@ -1,4 +1,4 @@
-"""Local stochastic gradient descent, with FedProx's pull towards the global model."""
+"""Local stochastic gradient descent, with FedProx's proximal term."""
 
 from __future__ import annotations
 
@@ -16,52 +16,48 @@ from fedjax_fair import checks
 from fedjax_fair.base import Client, LocalResult, Number, Solver, Variables
 from fedjax_fair.numerics.permutation import permutation_at
 
-__all__ = ["PLANNED", "SGD"]
+__all__ = ["SGD", "STEPS_PER_BLOCK"]
 
-# Minibatches drawn in one go where the number of steps is not known in advance: drawing them one by
-# one costs several microseconds each in small operations.
-PLANNED = 32
-_MAX_STEPS = 2**31 - 1  # They are counted in 32 bits.
+# Minibatches drawn together if the number of steps is traced: drawing one takes several
+# microseconds of small operations.
+STEPS_PER_BLOCK = 32
+_MAX_STEPS = 2**31 - 1  # Steps are counted in 32 bits.
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 
 
 class SGD(Solver):
-    r"""Minibatch SGD from the global model, on one client's examples.
+    r"""Minibatch SGD on one client's examples, from the global model.
 
-    A step follows the gradient of the minibatch loss plus its decay and proximal terms,
+    A step follows the gradient of the minibatch loss plus decay and proximal terms,
 
     .. math:: w \leftarrow w - \eta\,(\nabla f_i(w; B) + \text{decay}\, w + \mu\,(w - w_t)).
 
-    Minibatches are drawn without replacement: every epoch is a fresh permutation of the client's
-    examples, and the last batch of an epoch holds what is left. A client with fewer examples than
-    ``batch_size`` uses them all at every step. Padded positions repeat one of the client's examples
-    and weigh nothing; only batch normalization sees them. There are at most as many positions as all
-    clients have examples.
+    Every epoch is a random permutation of the client's examples, whose last minibatch may be
+    smaller. Padded positions repeat an example with weight zero, which only batch normalization
+    reads.
 
-    Instructions that it follows: ``loss_weight``, a factor of the client's loss, which leaves the
-    proximal term and the decay alone; ``snapshot_step``, the number of steps after which to keep a
-    copy of the model, at most all; ``max_steps`` >= 1, after which a client stops. Reports:
-    ``last_batch``, the indices of the examples in the last minibatch, -1 in padded positions;
-    ``snapshot``, the update after ``snapshot_step`` steps.
+    Instructions: ``loss_weight``, a factor of the loss without proximal term and decay;
+    ``snapshot_step``, the number of steps before a copy of the model; ``max_steps`` >= 1. Reports:
+    ``last_batch``, the indices of the last minibatch, -1 in padded positions; ``snapshot``, the
+    update after ``snapshot_step`` steps.
 
     Args:
-        learning_rate: Step size, >= 0, or a schedule: a function from the absolute round to it.
-        batch_size: Examples per minibatch, at most.
-        steps: Local steps, the same for every client. Exactly one of ``steps`` and ``epochs``.
-        epochs: Passes over the client's own examples: a client of ``n`` examples takes ``epochs *
-            ceil(n / batch_size)`` steps and then stops changing.
-        momentum: Heavy-ball momentum in ``[0, 1)``; it starts from zero in every round.
+        learning_rate: Step size, >= 0, or a schedule, a function of the absolute round.
+        batch_size: Maximum number of examples per minibatch.
+        steps: Local steps of every client. Exactly one of ``steps`` and ``epochs``.
+        epochs: Passes over the client's examples: a client of ``n`` examples takes ``epochs *
+            ceil(n / batch_size)`` steps.
+        momentum: Heavy-ball momentum in ``[0, 1)``, which starts from zero in every round.
         weight_decay: Decay, >= 0, added to the gradient.
         prox: FedProx's ``mu`` >= 0; 0 is plain SGD.
-        optimizer: A function from a learning rate to an optax optimizer, such as ``optax.adam``, in
-            place of SGD with momentum.
-        replacement: Draw every minibatch independently, with replacement.
+        optimizer: A function from a learning rate to an optax optimizer, such as ``optax.adam``,
+            that replaces SGD with momentum.
+        replacement: Whether to draw every minibatch independently, with replacement.
 
     Raises:
-        ValueError: If a setting is out of range, if ``optimizer`` is no function, if not exactly
-            one of ``steps`` and ``epochs`` is given, or if ``momentum`` comes with an
-            ``optimizer``, which would ignore it.
+        ValueError: If a setting is out of range, if not exactly one of ``steps`` and ``epochs`` is
+            given, or if ``momentum`` is given together with ``optimizer``, which ignores it.
 
     References:
         Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, *Federated Optimization in Heterogeneous
@@ -103,32 +99,27 @@ class SGD(Solver):
             checks.function("optimizer", self.optimizer, "from a learning rate, such as optax.adam")
             if not _is_zero(self.momentum):
                 raise ValueError(
-                    f"momentum={self.momentum!r}: expected 0 beside optimizer={self.optimizer!r}."
+                    f"momentum={self.momentum!r}: expected 0 with optimizer={self.optimizer!r}."
                 )
 
     @property
     def fixed_num_steps(self) -> bool:
-        """Whether all clients take equally many steps."""
+        """True if all clients take equally many steps."""
         return self.steps is not None
 
-    def _transformation(self, round: Int[Array, ""]) -> optax.GradientTransformation:
-        rate = self.learning_rate
-        rate = rate(round) if callable(rate) else rate
+    def _make_optimizer(self, round: Int[Array, ""]) -> optax.GradientTransformation:
+        rate = self.learning_rate(round) if callable(self.learning_rate) else self.learning_rate
         if self.optimizer is not None:
             return self.optimizer(rate)
-        if _is_zero(self.momentum):
-            return optax.sgd(rate)
-        return optax.sgd(rate, momentum=self.momentum)
+        return optax.sgd(rate, momentum=None if _is_zero(self.momentum) else self.momentum)
 
     def solve(self, key: Key[Array, ""], variables: Variables, client: Client) -> LocalResult:
-        """Trains from the given variables on the client's own examples."""
+        """Trains from the given variables on the client's examples."""
         key_order, key_model = jax.random.split(key)
-        steps, epochs, replacement = self.steps, self.epochs, self.replacement
-        transformation = self._transformation(client.round)
-        batch_size = self.batch_size
-        num_positions = (
-            batch_size if replacement else min(batch_size, client.examples.order.shape[0])
-        )
+        optimizer = self._make_optimizer(client.round)
+        num_positions = self.batch_size
+        if not self.replacement:
+            num_positions = min(num_positions, client.examples.order.shape[0])
         loss_weight = client.instructions.get("loss_weight")
         snapshot_step = client.instructions.get("snapshot_step")
         max_steps = client.instructions.get("max_steps")
@@ -142,67 +133,69 @@ class SGD(Solver):
             return weighted, (loss, state)
 
         def step(index, batch, carry):
-            (params, state), optimizer_state, total, kept = carry
+            (params, state), optimizer_state, total_loss, snapshot = carry
             (_, (loss, state)), gradient = jax.value_and_grad(loss_fn, has_aux=True)(
                 params, state, batch, jax.random.fold_in(key_model, index)
             )
             gradient = _add_scaled(gradient, self.weight_decay, params)
             gradient = _add_scaled(gradient, self.prox, params, variables.params)
-            change, optimizer_state = transformation.update(gradient, optimizer_state, params)
-            reached = Variables(optax.apply_updates(params, change), state)
-            if kept is not None:
-                still = index < snapshot_step
-                kept = jax.tree.map(lambda new, old: jnp.where(still, new, old), reached, kept)
-            return reached, optimizer_state, total + loss, kept
+            change, optimizer_state = optimizer.update(gradient, optimizer_state, params)
+            new = Variables(optax.apply_updates(params, change), state)
+            if snapshot is not None:
+                snapshot = jax.tree.map(partial(jnp.where, index < snapshot_step), new, snapshot)
+            return new, optimizer_state, total_loss + loss, snapshot
 
-        draw = partial(_minibatch, key_order, client, num_positions, replacement)
+        draw = partial(_minibatch, key_order, client, num_positions, self.replacement)
 
-        def steps_from(first, planned, taken, carry):
-            """Takes ``taken`` of ``planned`` steps, whose minibatches are drawn in one go."""
-            batches = jax.vmap(draw)(first + jnp.arange(planned, dtype=jnp.int32))
+        def take_steps(first, num_drawn, num_steps, carry):
+            """Draws minibatches together and takes the first ``num_steps`` of them."""
+            batches = jax.vmap(draw)(first + jnp.arange(num_drawn, dtype=jnp.int32))
 
-            def planned_step(i, carry):
+            def take_step(i, carry):
                 return step(first + i, jax.tree.map(lambda leaf: leaf[i], batches), carry)
 
             with jax.named_scope("local_steps"):
-                return jax.lax.fori_loop(0, taken, planned_step, carry)
+                return jax.lax.fori_loop(0, num_steps, take_step, carry)
 
-        kept = None if snapshot_step is None else variables
-        carry = (variables, transformation.init(variables.params), jnp.zeros(()), kept)
-        if steps is not None:
-            taken, stop = jnp.asarray(steps, jnp.int32), steps
+        snapshot = None if snapshot_step is None else variables
+        carry = (variables, optimizer.init(variables.params), jnp.zeros(()), snapshot)
+        if self.steps is not None:
+            taken, stop = jnp.asarray(self.steps, jnp.int32), self.steps
             if max_steps is not None:
                 taken = stop = jnp.minimum(taken, max_steps)
-            trained, _, total, kept = steps_from(0, steps, stop, carry)
+            trained, _, total_loss, snapshot = take_steps(0, self.steps, stop, carry)
         else:
-            assert epochs is not None
-            # A traced number of steps makes these while loops: a small client stops early where
-            # clients run one after another, and is frozen by vmap's rule where they run together.
-            taken = epochs * _ceil_div(client.size, num_positions)
+            assert self.epochs is not None
+            # With a traced number of steps the loops become while loops: a small client stops early
+            # if clients run sequentially, and is masked by vmap if they run in parallel.
+            taken = self.epochs * _ceil_div(client.size, num_positions)
             if max_steps is not None:
                 taken = jnp.minimum(taken, max_steps)
 
-            def block(number, carry):
-                first = number * PLANNED
-                return steps_from(first, PLANNED, jnp.minimum(PLANNED, taken - first), carry)
+            def take_block(number, carry):
+                first = number * STEPS_PER_BLOCK
+                num_steps = jnp.minimum(STEPS_PER_BLOCK, taken - first)
+                return take_steps(first, STEPS_PER_BLOCK, num_steps, carry)
 
-            blocks = _ceil_div(taken, PLANNED)
+            num_blocks = _ceil_div(taken, STEPS_PER_BLOCK)
             with jax.named_scope("step_blocks"):
-                trained, _, total, kept = jax.lax.fori_loop(0, blocks, block, carry)
+                trained, _, total_loss, snapshot = jax.lax.fori_loop(
+                    0, num_blocks, take_block, carry
+                )
         last = draw(taken - 1)
         reports: dict[str, PyTree] = {"last_batch": jnp.where(last.mask, last.indices, -1)}
-        if kept is not None:
-            reports["snapshot"] = jax.tree.map(jnp.subtract, kept, variables)
+        if snapshot is not None:
+            reports["snapshot"] = jax.tree.map(jnp.subtract, snapshot, variables)
         return LocalResult(
             update=jax.tree.map(jnp.subtract, trained, variables),
-            loss=total / taken.astype(jnp.float32),
+            loss=total_loss / taken.astype(jnp.float32),
             steps=taken,
             reports=reports,
         )
 
 
 class _Batch(NamedTuple):
-    """Which examples a step uses, and which positions are not padding."""
+    """Examples of a step, and the mask of positions that are not padding."""
 
     indices: Int[Array, " batch"]
     labels: Shaped[Array, "batch ..."]
@@ -219,9 +212,8 @@ def _minibatch(
     else:
         epoch, batch = jnp.divmod(step, _ceil_div(client.size, batch_size))
         positions = batch * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
-        entries = permutation_at(
-            jax.random.fold_in(key, epoch), positions % client.size, client.size
-        )
+        key_epoch = jax.random.fold_in(key, epoch)
+        entries = permutation_at(key_epoch, positions % client.size, client.size)
         mask = positions < client.size
     indices = client.examples.order[client.offset + entries]
     return _Batch(indices, client.examples.labels[indices], mask)
@@ -232,7 +224,7 @@ def _ceil_div(size: Int[Array, ""], batch_size: int) -> Int[Array, ""]:
 
 
 def _is_zero(number: Number) -> bool:
-    """Whether a setting is a plain zero, which is structure, so that its term is not computed."""
+    """Returns whether a setting is a plain zero, whose term is not computed."""
     return isinstance(number, (int, float)) and number == 0
 
 

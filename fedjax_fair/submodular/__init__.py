@@ -1,4 +1,4 @@
-"""Submodular functions and how to maximize them, usable on their own."""
+"""Submodular functions and their maximizers, independent of the rest of the package."""
 
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.combinators import Restricted, Scaled, Sum, Truncated
@@ -10,13 +10,13 @@ from fedjax_fair.submodular.coverage import (
     saturated_coverage,
 )
 from fedjax_fair.submodular.disparity import DisparityMin, DisparitySum
-from fedjax_fair.submodular.diversity import GraphCut, LogDet, graph_cut
 from fedjax_fair.submodular.facility_location import (
     FacilityLocation,
     facility_location,
     facility_location_from_distances,
-    facility_location_from_features,
 )
+from fedjax_fair.submodular.facility_location_from_features import facility_location_from_features
+from fedjax_fair.submodular.graph_cut import GraphCut, SparseGraphCut, graph_cut
 from fedjax_fair.submodular.greedi import greedi
 from fedjax_fair.submodular.greedy import greedy, lazy_greedy
 from fedjax_fair.submodular.information import (
@@ -25,6 +25,7 @@ from fedjax_fair.submodular.information import (
     MutualInformation,
 )
 from fedjax_fair.submodular.local_search import best_swap, distorted_greedy
+from fedjax_fair.submodular.log_det import LogDet
 from fedjax_fair.submodular.modular import Modular, truncated_modular, union_penalty
 from fedjax_fair.submodular.non_monotone import double_greedy, random_greedy
 from fedjax_fair.submodular.partial_enumeration import partial_enumeration
@@ -32,7 +33,6 @@ from fedjax_fair.submodular.sieve_streaming import sieve_batches, sieve_streamin
 from fedjax_fair.submodular.sparse import SparseSimilarity, sparse_similarity
 from fedjax_fair.submodular.sparse_functions import (
     SparseFacilityLocation,
-    SparseGraphCut,
     SparseSaturatedCoverage,
 )
 from fedjax_fair.submodular.stochastic_greedy import stochastic_greedy

@@ -1,7 +1,7 @@
-"""Arrays from outside, checked where their values are known.
+"""Conversion of arguments to arrays, with checks of all values that are known.
 
-A constant of a function that is being traced becomes a tracer with the first operation on it, so it
-is checked before, and stays a constant.
+The first operation on a constant inside a traced function makes it a tracer, so constants are
+checked before and stay constants.
 """
 
 from __future__ import annotations
@@ -32,66 +32,78 @@ __all__ = [
 
 
 def is_traced(values: Any) -> bool:
-    """Whether any of the values is unknown before the compiled function runs."""
+    """Returns whether any leaf is a tracer."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
 
 
 def as_partial(function: Callable) -> Partial:
-    """A function as a pytree, whose structure it is unless it is a ``Partial`` already."""
+    """Returns a function as a pytree: a ``Partial`` as it is, any other as structure."""
     return function if isinstance(function, Partial) else Partial(function)
 
 
 def as_finite(name: str, values: Any, shape: str) -> Array:
-    """An array of floats with as many axes as ``shape`` names, finite unless it is traced.
+    """Returns floats with the axes named in ``shape``.
 
     Raises:
-        ValueError: If it has another number of axes, an empty one, or a number is not finite.
+        ValueError: If the number of axes differs, an axis is empty, or an element is not finite.
     """
     return _as_floats(name, values, shape, _finite, "finite numbers")
 
 
-def as_non_negative(name: str, values: Any, shape: str) -> Array:
-    """As ``as_finite``, and nothing below zero."""
-    return _as_floats(name, values, shape, _non_negative, "finite numbers >= 0")
+def as_non_negative(name: str, values: Any, shape: str, size: int | None = None) -> Array:
+    """Returns floats >= 0, checked as in `as_finite`; a vector of length ``size`` if given."""
+    array = _as_floats(name, values, shape, _non_negative, "finite numbers >= 0")
+    if size is not None and array.shape[0] != size:
+        raise ValueError(f"{name}: expected {size} {shape}, got {array.shape[0]}.")
+    return array
 
 
 def as_probabilities(name: str, values: Any, shape: str) -> Array:
-    """As ``as_finite``, and in [0, 1]."""
+    """Returns floats in [0, 1], checked as in `as_finite`."""
     return _as_floats(name, values, shape, _probability, "numbers in [0, 1]")
 
 
 def as_symmetric(name: str, values: Any, *, negative: bool = False) -> Float[Array, "n n"]:
-    """A square matrix of finite numbers that equals its transpose up to rounding.
+    """Returns a square matrix that equals its transpose up to rounding.
 
     Raises:
-        ValueError: If it is not, or a number is below zero and must not be.
+        ValueError: If it is not square or symmetric, not finite, or negative unless allowed.
     """
     matrix = (as_finite if negative else as_non_negative)(name, values, "n n")
     if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"{name}: expected a square matrix, got shape {matrix.shape}.")
-    if not isinstance(matrix, Tracer):
-        with jax.ensure_compile_time_eval():
-            _assert_symmetric(name, matrix)
+    if isinstance(matrix, Tracer):
+        return matrix
+    with jax.ensure_compile_time_eval():
+        largest_gap, largest, place = _asymmetry(matrix)
+        if float(largest_gap) > 1e-5 * float(largest):
+            i, j = (int(k) for k in np.unravel_index(int(place), matrix.shape))
+            raise ValueError(
+                f"{name}: expected a symmetric matrix, but {name}[{i}, {j}]={float(matrix[i, j])} "
+                f"and {name}[{j}, {i}]={float(matrix[j, i])}."
+            )
     return matrix
 
 
-def as_mask(name: str, values: Any) -> Bool[Array, "..."]:
-    """Booleans, of any shape.
+def as_mask(name: str, values: Any, shape: tuple[int, ...] | None = None) -> Bool[Array, "..."]:
+    """Returns booleans, of any shape unless it is given.
 
     Raises:
-        ValueError: If there are numbers other than 0 and 1.
+        ValueError: If an element is neither 0 nor 1, or the shape differs.
     """
     array = _as_constant(values)
     if array.dtype != bool:
         _assert_valid(name, array, _zero_or_one, "0 or 1")
+    if shape is not None and array.shape != shape:
+        raise ValueError(f"{name}: expected shape {shape}, got {array.shape}.")
     return _on_device(array.astype(bool))
 
 
 def as_items(name: str, values: Any, size: int) -> Int[Array, " items"]:
-    """Different items of ``size``.
+    """Returns a vector of items.
 
     Raises:
-        ValueError: If it is no vector, or not of different integers in ``[0, size)``.
+        ValueError: If it is not a vector of distinct integers in ``[0, size)``.
     """
     array = _as_constant(values)
     if array.ndim != 1:
@@ -101,7 +113,7 @@ def as_items(name: str, values: Any, size: int) -> Int[Array, " items"]:
 
 
 def _as_constant(values: Any) -> Any:
-    """As it is where it is on a device or traced, and otherwise as an array of NumPy."""
+    """Returns JAX arrays and tracers as they are, and anything else as a NumPy array."""
     if isinstance(values, Array) or is_traced(values):
         return jnp.asarray(values)
     return np.asarray(values)
@@ -115,9 +127,9 @@ def _on_device(array: Any) -> Array:
 
 
 def _aligned_copy(array: np.ndarray) -> np.ndarray:
-    """A copy, since what was given may change, that JAX takes as it is on a CPU.
+    """Copies an array, which the caller may change, to memory that JAX uses without copying.
 
-    JAX copies what does not begin at a multiple of 64 bytes, several times as slowly as NumPy.
+    On a CPU JAX copies arrays that are not aligned to 64 bytes, several times as slowly as NumPy.
     """
     buffer = np.empty(array.nbytes + 64, np.uint8)
     start = -buffer.ctypes.data % 64
@@ -129,13 +141,14 @@ def _aligned_copy(array: np.ndarray) -> np.ndarray:
 def _as_floats(name: str, values: Any, shape: str, valid: Callable, expectation: str) -> Array:
     array = _as_constant(values)
     floats = jnp.issubdtype(array.dtype, jnp.floating)
-    with np.errstate(over="ignore"):  # To infinity, which is refused.
+    with np.errstate(over="ignore"):  # Overflow gives infinity, which is rejected below.
         dtype = jax.dtypes.canonicalize_dtype(array.dtype) if floats else np.float32
         array = array.astype(dtype, copy=False)
     axes = shape.split()
     if array.ndim != len(axes) or 0 in array.shape:
         raise ValueError(f"{name}: expected shape [{', '.join(axes)}], got {array.shape}.")
-    # Of an interval the extremes tell, which takes no memory; both are NaN if any number is.
+    # Every valid range is an interval, so the extremes decide without a mask of all elements. Both
+    # are NaN if any element is.
     within = isinstance(array, np.ndarray) and valid(array.min()) and valid(array.max())
     if not within:
         _assert_valid(name, array, valid, expectation)
@@ -154,11 +167,11 @@ def _assert_valid(name: str, array: Any, valid: Callable, expectation: str) -> N
     if bool(invalid):
         place = tuple(int(k) for k in np.unravel_index(int(place), array.shape))
         where = ", ".join(map(str, place))
-        found = float(np.asarray(array)[place])
-        raise ValueError(f"{name}[{where}]={found}: expected {expectation}.")
+        value = float(np.asarray(array)[place])
+        raise ValueError(f"{name}[{where}]={value}: expected {expectation}.")
 
 
-# Operators alone, which NumPy and JAX share; comparisons with NaN are false.
+# These use only operators that NumPy and JAX share; comparisons with NaN are false.
 def _finite(values: Any) -> Any:
     return abs(values) < float("inf")
 
@@ -175,26 +188,15 @@ def _zero_or_one(values: Any) -> Any:
     return (values == 0) | (values == 1)
 
 
-# Checks of what is on a device are compiled as one program each, rather than operation by
-# operation.
+# A check of a device array is one compiled function, instead of one for each operation.
 @partial(jax.jit, static_argnames="valid")
 def _first_invalid(array: Array, valid: Callable) -> tuple[Bool[Array, ""], Int[Array, ""]]:
-    """Whether any number is invalid, and the place of the first one."""
     good = valid(array)
     return ~good.all(), jnp.argmin(good)
 
 
-def _assert_symmetric(name: str, matrix: Array) -> None:
-    largest_gap, largest, place = _asymmetry(matrix)
-    if float(largest_gap) > 1e-5 * float(largest):
-        i, j = (int(k) for k in np.unravel_index(int(place), matrix.shape))
-        raise ValueError(
-            f"{name}: expected a symmetric matrix, but {name}[{i}, {j}]={float(matrix[i, j])} "
-            f"and {name}[{j}, {i}]={float(matrix[j, i])}."
-        )
-
-
 @jax.jit
 def _asymmetry(matrix: Float[Array, "n n"]) -> tuple[Array, Array, Array]:
+    """Returns the largest difference to the transpose, the largest element, and the place."""
     gap = jnp.abs(matrix - matrix.T)
     return jnp.max(gap), jnp.max(jnp.abs(matrix)), jnp.argmax(gap)

@@ -1,4 +1,4 @@
-"""Set functions as incremental oracles, and the result of a maximizer."""
+"""Interface of set functions, and the result of a maximizer."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedjax_fair.tree import Integer, Tree
 
-__all__ = ["MaximizationResult", "SetFunction"]
+__all__ = ["MaximizationResult", "SetFunction", "WrappedSetFunction"]
 
 
 class SetFunction(Tree):
     """A function of subsets of ``{0, ..., size - 1}`` that is 0 at the empty set.
 
-    A maximizer adds items one by one and carries a memo, the function's summary of the set so far.
-    ``value`` is the definition, and the incremental ``gains``, ``gain`` and ``add`` agree with it.
-    All of them are pure.
+    A maximizer adds items one at a time and carries a memo, the function's summary of the current
+    set. ``value`` is the definition; ``gains``, ``gain`` and ``add`` are its incremental form. All
+    methods are pure.
 
-    A subclass declares its arrays and numbers as fields. These are children of a pytree, so that
-    functions of the same class and shapes share compiled maximizers, and several functions can be
-    stacked and mapped. A callable in a field is structure, equal only to itself, unless it is a
+    A subclass declares arrays and scalars as fields, which are children of a pytree and may be
+    traced: functions of the same class and shapes share compiled maximizers, and can be stacked and
+    mapped. A callable field is structure, equal only to itself, unless it is a
     ``jax.tree_util.Partial``.
 
     Examples:
@@ -43,9 +43,6 @@ class SetFunction(Tree):
         ...     def gains(self, memo):
         ...         return (memo + self.weights) ** 2 - memo**2
         ...
-        ...     def gain(self, memo, item):
-        ...         return self.gains(memo)[item]
-        ...
         ...     def add(self, memo, item):
         ...         return memo + self.weights[item]
         >>> greedy(Square(jnp.array([1.0, 3.0, 2.0])), 2).items.tolist()
@@ -56,42 +53,61 @@ class SetFunction(Tree):
     @abc.abstractmethod
     def size(self) -> int:
         """Number of items."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         """Returns the value of the set given by a mask over all items."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def init(self) -> PyTree:
         """Returns the memo of the empty set."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
-        """Returns the marginal gain of each item; entries of items of the set are meaningless."""
-        raise NotImplementedError
+        """Returns the marginal gains of all items; those of members are undefined."""
 
-    @abc.abstractmethod
     def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
-        """Returns the marginal gain of one item."""
-        raise NotImplementedError
+        """Returns the marginal gain of one item; override it where that is cheaper than `gains`."""
+        return self.gains(memo)[item]
 
     @abc.abstractmethod
     def add(self, memo: PyTree, item: Integer) -> PyTree:
         """Returns the memo of the set with the item."""
-        raise NotImplementedError
+
+
+class WrappedSetFunction(SetFunction):
+    """Base class of functions that forward all methods but their own to another function."""
+
+    function: SetFunction
+
+    @property
+    def size(self) -> int:
+        return self.function.size
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        return self.function.value(mask)
+
+    def init(self) -> PyTree:
+        return self.function.init()
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return self.function.gains(memo)
+
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
+        return self.function.gain(memo, item)
+
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
+        return self.function.add(memo, item)
 
 
 class MaximizationResult(NamedTuple):
-    """A set that a maximizer found.
+    """The set that a maximizer returns.
 
     Attributes:
-        items: The items, all different, in the order in which they were chosen.
-        gains: The marginal gain of each of them when it was chosen.
+        items: Distinct items in the order of selection; -1 in unused slots.
+        gains: Marginal gain of each item when it was selected; 0 in unused slots.
         value: Value of the set.
-        num_evaluations: Number of gains evaluated; in a federation these are messages.
+        num_evaluations: Number of gains evaluated; in a federated setting these are messages.
     """
 
     items: Int[Array, " k"]

@@ -1,8 +1,7 @@
-"""Facility location with the gains of all items cached from step to step of greedy.
+"""Facility location that caches the gains of all items between steps of greedy.
 
-When an item is added, only the points whose best similarity it raises change any gain, and after
-the first steps these are few: over a whole run 2 to 4 times the number of points, where recomputing
-would go through all of them at every step.
+Adding an item changes gains only through the points whose best similarity it raises: in total 2 to
+4 times the number of points, while recomputing visits all points in every step.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.tree import Integer
@@ -21,10 +20,10 @@ __all__ = ["CachedGains", "Memo"]
 
 
 class Memo(NamedTuple):
-    """The best similarity of every point to the set, and the gain of every item."""
+    """Best similarity of every point to the set, and the gain of every item if it is cached."""
 
     best: Float[Array, " points"]
-    gains: Float[Array, " items"]
+    gains: Float[Array, " items"] | tuple[()]
 
 
 class CachedGains(SetFunction):
@@ -34,41 +33,36 @@ class CachedGains(SetFunction):
     """
 
     @property
+    def _caches(self) -> bool:
+        return True
+
+    @property
     @abc.abstractmethod
     def _block(self) -> int:
         """Number of points of a block."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def _floor(self) -> Float[Array, " points"]:
         """Returns the similarity of each point to the empty set."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def _column(self, item: Integer) -> Float[Array, " points"]:
         """Returns the similarity of each point to an item."""
-        raise NotImplementedError
 
     @abc.abstractmethod
-    def _served(
-        self, points: Int[Array, " block"], best: Float[Array, " block"]
-    ) -> Float[Array, " items"]:
-        """Returns ``sum_i max(s_ij - best_i, 0)``."""
-        raise NotImplementedError
+    def _served(self, points: Array, best: Array) -> Array:
+        """Returns ``sum_i max(s_ij - best_i, 0)``, ``[items]``, over ``points``, ``[block]``."""
 
     @abc.abstractmethod
-    def _lost(
-        self, points: Int[Array, " block"], old: Float[Array, " block"], new: Float[Array, " block"]
-    ) -> Float[Array, " items"]:
-        """Returns by how much ``_served`` decreases when ``best`` rises from ``old`` to ``new``.
+    def _lost(self, points: Array, old: Array, new: Array) -> Array:
+        """Returns the decrease of ``_served`` from ``old`` to ``new`` best similarities.
 
         It is ``sum_i clip(s_ij, old_i, new_i) - old_i``.
         """
-        raise NotImplementedError
 
     def init(self) -> PyTree:
         floor = self._floor()
-        return Memo(floor, self._all_gains(floor))
+        return Memo(floor, self._all_gains(floor) if self._caches else ())
 
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return memo.gains
@@ -78,16 +72,18 @@ class CachedGains(SetFunction):
 
     def add(self, memo: PyTree, item: Integer) -> PyTree:
         num_points, block = memo.best.shape[0], self._block
-        lanes = jnp.arange(block, dtype=jnp.int32)
         offered = self._column(item)
         best = jnp.maximum(memo.best, offered)
+        if not self._caches:
+            return Memo(best, ())
+        lanes = jnp.arange(block, dtype=jnp.int32)
         ranks = jnp.cumsum(offered > memo.best, dtype=jnp.int32)
         count = ranks[-1]
 
         def subtract():
             def body(i, gains):
                 places = i * block + lanes
-                # The points that change, by binary search rather than from a list of all of them.
+                # Binary search finds the points that change without a list of all of them.
                 points = jnp.searchsorted(ranks, jnp.minimum(places + 1, count))
                 old = memo.best[points]
                 new = jnp.where(places < count, best[points], old)
@@ -95,8 +91,8 @@ class CachedGains(SetFunction):
 
             return jax.lax.fori_loop(0, -(-count // block), body, memo.gains)
 
-        # Where most points change, recomputing is no more work, and it discards the rounding errors
-        # of former subtractions: without it some of a hundred items differ from those of double
+        # If most points change, recomputing costs no more and discards the rounding errors of
+        # former subtractions, with which some of a hundred items would differ from those of double
         # precision.
         gains = jax.lax.cond(3 * count > 2 * num_points, lambda: self._all_gains(best), subtract)
         return Memo(best, gains)
@@ -109,8 +105,7 @@ class CachedGains(SetFunction):
             places = i * block + lanes
             points = jnp.minimum(places, num_points - 1)
             # Places beyond the end gain nothing.
-            return gains + self._served(
-                points, jnp.where(places < num_points, best[points], jnp.inf)
-            )
+            block_best = jnp.where(places < num_points, best[points], jnp.inf)
+            return gains + self._served(points, block_best)
 
         return jax.lax.fori_loop(0, -(-num_points // block), body, jnp.zeros(self.size))

@@ -1,4 +1,4 @@
-"""Set functions made of set functions."""
+"""Set functions made of other set functions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_mask
-from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.base import SetFunction, WrappedSetFunction
 from fedjax_fair.tree import Integer, Number
 
 __all__ = ["Restricted", "Scaled", "Sum", "Truncated"]
 
 
 class Sum(SetFunction):
-    """The sum of functions of the same items; submodular (and monotone) where all of them are.
+    """Sum of functions of the same items; submodular (and monotone) where all of them are.
 
     Args:
         functions: A tuple of functions.
@@ -53,25 +53,25 @@ class Sum(SetFunction):
         return tuple(function.init() for function in self.functions)
 
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
-        return _sum(f.gains(own) for f, own in zip(self.functions, memo, strict=True))
+        return _sum(f.gains(part) for f, part in zip(self.functions, memo, strict=True))
 
     def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
-        return _sum(f.gain(own, item) for f, own in zip(self.functions, memo, strict=True))
+        return _sum(f.gain(part, item) for f, part in zip(self.functions, memo, strict=True))
 
     def add(self, memo: PyTree, item: Integer) -> PyTree:
-        return tuple(f.add(own, item) for f, own in zip(self.functions, memo, strict=True))
+        return tuple(f.add(part, item) for f, part in zip(self.functions, memo, strict=True))
 
 
 def _sum(arrays: Iterable[Array]) -> Array:
     return reduce(operator.add, arrays)
 
 
-class Scaled(SetFunction):
-    """A multiple of a function; submodular and monotone as it is.
+class Scaled(WrappedSetFunction):
+    """Multiple of a function; submodular and monotone where the function is.
 
     Args:
         function: What to multiply.
-        factor: At least 0; may be traced.
+        factor: At least 0.
 
     Raises:
         ValueError: If the factor is negative.
@@ -83,21 +83,13 @@ class Scaled(SetFunction):
         [3.0, 6.0]
     """
 
-    function: SetFunction
     factor: Number
 
     def __post_init__(self) -> None:
         checks.non_negative("factor", self.factor)
 
-    @property
-    def size(self) -> int:
-        return self.function.size
-
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         return self.factor * self.function.value(mask)
-
-    def init(self) -> PyTree:
-        return self.function.init()
 
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return self.factor * self.function.gains(memo)
@@ -105,16 +97,13 @@ class Scaled(SetFunction):
     def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return self.factor * self.function.gain(memo, item)
 
-    def add(self, memo: PyTree, item: Integer) -> PyTree:
-        return self.function.add(memo, item)
 
-
-class Truncated(SetFunction):
+class Truncated(WrappedSetFunction):
     """``min(bound, value)``; monotone submodular where the function is both.
 
     Args:
         function: What to truncate.
-        bound: At least 0, so that the empty set keeps its value; may be traced.
+        bound: At least 0, so that the empty set keeps its value.
 
     Raises:
         ValueError: If the bound is negative.
@@ -126,15 +115,10 @@ class Truncated(SetFunction):
         2.5
     """
 
-    function: SetFunction
     bound: Number
 
     def __post_init__(self) -> None:
         checks.non_negative("bound", self.bound)
-
-    @property
-    def size(self) -> int:
-        return self.function.size
 
     def _increase(self, total: Float[Array, ""], gain: Float[Array, "..."]) -> Float[Array, "..."]:
         return jnp.minimum(self.bound, total + gain) - jnp.minimum(self.bound, total)
@@ -142,6 +126,7 @@ class Truncated(SetFunction):
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         return jnp.minimum(self.bound, self.function.value(mask))
 
+    # The memo is the untruncated value, and the function's memo.
     def init(self) -> PyTree:
         return jnp.zeros(()), self.function.init()
 
@@ -152,21 +137,21 @@ class Truncated(SetFunction):
         return self._increase(memo[0], self.function.gain(memo[1], item))
 
     def add(self, memo: PyTree, item: Integer) -> PyTree:
-        total, own = memo
-        return total + self.function.gain(own, item), self.function.add(own, item)
+        total, part = memo
+        return total + self.function.gain(part, item), self.function.add(part, item)
 
 
-class Restricted(SetFunction):
-    """The value of the items of the set that are in ``mask``; the others contribute nothing.
+class Restricted(WrappedSetFunction):
+    """Value of the items of the set that are in ``mask``; other items contribute 0.
 
-    Submodular and monotone as the function is.
+    Submodular and monotone where the function is.
 
     Args:
         function: What to restrict.
         mask: The items that count, ``[n]``.
 
     Raises:
-        ValueError: If the mask has another length than the function has items.
+        ValueError: If the mask does not have one element for each item.
 
     Examples:
         >>> from fedjax_fair.submodular import Modular
@@ -175,24 +160,13 @@ class Restricted(SetFunction):
         [1.0, 0.0]
     """
 
-    function: SetFunction
     mask: Bool[Array, " size"]
 
     def __post_init__(self) -> None:
-        counted = as_mask("mask", self.mask)
-        if counted.shape != (self.size,):
-            raise ValueError(f"mask: expected shape ({self.size},), got {counted.shape}.")
-        self._convert(mask=counted)
-
-    @property
-    def size(self) -> int:
-        return self.function.size
+        self._convert(mask=as_mask("mask", self.mask, (self.size,)))
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         return self.function.value(mask & self.mask)
-
-    def init(self) -> PyTree:
-        return self.function.init()
 
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return jnp.where(self.mask, self.function.gains(memo), 0.0)

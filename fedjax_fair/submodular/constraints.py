@@ -1,33 +1,33 @@
-"""Which sets a maximizer may return: independent ones, affordable ones, and where it stops."""
+"""Constraints on the sets that a maximizer may return, and checks of a maximizer's arguments."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.arrays import as_non_negative, is_traced
+from fedjax_fair.submodular.arrays import as_items, as_mask, as_non_negative, is_traced
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.tree import Number, Tree
 
-__all__ = ["Constraints", "as_constraints", "check_costs", "check_matroid"]
+__all__ = ["Constraints", "check_arguments", "check_costs", "check_matroid"]
 
-# A set costs too much from this share above the budget on, which is more than rounding errors.
+# Tolerance of the budget for rounding errors, as a share of it.
 _SLACK = 1e-6
 
 
 class Constraints(Tree):
-    """What may join a set.
+    """Conditions for adding an item to a set.
 
     Args:
         matroid: The set has to stay independent.
-        min_gain: Items that gain at most so much are not chosen; None where any gain will do.
-        costs: Cost of each item, ``[size]``, where there is a budget.
-        budget: The largest sum of costs.
-        allowed: Mask of the items that may be chosen, ``[size]``; by default all.
+        min_gain: Items with a gain up to this are not added; None allows any gain.
+        costs: Cost of each item, ``[size]``, if there is a budget.
+        budget: Largest total cost.
+        allowed: Mask of the items that may be added, ``[size]``; by default all.
     """
 
     matroid: Matroid | None = None
@@ -47,28 +47,26 @@ class Constraints(Tree):
         return free & (spent + self.costs <= self.budget * (1 + _SLACK))
 
     def improves(self, gains: Float[Array, " size"]) -> Bool[Array, " size"]:
-        """Whether each item gains enough to be chosen."""
+        """Returns whether each gain is large enough."""
         return jnp.ones(gains.shape, bool) if self.min_gain is None else gains > self.min_gain
 
 
-def as_constraints(
-    size: int,
-    k: int | None,
-    initial_items: ArrayLike | None,
-    matroid: Matroid | None,
-    costs: ArrayLike | None,
-    budget: float | Float[Array, ""] | None,
-    min_gain: float | Float[Array, ""] | None,
-) -> tuple[int, Constraints | None]:
-    """The number of steps, and the constraints beyond it, if there are any; ``initial_items`` is valid."""
-    taken = 0 if initial_items is None else np.shape(initial_items)[0]
+def check_arguments(
+    size, k, candidate_mask, initial_items, matroid, costs, budget, min_gain
+) -> tuple[int, Bool[Array, " size"] | None, Int[Array, " initial"] | None, Constraints | None]:
+    """Returns the number of steps, candidates, initial items, and constraints besides ``k``."""
+    candidates = (
+        None if candidate_mask is None else as_mask("candidate_mask", candidate_mask, (size,))
+    )
+    initial = None if initial_items is None else as_items("initial_items", initial_items, size)
+    remaining = size if initial is None else size - initial.shape[0]
     constrained = not (matroid is None and costs is None and budget is None and min_gain is None)
     if k is None and not constrained:
-        raise ValueError("k=None: expected an integer, a matroid, a budget, or a least gain.")
-    steps = max(1, (matroid.rank if matroid else size) - taken) if k is None else k
-    checks.positive_int("k", steps, at_most=size - taken)
+        raise ValueError("k=None: expected an integer, or one of matroid, budget and min_gain.")
+    steps = max(1, remaining + (matroid.rank - size if matroid else 0)) if k is None else k
+    checks.positive_int("k", steps, at_most=remaining)
     if not constrained:
-        return steps, None
+        return steps, candidates, initial, None
     if min_gain is not None:
         checks.finite("min_gain", min_gain)
     if matroid is not None:
@@ -80,11 +78,11 @@ def as_constraints(
             spent = np.asarray(checked_costs)[np.asarray(initial_items)].sum()
             if spent > np.asarray(budget) * (1 + _SLACK):
                 raise ValueError(f"{initial_items=}: expected items that cost at most {budget=}.")
-    return steps, Constraints(matroid, min_gain, checked_costs, budget)
+    return steps, candidates, initial, Constraints(matroid, min_gain, checked_costs, budget)
 
 
 def check_matroid(matroid: Matroid, size: int, name: str, items: ArrayLike | None) -> None:
-    """Requires a matroid of so many items in which some of them, where they are known, may be."""
+    """Requires a matroid of ``size`` items in which ``items``, if known, are independent."""
     if matroid.size != size:
         raise ValueError(f"matroid: expected {size} items, got {matroid.size}.")
     if items is None or is_traced((items, matroid)):
@@ -97,15 +95,12 @@ def check_matroid(matroid: Matroid, size: int, name: str, items: ArrayLike | Non
 def check_costs(
     size: int, costs: ArrayLike | None, budget: float | Float[Array, ""] | None
 ) -> Float[Array, " size"]:
-    """The costs, checked, as is their budget."""
+    """Returns the costs as an array; requires a budget >= 0."""
     if costs is None or budget is None:
         missing = "budget" if budget is None else "costs"
         raise ValueError(f"{missing}=None: expected both costs and a budget, or neither.")
     checks.non_negative("budget", budget)
-    costs = as_non_negative("costs", costs, "items")
-    if costs.shape[0] != size:
-        raise ValueError(f"costs: expected {size} items, got {costs.shape[0]}.")
-    return costs
+    return as_non_negative("costs", costs, "items", size)
 
 
 @jax.jit

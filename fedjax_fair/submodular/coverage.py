@@ -25,7 +25,6 @@ __all__ = [
     "FeatureBased",
     "ProbabilisticCoverage",
     "SaturatedCoverage",
-    "as_weights",
     "saturated_coverage",
 ]
 
@@ -34,23 +33,15 @@ Concave = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 CONCAVE: dict[str, Concave] = {"sqrt": jnp.sqrt, "log1p": jnp.log1p}
 
 
-def as_weights(weights: ArrayLike | None, count: int, of: str) -> Float[Array, " columns"]:
-    """The weights of so many topics or features, by default 1, checked."""
-    checked = as_non_negative("weights", jnp.ones(count) if weights is None else weights, of)
-    if checked.shape[0] != count:
-        raise ValueError(f"weights: expected {count} {of}, got {checked.shape[0]}.")
-    return checked
-
-
 class Coverage(SetFunction):
-    """The weight of all topics that at least one item of the set covers: monotone submodular.
+    """The weight of all topics that an item of the set covers: monotone submodular.
 
     Args:
         membership: Whether each item covers each topic, ``[items, topics]``.
         weights: Weight of each topic, ``[topics]``, >= 0; by default 1.
 
     Raises:
-        ValueError: If shapes do not fit, a membership is not 0 or 1, or a weight is negative.
+        ValueError: If an element is out of range, or shapes differ.
 
     Examples:
         >>> function = Coverage([[1, 1, 0], [0, 1, 1]])
@@ -65,7 +56,7 @@ class Coverage(SetFunction):
         covers = as_mask("membership", self.membership)
         if covers.ndim != 2 or 0 in covers.shape:
             raise ValueError(f"membership: expected shape [items, topics], got {covers.shape}.")
-        weights = _checked(self.weights, covers.shape[1], "topics")
+        weights = _weights(self.weights, covers.shape[1], "topics")
         self._convert(membership=covers, weights=weights)
 
     @property
@@ -76,7 +67,7 @@ class Coverage(SetFunction):
         covered = (self.membership & mask[:, None]).any(axis=0)
         return jnp.sum(self.init(), where=covered)
 
-    # The memo is the weight of each topic that is not yet covered.
+    # The memo is the weight of each topic, 0 if it is covered.
     def init(self) -> PyTree:
         return jnp.ones(self.membership.shape[-1]) if self.weights is None else self.weights
 
@@ -91,17 +82,16 @@ class Coverage(SetFunction):
 
 
 class ProbabilisticCoverage(SetFunction):
-    r"""``sum_u w_u * (1 - prod_{j in S} (1 - p_ju))``: monotone submodular.
+    """``sum_u w_u * (1 - prod_{j in S} (1 - p_ju))``: monotone submodular.
 
-    The expected weight of the topics that at least one item covers, if each item covers each topic
-    independently of all others. With probabilities of 0 and 1 it is ``Coverage``.
+    The expected weight of the covered topics, if items cover topics independently.
 
     Args:
         probabilities: That each item covers each topic, ``[items, topics]``, in [0, 1].
         weights: Weight of each topic, ``[topics]``, >= 0; by default 1.
 
     Raises:
-        ValueError: If shapes do not fit, or a number is out of range.
+        ValueError: If an element is out of range, or shapes differ.
 
     Examples:
         >>> function = ProbabilisticCoverage([[0.5, 0.0], [0.5, 1.0]])
@@ -114,7 +104,7 @@ class ProbabilisticCoverage(SetFunction):
 
     def __post_init__(self) -> None:
         covers = as_probabilities("probabilities", self.probabilities, "items topics")
-        weights = _checked(self.weights, covers.shape[1], "topics")
+        weights = _weights(self.weights, covers.shape[1], "topics")
         self._convert(probabilities=covers, weights=weights)
 
     @property
@@ -125,7 +115,7 @@ class ProbabilisticCoverage(SetFunction):
         missed = jnp.prod(1 - self.probabilities, axis=0, where=mask[:, None])
         return jnp.sum(self.init() * (1 - missed))
 
-    # The memo is the weight of each topic times the probability that it is not yet covered.
+    # The memo is the weight of each topic times the probability that it is not covered.
     def init(self) -> PyTree:
         return jnp.ones(self.probabilities.shape[-1]) if self.weights is None else self.weights
 
@@ -140,17 +130,17 @@ class ProbabilisticCoverage(SetFunction):
 
 
 class SaturatedCoverage(SetFunction):
-    r"""``sum_i min(sum_{j in S} s_ij, saturation * sum_j s_ij)``: monotone submodular.
+    """``sum_i min(sum_{j in S} s_ij, saturation * sum_j s_ij)``: monotone submodular.
 
-    Each point contributes its total similarity to the set, capped at a share of its total
-    similarity to all items (Lin and Bilmes, ACL 2011).
+    A point's total similarity to the set is capped at a share of that to all items (Lin and Bilmes,
+    ACL 2011).
 
     Args:
-        similarity: Of every point to every item, ``[points, items]``, >= 0.
-        saturation: The share, >= 0; may be traced.
+        similarity: ``[points, items]``, >= 0.
+        saturation: The share, >= 0.
 
     Raises:
-        ValueError: If a number is negative or not finite.
+        ValueError: If an element is out of range.
 
     Notes:
         Greedy selects as in double precision where gains differ by more than 1e-6 of the value.
@@ -176,8 +166,8 @@ class SaturatedCoverage(SetFunction):
         totals = product(self.similarity, mask.astype(self.similarity.dtype))
         return jnp.sum(jnp.minimum(totals, self.init()))
 
-    # The memo is what every point still takes, rather than a difference of two totals: these are so
-    # much larger than the gains that in single precision they would decide between items.
+    # The memo is the remaining capacity of every point. A difference of two totals, which are much
+    # larger than the gains, would have rounding errors that decide between items.
     def init(self) -> PyTree:
         return self.saturation * jnp.sum(self.similarity, axis=1)
 
@@ -194,7 +184,7 @@ class SaturatedCoverage(SetFunction):
 def saturated_coverage(
     similarity: ArrayLike | SparseSimilarity | Any, saturation: float | Float[Array, ""]
 ) -> SaturatedCoverage | SparseSaturatedCoverage:
-    """Returns ``SaturatedCoverage`` of a matrix that may be sparse: see ``facility_location``."""
+    """Returns ``SaturatedCoverage`` of a dense or sparse matrix, as for ``facility_location``."""
     if is_sparse(similarity):
         return SparseSaturatedCoverage(as_sparse(similarity), saturation)
     dense: Any = similarity
@@ -202,20 +192,19 @@ def saturated_coverage(
 
 
 class FeatureBased(SetFunction):
-    r"""``sum_u w_u * concave(sum_{j in S} x_ju)``: monotone submodular.
+    """``sum_u w_u * concave(sum_{j in S} x_ju)``: monotone submodular.
 
     Args:
         features: Amount of each feature in each item, ``[items, features]``, >= 0.
-        concave: ``"sqrt"``, ``"log1p"``, or any concave increasing function of an array; its value
-            at 0 is subtracted.
+        concave: ``"sqrt"``, ``"log1p"``, or a concave increasing function of an array; its value at
+            0 is subtracted.
         weights: Weight of each feature, ``[features]``, >= 0; by default 1.
 
     Raises:
-        ValueError: If a number is negative or not finite, or shapes do not fit.
+        ValueError: If an element is out of range, or shapes differ.
 
     Notes:
-        As for ``SaturatedCoverage``, greedy selects as in double precision where gains differ by
-        more than 1e-6 of the value.
+        The precision is that of ``SaturatedCoverage``.
 
     Examples:
         >>> function = FeatureBased([[4.0, 0.0], [0.0, 9.0], [5.0, 0.0]])
@@ -231,7 +220,7 @@ class FeatureBased(SetFunction):
         if not callable(self.concave):
             checks.one_of("concave", self.concave, tuple(CONCAVE))
         amounts = as_non_negative("features", self.features, "items features")
-        weights = _checked(self.weights, amounts.shape[1], "features")
+        weights = _weights(self.weights, amounts.shape[1], "features")
         self._convert(features=amounts, weights=weights)
 
     @property
@@ -242,7 +231,7 @@ class FeatureBased(SetFunction):
         self, before: Float[Array, " features"], after: Float[Array, " features"]
     ) -> Float[Array, ""]:
         concave = CONCAVE[self.concave] if isinstance(self.concave, str) else self.concave
-        # Differences feature by feature; that of two totals would be lost in rounding.
+        # Differences of single features; a difference of totals would be lost in rounding.
         change = concave(after) - concave(before)
         return jnp.sum(change if self.weights is None else change * self.weights, axis=-1)
 
@@ -254,7 +243,7 @@ class FeatureBased(SetFunction):
         return jnp.zeros(self.features.shape[-1], self.features.dtype)
 
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
-        return jax.vmap(lambda own: self._increase(memo, memo + own))(self.features)
+        return jax.vmap(lambda amounts: self._increase(memo, memo + amounts))(self.features)
 
     def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         return self._increase(memo, memo + self.features[item])
@@ -263,6 +252,5 @@ class FeatureBased(SetFunction):
         return memo + self.features[item]
 
 
-def _checked(weights: ArrayLike | None, count: int, of: str) -> Float[Array, " columns"] | None:
-    # None stays as it is, so that nothing is multiplied by ones.
-    return None if weights is None else as_weights(weights, count, of)
+def _weights(weights: ArrayLike | None, count: int, of: str) -> Float[Array, " columns"] | None:
+    return None if weights is None else as_non_negative("weights", weights, of, count)

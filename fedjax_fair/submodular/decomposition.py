@@ -1,4 +1,4 @@
-"""A point of a matroid polytope as a mean of bases."""
+"""Decomposition of a point of a matroid polytope into bases."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular.matroids import Matroid, heaviest_base
 
-__all__ = ["TOLERANCE", "Decomposition", "decompose", "decomposed", "padded"]
+__all__ = ["TOLERANCE", "Decomposition", "decompose", "padded"]
 
-# Differences of sums in single precision up to this count as rounding errors.
+# Differences of sums in single precision up to this are rounding errors.
 TOLERANCE = 1e-5
 
 
 class Decomposition(NamedTuple):
-    """A point as a mean of bases.
+    """A point as a convex combination of bases.
 
     Attributes:
         bases: Masks of bases, ``[bases, size]``.
@@ -30,20 +30,19 @@ class Decomposition(NamedTuple):
 
 
 def decompose(matroid: Matroid, x: ArrayLike) -> Decomposition:
-    """Writes a point of the matroid polytope as a mean of bases; on the host.
+    """Writes a point of the matroid polytope as a convex combination of bases, on the host.
 
-    Where constraints are on neighbors in an order, items are laid end to end on a line, each as
-    long as its probability, and a set holds the items that a comb with teeth at distance 1 touches;
-    sliding the comb gives all sets. For other matroids independent sets are added one by one until
-    the point is in their convex hull (the fully corrective method of Frank and Wolfe). A set that
-    is no base is completed by the items with the largest coordinates.
+    If constraints are on consecutive items of an order, items are intervals on a line, each as long
+    as its probability; the items that a comb with teeth at distance 1 touches are a set, and
+    sliding the comb gives all sets. For other matroids independent sets are added until the point
+    is in their convex hull (fully corrective Frank-Wolfe).
 
     Args:
         matroid: The matroid.
         x: A point in its polytope, ``[size]``.
 
     Returns:
-        The bases. Their mean is ``x`` up to about 1e-5, and at least that where ``x`` sums to less
+        The bases. Their mean is ``x`` up to about 1e-5, and at least that if ``x`` sums to less
         than the rank.
 
     Raises:
@@ -51,19 +50,9 @@ def decompose(matroid: Matroid, x: ArrayLike) -> Decomposition:
 
     Examples:
         >>> from fedjax_fair.submodular import matroids
-        >>> found = decompose(matroids.Uniform(1, 3), [0.5, 0.25, 0.25])
-        >>> found.weights.tolist()
+        >>> decompose(matroids.Uniform(1, 3), [0.5, 0.25, 0.25]).weights.tolist()
         [0.5, 0.25, 0.25]
     """
-    bases, weights = decomposed(matroid, x)
-    # Unlike `jnp.asarray` this compiles nothing for another number of bases.
-    return Decomposition(*jax.device_put((bases, weights)))
-
-
-def decomposed(
-    matroid: Matroid, x: ArrayLike
-) -> tuple[Bool[np.ndarray, "bases size"], Float[np.ndarray, " bases"]]:
-    """Bases and weights of ``decompose``, as arrays of NumPy."""
     point = np.asarray(x, np.float64)
     if point.shape != (matroid.size,):
         raise ValueError(f"x: expected shape ({matroid.size},), got {point.shape}.")
@@ -73,24 +62,24 @@ def decomposed(
     order = matroid.order
     sets, weights = _by_adding(matroid, point) if order is None else _by_sliding(order, point)
     bases = _completed(matroid, sets, point)
-    # What is above the point completes bases, and is nothing where the point is not short of one.
-    off = (point - weights @ bases).max()
-    if off > 100 * TOLERANCE:
+    # A point that is short of a base has a mean above it, but never below it.
+    distance = (point - weights @ bases).max()
+    if distance > 100 * TOLERANCE:
         raise ValueError(
             f"x: expected a point of the polytope of a {type(matroid).__name__} matroid, but it is "
-            f"{off:.2g} away from any mean of bases."
+            f"{distance:.2g} away from any mean of bases."
         )
-    return bases, weights.astype(np.float32)
+    # Unlike `jnp.asarray` this compiles nothing for another number of bases.
+    return Decomposition(*jax.device_put((bases, weights.astype(np.float32))))
 
 
-def _by_sliding(
-    order: Int[np.ndarray, " size"], x: np.ndarray
-) -> tuple[Bool[np.ndarray, "sets size"], np.ndarray]:
+# Both return independent sets, ``[sets, size]``, and their weights, ``[sets]``.
+def _by_sliding(order: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     present = order[x[order] > 0]
     ends = np.cumsum(x[present])
     starts = np.append(0, ends)[:-1]
     cuts = np.unique(np.append(ends % 1, [0.0, 1.0]))
-    # Cuts this close are equal up to rounding.
+    # Cuts closer than this are equal up to rounding.
     lengths = np.diff(cuts)
     cuts, lengths = cuts[:-1][lengths > TOLERANCE / 10], lengths[lengths > TOLERANCE / 10]
     teeth = (cuts + lengths / 2)[:, None]
@@ -99,7 +88,7 @@ def _by_sliding(
     return sets, lengths / lengths.sum()
 
 
-def _by_adding(matroid: Matroid, x: np.ndarray) -> tuple[Bool[np.ndarray, "sets size"], np.ndarray]:
+def _by_adding(matroid: Matroid, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     from scipy.optimize import nnls
 
     def heaviest(weights):  # Of all independent sets, not only bases.
@@ -107,32 +96,30 @@ def _by_adding(matroid: Matroid, x: np.ndarray) -> tuple[Bool[np.ndarray, "sets 
 
     sets, weights = heaviest(x)[None], np.ones(1)
     for _ in range(4 * matroid.size):
-        away = x - weights @ sets
-        added = heaviest(away)
-        if np.abs(away).max() < TOLERANCE or (added == sets).all(axis=1).any():
+        residual = x - weights @ sets
+        added = heaviest(residual)
+        if np.abs(residual).max() < TOLERANCE or (added == sets).all(axis=1).any():
             break
         sets = np.concatenate([sets[weights > 0], added[None]])
-        # The sum of all weights is to be 1, with a larger weight than any item.
+        # The last equation, with more weight than any item, makes the weights sum to 1.
         rows = np.concatenate([sets.T, np.full((1, len(sets)), matroid.size)])
         weights, _ = nnls(rows.astype(np.float64), np.append(x, matroid.size))
     positive = weights > 0
     return sets[positive], weights[positive] / weights[positive].sum()
 
 
-def _completed(
-    matroid: Matroid, sets: Bool[np.ndarray, "sets size"], x: np.ndarray
-) -> Bool[np.ndarray, "sets size"]:
-    """Bases that contain the sets, or most of a set that rounding errors made too large."""
+def _completed(matroid: Matroid, sets: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Returns bases that contain the sets, or most of a set that rounding made too large."""
     allowed = np.asarray(_independent(matroid, padded(sets)))[: len(sets)]
     bases = sets.copy()
     for i in np.flatnonzero(~allowed | (sets.sum(axis=1) != matroid.rank)):
-        # More than 1 for every item of the set.
+        # Items of the set have weights above 1, all others at most 1.
         bases[i] = heaviest_base(matroid, (2 * sets[i] + x).astype(np.float32))
     return bases
 
 
 def padded(array: np.ndarray) -> np.ndarray:
-    """Adds rows of zeros up to a power of two, so that few numbers of rows are compiled for."""
+    """Adds rows of zeros up to a power of two, which limits the shapes to compile for."""
     missing = (1 << (len(array) - 1).bit_length()) - len(array)
     return np.concatenate([array, np.zeros((missing, *array.shape[1:]), array.dtype)])
 

@@ -1,4 +1,4 @@
-"""Disparity: sums and minima of distances within a set. Neither is submodular."""
+"""Disparity functions: the sum and the minimum of distances in a set. Neither is submodular."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ __all__ = ["DisparityMin", "DisparitySum"]
 
 
 class DisparitySum(SetFunction):
-    """The sum of the distances between all pairs of the set, each counted once.
+    """The sum of the distances of all pairs in the set.
 
-    Monotone and supermodular: gains grow with the set, so that no bound for submodular functions
-    holds, and ``lazy_greedy`` is wrong, as are maximizers by thresholds. ``greedy`` reaches at
-    least half of the largest value that ``k`` items can have if the distances obey the triangle
-    inequality. At its first step all gains are 0, and item 0 is chosen unless ``initial_items`` says
-    otherwise.
+    Monotone and supermodular: gains grow with the set, so ``lazy_greedy`` and threshold maximizers
+    are wrong. ``greedy`` reaches at least half of the optimum over ``k`` items if the distances
+    obey the triangle inequality; it begins with item 0.
 
     Args:
-        distances: ``[n, n]``, symmetric, >= 0. The diagonal does not count.
+        distances: ``[n, n]``, symmetric, >= 0. The diagonal is ignored.
 
     Raises:
-        ValueError: If the matrix is not square, symmetric and non-negative.
+        ValueError: If the matrix is not symmetric and non-negative.
 
     References:
         Borodin, Lee, Ye, *Max-Sum Diversification, Monotone Submodular Functions and Dynamic
@@ -35,8 +33,8 @@ class DisparitySum(SetFunction):
     Examples:
         >>> from fedjax_fair.submodular import greedy
         >>> line = jnp.array([0.0, 1.0, 10.0, 11.0])
-        >>> chosen = greedy(DisparitySum(jnp.abs(line[:, None] - line[None])), 3)
-        >>> chosen.items.tolist(), chosen.gains.tolist()
+        >>> result = greedy(DisparitySum(jnp.abs(line[:, None] - line[None])), 3)
+        >>> result.items.tolist(), result.gains.tolist()
         ([0, 3, 1], [0.0, 11.0, 11.0])
     """
 
@@ -44,8 +42,8 @@ class DisparitySum(SetFunction):
 
     def __post_init__(self) -> None:
         matrix = as_symmetric("distances", self.distances)
-        own = jnp.eye(matrix.shape[0], dtype=bool)
-        self._convert(distances=jnp.where(own, 0, matrix))
+        diagonal = jnp.eye(matrix.shape[0], dtype=bool)
+        self._convert(distances=jnp.where(diagonal, 0, matrix))
 
     @property
     def size(self) -> int:
@@ -61,26 +59,23 @@ class DisparitySum(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return memo
 
-    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
-        return memo[item]
-
     def add(self, memo: PyTree, item: Integer) -> PyTree:
         return memo + self.distances[item]
 
 
 class DisparityMin(SetFunction):
-    """The smallest distance between two items of the set; 0 for fewer than two.
+    """The smallest distance of a pair in the set; 0 for fewer than two items.
 
-    Neither monotone nor submodular: from the third item on no gain is positive. ``greedy`` is then
-    farthest-first traversal, which reaches at least half of the largest value of ``k`` items if the
-    distances obey the triangle inequality. It begins with item 0 unless ``initial_items`` says otherwise.
-    ``lazy_greedy``, and anything that stops where nothing is gained, have no meaning for it.
+    Neither monotone nor submodular: from the third item on no gain is positive, so ``lazy_greedy``
+    and ``min_gain`` are not applicable. ``greedy`` is farthest-first traversal from item 0, which
+    reaches at least half of the optimum over ``k`` items if the distances obey the triangle
+    inequality.
 
     Args:
-        distances: ``[n, n]``, symmetric, >= 0. The diagonal does not count.
+        distances: ``[n, n]``, symmetric, >= 0. The diagonal is ignored.
 
     Raises:
-        ValueError: If the matrix is not square, symmetric and non-negative.
+        ValueError: If the matrix is not symmetric and non-negative.
 
     References:
         Ravi, Rosenkrantz, Tayi, *Heuristic and Special Case Algorithms for Dispersion Problems*,
@@ -89,8 +84,8 @@ class DisparityMin(SetFunction):
     Examples:
         >>> from fedjax_fair.submodular import greedy
         >>> line = jnp.array([0.0, 1.0, 4.0, 11.0])
-        >>> chosen = greedy(DisparityMin(jnp.abs(line[:, None] - line[None])), 3)
-        >>> chosen.items.tolist(), chosen.gains.tolist()
+        >>> result = greedy(DisparityMin(jnp.abs(line[:, None] - line[None])), 3)
+        >>> result.items.tolist(), result.gains.tolist()
         ([0, 3, 2], [0.0, 11.0, -7.0])
     """
 
@@ -113,19 +108,12 @@ class DisparityMin(SetFunction):
         return jnp.array(jnp.inf, dtype), jnp.full(self.size, jnp.inf, dtype)
 
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
-        return _decrease(*memo)
-
-    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         smallest, nearest = memo
-        return _decrease(smallest, nearest[item])
+        return _finite(jnp.minimum(smallest, nearest)) - _finite(smallest)
 
     def add(self, memo: PyTree, item: Integer) -> PyTree:
         smallest, nearest = memo
         return jnp.minimum(smallest, nearest[item]), jnp.minimum(nearest, self.distances[item])
-
-
-def _decrease(smallest: Float[Array, ""], nearest: Float[Array, "..."]) -> Float[Array, "..."]:
-    return _finite(jnp.minimum(smallest, nearest)) - _finite(smallest)
 
 
 def _finite(distance: Float[Array, "..."]) -> Float[Array, "..."]:

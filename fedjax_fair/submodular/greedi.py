@@ -1,4 +1,4 @@
-"""Greedy in two rounds on items that are distributed over machines."""
+"""Greedy in two rounds on items that are partitioned over machines."""
 
 from __future__ import annotations
 
@@ -28,27 +28,23 @@ def greedi(
     key: Key[Array, ""] | None = None,
     mesh: Mesh | None = None,
 ) -> MaximizationResult:
-    """Greedy in every part of the items, then greedy among what all parts chose.
+    """Runs greedy in every part of the items, then on the union of the selected items.
 
-    The result is the best of the sets of the parts and that of the second round. For a monotone
-    submodular function its value is at least ``(1 - 1/e) / min(parts, k)`` of the largest that
-    ``k`` items can have, and where items are drawn into parts at random at least
-    ``(1 - 1/e) / 2`` in expectation. Only ``parts * k`` items are communicated.
+    The result is the best of all these sets. For a monotone submodular function its value is at
+    least ``(1 - 1/e) / min(parts, k)`` of the optimum over ``k`` items, and with random parts
+    ``(1 - 1/e) / 2`` in expectation. Only ``parts * k`` items are communicated. Slots stay unused
+    only if all parts are small.
 
     Args:
         function: Monotone and submodular.
-        k: Items to choose.
+        k: Number of items.
         parts: Number of parts.
-        key: Draws a part for every item; by default item ``i`` is in part ``i % parts``.
-        mesh: Devices, along whatever axes, that share the parts; each of them holds the whole
-            function. What is chosen is the same.
+        key: Assigns items to random parts; by default item ``i`` is in part ``i % parts``.
+        mesh: Devices that share the parts; each holds the complete function.
 
-    Returns:
-        The items, ``[k]``: -1, with gain 0, in places that stay empty, for which all parts have to
-        be small.
 
     Raises:
-        ValueError: If there are fewer items than ``k`` or than parts, or the mesh is none.
+        ValueError: If there are fewer items than ``k`` or ``parts``, or ``mesh`` is no mesh.
 
     References:
         Mirzasoleiman, Karbasi, Sarkar, Krause, *Distributed Submodular Maximization*, NeurIPS 2013;
@@ -59,53 +55,47 @@ def greedi(
         >>> greedi(Modular(jnp.array([2.0, 5.0, 3.0, 4.0])), 2, parts=2).items.tolist()
         [1, 3]
     """
-    size = function.size
-    checks.positive_int("k", k, at_most=size)
-    checks.positive_int("parts", parts, at_most=size)
+    checks.positive_int("k", k, at_most=function.size)
+    checks.positive_int("parts", parts, at_most=function.size)
     if mesh is not None:
         checks.instance("mesh", mesh, Mesh, "jax.make_mesh((4,), ('devices',))")
     return _greedi(function, key, k, parts, mesh)
 
 
 @partial(jax.jit, static_argnums=(2, 3, 4))
-def _greedi(
-    function: SetFunction, key: Key[Array, ""] | None, k: int, parts: int, mesh: Mesh | None
-) -> MaximizationResult:
+def _greedi(function, key, k, parts, mesh) -> MaximizationResult:
     size = function.size
     owners = jnp.arange(size, dtype=jnp.int32) % parts
     if key is not None:
         owners = jax.random.randint(key, (size,), 0, parts)
 
-    def rounds(numbers, function, owners):
+    def rounds(part_ids, function, owners):
         empty, _ = begin(function)
 
-        def among(allowed):
-            items, gains, num_evaluations = grow_greedily(
-                function, k, empty, Constraints(allowed=allowed), None
-            )
-            return MaximizationResult(items, gains, jnp.sum(gains), num_evaluations)
+        def greedy_on(allowed):
+            return grow_greedily(function, k, empty, Constraints(allowed=allowed), None)
 
-        own = jax.lax.map(lambda part: among(owners == part), numbers)
+        first = jax.lax.map(lambda part: greedy_on(owners == part), part_ids)
         if mesh is not None:
-            own = jax.lax.all_gather(own, _PARTS, tiled=True)
-        # Empty places are outside of the items.
-        places = jnp.where(own.items < 0, size, own.items)
-        merged = among(jnp.zeros(size, bool).at[places.ravel()].set(True, mode="drop"))
-        best = jax.tree.map(lambda leaf: leaf[jnp.argmax(own.value)], own)
-        found = jax.tree.map(lambda a, b: jnp.where(best.value > merged.value, a, b), best, merged)
-        return found._replace(num_evaluations=merged.num_evaluations + jnp.sum(own.num_evaluations))
+            first = jax.lax.all_gather(first, _PARTS, tiled=True)
+        places = jnp.where(first.items < 0, size, first.items)  # Unused slots are dropped.
+        second = greedy_on(jnp.zeros(size, bool).at[places.ravel()].set(True, mode="drop"))
+        best = jax.tree.map(lambda leaf: leaf[jnp.argmax(first.value)], first)
+        result = jax.tree.map(lambda a, b: jnp.where(best.value > second.value, a, b), best, second)
+        evaluations = second.num_evaluations + jnp.sum(first.num_evaluations)
+        return result._replace(num_evaluations=evaluations)
 
     if mesh is None:
         return rounds(jnp.arange(parts, dtype=jnp.int32), function, owners)
     line = Mesh(mesh.devices.ravel(), (_PARTS,))
-    # Devices that would be short of a part have one without items.
-    numbers = jnp.arange(-(-parts // line.size) * line.size, dtype=jnp.int32)
-    # Loops differ in length between devices, which only meet where they gather.
-    shared = jax.shard_map(
+    # The number of parts is rounded up to a multiple of the devices; the last parts are empty.
+    part_ids = jnp.arange(-(-parts // line.size) * line.size, dtype=jnp.int32)
+    # Loops differ in length between devices, which only communicate where they gather.
+    on_devices = jax.shard_map(
         rounds,
         mesh=line,
         in_specs=(PartitionSpec(_PARTS), PartitionSpec(), PartitionSpec()),
         out_specs=PartitionSpec(),
         check_vma=False,
     )
-    return shared(numbers, function, owners)
+    return on_devices(part_ids, function, owners)

@@ -1,8 +1,7 @@
-"""What a set tells about a query, or beyond a private set, measured by any submodular function.
+"""Information measures of a set function: conditional gain and mutual information.
 
-Query and private items belong to the same ground set as all others, among which maximizers choose
-with ``candidate_mask``. Gains are differences of gains of the function, accurate to the rounding errors
-of these.
+Query and private items belong to the ground set; exclude them from a selection with
+``candidate_mask``. Gains are differences of gains of the function, and have their rounding errors.
 """
 
 from __future__ import annotations
@@ -12,23 +11,59 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedjax_fair.submodular.arrays import as_items
-from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.base import WrappedSetFunction
 from fedjax_fair.tree import Integer
 
 __all__ = ["ConditionalGain", "ConditionalMutualInformation", "MutualInformation"]
 
 
-class ConditionalGain(SetFunction):
+class _Conditional(WrappedSetFunction):
+    """``f(S | private)``; private items may repeat."""
+
+    private: Int[Array, " private"]
+
+    @property
+    def _private_mask(self) -> Bool[Array, " size"]:
+        return jnp.zeros(self.size, bool).at[self.private].set(True)
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        private = self._private_mask
+        return self.function.value(mask | private) - self.function.value(private)
+
+    def init(self) -> PyTree:
+        def step(carry, item):
+            memo, added = carry
+            return (self._add_if(~added[item], memo, item), added.at[item].set(True)), None
+
+        empty = self.function.init(), jnp.zeros(self.size, bool)
+        (memo, _), _ = jax.lax.scan(step, empty, self.private)
+        return memo
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return jnp.where(self._private_mask, 0, self.function.gains(memo))
+
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
+        return jnp.where(self._private_mask[item], 0, self.function.gain(memo, item))
+
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
+        return self._add_if(~self._private_mask[item], memo, item)
+
+    def _add_if(self, condition: Bool[Array, ""], memo: PyTree, item: Integer) -> PyTree:
+        added = self.function.add(memo, item)
+        return jax.tree.map(lambda new, old: jnp.where(condition, new, old), added, memo)
+
+
+class ConditionalGain(_Conditional):
     """``f(S | P) = f(S or P) - f(P)``: what a set adds to private items.
 
-    Submodular and monotone as the function is.
+    Submodular and monotone where the function is.
 
     Args:
-        function: What to measure with.
-        private: Different items, ``[private]``.
+        function: The function *f*.
+        private: Distinct items *P*, ``[private]``.
 
     Raises:
-        ValueError: If they are not different items.
+        ValueError: If the items are not distinct.
 
     References:
         Iyer, Khargoankar, Bilmes, Asnani, *Submodular Combinatorial Information Measures with
@@ -41,94 +76,23 @@ class ConditionalGain(SetFunction):
         [0.0, 1.0, 0.0]
     """
 
-    function: SetFunction
-    private: Int[Array, " private"]
-
     def __post_init__(self) -> None:
         self._convert(private=as_items("private", self.private, self.size))
 
-    @property
-    def size(self) -> int:
-        return self.function.size
 
-    @property
-    def _beyond(self) -> _Given:
-        return _Given(self.function, self.private)
-
-    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
-        return self._beyond.value(mask)
-
-    def init(self) -> PyTree:
-        return self._beyond.init()
-
-    def gains(self, memo: PyTree) -> Float[Array, " size"]:
-        return self._beyond.gains(memo)
-
-    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
-        return self._beyond.gain(memo, item)
-
-    def add(self, memo: PyTree, item: Integer) -> PyTree:
-        return self._beyond.add(memo, item)
-
-
-class _Common(SetFunction):
-    """What a set has in common with a query: the difference of two conditional gains."""
-
-    function: SetFunction
-    query: Int[Array, " query"]
-
-    def __post_init__(self) -> None:
-        self._convert(query=as_items("query", self.query, self.size))
-
-    @property
-    def size(self) -> int:
-        return self.function.size
-
-    @property
-    def _private(self) -> Int[Array, " private"]:
-        return jnp.zeros(0, jnp.int32)
-
-    @property
-    def _beyond(self) -> _Given:
-        return _Given(self.function, self._private)
-
-    @property
-    def _beyond_both(self) -> _Given:
-        return _Given(self.function, jnp.append(self._private, self.query))
-
-    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
-        return self._beyond.value(mask) - self._beyond_both.value(mask)
-
-    def init(self) -> PyTree:
-        return self._beyond.init(), self._beyond_both.init()
-
-    def gains(self, memo: PyTree) -> Float[Array, " size"]:
-        return self._beyond.gains(memo[0]) - self._beyond_both.gains(memo[1])
-
-    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
-        return self._beyond.gain(memo[0], item) - self._beyond_both.gain(memo[1], item)
-
-    def add(self, memo: PyTree, item: Integer) -> PyTree:
-        return self._beyond.add(memo[0], item), self._beyond_both.add(memo[1], item)
-
-
-class MutualInformation(_Common):
+class MutualInformation(WrappedSetFunction):
     """``f(S) + f(Q) - f(S or Q)``: what a set has in common with a query.
 
-    Monotone where the function is monotone and submodular; for items outside of the query it is
-    enough that the function is submodular. It is submodular itself for facility location and
-    coverage, and for graph cut a sum of weights outside of the query; for log-determinant it need
-    not be submodular.
+    Monotone if the function is monotone and submodular; for items outside of the query submodular
+    is enough. Submodular for facility location, coverage and graph cut, but not always for
+    log-determinant.
 
     Args:
-        function: What to measure with.
-        query: Different items, ``[query]``.
+        function: The function *f*.
+        query: Distinct items *Q*, ``[query]``.
 
     Raises:
-        ValueError: If they are not different items.
-
-    References:
-        As for ``ConditionalGain``.
+        ValueError: If the items are not distinct.
 
     Examples:
         >>> from fedjax_fair.submodular import Coverage
@@ -137,22 +101,52 @@ class MutualInformation(_Common):
         [2.0, 1.0, 1.0]
     """
 
+    query: Int[Array, " query"]
 
-class ConditionalMutualInformation(_Common):
-    """``f(S | P) + f(Q | P) - f(S or Q | P)``: what else a set has in common with a query.
+    def __post_init__(self) -> None:
+        self._convert(query=as_items("query", self.query, self.size))
 
-    Monotone and submodular as ``MutualInformation``.
+    @property
+    def _condition(self) -> Int[Array, " private"]:
+        return jnp.zeros(0, jnp.int32)
+
+    # The value is f(S | P) - f(S | P or Q), and the memo has those of both.
+    @property
+    def _given_private(self) -> _Conditional:
+        return _Conditional(self.function, self._condition)
+
+    @property
+    def _given_both(self) -> _Conditional:
+        return _Conditional(self.function, jnp.append(self._condition, self.query))
+
+    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
+        return self._given_private.value(mask) - self._given_both.value(mask)
+
+    def init(self) -> PyTree:
+        return self._given_private.init(), self._given_both.init()
+
+    def gains(self, memo: PyTree) -> Float[Array, " size"]:
+        return self._given_private.gains(memo[0]) - self._given_both.gains(memo[1])
+
+    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
+        return self._given_private.gain(memo[0], item) - self._given_both.gain(memo[1], item)
+
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
+        return self._given_private.add(memo[0], item), self._given_both.add(memo[1], item)
+
+
+class ConditionalMutualInformation(MutualInformation):
+    """``f(S | P) + f(Q | P) - f(S or Q | P)``: mutual information beyond private items.
+
+    Monotone and submodular where ``MutualInformation`` is.
 
     Args:
-        function: What to measure with.
-        query: Different items, ``[query]``.
-        private: Different items, ``[private]``; items of both tell nothing.
+        function: The function *f*.
+        query: Distinct items *Q*, ``[query]``.
+        private: Distinct items *P*, ``[private]``.
 
     Raises:
-        ValueError: If either are not different items.
-
-    References:
-        As for ``ConditionalGain``.
+        ValueError: If items are not distinct.
 
     Examples:
         >>> from fedjax_fair.submodular import Coverage
@@ -165,52 +159,9 @@ class ConditionalMutualInformation(_Common):
     private: Int[Array, " private"]
 
     def __post_init__(self) -> None:
-        self._convert(
-            private=as_items("private", self.private, self.size),
-            query=as_items("query", self.query, self.size),
-        )
+        super().__post_init__()
+        self._convert(private=as_items("private", self.private, self.size))
 
     @property
-    def _private(self) -> Int[Array, " private"]:
+    def _condition(self) -> Int[Array, " private"]:
         return self.private
-
-
-class _Given(SetFunction):
-    """``f(S | items)``; they may repeat."""
-
-    function: SetFunction
-    items: Int[Array, " items"]
-
-    @property
-    def size(self) -> int:
-        return self.function.size
-
-    @property
-    def _inside(self) -> Bool[Array, " size"]:
-        return jnp.zeros(self.size, bool).at[self.items].set(True)
-
-    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
-        inside = self._inside
-        return self.function.value(mask | inside) - self.function.value(inside)
-
-    def init(self) -> PyTree:
-        def step(carry, item):
-            memo, taken = carry
-            return (self._grow(memo, item, ~taken[item]), taken.at[item].set(True)), None
-
-        empty = self.function.init(), jnp.zeros(self.size, bool)
-        (memo, _), _ = jax.lax.scan(step, empty, self.items)
-        return memo
-
-    def gains(self, memo: PyTree) -> Float[Array, " size"]:
-        return jnp.where(self._inside, 0, self.function.gains(memo))
-
-    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
-        return jnp.where(self._inside[item], 0, self.function.gain(memo, item))
-
-    def add(self, memo: PyTree, item: Integer) -> PyTree:
-        return self._grow(memo, item, ~self._inside[item])
-
-    def _grow(self, memo: PyTree, item: Integer, joins: Bool[Array, ""]) -> PyTree:
-        added = self.function.add(memo, item)
-        return jax.tree.map(lambda new, old: jnp.where(joins, new, old), added, memo)

@@ -1,4 +1,4 @@
-"""Beyond greedy: distorted greedy for functions less costs, and local search by swaps."""
+"""Local search by swaps, and distorted greedy for functions minus item costs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
@@ -14,26 +13,24 @@ from fedjax_fair.submodular.arrays import as_items, as_non_negative
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.constraints import check_matroid
 from fedjax_fair.submodular.matroids import Matroid
-from fedjax_fair.tree import Integer
 
 __all__ = ["best_swap", "distorted_greedy"]
 
 
 def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> MaximizationResult:
-    """Maximizes a monotone submodular function less the costs of its items.
+    """Maximizes a monotone submodular function minus the costs of its items.
 
-    Early steps discount gains against costs, and a step that would not raise the discounted
-    difference adds nothing: the value is at least ``(1 - 1/e) * function(best) - costs(best)`` for
-    any set of at most ``k`` items, where ``greedy`` on the difference guarantees nothing.
+    Early steps discount gains relative to costs. The value is at least ``(1 - 1/e) *
+    function(best) - costs(best)`` for any set of at most ``k`` items; `greedy` on the difference
+    has no guarantee.
 
     Args:
         function: Monotone and submodular.
-        costs: Cost of every item, ``[size]``, >= 0; may be traced.
-        k: Items to choose, at most.
+        costs: Cost of every item, ``[size]``, >= 0.
+        k: Maximum number of items.
 
     Returns:
-        ``items`` is -1 and ``gains`` is 0 at every step that chose nothing. Gains and ``value`` are
-        those of the difference.
+        Items, gains and value of the difference.
 
     Raises:
         ValueError: If there are fewer than ``k`` items or a cost is negative.
@@ -44,21 +41,16 @@ def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximiz
 
     Examples:
         >>> from fedjax_fair.submodular import Modular
-        >>> chosen = distorted_greedy(Modular(jnp.array([3.0, 2.0])), jnp.array([1.0, 2.5]), 2)
-        >>> chosen.items.tolist(), float(chosen.value)
+        >>> result = distorted_greedy(Modular(jnp.array([3.0, 2.0])), jnp.array([1.0, 2.5]), 2)
+        >>> result.items.tolist(), float(result.value)
         ([0, -1], 2.0)
     """
     checks.positive_int("k", k, at_most=function.size)
-    costs = as_non_negative("costs", costs, "items")
-    if costs.shape[0] != function.size:
-        raise ValueError(f"costs: expected {function.size} items, got {costs.shape[0]}.")
-    return _distorted_greedy(function, costs, k)
+    return _distorted_greedy(function, as_non_negative("costs", costs, "items", function.size), k)
 
 
 @partial(jax.jit, static_argnums=2)
-def _distorted_greedy(
-    function: SetFunction, costs: Float[Array, " size"], k: int
-) -> MaximizationResult:
+def _distorted_greedy(function, costs, k) -> MaximizationResult:
     def step(carry, number):
         memo, free = carry
         gains = function.gains(memo)
@@ -68,15 +60,13 @@ def _distorted_greedy(
         improves = distorted[best] > 0
         added = function.add(memo, best)
         memo = jax.tree.map(lambda new, old: jnp.where(improves, new, old), added, memo)
-        chosen = (
-            jnp.where(improves, best, -1),
-            jnp.where(improves, gains[best] - costs[best], 0.0),
-        )
-        return (memo, free.at[best].set(free[best] & ~improves)), (*chosen, jnp.sum(free))
+        item, gain = jnp.where(improves, best, -1), gains[best] - costs[best]
+        chosen = item, jnp.where(improves, gain, 0.0), jnp.sum(free)
+        return (memo, free.at[best].set(free[best] & ~improves)), chosen
 
-    _, (items, gains, num_evaluations) = jax.lax.scan(
-        step, (function.init(), jnp.ones(function.size, bool)), jnp.arange(k, dtype=jnp.int32)
-    )
+    state = function.init(), jnp.ones(function.size, bool)
+    steps = jnp.arange(k, dtype=jnp.int32)
+    _, (items, gains, num_evaluations) = jax.lax.scan(step, state, steps)
     return MaximizationResult(items, gains, jnp.sum(gains), jnp.sum(num_evaluations))
 
 
@@ -87,26 +77,25 @@ def best_swap(
     max_swaps: int | None = None,
     matroid: Matroid | None = None,
 ) -> MaximizationResult:
-    """Exchanges an item of a set for another one, always the pair that raises the value most.
+    """Swaps an item of a set for another one, always the pair that raises the value most.
 
-    It ends when no exchange raises the value, or after ``max_swaps``. For facility location it closes
-    the gap of about one percent between greedy and the best known sets. Where it ends by itself the
-    value of a monotone submodular function is at least half of the largest that ``k`` items, or any
-    independent set if ``items`` are a base of the matroid, can have.
+    It ends when no swap raises the value. For a monotone submodular function this local optimum has
+    at least half of the optimum over ``k`` items, or over a matroid if ``items`` are a base. For
+    facility location it closes the gap of about one percent between greedy and the best known sets.
 
     Args:
         function: What to maximize.
-        items: The initial set, ``[k]``, for example the one ``greedy`` found.
-        max_swaps: Exchanges at most; None sets no limit.
-        matroid: Sets stay independent.
+        items: The initial set, ``[k]``, such as the result of greedy.
+        max_swaps: Maximum number of swaps; None for no maximum.
+        matroid: Only independent sets are feasible.
 
     Returns:
-        The set, in the order of ``items`` with new items in the places of those they replaced; each
-        gain is that of the item after those before it.
+        The set, with new items in the slots of those they replaced. Each gain is that of the item
+        after the items before it.
 
     Raises:
-        ValueError: If ``items`` are none, not different or not independent, ``max_swaps`` is not
-            positive, or the matroid has another number of items.
+        ValueError: If ``items`` are empty, not distinct or not independent, or an argument is out
+            of range.
 
     References:
         Fisher, Nemhauser, Wolsey, *An Analysis of Approximations for Maximizing Submodular Set
@@ -128,17 +117,12 @@ def best_swap(
 
 
 @jax.jit
-def _best_swap(
-    function: SetFunction,
-    chosen: Int[Array, " k"],
-    max_swaps: Integer | None,
-    matroid: Matroid | None,
-) -> MaximizationResult:
+def _best_swap(function, chosen, max_swaps, matroid) -> MaximizationResult:
     k = chosen.shape[0]
     places = jnp.arange(k, dtype=jnp.int32)
 
-    def exchange(chosen, place):
-        """The best item for one place, by how much it raises the value, the largest gain, num_evaluations."""
+    def best_for(chosen, place):
+        """Returns the best item for a slot, its increase, the largest gain, and evaluations."""
 
         def add(memo, other):
             added = function.add(memo, chosen[other])
@@ -154,26 +138,25 @@ def _best_swap(
         best = jnp.argmax(raised)
         return best.astype(jnp.int32), raised[best], jnp.max(jnp.abs(gains)), jnp.sum(others)
 
-    def body(search):
+    def swap(search):
         chosen, _, swaps, num_evaluations = search
-        others, raised, magnitude, looked = jax.lax.map(
-            lambda place: exchange(chosen, place), places
+        others, raised, magnitude, evaluations = jax.lax.map(
+            lambda place: best_for(chosen, place), places
         )
         place = jnp.argmax(raised)
-        # An increase within the rounding error of the gains is none.
+        # An increase within the rounding error of the gains does not count.
         improves = raised[place] > 1e-6 * jnp.max(magnitude)
         chosen = jnp.where(improves, chosen.at[place].set(others[place]), chosen)
-        num_evaluations += jnp.sum(looked, dtype=jnp.int32)
+        num_evaluations += jnp.sum(evaluations, dtype=jnp.int32)
         return chosen, improves, swaps + improves.astype(swaps.dtype), num_evaluations
 
-    def proceed(search):
+    def unfinished(search):
         _, improves, swaps, _ = search
         return improves if max_swaps is None else improves & (swaps < max_swaps)
 
     zero = jnp.zeros((), jnp.int32)
-    chosen, _, _, num_evaluations = jax.lax.while_loop(
-        proceed, body, (chosen, jnp.array(k < function.size), zero, zero)
-    )
+    search = chosen, jnp.array(k < function.size), zero, zero
+    chosen, _, _, num_evaluations = jax.lax.while_loop(unfinished, swap, search)
 
     def measure(memo, item):
         return function.add(memo, item), function.gain(memo, item)

@@ -1,4 +1,4 @@
-"""Sums of weights, and the two terms by which SubTrunc and UnionFL differ from DivFL."""
+"""Modular functions: sums of weights, and the terms of SubTrunc and UnionFL."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Modular", "truncated_modular", "union_penalty"]
 
 
 class Modular(SetFunction):
-    """The sum of weights over the set; monotone where no weight is negative.
+    """The sum of weights over the set; monotone if no weight is negative.
 
     Args:
-        weights: One weight an item, ``[n]``; may be negative.
+        weights: Weight of each item, ``[n]``; may be negative.
 
     Raises:
         ValueError: If a weight is not finite.
@@ -48,30 +48,24 @@ class Modular(SetFunction):
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return self.weights
 
-    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
-        return self.weights[item]
-
     def add(self, memo: PyTree, item: Integer) -> PyTree:
         return memo
 
 
 def truncated_modular(
-    weights: ArrayLike,
-    bound: float | Float[Array, ""],
-    scale: float | Float[Array, ""] = 1.0,
+    weights: ArrayLike, bound: float | Float[Array, ""], scale: float | Float[Array, ""] = 1.0
 ) -> Scaled:
-    r"""Returns ``scale * min(bound, sum of weights)``: monotone submodular.
+    """Returns ``scale * min(bound, sum of weights)``: monotone submodular.
 
-    With weights :math:`\varphi(f_i)`, bound :math:`b` and scale :math:`\lambda` it is SubTrunc's
-    bonus for clients with high losses (Castillo et al. 2024, equation 12).
+    It is SubTrunc's bonus for clients with high losses (Castillo et al. 2024, equation 12).
 
     Args:
-        weights: One weight an item, ``[n]``, >= 0.
-        bound: Cap of the sum, >= 0; may be traced.
-        scale: Factor, >= 0; may be traced.
+        weights: Weight of each item, ``[n]``, >= 0.
+        bound: Cap of the sum, >= 0.
+        scale: Factor, >= 0.
 
     Raises:
-        ValueError: If a number is negative or not finite.
+        ValueError: If an argument is negative or not finite.
 
     Examples:
         >>> function = truncated_modular(jnp.array([1.0, 2.0, 4.0]), bound=5.5, scale=2.0)
@@ -80,18 +74,17 @@ def truncated_modular(
     """
     checks.non_negative("bound", bound)
     checks.non_negative("scale", scale)
-    checked = as_non_negative("weights", weights, "n")
-    return Scaled(Truncated(Modular(checked), bound), scale)
+    return Scaled(Truncated(Modular(as_non_negative("weights", weights, "n")), bound), scale)
 
 
 def union_penalty(history: ArrayLike, mu: float | Float[Array, ""]) -> Modular:
-    r"""Returns ``-mu`` for every item chosen at least once in the last rounds.
+    r"""Returns ``-mu`` for every item selected at least once in the last rounds.
 
     UnionFL's :math:`-\mu\,|U_t \cap S|` (Castillo et al. 2024, equation 14).
 
     Args:
-        history: The sets of the last rounds as masks, ``[window, n]``, or their union, ``[n]``.
-        mu: Penalty of an item, >= 0; may be traced.
+        history: Masks of the last rounds, ``[window, n]``, or their union, ``[n]``.
+        mu: Penalty of an item, >= 0.
 
     Raises:
         ValueError: If ``mu`` is negative or the window empty.

@@ -1,13 +1,9 @@
 r"""Multilinear extensions: the expected value of a set function over random sets.
 
-:math:`\hat f(x) = E[f(R)]` where the random set *R* has item *e* with probability :math:`x_e`,
+:math:`\hat f(x) = E[f(R)]` for a random set *R* that has item *e* with probability :math:`x_e`,
 independently. Its partial derivatives are expected marginal gains,
-:math:`\partial\hat f/\partial x_e = E[f(R \cup e) - f(R \setminus e)]`, so at the corners they are
-the gains themselves. Everything here is of one client and is mapped over clients by the caller; all
-of it is exact for every ``x`` in ``[0, 1]``, both ends included, but for the sampled estimator.
-
-Facility location and coverage have short exact forms; a function of few items can be tabulated; for
-any other there is the sampled estimator, whose sample size follows from the error allowed.
+:math:`\partial\hat f/\partial x_e = E[f(R \cup e) - f(R \setminus e)]`. Functions are of one client
+and are mapped over clients by the caller; all but `sampled_mean` are exact.
 """
 
 from __future__ import annotations
@@ -19,7 +15,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedjax_fair import checks
@@ -34,8 +29,7 @@ __all__ = [
     "marginals",
     "ranked",
     "sample_size",
-    "sampled_gradient",
-    "sampled_value",
+    "sampled_mean",
     "table",
     "tabulated_value",
 ]
@@ -45,9 +39,9 @@ class Ranked(NamedTuple):
     """The scores of one client's facility location, best item first.
 
     Attributes:
-        scores: Falling scores, ``[offers]``, >= 0.
-        items: The item of each score, ``[offers]``, all different; items that score 0 may be
-            missing, and an item outside of the ground set is padding.
+        scores: Decreasing scores, ``[offers]``, >= 0.
+        items: Item of each score, ``[offers]``, distinct. Items with score 0 may be missing;
+            one outside of the ground set is padding.
     """
 
     scores: Float[Array, " offers"]
@@ -68,10 +62,7 @@ def ranked(scores: Float[Array, " n"]) -> Ranked:
 
 @jax.jit
 def facility_location_value(offers: Ranked, x: Float[Array, " n"]) -> Float[Array, ""]:
-    """The expected best score of a random set.
-
-    The best item counts if the set contains it, else the second best, and so on: one pass from the
-    worst item to the best.
+    """Returns the expected best score of a random set, in one pass from the worst item to the best.
 
     Examples:
         >>> offers = ranked(jnp.array([3.0, 1.0, 2.0]))
@@ -83,11 +74,10 @@ def facility_location_value(offers: Ranked, x: Float[Array, " n"]) -> Float[Arra
 
 @jax.jit
 def facility_location_gradient(offers: Ranked, x: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The expected gain of each item.
+    """Returns the expected gain of each item.
 
-    It is the probability that the set contains no better item, times the score less the expected
-    best score of the worse items. Two passes without a division, hence exact where an item is
-    certain.
+    It is the probability that the set contains no better item, times the score minus the expected
+    best score of the worse items. Without a division it is exact where an item is certain.
 
     Examples:
         >>> offers = ranked(jnp.array([3.0, 1.0, 2.0]))
@@ -105,10 +95,10 @@ def _present(offers: Ranked, x: Float[Array, " n"]) -> Float[Array, " offers"]:
 
 
 def _suffix_values(offers: Ranked, present: Float[Array, " offers"]) -> Float[Array, " offers"]:
-    """The expected best score of every suffix of the ranking."""
+    """Returns the expected best score of every suffix of the ranking."""
 
-    def step(worse, own):
-        score, probability = own
+    def step(worse, offer):
+        score, probability = offer
         value = probability * score + (1 - probability) * worse
         return value, value
 
@@ -117,14 +107,14 @@ def _suffix_values(offers: Ranked, present: Float[Array, " offers"]) -> Float[Ar
 
 
 def _products_before(factors: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The product of all factors before each."""
+    """Returns the product of all factors before each."""
     one = jnp.ones((), factors.dtype)
     return jax.lax.scan(lambda product, factor: (product * factor, product), one, factors)[1]
 
 
 @jax.jit
 def coverage_value(covers: Bool[Array, " n"], x: Float[Array, " n"]) -> Float[Array, ""]:
-    """The probability that a random set contains at least one of the items that cover the client.
+    """Returns the probability that a random set covers the client.
 
     Examples:
         >>> covers = jnp.array([True, True, False])
@@ -136,9 +126,9 @@ def coverage_value(covers: Bool[Array, " n"], x: Float[Array, " n"]) -> Float[Ar
 
 @jax.jit
 def coverage_gradient(covers: Bool[Array, " n"], x: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The probability that no other item covers the client, 0 for items that do not cover it.
+    """Returns the probability that no other item covers the client, 0 for items that do not.
 
-    By products from both sides rather than a division.
+    Products from both sides avoid a division.
 
     Examples:
         >>> covers = jnp.array([True, True, False])
@@ -153,7 +143,7 @@ def coverage_gradient(covers: Bool[Array, " n"], x: Float[Array, " n"]) -> Float
 def marginals(
     value: Callable[[Bool[Array, " n"]], Float[Array, ""]], mask: Bool[Array, " n"]
 ) -> Float[Array, " n"]:
-    r"""``f(S + e) - f(S - e)`` for every item, by ``2n`` evaluations of any function of a mask.
+    r"""Returns ``f(S + e) - f(S - e)`` for every item, by ``2n`` evaluations of a function.
 
     Examples:
         >>> scores = jnp.array([3.0, 1.0, 2.0])
@@ -168,7 +158,7 @@ def marginals(
 def table(
     value: Callable[[Bool[Array, " n"]], Float[Array, ""]], size: int
 ) -> Float[Array, " subsets"]:
-    """The values of all ``2**size`` subsets; bit ``e`` of a subset's index is set if it contains e.
+    """Returns the values of all ``2**size`` subsets; bit ``e`` of an index stands for item ``e``.
 
     Examples:
         >>> table(lambda mask: jnp.max(jnp.array([1.0, 2.0]), where=mask, initial=0), 2).tolist()
@@ -180,7 +170,7 @@ def table(
 
 
 def tabulated_value(values: Float[Array, " subsets"], x: Float[Array, " n"]) -> Float[Array, ""]:
-    """The exact extension of a tabulated function; ``jax.grad`` of it is the exact gradient.
+    """Returns the exact extension of a tabulated function; ``jax.grad`` of it is exact.
 
     Examples:
         >>> values = jnp.array([0.0, 1.0, 2.0, 2.0])
@@ -196,20 +186,20 @@ def tabulated_value(values: Float[Array, " subsets"], x: Float[Array, " n"]) -> 
 
 
 def sample_size(sigma: float, delta: float, *, size: int, estimates: int = 1) -> int:
-    r"""The number of random sets for which all coordinates of all estimated gradients are accurate.
+    r"""Returns the number of random sets for which all estimated gradients are accurate.
 
     :math:`m = \lceil \ln(2 n Q / \delta) / (2 \sigma^2) \rceil` by Hoeffding's inequality and a
     union bound, for marginal gains in :math:`[0, m_f]` with :math:`m_f = \max_e f(\{e\})`.
 
     Args:
-        sigma: Largest error allowed of a coordinate, as a share of ``m_f``; > 0.
-        delta: Probability allowed that one of them is larger, in (0, 1).
-        size: Items, *n*.
-        estimates: Gradients estimated in a whole run, *Q*; for FedCG+ the clients of all rounds
-            times their local steps.
+        sigma: Largest error of a coordinate, as a share of ``m_f``; > 0.
+        delta: Probability of a larger error, in (0, 1).
+        size: Number of items, *n*.
+        estimates: Number of gradients in a run, *Q*; for FedCG+ the clients of all rounds times
+            their local steps.
 
     Raises:
-        ValueError: If a number is out of range.
+        ValueError: If an argument is out of range.
 
     Examples:
         >>> sample_size(0.1, 0.05, size=20, estimates=100)
@@ -223,56 +213,37 @@ def sample_size(sigma: float, delta: float, *, size: int, estimates: int = 1) ->
     return math.ceil(math.log(2 * size * estimates / delta) / (2 * sigma**2))
 
 
-def sampled_gradient(
+def sampled_mean(
     key: Key[Array, ""],
-    gains: Callable[[Bool[Array, " n"]], Float[Array, " n"]],
+    function: Callable[[Bool[Array, " n"]], Float[Array, "..."]],
     x: Float[Array, " n"],
     samples: int,
-) -> Float[Array, " n"]:
-    """An unbiased estimate of the gradient: the mean of marginal gains at random sets.
+) -> Float[Array, "..."]:
+    """Returns the mean of a function of random sets, an unbiased estimate of its expectation.
 
     Args:
         key: Random key.
-        gains: ``gains(mask) -> [n]``, the ``marginals`` of the function. As a
-            ``jax.tree_util.Partial`` with other arguments it does not compile again.
-        x: Where, in ``[0, 1]``.
-        samples: Random sets, the same for all coordinates.
+        function: A value, for the extension, or `marginals`, for the gradient. A
+            ``jax.tree_util.Partial`` does not compile again.
+        x: Probability of each item.
+        samples: Number of random sets.
 
     Examples:
         >>> best = lambda mask: jnp.max(jnp.array([1.0, 2.0]), where=mask, initial=0)
-        >>> gains = lambda mask: marginals(best, mask)
-        >>> estimate = sampled_gradient(jax.random.key(0), gains, jnp.full(2, 0.5), 10_000)
-        >>> bool(jnp.allclose(estimate, jnp.array([0.5, 1.5]), atol=0.03))
+        >>> key, half = jax.random.key(0), jnp.full(2, 0.5)
+        >>> bool(jnp.allclose(sampled_mean(key, best, half, 10_000), 1.25, atol=0.03))
+        True
+        >>> gradient = sampled_mean(key, lambda mask: marginals(best, mask), half, 10_000)
+        >>> bool(jnp.allclose(gradient, jnp.array([0.5, 1.5]), atol=0.03))
         True
     """
-    return _mean_over_sets(key, gains, x, samples)
-
-
-def sampled_value(
-    key: Key[Array, ""],
-    value: Callable[[Bool[Array, " n"]], Float[Array, ""]],
-    x: Float[Array, " n"],
-    samples: int,
-) -> Float[Array, ""]:
-    """An unbiased estimate of the extension: the mean value of random sets.
-
-    Examples:
-        >>> best = lambda mask: jnp.max(jnp.array([1.0, 2.0]), where=mask, initial=0)
-        >>> estimate = sampled_value(jax.random.key(0), best, jnp.full(2, 0.5), 10_000)
-        >>> abs(float(estimate) - 1.25) < 0.03
-        True
-    """
-    return _mean_over_sets(key, value, x, samples)
-
-
-def _mean_over_sets(key: Key[Array, ""], function: Callable, x: Float[Array, " n"], samples: int):
     checks.positive_int("samples", samples)
-    return _mean(key, as_partial(function), x, samples)
+    return _sampled_mean(key, as_partial(function), x, samples)
 
 
 @partial(jax.jit, static_argnums=3)
-def _mean(key: Key[Array, ""], function: Partial, x: Float[Array, " n"], samples: int):
-    # One set after another: side by side they would take memory in proportion to their number.
+def _sampled_mean(key, function, x, samples):
+    # Sequentially: in parallel memory would grow with the number of sets.
     def step(total, number):
         mask = jax.random.uniform(jax.random.fold_in(key, number), x.shape, x.dtype) < x
         return total + function(mask), None

@@ -15,20 +15,21 @@ from fedjax_fair.submodular.selection import Selection, begin
 __all__ = ["double_greedy", "random_greedy"]
 
 
+@jax.jit
 def double_greedy(key: Key[Array, ""], function: SetFunction) -> MaximizationResult:
-    r"""Decides about every item once, whether to add it to nothing or to take it out of everything.
+    """Decides for each item whether to add it to a growing set or remove it from all items.
 
-    It does either with a probability in proportion to what that gains. For a submodular function
-    with :math:`f(\emptyset) = 0` the expected value is at least :math:`OPT / 2 + f(E) / 4`, where
-    *E* is the set of all items: half of the best set of any size, if no value is negative.
+    Both have a probability in proportion to their gain. For a submodular function the expected
+    value is at least :math:`OPT / 2 + f(E) / 4`, where *E* is the set of all items: half of the
+    best set of any size, if no value is negative.
 
     Args:
         key: Random key.
         function: Submodular.
 
     Returns:
-        The set, ``[size]``: at place *i* either item *i* and its gain, or -1 and gain 0. ``num_evaluations``
-        is two an item, of which those for taking out are two values of ``function.value``.
+        The set, ``[size]``: slot *i* holds item *i* and its gain, or -1 and 0. ``num_evaluations``
+        is two for each item; those of a removal are two values of ``function.value``.
 
     References:
         Buchbinder, Feldman, Naor, Schwartz, *A Tight Linear Time (1/2)-Approximation for
@@ -36,15 +37,10 @@ def double_greedy(key: Key[Array, ""], function: SetFunction) -> MaximizationRes
 
     Examples:
         >>> from fedjax_fair.submodular import Modular
-        >>> chosen = double_greedy(jax.random.key(0), Modular(jnp.array([2.0, -1.0, 3.0])))
-        >>> chosen.items.tolist(), float(chosen.value)
+        >>> result = double_greedy(jax.random.key(0), Modular(jnp.array([2.0, -1.0, 3.0])))
+        >>> result.items.tolist(), float(result.value)
         ([0, -1, 2], 5.0)
     """
-    return _double_greedy(key, function)
-
-
-@jax.jit
-def _double_greedy(key: Key[Array, ""], function: SetFunction) -> MaximizationResult:
 
     def decide(carry, item):
         state, upper = carry
@@ -52,34 +48,30 @@ def _double_greedy(key: Key[Array, ""], function: SetFunction) -> MaximizationRe
         lower = upper.at[item].set(False)
         loss = function.value(upper) - function.value(lower)
         add, remove = jnp.maximum(gain, 0), jnp.maximum(-loss, 0)
-        # Where neither gains anything the item is added.
+        # An item is added if neither choice gains anything.
         draw = jax.random.uniform(jax.random.fold_in(key, item))
         added = (draw * (add + remove) < add) | (add + remove == 0)
         state = jax.lax.cond(added, lambda: state.take(function, item), lambda: state)
         chosen = jnp.where(added, item, -1), jnp.where(added, gain, 0)
         return (state, jnp.where(added, upper, lower)), chosen
 
-    everything = jnp.ones(function.size, bool)
     state, _ = begin(function)
-    places = jnp.arange(function.size, dtype=jnp.int32)
+    everything, places = jnp.ones(function.size, bool), jnp.arange(function.size, dtype=jnp.int32)
     _, (items, gains) = jax.lax.scan(decide, (state, everything), places)
     return MaximizationResult(items, gains, jnp.sum(gains), jnp.int32(2 * function.size))
 
 
 def random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> MaximizationResult:
-    """Adds one of the ``k`` items with the largest gains, at random, ``k`` times.
+    """Adds a random one of the ``k`` items with the largest gains, if it is positive, ``k`` times.
 
-    A step that draws an item without a positive gain adds nothing. The expected value is at least
-    ``1/e`` of the best set of at most ``k`` items if the function is submodular and nowhere
-    negative, and at least ``1 - 1/e`` if it is monotone too.
+    The expected value is at least ``1/e`` of the best set of at most ``k`` items if the function is
+    submodular and nowhere negative, and ``1 - 1/e`` if it is also monotone.
 
     Args:
         key: Random key.
         function: Submodular.
-        k: Items to choose, at most.
+        k: Maximum number of items.
 
-    Returns:
-        ``items`` is -1 and ``gains`` is 0 at every step that chose nothing.
 
     Raises:
         ValueError: If there are fewer than ``k`` items.
@@ -99,18 +91,17 @@ def random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> Maximiz
 
 
 @partial(jax.jit, static_argnums=2)
-def _random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> MaximizationResult:
+def _random_greedy(key, function, k) -> MaximizationResult:
     def step(state: Selection, number):
         gains = jnp.where(state.free, function.gains(state.memo), -jnp.inf)
         largest, items = jax.lax.top_k(gains, k)
         place = jax.random.randint(jax.random.fold_in(key, number), (), 0, k)
         item, gain = items[place].astype(jnp.int32), largest[place]
         improves = gain > 0
-        num_evaluations = jnp.sum(state.free)
+        evaluations = jnp.sum(state.free)
         state = jax.lax.cond(improves, lambda: state.take(function, item), lambda: state)
-        return state, (jnp.where(improves, item, -1), jnp.where(improves, gain, 0), num_evaluations)
+        return state, (jnp.where(improves, item, -1), jnp.where(improves, gain, 0), evaluations)
 
-    state, _ = begin(function)
-    numbers = jnp.arange(k, dtype=jnp.int32)
-    _, (items, gains, num_evaluations) = jax.lax.scan(step, state, numbers)
-    return MaximizationResult(items, gains, jnp.sum(gains), jnp.sum(num_evaluations))
+    steps = jnp.arange(k, dtype=jnp.int32)
+    _, (items, gains, evaluations) = jax.lax.scan(step, begin(function)[0], steps)
+    return MaximizationResult(items, gains, jnp.sum(gains), jnp.sum(evaluations))

@@ -1,4 +1,4 @@
-"""The best guarantee under a budget, for few items."""
+"""Greedy from all small initial sets: the best guarantee under a budget, for few items."""
 
 from __future__ import annotations
 
@@ -27,23 +27,20 @@ def partial_enumeration(
     *,
     seed_size: int = 3,
 ) -> MaximizationResult:
-    """Greedy by gain per cost from every set of at most three items that the budget pays for.
+    """Runs greedy by gain per cost from every affordable set of at most three items.
 
-    The best of what it finds is at least ``1 - 1/e`` of the best set that the budget pays for, if
-    the function is monotone and submodular. There are about ``size**3 / 6`` runs of greedy.
+    The best result is at least ``1 - 1/e`` of the optimum within the budget, for a monotone
+    submodular function. There are about ``size**3 / 6`` runs of greedy.
 
     Args:
         function: Monotone and submodular.
-        costs: Cost of each item, ``[size]``, >= 0; may be traced.
-        budget: The largest sum of costs, >= 0, up to a millionth; may be traced.
-        seed_size: Items of the largest initial sets; with fewer than three it is faster and the
-            guarantee is lost.
+        costs: As for `greedy`.
+        budget: As for `greedy`.
+        seed_size: Items of the largest initial sets; fewer than three have no guarantee.
 
-    Returns:
-        The items, ``[size]``: -1, with gain 0, in places that stay empty.
 
     Raises:
-        ValueError: If shapes do not fit, or a number is out of range.
+        ValueError: If shapes differ, or an argument is out of range.
 
     References:
         Sviridenko, *A Note on Maximizing a Submodular Set Function Subject to a Knapsack
@@ -55,43 +52,37 @@ def partial_enumeration(
         >>> partial_enumeration(Modular(weights), costs, 4.0).items.tolist()
         [1, 2, -1]
     """
-    size = function.size
-    checks.positive_int("seed_size", seed_size, at_most=size)
-    constraints = Constraints(costs=check_costs(size, costs, budget), budget=budget)
+    checks.positive_int("seed_size", seed_size, at_most=function.size)
+    constraints = Constraints(costs=check_costs(function.size, costs, budget), budget=budget)
     return _partial_enumeration(function, constraints, seed_size)
 
 
 @partial(jax.jit, static_argnums=2)
-def _partial_enumeration(
-    function: SetFunction, constraints: Constraints, seed_size: int
-) -> MaximizationResult:
+def _partial_enumeration(function, constraints, seed_size) -> MaximizationResult:
     size = function.size
     empty, _ = begin(function)
 
     def add(state, item):
-        """One item of a seed, unless there is none or the budget does not pay for it."""
+        """Adds an item of a seed if there is one and the budget allows it."""
         fits = (item >= 0) & constraints.feasible_items(~state.free)[item]
         gain = jnp.where(fits, function.gain(state.memo, item), 0)
         state = jax.lax.cond(fits, lambda: state.take(function, item), lambda: state)
         return state, (jnp.where(fits, item, -1), gain)
 
     def grown(seed):
-        state, (seed, gains) = jax.lax.scan(add, empty, seed)
-        items, more, num_evaluations = grow_greedily(
-            function, size, state, constraints, constraints.costs
-        )
-        items, gains = jnp.append(seed, items), jnp.append(gains, more)
-        first = jnp.argsort(items < 0, stable=True)[:size]
-        return MaximizationResult(
-            items[first], gains[first], jnp.sum(gains), num_evaluations + jnp.sum(seed >= 0)
-        )
+        state, (seed, seed_gains) = jax.lax.scan(add, empty, seed)
+        added = grow_greedily(function, size, state, constraints, constraints.costs)
+        items, gains = jnp.append(seed, added.items), jnp.append(seed_gains, added.gains)
+        used = jnp.argsort(items < 0, stable=True)[:size]
+        evaluations = added.num_evaluations + jnp.sum(seed >= 0)
+        return MaximizationResult(items[used], gains[used], jnp.sum(gains), evaluations)
 
-    found = jax.lax.map(grown, jnp.asarray(_seeds(size, seed_size)))
-    best = jax.tree.map(lambda leaf: leaf[jnp.argmax(found.value)], found)
-    return best._replace(num_evaluations=jnp.sum(found.num_evaluations))
+    results = jax.lax.map(grown, jnp.asarray(_seeds(size, seed_size)))
+    best = jax.tree.map(lambda leaf: leaf[jnp.argmax(results.value)], results)
+    return best._replace(num_evaluations=jnp.sum(results.num_evaluations))
 
 
 def _seeds(size: int, largest: int) -> np.ndarray:
-    """All sets of at most so many items, padded with -1."""
+    """Returns all sets of at most ``largest`` items, padded with -1."""
     sets = [s for count in range(largest + 1) for s in itertools.combinations(range(size), count)]
     return np.array([[*s, *[-1] * (largest - len(s))] for s in sets], np.int32)

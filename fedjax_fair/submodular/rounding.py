@@ -1,10 +1,8 @@
-r"""From a fractional point of a matroid polytope to a set.
+r"""Rounding of a fractional point of a matroid polytope to a set.
 
 Swap rounding and randomized pipage select every item with its probability, and for a submodular
-function :math:`E[f(S)] \geq \hat f(x)`. Neither evaluates the function, so the server needs no
-messages. Swap rounding starts from a point written as a mean of bases, which ``decompose`` finds
-from the point alone, without the bases of the clients. A point that is short of a base is filled
-up: no item becomes less likely, so that for a monotone function nothing is lost.
+function :math:`E[f(S)] \geq \hat f(x)`. Neither evaluates the function. A point that is short of a
+base is filled up, so that no item becomes less likely.
 """
 
 from __future__ import annotations
@@ -17,17 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.tree_util import Partial
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Key
 from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular.arrays import as_non_negative, as_partial, is_traced
-from fedjax_fair.submodular.decomposition import (
-    TOLERANCE,
-    Decomposition,
-    decompose,
-    decomposed,
-    padded,
-)
+from fedjax_fair.submodular.decomposition import TOLERANCE, Decomposition, decompose, padded
 from fedjax_fair.submodular.matroids import Matroid, heaviest_base
 
 __all__ = ["Decomposition", "decompose", "deterministic_pipage", "greedy", "pipage", "swap"]
@@ -36,17 +28,15 @@ __all__ = ["Decomposition", "decompose", "deterministic_pipage", "greedy", "pipa
 def swap(
     key: Key[Array, ""], matroid: Matroid, x: ArrayLike | Decomposition
 ) -> Bool[Array, " size"]:
-    """A random base that contains every item with its probability: swap rounding.
+    """Returns a random base that contains every item with its probability: swap rounding.
 
-    Of a point short of a base, with at least its probability (``decompose``). Bases are merged two
-    at a time, item by item: in one of the two an item is exchanged for an item of the other, with a
+    Bases are merged two at a time: an item of one is exchanged for an item of the other, with a
     probability in proportion to the weight of the other.
 
     Args:
         key: Random key.
         matroid: Any matroid.
-        x: A point in its polytope, ``[size]``, or its decomposition, which can be reused for other
-            keys, and traced.
+        x: A point in its polytope, ``[size]``, or its `decompose`, which can be reused and traced.
 
     Raises:
         ValueError: If the point is outside of the polytope.
@@ -61,7 +51,7 @@ def swap(
         >>> int(chosen.sum()), bool(chosen[2]), bool(chosen[3])
         (2, True, False)
     """
-    bases, weights = x if isinstance(x, Decomposition) else decomposed(matroid, x)
+    bases, weights = x if isinstance(x, Decomposition) else decompose(matroid, x)
     count = np.int32(bases.shape[0])
     if not is_traced((bases, weights)):
         bases, weights = padded(np.asarray(bases)), padded(np.asarray(weights))
@@ -69,17 +59,11 @@ def swap(
 
 
 @jax.jit
-def _swap(
-    key: Key[Array, ""],
-    matroid: Matroid,
-    bases: Bool[Array, "bases size"],
-    weights: Float[Array, " bases"],
-    count: Int[Array, ""],
-) -> Bool[Array, " size"]:
+def _swap(key, matroid, bases, weights, count) -> Bool[Array, " size"]:
     """Merges the first ``count`` bases."""
 
     def exchange(share, merging):
-        """One item of ``base`` against one of ``other``, after which they differ in fewer."""
+        """Exchanges an item of ``base`` and one of ``other``, so that they differ in fewer."""
         key, base, other = merging
         key, key_coin = jax.random.split(key)
         item = jnp.argmax(base & ~other)
@@ -90,24 +74,22 @@ def _swap(
         return key, jnp.where(stays, base, new_base), jnp.where(stays, new_other, other)
 
     def merge(i, carry):
-        merged, weight, key = carry
-        base, own = bases[i], weights[i]
+        merged, total, key = carry
+        base, weight = bases[i], weights[i]
         key, key_merge = jax.random.split(key)
-        step = partial(exchange, weight / (weight + own))
+        step = partial(exchange, total / (total + weight))
         _, merged, _ = jax.lax.while_loop(
             lambda merging: (merging[1] != merging[2]).any(), step, (key_merge, merged, base)
         )
-        return merged, weight + own, key
+        return merged, total + weight, key
 
-    chosen, _, _ = jax.lax.fori_loop(1, count, merge, (bases[0], weights[0], key))
-    return chosen
+    return jax.lax.fori_loop(1, count, merge, (bases[0], weights[0], key))[0]
 
 
 def pipage(key: Key[Array, ""], matroid: Matroid, x: ArrayLike) -> Bool[Array, " size"]:
-    """A random base that contains every item with its probability: randomized pipage.
+    """Returns a random base that contains every item with its probability: randomized pipage.
 
-    Probability moves between two fractional items of a block until one of them is 0 or 1. A block
-    that sums to less than its capacity is filled up before, largest items first, each to at most 1.
+    Probability moves between two fractional items of a block until one of them is 0 or 1.
 
     Args:
         key: Random key.
@@ -127,14 +109,13 @@ def pipage(key: Key[Array, ""], matroid: Matroid, x: ArrayLike) -> Bool[Array, "
         >>> int(chosen.sum()), bool(chosen[2]), bool(chosen[3])
         (2, True, False)
     """
-    return _pipage(matroid, _as_block_point(matroid, x), Partial(_at_random, key))
+    return _pipage(matroid, _as_block_point(matroid, x), Partial(_up_at_random, key))
 
 
-def _at_random(key, step, x, up, down):
+def _up_at_random(key, step, x, up, down):
     # The shorter shift is the more likely one, so that the expectation does not change.
-    chance = _shift_down(x, up, down) / jnp.maximum(
-        _shift_up(x, up, down) + _shift_down(x, up, down), TOLERANCE**2
-    )
+    raise_by, lower_by = _shifts(x, up, down)
+    chance = lower_by / jnp.maximum(raise_by + lower_by, TOLERANCE**2)
     return jax.random.uniform(jax.random.fold_in(key, step)) < chance
 
 
@@ -143,19 +124,18 @@ def deterministic_pipage(
     x: ArrayLike,
     extension: Callable[[Float[Array, " size"]], Float[Array, ""]],
 ) -> Bool[Array, " size"]:
-    """A base of at least the value of the point: pipage, always to the better end.
+    """Returns a base of at least the value of the point: pipage, always in the better direction.
 
-    Where the point is short of a base, this is so for a monotone function.
+    If the point is short of a base, this holds for a monotone function.
 
     Args:
         matroid: Uniform or a partition.
         x: A point in its polytope, ``[size]``; may be traced.
-        extension: Exact multilinear extension of the function maximized, which the server has to
-            know; evaluated twice an item. As a ``jax.tree_util.Partial`` with other arguments it
-            does not compile again.
+        extension: Exact multilinear extension, evaluated twice for each item. A
+            ``jax.tree_util.Partial`` does not compile again.
 
     Raises:
-        ValueError: If the matroid has no blocks, or the point is outside of the polytope.
+        ValueError: As `pipage`.
 
     Examples:
         >>> from fedjax_fair.submodular import matroids
@@ -163,19 +143,17 @@ def deterministic_pipage(
         >>> deterministic_pipage(matroids.Uniform(1, 3), [0.3, 0.3, 0.4], lambda x: offers @ x)
         Array([ True, False, False], dtype=bool)
     """
-    return _pipage(
-        matroid, _as_block_point(matroid, x), Partial(_to_the_better, as_partial(extension))
-    )
+    point = _as_block_point(matroid, x)
+    return _pipage(matroid, point, Partial(_up_if_better, as_partial(extension)))
 
 
-def _to_the_better(extension, step, x, up, down):
-    raised = _moved(x, up, down, _shift_up(x, up, down))
-    lowered = _moved(x, up, down, -_shift_down(x, up, down))
-    return extension(raised) >= extension(lowered)
+def _up_if_better(extension, step, x, up, down):
+    raise_by, lower_by = _shifts(x, up, down)
+    return extension(_moved(x, up, down, raise_by)) >= extension(_moved(x, up, down, -lower_by))
 
 
 def greedy(matroid: Matroid, x: ArrayLike) -> Bool[Array, " size"]:
-    """The base of the largest coordinates; usually good, without a guarantee.
+    """Returns the base of the largest coordinates; usually good, without a guarantee.
 
     Examples:
         >>> from fedjax_fair.submodular import matroids
@@ -185,27 +163,9 @@ def greedy(matroid: Matroid, x: ArrayLike) -> Bool[Array, " size"]:
     return heaviest_base(matroid, _as_point(matroid, x))
 
 
-def _as_block_point(matroid: Matroid, x: ArrayLike) -> Float[Array, " size"]:
-    """A point, checked, in the polytope of a matroid with blocks."""
-    if matroid.item_blocks is None:
-        raise ValueError(f"matroid: expected Uniform or Partition, got {type(matroid).__name__}.")
-    point = _as_point(matroid, x)
-    if not is_traced((point, matroid)):
-        with jax.ensure_compile_time_eval():
-            short = np.asarray(_missing(matroid, point))
-        if short.min() < -100 * TOLERANCE:
-            raise ValueError(
-                f"x: expected a point of the polytope of a {type(matroid).__name__} matroid, but "
-                f"block {short.argmin()} sums to {-short.min():.2g} more than its capacity."
-            )
-    return point
-
-
 @jax.jit
-def _pipage(
-    matroid: Matroid, point: Float[Array, " size"], goes_up: Callable
-) -> Bool[Array, " size"]:
-    """Goes through the blocks, with at most one fractional item left behind at a time."""
+def _pipage(matroid, point, goes_up) -> Bool[Array, " size"]:
+    """Visits the items block by block; at most one visited item is fractional at a time."""
     blocks = jnp.asarray(matroid.item_blocks, jnp.int32)
     point = _filled(blocks, _missing(matroid, point), point)
     items = jnp.argsort(blocks, stable=True).astype(jnp.int32)
@@ -218,11 +178,11 @@ def _pipage(
         item = items[number]
         pair = (blocks[item] == blocks[open_item]) & (item != open_item)
         pair = pair & fractional(x[item]) & fractional(x[open_item])
+        raise_by, lower_by = _shifts(x, item, open_item)
         up = goes_up(number, x, item, open_item)
-        shift = jnp.where(up, _shift_up(x, item, open_item), -_shift_down(x, item, open_item))
+        moved = _moved(x, item, open_item, jnp.where(up, raise_by, -lower_by))
         # Rounding errors must not leave an item nearly 0 or 1, which would stay fractional.
-        moved = _settled(_moved(x, item, open_item, shift), item, open_item)
-        x = jnp.where(pair, moved, x)
+        x = jnp.where(pair, _settled(_settled(moved, item), open_item), x)
         stays = (blocks[item] == blocks[open_item]) & fractional(x[open_item])
         return (x, jnp.where(stays, open_item, item)), None
 
@@ -232,20 +192,16 @@ def _pipage(
 
 @jax.jit
 def _missing(matroid: Matroid, x: Float[Array, " size"]) -> Float[Array, " blocks"]:
-    """What each block of the point is short of its capacity."""
+    """Returns the capacity of each block minus the sum of the point."""
     blocks = jnp.asarray(matroid.item_blocks, jnp.int32)
-
-    def per_block(numbers):
-        return jax.ops.segment_sum(numbers, blocks, matroid.num_blocks)
-
-    # All bases have as many items of a block.
-    return per_block(matroid.max_weight_base(x).astype(x.dtype)) - per_block(x)
+    # All bases have the same number of items in a block.
+    base = matroid.max_weight_base(x).astype(x.dtype)
+    taken, total = (jax.ops.segment_sum(y, blocks, matroid.num_blocks) for y in (base, x))
+    return taken - total
 
 
-def _filled(
-    blocks: Int[Array, " size"], short: Float[Array, " blocks"], x: Float[Array, " size"]
-) -> Float[Array, " size"]:
-    """The point with every block filled up to its capacity, largest items first."""
+def _filled(blocks, short, x):
+    """Returns the point with every block filled up to its capacity, largest items first."""
 
     def fill(carry, item):
         x, short = carry
@@ -259,23 +215,34 @@ def _filled(
     return jax.lax.scan(fill, (x, short), largest_first)[0][0]
 
 
-def _shift_up(x: Float[Array, " size"], up: Int[Array, ""], down: Int[Array, ""]):
-    return jnp.minimum(1 - x[up], x[down])
-
-
-def _shift_down(x: Float[Array, " size"], up: Int[Array, ""], down: Int[Array, ""]):
-    return jnp.minimum(x[up], 1 - x[down])
+def _shifts(x, up, down):
+    """Returns by how much ``up`` can be raised against ``down``, and by how much lowered."""
+    return jnp.minimum(1 - x[up], x[down]), jnp.minimum(x[up], 1 - x[down])
 
 
 def _moved(x, up, down, shift):
     return x.at[up].add(shift).at[down].add(-shift)
 
 
-def _settled(x, *items):
-    for item in items:
-        x = x.at[item].set(jnp.where(jnp.abs(x[item] - jnp.round(x[item])) < 1e-6,
-                                     jnp.round(x[item]), x[item]))  # fmt: skip
-    return x
+def _settled(x, item):
+    nearest = jnp.round(x[item])
+    return x.at[item].set(jnp.where(jnp.abs(x[item] - nearest) < 1e-6, nearest, x[item]))
+
+
+def _as_block_point(matroid: Matroid, x: ArrayLike) -> Float[Array, " size"]:
+    """Returns a point, checked to be in the polytope of a matroid with blocks."""
+    if matroid.item_blocks is None:
+        raise ValueError(f"matroid: expected Uniform or Partition, got {type(matroid).__name__}.")
+    point = _as_point(matroid, x)
+    if not is_traced((point, matroid)):
+        with jax.ensure_compile_time_eval():
+            short = np.asarray(_missing(matroid, point))
+        if short.min() < -100 * TOLERANCE:
+            raise ValueError(
+                f"x: expected a point of the polytope of a {type(matroid).__name__} matroid, but "
+                f"block {short.argmin()} sums to {-short.min():.2g} more than its capacity."
+            )
+    return point
 
 
 def _as_point(matroid: Matroid, x: ArrayLike) -> Float[Array, " size"]:

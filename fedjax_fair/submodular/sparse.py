@@ -1,4 +1,4 @@
-"""Similarities of which most are 0, as lists of the others."""
+"""Sparse similarities as lists of their entries."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-__all__ = [
-    "SparseSimilarity",
-    "as_sparse",
-    "is_sparse",
-    "sparse_similarity",
-]
+from fedjax_fair.submodular.arrays import is_traced
+
+__all__ = ["SparseSimilarity", "as_sparse", "check_symmetric", "is_sparse", "sparse_similarity"]
 
 
 class SparseSimilarity(NamedTuple):
-    """The similarities that are not 0, listed by point and once more by item.
+    """The nonzero similarities, by point and again by item.
 
     Attributes:
-        items: The items of each point, in any order, point after point, ``[entries]``.
-        values: The similarity to each of them, >= 0.
-        rows: The point of each entry, ``[entries]``.
-        starts: Where the list of each point starts, and the end, ``[points + 1]``.
-        points: The points of each item, ascending, item after item, ``[entries]``.
-        item_values: The similarity of each of them.
-        item_starts: Where the list of each item starts, and the end, ``[items + 1]``.
+        items: Items of each point, in any order, one point after another, ``[entries]``.
+        values: Similarity of each entry, >= 0.
+        rows: Point of each entry, ``[entries]``.
+        starts: Start of each point's list, and the end, ``[points + 1]``.
+        points: Points of each item, ascending, one item after another, ``[entries]``.
+        item_values: Similarity of each entry in this order.
+        item_starts: Start of each item's list, and the end, ``[items + 1]``.
     """
 
     items: Int[Array, " entries"]
@@ -40,15 +37,15 @@ class SparseSimilarity(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of points and of items."""
+        """Numbers of points and of items."""
         return self.starts.shape[0] - 1, self.item_starts.shape[0] - 1
 
     def sums(self, values: Float[Array, " entries"]) -> Float[Array, " points"]:
-        """Of each point, the sum of what is given for its entries."""
+        """Returns the sum of values of its entries for each point."""
         return jax.ops.segment_sum(values, self.rows, self.shape[0], indices_are_sorted=True)
 
     def weighted(self, weights: Float[Array, " points"]) -> SparseSimilarity:
-        """The similarities times the weight of their point."""
+        """Returns the similarities times the weight of their point."""
         return self._replace(
             values=self.values * weights[self.rows],
             item_values=self.item_values * weights[self.points],
@@ -56,18 +53,15 @@ class SparseSimilarity(NamedTuple):
 
 
 def sparse_similarity(matrix: Any, name: str = "similarity") -> SparseSimilarity:
-    """Lists the entries of one of SciPy's sparse matrices, ``[points, items]``.
-
-    Lists outside of a compiled function can be given to it; functions of sparse similarities make
-    them of a matrix themselves.
+    """Lists the entries of a SciPy sparse matrix, ``[points, items]``, for a compiled function.
 
     Args:
-        matrix: The matrix, all of whose entries are >= 0.
-        name: What errors call it.
+        matrix: The matrix, with entries >= 0.
+        name: Its name in errors.
 
     Raises:
-        ValueError: If it has no rows or columns, an entry is negative or not finite, or there are
-            2**31 entries or more.
+        ValueError: If it has no rows or columns, an entry is out of range, or there are 2**31
+            entries or more.
 
     Examples:
         >>> from scipy.sparse import csr_array
@@ -79,11 +73,11 @@ def sparse_similarity(matrix: Any, name: str = "similarity") -> SparseSimilarity
         raise ValueError(f"{name}: expected shape [points, items], got {matrix.shape}.")
     if matrix.nnz >= 2**31:
         raise ValueError(f"{name}: expected fewer than 2**31 entries, got {matrix.nnz}.")
-    if not matrix.nnz:  # Gathers need something to read.
+    if not matrix.nnz:  # A gather needs at least one entry.
         matrix = type(matrix.tocsr())(([0.0], ([0], [0])), shape=matrix.shape)
     by_item = matrix.tocsc(copy=True).astype(np.float32, copy=False)
     by_item.sum_duplicates()
-    # Where nothing was summed rows may stay as they are given, whatever the order within.
+    # Without duplicates the rows need no conversion, in whatever order their entries are.
     as_given = matrix.format == "csr" and by_item.nnz == matrix.nnz
     by_point = (matrix.astype(np.float32) if as_given else by_item).tocsr()
     good = (by_point.data >= 0) & (by_point.data < np.inf)
@@ -108,18 +102,40 @@ def sparse_similarity(matrix: Any, name: str = "similarity") -> SparseSimilarity
 
 
 def _on_device(values: np.ndarray) -> Array:
-    places = np.issubdtype(values.dtype, np.integer)  # Of 64 bits in some of SciPy's matrices.
-    return jnp.asarray(values.astype(np.int32, copy=False) if places else values)
+    is_index = np.issubdtype(values.dtype, np.integer)  # Of 64 bits in some matrices of SciPy.
+    return jnp.asarray(values.astype(np.int32, copy=False) if is_index else values)
 
 
 def is_sparse(similarity: Any) -> bool:
-    """Whether these are lists, or one of SciPy's sparse matrices."""
+    """Returns whether the argument is a ``SparseSimilarity`` or a SciPy sparse matrix."""
     return isinstance(similarity, SparseSimilarity) or hasattr(similarity, "tocsr")
 
 
-def as_sparse(similarity: Any, name: str = "similarity") -> SparseSimilarity:
-    """The lists of what ``is_sparse``."""
+def as_sparse(similarity: Any) -> SparseSimilarity:
+    """Returns the lists of an argument for which `is_sparse` holds."""
     if isinstance(similarity, SparseSimilarity):
         return similarity
     with jax.ensure_compile_time_eval():
-        return sparse_similarity(similarity, name)
+        return sparse_similarity(similarity)
+
+
+def check_symmetric(name: str, similarity: SparseSimilarity) -> None:
+    """Checks that lists, if they are known, are of a symmetric matrix.
+
+    Raises:
+        ValueError: If it is not square, or differs from its transpose by more than rounding.
+    """
+    if similarity.shape[0] != similarity.shape[1]:
+        raise ValueError(f"{name}: expected a square matrix, got shape {similarity.shape}.")
+    if is_traced(similarity):
+        return
+    from scipy.sparse import csc_array
+
+    lists = jax.tree.map(np.asarray, similarity)
+    by_item = csc_array((lists.item_values, lists.points, lists.item_starts), similarity.shape)
+    by_point = by_item.tocsr()  # With sorted rows.
+    same_places = np.array_equal(by_point.indptr, by_item.indptr)
+    same_places = same_places and np.array_equal(by_point.indices, by_item.indices)
+    tolerance = 1e-5 * by_item.data.max()
+    if not (same_places and np.abs(by_point.data - by_item.data).max() <= tolerance):
+        raise ValueError(f"{name}: expected a symmetric matrix.")

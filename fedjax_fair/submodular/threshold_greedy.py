@@ -1,4 +1,4 @@
-"""Greedy by falling thresholds, which looks at few gains however large ``k`` is."""
+"""Greedy with a decreasing threshold, whose number of evaluations does not grow with ``k``."""
 
 from __future__ import annotations
 
@@ -10,29 +10,27 @@ import jax.numpy as jnp
 from fedjax_fair import checks
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.selection import begin
-from fedjax_fair.tree import Number
 
 __all__ = ["threshold_greedy"]
 
 
 def threshold_greedy(function: SetFunction, k: int, epsilon: float) -> MaximizationResult:
-    """Adds every item that gains at least a threshold, which falls by a factor after every pass.
+    """Adds every item whose gain reaches a threshold, which decreases after every pass.
 
-    For a monotone submodular function the value is at least ``1 - 1/e - epsilon`` of the largest
-    that ``k`` items can have, with ``O(size / epsilon * log(size / epsilon))`` gains.
+    For a monotone submodular function the value is at least ``1 - 1/e - epsilon`` of the optimum
+    over ``k`` items, with ``O(size / epsilon * log(size / epsilon))`` gains.
 
     Args:
         function: Monotone and submodular.
-        k: Items to choose, at most.
-        epsilon: By how much the threshold falls, in (0, 1). It begins at the largest gain and ends
-            at ``epsilon / size`` of it.
+        k: Maximum number of items.
+        epsilon: Relative decrease of the threshold, in (0, 1), from the largest gain to ``epsilon /
+            size`` of it.
 
     Returns:
-        The items, ``[k]``: -1, with gain 0, in places that stay empty. ``num_evaluations`` are those of items
-        that are looked at one by one.
+        ``num_evaluations`` counts the items visited one by one.
 
     Raises:
-        ValueError: If a number is out of range.
+        ValueError: If an argument is out of range.
 
     References:
         Badanidiyuru, Vondrak, *Fast Algorithms for Maximizing Submodular Functions*, SODA 2014
@@ -43,17 +41,14 @@ def threshold_greedy(function: SetFunction, k: int, epsilon: float) -> Maximizat
         >>> threshold_greedy(Modular(weights), 3, epsilon=0.2).items.tolist()
         [3, 0, 2]
     """
-    size = function.size
-    checks.positive_int("k", k, at_most=size)
+    checks.positive_int("k", k, at_most=function.size)
     checks.positive("epsilon", epsilon)
     checks.unit_interval("epsilon", epsilon)
-    return _threshold_greedy(function, k, epsilon / size, 1 - epsilon)
+    return _threshold_greedy(function, k, epsilon / function.size, 1 - epsilon)
 
 
 @partial(jax.jit, static_argnums=1)
-def _threshold_greedy(
-    function: SetFunction, k: int, lowest_share: Number, factor: Number
-) -> MaximizationResult:
+def _threshold_greedy(function, k, lowest_share, factor) -> MaximizationResult:
     size = function.size
     places = jnp.arange(size, dtype=jnp.int32)
     state, _ = begin(function)
@@ -61,33 +56,26 @@ def _threshold_greedy(
     lowest = lowest_share * largest
 
     def step(search):
-        state, threshold, place, number, items, gains, num_evaluations = search
+        state, threshold, place, count, items, gains, num_evaluations = search
         offered = function.gains(state.memo)
         ahead = state.free & (places >= place)
         passes = ahead & (offered >= threshold)
-        # The gains of all items before it are as they were, so that none of them passes.
-        item, found = jnp.argmax(passes).astype(jnp.int32), passes.any()
-        num_evaluations += jnp.sum(ahead & ~(found & (places > item)), dtype=jnp.int32)
-        state = jax.lax.cond(found, lambda: state.take(function, item), lambda: state)
-        items = items.at[number].set(jnp.where(found, item, -1))
-        gains = gains.at[number].set(jnp.where(found, offered[item], 0))
-        threshold = jnp.where(found, threshold, factor * threshold)
-        place = jnp.where(found, item + 1, 0)
-        return (
-            state,
-            threshold,
-            place,
-            number + found.astype(jnp.int32),
-            items,
-            gains,
-            num_evaluations,
-        )
+        # Until an item is added no gain changes, so items before it need no second evaluation.
+        item, exists = jnp.argmax(passes).astype(jnp.int32), passes.any()
+        num_evaluations += jnp.sum(ahead & ~(exists & (places > item)), dtype=jnp.int32)
+        state = jax.lax.cond(exists, lambda: state.take(function, item), lambda: state)
+        items = items.at[count].set(jnp.where(exists, item, -1))
+        gains = gains.at[count].set(jnp.where(exists, offered[item], 0))
+        threshold = jnp.where(exists, threshold, factor * threshold)
+        place = jnp.where(exists, item + 1, 0)
+        count += exists.astype(jnp.int32)
+        return state, threshold, place, count, items, gains, num_evaluations
 
-    def proceed(search):
-        _, threshold, _, number, *_ = search
-        return (number < k) & (threshold >= lowest) & (threshold > 0)
+    def unfinished(search):
+        _, threshold, _, count, *_ = search
+        return (count < k) & (threshold >= lowest) & (threshold > 0)
 
     zero, empty = jnp.zeros((), jnp.int32), jnp.full(k, -1, jnp.int32)
     search = state, largest, zero, zero, empty, jnp.zeros(k, largest.dtype), jnp.int32(size)
-    *_, items, gains, num_evaluations = jax.lax.while_loop(proceed, step, search)
+    *_, items, gains, num_evaluations = jax.lax.while_loop(unfinished, step, search)
     return MaximizationResult(items, gains, jnp.sum(gains), num_evaluations)

@@ -1,4 +1,4 @@
-"""Training: the host's loop over compiled chunks of rounds, and what it keeps."""
+"""Training: the host's loop over compiled chunks of rounds, and its results."""
 
 from fedjax_fair.training.centralized import Centralized
 from fedjax_fair.training.fit import (

@@ -1,58 +1,61 @@
-"""The best model of every run so far, by a score of its evaluations."""
+"""The best model of every run, by a score of its evaluations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Float, Int
 
 from fedjax_fair.base import Variables
 
-__all__ = ["BestModelTracker"]
+__all__ = ["BestModelTracker", "BestModels"]
+
+
+class BestModels(NamedTuple):
+    """Scores, rounds ``[seeds]`` and variables ``[seeds, ...]`` of the best evaluations."""
+
+    scores: Float[np.ndarray, " seeds"]
+    rounds: Int[np.ndarray, " seeds"]
+    variables: Variables
 
 
 class BestModelTracker:
-    """Keeps the variables of every run's best evaluation.
+    """Keeps the variables of the best evaluation of every run, in ``best``.
 
-    Args:
-        score: From an ``Evaluation`` to a number for each seed; larger is better.
-        seeds: The seeds.
-
-    Attributes:
-        kept: ``scores``, ``rounds`` (both ``[seeds]``) and ``variables``, leaves ``[seeds, ...]``;
-            None before the first evaluation.
+    ``score`` maps an ``Evaluation`` to a score for each seed; larger is better.
     """
 
-    def __init__(self, score: Callable[[Any], Any], seeds: tuple[int, ...]) -> None:
-        self._score, self._seeds = score, seeds
-        self.kept: dict[str, Any] | None = None
+    def __init__(self, score: Callable[[Any], Any], num_seeds: int) -> None:
+        self._score, self._num_seeds = score, num_seeds
+        self.best: BestModels | None = None
 
     def update(self, evaluation: Any, variables: Variables) -> None:
-        """Looks at an evaluation of these variables, leaves ``[seeds, ...]``.
+        """Compares an evaluation of these variables with the best one.
 
-        The first of several that are equally good is kept; NaN is worse than any number.
+        Of equal scores the first one wins; NaN loses.
 
         Raises:
-            ValueError: If the score is not a number for each seed.
+            ValueError: If there is not one score for each seed.
         """
         scores = np.asarray(self._score(evaluation), np.float64)
-        if scores.shape != (len(self._seeds),):
+        if scores.shape != (self._num_seeds,):
             raise ValueError(
-                f"best: expected one number for each of {len(self._seeds)} seeds, got an array of "
+                f"best: expected one number for each of {self._num_seeds} seeds, got an array of "
                 f"shape {scores.shape}."
             )
         scores = np.where(np.isnan(scores), -np.inf, scores)
         rounds = np.full(scores.shape, evaluation.round, np.int64)
-        own = {"scores": scores, "rounds": rounds, "variables": variables}
-        if self.kept is None:
-            self.kept = jax.device_get(own)
+        latest = BestModels(scores, rounds, variables)
+        if self.best is None:
+            self.best = jax.device_get(latest)
             return
-        better = scores > self.kept["scores"]
+        better = scores > self.best.scores
         if better.any():
-            self.kept = jax.tree.map(
+            self.best = jax.tree.map(
                 lambda new, old: np.where(better.reshape((-1,) + (1,) * (old.ndim - 1)), new, old),
-                jax.device_get(own),
-                self.kept,
+                jax.device_get(latest),
+                self.best,
             )

@@ -1,4 +1,4 @@
-"""Compiled programs kept on disk, so that a second process does not compile them again."""
+"""JAX's persistent compilation cache, with a default folder."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ __all__ = ["enable_compilation_cache"]
 
 
 def enable_compilation_cache(folder: str | Path | None = None) -> Path:
-    """Keeps compiled programs on disk for later processes; the command line does so by itself.
+    """Turns on JAX's persistent compilation cache for functions of any size.
 
-    It turns on JAX's persistent compilation cache for programs of any size. Call it before the
-    first ``fit``. A setting of the environment (``JAX_COMPILATION_CACHE_DIR``) takes precedence
-    over the default folder.
+    Call it before the first ``fit``. The command line calls it by itself. The environment variable
+    ``JAX_COMPILATION_CACHE_DIR`` takes precedence over the default folder.
 
     Args:
-        folder: Where to keep them; by default ``programs`` in the user's cache folder.
+        folder: Where to store executables; by default ``programs`` in the user's cache folder.
 
     Returns:
         The folder.
@@ -31,9 +30,9 @@ def enable_compilation_cache(folder: str | Path | None = None) -> Path:
         >>> import fedjax_fair as ff
         >>> folder = ff.enable_compilation_cache()  # doctest: +SKIP
     """
-    if folder is None and (given := os.environ.get("JAX_COMPILATION_CACHE_DIR")):
-        return Path(given)
     if folder is None:
+        if configured := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+            return Path(configured)
         folder = platformdirs.user_cache_path("fedjax_fair") / "programs"
     path = Path(folder).expanduser().absolute()
     if path.is_file():

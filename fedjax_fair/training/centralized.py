@@ -1,4 +1,4 @@
-"""Training on the examples of all clients in one place: what a federation gives up."""
+"""Centralized training: a reference method on the pooled examples of all clients."""
 
 from __future__ import annotations
 
@@ -18,18 +18,12 @@ __all__ = ["Centralized"]
 class Centralized(BaseRound):
     """A reference method that trains on the pooled examples of all clients.
 
-    Every round gives them to the solver as if they belonged to one client. With ``steps=`` a round
-    takes as many gradient steps as a client of a federated round does; with ``epochs=`` it passes
-    over all examples. No client takes part, so participation and traffic stay zero. It is evaluated
-    on the same clients as any other method.
-
-    Args:
-        model: The network.
-        solver: How to train.
+    Each round passes them to the solver as if one client owned them: with ``steps=`` it takes that
+    many gradient steps, with ``epochs=`` it passes over all examples. Participation and traffic
+    stay zero. Evaluations are those of federated methods.
 
     Raises:
-        ValueError: If a role is not of its type; when a round is traced, on a mesh of devices that
-            share the clients of a run.
+        ValueError: If a round is traced on a mesh whose devices share the clients of a run.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -47,7 +41,7 @@ class Centralized(BaseRound):
 
     @property
     def _inner(self) -> Round:
-        return Round(self.model, _First(), self.solver, Mean())
+        return Round(self.model, _FirstClient(), self.solver, Mean())
 
     def init(self, key: Key[Array, ""], data: FederatedData) -> RoundState:
         """Returns the state before the first round."""
@@ -62,19 +56,20 @@ class Centralized(BaseRound):
         return new_state, info._replace(clients=jnp.full_like(info.clients, -1))
 
 
-class _First(Selector):
-    """Selects the client to which all examples were given."""
+class _FirstClient(Selector):
+    """Selects the first client, which owns all examples."""
 
     def select(self, key, state, context):
         return Cohort(jnp.zeros(1, jnp.int32), jnp.ones(1, jnp.float32)), state, {}
 
 
 def _pooled(data: FederatedData) -> FederatedData:
-    """Gives all training examples to the first client."""
+    """Assigns all training examples to the first client."""
     train = data.train
     if not train.has_all_clients:
         raise ValueError(
-            "mesh: expected none, cores or groups of one device for training on pooled examples."
+            "mesh: training on pooled examples needs all of them on each device; use no mesh, "
+            "cores, or groups of one device."
         )
     pooled = train._replace(
         offsets=jnp.zeros_like(train.offsets),

@@ -1,9 +1,10 @@
-"""What the host notices about a run: cohorts that cannot be meant, models that do not learn."""
+"""Checks for invalid or constant cohorts, divergence, and models that do not learn."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -26,169 +27,170 @@ __all__ = [
     "warn_of_divergence",
 ]
 
-# Heterogeneous clients make losses jump, but not to where the right class has, in the geometric
-# mean, the tenth power of the probability that guessing gives it.
-_EXPLODED = 10
+# Losses of heterogeneous clients jump, but not to ten times that of guessing, where the geometric
+# mean of the probability of the right class is the tenth power of that of guessing.
+_DIVERGED_LOSS_FACTOR = 10
 
 # A shorter run may end before it has learned anything.
-_LONG = 20
+_MIN_ROUNDS_TO_LEARN = 20
 
 
 def is_constant(traced: Any, info: RoundInfo) -> bool:
-    """Whether the clients of a traced chunk of rounds depend on nothing that goes into it.
+    """Returns whether the cohorts of a traced chunk of rounds depend on none of its inputs.
 
-    A selector that draws with NumPy draws once, while it is traced, and the cohort is a constant of
-    the program.
-
-    Args:
-        traced: ``jax.jit(...).trace(...)`` of a function that returns a state and a ``RoundInfo``.
-        info: Anything of the structure of that ``RoundInfo``.
+    A selector that draws with NumPy draws once, while it is traced. ``info`` has the structure of
+    the chunk's ``RoundInfo``.
     """
     state, _ = traced.out_info
-    wanted = jax.tree.map(lambda _: False, (state, info))
-    wanted = jax.tree.leaves((wanted[0], wanted[1]._replace(clients=True)))
-    _, used = dce_jaxpr(traced.jaxpr.jaxpr, wanted)
-    return not any(used)
+    no_output = jax.tree.map(lambda _: False, (state, info))
+    clients_only = (no_output[0], no_output[1]._replace(clients=True))
+    _, used_inputs = dce_jaxpr(traced.jaxpr.jaxpr, jax.tree.leaves(clients_only))
+    return not any(used_inputs)
 
 
 def check_participants(
     clients: Int[np.ndarray, "seeds rounds cohort"],
     num_clients: int,
-    done: int,
+    first_round: int,
     seeds: tuple[int, ...],
 ) -> None:
-    """Requires cohorts of clients that exist; inside a program an id out of range is clamped.
+    """Checks the client ids of cohorts, which compiled functions clamp to the valid range.
 
     Raises:
-        ValueError: If there is another id; it names the first round with one.
+        ValueError: If an id is out of range; it names the first such round.
     """
-    outside = (clients < 0) | (clients >= num_clients)
-    if not outside.any():
+    invalid = (clients < 0) | (clients >= num_clients)
+    if not invalid.any():
         return
-    late = int(np.argmax(outside.any(axis=(0, 2))))
-    run, slot = np.argwhere(outside[:, late])[0]
+    round = int(np.argmax(invalid.any(axis=(0, 2))))
+    run, slot = np.argwhere(invalid[:, round])[0]
     raise ValueError(
-        f"selector: the cohort of round {done + late}, seed {seeds[run]}, names client "
-        f"{clients[run, late, slot]}: expected ids in [0, {num_clients})."
+        f"selector: the cohort of round {first_round + round}, seed {seeds[run]}, names client "
+        f"{clients[run, round, slot]}: expected ids in [0, {num_clients})."
     )
 
 
 def warn_of_clients(
-    info: dict[str, Shaped[np.ndarray, "seeds rounds"]], done: int, seeds: tuple[int, ...]
+    info: dict[str, Shaped[np.ndarray, "seeds rounds"]], first_round: int, seeds: tuple[int, ...]
 ) -> None:
-    """Names the first client that a selector could not judge, if there was one."""
+    """Warns of the first client whose loss or gradient was not finite during selection."""
     if "first_nonfinite_client" not in info or (info["first_nonfinite_client"] < 0).all():
         return
-    run, late = np.argwhere(info["first_nonfinite_client"] >= 0)[0]
+    run, round = np.argwhere(info["first_nonfinite_client"] >= 0)[0]
     warnings.warn(
-        f"round {done + late}, seed {seeds[run]}: the loss or gradient of "
-        f"{info['num_nonfinite'][run, late]} clients is not finite, first of client "
-        f"{info['first_nonfinite_client'][run, late]}; they are chosen last.",
+        f"round {first_round + round}, seed {seeds[run]}: the loss or gradient of "
+        f"{info['num_nonfinite'][run, round]} clients is not finite, first of client "
+        f"{info['first_nonfinite_client'][run, round]}; they are chosen last.",
         stacklevel=3,
     )
 
 
 def warn_of_divergence(dataset: xr.Dataset) -> None:
-    """Counts the updates of the model that were not finite, and names the first run with one."""
+    """Warns of rounds that were skipped because the update was not finite."""
     runs = np.flatnonzero(dataset["diverged"] >= 0)
     if not runs.size:
         return
     first = dataset.isel(seed=runs[0])
-    times, rounds = int(first["update_nonfinite"].sum()), first.sizes["training_round"]
+    skipped, rounds = int(first["update_nonfinite"].sum()), first.sizes["training_round"]
     others = f", and one or more in {len(runs) - 1} other runs" if len(runs) > 1 else ""
     warnings.warn(
         f"round {int(first['diverged'])}, seed {int(first['seed'])}: the update is not finite; "
-        f"{times} of {rounds} rounds left the model as it was{others}.",
+        f"{skipped} of {rounds} rounds were skipped{others}.",
         stacklevel=3,
     )
 
 
 class TrainingMonitor:
-    """Warns, once for each reason, of runs whose numbers say that they do not learn.
+    """Warns once of each sign that a run does not learn.
 
-    The reasons: a client's test loss that is not finite; a mean test loss more than ten times that
-    of the untrained model or of guessing, whichever is higher; and, once half of 20 or more rounds
-    are done, not one evaluation with an accuracy above that of always guessing the most frequent
-    class.
+    The signs are: a test loss of a client that is not finite; a mean test loss of more than ten
+    times that of the untrained model or of guessing, whichever is higher; and, after half of 20 or
+    more rounds, no evaluation with a higher accuracy than guessing the most frequent class.
 
     Args:
-        data: The federation.
-        rounds: Rounds of the whole run.
+        data: The federated dataset, on the host.
+        rounds: Rounds of the complete run.
         seeds: The seeds.
     """
 
     def __init__(self, data: FederatedData, rounds: int, seeds: tuple[int, ...]) -> None:
         self._rounds, self._seeds = rounds, seeds
-        classes = np.issubdtype(data.test.labels.dtype, np.integer)
-        guessing = math.log(data.num_classes) if classes else 0.0
-        self._usual_loss = np.full(len(seeds), guessing)
-        self._guessed = np.full(len(seeds), -np.inf)
-        if classes:
-            self._guessed[:] = [_most_frequent(data.partition(run)) for run in range(len(seeds))]
-        # Rounding is far from half an example.
-        self._half = 0.5 / np.sum(data.test.sizes, axis=-1)
-        self._best = np.full(len(seeds), -np.inf)
-        self._tested = np.asarray(data.test.sizes) > 0
-        self._said: set[str] = set()
+        is_classification = np.issubdtype(data.test.labels.dtype, np.integer)
+        guessing_loss = math.log(data.num_classes) if is_classification else 0.0
+        self._start_loss = np.full(len(seeds), guessing_loss)
+        self._guessing_accuracy = np.full(len(seeds), -np.inf)
+        if is_classification:
+            self._guessing_accuracy[:] = [
+                _share_of_most_frequent_class(data.partition(run)) for run in range(len(seeds))
+            ]
+        # Half of an example is far more than rounding errors.
+        self._tolerance = 0.5 / np.sum(data.test.sizes, axis=-1)
+        self._best_accuracy = np.full(len(seeds), -np.inf)
+        self._has_test_examples = np.asarray(data.test.sizes) > 0
+        self._warned: set[str] = set()
 
     def replay(self, history: History) -> None:
-        """Looks at the evaluations before a run was interrupted."""
-        kept = history.arrays()
-        for i, done in enumerate(kept["evaluated"]):
-            summaries = {name: values[:, i] for name, values in kept["summaries"].items()}
-            self.update(int(done), summaries, kept["metrics"]["test_loss"][:, i])
+        """Applies ``update`` to the evaluations of a resumed run."""
+        arrays = history.arrays()
+        for i, round in enumerate(arrays["evaluated"]):
+            summaries = {name: values[:, i] for name, values in arrays["summaries"].items()}
+            self.update(int(round), summaries, arrays["metrics"]["test_loss"][:, i])
 
     def update(
         self,
-        done: int,
+        round: int,
         summaries: dict[str, np.ndarray],
         losses: Float[np.ndarray, "seeds clients"],
     ) -> None:
-        """Looks at the evaluation after ``done`` rounds, with the test losses of all clients."""
+        """Checks the evaluation after a round, with its summaries ``[seeds]`` and test losses."""
         loss, accuracy = summaries["test_loss_mean_examples"], summaries["accuracy_mean_examples"]
-        broken = np.sum(~np.isfinite(losses) & self._tested, axis=1)
+        num_nonfinite = np.sum(~np.isfinite(losses) & self._has_test_examples, axis=1)
         self._warn(
-            done,
-            broken > 0,
+            round,
+            num_nonfinite > 0,
             "loss",
-            lambda run: f"the test loss of {broken[run]} clients is not finite.",
+            lambda run: f"the test loss of {num_nonfinite[run]} clients is not finite.",
         )
-        if done == 0:
-            self._usual_loss = np.fmax(self._usual_loss, loss)
+        if round == 0:
+            self._start_loss = np.fmax(self._start_loss, loss)
             return
-        exploded = (loss > _EXPLODED * self._usual_loss) & (self._usual_loss > 0)
         self._warn(
-            done,
-            exploded,
+            round,
+            (loss > _DIVERGED_LOSS_FACTOR * self._start_loss) & (self._start_loss > 0),
             "loss",
             lambda run: (
                 f"the test loss is {loss[run]:.4g}, of the untrained model or of guessing "
-                f"{self._usual_loss[run]:.4g}; a smaller learning rate may help."
+                f"{self._start_loss[run]:.4g}; a smaller learning rate may help."
             ),
         )
-        self._best = np.fmax(self._best, accuracy)
-        late = self._rounds >= _LONG and 2 * done >= self._rounds
+        self._best_accuracy = np.fmax(self._best_accuracy, accuracy)
+        is_late = self._rounds >= _MIN_ROUNDS_TO_LEARN and 2 * round >= self._rounds
+        not_learned = self._best_accuracy < self._guessing_accuracy + self._tolerance
         self._warn(
-            done,
-            late & np.isfinite(self._best) & (self._best < self._guessed + self._half),
+            round,
+            is_late & np.isfinite(self._best_accuracy) & not_learned,
             "accuracy",
             lambda run: (
-                f"no test accuracy so far is above {self._guessed[run]:.4g}, that of guessing the "
-                "most frequent class."
+                f"no test accuracy so far is above {self._guessing_accuracy[run]:.4g}, that of "
+                "guessing the most frequent class."
             ),
         )
 
     def _warn(
-        self, done: int, doubtful: Bool[np.ndarray, " seeds"], reason: str, message: Any
+        self,
+        round: int,
+        affected: Bool[np.ndarray, " seeds"],
+        metric: str,
+        message: Callable[[int], str],
     ) -> None:
-        if reason in self._said or not doubtful.any():
+        if metric in self._warned or not affected.any():
             return
-        self._said.add(reason)
-        run = int(np.argmax(doubtful))
-        warnings.warn(f"round {done}, seed {self._seeds[run]}: {message(run)}", stacklevel=4)
+        self._warned.add(metric)
+        run = int(np.argmax(affected))
+        warnings.warn(f"round {round}, seed {self._seeds[run]}: {message(run)}", stacklevel=4)
 
 
-def _most_frequent(data: FederatedData) -> float:
-    """Share of the most frequent class among the test examples that clients own."""
-    owned = np.asarray(data.test.order)[: int(np.sum(data.test.sizes))]
-    return float(np.bincount(np.asarray(data.test.labels)[owned]).max() / len(owned))
+def _share_of_most_frequent_class(data: FederatedData) -> float:
+    """Returns the share of the most frequent class among the test examples of all clients."""
+    assigned = np.asarray(data.test.order)[: int(np.sum(data.test.sizes))]
+    return float(np.bincount(np.asarray(data.test.labels)[assigned]).max() / len(assigned))

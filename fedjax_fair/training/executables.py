@@ -1,7 +1,7 @@
-"""Compiled programs of the process, by their text.
+"""Executables of this process, by the text of their lowered functions.
 
-A method that was defined in a notebook is traced again at every call, because a helper that it uses
-may have changed. If the text of the program has not, the program is not compiled again.
+A method that is defined in a notebook is traced again in every call, because a helper that it uses
+may have changed. If the lowered text is equal, the executable is reused.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import jax
 
 __all__ = ["call", "clear", "compile_in"]
 
-_MAX_PROGRAMS = 64
+_MAX_EXECUTABLES = 64
 
 _by_text: OrderedDict[Hashable, Future[Any]] = OrderedDict()
-# A lowered program that JAX keeps need not be printed again.
-_by_program: WeakKeyDictionary[Any, dict[Hashable, Future[Any]]] = WeakKeyDictionary()
+# JAX keeps lowered functions. One that was seen before need not be printed again.
+_by_lowering: WeakKeyDictionary[Any, dict[Hashable, Future[Any]]] = WeakKeyDictionary()
 _lock = Lock()
 
 
@@ -32,59 +32,53 @@ def compile_in(
     devices: Hashable = None,
     options: Mapping[str, str | bool] | None = None,
 ) -> Future[Any]:
-    """Starts to compile a program, unless one of the same text is compiled already.
+    """Compiles ``jax.jit(...).lower(...)`` in a thread, or reuses an executable with the same text.
 
-    Programs that call back into Python, whose functions are not part of the text, and programs
-    whose constants are kept apart from it are always compiled.
-
-    Args:
-        threads: Where to compile.
-        lowered: From ``jax.jit(...).lower(...)``.
-        devices: The devices that it is compiled for.
-        options: Of the compiler.
+    Functions with Python callbacks or with constants that are not part of the text are always
+    compiled.
     """
-    given = tuple(sorted((options or {}).items()))
-    program = getattr(lowered, "_lowering", None)
+    option_key = tuple(sorted((options or {}).items()))
+    lowering = getattr(lowered, "_lowering", None)
     with _lock:
-        known = _by_program.setdefault(program, {}) if program is not None else {}
-        future = known.get(given)
+        by_options = _by_lowering.setdefault(lowering, {}) if lowering is not None else {}
+        future = by_options.get(option_key)
         if future is None or not _is_usable(future):
-            key = _key(lowered, program, devices, given)
+            key = _key(lowered, lowering, devices, option_key)
             future = None if key is None else _by_text.get(key)
             if future is None or not _is_usable(future):
                 future = threads.submit(lowered.compile, dict(options) if options else None)
             if key is not None:
                 _by_text[key] = future
                 _by_text.move_to_end(key)
-                while len(_by_text) > _MAX_PROGRAMS:
+                while len(_by_text) > _MAX_EXECUTABLES:
                     _by_text.popitem(last=False)
-            known[given] = future
+            by_options[option_key] = future
     return future
 
 
 def call(jitted: Any, *arguments: Any) -> Any:
-    """Calls a jitted function, compiled unless a program of the same text is compiled already."""
+    """Calls a jitted function with an executable from ``compile_in``."""
     with ThreadPoolExecutor(1) as thread:
-        program = compile_in(thread, jitted.lower(*arguments)).result()
-    return program(*arguments)
+        executable = compile_in(thread, jitted.lower(*arguments)).result()
+    return executable(*arguments)
 
 
 def clear() -> None:
-    """Forgets all compiled programs, as ``jax.clear_caches`` does for those of JAX."""
+    """Forgets all executables, as ``jax.clear_caches`` does for those of JAX."""
     with _lock:
         _by_text.clear()
-        _by_program.clear()
+        _by_lowering.clear()
 
 
 def _is_usable(future: Future[Any]) -> bool:
     return not future.cancelled() and not (future.done() and future.exception() is not None)
 
 
-def _key(lowered: Any, program: Any, devices: Hashable, options: Hashable) -> Hashable | None:
-    """What programs have in common that can stand for each other; None where that is not known."""
+def _key(lowered: Any, lowering: Any, devices: Hashable, options: Hashable) -> Hashable | None:
+    """Returns what equal executables have in common; None if that is unknown."""
     try:
-        kept = tuple(sorted(program.compile_args["kept_var_idx"]))
-    except (AttributeError, KeyError, TypeError):  # Not known to this version of JAX.
+        kept_arguments = tuple(sorted(lowering.compile_args["kept_var_idx"]))
+    except (AttributeError, KeyError, TypeError):  # An internal name of JAX, which may change.
         return None
     if getattr(jax.config, "jax_use_simplified_jaxpr_constants", False):
         return None
@@ -92,7 +86,8 @@ def _key(lowered: Any, program: Any, devices: Hashable, options: Hashable) -> Ha
     if "callback" in text:
         return None
     digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-    # The text leaves out arguments that are not used, which are checked when it is called.
-    shapes = tuple((one.shape, str(one.dtype)) for one in jax.tree.leaves(lowered.args_info))
-    default = str(getattr(jax.config, "jax_default_device", None))
-    return digest, shapes, lowered.in_tree, lowered.out_tree, kept, devices, default, options
+    # The text omits unused arguments, whose shapes are checked in a call.
+    shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(lowered.args_info))
+    device = str(getattr(jax.config, "jax_default_device", None))
+    trees = lowered.in_tree, lowered.out_tree
+    return digest, shapes, *trees, kept_arguments, devices, device, options

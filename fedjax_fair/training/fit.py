@@ -1,4 +1,4 @@
-"""Runs of a method, from a ``Round`` to an ``xarray.Dataset``."""
+"""Training of a method, from a ``Round`` to an ``xarray.Dataset``."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ __all__ = [
     "train",
 ]
 
+_EXAMPLE = "Round(model, selector, solver, aggregator)"
+
 
 def fit(
     round: BaseRound,
@@ -53,48 +55,36 @@ def fit(
     metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
 ) -> xr.Dataset:
-    """Runs a federated method and returns what it did to every client.
+    """Trains a federated method and returns metrics of every client.
 
-    The rounds between two evaluations are one compiled program, which all seeds share. The model is
-    evaluated before training, after every ``eval_every`` rounds and after the last one; where
-    ``eval_every`` does not divide ``rounds``, the shorter last chunk is compiled for itself.
+    All seeds share one compiled function for the rounds between two evaluations. Evaluations are
+    before training, after every ``eval_every`` rounds and after the last one.
 
     Args:
-        round: The method: a `fedjax_fair.Round` or `fedjax_fair.Centralized`. Equal ones, other
-            numbers in its fields and as many other seeds reuse what was compiled.
-        data: The federation; it is validated first. With partitions from ``data.stack``, each seed
-            gets the one in its place.
+        round: A `fedjax_fair.Round` or `fedjax_fair.Centralized`. Methods of equal structure reuse
+            what was compiled.
+        data: The federated dataset. With partitions from ``data.stack``, one for each seed.
         rounds: Rounds to run.
-        seeds: One run each: initial model, cohorts and minibatches follow from it.
+        seeds: One run for each; it determines the initial model, cohorts and minibatches.
         eval_every: Rounds between evaluations.
-        train_loss: Whether evaluations measure every client's training loss too; that reads all
-            training examples.
-        on_nonfinite: What an update does that holds NaN or an infinity. One of the model never
-            reaches it. With ``"raise"`` it ends the run, with ``"skip_round"`` the model stays as it was
-            in that round, the run goes on, and a warning at its end counts such rounds. With
-            ``"drop_client"`` a client that sends such an update counts as one that has not answered: the
-            others' weights are renormalized, and without others the model stays. Results say whose
-            updates they were (``cohort_nonfinite``).
+        train_loss: Whether evaluations measure training losses, which reads all training examples.
+        on_nonfinite: How to handle non-finite updates, which never reach the model. ``"raise"``
+            ends the run. ``"skip_round"`` leaves the model unchanged in that round and warns at the
+            end. ``"drop_client"`` treats the client as not responding.
         callbacks: Called at the start, every evaluation and the end; any may stop the run.
-        checkpoints: A folder for checkpoints, written at the end and after evaluations that are
-            half a minute apart. If it holds one already, the run continues from there and ends
-            exactly as an uninterrupted one. A finished run is extended by a larger ``rounds``.
-        metrics: What evaluations measure besides: a `Metric` is a number of what is known of all
-            clients, a `ClientMetric` a number of each client's predictions
-            (`fedjax_fair.metrics.predictions`).
-        mesh: Devices to assign the clients to, and the runs to groups of them, from
-            ``parallel.client_mesh``, or the cores of ``parallel.core_mesh``; by default all are on
-            one device. With several processes each makes the same call and gets the same results,
-            and callbacks must return the same.
+        checkpoints: A folder for checkpoints, written at the end and at most twice a minute. A
+            second call continues from it. A larger ``rounds`` extends a finished run.
+        metrics: Additional metrics, of clients' metrics or predictions.
+        mesh: Devices from ``parallel.client_mesh`` or cores from ``parallel.core_mesh``; by default
+            one device. All processes make the same call, with equal callbacks.
 
     Returns:
-        An ``xarray.Dataset``; ``fedjax_fair.results`` describes it.
+        An ``xarray.Dataset`` that ``fedjax_fair.results`` describes.
 
     Raises:
         ValueError: If the data or a setting is invalid, the checkpoints are of another run, or the
-            selector names a client that does not exist.
-        DivergenceError: If an update of the global model was not finite, with ``"raise"``; it
-            names round, seeds and clients.
+            selector returns a client that does not exist.
+        DivergenceError: If an update of the global model was not finite, with ``"raise"``.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -109,19 +99,7 @@ def fit(
         >>> dict(run.test_accuracy.sizes)
         {'seed': 2, 'round': 3, 'client': 50}
     """
-    return train(
-        round,
-        data,
-        rounds=rounds,
-        seeds=seeds,
-        eval_every=eval_every,
-        train_loss=train_loss,
-        on_nonfinite=on_nonfinite,
-        callbacks=callbacks,
-        checkpoints=checkpoints,
-        metrics=metrics,
-        mesh=mesh,
-    ).dataset
+    return train(**locals()).dataset
 
 
 def train(
@@ -139,53 +117,35 @@ def train(
     mesh: Mesh | None = None,
     best: Callable[[Evaluation], Any] | None = None,
 ) -> FitResult:
-    """Runs a federated method as ``fit`` does, and returns the trained models too.
+    """Trains a federated method and returns metrics and models.
 
-    Args:
-        round: As for ``fit``, with all that follows.
-        data: The federation.
-        rounds: Rounds to run.
-        seeds: One run each.
-        eval_every: Rounds between evaluations.
-        train_loss: Whether evaluations measure training losses.
-        on_nonfinite: What an update does that is not finite.
-        callbacks: Called at the start, every evaluation and the end.
-        checkpoints: A folder for checkpoints.
-        metrics: What evaluations measure besides.
-        mesh: Devices or cores.
-        best: ``best(evaluation) -> [seeds]``, a score of which larger is better. The model of each
-            seed is then that of its best evaluation (of several the first), not of the last one.
-            Choose by what is not reported: on validation examples (`data.hold_out`).
+    It takes the arguments of ``fit``, and ``best(evaluation) -> [seeds]``, a score of which larger
+    is better. With it the model of each seed is that of its best evaluation (the first of equal
+    ones) instead of the last. Use validation examples (`data.hold_out`), because the test metrics
+    of a model that was selected by them are biased.
 
     Returns:
-        A ``FitResult``: the Dataset of ``fit``, the variables of every seed, and the model.
+        The dataset of ``fit``, the variables of every seed, and the network.
 
     Raises:
-        ValueError: As ``fit``; or if ``best`` does not give a number for each seed.
+        ValueError: As ``fit``; or if ``best`` does not return a score for each seed.
         DivergenceError: As ``fit``.
 
     Examples:
         >>> import fedjax_fair as ff
         >>> data = ff.data.load("digits")
-        >>> fedavg = ff.Round(
-        ...     model=ff.models.logistic(data.num_classes),
-        ...     selector=ff.selectors.Uniform(cohort_size=10),
-        ...     solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=1),
-        ...     aggregator=ff.aggregators.Mean(),
-        ... )
-        >>> fitted = train(fedavg, data, rounds=20, seeds=(0, 1))
-        >>> fitted.predict(data.test.features[:3]).shape
+        >>> fedavg = ff.Round(ff.models.logistic(10), ff.selectors.Uniform(10),
+        ...                   ff.solvers.SGD(0.1, 10, epochs=1), ff.aggregators.Mean())
+        >>> result = train(fedavg, data, rounds=20, seeds=(0, 1))
+        >>> result.predict(data.test.features[:3]).shape
         (2, 3)
     """
-    checks.instance("round", round, BaseRound, "Round(model, selector, solver, aggregator)")
+    checks.instance("round", round, BaseRound, _EXAMPLE)
     checks.seeds("seeds", seeds)
-    if best is not None:
-        checks.function("best", best, "from an Evaluation to a number for each seed")
     options = TrainOptions(rounds, eval_every, train_loss, on_nonfinite, metrics, best)
-    options.check_valid()
     with RunBatch(data, seeds, mesh) as batch:
-        trained = run(split([round]), batch, options, callbacks, checkpoints)
-    return FitResult(trained.dataset, trained.variables, round.model, trained.rounds)
+        result = run(split([round]), batch, options, callbacks, checkpoints)
+    return result._replace(model=round.model)
 
 
 def fit_batch(
@@ -203,37 +163,22 @@ def fit_batch(
     metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
 ) -> xr.Dataset:
-    """Runs a batch of settings of one method in one compiled program.
+    """Trains a batch of methods of equal structure in one compiled function.
 
-    This is what `fedjax_fair.sweep` does to methods that have a name. Called directly, it sweeps
-    over the numbers of any role, a selector of one's own among them.
-
-    Args:
-        methods: The method of each run. They differ in numbers alone (fields annotated ``Number``,
-            ``Integer`` or as arrays), which become a batch axis.
-        data: As for ``fit``, with a partition for each run if there are several.
-        rounds: As for ``fit``.
-        seeds: The seed of each run, as many as methods; they may repeat.
-        eval_every: As for ``fit``.
-        train_loss: As for ``fit``.
-        on_nonfinite: As for ``fit``; by default one run does not end the others, as some will
-            diverge on a grid of step sizes.
-        callbacks: As for ``fit``.
-        checkpoints: As for ``fit``.
-        memory_limit: Bytes that the runs may take, by an estimate from the compiled programs.
-        metrics: As for ``fit``.
-        mesh: As for ``fit``.
+    Each run has a method and a seed, which may repeat. Methods may differ in fields annotated
+    ``Number``, ``Integer`` or as arrays, which become a batch axis. ``memory_limit`` is in bytes.
+    Other arguments are those of ``fit``; by default a run that diverges does not end the others.
 
     Returns:
-        What ``fit`` returns, with the runs along ``seed``.
+        The dataset of ``fit``, with the runs along ``seed``.
 
     Raises:
         ValueError: As ``fit``.
         DivergenceError: As ``fit``.
-        MemoryLimitError: If the runs would take more than ``memory_limit``; none has started.
+        MemoryLimitError: If the runs would need more than ``memory_limit``, before any starts.
 
     Examples:
-        A selector of one's own, swept over the penalty of a client's size:
+        A sweep over a hyperparameter of a custom selector:
 
         >>> import jax
         >>> import jax.numpy as jnp
@@ -250,12 +195,8 @@ def fit_batch(
         ...         return ff.Cohort(clients, weights), state, {}
         >>> data = ff.data.load("digits")
         >>> methods = [
-        ...     ff.Round(
-        ...         model=ff.models.logistic(data.num_classes),
-        ...         selector=Loudest(10, penalty),
-        ...         solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=1),
-        ...         aggregator=ff.aggregators.Mean(),
-        ...     )
+        ...     ff.Round(ff.models.logistic(10), Loudest(10, penalty),
+        ...              ff.solvers.SGD(0.1, 10, epochs=1), ff.aggregators.Mean())
         ...     for penalty in (0.0, 0.01, 0.1)
         ... ]
         >>> runs = ff.fit_batch(methods, data, rounds=5, seeds=(0, 0, 0))
@@ -268,11 +209,9 @@ def fit_batch(
             f"methods: expected one for each of {len(seeds)} seeds, got {len(methods)}."
         )
     for method in methods:
-        example = "Round(model, selector, solver, aggregator)"
-        checks.instance("methods: one of them", method, BaseRound, example)
+        checks.instance("methods: one of them", method, BaseRound, _EXAMPLE)
     options = TrainOptions(
         rounds, eval_every, train_loss, on_nonfinite, metrics, memory_limit=memory_limit
     )
-    options.check_valid()
     with RunBatch(data, seeds, mesh) as batch:
         return run(split(methods), batch, options, callbacks, checkpoints).dataset

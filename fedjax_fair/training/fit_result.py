@@ -1,4 +1,4 @@
-"""What training leaves behind: results, and models that predict."""
+"""The result of training: metrics, and models that predict."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedjax_fair.base import Metric, Model, Variables
 from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.federated import FederatedData, validate
-from fedjax_fair.results.history import RECORDED, described
+from fedjax_fair.results.history import RECORDED, metric_attributes
 from fedjax_fair.training.compiled_functions import check_outputs
 from fedjax_fair.training.executables import call
-from fedjax_fair.training.functions import over_runs, reusing
+from fedjax_fair.training.functions import over_runs, reuse_if_installed
 from fedjax_fair.training.split import Structure, split
 
 if TYPE_CHECKING:
@@ -26,20 +26,18 @@ if TYPE_CHECKING:
 
 __all__ = ["FitResult"]
 
-_CHUNK = 500
-"""Examples of a pass: few enough for the activations of all of them to be no burden."""
+_CHUNK_SIZE = 500
+"""Examples of a forward pass, which bounds the memory of activations."""
 
 
 class FitResult(NamedTuple):
-    """The trained models of all seeds, and how they came about.
-
-    Predictions have a leading axis ``seeds``, in the order of the results' dimension ``seed``.
+    """Metrics and trained models of all seeds.
 
     Attributes:
-        dataset: The results, as ``fit`` returns them.
-        variables: Variables of the model, NumPy arrays ``[seeds, ...]``.
+        dataset: The dataset that ``fit`` returns.
+        variables: NumPy arrays ``[seeds, ...]``, in the order of ``dataset.seed``.
         model: The network.
-        rounds: Rounds after which these were the variables of each seed, ``[seeds]``.
+        rounds: Rounds that each model was trained for, ``[seeds]``.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -62,14 +60,9 @@ class FitResult(NamedTuple):
     rounds: Int[np.ndarray, " seeds"]
 
     def variables_for(self, seed: int) -> Variables:
-        """The variables of one seed.
+        """Returns the variables of one seed, as NumPy arrays.
 
-        Args:
-            seed: One of the seeds.
-
-        Returns:
-            NumPy arrays, in the containers of the network: nested dicts for those of Flax, whose
-            Linen modules take ``{"params": params, **state}``.
+        Those of Flax are nested dicts, which Linen modules take as ``{"params": params, **state}``.
 
         Raises:
             ValueError: If there is no such seed.
@@ -94,66 +87,52 @@ class FitResult(NamedTuple):
         return jax.tree.map(lambda leaf: np.asarray(leaf[seeds.index(seed)]), self.variables)
 
     def outputs(self, features: Shaped[Any, "examples ..."]) -> np.ndarray:
-        """What the networks compute, before anything is made of it.
+        """Returns the raw model outputs, such as logits.
 
         Args:
-            features: Inputs like those of the federation, ``[examples, ...]``.
+            features: Inputs of the network, ``[examples, ...]``.
 
         Returns:
-            ``[seeds, examples, outputs]``: logits of a classifier.
+            An array ``[seeds, examples, outputs]``.
 
         Raises:
-            ValueError: If the network does not take such inputs.
+            ValueError: If the network does not accept the inputs.
         """
         features = jnp.asarray(features)
         if features.ndim == 0 or not features.size:
             raise ValueError(f"features of shape {features.shape}: expected one or more examples.")
         model = split([self.model])
-        outputs = reusing(_outputs, self.model)(model.structure)
+        outputs = reuse_if_installed(_outputs, self.model)(model.structure)
         return np.asarray(call(outputs, self.variables, model.shared, features))
 
     def predict(self, features: Shaped[Any, "examples ..."]) -> np.ndarray:
-        """Predicted labels.
+        """Returns predicted labels, ``Model.predict`` of the outputs of ``features``.
 
-        Args:
-            features: Inputs like those of the federation, ``[examples, ...]``.
-
-        Returns:
-            What ``Model.predict`` makes of outputs: classes ``[seeds, examples]`` of a classifier,
-            targets of a regression, a truth value for each of several labels.
+        They are classes ``[seeds, examples]`` of a classifier, targets of a regression, or a
+        Boolean for each of several labels.
         """
         return np.asarray(jax.vmap(self.model.predict)(self.outputs(features)))
 
     def predict_proba(self, features: Shaped[Any, "examples ..."]) -> np.ndarray:
-        """Predicted probabilities.
-
-        Args:
-            features: Inputs like those of the federation, ``[examples, ...]``.
-
-        Returns:
-            ``[seeds, examples, classes]``, in ``[0, 1]``.
+        """Returns predicted probabilities of ``features``, ``[seeds, examples, classes]``.
 
         Raises:
-            ValueError: If the model predicts no probabilities, as in regression.
+            ValueError: If the model has no probabilities, as in regression.
         """
         if self.model.probabilities is None:
-            raise ValueError("model: expected one with probabilities, this one predicts targets.")
+            raise ValueError("model: Model.probabilities is None; use predict.")
         return np.asarray(jax.vmap(self.model.probabilities)(self.outputs(features)))
 
     def evaluate(self, data: FederatedData) -> xr.Dataset:
-        """Measures the models on the test examples of a federation, seen in training or not.
-
-        Args:
-            data: The federation; with partitions from ``data.stack``, one for each seed.
+        """Evaluates the models on the test examples of a federated dataset.
 
         Returns:
-            Of every seed what an evaluation of ``fit`` measures on test examples, under the same
-            names: ``test_accuracy`` and ``test_loss`` over ``client``, ``class_accuracy`` over
-            ``class``, and summaries.
+            Metrics of test examples of every seed, named as in the dataset of ``fit``. With
+            partitions from ``data.stack``, each seed has one.
 
         Raises:
-            ValueError: If the federation is invalid, its partitions are not as many as seeds, or it
-                has classes that the network does not know.
+            ValueError: If the dataset is invalid, has another number of partitions than seeds, or
+                has more classes than the network.
         """
         import xarray as xr
 
@@ -161,63 +140,65 @@ class FitResult(NamedTuple):
         seeds = self.dataset["seed"].values
         if data.num_partitions not in (None, len(seeds)):
             raise ValueError(
-                f"data with {data.num_partitions} partitions: expected {len(seeds)}, one a seed."
+                f"data with {data.num_partitions} partitions: expected {len(seeds)}, one per seed."
             )
         check_outputs(self.model, self.variables, data)
-        of_tests = [one for one in metrics.SUMMARIES if one.population in metrics.OF_TESTS]
+        summaries = [one for one in metrics.SUMMARIES if one.population in metrics.OF_TESTS]
         if data.groups is not None:
-            of_tests += metrics.GROUP_SUMMARIES
+            summaries += metrics.GROUP_SUMMARIES
         model = split([self.model])
-        measure = reusing(_measure, self.model)(model.structure, tuple(of_tests))
-        measured = call(measure, self.variables, model.shared, on_device(data))
-        summaries, clients = jax.device_get(measured)
+        evaluate_models = reuse_if_installed(_evaluate, self.model)(
+            model.structure, tuple(summaries)
+        )
+        values, clients = jax.device_get(
+            call(evaluate_models, self.variables, model.shared, on_device(data))
+        )
         columns: dict[str, Any] = {}
         for name in ("test_accuracy", "test_loss", "class_accuracy"):
             dim, long_name, unit = RECORDED[name]
             attributes = {"long_name": long_name, "units": unit}
             columns[name] = (("seed", dim), getattr(clients, name), attributes)
-        for metric in of_tests:
-            columns[metric.name] = ("seed", summaries[metric.name], described(metric))
+        for metric in summaries:
+            columns[metric.name] = ("seed", values[metric.name], metric_attributes(metric))
         return xr.Dataset(columns, {"seed": seeds}, {"data": data.name})
 
 
 @lru_cache(maxsize=64)
-def _measure(structure: Structure, of_tests: tuple[Metric, ...]) -> Any:
-    """A jitted function that evaluates one model after the other on test examples."""
+def _evaluate(structure: Structure, summaries: tuple[Metric, ...]) -> Any:
+    """Returns a jitted function that evaluates the models on test examples."""
 
-    def measure(variables, shared, data):
+    def evaluate_models(variables, shared, data):
         model = structure.fill(shared, ())
 
-        def one(variables, data):
+        def evaluate_model(variables, data):
             never = jnp.zeros(data.num_clients, jnp.int32)
             clients = evaluate(model, variables, data, never, never[:0], train_loss=False)
-            return {metric.name: metric.function(clients) for metric in of_tests}, clients
+            return {metric.name: metric.function(clients) for metric in summaries}, clients
 
-        return over_runs(one)(variables, data)
+        return over_runs(evaluate_model)(variables, data)
 
-    return jax.jit(measure)
+    return jax.jit(evaluate_models)
 
 
 @lru_cache(maxsize=64)
 def _outputs(structure: Structure) -> Any:
-    """A jitted function of the outputs of one model after the other, in chunks of examples."""
+    """Returns a jitted function of the models' outputs, in chunks of examples."""
 
     def outputs(
         variables: Variables, shared: Any, features: Shaped[Array, "examples ..."]
     ) -> Float[Array, "seeds examples ..."]:
         model = structure.fill(shared, ())
         total = features.shape[0]
-        chunk = min(_CHUNK, total)
+        chunk = min(_CHUNK_SIZE, total)
         padded = jnp.pad(features, [(0, -total % chunk)] + [(0, 0)] * (features.ndim - 1))
         chunks = padded.reshape(-1, chunk, *features.shape[1:])
 
-        def one(own):
-            def of_chunk(x):
-                return model.apply(*own, x, train=False, key=None)[0]
-
-            outputs = jax.lax.map(of_chunk, chunks)
+        def outputs_of_model(variables):
+            outputs = jax.lax.map(
+                lambda x: model.apply(*variables, x, train=False, key=None)[0], chunks
+            )
             return outputs.reshape(-1, *outputs.shape[2:])[:total]
 
-        return jax.lax.map(one, variables)
+        return jax.lax.map(outputs_of_model, variables)
 
     return jax.jit(outputs)

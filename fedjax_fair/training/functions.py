@@ -1,4 +1,4 @@
-"""The functions that a batch of runs compiles: initial state, chunks of rounds, evaluations."""
+"""The jitted functions of a batch of runs: initial state, chunks of rounds, evaluations."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ import jax
 from jax.sharding import Mesh
 
 from fedjax_fair import metrics, simulate
-from fedjax_fair.base import ClientMetric, Metric, Model
+from fedjax_fair.base import ClientMetric, Metric
 from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.numerics import target
 from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.mesh import is_run_on_one_device, over_mesh
-from fedjax_fair.training.installed import is_installed
+from fedjax_fair.training.inspection import is_installed
 from fedjax_fair.training.split import Split, Structure
 
-__all__ = ["Functions", "functions", "over_runs", "reusing"]
+__all__ = ["Functions", "make_functions", "over_runs", "reuse_if_installed"]
 
 
 class Functions(NamedTuple):
-    """What is compiled for a batch of runs of one method, jitted.
+    """The jitted functions of a batch of runs of one method.
+
+    ``shared`` and ``per_run`` are the leaves of a `Split`: of the method, or of its model in
+    ``evaluate``.
 
     Attributes:
-        init: ``init((seeds, own), shared, data) -> state``, with the numbers of the method.
-        step: ``step(state, own, shared, data, length) -> (state, info)``, ``length`` rounds; the
-            state that it gets is gone.
-        evaluate: ``evaluate(((variables, participation, cohort), own), shared, data) -> (summaries,
-            clients)``, with the numbers of the model.
+        init: ``init((seeds, per_run), shared, data) -> state``.
+        step: ``step(state, per_run, shared, data, length) -> (state, info)`` does ``length`` rounds
+            and donates the state that it gets.
+        evaluate: ``evaluate(((variables, participation, cohort), per_run), shared, data) ->
+            (summaries, clients)``.
     """
 
     init: Any
@@ -38,7 +41,7 @@ class Functions(NamedTuple):
     evaluate: Any
 
 
-def functions(
+def make_functions(
     method: Split,
     model: Split,
     mesh: Mesh | None = None,
@@ -48,36 +51,25 @@ def functions(
     drop_nonfinite: bool = False,
     custom_metrics: Sequence[Metric | ClientMetric] = (),
 ) -> Functions:
-    """The functions of a method.
+    """Returns the functions of a method.
 
-    Methods of equal structure whose code is installed share them, and what JAX compiles of them.
-    Those of other code, such as that of a notebook, are traced again, because a function that
-    they call may have been defined anew.
-
-    Args:
-        method: The rounds.
-        model: Their models.
-        mesh: Devices that clients are assigned to, or cores, or None for one device.
-        one_run_per_core: Whether each core makes runs of its own.
-        train_loss: Whether evaluations measure training losses.
-        drop_nonfinite: As for ``simulate.run``.
-        custom_metrics: Measured besides at every evaluation.
+    Methods of equal structure whose code is installed share them, and what JAX compiles. Others,
+    such as those of a notebook, are traced again, because a function that they call may have been
+    defined again.
     """
-    metrics_of_user = tuple(custom_metrics)
-    training = reusing(_training, method.first)
-    evaluation = reusing(_evaluation, (model.first, metrics_of_user))
-    init, step = training(method.structure, mesh, one_run_per_core, drop_nonfinite)
-    evaluate = evaluation(model.structure, mesh, one_run_per_core, train_loss, metrics_of_user)
-    return Functions(init, step, evaluate)
+    custom_metrics = tuple(custom_metrics)
+    make_training = reuse_if_installed(_training, method.first)
+    make_evaluation = reuse_if_installed(_evaluation, (model.first, custom_metrics))
+    init, step = make_training(method.structure, mesh, one_run_per_core, drop_nonfinite)
+    return Functions(
+        init,
+        step,
+        make_evaluation(model.structure, mesh, one_run_per_core, train_loss, custom_metrics),
+    )
 
 
-def reusing(cached: Any, value: Any) -> Callable[..., Any]:
-    """Returns a function that makes jitted ones, which reuses them if no code can have changed.
-
-    Args:
-        cached: The function, decorated with ``functools.lru_cache``.
-        value: What the jitted functions call.
-    """
+def reuse_if_installed(cached: Any, value: Any) -> Callable[..., Any]:
+    """Returns a factory of jitted functions that call ``value``; cached if no code can change."""
     return cached if is_installed(value) else cached.__wrapped__
 
 
@@ -87,20 +79,20 @@ def _training(
 ) -> tuple[Any, Any]:
     mapped = partial(over_runs, mesh=mesh, one_run_per_core=one_run_per_core)
 
-    def init(own, shared, data):
-        def one(own, data):
-            seed, numbers = own
-            return structure.fill(shared, numbers).init(jax.random.key(seed), data)
+    def init(runs, shared, data):
+        def init_run(run, data):
+            seed, leaves = run
+            return structure.fill(shared, leaves).init(jax.random.key(seed), data)
 
-        return mapped(one)(own, data)
+        return mapped(init_run)(runs, data)
 
-    def step(state, own, shared, data, length):
-        def one(own, data):
-            state, numbers = own
-            round = structure.fill(shared, numbers)
+    def step(state, per_run, shared, data, length):
+        def step_run(run, data):
+            state, leaves = run
+            round = structure.fill(shared, leaves)
             return simulate.run(round, state, data, length, drop_nonfinite=drop_nonfinite)
 
-        return mapped(one)((state, own), data)
+        return mapped(step_run)((state, per_run), data)
 
     return jax.jit(init), jax.jit(step, static_argnums=4, donate_argnums=0)
 
@@ -113,15 +105,30 @@ def _evaluation(
     train_loss: bool,
     custom_metrics: tuple[Metric | ClientMetric, ...],
 ) -> Any:
-    def evaluate(evaluated, shared, data):
-        def one(evaluated, data):
-            measured, numbers = evaluated
-            model = structure.fill(shared, numbers)
-            return _evaluate(model, train_loss, custom_metrics, measured, data)
+    client_metrics = [metric for metric in custom_metrics if isinstance(metric, ClientMetric)]
+    custom_summaries = tuple(metric for metric in custom_metrics if isinstance(metric, Metric))
 
-        return over_runs(one, mesh, one_run_per_core=one_run_per_core)(evaluated, data)
+    def evaluate_runs(runs, shared, data):
+        def evaluate_run(run, data):
+            (variables, participation, cohort), leaves = run
+            clients = evaluate(
+                structure.fill(shared, leaves),
+                variables,
+                data,
+                participation,
+                cohort,
+                train_loss=train_loss,
+                custom=client_metrics,
+            )
+            summaries = metrics.summaries_of(
+                groups=data.groups is not None, validation=data.validation is not None
+            )
+            summaries += custom_summaries
+            return {metric.name: metric.function(clients) for metric in summaries}, clients
 
-    return jax.jit(evaluate)
+        return over_runs(evaluate_run, mesh, one_run_per_core=one_run_per_core)(runs, data)
+
+    return jax.jit(evaluate_runs)
 
 
 def over_runs(
@@ -129,44 +136,26 @@ def over_runs(
 ) -> Callable:
     """Maps over the leading axis of the first argument, and over the partitions of the data.
 
-    Runs are side by side on an accelerator. On a CPU one after another is faster, because a batch
-    of models falls out of the cache. Where devices share a run they follow each other too: side by
-    side, all would wait for the run whose cohort is assigned worst.
+    An accelerator vmaps over runs. A CPU loops over them, which is faster because the models of one
+    run fit into the cache. Devices that share runs loop too, because a vmap would wait for the
+    worst assignment of a cohort to devices.
     """
-    side_by_side = is_run_on_one_device(mesh)
 
-    def one_run(run, data):
-        batch, arrays = run
-        return function(batch, data if arrays is None else with_partition_arrays(data, arrays))
+    def run_with_partition(run, data):
+        arguments, partition = run
+        return function(
+            arguments, data if partition is None else with_partition_arrays(data, partition)
+        )
 
     def over(runs, data):
-        if side_by_side and not target.current().is_cpu:
-            return jax.vmap(one_run, (0, None))(runs, data)
-        return jax.lax.map(lambda run: one_run(run, data), runs)
+        if is_run_on_one_device(mesh) and not target.current().is_cpu:
+            return jax.vmap(run_with_partition, (0, None))(runs, data)
+        return jax.lax.map(lambda run: run_with_partition(run, data), runs)
 
     if mesh is not None:
         over = cores.over_runs(over, mesh) if one_run_per_core else over_mesh(over, mesh)
 
-    def mapped(batch, data):
-        return over((batch, None if data.num_partitions is None else partition_arrays(data)), data)
+    def mapped(runs, data: FederatedData):
+        return over((runs, None if data.num_partitions is None else partition_arrays(data)), data)
 
     return mapped
-
-
-def _evaluate(
-    model: Model,
-    train_loss: bool,
-    custom_metrics: Sequence[Metric | ClientMetric],
-    evaluated: tuple,
-    data: FederatedData,
-):
-    variables, participation, cohort = evaluated
-    custom = [metric for metric in custom_metrics if isinstance(metric, ClientMetric)]
-    clients = evaluate(
-        model, variables, data, participation, cohort, train_loss=train_loss, custom=custom
-    )
-    summaries = metrics.summaries_of(
-        groups=data.groups is not None, validation=data.validation is not None
-    )
-    summaries += tuple(metric for metric in custom_metrics if isinstance(metric, Metric))
-    return {metric.name: metric.function(clients) for metric in summaries}, clients

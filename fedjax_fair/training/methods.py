@@ -1,4 +1,4 @@
-"""Trains several methods on the same federation, the next ones compiled while one trains."""
+"""Training of several methods on the same federated dataset."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from fedjax_fair.training.split import split
 
 __all__ = ["train_methods"]
 
-# XLA compiles a program on one core. So two methods ahead keep a second one busy while the first
-# compiles, and are ready when it has trained.
-_AHEAD = 2
+# XLA compiles a function on one core. The second of two methods ahead keeps another core busy while
+# the first compiles, and both are compiled when the current one has trained.
+_METHODS_AHEAD = 2
 
 
 def train_methods(
@@ -37,49 +37,34 @@ def train_methods(
     checkpoints: Callable[[str], Path],
     mesh: Mesh | None = None,
 ) -> Iterator[tuple[str, FitResult]]:
-    """Trains methods one after another, as ``train`` does each.
+    """Trains methods sequentially, and compiles the next ones while one trains.
 
-    Args:
-        methods: By name.
-        data: The federation of all.
-        rounds: As for ``train``.
-        seeds: As for ``train``.
-        eval_every: As for ``train``.
-        on_nonfinite: As for ``train``.
-        callbacks: Makes the callbacks of a method when its turn has come.
-        checkpoints: The folder of a method.
-        mesh: As for ``train``.
+    ``callbacks`` and ``checkpoints`` return the callbacks and the folder of a method by its name.
+    Other arguments are those of ``train``.
 
     Yields:
-        Each name with what ``train`` returns, as soon as it is done.
+        The name of each method and its result, in order.
     """
     options = TrainOptions(rounds, eval_every, True, on_nonfinite)
-    options.check_valid()
-    names, traced = list(methods), dict[str, CompiledFunctions]()
-    parts = {name: split([method]) for name, method in methods.items()}
-    # Several processes must not change the order of what they compile and run.
-    ahead = 0 if jax.process_count() > 1 else _AHEAD
+    names, functions = list(methods), dict[str, CompiledFunctions]()
+    splits = {name: split([method]) for name, method in methods.items()}
+    # All processes must compile and run in the same order.
+    ahead = 0 if jax.process_count() > 1 else _METHODS_AHEAD
 
     with RunBatch(data, seeds, mesh) as batch:
 
         def trace(name: str) -> None:
-            if name not in traced:
-                traced[name] = compile_functions(parts[name], batch, options)
+            if name not in functions:
+                functions[name] = compile_functions(splits[name], batch, options)
 
-        def programs(place: int) -> CompiledFunctions:
-            trace(names[place])
-            for name in names[place + 1 : place + 1 + ahead]:
-                with suppress(Exception):  # Raised again when its turn has come.
+        def functions_of(i: int) -> CompiledFunctions:
+            trace(names[i])
+            for name in names[i + 1 : i + 1 + ahead]:
+                with suppress(Exception):  # Raised again when the method is next.
                     trace(name)
-            return traced.pop(names[place])
+            return functions.pop(names[i])
 
-        for place, (name, round) in enumerate(methods.items()):
-            trained = run(
-                parts[name],
-                batch,
-                options,
-                callbacks(name),
-                checkpoints(name),
-                partial(programs, place),
-            )
-            yield name, FitResult(trained.dataset, trained.variables, round.model, trained.rounds)
+        for i, name in enumerate(names):
+            folder, functions_fn = checkpoints(name), partial(functions_of, i)
+            result = run(splits[name], batch, options, callbacks(name), folder, functions_fn)
+            yield name, result._replace(model=methods[name].model)

@@ -1,4 +1,4 @@
-"""Rounds split into structure, which decides what is compiled, and numbers, which are arguments."""
+"""Splits rounds into structure, which decides what is compiled, and hyperparameters."""
 
 from __future__ import annotations
 
@@ -14,84 +14,82 @@ __all__ = ["Split", "Structure", "split"]
 
 
 class Structure(NamedTuple):
-    """What decides the compiled functions of one or several trees.
+    """The hashable part of one or several trees, which compiled functions depend on.
 
     Attributes:
-        tree: Their common structure.
-        varied: Which leaves differ between runs.
+        treedef: Their common structure.
+        varies: Whether each leaf differs between runs.
     """
 
-    tree: Any
-    varied: tuple[bool, ...]
+    treedef: Any
+    varies: tuple[bool, ...]
 
-    def fill(self, shared: Sequence[Any], own: Sequence[Any]) -> Any:
-        """Returns the tree with these leaves.
+    def fill(self, shared: Sequence[Any], per_run: Sequence[Any]) -> Any:
+        """Returns the tree with the given leaves, which are as in `Split`."""
+        return jax.tree.unflatten(self.treedef, self._merge(shared, per_run))
 
-        Args:
-            shared: Leaves that are the same in all runs.
-            own: The others, those of one run.
-        """
-        of_all, of_run = iter(shared), iter(own)
-        leaves = [next(of_run if varied else of_all) for varied in self.varied]
-        return jax.tree.unflatten(self.tree, leaves)
+    def _merge(self, shared: Sequence[Any], per_run: Sequence[Any]) -> list[Any]:
+        shared_leaves, run_leaves = iter(shared), iter(per_run)
+        return [next(run_leaves if varies else shared_leaves) for varies in self.varies]
 
 
 class Split(NamedTuple):
-    """Trees of one structure and their numbers.
+    """Trees of one structure, and their leaves.
 
     Attributes:
-        structure: Hashable; equal for equal programs.
-        shared: Leaves that are the same in all runs.
-        own: Leaves that differ, ``[runs, ...]``.
+        structure: Equal for trees that share compiled functions.
+        shared: Leaves that are equal in all runs.
+        per_run: Leaves that differ, ``[runs, ...]``.
     """
 
     structure: Structure
     shared: tuple[Any, ...]
-    own: tuple[np.ndarray, ...]
+    per_run: tuple[np.ndarray, ...]
 
     @property
     def stacked(self) -> Any:
-        """The tree with all leaves; those that differ have a leading axis ``[runs]``."""
-        return self.structure.fill(self.shared, self.own)
+        """The tree with all leaves; those in ``per_run`` have a leading axis ``[runs]``."""
+        return self.structure.fill(self.shared, self.per_run)
 
     @property
     def first(self) -> Any:
         """The tree of the first run."""
-        return self.structure.fill(self.shared, [leaf[0] for leaf in self.own])
+        return self.structure.fill(self.shared, [leaf[0] for leaf in self.per_run])
 
-    def of(self, field: str) -> Split:
-        """The parts of one field of the trees, such as the models of rounds."""
-        tree, varied = self.structure
-        of_all, of_run = iter(self.shared), iter(self.own)
-        leaves = [next(of_run if one else of_all) for one in varied]
-        whole = jax.tree.unflatten(tree, range(len(leaves)))
-        places, part = jax.tree.flatten(getattr(whole, field))
+    def field(self, name: str) -> Split:
+        """Returns the split of one field of the trees, such as the models of rounds."""
+        treedef, varies = self.structure
+        leaves = self.structure._merge(self.shared, self.per_run)
+        indices, field_def = jax.tree.flatten(
+            getattr(jax.tree.unflatten(treedef, range(len(leaves))), name)
+        )
         return Split(
-            Structure(part, tuple(varied[place] for place in places)),
-            tuple(leaves[place] for place in places if not varied[place]),
-            tuple(leaves[place] for place in places if varied[place]),
+            Structure(field_def, tuple(varies[i] for i in indices)),
+            tuple(leaves[i] for i in indices if not varies[i]),
+            tuple(leaves[i] for i in indices if varies[i]),
         )
 
 
 def split(trees: Sequence[Any]) -> Split:
-    """Splits one tree, or several of one structure.
-
-    Args:
-        trees: One for all runs, or one a run.
+    """Splits one tree for all runs, or the tree of each run.
 
     Raises:
-        ValueError: If they differ in structure.
+        ValueError: If the trees differ in structure.
 
     Examples:
         >>> from fedjax_fair import solvers
         >>> both = split([solvers.SGD(rate, 10, steps=5) for rate in (0.1, 0.2)])
-        >>> both.own[0].shape, both.own[0].dtype
+        >>> both.per_run[0].shape, both.per_run[0].dtype
         ((2,), dtype('float32'))
     """
-    tree, leaves, varied = stacked_leaves(trees)
-    parts = list(zip(leaves, varied, strict=True))
+    treedef, leaves, varies = stacked_leaves(trees)
+    pairs = list(zip(leaves, varies, strict=True))
     # On the host, because another process could not use an array of one device.
     shared = tuple(
-        np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf for leaf, own in parts if not own
+        np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
+        for leaf, differs in pairs
+        if not differs
     )
-    return Split(Structure(tree, varied), shared, tuple(leaf for leaf, own in parts if own))
+    return Split(
+        Structure(treedef, varies), shared, tuple(leaf for leaf, differs in pairs if differs)
+    )

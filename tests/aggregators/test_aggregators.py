@@ -47,14 +47,14 @@ def test_weights_of_the_mean(weights, expected):
     )
 
 
-def test_a_server_step_of_one_is_the_plain_mean():
+def test_server_sgd_with_step_one_is_the_mean():
     plain, _, _ = aggregate(aggregators.Mean())
     stepped, _, _ = aggregate(aggregators.Mean(server_optimizer=optax.sgd(1.0)))
     np.testing.assert_allclose(stepped.params["w"], plain.params["w"], rtol=1e-6)
     np.testing.assert_array_equal(stepped.state["mean"], plain.state["mean"])
 
 
-def test_server_momentum_carries_over_and_spares_statistics():
+def test_server_momentum_has_state_and_ignores_statistics():
     aggregator = aggregators.Mean(server_optimizer=optax.sgd(1.0, momentum=0.5))
     first, state, _ = aggregate(aggregator)
     second, _, _ = aggregate(aggregator, state)

@@ -10,7 +10,6 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from fedjax_fair.aggregators import Equitable, Mean
-from fedjax_fair.aggregators.equitable import activation_vectors
 from fedjax_fair.base import Cohort, LocalResult
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.simulate import make_context
@@ -19,7 +18,7 @@ GROUPS = np.array([0, 0, 1, 1, 1, 2])
 
 
 def grouped(seed=0, spread=0.05, groups=GROUPS, each=6) -> FederatedData:
-    """Clients of a group see examples around the same point."""
+    """Returns clients with examples around the point of their group."""
     rng = np.random.default_rng(seed)
     centers = 3 * rng.normal(size=(groups.max() + 1, WIDTH))
     owners = np.repeat(np.arange(groups.size), each)
@@ -34,7 +33,7 @@ def grouped(seed=0, spread=0.05, groups=GROUPS, each=6) -> FederatedData:
 
 
 def trained(data, clients, seed=0, scale=0.1, **changes):
-    """A round at the moment of aggregation: cohort, made-up results, context."""
+    """Returns cohort, random results and context of a round."""
     model = linear_model()
     start = model.init(jax.random.key(seed), data.train.features[:1])
     clients = jnp.asarray(clients, jnp.int32)
@@ -59,7 +58,7 @@ def log_softmax(values):
     return values - np.log(np.exp(values).sum(axis=-1, keepdims=True))
 
 
-def rows_of(data, client):
+def indices_of(data, client):
     return data.train.order[data.train.offsets[client] :][: data.train.sizes[client]]
 
 
@@ -70,11 +69,10 @@ def test_activation_vectors_are_means_of_log_softmax(model, layer, examples):
     data, clients = make_federation(), [4, 1, 4]
     batches = np.array([[7, 3, -1], [2, -1, -1], [5, 6, 8]], np.int32)
     cohort, results, context = trained(data, clients, reports={"last_batch": jnp.asarray(batches)})
-    vectors = activation_vectors(
-        cohort, results, context, model=model, layer=layer, examples=examples
-    )
+    aggregator = Equitable(model=model, layer=layer, examples=examples)
+    vectors = aggregator.activation_vectors(cohort, results, context)
     for slot, client in enumerate(clients):
-        rows = rows_of(data, client) if examples == "all" else batches[slot][batches[slot] >= 0]
+        rows = indices_of(data, client) if examples == "all" else batches[slot][batches[slot] >= 0]
         values = np.float64(data.train.features[rows])
         if layer == "logits":
             kernel, bias = (
@@ -97,7 +95,7 @@ def test_a_round_equals_one_in_numpy_and_scikit_learn(settings, clients):
     update, _, info = aggregate(Equitable(count, **settings), cohort, results, context)
 
     vectors = np.stack(
-        [log_softmax(np.float64(data.train.features[rows_of(data, c)])).mean(0) for c in clients]
+        [log_softmax(np.float64(data.train.features[indices_of(data, c)])).mean(0) for c in clients]
     )
     if "center" in settings:
         vectors = vectors - vectors.mean(axis=0)
@@ -135,7 +133,7 @@ def test_one_cluster_is_the_uniform_mean():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), update, expected)
 
 
-def test_known_groups_are_weighed_equally():
+def test_oracle_groups_have_equal_weights():
     _, _, info = aggregate(Equitable(2, groups="oracle"), *trained(grouped(), [0, 1, 2, 3, 4]))
     np.testing.assert_allclose(info.weights, [1 / 4, 1 / 4, 1 / 6, 1 / 6, 1 / 6], rtol=1e-6)
     assert info.info["cluster"].tolist() == [0, 0, 2, 2, 2]
@@ -151,7 +149,7 @@ def test_the_eigengap_finds_the_number_of_groups(groups):
     assert info.info["nmi"] == 1
 
 
-def test_fewer_participants_than_clusters_stay_single():
+def test_fewer_participants_than_clusters_are_separate_clusters():
     _, _, info = aggregate(Equitable(5), *trained(grouped(), [0, 2, 5]))
     np.testing.assert_allclose(info.weights, np.full(3, 1 / 3), rtol=1e-6)
     assert info.info["num_clusters"] == 3
@@ -211,9 +209,11 @@ def test_bad_settings_are_named(settings, message):
         Equitable(**settings)
 
 
-def test_what_is_not_known_is_named():
+def test_missing_groups_and_reports_are_named():
     cohort, results, context = trained(make_federation(), [0, 1])
-    with pytest.raises(ValueError, match="groups='oracle': expected a federation with planted"):
+    with pytest.raises(
+        ValueError, match="groups='oracle': expected a federated dataset with groups"
+    ):
         Equitable(2, groups="oracle").init(context)
     with pytest.raises(ValueError, match="examples='last_batch': expected a solver"):
         aggregate(Equitable(2, examples="last_batch"), cohort, results, context)

@@ -16,9 +16,11 @@ from fedjax_fair.base import Cohort, LocalResult, Variables
 RNG = np.random.default_rng(0)
 
 
-def alone(aggregator, sizes, clients, groups=None, updates=None, state=None, **answers):
-    """Update, state and aggregation of one round with given measurements of clients."""
-    context = make_context(make_federation(sizes=sizes).train, Variables({}, {}), **answers)
+def aggregate_once(
+    aggregator, sizes, clients, groups=None, updates=None, state=None, **measurements
+):
+    """Returns update, state and aggregation for given measurements of clients."""
+    context = make_context(make_federation(sizes=sizes).train, Variables({}, {}), **measurements)
     if groups is not None:
         context = context._replace(groups=jnp.array(groups, jnp.int32))
     count = len(clients)
@@ -31,9 +33,9 @@ def alone(aggregator, sizes, clients, groups=None, updates=None, state=None, **a
     return aggregator.aggregate(state, cohort, results, context)
 
 
-def test_fairfed_starves_who_is_far_from_the_average():
+def test_fairfed_reduces_weights_far_from_the_average():
     accuracies = jnp.array([0.9, 0.9, 0.9, 0.1])
-    _, kept, aggregation = alone(
+    _, kept, aggregation = aggregate_once(
         aggregators.FairFed(1.0), [5] * 4, [0, 1, 2, 3], accuracies=accuracies
     )
     np.testing.assert_allclose(aggregation.info["deviation"], [0.2, 0.2, 0.2, 0.6], rtol=1e-5)
@@ -41,9 +43,9 @@ def test_fairfed_starves_who_is_far_from_the_average():
     np.testing.assert_allclose(kept, [0.35, 0.35, 0.35, 0], rtol=1e-5)
 
 
-def test_fairfed_without_any_weight_left_falls_back_on_sizes():
+def test_fairfed_without_positive_weights_uses_sizes():
     kept = jnp.array([0.5, 0.0, 0.0, 0.5])
-    _, after, aggregation = alone(
+    _, after, aggregation = aggregate_once(
         aggregators.FairFed(1.0), [5, 2, 6, 3], [1, 2, 2], state=kept, accuracies=jnp.ones(4)
     )
     np.testing.assert_allclose(aggregation.weights, [1 / 7, 3 / 7, 3 / 7], rtol=1e-6)
@@ -51,7 +53,7 @@ def test_fairfed_without_any_weight_left_falls_back_on_sizes():
 
 
 def test_gifair_favors_the_group_of_higher_loss():
-    _, _, aggregation = alone(
+    _, _, aggregation = aggregate_once(
         aggregators.GIFAIR(0.3),  # The largest lambda is 1 / 3.
         [5] * 3,
         [0, 1, 2],
@@ -63,7 +65,7 @@ def test_gifair_favors_the_group_of_higher_loss():
 
 
 def test_gifair_keeps_the_losses_of_groups_that_are_absent_or_diverged():
-    _, losses, aggregation = alone(
+    _, losses, aggregation = aggregate_once(
         aggregators.GIFAIR(0.5),
         [5] * 5,
         [0, 2, 2, 3],
@@ -76,7 +78,7 @@ def test_gifair_keeps_the_losses_of_groups_that_are_absent_or_diverged():
 
 
 def test_gifair_of_one_group_changes_nothing():
-    _, _, aggregation = alone(
+    _, _, aggregation = aggregate_once(
         aggregators.GIFAIR(1.0),
         [5, 2, 7],
         [0, 2, 2],
@@ -134,7 +136,7 @@ def test_factors_of_gifair_average_to_one_and_favor_higher_losses(
 def test_q_fedavg_is_its_formula_for_any_power(q):
     losses = np.array([3.0, 0.25, 2.5, 1.0])
     updates = RNG.normal(size=(3, 2)).astype(np.float32)
-    update, _, aggregation = alone(
+    update, _, aggregation = aggregate_once(
         aggregators.QFedAvg(q, learning_rate=0.1),
         [5] * 4,
         [2, 0, 3],
@@ -154,7 +156,7 @@ def test_q_fedavg_is_its_formula_for_any_power(q):
 @pytest.mark.parametrize("weights", ["uniform", "num_examples", "selector"])
 def test_tilted_weights(t, weights):
     losses, sizes = np.array([3.0, 0.25, 2.5, 1.0]), np.array([5, 1, 2, 8])
-    _, _, aggregation = alone(
+    _, _, aggregation = aggregate_once(
         aggregators.Tilted(t, weights), sizes, [2, 0, 3], losses=jnp.array(losses)
     )
     participants = [2, 0, 3]
@@ -165,9 +167,9 @@ def test_tilted_weights(t, weights):
 
 
 @pytest.mark.parametrize(("t", "chosen"), [(1e4, 0), (-1e4, 1)])
-def test_a_large_tilt_sees_one_client_only(t, chosen):
+def test_a_large_tilt_selects_one_client(t, chosen):
     losses = jnp.array([3.0, 0.25, 2.5])
-    _, _, aggregation = alone(aggregators.Tilted(t), [5] * 3, [0, 1, 2], losses=losses)
+    _, _, aggregation = aggregate_once(aggregators.Tilted(t), [5] * 3, [0, 1, 2], losses=losses)
     np.testing.assert_array_equal(aggregation.weights, np.eye(3)[chosen])
 
 
@@ -196,9 +198,9 @@ def test_bad_settings_are_named(call, message):
         call()
 
 
-def test_bad_federations_are_named():
+def test_missing_groups_are_named():
     context = make_context(make_federation().train)
-    with pytest.raises(ValueError, match="groups=None: expected a federation with planted groups"):
+    with pytest.raises(ValueError, match="groups=None: expected a federated dataset with groups"):
         aggregators.GIFAIR().init(context)
     with pytest.raises(ValueError, match=r"cohort_size=7: expected an integer >= 1 and <= 6"):
         selectors.DRFA(0.1, 7, 3).init(context)

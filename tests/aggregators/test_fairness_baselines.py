@@ -15,7 +15,7 @@ import pytest
 from conftest import linear_model, make_federation, nearest_mixture
 
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.base import Aggregator, Cohort, Selector, empty_state
+from fedjax_fair.base import Aggregator, Cohort, Selector
 from fedjax_fair.simulate import Round
 
 GROUPS = np.array([0, 1, 0, 2, 1, 0], np.int32)
@@ -37,7 +37,7 @@ def scheduled(cohorts):
         clients = jnp.asarray(cohorts, jnp.int32)[context.round]
         return Cohort(clients, jnp.full(clients.size, 1 / clients.size)), state, {}
 
-    return Selector.from_functions(empty_state, select)
+    return Selector.from_functions(select)
 
 
 class WithSnapshotStep(Aggregator):

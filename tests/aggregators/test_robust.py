@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import aggregate, linear_model, make_context, make_federation
+from jaxtyping import PyTree
 
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.base import Cohort, LocalResult, Selector, Solver, Variables, empty_state
+from fedjax_fair.base import Cohort, LocalResult, Selector, Solver, Variables
 from fedjax_fair.simulate import Round
 
 SIZES = (3, 8, 5, 1, 6, 9, 4)
@@ -18,7 +19,7 @@ EXAMPLES = make_federation(sizes=SIZES).train
 CONTEXT = make_context(EXAMPLES, Variables({"a": jnp.zeros((2, 3)), "b": jnp.zeros(4)}, {}))
 
 
-def drawn(seed=0, scale=1.0, shift=0.0):
+def random_vectors(seed=0, scale=1.0, shift=0.0):
     rng = np.random.default_rng(seed)
     return (shift + scale * rng.normal(size=(NUM, 10))).astype(np.float32)
 
@@ -31,8 +32,8 @@ def results_of(vectors):
     )
 
 
-def found(aggregator, vectors, responded=None, state=None):
-    """The update as a vector, the new state and the rest."""
+def run_aggregator(aggregator, vectors, responded=None, state=None):
+    """Returns the update as a vector, the new state and the aggregation."""
     weights = jnp.linspace(1, 2, NUM)
     cohort = Cohort(jnp.arange(NUM, dtype=jnp.int32), weights / weights.sum(), responded=responded)
     state = aggregator.init(CONTEXT) if state is None else state
@@ -41,32 +42,32 @@ def found(aggregator, vectors, responded=None, state=None):
     return joined, state, info
 
 
-ANSWERS = [None, jnp.array([True, False, True, True, True, False, True]), jnp.arange(NUM) < 4]
+RESPONDED = [None, jnp.array([True, False, True, True, True, False, True]), jnp.arange(NUM) < 4]
 
 
-@pytest.mark.parametrize("responded", ANSWERS, ids=["all", "five", "four"])
-def test_the_median_is_that_of_numpy(responded):
-    vectors = drawn()
+@pytest.mark.parametrize("responded", RESPONDED, ids=["all", "five", "four"])
+def test_median_equals_numpy(responded):
+    vectors = random_vectors()
     expected = np.median(vectors[... if responded is None else np.asarray(responded)], axis=0)
     np.testing.assert_allclose(
-        found(aggregators.Median(), vectors, responded)[0], expected, rtol=1e-6
+        run_aggregator(aggregators.Median(), vectors, responded)[0], expected, rtol=1e-6
     )
 
 
-@pytest.mark.parametrize("responded", ANSWERS, ids=["all", "five", "four"])
+@pytest.mark.parametrize("responded", RESPONDED, ids=["all", "five", "four"])
 @pytest.mark.parametrize("trim", [0.0, 0.2, 0.3, 0.49])
-def test_the_trimmed_mean_is_that_of_sorted_values(trim, responded):
-    vectors = drawn()
+def test_trimmed_mean_equals_the_mean_of_sorted_values(trim, responded):
+    vectors = random_vectors()
     ranked = np.sort(vectors[... if responded is None else np.asarray(responded)], axis=0)
     cut = int(trim * len(ranked) + 1e-9)
     expected = ranked[cut : len(ranked) - cut].mean(axis=0)
-    update, _, info = found(aggregators.TrimmedMean(trim), vectors, responded)
+    update, _, info = run_aggregator(aggregators.TrimmedMean(trim), vectors, responded)
     np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
     counts = np.ones(NUM) if responded is None else np.asarray(responded)
     np.testing.assert_allclose(info.weights, counts / counts.sum(), rtol=1e-6)
 
 
-def test_what_is_cut_off_is_a_whole_number_of_members():
+def test_trimming_is_rounded_down_exactly():
     """In float32 0.26 of 1,950 is less than 507, which must not become 506."""
     size, cut = 1950, 507
     vectors = np.random.default_rng(0).standard_cauchy((size, 10)).astype(np.float32)
@@ -78,31 +79,31 @@ def test_what_is_cut_off_is_a_whole_number_of_members():
 
 
 @pytest.mark.parametrize("selected", [1, 3])
-@pytest.mark.parametrize("responded", ANSWERS[:2], ids=["all", "five"])
-def test_krum_takes_those_with_the_closest_neighbors(selected, responded):
-    vectors = drawn(scale=0.01, shift=5.0)
+@pytest.mark.parametrize("responded", RESPONDED[:2], ids=["all", "five"])
+def test_krum_selects_updates_with_the_closest_neighbors(selected, responded):
+    vectors = random_vectors(scale=0.01, shift=5.0)
     participants = np.arange(NUM) if responded is None else np.flatnonzero(responded)
     scores = np.full(NUM, np.inf)
     for own in participants:
         apart = [np.sum((vectors[own] - vectors[one]).astype(float) ** 2) for one in participants]
         scores[own] = np.sort(apart)[1 : 1 + len(participants) - 1 - 2].sum()
     chosen = np.argsort(scores)[:selected]
-    update, _, info = found(aggregators.Krum(1, selected=selected), vectors, responded)
+    update, _, info = run_aggregator(aggregators.Krum(1, selected=selected), vectors, responded)
     np.testing.assert_allclose(update, vectors[chosen].mean(axis=0), rtol=1e-5)
     assert set(np.flatnonzero(info.weights)) == set(chosen)
     np.testing.assert_allclose(info.info["score"], scores, rtol=1e-3)
 
 
-def test_krum_needs_a_majority_that_is_large_enough():
+def test_krum_checks_the_cohort_size():
     with pytest.raises(ValueError, match="byzantine=3: expected a cohort of at least 9, got 7"):
-        found(aggregators.Krum(3), drawn())
+        run_aggregator(aggregators.Krum(3), random_vectors())
 
 
 @pytest.mark.parametrize("weights", ["uniform", "num_examples"])
-def test_nothing_is_closer_than_the_geometric_median(weights):
-    vectors = drawn()
+def test_the_geometric_median_minimizes_the_sum_of_distances(weights):
+    vectors = random_vectors()
     shares = np.ones(NUM) if weights == "uniform" else np.array(SIZES, float)
-    update, _, info = found(aggregators.GeometricMedian(weights, iterations=60), vectors)
+    update, _, info = run_aggregator(aggregators.GeometricMedian(weights, iterations=60), vectors)
 
     def cost(point):
         return shares @ np.linalg.norm(vectors - point, axis=1)
@@ -115,21 +116,21 @@ def test_nothing_is_closer_than_the_geometric_median(weights):
 
 
 def test_the_geometric_median_may_be_an_update():
-    vectors = drawn()
+    vectors = random_vectors()
     vectors[:4] = 0.25
-    update, _, _ = found(aggregators.GeometricMedian(iterations=60), vectors)
+    update, _, _ = run_aggregator(aggregators.GeometricMedian(iterations=60), vectors)
     np.testing.assert_allclose(update, 0.25, atol=1e-4)
 
 
 @pytest.mark.parametrize("weights", ["uniform", "selector"])
 def test_updates_are_clipped_to_the_bound(weights):
-    vectors, bound = drawn(), 2.5
+    vectors, bound = random_vectors(), 2.5
     norms = np.linalg.norm(vectors, axis=1)
     assert (norms > bound).any()
     assert (norms < bound).any()
     shares = np.ones(NUM) if weights == "uniform" else np.linspace(1, 2, NUM)
     expected = shares / shares.sum() * np.minimum(1, bound / norms) @ vectors
-    update, _, info = found(aggregators.NormClipping(bound, weights), vectors)
+    update, _, info = run_aggregator(aggregators.NormClipping(bound, weights), vectors)
     np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(info.info["norm"], norms, rtol=1e-5)
 
@@ -139,8 +140,8 @@ def test_centered_clipping_starts_from_the_last_update():
     aggregator = aggregators.CenteredClipping(bound, iterations=2)
     state = aggregator.init(CONTEXT)
     for seed in range(3):
-        vectors = drawn(seed, shift=1.0)
-        update, state, _ = found(aggregator, vectors, state=state)
+        vectors = random_vectors(seed, shift=1.0)
+        update, state, _ = run_aggregator(aggregator, vectors, state=state)
         for _ in range(2):
             apart = vectors - center
             norms = np.linalg.norm(apart, axis=1, keepdims=True)
@@ -148,35 +149,46 @@ def test_centered_clipping_starts_from_the_last_update():
         np.testing.assert_allclose(update, center, rtol=1e-4, atol=1e-5)
 
 
-def trusting(root):
-    """FLTrust whose server learns a given vector."""
+class Learned(Solver):
+    """Returns a given result."""
+
+    result: PyTree
+
+    def solve(self, key, variables, client):
+        return self.result
+
+
+def fltrust_with(root):
+    """Returns FLTrust with a server that learns a given vector."""
     learned = jax.tree.map(lambda leaf: leaf[0], results_of(root[None]))
     examples = np.asarray(EXAMPLES.features)[:2], np.asarray(EXAMPLES.labels)[:2]
-    server = Solver.from_functions(lambda key, variables, client: learned)
-    return aggregators.FLTrust(examples, server)
+    return aggregators.FLTrust(examples, Learned(learned))
 
 
-@pytest.mark.parametrize("responded", ANSWERS, ids=["all", "five", "four"])
-def test_trust_is_the_agreement_with_the_server_as_in_numpy(responded):
-    vectors, root = drawn(shift=0.3), drawn(seed=9, shift=0.3)[0]
+@pytest.mark.parametrize("responded", RESPONDED, ids=["all", "five", "four"])
+def test_fltrust_equals_numpy(responded):
+    vectors, root = random_vectors(shift=0.3), random_vectors(seed=9, shift=0.3)[0]
     norms = np.linalg.norm(vectors, axis=1)
     trust = np.maximum(0, vectors @ root / norms / np.linalg.norm(root))
     trust *= 1 if responded is None else np.asarray(responded)
     assert 0 < (trust > 0).sum() < NUM
     expected = trust @ (vectors / norms[:, None]) * np.linalg.norm(root) / trust.sum()
-    update, _, info = found(trusting(root), vectors, responded)
+    update, _, info = run_aggregator(fltrust_with(root), vectors, responded)
     np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(info.weights, trust / trust.sum(), rtol=1e-5)
     np.testing.assert_allclose(info.info["trust"], trust, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(info.info["root_norm"], np.linalg.norm(root), rtol=1e-5)
 
 
-@pytest.mark.parametrize("attack", [1e6, -1e6, np.nan, np.inf, 1e30, "all alike", "against"])
+@pytest.mark.parametrize("attack", [1e6, -1e6, np.nan, np.inf, 1e30, "equal", "against"])
 def test_no_number_of_byzantine_clients_moves_the_model_far_or_against_the_server(attack):
-    vectors, root = drawn(scale=0.1, shift=1.0), drawn(seed=9, scale=0.1, shift=1.0)[0]
+    vectors, root = (
+        random_vectors(scale=0.1, shift=1.0),
+        random_vectors(seed=9, scale=0.1, shift=1.0)[0],
+    )
     rng = np.random.default_rng(1)
-    vectors[1:] = {"all alike": rng.normal(size=10), "against": -100 * root}.get(attack, attack)
-    update, _, info = found(trusting(root), vectors)
+    vectors[1:] = {"equal": rng.normal(size=10), "against": -100 * root}.get(attack, attack)
+    update, _, info = run_aggregator(fltrust_with(root), vectors)
     assert np.linalg.norm(update) <= np.linalg.norm(root) * (1 + 1e-5)
     assert update @ root >= 0
     if attack in (-1e6, np.nan, np.inf, "against"):  # The only honest one is left.
@@ -185,8 +197,10 @@ def test_no_number_of_byzantine_clients_moves_the_model_far_or_against_the_serve
         np.testing.assert_allclose(info.weights, np.arange(NUM) == 0, atol=1e-6)
 
 
-def test_the_model_stays_where_nobody_agrees_with_the_server():
-    update, _, info = found(trusting(np.ones(10, np.float32)), -np.abs(drawn()))
+def test_the_model_stays_if_no_client_agrees_with_the_server():
+    update, _, info = run_aggregator(
+        fltrust_with(np.ones(10, np.float32)), -np.abs(random_vectors())
+    )
     assert (update == 0).all()
     assert (info.weights == 0).all()
 
@@ -199,7 +213,7 @@ def test_the_server_trains_as_its_solver_does_on_its_own_examples():
     solver = solvers.SGD(0.5, 16, steps=3)
     trust = aggregators.FLTrust((train.features[own], train.labels[own].astype(np.int64)), solver)
     cohort = Cohort(jnp.array([client], jnp.int32), jnp.ones(1))
-    one = Selector.from_functions(empty_state, lambda key, state, context: (cohort, state, {}))
+    one = Selector.from_functions(lambda key, state, context: (cohort, state, {}))
     states = {}
     for name, aggregator in {"mean": aggregators.Mean(), "fltrust": trust}.items():
         round = Round(linear_model(), one, solver, aggregator)
@@ -234,18 +248,16 @@ BYZANTINE = {  # Of seven, as many as the method withstands.
 @pytest.mark.parametrize("name", sorted(BYZANTINE))
 def test_a_few_byzantine_clients_do_not_matter(name, attack):
     aggregator, count = BYZANTINE[name]
-    vectors = drawn(scale=0.1, shift=1.0)
+    vectors = random_vectors(scale=0.1, shift=1.0)
     vectors[:count] = attack
     honest = vectors[count:]
-    update, _, _ = found(aggregator, vectors)
+    update, _, _ = run_aggregator(aggregator, vectors)
     spread = np.linalg.norm(honest - honest.mean(axis=0), axis=1).max()
     if (
         "clipping" in name
     ):  # A Byzantine client moves the mean by its weight times the bound, at most.
         spread = 2.0 * count / NUM + np.linalg.norm(honest.mean(axis=0))
-    if (
-        name == "geometric_median"
-    ):  # Of so many Byzantine clients in one place, far away (Pillutla et al.).
+    if name == "geometric_median":  # Byzantine clients in one place, far away (Pillutla et al.).
         spread *= (1 - count / NUM) / (1 - 2 * count / NUM)
     assert np.linalg.norm(update - honest.mean(axis=0)) <= 2 * spread
     if name in ("median", "trimmed_mean"):
@@ -259,10 +271,10 @@ def test_a_few_byzantine_clients_do_not_matter(name, attack):
      (aggregators.GeometricMedian(iterations=30), 4)],
     ids=["median", "trimmed_mean", "mean", "geometric_median"],
 )  # fmt: skip
-def test_one_liar_more_breaks_it(aggregator, count):
-    vectors = drawn(scale=0.1, shift=1.0)
+def test_one_more_byzantine_client_breaks_it(aggregator, count):
+    vectors = random_vectors(scale=0.1, shift=1.0)
     vectors[:count] = 1e6
-    assert np.abs(found(aggregator, vectors)[0]).max() > 1e4
+    assert np.abs(run_aggregator(aggregator, vectors)[0]).max() > 1e4
 
 
 ROOT, SOLVER = np.ones((2, 3), np.float32), solvers.SGD(0.1, 2, steps=1)

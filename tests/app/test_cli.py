@@ -1,4 +1,4 @@
-"""The command line, as a newcomer meets it."""
+"""The command line."""
 
 import csv
 import io
@@ -15,14 +15,17 @@ import xarray as xr
 
 import fedjax_fair as ff
 from fedjax_fair import results
-from fedjax_fair.app import console, experiment, presets, registry, settings
+from fedjax_fair.app import experiment, presets, registry, settings
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
 from fedjax_fair.app.commands.dispatch import COMMANDS
 from fedjax_fair.app.config import Config
+from fedjax_fair.app.console import format_table
 from fedjax_fair.app.options import options_of, parse
 from fedjax_fair.app.termination import Terminated
-from fedjax_fair.results.tables import cells
+from fedjax_fair.app.values import describe_type
+from fedjax_fair.results.intervals import format_mean
+from fedjax_fair.results.tables import SWEEP_COLUMNS, comparison_table, final_tables
 
 METHODS = ["fedavg", "subtrunc:lam=0.1,b=5"]
 SMALL = [
@@ -56,7 +59,7 @@ def folder(runs):
     return path
 
 
-def test_run_leaves_a_folder_with_every_number_of_its_options(folder):
+def test_run_applies_its_options(folder):
     assert folder.name.endswith("-digits")
     dataset = results.open(folder)
     assert dict(dataset["test_accuracy"].sizes) == {
@@ -69,17 +72,8 @@ def test_run_leaves_a_folder_with_every_number_of_its_options(folder):
 def test_show_prints_the_table_of_results(folder, capsys):
     assert main(["show", str(folder)]) == 0
     shown = capsys.readouterr().out
-    dataset = results.open(folder).isel(round=-1)
-    for i, method in enumerate(METHODS):
-        row = next(line for line in shown.splitlines() if method in line)
-        for name in (
-            "accuracy_mean_clients",
-            "accuracy_worst_10pct",
-            "accuracy_standard_deviation",
-            "client_dissimilarity",
-        ):
-            values = 100 * dataset[name].values[i]
-            assert f"{values.mean():.1f} ± {values.std(ddof=1):.1f}" in row
+    (table,) = final_tables(results.open(folder))
+    assert shown.strip() == format_table(table).strip()
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "latex", "csv"])
@@ -95,15 +89,16 @@ def test_methods_are_compared(form, folder, capsys):
         compared = results.compare(dataset, metric, METHODS[1])
         if form == "terminal":
             rows = [line.split() for line in shown.splitlines()]
-            assert sum(set(cells(compared, 1)[1][1].split()) <= set(row) for row in rows) == 1
+            cell = comparison_table(compared, 1).rows[1][1]
+            assert sum(set(cell.split()) <= set(row) for row in rows) == 1
         else:
             _, _, table = results.to_text(compared, form).partition("\n")
             assert table in shown
-    heads = {"terminal": " ──", "markdown": "|---|", "latex": "toprule", "csv": "metric,unit"}
+    heads = {"terminal": " ----", "markdown": "|---|", "latex": "toprule", "csv": "metric,unit"}
     assert shown.count(heads[form]) == (1 if form == "csv" else 2)
 
 
-def test_runs_are_compared_by_what_a_table_shows_unless_told_otherwise(folder, tmp_path, capsys):
+def test_runs_are_compared_by_default_metrics(folder, tmp_path, capsys):
     copy = tmp_path / "later"
     shutil.copytree(folder, copy)
     assert main(["compare", str(folder), str(copy), "--format", "csv", "--unpaired"]) == 0
@@ -125,7 +120,7 @@ def test_resuming_a_finished_run_changes_nothing(folder, capsys):
     assert before[1] == (folder / "metrics.jsonl").read_text()
 
 
-def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
+def test_a_second_run_has_another_folder(folder, runs, capsys):
     before = (folder / "results.nc").read_bytes()
     assert main(["run", "digits", *SMALL, "--methods", "fedavg", "--output", str(runs)]) == 0
     assert len(list(runs.iterdir())) == 2
@@ -170,16 +165,14 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("run --selector.candidates al", "candidates al: expected an integer or 'auto' or 'all'."),
         ("run --selector.scale sam", "--selector.scale sam: expected 'mean' or 'sum'."),
         ("run --model.hidden 5 wide", "--model.hidden 5 wide: expected integers."),
-        ("run --distributed maybe", "--distributed maybe: expected no value"),
-        ("run --faults.dropout nan", "faults.dropout=nan: expected a probability"),
-        (
-            "run --faults.staleness 2 --faults.max-staleness 3",
-            "faults.staleness=2.0: expected a probability",
-        ),
+        ("run --distributed maybe", "unexpected argument 'maybe'"),
+        ("run --faults.dropout nan", "faults.dropout=nan: probability=nan: expected a"),
+        ("run --faults.staleness 2 --faults.max-staleness 3", "faults.staleness=2.0: probability"),
         (
             "run --faults.staleness 0.5",
-            "faults.max_staleness=None: expected it together with faults.staleness",
+            "faults.staleness=0.5: max_staleness=None: expected a value",
         ),
+        ("run --faults.attack alie", "faults.attack='alie' is not used without faults.byzantine;"),
         (
             "run --training.on-nonfinite skip",
             "on-nonfinite skip: expected 'raise' or 'drop_client' or 'skip_round'",
@@ -205,11 +198,14 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
             "devices='all': expected 1, 'auto' or 'runs=R,clients=1' with data.partition_per_seed.",
         ),
         ("run --devices all --methods centralized", "'runs=R,clients=1' for centralized."),
-        ("run digits mnist", "mnist"),
+        ("run digits mnist", "unexpected argument 'mnist'"),
         ("run --solver.learning-rate 1e30 --training.rounds 2", "not finite"),
-        ("run --data.alpha 0.1", "data.alpha=0.1: nothing in this run reads it"),
-        ("run --methods fedavg --selector.lam 3", "selector.lam=3.0: nothing in this run reads it"),
-        ("run --model.name logistic --model.hidden 5", "model.hidden=(5,): nothing in this run"),
+        ("run --data.alpha 0.1", "data.alpha=0.1 is not used by data.partition="),
+        ("run --methods fedavg --selector.lam 3", "selector.lam=3.0 is not used by methods fedavg"),
+        (
+            "run --model.name logistic --model.hidden 5",
+            "model.hidden=(5,) is not used by model.name=",
+        ),
         ("run --methods divfl --selector.candidates 0", "candidates=0: expected an integer >= 1"),
         ("run --methods fedavg:alpha=9", "expected one of learning_rate, batch_size, steps"),
         ("run --methods fedavg:rounds=5", "setting='rounds': expected one of learning_rate"),
@@ -222,10 +218,10 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ("sweep center=maybe", "center='maybe': expected True or False."),
         ("sweep hidden=wide", "hidden='wide': expected integers."),
         ("run --methods subtrunc:scale=sam", "scale='sam': expected 'mean' or 'sum'."),
-        ("sweep lam=0.1,0.2 --methods fedavg", "expected a setting that one of fedavg reads"),
-        ("show", "RUN"),
+        ("sweep lam=0.1,0.2 --methods fedavg", "expected a setting that one of fedavg uses"),
+        ("show", "show: expected RUN, got nothing"),
         ("show nowhere", "nowhere"),
-        ("compare", "compare: expected one or more run folders"),
+        ("compare", "compare: expected RUNS, got nothing"),
         ("compare nowhere", "nowhere"),
         ("resume nowhere", "nowhere"),
         ("data", "data list"),
@@ -240,30 +236,27 @@ def test_a_second_run_gets_a_folder_of_its_own(folder, runs, capsys):
         ),
         (
             "run --communication.max-abs-value 4 --methods fedavg",
-            "max_abs_value=4.0: expected communication.aggregation=",
+            "max_abs_value=4.0 is not used without communication.aggregation",
         ),
         (
-            "run --communication.aggregation secure --communication.max-abs-value 0 --methods fedavg",
+            "run --communication.aggregation secure --communication.max-abs-value 0",
             "max_abs_value=0.0: expected a number > 0",
         ),
         ("run --communication.top-k 2 --methods fedavg", "fraction=2.0: expected a probability"),
         ("run --communication.bits 40 --methods fedavg", "bits=40: expected an integer"),
         (
             "run --communication.bits 4 --communication.top-k 0.1 --methods fedavg",
-            "without communication.bits",
+            "communication.top_k=0.1 and communication.bits=4: expected one",
         ),
         (
             "run --communication.noise-multiplier 1 --methods fedavg",
-            "expected communication.clipping_norm",
+            "noise_multiplier=1.0 is not used without communication.clipping_norm or",
         ),
         (
             "run --communication.target-unclipped-quantile 0.5 --methods fedavg",
-            "expected communication.clipping_norm",
+            "communication.target_unclipped_quantile=0.5: noise_multiplier=0.0: expected a number",
         ),
-        (
-            "run --communication.clipping-norm 1 --methods fedavg",
-            "fedavg: privacy requires equal weights",
-        ),
+        ("run --communication.clipping-norm 1 --methods fedavg", "fedavg: "),
         (
             "run --communication.aggregation secure --communication.bits 4 --methods fedavg",
             "fedavg: compression does not reduce",
@@ -286,16 +279,16 @@ def test_a_mistake_ends_in_one_line(arguments, message, tmp_path, capsys, monkey
         assert not list(tmp_path.iterdir())
 
 
-def test_what_may_be_written_is_said_in_words_of_people():
+def test_types_of_options_are_described_in_plain_words():
     commands = (Config, *COMMANDS.values())
-    said = {settings.describe_type(kind) for command in commands for _, kind in options_of(command)}
-    assert {"an integer", "a number", "text", "integers", "words", "True or False"} < said
-    for text in said:
-        plain = re.sub(r"'\w+'", "", text)
-        assert not re.search(r"Union|Literal|Optional|None|tuple|\[|int\b|str\b", plain), text
+    described = {describe_type(kind) for command in commands for _, kind in options_of(command)}
+    assert {"an integer", "a number", "a string", "integers", "strings"} < described
+    for text in described:
+        unquoted = re.sub(r"'\w+'", "", text)
+        assert not re.search(r"Union|Literal|Optional|None|tuple|\[|int\b|str\b", unquoted), text
 
 
-def test_an_interruption_says_how_to_go_on(monkeypatch, capsys, tmp_path):
+def test_an_interruption_prints_how_to_continue(monkeypatch, capsys, tmp_path):
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
@@ -306,7 +299,7 @@ def test_an_interruption_says_how_to_go_on(monkeypatch, capsys, tmp_path):
     assert capsys.readouterr().err == expected
 
 
-def test_sigterm_says_how_to_go_on_with_a_sweep(monkeypatch, capsys, tmp_path):
+def test_sigterm_prints_how_to_continue_a_sweep(monkeypatch, capsys, tmp_path):
     def end(*arguments, **settings):
         raise Terminated
 
@@ -315,7 +308,7 @@ def test_sigterm_says_how_to_go_on_with_a_sweep(monkeypatch, capsys, tmp_path):
     assert capsys.readouterr().err == "fedjax-fair: terminated; the same command continues\n"
 
 
-def test_results_of_something_else_are_not_shown(capsys, tmp_path):
+def test_show_rejects_other_datasets(capsys, tmp_path):
     xr.Dataset({"x": ("y", [1.0])}).to_netcdf(tmp_path / "foreign.nc", engine="h5netcdf")
     assert main(["show", str(tmp_path / "foreign.nc")]) == 2
     assert "foreign.nc': results: expected those of a run" in capsys.readouterr().err
@@ -346,7 +339,7 @@ def test_a_run_without_enough_memory_ends_in_one_line(error, monkeypatch, capsys
     ],
     ids=["batch", "steps", "model"],
 )
-def test_what_never_fits_into_memory_is_refused_before_there_is_a_folder(
+def test_runs_that_exceed_the_memory_are_rejected_before_a_folder_is_made(
     options, words, capsys, tmp_path
 ):
     output = tmp_path / "runs"
@@ -357,7 +350,7 @@ def test_what_never_fits_into_memory_is_refused_before_there_is_a_folder(
     assert not output.exists()
 
 
-def test_other_errors_of_the_runtime_are_not_hidden(monkeypatch, tmp_path):
+def test_other_runtime_errors_are_raised(monkeypatch, tmp_path):
     def fail(*arguments):
         raise jax.errors.JaxRuntimeError("INTERNAL: a defect")
 
@@ -373,12 +366,12 @@ def test_methods_are_listed(capsys):
     assert listed.keys() == registry.METHODS.keys()
     for name, method in registry.METHODS.items():
         weights, server_view = listed[name][:14].strip(), listed[name][14:27].strip()
-        assert listed[name][27:] == method.summary
+        assert listed[name][27:] == method.describe()
         assert (server_view == "examples") == (method.centralized_fn is not None)
-        assert (weights == method.weighting) != (weights in ("its own", "-")), name
+        assert (weights == method.weighting) != (weights == "-"), name
     assert listed["power_of_choice"].startswith("uniform ")
     assert listed["fedavg"].startswith("num_examples ")
-    assert listed["agnostic"].startswith("its own ")
+    assert listed["agnostic"].startswith("- ")
     server_view = {
         "fedavg": "aggregate",
         "fairfed": "scalars",
@@ -395,10 +388,10 @@ def test_data_sets_are_listed(capsys):
     assert main(["data", "info", "digits"]) == 0
     described = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert int(described["num_train"]) + int(described["num_test"]) == 1797
-    assert described["validation"].startswith("2 of about 28 training examples a client")
+    assert described["validation"].startswith("2 of about 28 training examples per client")
 
 
-def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
+def test_sweep_runs_every_configuration_and_ranks_them(tmp_path, capsys):
     command = ["sweep", "digits", "lam=0,0.5", "seeds=3:5", "learning_rate=0.01,0.1"]
     command += [*SMALL[:-2], "subtrunc,fedavg", "--output", str(tmp_path)]
     assert main(command) == 0
@@ -408,21 +401,22 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
         "algorithm": 2, "lam": 2, "learning_rate": 2, "seed": 2, "round": 3,
     }  # fmt: skip
     assert dataset["seed"].values.tolist() == [3, 4]
-    rows = [line for line in shown.splitlines() if "0.01" in line or "0.1" in line]
-    ends = dataset[list(console.COLUMNS)].isel(round=-1)
-    alike = [
-        all(np.array_equal(*values.sel(algorithm=name).values) for values in ends.values())
-        for name in ("subtrunc", "fedavg")
-    ]
-    assert alike[1]  # FedAvg does not read the weight of a bonus.
-    assert len(rows) == sum(2 if same else 4 for same in alike)
-    assert sum("any" in row for row in rows) == 2 * sum(alike)
+    rows = [line for line in shown.splitlines() if "learning_rate=" in line]
+    level = dataset["accuracy_mean_clients"]
+    methods = ("subtrunc", "fedavg")
+    is_unused = [np.array_equal(*level.sel(algorithm=name).values) for name in methods]
+    assert is_unused[1]  # FedAvg does not read the weight of a bonus.
+    assert len(rows) == sum(2 if unused else 4 for unused in is_unused)
     assert f"The best {len(rows)} of {len(rows)} configurations" in shown
     page = (tmp_path / "report.html").read_text("utf8")
-    assert "What does each setting change?" in page
+    assert "What is the effect of each setting?" in page
     assert "fedavg, learning_rate=0.1" in page  # Which does not read the other setting.
-    best = dataset["validation_accuracy_mean_clients"].isel(round=-1).mean("seed").max()
-    assert f"{100 * float(best):.1f}" in rows[0]
+    validation = dataset["validation_accuracy_mean_clients"].isel(round=-1)
+    best = validation.stack(configuration=("algorithm", "lam", "learning_rate"))
+    best = best.isel(configuration=int(best.mean("seed").argmax("configuration")))
+    (table,) = final_tables(dataset)
+    assert table.rows[0][1] == format_mean(100 * best.values)
+    assert format_table(table) in shown
     assert main(command) == 0  # Nothing is run again.
     again = capsys.readouterr().out
     assert "MiB" not in again
@@ -431,29 +425,29 @@ def test_sweep_runs_every_point_and_shows_the_best_first(tmp_path, capsys):
 
 
 def sweep_of(**accuracies):
-    """Results over three configurations, in the order of accuracies of test and validation examples."""
+    """Results over three configurations with these accuracies."""
     shape = ("algorithm", "lam", "seed", "round")
     columns = {
         name: (shape, np.reshape(accuracies.get(name, [0.1, 0.2, 0.3]), (1, 3, 1, 1)))
-        for name in [*console.COLUMNS, *accuracies]
+        for name in [*list(SWEEP_COLUMNS)[1:], *accuracies]
     }
     labels = {"algorithm": ["subtrunc"], "lam": [0.5, 1.5, 2.5], "seed": [0], "round": [4]}
     return xr.Dataset(columns, labels, {"data": "made"})
 
 
 def shown_configurations(dataset):
-    (table,) = console.tables(dataset)
-    return list(table.columns[1].cells), table.caption
+    (table,) = final_tables(dataset)
+    return [row[0] for row in table.rows], table.note
 
 
-def test_a_sweep_is_ranked_by_validation_or_not_at_all():
+def test_a_sweep_is_ranked_by_validation_only():
     test = {"accuracy_mean_clients": [0.9, 0.8, 0.7]}
     held = {"validation_accuracy_mean_clients": [0.5, 0.7, 0.6]}
     configurations, caption = shown_configurations(sweep_of(**test, **held))
-    assert configurations == ["1.5", "2.5", "0.5"]
+    assert configurations == [f"subtrunc, lam={lam}" for lam in (1.5, 2.5, 0.5)]
     assert "ranked by validation" in caption
     configurations, caption = shown_configurations(sweep_of(accuracy_mean_clients=[0.7, 0.9, 0.8]))
-    assert configurations == ["0.5", "1.5", "2.5"]
+    assert configurations == [f"subtrunc, lam={lam}" for lam in (0.5, 1.5, 2.5)]
     assert "not ranked: no validation" in caption
 
 
@@ -474,7 +468,7 @@ def test_a_sweep_is_ranked_by_validation_or_not_at_all():
         ),
         (
             ["prox=1", "--data.validation-fraction=0.001"],
-            "validation_fraction=0.001: expected a larger part",
+            "validation_fraction=0.001: expected a larger fraction",
         ),
     ],
 )
@@ -493,7 +487,7 @@ def test_the_overview_names_every_command_and_preset(arguments, capsys):
     assert all(name in shown for name in [*COMMANDS, *presets.PRESETS])
 
 
-def test_help_of_a_preset_shows_its_own_numbers(capsys, monkeypatch):
+def test_help_of_a_preset_shows_its_defaults(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")  # Wide terminals get the sections side by side.
     with pytest.raises(SystemExit) as stop:
         main(["run", "mnist", "--help"])
@@ -519,6 +513,13 @@ def test_seeds_and_methods_are_written_with_spaces_or_commas(written, seeds):
     assert joined.training.seeds == seeds
 
 
+def test_flags_can_be_negated():
+    groups = presets.PRESETS["groups"].config
+    assert groups.data.partition_per_seed
+    config = parse(Config, ["--data.no-partition-per-seed", "--distributed"], "run", groups)
+    assert (config.data.partition_per_seed, config.distributed) == (False, True)
+
+
 def test_help_of_a_sweep_lists_what_can_be_varied(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["sweep", "digits", "--methods", "subtrunc", "--help"])
@@ -534,7 +535,7 @@ def test_help_of_a_sweep_lists_what_can_be_varied(capsys):
 
 
 @pytest.mark.parametrize("arguments", [["methods"], ["data", "list"], []])
-def test_lists_end_where_the_terminal_does(arguments, capsys, monkeypatch):
+def test_lists_fit_the_terminal(arguments, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(arguments) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
@@ -545,7 +546,7 @@ def test_the_version_is_that_of_the_package(capsys):
     assert capsys.readouterr().out.startswith("fedjax-fair 0.")
 
 
-def test_programs_are_kept_where_jax_has_no_setting(monkeypatch, tmp_path):
+def test_the_compilation_cache_has_a_default_folder(monkeypatch, tmp_path):
     kept = {}
     monkeypatch.setattr(jax.config, "update", kept.__setitem__)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -558,7 +559,7 @@ def test_programs_are_kept_where_jax_has_no_setting(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_compiled_programs_are_kept_unless_jax_has_a_setting(tmp_path):
+def test_compiled_functions_are_cached_unless_jax_is_configured(tmp_path):
     command = ["run", "--data.clients=10", "--model.name=logistic", "--methods", "fedavg"]
     command += ["--solver.steps=1", "--training.rounds=1", "--training.seeds", "0"]
     program = "import sys; from fedjax_fair.app.cli import main; sys.exit(main(sys.argv[1:]))"

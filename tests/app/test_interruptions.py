@@ -1,4 +1,4 @@
-"""Interruptions: each ends the work with one line, wherever it falls."""
+"""Interruptions, which end the work with one line at any time."""
 
 import contextlib
 import gc
@@ -16,7 +16,7 @@ from fedjax_fair.app.termination import interruptible
 
 
 def noticed_after(cause):
-    """Makes something happen, and waits for its consequences."""
+    """Calls a function and waits for an interruption."""
     cause()
     time.sleep(5)
 
@@ -32,7 +32,7 @@ class Finalized:
 
 
 class Watched:
-    """Anything that can be referred to weakly."""
+    """Class with weak references."""
 
 
 def finalize():
@@ -48,7 +48,7 @@ def collect_garbage():
 
 
 @pytest.mark.parametrize("cause", [Finalized, finalize, collect_garbage])
-def test_an_interruption_that_python_ignores_comes_again_unseen(cause, monkeypatch):
+def test_an_interruption_that_python_ignores_is_raised_again(cause, monkeypatch):
     shown = []
     monkeypatch.setattr(sys, "unraisablehook", shown.append)
     monkeypatch.setattr(termination, "_TIMEOUT_S", 60)  # Longer than the test waits.
@@ -61,7 +61,7 @@ def test_an_interruption_that_python_ignores_comes_again_unseen(cause, monkeypat
     assert sys.unraisablehook == shown.append
 
 
-def test_an_interruption_that_a_library_ignores_comes_again(monkeypatch):
+def test_an_interruption_that_a_library_ignores_is_raised_again(monkeypatch):
     monkeypatch.setattr(termination, "_TIMEOUT_S", 0.1)
 
     def library():
@@ -72,7 +72,7 @@ def test_an_interruption_that_a_library_ignores_comes_again(monkeypatch):
         noticed_after(library)
 
 
-def test_other_errors_that_python_ignores_are_shown_while_one_can_interrupt(monkeypatch):
+def test_other_ignored_errors_are_reported(monkeypatch):
     class Broken:
         def __del__(self):
             raise OSError("a finalizer's own")
@@ -84,8 +84,8 @@ def test_other_errors_that_python_ignores_are_shown_while_one_can_interrupt(monk
     assert shown == ["a finalizer's own"]
 
 
-def test_an_interruption_does_not_wait_for_what_is_compiled(tmp_path):
-    """The network takes far longer to compile than this test waits."""
+def test_an_interruption_does_not_wait_for_compilation(tmp_path):
+    """The network compiles for longer than the timeout of this test."""
     command = ["run", "--model.name=resnet18", "--methods=fedavg", "--output", str(tmp_path)]
     program = "from fedjax_fair.app.cli import program; program()"
     own = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}

@@ -1,4 +1,4 @@
-"""Evaluations in the tools in which people watch experiments."""
+"""Experiment trackers."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_weights_and_biases_keeps_runs_without_a_network(tmp_path, monkeypatch):
     assert len(list((folder / "wandb").glob("offline-run-*/*.wandb"))) == 2
 
 
-def test_a_log_whose_package_is_missing_is_refused_before_there_is_a_folder(
+def test_a_logger_without_its_package_is_rejected_before_a_folder_is_made(
     tmp_path, monkeypatch, capsys
 ):
     def missing(name):
@@ -71,7 +71,7 @@ def test_a_log_whose_package_is_missing_is_refused_before_there_is_a_folder(
     assert not list(tmp_path.iterdir())
 
 
-def test_values_that_are_not_finite_are_left_out(tmp_path):
+def test_non_finite_values_are_not_logged(tmp_path):
     class Kept:
         def __init__(self):
             self.written = []

@@ -1,4 +1,4 @@
-"""Commands that maximize: their tables, folders and figures, and what they answer to mistakes."""
+"""Commands of federated maximization: tables, folders, figures and errors."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_the_folder_holds_its_settings_and_what_was_found(folder):
+def test_the_folder_has_settings_and_results(folder):
     config = json.loads((folder / "config.json").read_text())
     assert config["k"] == 4
     assert config["clients"] == 10
@@ -97,7 +97,7 @@ def test_an_interrupted_one_is_resumed_from_the_start(folder, tmp_path, monkeypa
     assert f"Run folder: {stopped}" in capsys.readouterr().out
 
 
-def test_every_set_is_worth_what_is_said_of_it(folder):
+def test_values_of_sets_are_correct(folder):
     found, task = results.open(folder), maximize.exemplars(10)
     for mask, said in zip(
         found["chosen"].values.reshape(-1, 355).astype(bool),
@@ -108,7 +108,7 @@ def test_every_set_is_worth_what_is_said_of_it(folder):
         np.testing.assert_allclose(said, served.mean(), rtol=1e-5)
 
 
-def test_no_exemplar_is_anybodys_own():
+def test_public_images_are_not_private():
     task = maximize.exemplars(10)
     # The scores of an image that is an exemplar too would hold a correlation of 1.
     correlations = task.scores * np.count_nonzero(task.scores.any(axis=2), axis=1)[:, None, None]
@@ -167,7 +167,7 @@ def test_guarantees_hold(compared):
     assert (upper_bound >= optimum).all()
 
 
-def test_numbers_of_responses_come_out_as_wanted():
+def test_kappa_gives_the_expected_number_of_responses():
     problem = fed.facility_location(SCORES)
     factors = np.asarray(fed.importance_factors(problem).factors)
     for responses in (1, 7.5, 29, int(np.count_nonzero(factors))):

@@ -1,4 +1,4 @@
-"""The command that plans, for the machine at hand and for others."""
+"""The command ``plan``, for the local machine and others."""
 
 import json
 
@@ -7,7 +7,8 @@ import pytest
 from fedjax_fair.app import plan
 from fedjax_fair.app.cli import main
 from fedjax_fair.planning import machines
-from fedjax_fair.planning.plan import Plan, Work
+from fedjax_fair.planning.costs import Cost
+from fedjax_fair.planning.plan import Plan
 
 SMALL = [
     "--data.clients=10",
@@ -25,7 +26,7 @@ def wide_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def test_a_run_is_planned_from_some_rounds_of_it(capsys):
+def test_a_local_plan_runs_some_rounds(capsys):
     assert main(["plan", "digits", *SMALL, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["machine"] == "local"
@@ -35,7 +36,7 @@ def test_a_run_is_planned_from_some_rounds_of_it(capsys):
     assert seconds["total"] > 40 * seconds["round"] + 3 * seconds["evaluation"] > 0
 
 
-def test_a_sweep_is_planned_as_the_batches_that_it_runs(capsys):
+def test_a_sweep_is_planned_in_batches(capsys):
     words = ["learning_rate=0.1,0.2,0.3", "seeds=0:4", "steps=2,3"]
     assert main(["plan", "digits", *words, *SMALL]) == 0
     shown = capsys.readouterr().out
@@ -67,8 +68,8 @@ def test_a_compiler_that_is_missing_is_one_line(monkeypatch, capsys):
     assert "pip install 'fedjax-fair[cuda12]'" in capsys.readouterr().err
 
 
-def test_a_table_says_what_its_numbers_mean():
-    work = Work(
+def test_a_plan_is_formatted():
+    work = Cost(
         cycles=3e6,
         kernels=700,
         flops=2e9,
@@ -76,11 +77,10 @@ def test_a_table_says_what_its_numbers_mean():
         bytes=5e6,
         collectives=2,
         collective_bytes=1e6,
-        unknown_loops=1,
     )
     seconds = {"round": 0.002, "evaluation": 0.0001, "total": 300.0}
     memory = {"data": 2_000_000_000, "states": 10**9, "temporaries": 10**9}
-    own = Plan(3, 1000, memory, 12, seconds, 20.0, 10**6, work)
+    own = Plan(3, 1000, memory, 12, seconds, 20.0, 10**6, work, unknown_loops=1)
     table, notes = plan.format_plan(machines.find("v5e:2x2"), {"fedavg": own})
     cells = [next(iter(column.cells)) for column in table.columns]
     assert cells == ["fedavg", "3", "4.0 GB", "12", "2 ms", "100 us", "5.0 min", "20.0 s"]

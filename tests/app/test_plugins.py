@@ -1,4 +1,4 @@
-"""Methods from outside the package, of files and of installed packages."""
+"""Plugins: files and installed packages."""
 
 import os
 import subprocess
@@ -62,7 +62,7 @@ for line in sys.stdin.read().splitlines():
 
 @pytest.fixture
 def folder(tmp_path):
-    """A plugin with a module beside it, and a package that is installed in a folder."""
+    """Makes a plugin that imports a module, and an installed package."""
     (tmp_path / "my_methods.py").write_text(LARGEST)
     (tmp_path / "helper.py").write_text("ONE = 1.0\n")
     site = tmp_path / "site"
@@ -93,7 +93,7 @@ def commands(folder: Path, *lines: list[str]) -> subprocess.CompletedProcess[str
     )
 
 
-def test_methods_from_outside_are_methods_like_others(folder):
+def test_methods_of_plugins_are_methods_like_others(folder):
     small = [
         "--data.clients=12",
         "--model.name=logistic",
@@ -115,17 +115,17 @@ def test_methods_from_outside_are_methods_like_others(folder):
     assert swept["algorithm"].values.tolist() == ["largest"]
 
 
-def test_a_run_folder_names_no_code_that_is_then_run(folder):
+def test_a_run_folder_does_not_load_plugins(folder):
     config = resolve(Config(methods=("largest",), output=str(folder)))
     made = RunFolder.create(config, "own").path
     done = commands(folder, ["resume", str(made)], ["resume", str(made), "--plugin"])
     assert done.stdout.count("status 2") == 2
     first, second = done.stderr.splitlines()
-    assert "method='largest': one of your own needs --plugin FILE" in first
+    assert "method='largest': a method of your own needs --plugin FILE" in first
     assert "--plugin: expected a Python file" in second
 
 
-def test_an_interruption_says_which_plugins_the_run_needs(tmp_path, monkeypatch):
+def test_an_interruption_prints_the_plugins_of_the_run(tmp_path, monkeypatch):
     run = RunFolder.create(Config(output=str(tmp_path)), "own")
     monkeypatch.setattr(plugins, "_files", {Path("/my methods.py"): {}})
     with pytest.raises(KeyboardInterrupt) as end, resumable(run):
@@ -136,7 +136,7 @@ def test_an_interruption_says_which_plugins_the_run_needs(tmp_path, monkeypatch)
 
 @pytest.fixture
 def new(monkeypatch):
-    """As in a process in which no method has been looked up."""
+    """Simulates a process that has not imported the registry."""
     monkeypatch.delitem(sys.modules, "fedjax_fair.app.registry", raising=False)
     monkeypatch.setattr(plugins, "_files", {})
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -177,7 +177,7 @@ from fedjax_fair import selectors
         ),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_with_its_name(text, message, tmp_path, new):
+def test_errors_of_a_plugin_name_the_file(text, message, tmp_path, new):
     file = tmp_path / "wrong_methods.py"
     file.write_text(HEAD + text if "Method(" in text else text)
     with pytest.raises(ValueError, match=f"plugin=.*wrong_methods.py.*{message}"):
@@ -185,7 +185,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_name(text, message, tmp_path
     assert plugins.loaded() == []
 
 
-def test_a_name_that_is_taken_is_refused(tmp_path, new):
+def test_a_taken_name_is_rejected(tmp_path, new):
     file = tmp_path / "same_methods.py"
     file.write_text(HEAD + "METHODS = {'fedavg': Method('x')}")
     plugins.load(str(file))
@@ -197,18 +197,18 @@ def test_a_name_that_is_taken_is_refused(tmp_path, new):
 
 
 @pytest.mark.parametrize("name", ["json.py", "not there.py", "missing.py", "methods.txt"])
-def test_a_plugin_is_a_file_with_a_name_of_its_own(name, tmp_path, new):
+def test_a_plugin_is_a_file_with_a_unique_name(name, tmp_path, new):
     if name != "missing.py":
         (tmp_path / name).write_text("METHODS = {}")
     with pytest.raises(ValueError, match=r"plugin=.*expected a"):
         plugins.load(str(tmp_path / name))
 
 
-def test_a_plugin_that_comes_too_late_is_refused(tmp_path):
+def test_a_plugin_that_is_loaded_too_late_is_rejected(tmp_path):
     import fedjax_fair.app.registry  # noqa: F401
 
     (tmp_path / "late.py").write_text("METHODS = {}")
-    with pytest.raises(ValueError, match="before methods were first looked up"):
+    with pytest.raises(ValueError, match=r"expected to be loaded before app\.registry is imported"):
         plugins.load(str(tmp_path / "late.py"))
 
 

@@ -1,4 +1,4 @@
-"""Every method averages its cohort as its paper does, and those who claim it without bias."""
+"""Weights of the mean: those of the papers, and unbiased ones."""
 
 import jax
 import jax.numpy as jnp
@@ -41,19 +41,19 @@ def context():
 
 
 def weights_of(name, clients):
-    """What a method's aggregator makes of a cohort whose selector proposes something else."""
+    """Returns the weights of a method for a cohort with other weights of the selector."""
     aggregator = role_classes(METHODS[name])["aggregator"]()
     proposed = jnp.linspace(0.1, 0.4, clients.shape[0])
     return aggregator.compute_weights((), Cohort(clients, proposed), context())
 
 
-def test_every_method_is_here():
+def test_every_method_is_covered():
     assert AVERAGES.keys() | OWN == METHODS.keys()
     assert not AVERAGES.keys() & OWN
 
 
 @pytest.mark.parametrize("name", AVERAGES)
-def test_the_average_is_that_of_the_paper(name):
+def test_the_weights_are_those_of_the_paper(name):
     clients = jnp.array([0, 4, 2, 2])
     sizes = np.array(SIZES)[np.asarray(clients)]
     expected = {"uniform": np.full(4, 1 / 4), "num_examples": sizes / sizes.sum()}[AVERAGES[name]]
@@ -64,7 +64,7 @@ UNBIASED = ["full", "clustered_by_size", "clustered_by_similarity"]
 
 
 @pytest.mark.parametrize("name", UNBIASED)
-def test_a_client_weighs_its_share_on_average(name):
+def test_expected_weights_are_proportional_to_size(name):
     """E[weight] = p, with sizes of 5 to 60 (Fraboni et al., proposition 1)."""
     selector = role_classes(METHODS[name])["selector"](*([4] if name != "full" else []))
     state = selector.init(context())

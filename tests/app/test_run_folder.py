@@ -1,4 +1,4 @@
-"""Run folders keep what a run has, and let it continue."""
+"""Run folders and their continuation."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fedjax_fair import report, results
+from fedjax_fair import load_model, report, results
 from fedjax_fair.app import experiment, presets, settings
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
@@ -38,7 +38,7 @@ SMALL = presets.resolve(
 
 
 class Interrupt(Callback):
-    """Stops the process, as far as a test can, in the middle of a run."""
+    """Raises an interruption in the middle of a run."""
 
     def __init__(self, round: int) -> None:
         self._round = round
@@ -81,7 +81,7 @@ def finished(ready, tmp_path_factory):
 
 @hypothesis_settings(deadline=None)
 @given(st.data())
-def test_configurations_survive_the_file(tmp_path_factory, data):
+def test_configurations_are_saved_and_loaded(tmp_path_factory, data):
     numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
     config = Config(
         methods=tuple(data.draw(st.lists(st.text()))),
@@ -129,10 +129,10 @@ def test_a_folder_appears_with_its_configuration_or_not_at_all(tmp_path, monkeyp
     assert all(path.name.startswith(".") for path in tmp_path.iterdir())
 
 
-def test_one_process_at_a_time_works_in_a_folder(tmp_path):
+def test_a_folder_is_locked_by_one_process(tmp_path):
     with locked(tmp_path):
         with (
-            pytest.raises(ValueError, match=rf"process \(number {os.getpid()} on .*\) is working"),
+            pytest.raises(ValueError, match=rf"used by another process \({os.getpid()} on "),
             locked(tmp_path),
         ):
             pass
@@ -154,14 +154,14 @@ with locked(pathlib.Path({str(tmp_path)!r})):
         pass
 
 
-def test_a_new_folder_never_takes_the_place_of_another(tmp_path):
+def test_folders_have_unique_names(tmp_path):
     config = replace(SMALL, output=str(tmp_path / "deep" / "runs"))
     folders = [RunFolder.create(config, "small") for _ in range(3)]
     assert len({folder.path for folder in folders}) == 3
     assert all(RunFolder(folder.path).config() == config for folder in folders)
 
 
-def test_a_folder_without_configuration_is_no_run(tmp_path):
+def test_a_folder_without_configuration_is_rejected(tmp_path):
     with pytest.raises(ValueError, match=r"config\.json"):
         RunFolder(tmp_path)
 
@@ -172,7 +172,7 @@ def test_the_environment_is_recorded(finished):
     assert set(recorded["versions"]) >= {"jax", "jaxlib", "flax", "optax", "numpy", "fedjax-fair"}
 
 
-def test_a_finished_run_has_everything(finished):
+def test_a_finished_run_has_all_files(finished):
     assert {path.name for path in finished.path.iterdir()} == {
         ".lock", "config.json", "env.json", "metrics.jsonl", "checkpoints", "models", "results.nc",
         "plots", "report.html",
@@ -185,7 +185,7 @@ def test_a_finished_run_has_everything(finished):
     assert dataset["round"].values.tolist() == [0, 2, 4, 6]
 
 
-def test_the_log_says_what_the_results_say(finished):
+def test_the_log_agrees_with_the_results(finished):
     dataset, lines = results.open(finished.path), read_metrics(finished)
     assert len(lines) == 2 * 2 * 4
     names = set(lines[0]) - {"algorithm", "seed", "round", "seconds"}
@@ -224,17 +224,17 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(ready, finished, tmp_
         assert counts[method].rounds == [4, 6]
 
 
-def test_models_are_those_that_the_results_are_of(ready, finished):
+def test_loaded_models_reproduce_the_results(ready, finished):
     dataset = results.open(finished.path).isel(round=-1)
     for method in SMALL.methods:
-        fitted = results.load_model(finished.path, method)
+        fitted = load_model(finished.path, method)
         assert fitted.rounds.tolist() == [6, 6]
         measured = fitted.evaluate(ready.data)
         assert measured.seed.values.tolist() == [3, 1]
         for name in ("test_accuracy", "test_loss", "sigma_acc"):
             expected = dataset[name].sel(algorithm=method)
             np.testing.assert_allclose(measured[name], expected, rtol=1e-4, atol=1e-5)
-        one = results.load_model(finished.path, method, seed=1)
+        one = load_model(finished.path, method, seed=1)
         assert one.dataset.seed.values.tolist() == [1]
         params = one.variables_for(1).params["head"]
         np.testing.assert_array_equal(
@@ -245,27 +245,27 @@ def test_models_are_those_that_the_results_are_of(ready, finished):
         np.testing.assert_allclose(one.outputs(x)[0], logits, rtol=1e-4, atol=1e-4)
 
 
-def test_models_that_are_not_there_are_named(finished, tmp_path):
+def test_missing_models_are_reported(finished, tmp_path):
     with pytest.raises(ValueError, match="method='divfl': expected one of 'fedavg', 'unionfl"):
-        results.load_model(finished.path, "divfl")
+        load_model(finished.path, "divfl")
     with pytest.raises(ValueError, match="seed=2: expected one of 3, 1"):
-        results.load_model(finished.path, "fedavg", seed=2)
+        load_model(finished.path, "fedavg", seed=2)
     with pytest.raises(ValueError, match=r"expected a run folder"):
-        results.load_model(tmp_path, "fedavg")
+        load_model(tmp_path, "fedavg")
     copy = shutil.copytree(finished.path, tmp_path / "copy")
     largest = max((copy / "models" / "fedavg").rglob("*"), key=lambda path: path.stat().st_size)
     content = bytearray(largest.read_bytes())
     content[-1] ^= 1
     largest.write_bytes(content)
     with pytest.raises(ValueError, match=r"model in .* is damaged \(its files have changed"):
-        results.load_model(copy, "fedavg")
+        load_model(copy, "fedavg")
     shutil.rmtree(copy / "models")
     with pytest.raises(ValueError, match=r"no model in .*fedjax-fair resume"):
-        results.load_model(copy, "fedavg")
+        load_model(copy, "fedavg")
 
 
 def test_a_finished_run_is_extended(ready, finished, tmp_path, capsys, monkeypatch):
-    """One that ended between two evaluations of the longer run."""
+    """It has ended between two evaluations of the longer run."""
     monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
     name = "unionfl:window=2"
     short = replace(SMALL, methods=(name,), output=str(tmp_path))
@@ -283,7 +283,7 @@ def test_a_finished_run_is_extended(ready, finished, tmp_path, capsys, monkeypat
         if "algorithm" in expected.dims:
             expected = expected.sel(algorithm=[name])
         xr.testing.assert_identical(extended[column], expected)
-    models = [results.load_model(path.path, name).variables for path in (folder, finished)]
+    models = [load_model(path.path, name).variables for path in (folder, finished)]
     jax.tree.map(np.testing.assert_array_equal, *models)
     assert folder.config() == short
     logged = [line for line in read_metrics(finished) if line["algorithm"] == name]
@@ -309,7 +309,7 @@ def test_sigterm_ends_after_the_checkpoint(ready, finished, tmp_path):
     only = ready._replace(config=config, rounds={"fedavg": ready.rounds["fedavg"]})
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Terminated), Termination() as end:
-        experiment.execute(only, folder, lambda method: [end.wrap(Kill(2))])
+        experiment.execute(only, folder, lambda method: [Kill(2), end])
     assert signal.getsignal(signal.SIGTERM) is before
     assert not folder.results.exists()
     kept = [path.name for path in (folder.checkpoints / "fedavg").iterdir()]
@@ -351,7 +351,7 @@ def test_a_second_sigterm_ends_at_once():
         '{"algorithm": "fedavg", "seed": true, "round": 1}',
     ],
 )
-def test_foreign_lines_of_metrics_are_refused(tmp_path, line):
+def test_damaged_lines_of_metrics_are_rejected(tmp_path, line):
     path = tmp_path / "metrics.jsonl"
     good = '{"algorithm": "fedavg", "seed": 0, "round": 0}'
     path.write_text(f"{good}\n{line}\n")
@@ -360,7 +360,7 @@ def test_foreign_lines_of_metrics_are_refused(tmp_path, line):
     assert path.read_text() == f"{good}\n{line}\n"
 
 
-def test_what_is_not_a_number_is_null(tmp_path):
+def test_non_finite_metrics_are_null(tmp_path):
     log = MetricsLog(tmp_path / "metrics.jsonl", "fedavg")
     summaries = {"a": np.array([np.nan, 1.5]), "b": np.array([np.inf, -np.inf])}
     evaluation = Evaluation(0, 5, (0, 1), summaries, clients=None, seconds=0.0)  # type: ignore

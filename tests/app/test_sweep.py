@@ -1,4 +1,4 @@
-"""Many settings in one program: the same numbers as one by one, and no more compilations."""
+"""Sweeps: results of single runs with few compilations."""
 
 import importlib
 from dataclasses import replace
@@ -16,6 +16,7 @@ from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config, ModelConfig
 from fedjax_fair.app.sweep import plan_sweep, sweep
 from fedjax_fair.training.fit import Callback, MemoryLimitError, fit
+from fedjax_fair.training.memory import Memory
 
 # The package has the function by this name.
 module = importlib.import_module("fedjax_fair.app.sweep")
@@ -33,7 +34,7 @@ def base():
 
 
 def one_by_one(base, name, seed, **settings):
-    """The same configuration as a run of its own."""
+    """Runs one configuration of a sweep."""
     written = ",".join(f"{setting}={value}" for setting, value in settings.items())
     # A sweep holds out a tenth of training examples.
     data = replace(base.data, validation_fraction=0.1)
@@ -43,7 +44,7 @@ def one_by_one(base, name, seed, **settings):
     return fit(round, experiment.data, rounds=4, seeds=(seed,), eval_every=2, train_loss=False)
 
 
-def test_every_point_is_what_it_is_alone(base):
+def test_a_sweep_equals_single_runs(base):
     together = sweep(base, lam=[0.0, 0.5, 2.0], learning_rate=[0.03, 0.1])
     assert together.test_accuracy.dims == (
         "algorithm", "lam", "learning_rate", "seed", "round", "client",
@@ -71,7 +72,7 @@ def test_communication_and_faults_can_be_varied(base):
     assert quiet != loud
 
 
-def test_what_a_method_does_not_read_is_run_once(base, monkeypatch):
+def test_unused_settings_are_run_once(base, monkeypatch):
     fit_batch, sizes = module.fit_batch, []
 
     def counted(*arguments, **settings):
@@ -85,7 +86,7 @@ def test_what_a_method_does_not_read_is_run_once(base, monkeypatch):
     assert runs["test_loss"].notnull().all()
 
 
-def test_numbers_share_a_compilation_and_shapes_do_not(base, monkeypatch):
+def test_numeric_settings_share_a_compilation(base, monkeypatch):
     traced = []
     run = simulate.run
     monkeypatch.setattr(simulate, "run", lambda *a, **k: traced.append(1) or run(*a, **k))
@@ -99,14 +100,14 @@ def test_numbers_share_a_compilation_and_shapes_do_not(base, monkeypatch):
     assert np.isnan(both["cohort_clients"].sel(cohort_size=2, slot=2)).all()
 
 
-def test_data_is_read_once(base, monkeypatch):
+def test_data_is_loaded_once(base, monkeypatch):
     load, read = data.load, []
     monkeypatch.setattr(data, "load", lambda *a, **k: read.append(1) or load(*a, **k))
     sweep(replace(base, methods=("fedavg",)), seeds=(0,), cohort_size=[2, 3])
     assert len(read) == 1
 
 
-def test_batches_and_partitions_change_nothing(base, tmp_path):
+def test_batches_do_not_change_results(base, tmp_path):
     config = replace(base, methods=("subtrunc",), data=replace(base.data, partition_per_seed=True))
     whole = sweep(config, lam=[0.0, 1.0, 2.0], folder=tmp_path)
     assert whole["train_examples"].dims == ("seed", "client", "class")
@@ -116,31 +117,31 @@ def test_batches_and_partitions_change_nothing(base, tmp_path):
     assert (whole["train_examples"].sel(seed=0) != whole["train_examples"].sel(seed=5)).any()
 
 
-def test_batches_are_as_large_as_memory_allows(base, monkeypatch):
+def test_batches_fit_into_memory(base, monkeypatch):
     config = replace(base, methods=("fedprox",))
     settings: Any = {"prox": [0.0, 0.1, 0.2], "learning_rate": [0.05, 0.1]}
     bytes_needed = []
 
-    class Watch(Callback):
+    class RecordMemory(Callback):
         def on_compiled(self, num_bytes):
             bytes_needed.append(num_bytes)
 
     def callback_fn(runs):
         assert runs.startswith("fedprox, ")
-        return Watch()
+        return [RecordMemory()]
 
     whole = sweep(config, callback_fn=callback_fn, **settings)
     sweep(config, seeds=(0,), prox=[0.1], callback_fn=callback_fn)
     all_runs, one = bytes_needed
     limit = (one + all_runs) // 2
-    monkeypatch.setattr(module, "free_bytes", lambda: limit)
+    monkeypatch.setattr(module, "free_memory", lambda: limit)
     bytes_needed.clear()
     parts = sweep(config, callback_fn=callback_fn, **settings)
     assert 2 <= len(bytes_needed) <= 4
     assert max(bytes_needed) <= limit
     np.testing.assert_allclose(whole["test_loss"], parts["test_loss"], rtol=1e-5)
     # A single run is tried, whatever it takes.
-    monkeypatch.setattr(module, "free_bytes", lambda: 1)
+    monkeypatch.setattr(module, "free_memory", lambda: 1)
     alone = sweep(config, seeds=(0,), prox=[0.1])
     np.testing.assert_allclose(
         alone["test_loss"].isel(prox=0, seed=0),
@@ -150,7 +151,7 @@ def test_batches_are_as_large_as_memory_allows(base, monkeypatch):
 
 
 def test_groups_of_devices_get_equally_many_runs(base, monkeypatch):
-    """Ten runs among four groups, where memory suffices for two of each: eight, and then two."""
+    """With memory for two runs per group, four groups make ten runs in batches of eight and two."""
     config = replace(base, methods=("fedavg",))
     _, _, (group,) = plan_sweep(config, {"learning_rate": [0.1]}, seeds=range(10))
     devices = np.array(8 * jax.devices()[:1]).reshape(4, 2)  # Nothing runs on them.
@@ -162,18 +163,18 @@ def test_groups_of_devices_get_equally_many_runs(base, monkeypatch):
         assert len(tried) < 9  # A size that never fits would be tried for ever.
         needed = -(-len(numbers) // 4)
         if limit is not None and needed > limit:
-            raise MemoryLimitError(needed, 0, limit)
+            raise MemoryLimitError(Memory(0, needed, 0), limit)
         return xr.Dataset(coords={"run": numbers})
 
     monkeypatch.setattr(module, "_run", run)
     for limit, sizes in ((2, [10, 8, 2]), (0, [10, 4, 4, 2])):
-        monkeypatch.setattr(module, "free_bytes", lambda limit=limit: limit)
+        monkeypatch.setattr(module, "free_memory", lambda limit=limit: limit)
         tried.clear()
-        module._finish(group, module._Store(None, config, []), "000", None, lambda runs: Callback())
+        module._finish(group, None, "000", None, lambda runs: ())
         assert tried == sizes
 
 
-def test_a_point_that_diverges_leaves_the_others_alone(base):
+def test_a_run_that_diverges_does_not_change_others(base):
     config = replace(base, methods=("fedavg",), model=ModelConfig(hidden=(8,)))
     with pytest.warns(UserWarning, match="round 0, seed .*: the update is not finite"):
         rates = sweep(config, learning_rate=[0.05, 1e30])
@@ -202,14 +203,14 @@ def test_an_interrupted_sweep_continues(base, tmp_path, monkeypatch):
     again = sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
     assert len(calls) == 4
     np.testing.assert_array_equal(whole["test_loss"], again["test_loss"])
-    with pytest.raises(ValueError, match=r"found another one in sweep\.json"):
+    with pytest.raises(ValueError, match=r"sweep\.json has another"):
         sweep(config, folder=tmp_path, prox=[0.0, 0.1], runs_per_batch=2)
     foreign = next(iter(tmp_path.glob("000-*.nc")))
     whole.to_netcdf(foreign, engine="h5netcdf")
     with pytest.raises(ValueError, match=rf"{foreign.name}': expected runs of this sweep"):
         sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
     (tmp_path / "sweep.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=r"found another one in sweep\.json"):
+    with pytest.raises(ValueError, match=r"sweep\.json has another"):
         sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
 
 
@@ -222,10 +223,10 @@ def test_an_interrupted_sweep_continues(base, tmp_path, monkeypatch):
         ({"lam": [0.1, -1.0]}, "lam=-1.0"),
         ({"learning_rate": [-0.1]}, "learning_rate=-0.1"),
         ({"alpha": [0.1]}, "alpha"),
-        ({"mu": [1.0]}, "mu: expected a setting that one of subtrunc, fedprox reads"),
+        ({"mu": [1.0]}, "mu: expected a setting that one of subtrunc, fedprox uses"),
         ({"lam": [0.1], "runs_per_batch": 0}, "runs_per_batch=0"),
     ],
 )
-def test_bad_settings_are_named_before_anything_is_compiled(base, settings, message):
+def test_invalid_settings_are_rejected_before_compilation(base, settings, message):
     with pytest.raises(ValueError, match=message):
         sweep(base, **settings)

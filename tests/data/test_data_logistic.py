@@ -1,4 +1,4 @@
-"""The synthetic data against the moments and the model its construction implies."""
+"""Moments, models and sizes of the synthetic data."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ def owners(part):
 
 
 def test_inputs_have_the_moments_of_the_construction():
-    federation = data.synthetic(1.0, 4.0, 2000, mean_size=10)
-    part = federation.train
+    dataset = data.synthetic(1.0, 4.0, 2000, mean_size=10)
+    part = dataset.train
     means = np.stack([np.bincount(owners(part), column) for column in part.features.T], axis=1)
     means /= part.sizes[:, None]
     # A client's mean of a feature is B + N(0, 1) + N(0, j^-1.2 / size): B is common to features.
@@ -30,19 +30,19 @@ def test_inputs_have_the_moments_of_the_construction():
 def test_independent_clients_share_one_linear_model():
     from sklearn.linear_model import LogisticRegression
 
-    federation = data.synthetic(1.0, 1.0, 100, mean_size=25, independent=True)
+    dataset = data.synthetic(1.0, 1.0, 100, mean_size=25, independent=True)
     model = LogisticRegression(C=10.0, max_iter=500)
-    model.fit(federation.train.features, federation.train.labels)
-    # Models of their own would leave it below half, as in the next test.
-    assert model.score(federation.test.features, federation.test.labels) > 0.8
+    model.fit(dataset.train.features, dataset.train.labels)
+    # With one model per client it would be below half, as in the next test.
+    assert model.score(dataset.test.features, dataset.test.labels) > 0.8
     np.testing.assert_allclose(
-        np.var(federation.train.features, axis=0),
+        np.var(dataset.train.features, axis=0),
         np.arange(1, 61) ** -1.2,
         rtol=0.16,  # five standard errors
     )
 
 
-def test_clients_have_models_of_their_own():
+def test_every_client_has_a_separate_model():
     from sklearn.linear_model import LogisticRegression
 
     part = data.synthetic(0.0, 0.0, 2, mean_size=900, test_fraction=0.0, seed=3).train
@@ -73,7 +73,7 @@ def test_sizes():
     assert abs(np.std(np.log(totals)) - 1) < 0.1
 
 
-def test_the_seed_decides():
+def test_data_depends_on_the_seed():
     first, same = (data.synthetic(1.0, 1.0, 3, seed=0).train.features for _ in range(2))
     np.testing.assert_array_equal(first, same)
     assert (data.synthetic(1.0, 1.0, 3, seed=1).train.features != first).all()
@@ -90,6 +90,6 @@ def test_the_seed_decides():
         ({"test_fraction": 1.0}, "test_fraction=1.0"),
     ],
 )
-def test_bad_settings(arguments, message):
+def test_invalid_settings_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         data.synthetic(**({"alpha": 1.0, "beta": 1.0, "num_clients": 2} | arguments))

@@ -1,4 +1,4 @@
-"""Laws of every partitioner, and the particular promise of each."""
+"""Properties of all partitioners, and of each."""
 
 from collections import Counter
 from pathlib import Path
@@ -38,7 +38,7 @@ def split(partitioner, seed=0, labels=LABELS):
 
 
 @pytest.mark.parametrize("partitioner", PARTITIONERS, ids=named)
-def test_every_example_has_one_owner_or_is_reported(partitioner):
+def test_every_example_is_assigned_once_or_unassigned(partitioner):
     partition = split(partitioner)
     everything = np.concatenate([partition.order, partition.unassigned])
     np.testing.assert_array_equal(np.sort(everything), np.arange(len(LABELS)))
@@ -51,13 +51,13 @@ def test_every_example_has_one_owner_or_is_reported(partitioner):
 
 
 @pytest.mark.parametrize("partitioner", RANDOM, ids=named)
-def test_the_seed_decides(partitioner):
+def test_partition_depends_on_seed_only(partitioner):
     assert split(partitioner).order.tolist() == split(partitioner).order.tolist()
     assert split(partitioner).order.tolist() != split(partitioner, seed=1).order.tolist()
 
 
 @pytest.mark.parametrize("partitioner", PARTITIONERS, ids=named)
-def test_test_examples_are_split_like_training_examples(partitioner):
+def test_split_test_follows_the_training_distribution(partitioner):
     partition = split(partitioner)
     test_labels = np.random.default_rng(2).integers(0, 10, 613)
     test = data.split_test(partition, LABELS, test_labels, seed=0)
@@ -70,7 +70,7 @@ def test_test_examples_are_split_like_training_examples(partitioner):
         assert (abs(given - train / max(train.sum(), 1) * total) < 1).all()
 
 
-def test_largest_remainder_breaks_ties_at_random():
+def test_split_test_breaks_ties_at_random():
     labels = np.zeros(40, int)
     train = data.iid(4).split(labels, 0)
     lucky = {
@@ -82,7 +82,7 @@ def test_largest_remainder_breaks_ties_at_random():
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32))
 @settings(max_examples=60, deadline=None)
-def test_slots_are_distinct_and_classes_equally_used(clients, classes, each, seed):
+def test_slots_are_distinct_and_classes_equally_frequent(clients, classes, each, seed):
     assume(each <= classes)
     uses = equal_parts(clients * each, classes)
     slots = _draw_slots(clients, uses, np.random.default_rng(seed))
@@ -91,7 +91,7 @@ def test_slots_are_distinct_and_classes_equally_used(clients, classes, each, see
     np.testing.assert_array_equal(np.bincount(slots.ravel(), minlength=classes), uses)
 
 
-def test_three_classes_each_as_specified():
+def test_classes_per_client_by_hand():
     labels = np.repeat(np.arange(10), [61, 60, 60, 75, 60, 60, 89, 60, 60, 60])
     partition = data.classes_per_client(20, 3).split(labels, 3)
     held = [Counter(labels[indices].tolist()) for indices in partition.client_indices]
@@ -104,12 +104,12 @@ def test_three_classes_each_as_specified():
     assert unassigned.tolist() == [1, 0, 0, 3, 0, 0, 5, 0, 0, 0]
 
 
-def test_many_clients_may_hold_all_classes():
+def test_slots_of_many_clients_with_all_classes():
     slots = _draw_slots(3000, np.full(10, 3000), np.random.default_rng(0))
     assert (np.sort(slots, axis=1) == np.arange(10)).all()
 
 
-def test_classes_are_used_as_equally_often_as_possible():
+def test_class_frequencies_differ_by_at_most_one():
     held = data.classes_per_client(7, 3).split(LABELS, 0).client_indices
     uses = Counter(label for indices in held for label in set(LABELS[indices].tolist()))
     assert sorted(uses.values()) == [2] * 9 + [3]
@@ -125,7 +125,7 @@ def test_dirichlet_equals_flwr_datasets(case):
     np.testing.assert_array_equal(partition.sizes, golden[f"sizes_{case}"])
 
 
-def test_dirichlet_alpha_is_concentration():
+def test_dirichlet_alpha_is_a_concentration():
     def classes_held(alpha):
         indices = data.dirichlet(10, alpha, 1).split(LABELS, 0).client_indices
         return np.mean([len(np.unique(LABELS[i])) for i in indices])
@@ -134,7 +134,7 @@ def test_dirichlet_alpha_is_concentration():
 
 
 @pytest.mark.parametrize("alpha", [0.1, 1e-3])
-def test_a_dirichlet_that_flwr_datasets_gives_up_fills_small_clients(alpha):
+def test_dirichlet_fills_up_small_clients_after_all_attempts(alpha):
     labels = np.arange(1442) % 10
     drawn = data.dirichlet(50, alpha, 10).split(labels, 0)
     assert drawn.sizes.min() == 10
@@ -149,22 +149,22 @@ def test_a_dirichlet_that_flwr_datasets_gives_up_fills_small_clients(alpha):
     beyond = np.maximum(sizes - 10, 0)
     kept = beyond * (1 - np.maximum(10 - sizes, 0).sum() / beyond.sum())
     assert (abs(drawn.sizes - 10 - kept) < 1).all()
-    # Nobody got a class that it had not, but those that were filled up.
+    # Only clients below the minimum received examples.
     held = np.stack(
         [np.bincount(labels[own], minlength=10) for own in drawn.client_indices], axis=1
     )
     assert (held <= before)[:, sizes >= 10].all()
     assert (held >= before)[:, sizes < 10].all()
     np.testing.assert_array_equal(held.sum(axis=1), of_class)
-    # Handed out class by class: a client's share begins where that of the one before ends.
+    # Examples are assigned class by class, so that few clients receive several classes.
     assert (held > before).sum() <= (sizes < 10).sum() + 10 - 1
 
 
-def test_a_dirichlet_can_be_filled_up_to_equal_sizes():
+def test_dirichlet_fills_up_to_equal_sizes():
     assert data.dirichlet(6, 1e-3, 2).split(np.arange(12) % 3, 0).sizes.tolist() == [2] * 6
 
 
-def test_indices_may_be_given_by_name():
+def test_from_indices_by_name_equals_a_list():
     by_name = data.from_indices({"b": [5, 1], "a": np.array([0])})
     in_a_list = data.from_indices([[5, 1], [0]])
     for one, other in zip(*(p.split(LABELS, 0) for p in (by_name, in_a_list)), strict=True):
@@ -187,7 +187,7 @@ def test_indices_may_be_given_by_name():
         ),
     ],
 )
-def test_planted_settings(setting, labels, clients, classes, sizes):
+def test_planted_cluster_settings(setting, labels, clients, classes, sizes):
     partition = data.planted_clusters(setting).split(labels, 0)
     assert partition.groups is not None
     assert np.bincount(partition.groups).tolist() == list(clients)
@@ -207,7 +207,7 @@ def test_clusters_may_share_a_class():
     assert partition.sizes.tolist() == [4, 3, 3]
 
 
-def test_shards_hold_few_classes():
+def test_shards_have_few_classes():
     partition = data.shards(20, 2).split(np.repeat(np.arange(10), 100), 0)
     assert (partition.sizes == 50).all()
     labels = np.repeat(np.arange(10), 100)
@@ -220,7 +220,7 @@ def test_shards_hold_few_classes():
     assert lost == {0, 1, 2}
 
 
-def test_quantity_skew_laws():
+def test_quantity_skew_distributions():
     power = data.quantity_skew(50, "power", skew=1.0).split(LABELS, 0).sizes
     exact = 1 + 1950 / np.arange(1, 51) / (1 / np.arange(1, 51)).sum()
     assert abs(power - exact).max() < 1
@@ -230,7 +230,7 @@ def test_quantity_skew_laws():
     assert abs(np.std(logarithms) - 0.7) < 0.02  # three standard errors are 0.011
 
 
-def test_natural_owners():
+def test_by_column_and_assign_by_owner():
     partition = split(data.by_column("writer"))
     for writer, indices in enumerate(partition.client_indices):
         assert indices.tolist() == [i for i, owner in enumerate(WRITERS) if owner == writer]
@@ -274,17 +274,17 @@ MANY = data.Cluster(10**30, [0], 5)
             r"one of the columns \['author'\]",
         ),
         (lambda: data.by_column("writer").split(FEW, 0, writer=FEW[1:]), "12 examples"),
-        (lambda: data.from_indices({}), "0 of 0 clients own nothing"),
-        (lambda: data.from_indices([[0], []]), r"1 of 2 clients own nothing, first \[1\]"),
+        (lambda: data.from_indices({}), "0 of 0 clients have no examples"),
+        (lambda: data.from_indices([[0], []]), r"1 of 2 clients have no examples, first \[1\]"),
         (
             lambda: data.from_indices([[0], [12]]).split(FEW, 0),
             r"span \[0, 12\]: expected \[0, 11\]",
         ),
         (lambda: data.from_indices([[0], [-1]]).split(FEW, 0), r"span \[-1, 0\]"),
-        (lambda: data.from_indices([[0, 5], [5]]).split(FEW, 0), "two owners, first 5"),
+        (lambda: data.from_indices([[0, 5], [5]]).split(FEW, 0), "two clients, first 5"),
         (lambda: data.from_indices([[0.5]]).split(FEW, 0), "integers"),
     ],
 )
-def test_the_impossible_is_refused(attempt, message):
+def test_invalid_settings_and_data_are_rejected(attempt, message):
     with pytest.raises(ValueError, match=message):
         attempt()

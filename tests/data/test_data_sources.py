@@ -1,4 +1,4 @@
-"""Named data sets, the cache of decoded arrays, and the synthetic data."""
+"""Data sets by name, and the cache of decoded arrays."""
 
 import json
 import os
@@ -12,9 +12,10 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from fedjax_fair import data
 from fedjax_fair.app.cli import main
-from fedjax_fair.data import cache, tfds_images
+from fedjax_fair.data import tfds_images
+from fedjax_fair.data.cache import cached
 from fedjax_fair.data.ratings import read_ratings
-from fedjax_fair.data.tfds_folder import DamagedError
+from fedjax_fair.data.source import DamagedError
 
 
 @pytest.fixture(autouse=True)
@@ -24,45 +25,47 @@ def user_cache(tmp_path, monkeypatch):
     return tmp_path / "user" / "fedjax_fair"
 
 
-def whole(part):
-    """How often each example is owned."""
+def times_assigned(part):
+    """Counts the clients of each example."""
     return np.bincount(part.order, minlength=len(part.labels))
 
 
-def test_digits_are_scikit_learns():
+def test_digits_equal_those_of_scikit_learn():
     from sklearn.datasets import load_digits
 
-    federation = data.load("digits", data.iid(10))
+    dataset = data.load("digits", data.iid(10))
     described = data.describe("digits")
-    train, test = federation.train, federation.test
+    train, test = dataset.train, dataset.test
     assert (len(train.labels), len(test.labels)) == (described.num_train, described.num_test)
     assert (train.features.dtype, train.features.max()) == (np.uint8, 255)
-    assert whole(train).tolist() == [1] * len(train.labels)
-    assert whole(test).tolist() == [1] * len(test.labels)
-    originals = load_digits()
+    assert times_assigned(train).tolist() == [1] * len(train.labels)
+    assert times_assigned(test).tolist() == [1] * len(test.labels)
+    expected = load_digits()
     images = np.concatenate([train.features, test.features])[..., 0]
     labels = np.concatenate([train.labels, test.labels])
-    found = sorted((*np.rint(i.ravel() / 255 * 16), y) for i, y in zip(images, labels, strict=True))
-    assert found == sorted(
-        (*i.ravel(), y) for i, y in zip(originals.images, originals.target, strict=True)
+    pixels = sorted(
+        (*np.rint(i.ravel() / 255 * 16), y) for i, y in zip(images, labels, strict=True)
+    )
+    assert pixels == sorted(
+        (*i.ravel(), y) for i, y in zip(expected.images, expected.target, strict=True)
     )
     ratio = np.bincount(test.labels) / np.bincount(labels)
     assert ratio.min() > 0.19
     assert ratio.max() < 0.21
 
 
-def test_default_partition_gives_three_classes():
+def test_default_partition_of_digits():
     train = data.load("digits").train
     runs = np.split(train.labels[train.order], train.offsets[1:])
     assert [len(set(run.tolist())) for run in runs] == [3] * 50
 
 
-def test_bad_seed():
+def test_invalid_seeds_are_rejected():
     with pytest.raises(ValueError, match="seed=-1: expected an integer >= 0"):
         data.load("digits", seed=-1)
 
 
-# A data set as tensorflow-datasets leaves it, but for the records, which a stand-in decodes.
+# A data set as written by tensorflow-datasets, with invalid records, which a stand-in decodes.
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 3, 2, 1), np.uint8)
 COLUMNS = {"label": np.arange(40) % 4, "writer": np.repeat([b"x", b"y", b"z", b"x"], 10)}
@@ -102,12 +105,12 @@ def write_set(
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """Stands in for decoding; lists the sets decoded."""
+    """Replaces decoding, and returns the list of decoded sets."""
     calls = []
 
     def decode(images):
         calls.append(images.name)
-        rows = {split: slice(20 * i, 20 * i + 20) for i, split in enumerate(images.splits)}
+        rows = {split: slice(20 * i, 20 * i + 20) for i, split in enumerate(images.lengths)}
         columns = {"image": IMAGES, **COLUMNS}
         return {f"{s}.{name}": a[r] for s, r in rows.items() for name, a in columns.items()}
 
@@ -115,7 +118,7 @@ def decoded(monkeypatch):
     return calls
 
 
-def test_a_second_load_reads_the_cache(tmp_path, decoded):
+def test_second_load_reads_the_cache(tmp_path, decoded):
     write_set(tmp_path / "tiny")
     first = data.load("tiny", data.iid(3), data_dir=tmp_path)
     second = data.load("tiny", data.iid(3), data_dir=tmp_path)
@@ -126,18 +129,18 @@ def test_a_second_load_reads_the_cache(tmp_path, decoded):
     np.testing.assert_array_equal(first.test.labels, COLUMNS["label"][20:])
 
 
-def test_columns_can_name_the_owner(tmp_path, decoded):
+def test_by_column_uses_columns_of_the_set(tmp_path, decoded):
     write_set(tmp_path / "tiny")
-    federation = data.load("tiny", data.by_column("writer"), data_dir=tmp_path)
-    # Writers x and y train; of the test examples z's are dropped.
-    assert federation.train.sizes.tolist() == [10, 10]
-    assert federation.test.sizes.tolist() == [10, 0]
+    dataset = data.load("tiny", data.by_column("writer"), data_dir=tmp_path)
+    # Writers x and y have training examples; test examples of z are unassigned.
+    assert dataset.train.sizes.tolist() == [10, 10]
+    assert dataset.test.sizes.tolist() == [10, 0]
 
 
-def test_without_a_test_split_examples_are_held_out(tmp_path, decoded):
+def test_sets_without_test_split_hold_out_examples(tmp_path, decoded):
     write_set(tmp_path / "tiny", splits=("train", "extra"))
-    federation = data.load("tiny", data.iid(2), data_dir=tmp_path)
-    assert (federation.train.sizes.tolist(), federation.test.sizes.tolist()) == ([8, 8], [2, 2])
+    dataset = data.load("tiny", data.iid(2), data_dir=tmp_path)
+    assert (dataset.train.sizes.tolist(), dataset.test.sizes.tolist()) == ([8, 8], [2, 2])
 
 
 def damage(path):
@@ -149,31 +152,31 @@ def damage(path):
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda kept: damage(kept / "train.image.npy"),
-        lambda kept: (kept / "train.label.npy").write_bytes(
-            (kept / "train.label.npy").read_bytes()[:-8]
+        lambda cache: damage(cache / "train.image.npy"),
+        lambda cache: (cache / "train.label.npy").write_bytes(
+            (cache / "train.label.npy").read_bytes()[:-8]
         ),
-        lambda kept: (kept / "test.image.npy").unlink(),
-        lambda kept: (kept / "test.image.npy").write_bytes(b""),
-        lambda kept: (kept / "manifest.json").unlink(),
-        lambda kept: (kept / "manifest.json").write_text('{"cache_key"'),
-        lambda kept: (kept / "manifest.json").write_text("[]"),
-        lambda kept: (kept.parent / "tiny-train.array_record-00000-of-00001").write_bytes(b"new"),
-        lambda kept: os.utime(kept.parent / "features.json", (0, 0)),
+        lambda cache: (cache / "test.image.npy").unlink(),
+        lambda cache: (cache / "test.image.npy").write_bytes(b""),
+        lambda cache: (cache / "manifest.json").unlink(),
+        lambda cache: (cache / "manifest.json").write_text('{"cache_key"'),
+        lambda cache: (cache / "manifest.json").write_text("[]"),
+        lambda cache: (cache.parent / "tiny-train.array_record-00000-of-00001").write_bytes(b"new"),
+        lambda cache: os.utime(cache.parent / "features.json", (0, 0)),
     ],
 )
-def test_a_damaged_or_stale_cache_is_made_again(tmp_path, decoded, spoil):
-    kept = write_set(tmp_path / "tiny") / "decoded"
+def test_damaged_or_stale_caches_are_rewritten(tmp_path, decoded, spoil):
+    cache = write_set(tmp_path / "tiny") / "decoded"
     for _ in range(2):
         data.load("tiny", data.iid(3), data_dir=tmp_path)
-    spoil(kept)
+    spoil(cache)
     for _ in range(2):
-        federation = data.load("tiny", data.iid(3), data_dir=tmp_path)
-        np.testing.assert_array_equal(federation.train.features, IMAGES[:20])
+        dataset = data.load("tiny", data.iid(3), data_dir=tmp_path)
+        np.testing.assert_array_equal(dataset.train.features, IMAGES[:20])
     assert decoded == ["tiny", "tiny"]
 
 
-def test_a_read_only_set_stays_untouched(tmp_path, decoded, user_cache):
+def test_read_only_sets_are_not_changed(tmp_path, decoded, user_cache):
     folders = [write_set(tmp_path / copy / "tiny") for copy in ("one", "two")]
     for folder in folders:
         folder.chmod(0o555)
@@ -182,20 +185,20 @@ def test_a_read_only_set_stays_untouched(tmp_path, decoded, user_cache):
             data.load("tiny", data.iid(3), data_dir=folder.parents[1])
         assert sorted(folder.iterdir()) == before
         folder.chmod(0o755)
-    assert decoded == ["tiny", "tiny"]  # Once for each copy: they do not meet.
+    assert decoded == ["tiny", "tiny"]  # Copies have separate caches.
     assert len(list(user_cache.iterdir())) == 2
 
 
-def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_failed_writes_leave_no_files(tmp_path, monkeypatch):
     def full(file, *args, **kwargs):
         file.write(b"half")
         raise OSError("disk full")
 
     monkeypatch.setattr(np, "save", full)
     with pytest.warns(UserWarning, match="disk full"):
-        arrays = cache.cached(tmp_path / "kept", "v", lambda: {"x": np.arange(3)})
+        arrays = cached(tmp_path / "cache", "v", lambda: {"x": np.arange(3)})
     assert arrays["x"].tolist() == [0, 1, 2]
-    assert list((tmp_path / "kept").iterdir()) == []
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_the_newest_version_is_used(tmp_path):
@@ -205,14 +208,14 @@ def test_the_newest_version_is_used(tmp_path):
     assert tfds_images.find("emnist/byclass", tmp_path).folder.name == "10.0.1"
 
 
-def test_emnist_is_turned_upright():
+def test_emnist_is_transposed():
     upright = tfds_images._upright("emnist/byclass", IMAGES)
     assert upright.shape == (40, 2, 3, 1)
     assert (upright[:, 1, 2] == IMAGES[:, 2, 1]).all()
     assert tfds_images._upright("mnist", IMAGES) is IMAGES
 
 
-def test_an_unprepared_set_names_the_command_and_touches_nothing(tmp_path, monkeypatch):
+def test_error_of_missing_sets_contains_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "sets"))
     (tmp_path / "sets").mkdir()
     with pytest.raises(FileNotFoundError, match="prepare fashion_mnist") as error:
@@ -231,13 +234,13 @@ def test_an_unprepared_set_names_the_command_and_touches_nothing(tmp_path, monke
         ({"splits": ["test"]}, ValueError, r"splits \['test'\]"),
     ],
 )
-def test_sets_of_another_kind_are_refused(tmp_path, changes, error, message):
+def test_other_kinds_of_sets_are_rejected(tmp_path, changes, error, message):
     write_set(tmp_path / "tiny", **changes)
     with pytest.raises(error, match=message):
         data.load("tiny", data_dir=tmp_path)
 
 
-def test_available_lists_known_and_prepared_sets(tmp_path):
+def test_available_lists_sources_and_prepared_sets(tmp_path):
     write_set(tmp_path / "mnist")
     write_set(tmp_path / "zoo" / "small")
     write_set(tmp_path / "sound", dtype="int16")
@@ -304,17 +307,17 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_set_names_its_file_and_breaks_no_list(damage, tmp_path, capsys, monkeypatch):
-    spoil, said = DAMAGES[damage]
+def test_errors_and_lists_name_damaged_files(damage, tmp_path, capsys, monkeypatch):
+    spoil, message = DAMAGES[damage]
     spoil(write_set(tmp_path / "tiny"))
     write_set(tmp_path / "zoo" / "small")
-    with pytest.raises(DamagedError, match=said) as error:
+    with pytest.raises(DamagedError, match=message) as error:
         data.load("tiny", data_dir=tmp_path)
     assert "\n" not in str(error.value)
     entries = {entry.name: entry for entry in data.available(tmp_path)}
     assert entries["zoo/small"].prepared
     assert not entries["tiny"].prepared
-    assert re.search(said, entries["tiny"].damage)
+    assert re.search(message, entries["tiny"].damage)
     monkeypatch.setenv("COLUMNS", "1000")
     assert main(["data", "list", "--data.dir", str(tmp_path)]) == 0
     listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
@@ -322,10 +325,10 @@ def test_a_damaged_set_names_its_file_and_breaks_no_list(damage, tmp_path, capsy
     assert listed["zoo/small"].startswith("20 + 20 examples")
     assert main(["data", "info", "tiny", "--data.dir", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert re.search(said, line)
+    assert re.search(message, line)
 
 
-def test_a_list_is_safe_to_print_whatever_a_folder_is_called(tmp_path, capsys):
+def test_control_characters_in_names_are_escaped(tmp_path, capsys):
     write_set(tmp_path / "zoo\x1b[2J" / "[red]small")
     assert main(["data", "list", "--data.dir", str(tmp_path)]) == 0
     assert "\nzoo\\x1b[2J/[red]small  20 + 20 examples" in capsys.readouterr().out
@@ -334,7 +337,7 @@ def test_a_list_is_safe_to_print_whatever_a_folder_is_called(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("key", ["pythonClassName", "python_class_name", "type"])
-def test_a_set_does_not_choose_modules_to_import(key, tmp_path, monkeypatch):
+def test_sets_cannot_import_modules(key, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "chosen_by_a_file.py").write_text("raise SystemExit('imported')")
     folder = write_set(tmp_path / "tiny")
@@ -346,13 +349,13 @@ def test_a_set_does_not_choose_modules_to_import(key, tmp_path, monkeypatch):
         read_ratings("tiny", tmp_path)
 
 
-def test_records_that_cannot_be_decoded_are_an_error_of_the_set(tmp_path):
+def test_undecodable_records_are_an_error_of_the_set(tmp_path):
     write_set(tmp_path / "tiny")
-    with pytest.raises(DamagedError, match=r"tiny/1\.0\.0: its records can not be read"):
+    with pytest.raises(DamagedError, match=r"tiny/1\.0\.0: its records cannot be read"):
         data.load("tiny", data_dir=tmp_path)
 
 
-def test_preparing_without_tensorflow_says_what_is_missing(tmp_path, monkeypatch):
+def test_prepare_without_tensorflow_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"fedjax-fair\[tfds-prepare\]"):
         data.prepare("mnist", tmp_path)
@@ -386,6 +389,6 @@ def test_mnist_is_read_without_tensorflow(tfds_folder, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_movielens_is_no_image_set(tfds_folder):
+def test_movielens_is_rejected_as_image_set(tfds_folder):
     with pytest.raises(ValueError, match="expected a train split of classified uint8 images"):
         data.load("movielens/100k-ratings", data_dir=tfds_folder)

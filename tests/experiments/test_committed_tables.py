@@ -1,4 +1,4 @@
-"""Every table of the reproductions is what its committed runs make of it."""
+"""Every table of the reproductions equals the one computed from its committed runs."""
 
 import shutil
 from pathlib import Path
@@ -29,16 +29,16 @@ WRITERS = {
         for name in ("table1", "table2", "table3", "table4", "sensitivity")
     ],
 }
-"""By the file of their runs, without ``-runs.csv``."""
+"""Functions by file of runs, without ``-runs.csv``."""
 
 
-def test_no_file_of_runs_is_left_out():
+def test_every_file_of_runs_has_a_table():
     runs = {path.name.removesuffix("-runs.csv") for path in PAGES.glob("*-runs.csv")}
     assert runs - {"federated-maximization"} == set(WRITERS)
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_tables_are_those_of_their_runs(name, tmp_path):
+def test_tables_equal_those_of_their_runs(name, tmp_path):
     file = shutil.copy(PAGES / f"{name}-runs.csv", tmp_path)
     WRITERS[name](Path(file))
     written = [path for path in tmp_path.iterdir() if path.suffix in (".csv", ".md")]
@@ -47,7 +47,7 @@ def test_tables_are_those_of_their_runs(name, tmp_path):
         assert path.read_text() == (PAGES / path.name).read_text(), path.name
 
 
-def test_methods_with_more_seeds_have_a_table_of_their_own(tmp_path):
+def test_methods_with_more_seeds_have_a_second_table(tmp_path):
     runs = pd.read_csv(PAGES / "equitable-table-mnist-runs.csv")
     once = runs["algorithm"].str.startswith(("gifair", "fairfed"))
     file = tmp_path / "equitable-table-mnist-runs.csv"
@@ -63,21 +63,21 @@ def test_methods_with_more_seeds_have_a_table_of_their_own(tmp_path):
     pd.testing.assert_series_equal(means, committed.loc[means.index, "sigma"])
 
 
-def test_presets_hold_what_the_grid_chose():
+def test_presets_have_the_best_settings_of_the_grid():
     chosen = equitable.chosen(PAGES / "equitable-grid-mnist-runs.csv")
-    assert chosen["fairfed"] == "prox=0.01,learning_rate=0.3,beta=0.0"  # FedProx, by another name.
+    assert chosen["fairfed"] == "prox=0.01,learning_rate=0.3,beta=0.0"  # This is FedProx.
     chosen["fairfed"] = "prox=0.01,learning_rate=0.3,beta=0.01"
-    own = PAPERS["equitable-mnist"].config.methods
-    assert list(own) == [
-        f"{name.partition(':')[0]}:{chosen[name.partition(':')[0]]}" for name in own
+    methods = PAPERS["equitable-mnist"].config.methods
+    assert list(methods) == [
+        f"{name.partition(':')[0]}:{chosen[name.partition(':')[0]]}" for name in methods
     ]
-    # On CIFAR-10 FedProx looked for a step size for all.
+    # On CIFAR-10 the step size was chosen for FedProx.
     rate = equitable.chosen(PAGES / "equitable-grid-cifar10-runs.csv")["fedprox"].split("=")[-1]
-    elsewhere = [name.replace("learning_rate=0.3", f"learning_rate={rate}") for name in own]
-    assert list(PAPERS["equitable-cifar10"].config.methods) == elsewhere
+    expected = [name.replace("learning_rate=0.3", f"learning_rate={rate}") for name in methods]
+    assert list(PAPERS["equitable-cifar10"].config.methods) == expected
 
 
-def test_presets_hold_what_was_calibrated():
+def test_presets_have_the_calibrated_rounds():
     runs = PAGES / "calibration-mnist-runs.csv"
     chosen = calibrate.choose(calibrate.summarize(runs), "mnist")
     for config in SELECTION_TABLES["mnist"].values():

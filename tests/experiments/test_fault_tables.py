@@ -1,4 +1,4 @@
-"""Tables of faults are what their committed runs make of them."""
+"""Tables of faults equal those computed from their committed runs."""
 
 import shutil
 from pathlib import Path
@@ -12,13 +12,13 @@ TABLES = sorted(path.name.removesuffix("-runs.csv") for path in PAGES.glob("*-ru
 
 
 @pytest.mark.parametrize("what", TABLES)
-def test_tables_are_those_of_their_runs(what, tmp_path):
+def test_tables_equal_those_of_their_runs(what, tmp_path):
     file = shutil.copy(PAGES / f"{what}-runs.csv", tmp_path)
     faults.write_table(what, Path(file))
     assert (tmp_path / f"{what}.md").read_text() == (PAGES / f"{what}.md").read_text()
 
 
-def test_every_fault_is_tried_with_every_method():
+def test_every_fault_is_combined_with_every_method():
     dropout = [(name, attack) for name, attack, *_ in faults.programs("dropout", 10)]
     assert dropout == [(name, "none") for name in faults.SELECTORS]
     tried = [(name, attack, levels) for name, attack, levels, _ in faults.programs("byzantine", 10)]

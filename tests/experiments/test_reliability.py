@@ -1,4 +1,4 @@
-"""What is tried many times over, a few times; and what the committed counts say."""
+"""A few trials of the guarantees, and the committed outcomes."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ import xarray as xr
 from hypothesis import strategies as st
 
 from experiments.reliability import bits, disks, fuzz, fuzz_files, fuzz_partitions, inputs
-from experiments.reliability.__main__ import KEPT, KINDS
+from experiments.reliability.__main__ import KINDS
 from experiments.reliability.commands import COMMANDS, Ended, contents
 from fedjax_fair import data
 from fedjax_fair.app import cli, experiment
@@ -24,13 +24,13 @@ PAGES = Path(__file__).parents[2] / "docs" / "reliability"
 
 
 @pytest.mark.parametrize("what", sorted(KINDS))
-def test_every_committed_trial_kept_its_promise(what):
+def test_every_committed_trial_passed(what):
     rows = pd.read_csv(PAGES / f"{what}.csv")
     assert rows["trial"].tolist() == list(range(len(rows)))
-    assert rows[KEPT[what]].all()
+    assert rows["passed"].all()
 
 
-def test_some_bad_inputs_are_answered_well(as_users_call, tmp_path):
+def test_some_invalid_inputs_have_good_answers(as_users_call, tmp_path):
     every = list(inputs.cases(tmp_path))
     assert len(every) >= 400
     for case in every[::97]:
@@ -51,7 +51,7 @@ def test_some_bad_inputs_are_answered_well(as_users_call, tmp_path):
     ],
     ids=repr,
 )
-def test_outcomes_are_told_apart(said, expected):
+def test_outcomes_are_distinguished(said, expected):
     def call():
         if isinstance(said, BaseException):
             raise said
@@ -71,8 +71,8 @@ def test_outcomes_are_told_apart(said, expected):
         (Ended(0, "", 3), False),
     ],
 )
-def test_what_a_full_disk_is_answered_with(ended, expected):
-    assert disks.says_why(ended, Path("/runs/7")) == expected
+def test_the_answer_to_a_full_disk(ended, expected):
+    assert disks.has_reason(ended, Path("/runs/7")) == expected
 
 
 def test_a_run_goes_on_after_its_disk_was_full(tmp_path, monkeypatch, capsys):
@@ -92,21 +92,21 @@ def test_a_run_goes_on_after_its_disk_was_full(tmp_path, monkeypatch, capsys):
         status = cli.main([*command, str(tmp_path / "full")])
     (folder,) = (tmp_path / "full").iterdir()
     ended = Ended(status, capsys.readouterr().err, 0)
-    assert disks.says_why(ended, folder / "checkpoints"), ended
+    assert disks.has_reason(ended, folder / "checkpoints"), ended
     monkeypatch.setattr(MetricsLog, "on_evaluation", write)
     assert cli.main(["resume", str(folder), "--quiet"]) == 0
     assert contents(tmp_path / "full") == contents(tmp_path / "undisturbed")
 
 
 @pytest.mark.parametrize("name", sorted(set(fuzz.KINDS) - {"sweep.json", "part of a sweep"}))
-def test_what_is_drawn_is_refused_by_name_or_is_what_it_says(name, as_users_call):
+def test_random_cases_are_rejected_by_name_or_valid(name, as_users_call):
     executions = 3 if name == "configuration" else 10
     counts, failure = fuzz.execute(fuzz.KINDS[name], executions, seed=0)
     assert not failure
     assert counts.total() == executions
 
 
-def test_a_judge_that_is_not_content_is_counted():
+def test_failures_are_counted():
     def judge(number):
         if number > 600:
             raise KeyError(number)
@@ -128,15 +128,15 @@ def test_a_judge_that_is_not_content_is_counted():
         (fuzz_files.Case("config.json", [("cut", 9)]), "ValueError: nothing"),
     ],
 )
-def test_readers_that_take_anything_are_caught(case, said, monkeypatch):
-    """Of a reader that reads what is not there, and of one that does not name the file."""
+def test_wrong_readers_are_detected(case, said, monkeypatch):
+    """A reader of wrong values, and one that does not name the file."""
 
     def anything(folder):
         if case.reader == "config.json":
             raise ValueError("nothing")
         return xr.Dataset({"accuracy": 1.0})
 
-    fuzz_files.judge(case)  # The files are made by the real one.
+    fuzz_files.judge(case)  # Writes the files with the correct reader.
     reader = fuzz_files.READERS[case.reader]._replace(read=anything)
     monkeypatch.setitem(fuzz_files.READERS, case.reader, reader)
     with pytest.raises(AssertionError, match=said):
@@ -155,7 +155,7 @@ def test_readers_that_take_anything_are_caught(case, said, monkeypatch):
         lambda part: part._replace(groups=np.zeros(2, np.int32)),
     ],
 )
-def test_wrong_partitions_are_caught(wrong, monkeypatch):
+def test_wrong_partitions_are_detected(wrong, monkeypatch):
     case = fuzz_partitions.Case("iid", {"num_clients": 3}, (4, 5), 0)
     assert fuzz_partitions.judge(case)
 
@@ -175,22 +175,22 @@ def in_a_process(module, program):
 
 
 @pytest.mark.slow
-def test_commands_whose_disk_fills_up_say_so_and_go_on():
+def test_commands_on_full_disks_can_be_continued():
     """In a process of its own, which forks before JAX has started."""
-    in_a_process("disks", "assert all(row['kept'] for row in disks.trials(3))")
+    in_a_process("disks", "assert all(row['passed'] for row in disks.trials(3))")
 
 
 @pytest.mark.slow
-def test_many_draws_are_refused_or_what_they_say():
-    assert all(row["kept"] for row in fuzz.trials(len(fuzz.KINDS)))
+def test_many_random_cases_are_rejected_or_valid():
+    assert all(row["passed"] for row in fuzz.trials(len(fuzz.KINDS)))
 
 
 @pytest.mark.slow
-def test_flipped_bits_are_noticed():
-    assert all(row["kept"] for row in bits.trials(4, 1))
+def test_flipped_bits_are_detected():
+    assert all(row["passed"] for row in bits.trials(4, 1))
 
 
 @pytest.mark.slow
-def test_killed_commands_end_as_they_would_have():
+def test_killed_commands_can_be_continued():
     """In a process of its own, which forks before JAX has started."""
-    in_a_process("kills", "assert all(row['same'] for row in kills.trials(6))")
+    in_a_process("kills", "assert all(row['passed'] for row in kills.trials(6))")

@@ -1,4 +1,4 @@
-"""The presets of published tables, and what becomes of their runs."""
+"""The presets of published tables, and tables of their runs."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ ALL_TABLES = [(data, name) for data, tables in SELECTION_TABLES.items() for name
 
 
 @pytest.mark.parametrize(("data", "name"), ALL_TABLES)
-def test_every_table_compares_methods_for_which_the_paper_has_numbers(data, name):
+def test_tables_have_methods_with_reported_values(data, name):
     config = SELECTION_TABLES[data][name]
     reported = set(paper.SELECTION[data])
     assert name.startswith("sensitivity") or set(config.methods) <= reported
@@ -36,14 +36,14 @@ def test_every_table_compares_methods_for_which_the_paper_has_numbers(data, name
 
 
 @pytest.mark.parametrize(("data", "name"), ALL_TABLES)
-def test_every_method_of_a_table_is_one_that_can_be_built(data, name):
+def test_every_method_of_a_table_can_be_built(data, name):
     small = smaller(SELECTION_TABLES[data][name])
     ready = build(presets.resolve(small))
     assert list(ready.rounds) == list(small.methods)
 
 
 def smaller(config):
-    """The same comparison, on data that is always at hand."""
+    """The same comparison on small data."""
     return replace(
         config,
         data=DataConfig(clients=20, partition_per_seed=True),
@@ -53,7 +53,7 @@ def smaller(config):
     )
 
 
-def test_only_what_is_missing_is_run(tmp_path, capsys, monkeypatch):
+def test_only_missing_runs_are_trained(tmp_path, capsys, monkeypatch):
     config = smaller(SELECTION_TABLES["mnist"]["table1"])
     file = tmp_path / "new" / "runs.csv"
     monkeypatch.setattr(runs.os, "sched_getaffinity", lambda process: {0, 1})
@@ -69,7 +69,7 @@ def test_only_what_is_missing_is_run(tmp_path, capsys, monkeypatch):
     both = runs.collect(("fedavg", "divfl"), file)
     assert both.sizes == {"algorithm": 2, "seed": 2, "round": 7}
     assert both.algorithm.values.tolist() == ["fedavg", "divfl"]
-    # A seed that one method lacks would make means incomparable.
+    # Only seeds of both methods are comparable.
     runs.run_missing(config, ("fedavg",), (2,), file)
     assert runs.collect(("fedavg", "divfl"), file).seed.values.tolist() == [0, 1]
     assert runs.collect(("fedavg",), file).seed.values.tolist() == [0, 1, 2]
@@ -77,20 +77,20 @@ def test_only_what_is_missing_is_run(tmp_path, capsys, monkeypatch):
         runs.collect(("unionfl",), file)
 
 
-def test_what_is_kept_of_a_run_is_what_it_measured(tmp_path):
+def test_the_file_has_the_metrics_of_a_run(tmp_path):
     config = replace(smaller(SELECTION_TABLES["mnist"]["table1"]), methods=("fedavg",))
     runs.run_missing(config, ("fedavg",), (3,), tmp_path / "runs.csv")
-    kept = runs.collect(("fedavg",), tmp_path / "runs.csv").isel(algorithm=0, seed=0)
+    saved = runs.collect(("fedavg",), tmp_path / "runs.csv").isel(algorithm=0, seed=0)
     own = replace(config, training=replace(config.training, seeds=(3,)))
     ready = build(presets.resolve(own))
     run = fit(ready.rounds["fedavg"], ready.data, rounds=6, seeds=(3,), eval_every=1)
     run = run.merge(class_based(run))
     for metric in runs.SUMMARIES:
-        np.testing.assert_allclose(kept[metric], run[metric].isel(seed=0), rtol=1e-5)
+        np.testing.assert_allclose(saved[metric], run[metric].isel(seed=0), rtol=1e-5)
     np.testing.assert_allclose(
-        kept.cohort_loss[1:], run.cohort_loss.isel(seed=0).mean("slot"), rtol=1e-5
+        saved.cohort_loss[1:], run.cohort_loss.isel(seed=0).mean("slot"), rtol=1e-5
     )
-    chosen = [[int(one) for one in cohort.split()] for cohort in kept.cohort[1:].values]
+    chosen = [[int(one) for one in cohort.split()] for cohort in saved.cohort[1:].values]
     np.testing.assert_array_equal(chosen, run.cohort_clients.isel(seed=0))
 
 
@@ -111,7 +111,7 @@ def made_up(accuracy, dissimilarity):
     )
 
 
-def test_the_summary_is_that_of_the_seeds():
+def test_the_summary_has_means_and_differences_over_seeds():
     rng = np.random.default_rng(0)
     accuracy, dissimilarity = rng.uniform(0.5, 1, (2, 2, 3, 6))
     measured = made_up(accuracy, dissimilarity)
@@ -142,7 +142,7 @@ def test_the_summary_is_that_of_the_seeds():
     assert f"| divfl | {five['class_based less fedavg']:+.2f} (" in text
 
 
-def test_tables_are_presets_of_the_experiments_alone(capsys):
+def test_tables_are_presets_of_the_experiments_only(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["run", "table1", "--help"], presets.PRESETS | PAPERS)
     assert not stop.value.code
@@ -152,7 +152,7 @@ def test_tables_are_presets_of_the_experiments_alone(capsys):
     assert not presets.PRESETS.keys() & PAPERS.keys()
 
 
-def test_what_the_bonus_did_is_counted():
+def test_effects_of_the_bonus_are_counted():
     shape = ("algorithm", "seed", "round")
     cohorts = [["", "0 1 2 3", "4 5 6 7"], ["", "3 2 1 0", "4 5 8 9"]]
     unsaturated = [[np.nan] * 3, [np.nan, 0.25, 0.5]]
@@ -171,7 +171,7 @@ def test_what_the_bonus_did_is_counted():
     np.testing.assert_array_equal(measured.bonus_open.isel(seed=0, round=0), [np.nan, 0.5])
 
 
-def test_what_is_calibrated_on_is_tested_by_no_table():
+def test_calibration_uses_training_examples_only():
     config = smaller(SELECTION_TABLES["mnist"]["table1"])
     data = build(presets.resolve(config)).data
     held = runs.held_out(data)

@@ -10,7 +10,7 @@ import xarray as xr
 from conftest import linear_model, make_federation
 
 from fedjax_fair import aggregators, report, results, selectors, solvers
-from fedjax_fair.app.console import tables
+from fedjax_fair.results.tables import final_tables
 from fedjax_fair.data.federated import stack
 from fedjax_fair.metrics import groups as metric
 from fedjax_fair.report.groups import cluster_agreement, embedding, group_curves
@@ -117,36 +117,21 @@ def test_results_without_groups_omit_them():
     run = fit(method, make_federation(), rounds=1, eval_every=1)
     assert not [name for name in run if str(name).startswith("group")]
     combined = results.combine({"mean": run})
-    assert len(tables(combined)) == 1
+    assert len(final_tables(combined)) == 1
     assert "group_curves" not in report.standard_figures(combined)
 
 
-def cells(table):
-    return [list(column.cells) for column in table.columns]
-
-
-def test_the_table_of_groups_shows_them(dataset):
-    _, table, differences = tables(dataset)
-    assert differences.columns[-1].header == "gap of groups"
-    shown = cells(table)
-    assert [str(column.header).split("\n")[0] for column in table.columns] == [
-        "method",
-        "group 0",
-        "group 1",
-        "group 2",
-        "gap",
-        "sigma_acc",
-        "NMI",
-    ]
-    assert [str(column.header).split("\n")[-1] for column in table.columns][1:4] == [
-        "2 clients"
-    ] * 3
+def test_the_table_of_groups_has_accuracies_and_agreement(dataset):
+    methods, table = final_tables(dataset)
+    assert methods.headings[-1] == "gap of groups"
+    groups = tuple(f"group {group}\n2 clients" for group in range(3))
+    assert table.headings == ("method", *groups, "gap", "sigma_acc", "NMI")
     last = dataset.isel(round=-1)
-    for row, name in enumerate(("mean", "equitable")):
+    for row, name in zip(table.rows, ("mean", "equitable"), strict=True):
         accuracy = 100 * last.group_accuracy.sel(algorithm=name, planted_group=1)
-        assert shown[2][row].startswith(f"{accuracy.mean().item():.1f} ±")
+        assert row[2].startswith(f"{accuracy.mean().item():.1f} ±")
     nmi = dataset.aggregation_nmi.sel(algorithm="equitable").mean().item()
-    assert shown[-1] == ["", f"{nmi:.2f}"]
+    assert [row[-1] for row in table.rows] == ["", f"{nmi:.2f}"]
 
 
 def test_every_run_with_groups_gets_their_figures(dataset):
@@ -182,14 +167,14 @@ def test_agreement_is_a_running_mean_of_those_who_look_for_clusters(dataset):
 
 def test_an_embedding_shows_clusters_by_color_and_groups_by_shape():
     points = np.arange(12.0).reshape(4, 3)
-    figure = embedding(points, found=[0, 1, 1, 1], planted=[0, 0, 1, 1])
+    figure = embedding(points, clusters=[0, 1, 1, 1], groups=[0, 0, 1, 1])
     figure.savefig(io.BytesIO(), dpi=40)
     drawn = [np.asarray(dots.get_offsets()).tolist() for dots in figure.axes[0].collections]
     assert drawn == [[[0, 1]], [[3, 4]], [[6, 7], [9, 10]]]
     for bad in (
-        {"points": points[:, :1], "found": [0, 1, 1, 1]},
-        {"points": points, "found": [0, 1]},
-        {"points": points, "found": [0, 1, 1, 1], "planted": [0]},
+        {"points": points[:, :1], "clusters": [0, 1, 1, 1]},
+        {"points": points, "clusters": [0, 1]},
+        {"points": points, "clusters": [0, 1, 1, 1], "groups": [0]},
     ):
         with pytest.raises(ValueError, match="expected two or more coordinates"):
             embedding(**bad)

@@ -1,4 +1,4 @@
-"""Convolution, ReLU and pooling at once, against the three layers of Flax one after another."""
+"""Convolution, ReLU and pooling in one layer, against three layers of Flax."""
 
 import flax.linen as nn
 import jax
@@ -17,7 +17,7 @@ def normal(seed, shape):
 
 
 class Reference(nn.Module):
-    """The textbook's order: ReLU, then pooling."""
+    """The usual order: ReLU, then pooling."""
 
     features: int
     kernel_size: tuple[int, int]
@@ -37,7 +37,7 @@ class Reference(nn.Module):
 
 
 def results(layer, params, x):
-    """Gradients by parameters and images, and outputs."""
+    """Returns gradients by parameters and images, and outputs."""
 
     def weighted(params, x):
         y = layer.apply({"params": params}, x)
@@ -82,13 +82,13 @@ def assert_same(image, features, kernel_size, padding, **settings):
         ((2, 9, 9, 3), 40, (3, 3), "VALID", 0),  # too wide
     ],
 )
-def test_layer_is_the_one_of_flax(image, features, kernel_size, padding, side):
+def test_layer_equals_flax(image, features, kernel_size, padding, side):
     assert blocks._side(jnp.zeros((*kernel_size, image[-1], features))) == side
     assert_same(image, features, kernel_size, padding)
 
 
 @pytest.mark.parametrize("features", [4, 40])
-def test_layer_without_bias_is_the_one_of_flax(features):
+def test_layer_without_bias_equals_flax(features):
     assert_same((2, 9, 9, 3), features, (3, 3), "VALID", use_bias=False)
 
 
@@ -100,11 +100,11 @@ def test_layer_without_bias_is_the_one_of_flax(features):
     kernel_size=st.tuples(st.sampled_from([1, 3, 5]), st.sampled_from([1, 3, 5])),
     padding=st.sampled_from(["SAME", "VALID", 1, ((0, 3), (2, 1))]),
 )
-def test_layer_is_the_one_of_flax_for_any_geometry(image, features, kernel_size, padding):
+def test_layer_equals_flax_for_any_geometry(image, features, kernel_size, padding):
     assert_same(image, features, kernel_size, padding)
 
 
-def test_steps_between_windows_leave_the_layers_apart():
+def test_strides_disable_the_combined_layer():
     x, kernel = normal(0, (2, 12, 12, 1)), normal(1, (5, 5, 1, 6))
     variables = {"params": {"kernel": kernel, "bias": normal(2, (6,))}}
 
@@ -119,7 +119,7 @@ def test_steps_between_windows_leave_the_layers_apart():
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_a_batch_in_chunks_is_the_batch(monkeypatch):
+def test_chunks_do_not_change_the_result(monkeypatch):
     x, kernel, none = normal(0, (6, 14, 14, 6)), normal(1, (5, 5, 6, 16)), ((0, 0), (0, 0))
     layer = Conv(16, (5, 5), padding="VALID", relu_pool=True)
     cut = blocks._layout(x, kernel, none)
@@ -163,7 +163,7 @@ def test_equal_entries_share_the_gradient():
 
 
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
-def test_layers_side_by_side_are_those_alone(axes):
+def test_vmapped_layers_equal_single_ones(axes):
     layer = Conv(6, (5, 5), padding="VALID", relu_pool=True)
     x, kernels = normal(0, (3, 2, 12, 12, 1)), normal(1, (3, 5, 5, 1, 6))
     # Where there is no axis, all three are the first.
@@ -189,7 +189,7 @@ def test_layers_side_by_side_are_those_alone(axes):
     )
 
 
-def test_hessian_vector_product_is_that_of_the_layers_apart():
+def test_hessian_vector_product_equals_separate_layers():
     x, direction = normal(0, (3, 8, 8, 2)), normal(3, (5, 5, 2, 4))
     params = {"kernel": normal(1, (5, 5, 2, 4)), "bias": normal(2, (4,))}
 

@@ -1,4 +1,4 @@
-"""Which form computes which layer, and that a layer computes with it on its platform."""
+"""The choice of the implementation of a layer."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ FUNCTIONS = {
 
 @pytest.fixture
 def called(monkeypatch):
-    """The names of forms that were called, forward and backward."""
+    """Records the names of called implementations, forward and backward."""
     calls = []
 
     def noted(function, *call):
@@ -92,14 +92,14 @@ def test_choice(layer, alone, pooled, on_tpu, called):
         called.clear()
 
 
-def test_half_precision_is_not_transformed(called):
+def test_half_precision_excludes_winograd(called):
     x, kernel = jnp.zeros((32, 16, 16, 64), jnp.bfloat16), jnp.zeros((3, 3, 64, 64), jnp.bfloat16)
     jax.eval_shape(choose(x, kernel, (1, 1), ((1, 1), (1, 1)), False), x, kernel)
     assert called == [("tiles", "forward")]
 
 
 @pytest.mark.parametrize("relu_pool", [False, True])
-def test_accelerators_take_the_native_convolution_and_the_cpu_none(relu_pool):
+def test_only_accelerators_use_the_native_convolution(relu_pool):
     layer, x = Conv(64, (5, 5), relu_pool=relu_pool), jnp.ones((2, 12, 12, 1))
     params = jax.eval_shape(layer.init, jax.random.key(0), x)["params"]
     slopes = jax.jit(jax.grad(lambda params: layer.apply({"params": params}, x).sum()))
@@ -115,7 +115,7 @@ def test_accelerators_take_the_native_convolution_and_the_cpu_none(relu_pool):
 
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
 @pytest.mark.parametrize(("height", "rows"), [(12, 4), (13, 4)])
-def test_a_pooled_layer_of_accelerators_is_that_of_the_cpu(platform, height, rows):
+def test_pooled_layers_of_accelerators_equal_those_of_the_cpu(platform, height, rows):
     keys = jax.random.split(jax.random.key(0), 4)
     shapes = (2, height, 12, 1), (5, 5, 1, 6), (6,), (2, rows, 4, 6)
     *operands, cotangent = (jax.random.normal(*args) for args in zip(keys, shapes, strict=True))

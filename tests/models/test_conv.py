@@ -1,4 +1,4 @@
-"""The layer against Flax's own, and the programs it compiles to."""
+"""The convolutional layer against Flax, and its compiled operations."""
 
 import re
 
@@ -21,7 +21,7 @@ def normal(seed, shape, dtype=jnp.float32):
 def assert_same_layer(
     image, features, kernel_size, strides, padding, *, use_bias=True, tolerance=1e-5
 ):
-    """Compares outputs and gradients, with respect to parameters and input, in one program."""
+    """Compares outputs and gradients by parameters and input, compiled once."""
     settings = (features, kernel_size, strides, padding)
     params = {"kernel": normal(1, (*kernel_size, image[-1], features))}
     if use_bias:
@@ -46,7 +46,7 @@ def assert_same_layer(
     jax.tree.map(check, *jax.jit(both)(params, normal(0, image)))
 
 
-def test_parameters_are_those_of_flax():
+def test_parameters_equal_those_of_flax():
     settings = [{"use_bias": True}, {"use_bias": False}, {"kernel_init": nn.initializers.ones}]
 
     def variables(layer):
@@ -74,7 +74,7 @@ def test_parameters_are_those_of_flax():
         ((7, 50, 24, 32), 40, (3, 3), (2, 1), "SAME"),  # seven chunks of one
     ],
 )
-def test_convolution_is_the_one_of_flax(image, features, kernel_size, strides, padding):
+def test_convolution_equals_flax(image, features, kernel_size, strides, padding):
     assert_same_layer(image, features, kernel_size, strides, padding)
 
 
@@ -82,7 +82,7 @@ def test_convolution_is_the_one_of_flax(image, features, kernel_size, strides, p
     ("image", "features", "padding"),
     [((8, 20, 20, 32), 64, "VALID"), ((7, 25, 24, 32), 40, "SAME")],
 )
-def test_winograds_convolution_is_the_one_of_flax(image, features, padding):
+def test_winograd_equals_flax(image, features, padding):
     # Its sums of sums cancel, so that it rounds more than others: by 2e-5 of the largest number on
     # a processor without AVX-512.
     assert_same_layer(image, features, (3, 3), (1, 1), padding, tolerance=4e-5)
@@ -103,7 +103,7 @@ def pairs(low, high):
     features=st.sampled_from([1, 5, 40]),
     use_bias=st.booleans(),
 )
-def test_convolution_is_the_one_of_flax_for_any_geometry(
+def test_convolution_equals_flax_for_any_geometry(
     side, kernel_size, strides, padding, channels, features, use_bias
 ):
     image = (2, *side, channels)
@@ -127,11 +127,11 @@ def test_low_precision_input_is_promoted_as_in_flax():
     ("settings", "message"),
     [
         ({"padding": "CIRCULAR"}, "padding='CIRCULAR'"),
-        ({"padding": (1, 1, 1)}, r"padding=\(1, 1, 1\)"),
+        ({"padding": (1, 1, 1)}, r"\(1, 1, 1\), should be str, int, or a sequence of len 2"),
         ({"padding": "VALID", "kernel_size": (5, 3)}, r"kernel_size=\(5, 3\)"),
     ],
 )
-def test_bad_settings_are_refused(settings, message):
+def test_invalid_settings_are_rejected(settings, message):
     layer = Conv(**{"features": 2, "kernel_size": (3, 3), **settings})
     with pytest.raises(ValueError, match=message):
         layer.init(jax.random.key(0), jnp.zeros((1, 4, 4, 1)))
@@ -139,7 +139,7 @@ def test_bad_settings_are_refused(settings, message):
 
 @pytest.fixture(scope="module")
 def network():
-    """LeNet's loss, its parameters, and those of three clients with their images."""
+    """Returns LeNet's loss, its parameters, and those of three clients with their images."""
     model = lenet(10)
     images = normal(0, (3, 2, 28, 28, 1))
     params, state = jax.jit(model.init)(jax.random.key(1), images[0])
@@ -172,7 +172,7 @@ def local_steps(loss):
     return train
 
 
-def test_reference_form_would_be_grouped():
+def test_flax_convolution_would_be_grouped():
     # The reader of programs below does see a grouped convolution where there is one.
     def reference(x, kernel):
         names = ("NHWC", "HWIO", "NHWC")
@@ -183,7 +183,7 @@ def test_reference_form_would_be_grouped():
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
-def test_clients_side_by_side_compile_to_no_convolution(network, platform):
+def test_vmapped_clients_compile_to_no_convolution(network, platform):
     loss, params, clients, images = network
     per_client = jax.vmap(jax.grad(loss))
     together = jax.grad(lambda params, x: jnp.sum(jax.vmap(loss)(params, x)))
@@ -194,7 +194,7 @@ def test_clients_side_by_side_compile_to_no_convolution(network, platform):
     assert group_counts(lowered(per_example, params, images, platform=platform)) <= {1}
 
 
-def test_shared_kernel_keeps_the_native_convolution_on_accelerators(network):
+def test_shared_kernels_use_the_native_convolution_on_accelerators(network):
     loss, params, _, images = network
     evaluate = jax.vmap(loss, (None, 0))
     text = lowered(evaluate, params, images, platform="cuda")
@@ -212,7 +212,7 @@ def test_one_client_on_cpu_compiles_to_no_convolution(network):
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
-def test_clients_side_by_side_train_as_if_alone(network, platform):
+def test_vmapped_clients_train_as_single_ones(network, platform):
     loss, _, clients, images = network
     train = local_steps(loss)
     # With kernels of the library YNNPACK for sums, which XLA takes by default, the GPU's form ends

@@ -1,4 +1,4 @@
-"""Models and metrics as trees: made anew they are equal, so that nothing is compiled again."""
+"""Equality of models and metrics, which avoids recompilation."""
 
 import pickle
 from functools import partial
@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from fedjax_fair import metrics, models
-from fedjax_fair.base import Model, Variables, is_correct, largest
+from fedjax_fair.base import Model, Variables, is_correct, top_class
 from fedjax_fair.metrics import predictions
 
 
@@ -25,7 +25,7 @@ class Linear(nn.Module):
 
 
 class Widths(nn.Module):
-    """A user's module whose widths come in a list, as in Flax's own documentation."""
+    """A module with a list of widths, as in Flax's documentation."""
 
     widths: list
     scale: object = None
@@ -69,7 +69,7 @@ MADE = {
         lambda: models.lenet(10),
         lambda: models.lenet(9),
         "LinenModel(\n    module=Classifier(body=Body(hidden=(120, 84), convolutions=((6, True), "
-        "(16, True)), smallest_side=32), num_classes=10),\n)",
+        "(16, True)), min_side=32), num_classes=10),\n)",
     ),
     "cifar_cnn": (models.cifar_cnn, models.cifar100_cnn, None),
     "cifar100_cnn": (models.cifar100_cnn, models.cifar_cnn, None),
@@ -127,12 +127,12 @@ MADE = {
 
 
 def written(text):
-    """A printed model without line breaks."""
+    """Returns the repr of a model without line breaks."""
     return "".join(text.split()).replace(",)", ")")
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_a_model_equals_one_that_is_made_anew(name):
+def test_models_of_equal_settings_are_equal(name):
     make, another, printed = MADE[name]
     model, again, other = make(), make(), another()
     assert model is not again
@@ -147,7 +147,7 @@ def test_a_model_equals_one_that_is_made_anew(name):
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_an_equal_model_does_not_compile_again(name):
+def test_equal_models_do_not_recompile(name):
     traced = []
 
     @jax.jit
@@ -160,7 +160,7 @@ def test_an_equal_model_does_not_compile_again(name):
     assert len(traced) == 1
 
 
-def test_other_pretrained_variables_do_not_compile_again():
+def test_other_pretrained_variables_do_not_recompile():
     first, second = (models.pretrained(models.logistic(3), start(value)) for value in (0.5, 2.0))
     assert first != second
     assert jax.tree.structure(first) == jax.tree.structure(second)
@@ -177,7 +177,7 @@ WRAPPERS = {
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
-def test_a_wrapper_passes_on_what_is_made_of_outputs(wrap):
+def test_wrappers_keep_functions_of_outputs(wrap):
     for inner in (models.logistic(3), models.as_multi_label(models.logistic(3))):
         wrapped = wrap(inner)
         for name in ("loss", "accuracy", "predict", "probabilities"):
@@ -187,15 +187,15 @@ def test_a_wrapper_passes_on_what_is_made_of_outputs(wrap):
     assert outside.loss is models.as_multi_label(models.logistic(3)).loss
 
 
-def test_defaults_are_those_of_the_class():
+def test_defaults_equal_those_of_the_class():
     model = models.from_flax(nn.Dense(3))
     assert model.loss is Model.loss
     assert model.accuracy is is_correct
-    assert model.predict is largest
+    assert model.predict is top_class
     assert models.as_regression(model).loss is not Model.loss
 
 
-def test_modules_that_hold_lists_and_arrays_train():
+def test_modules_with_lists_and_arrays_train():
     x = jnp.ones((2, 4))
     model = models.from_flax(Widths([5, 4]))
     variables = model.init(jax.random.key(0), x)
@@ -208,7 +208,7 @@ def test_modules_that_hold_lists_and_arrays_train():
     assert scaled != models.from_flax(Widths((5, 4), jnp.ones(3)))
 
 
-def test_what_a_factory_makes_is_looked_at_again_by_a_new_model():
+def test_new_models_inspect_their_factory_again():
     factor = 1.0
 
     def factory(rngs):
@@ -226,13 +226,13 @@ def test_what_a_factory_makes_is_looked_at_again_by_a_new_model():
 
 @jax.jit
 def _logits_of_fresh(key, x):
-    """Makes the model while tracing, as whoever unpickles or forgets it does."""
+    """Makes the model while tracing, as after unpickling."""
     model = models.from_flax(partial(NNXNet, 4))
     variables = model.init(key, x)
     return model.apply(*variables, x, train=True, key=key)[0]
 
 
-def test_an_nnx_model_can_be_made_while_tracing():
+def test_nnx_models_can_be_made_while_tracing():
     key, x = jax.random.key(0), jnp.ones((2, 4))
     inside = _logits_of_fresh(key, x)
     model = models.from_flax(partial(NNXNet, 4))
@@ -251,7 +251,7 @@ METRICS = {
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_a_metric_equals_one_that_is_made_anew(name):
+def test_metrics_of_equal_settings_are_equal(name):
     make, others = METRICS[name]
     metric, again = make(), make()
     assert metric == again
@@ -263,11 +263,11 @@ def test_a_metric_equals_one_that_is_made_anew(name):
         assert jax.tree.structure(metric) != jax.tree.structure(make.func(*others))
 
 
-def test_a_parametrized_metric_prints_its_setting():
+def test_repr_of_metrics_contains_settings():
     assert repr(predictions.macro_f1(4).function).endswith("size=4)")
 
 
-def test_summaries_survive_a_pickle_and_differ():
+def test_summaries_can_be_pickled_and_differ():
     summaries = metrics.ALL_SUMMARIES
     assert pickle.loads(pickle.dumps(summaries)) == summaries
     assert len(set(summaries)) == len(summaries)

@@ -1,4 +1,4 @@
-"""Networks: sizes, inputs, features, modes; and the way from a user's own Flax module."""
+"""Networks: sizes, inputs, features and modes; models of Flax modules."""
 
 from functools import partial
 
@@ -35,7 +35,7 @@ def images(shape, seed=0):
 
 
 def filled(model, x):
-    """Variables without `init`, whose random numbers take a ResNet ten seconds to compile."""
+    """Returns variables without ``init``, which takes ten seconds to compile for a ResNet."""
     rng = np.random.default_rng(0)
 
     def fill(path, leaf):
@@ -73,7 +73,7 @@ def test_number_of_parameters_and_width_of_features(model, shape, parameters, wi
 
 
 @pytest.mark.parametrize("model", [logistic(3), mlp(3), lenet(3), femnist_cnn(3)])
-def test_network_is_a_pure_pair(model):
+def test_apply_is_pure(model):
     x = images(MNIST)
 
     @jax.jit
@@ -98,7 +98,7 @@ def test_network_is_a_pure_pair(model):
         model.apply(*variables, x.astype(jnp.int32), train=False, key=None)
 
 
-def test_features_of_logistic_regression_are_its_input():
+def test_features_of_logistic_regression_are_the_input():
     x = images(MNIST)
     variables = logistic(3).init(jax.random.key(0), x)
     np.testing.assert_allclose(
@@ -107,7 +107,7 @@ def test_features_of_logistic_regression_are_its_input():
 
 
 class NormalizedNet(nn.Module):
-    """The layers of a ResNet, one of each."""
+    """One of each kind of layer of a ResNet."""
 
     @nn.compact
     def features(self, x):
@@ -126,7 +126,7 @@ def loss(model, params, x):
 
 @pytest.mark.parametrize("model", [mlp(5), lenet(5), femnist_cnn(5), resnet18(5)])
 @jax.numpy_dtype_promotion("standard")  # Flax's norms promote their statistics to float32.
-def test_in_bfloat16_layers_multiply_such_numbers_and_the_rest_is_float32(model):
+def test_in_bfloat16_only_layers_compute_in_bfloat16(model):
     x, rounded = images(MNIST), in_bfloat16(model)
     shapes = jax.eval_shape(rounded.init, jax.random.key(0), x)
     assert shapes == jax.eval_shape(model.init, jax.random.key(0), x)
@@ -164,20 +164,20 @@ def test_in_bfloat16_results_are_rounded(model):
         assert error < 0.2
 
 
-def test_in_bfloat16_starts_as_the_network_does():
+def test_in_bfloat16_has_the_same_initial_variables():
     x, model = images((2, 5)), mlp(3, hidden=(7,))
     both = jax.jit(lambda key: (in_bfloat16(model).init(key, x), model.init(key, x)))
     jax.tree.map(np.testing.assert_array_equal, *both(jax.random.key(0)))
 
 
 @pytest.mark.usefixtures("as_users_call")
-def test_running_statistics_are_not_rounded():
+def test_in_bfloat16_rejects_running_statistics():
     rounded = in_bfloat16(resnet18(5, norm="batch"))
     with pytest.raises(ValueError, match="expected one without state"):
         jax.eval_shape(rounded.init, jax.random.key(0), images((2, 8, 8, 3)))
 
 
-def test_lenet_is_the_network_of_the_specification():
+def test_lenet_follows_its_specification():
     # Written out with Flax's own layers, ReLU before pooling as published.
     x = jax.random.normal(jax.random.key(0), MNIST)
     model = lenet(10)
@@ -199,7 +199,7 @@ def test_lenet_is_the_network_of_the_specification():
     np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_dropout_follows_its_key_and_rests_in_evaluation():
+def test_dropout_depends_on_the_key_and_is_off_in_evaluation():
     x, model = images((2, 16, 16, 1)), femnist_cnn()
     variables = filled(model, x)
     apply = jax.jit(model.apply, static_argnames="train")
@@ -212,7 +212,7 @@ def test_dropout_follows_its_key_and_rests_in_evaluation():
     np.testing.assert_array_equal(logits(False, 1), logits(False, 2))
 
 
-def test_group_norm_treats_every_example_alone():
+def test_group_norm_is_independent_of_other_examples():
     x, model = images((3, 8, 8, 3)), resnet18(5)
     variables = filled(model, x)
     assert variables.state == {}
@@ -222,7 +222,7 @@ def test_group_norm_treats_every_example_alone():
     np.testing.assert_allclose(twice, together[:1].repeat(3, axis=0), rtol=1e-4, atol=1e-5)
 
 
-def test_batch_norm_statistics_move_in_training_only():
+def test_batch_norm_statistics_change_in_training_only():
     x, model = images((3, 8, 8, 3)), resnet18(5, norm="batch")
     variables = filled(model, x)
 
@@ -256,18 +256,18 @@ def test_batch_norm_statistics_move_in_training_only():
         (lambda: from_flax(nnx.Linear(2, 2, rngs=nnx.Rngs(0))), "NNX class or factory"),
     ],
 )
-def test_bad_settings_are_refused(make, message):
+def test_invalid_settings_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_a_convolutional_network_wants_images():
+def test_convolutional_networks_need_images():
     with pytest.raises(ValueError, match=r"\(2, 784\)"):
         lenet(10).init(jax.random.key(0), jnp.zeros((2, 784)))
 
 
 class LinenNet(nn.Module):
-    """A user's module: compact, dropout and batch normalization, `train` in its call."""
+    """A Linen module with dropout, batch normalization, and ``train`` in its call."""
 
     def setup(self):
         self.norm = nn.BatchNorm(momentum=0.5)
@@ -301,7 +301,7 @@ class NnxNet(nnx.Module):
 @pytest.mark.parametrize(
     "model", [from_flax(LinenNet()), from_flax(partial(NnxNet, 4))], ids=["linen", "nnx"]
 )
-def test_a_module_of_the_user_becomes_a_model(model):
+def test_from_flax_of_custom_modules(model):
     x = jax.random.normal(jax.random.key(0), (5, 4)) + 1
     variables = model.init(jax.random.key(1), x)
     assert num_params(variables) == 2 * 4 + 4 * 6 + 6 + 6 * 3 + 3
@@ -335,7 +335,7 @@ def test_a_module_of_the_user_becomes_a_model(model):
 @pytest.mark.parametrize(
     "model", [from_flax(LinenNet()), from_flax(partial(NnxNet, 4))], ids=["linen", "nnx"]
 )
-def test_a_module_of_the_user_trains_inside_vmap_and_scan(model):
+def test_custom_modules_train_inside_vmap_and_scan(model):
     x = jax.random.normal(jax.random.key(0), (2, 5, 4))
     variables = model.init(jax.random.key(1), x[0])
 
@@ -358,7 +358,7 @@ def test_a_module_of_the_user_trains_inside_vmap_and_scan(model):
     assert (losses[:, -5:].mean(axis=1) < 0.5 * losses[:, 0]).all()
 
 
-def test_a_module_without_a_mode_or_features():
+def test_modules_without_train_or_features():
     class Net(nn.Module):
         @nn.compact
         def __call__(self, x):
@@ -379,7 +379,7 @@ def test_a_module_without_a_mode_or_features():
             model.features(*variables, x)
 
 
-def test_foreign_nnx_variables_are_refused():
+def test_other_nnx_variables_are_rejected():
     class Counter(nnx.Module):
         def __init__(self, *, rngs):
             self.calls = nnx.Variable(jnp.zeros(()))

@@ -1,4 +1,4 @@
-"""XLA's convolution and its rules for ``vmap``, run here on any platform."""
+"""XLA's convolution and its rules for ``vmap``, on any platform."""
 
 from functools import partial
 
@@ -23,7 +23,7 @@ def reference(x, kernel):
 
 @pytest.mark.parametrize(("channels", "features"), [(2, 5), (64, 64)])  # Narrow and wide.
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
-def test_under_vmap_it_is_the_plain_one(axes, channels, features):
+def test_vmapped_convolution_equals_a_loop(axes, channels, features):
     # Nested in a second vmap over kernels.
     x = normal(0, (3, 2, 7, 6, channels))
     kernel = normal(1, (4, 3, 3, 3, channels, features)) / channels**0.5

@@ -1,4 +1,4 @@
-"""Max-pooling against Flax's own."""
+"""Max-pooling against Flax."""
 
 import flax.linen as nn
 import jax
@@ -15,7 +15,7 @@ from fedjax_fair.models.conv.pooling import (
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 6, 3), (1, 7, 9, 2), (3, 5, 4, 1), (2, 3, 2, 1)])
-def test_max_pool_is_the_one_of_flax(shape):
+def test_max_pool_equals_flax(shape):
     # Distinct values: at ties the two share the gradient differently.
     x = jax.random.permutation(jax.random.key(0), jnp.arange(float(np.prod(shape)))).reshape(shape)
 
@@ -41,7 +41,7 @@ def test_max_pool_halves_the_gradient_at_each_tie():
     assert gradient(column).ravel().tolist() == [0.5, 0.0, 0.5, 0.0]
 
 
-def test_largest_entries_of_a_window_share_alike():
+def test_largest_entries_of_a_window_share_equally():
     x = jnp.array([[2.0, 2.0], [1.0, 2.0]]).reshape(1, 2, 2, 1)
     shares = shared_by_largest(x, max_pool(x), jnp.full((1, 1, 1, 1), 6.0))
     assert shares.ravel().tolist() == [2.0, 2.0, 0.0, 2.0]

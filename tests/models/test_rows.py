@@ -1,4 +1,4 @@
-"""The form of whole rows against a convolution, ReLU and max-pooling one after another."""
+"""Products of rows against a convolution, ReLU and max-pooling."""
 
 from functools import partial
 
@@ -47,7 +47,7 @@ def assert_close(ours, expected):
         ((1, 6, 7, 2), (2, 5), 3, ((3, 0), (0, 4))),
     ],
 )
-def test_it_is_a_convolution_with_relu_and_pooling(image, kernel, outputs, padding):
+def test_rows_equal_convolution_relu_and_pooling(image, kernel, outputs, padding):
     operands = normal(0, image), normal(1, (*kernel, image[3], outputs)), normal(2, (outputs,))
     assert rows.is_faster(*operands[:2], (1, 1), padding)
 
@@ -57,7 +57,7 @@ def test_it_is_a_convolution_with_relu_and_pooling(image, kernel, outputs, paddi
     assert_close(*jax.jit(both)(*operands))
 
 
-def test_each_of_several_kernels_has_its_own_result():
+def test_vmap_over_kernels():
     x, kernels, biases = normal(0, (3, 2, 8, 8, 2)), normal(1, (3, 3, 3, 2, 4)), normal(2, (3, 4))
     padding = ((1, 1), (1, 1))
     together = jax.vmap(partial(with_gradients, rows.pooled, padding))
@@ -68,7 +68,7 @@ def test_each_of_several_kernels_has_its_own_result():
         assert_close(jax.tree.map(lambda leaf, client=client: leaf[client], got), expected)
 
 
-def test_equal_entries_of_a_window_share_its_gradient():
+def test_equal_entries_of_a_window_share_the_gradient():
     x, kernel, bias = jnp.ones((1, 2, 2, 1)), jnp.ones((1, 1, 1, 1)), jnp.zeros(1)
     slope = jax.grad(lambda x: rows.pooled(x, kernel, bias, ((0, 0), (0, 0))).sum())(x)
     np.testing.assert_array_equal(slope, jnp.full_like(x, 0.25))
@@ -83,6 +83,6 @@ def test_equal_entries_of_a_window_share_its_gradient():
         (1, 6, (1, 1), False),
     ],
 )
-def test_a_row_of_outputs_has_to_fit_into_a_tile(side, outputs, strides, fits):
+def test_rows_need_outputs_that_fit_into_a_tile(side, outputs, strides, fits):
     x, kernel = jnp.zeros((2, side, side, 3)), jnp.zeros((1, 1, 3, outputs))
     assert rows.is_faster(x, kernel, strides, ((0, 0), (0, 0))) == fits

@@ -1,4 +1,4 @@
-"""Sizes of tiles, and of the chunks of a batch that they are made of."""
+"""Sizes of tiles and of chunks of a batch."""
 
 import jax.numpy as jnp
 
@@ -18,7 +18,7 @@ def test_tiles_cover_a_row_and_stay_narrow():
     assert _tile_width(28, 6, kernel_width=2, stride=2) == 1
 
 
-def test_a_batch_is_cut_into_chunks_that_fit_the_cache():
+def test_chunks_fit_into_the_cache():
     def num_chunks(batch, side, channels, features):
         x, kernel = jnp.zeros((batch, side, side, channels)), jnp.zeros((3, 3, channels, features))
         return _num_chunks(x, kernel, (1, 1), ((0, 0), (0, 0)))

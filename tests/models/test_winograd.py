@@ -45,7 +45,7 @@ def assert_near(ours, theirs):
         ((3, 30, 30, 96), (3, 3, 96, 64), ((0, 1), (1, 0))),  # three of one
     ],
 )
-def test_outputs_and_gradients_are_those_of_a_plain_convolution(image, kernel, padding):
+def test_outputs_and_gradients_equal_a_plain_convolution(image, kernel, padding):
     x, weights = normal(0, image), normal(1, kernel)
 
     @jax.jit
@@ -59,7 +59,7 @@ def test_outputs_and_gradients_are_those_of_a_plain_convolution(image, kernel, p
     jax.tree.map(assert_near, *both(x, weights))
 
 
-def test_clients_side_by_side_have_kernels_of_their_own():
+def test_vmap_over_kernels():
     padding = ((1, 1), (1, 1))
     x, weights = normal(0, (3, 2, 8, 8, 8)), normal(1, (3, 3, 3, 8, 8))
     ours = jax.jit(jax.vmap(lambda *args: winograd.in_chunks(*args, padding)))(x, weights)
@@ -72,7 +72,7 @@ def is_faster(image, kernel, strides=(1, 1), padding=1, dtype=jnp.float32):
     return winograd.is_faster(x, weights, strides, ((padding, padding), (padding, padding)))
 
 
-def test_it_is_used_where_it_saves_most_of_the_work():
+def test_winograd_is_used_if_it_saves_most_multiplications():
     assert is_faster((10, 30, 30, 32), (3, 3, 32, 64), padding=0)
     assert is_faster((10, 12, 12, 32), (5, 5, 32, 64), padding=0)
     assert is_faster((32, 8, 8, 256), (3, 3, 256, 256))
@@ -95,5 +95,5 @@ def test_it_is_used_where_it_saves_most_of_the_work():
         ),
     ],
 )
-def test_it_is_not_used_elsewhere(layer):
+def test_winograd_is_not_used_otherwise(layer):
     assert not is_faster(**layer)

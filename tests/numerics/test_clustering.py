@@ -1,4 +1,4 @@
-"""Clustering against scikit-learn, against brute force, and its laws."""
+"""Clustering against scikit-learn and brute force, and its properties."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def noise(seed, count, width):
 
 
 def blobs(seed, count, width, num, spread=1.0):
-    """Groups of random sizes around centers ten apart on a line, and who belongs to which."""
+    """Returns groups of random sizes around centers ten apart on a line, and their labels."""
     rng = np.random.default_rng(seed)
     planted = rng.integers(0, num, count)
     planted[:num] = np.arange(num)
@@ -65,7 +65,7 @@ def by_sklearn(points, num, seed):
     ],
     ids=["far blobs", "near blobs", "noise", "few points"],
 )
-def test_never_worse_than_sklearn(make, num):
+def test_inertia_is_at_most_that_of_sklearn(make, num):
     for seed in range(25):
         points = make(seed)
         found = cluster(jax.random.key(seed), points, num)
@@ -73,7 +73,7 @@ def test_never_worse_than_sklearn(make, num):
         np.testing.assert_allclose(found.inertia, inertia_of(points, found.labels), rtol=1e-5)
 
 
-def test_on_average_better_than_sklearn_where_optima_are_many():
+def test_mean_inertia_with_many_optima_is_below_that_of_sklearn():
     # With ten clusters in noise either may be lucky: a single problem differs by up to 4 %.
     ratios = []
     for seed in range(25):
@@ -83,7 +83,7 @@ def test_on_average_better_than_sklearn_where_optima_are_many():
     assert np.mean(ratios) <= 1.001
 
 
-def test_the_best_of_all_groupings():
+def test_kmeans_finds_the_optimum_of_small_sets():
     groupings = [labels for labels in itertools.product(range(3), repeat=7) if labels[0] == 0]
     for seed in range(5):
         points = noise(seed, 7, 2)
@@ -93,7 +93,7 @@ def test_the_best_of_all_groupings():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_neither_a_step_nor_a_single_move_would_help(seed):
+def test_kmeans_ends_at_a_local_optimum(seed):
     points = noise(seed, 60, 3)
     found = cluster(jax.random.key(seed), points, 6, 1)
     labels = np.asarray(found.labels)
@@ -109,7 +109,7 @@ def test_neither_a_step_nor_a_single_move_would_help(seed):
         assert inertia_of(points, moved) > now * (1 - 1.01e-4)
 
 
-def test_separated_groups_are_found_whatever_the_order():
+def test_separated_groups_are_found_in_any_order():
     points, planted = blobs(0, 40, 3, 4)
     order = np.random.default_rng(1).permutation(40)
     found = cluster(jax.random.key(0), points, 4)
@@ -119,7 +119,7 @@ def test_separated_groups_are_found_whatever_the_order():
     assert found.labels.dtype == jnp.int32
 
 
-def test_a_common_offset_changes_nothing():
+def test_common_offset_does_not_change_labels():
     points, planted = blobs(0, 40, 3, 4)
     found = cluster(jax.random.key(0), points + 1e4, 4)
     assert as_sets(found.labels) == as_sets(planted)
@@ -127,7 +127,7 @@ def test_a_common_offset_changes_nothing():
     np.testing.assert_allclose(found.inertia, inertia_of(points, planted), rtol=1e-3)
 
 
-def test_vmap_is_a_loop_and_jit_is_eager():
+def test_vmap_and_jit_equal_eager_calls():
     keys = jax.random.split(jax.random.key(0), 3)
     points = jnp.stack([noise(seed, 30, 2) for seed in range(3)])
     mapped = jax.jit(jax.vmap(lambda key, rows: kmeans(key, rows, 3)))(keys, points)
@@ -138,7 +138,7 @@ def test_vmap_is_a_loop_and_jit_is_eager():
         np.testing.assert_allclose(mapped.centers[i], one.centers, rtol=1e-5)
 
 
-def test_one_trace_serves_all_numbers_of_clusters_and_masks():
+def test_number_of_clusters_and_mask_do_not_retrace():
     traced = jax.jit(
         chex.assert_max_traces(
             lambda key, points, active, mask: kmeans(key, points, 5, active=active, mask=mask), 1
@@ -153,7 +153,7 @@ def test_one_trace_serves_all_numbers_of_clusters_and_masks():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
-def test_what_masked_points_hold_does_not_matter(value):
+def test_values_of_masked_points_do_not_matter(value):
     points, planted = blobs(0, 30, 2, 3)
     mask = np.arange(30) % 4 != 1
     key = jax.random.key(0)
@@ -165,7 +165,7 @@ def test_what_masked_points_hold_does_not_matter(value):
     np.testing.assert_allclose(filled.inertia, inertia_of(points[mask], planted[mask]), rtol=1e-5)
 
 
-def test_no_point_counts():
+def test_all_points_masked():
     found = cluster(jax.random.key(0), jnp.full((4, 2), jnp.nan), 3, mask=jnp.zeros(4, bool))
     assert found.labels.tolist() == [-1] * 4
     assert found.inertia == 0
@@ -178,8 +178,8 @@ def test_no_point_counts():
     st.integers(1, 15),
     st.integers(0, 11),
 )
-def test_clusters_are_empty_only_for_want_of_different_points(places, active, masked):
-    """Duplicates, fewer points than clusters, and a mask, all at once."""
+def test_clusters_are_empty_only_with_too_few_distinct_points(places, active, masked):
+    """Duplicates, fewer points than clusters, and a mask combined."""
     points = np.array(places, np.float32)
     mask = np.arange(12) >= masked
     found = cluster(jax.random.key(0), points, 15, 2, active=jnp.int32(active), mask=mask)
@@ -194,7 +194,7 @@ def test_clusters_are_empty_only_for_want_of_different_points(places, active, ma
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_rounding_does_not_tell_equal_points_apart(seed):
+def test_rounding_does_not_separate_equal_points(seed):
     places = np.random.default_rng(seed).permutation(np.repeat(np.arange(5), 20))
     points = (3 + noise(seed, 5, 7))[places]
     found = cluster(jax.random.key(seed), points, 8)
@@ -203,14 +203,14 @@ def test_rounding_does_not_tell_equal_points_apart(seed):
 
 
 @pytest.mark.parametrize("num", [2, 7, 12])
-def test_empty_clusters_are_filled_even_if_all_seeds_are_the_same(num):
+def test_empty_clusters_are_filled_after_equal_seeds(num):
     points, _ = _Points.of(jnp.asarray(noise(0, 12, 2)), jnp.ones(12, bool))
     used = jnp.arange(12) < num
     found = jax.jit(_search)(points, used, jnp.zeros((12, 2)))
     assert set(found.labels.tolist()) == set(range(num))
 
 
-def test_bad_numbers_of_clusters(as_users_call):
+def test_invalid_settings_are_rejected(as_users_call):
     key, points = jax.random.key(0), jnp.zeros((4, 2))
     with pytest.raises(ValueError, match="num_clusters=0"):
         kmeans(key, points, 0)
@@ -227,12 +227,12 @@ def test_bad_numbers_of_clusters(as_users_call):
 
 
 def symmetric(seed, count):
-    """With the eigenvalues count, ..., 2, 1."""
+    """Returns a matrix with the eigenvalues count, ..., 2, 1."""
     basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(count, count)))
     return (basis * np.arange(count, 0, -1)) @ basis.T
 
 
-def test_the_embedding_is_numpys():
+def test_embedding_equals_numpy():
     matrix = symmetric(0, 12)
     reference = np.linalg.eigh(matrix)[1][:, ::-1][:, :4]
     got = np.asarray(spectral_embedding(jnp.asarray(matrix, jnp.float32), 4))
@@ -241,7 +241,7 @@ def test_the_embedding_is_numpys():
     assert (got[peaks, np.arange(4)] > 0).all()
 
 
-def test_the_sign_is_not_left_to_the_library(monkeypatch):
+def test_signs_of_the_embedding_are_fixed(monkeypatch):
     matrix = jnp.asarray(symmetric(1, 6), jnp.float32)
     once = spectral_embedding(matrix, 3)
     values, vectors = jnp.linalg.eigh(matrix)
@@ -250,8 +250,8 @@ def test_the_sign_is_not_left_to_the_library(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_spectral_pipeline_agrees_with_numpy_and_sklearn(seed):
-    """Activations of one sign, as log-softmax gives them."""
+def test_spectral_clustering_agrees_with_numpy_and_sklearn(seed):
+    """Activations of one sign, as from log-softmax."""
     rng = np.random.default_rng(seed)
     planted = np.concatenate([np.arange(4), rng.integers(0, 4, 26)])
     activations = -np.exp(rng.normal(size=(4, 16))[planted] + 0.1 * rng.normal(size=(30, 16)))
@@ -264,7 +264,7 @@ def test_the_spectral_pipeline_agrees_with_numpy_and_sklearn(seed):
 
 
 @pytest.mark.parametrize("at_most", [2, 5, 9, 10, 14])
-def test_the_eigengap_is_its_definition(at_most):
+def test_eigengap_follows_its_definition(at_most):
     for seed in range(5):
         rng = np.random.default_rng(seed)
         matrix = rng.normal(size=(9, 6)) * rng.uniform(0.5, 3, size=6)
@@ -279,7 +279,7 @@ def test_the_eigengap_is_its_definition(at_most):
         assert eigengap(jnp.asarray(padded), at_most) == got
 
 
-def test_the_eigengap_counts_groups_and_takes_the_smallest_of_equals():
+def test_eigengap_counts_groups_and_breaks_ties_downwards():
     groups = np.repeat(np.arange(4), 5)
     similarity = jnp.asarray(groups[:, None] == groups[None], jnp.float32)
     assert eigengap(similarity, 8) == 4
@@ -298,7 +298,7 @@ def test_golden_weights():
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(-1, 5), min_size=9, max_size=9))
-def test_every_cluster_weighs_the_same(labels):
+def test_every_cluster_has_equal_weight(labels):
     weights = np.asarray(cluster_weights(jnp.array(labels), 6))
     labels = np.array(labels)
     assert (weights >= 0).all()

@@ -1,4 +1,4 @@
-"""Distances against double precision, where rounding hurts most."""
+"""Distances against double precision, for nearly equal vectors."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def exactly(vectors):
 
 
 def clients(deviation, width=20_000, count=40, seed=0):
-    """Vectors that differ from a common one by a part of it, and pairs of any closeness to that."""
+    """Returns vectors near a common one, and pairs at all smaller distances."""
     rng = np.random.default_rng(seed)
     common = rng.normal(size=width)
     apart = deviation * rng.normal(size=(count, width))
@@ -38,7 +38,7 @@ def test_relative_error_is_at_most_1e_5(deviation, width):
     assert (np.diag(actual) == 0).all()
 
 
-def test_clients_far_from_all_others_do_not_blur_them():
+def test_outliers_do_not_affect_the_accuracy():
     vectors = clients(1e-4, 1000)
     vectors[0] *= 1000
     np.testing.assert_allclose(measure(vectors), exactly(vectors), rtol=1e-5)
@@ -54,7 +54,7 @@ def test_equal_rows_are_at_distance_zero():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_row_that_is_not_finite_spoils_only_its_own_distances(bad):
+def test_nonfinite_rows_affect_only_their_own_distances(bad):
     vectors = clients(1e-2, 500)
     spoiled = vectors.copy()
     spoiled[3, 100] = bad
@@ -76,7 +76,7 @@ def test_batches_and_single_rows():
 
 @pytest.mark.parametrize("deviation", [1e-4, 1.0])
 @pytest.mark.parametrize("width", [100, 20_000])
-def test_distances_of_changed_rows_are_renewed(deviation, width):
+def test_distances_of_changed_rows_are_updated(deviation, width):
     before, after = clients(deviation, width), clients(deviation, width)
     # Two come close to each other, one to another that stays; they are not in order.
     rows = np.array([31, 2, 17, 5], np.int32)
@@ -89,7 +89,7 @@ def test_distances_of_changed_rows_are_renewed(deviation, width):
     np.testing.assert_array_equal(actual[np.ix_(kept, kept)], measure(before)[np.ix_(kept, kept)])
 
 
-def test_numbers_beyond_the_last_row_renew_nothing():
+def test_indices_beyond_the_last_row_are_ignored():
     before, after = clients(1.0, 300), clients(1.0, 300, seed=1)
     beyond = np.iinfo(np.int32).max
     known = measure(before)
@@ -102,7 +102,7 @@ def test_numbers_beyond_the_last_row_renew_nothing():
     )
 
 
-def test_rows_become_finite_and_cease_to_be():
+def test_rows_may_become_finite_or_nonfinite():
     vectors = clients(1e-2, 500)
     spoiled = vectors.copy()
     spoiled[3, 100] = np.nan
@@ -120,7 +120,7 @@ def test_rows_become_finite_and_cease_to_be():
     )
 
 
-def test_the_nearest_of_some_rows():
+def test_nearest_by_brute_force():
     vectors = np.random.default_rng(0).normal(size=(4100, 7)).astype(np.float32) + 100
     vectors[7] = vectors[3]  # Both are chosen, and each is nearest to itself.
     chosen = np.array([4099, 3, 12, 7, 2000])

@@ -1,4 +1,4 @@
-"""Laws of the permutation that is looked up entry by entry."""
+"""Properties of random permutations."""
 
 import itertools
 
@@ -17,18 +17,18 @@ permutation_at = jax.jit(permutation.permutation_at)
 
 @settings(deadline=None, max_examples=40)
 @given(size=st.integers(1, 300), seed=st.integers(0, 2**32 - 1))
-def test_is_a_permutation(size, seed):
+def test_entries_are_a_permutation(size, seed):
     entries = permutation_at(jax.random.key(seed), np.arange(300), size)[:size]
     assert sorted(entries.tolist()) == list(range(size))
 
 
-def test_pieces_are_of_the_same_permutation():
+def test_parts_are_of_the_same_permutation():
     key, whole = jax.random.key(3), jnp.arange(100)
     pieces = [permutation_at(key, whole[start : start + 10], 100) for start in range(0, 100, 10)]
     np.testing.assert_array_equal(jnp.concatenate(pieces), permutation_at(key, whole, 100))
 
 
-def test_a_traced_size_gives_the_same_entries():
+def test_traced_size_gives_the_same_entries():
     key, positions = jax.random.key(5), jnp.arange(11)
     traced = permutation_at(key, positions, jnp.int32(37))
     np.testing.assert_array_equal(traced, permutation.permutation_at(key, positions, 37))
@@ -42,7 +42,7 @@ def test_sizes_beyond_signed_products_do_not_overflow():
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
-def test_every_order_of_a_small_deck_is_equally_likely(size):
+def test_all_permutations_of_small_sets_are_equally_likely(size):
     keys = jax.random.split(jax.random.key(1), 24_000)
     drawn = np.asarray(
         jax.jit(jax.vmap(lambda key: permutation_at(key, jnp.arange(size), size)))(keys)
@@ -56,7 +56,7 @@ def test_every_order_of_a_small_deck_is_equally_likely(size):
 
 
 @pytest.mark.parametrize("positions", [(0, 1), (0, 49), (20, 30)])
-def test_every_pair_of_a_large_deck_is_equally_likely(positions):
+def test_all_pairs_of_a_large_set_are_equally_likely(positions):
     keys = jax.random.split(jax.random.key(2), 100_000)
     first, second = np.asarray(
         jax.jit(jax.vmap(lambda key: permutation_at(key, jnp.array(positions), 50)))(keys)
@@ -67,7 +67,7 @@ def test_every_pair_of_a_large_deck_is_equally_likely(positions):
     assert chisquare(pairs[~np.eye(50, dtype=bool)]).pvalue > 1e-6
 
 
-def test_keys_are_independent():
+def test_permutations_of_different_keys_are_independent():
     keys = jax.random.split(jax.random.key(4), 2000)
     drawn = np.asarray(jax.jit(jax.vmap(lambda key: permutation_at(key, jnp.arange(50), 50)))(keys))
     agreements = (drawn[:-1] == drawn[1:]).sum(axis=1)

@@ -1,4 +1,4 @@
-"""The sum is right, what a participant sends says nothing, and nothing wraps."""
+"""The secure sum: its accuracy, uniform messages, and its range."""
 
 from functools import partial
 
@@ -10,10 +10,10 @@ import pytest
 from fedjax_fair.numerics.secure_sum import (
     SecureAggregation,
     as_secure,
-    masked,
+    mask_values,
     quantization_step,
-    recovered,
     secure_sum,
+    unmask_sum,
 )
 
 KEY = jax.random.key(7)
@@ -30,7 +30,7 @@ add = jax.jit(secure_sum, static_argnames="max_abs_value")
 
 
 def plain(values, answered):
-    """The sum, and how far rounding of numbers and of their sum may move it."""
+    """Returns the sum and its maximum rounding error."""
     kept = np.asarray(values, np.float64)[np.asarray(answered)]
     step = quantization_step(MAX_ABS_VALUE * len(values), len(values))
     return kept.sum(axis=0), len(kept) * step / 2 + np.abs(kept.sum(axis=0)) * 2**-24
@@ -41,7 +41,7 @@ def plain(values, answered):
     [ALL, [True, False, True, True, True], [False, True, False, False, True], [True] + [False] * 4,
      [False] * 5],
 )  # fmt: skip
-def test_the_sum_is_that_of_those_who_answered_to_the_step(answered):
+def test_sum_over_responding_participants_is_exact_to_the_step(answered):
     expected, error = plain(VALUES, answered)
     found = np.asarray(
         add(KEY, VALUES, np.array(answered), max_abs_value=MAX_ABS_VALUE), np.float64
@@ -49,7 +49,7 @@ def test_the_sum_is_that_of_those_who_answered_to_the_step(answered):
     assert (np.abs(found - expected) <= error).all()
 
 
-def test_without_dropouts_nothing_has_to_be_recovered():
+def test_without_dropouts_no_mask_is_removed():
     np.testing.assert_array_equal(
         add(KEY, VALUES, max_abs_value=MAX_ABS_VALUE),
         add(KEY, VALUES, np.array(ALL), max_abs_value=MAX_ABS_VALUE),
@@ -61,16 +61,16 @@ STEP = quantization_step(MAX_ABS_VALUE * PARTICIPANTS, PARTICIPANTS)
 
 @partial(jax.jit, static_argnums=(2, 3))
 def sent(key, values, participants=PARTICIPANTS, max_abs_value=MAX_ABS_VALUE):
-    """What each participant sends, ``[participants, width]``."""
+    """Returns the messages of all participants, ``[participants, width]``."""
     step = quantization_step(max_abs_value * participants, participants)
     numbers = jnp.arange(participants, dtype=jnp.int32)
-    return jax.vmap(lambda i, own: masked(key, i, participants, own, max_abs_value, step))(
+    return jax.vmap(lambda i, own: mask_values(key, i, participants, own, max_abs_value, step))(
         numbers, values
     )
 
 
-def test_what_is_sent_follows_the_protocol():
-    """A second implementation, with whole numbers of any size."""
+def test_messages_follow_the_protocol():
+    """Compares with a second implementation in Python integers."""
     encoded = np.round(VALUES.astype(np.float64) / STEP).astype(object)
     words = np.asarray(sent(KEY, VALUES).words).astype(object)
     for one in range(PARTICIPANTS):
@@ -94,20 +94,20 @@ INPUTS = {
 
 
 def chi_square(counts, expected):
-    """In standard deviations from its mean."""
+    """Returns a chi-squared statistic in standard deviations from its mean."""
     degrees = counts.size - 1
     return (((counts - expected) ** 2 / expected).sum() - degrees) / np.sqrt(2 * degrees)
 
 
 def assert_uniform(words):
-    """Each byte of the words, with 256 values."""
+    """Returns the bytes of the words."""
     for byte in np.ascontiguousarray(words).view(np.uint8).reshape(-1, 4).T:
         counts = np.bincount(byte, minlength=256)
         assert abs(chi_square(counts, byte.size / 256)) < 5
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_what_each_participant_sends_is_uniform_whatever_it_has(name):
+def test_messages_are_uniform_for_any_values(name):
     values = np.tile(INPUTS[name].astype(np.float32), (PARTICIPANTS, 1))
     words = np.asarray(sent(KEY, values).words)
     for own in words:
@@ -118,7 +118,7 @@ def test_what_each_participant_sends_is_uniform_whatever_it_has(name):
         assert_uniform(words[some].sum(axis=0, dtype=np.uint32))
 
 
-def test_what_a_participant_sends_is_independent_of_what_it_has():
+def test_messages_are_independent_of_the_values():
     values = (
         np.random.default_rng(1)
         .uniform(-MAX_ABS_VALUE, MAX_ABS_VALUE, (2, 2**15))
@@ -131,14 +131,14 @@ def test_what_a_participant_sends_is_independent_of_what_it_has():
         assert abs(chi_square(table, own.size / 256)) < 5
 
 
-def test_another_key_masks_otherwise():
+def test_masks_depend_on_the_key():
     one, other = (np.asarray(sent(jax.random.key(seed), VALUES).words) for seed in (0, 1))
     assert (one != other).mean() > 0.99
 
 
 @pytest.mark.parametrize("participants", [1, 2, 7, 100])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_largest_values_of_all_participants_do_not_wrap(participants, sign):
+def test_largest_values_do_not_wrap(participants, sign):
     values = np.full((participants, 2), sign * MAX_ABS_VALUE, np.float32)
     found = add(KEY, values, max_abs_value=MAX_ABS_VALUE)
     np.testing.assert_allclose(found, sign * participants * MAX_ABS_VALUE, rtol=1e-6)
@@ -146,7 +146,7 @@ def test_the_largest_values_of_all_participants_do_not_wrap(participants, sign):
 
 @pytest.mark.parametrize("total", [1e-6, 0.3, 1.0, 16.0, 1e9])
 @pytest.mark.parametrize("participants", [1, 3, 1000, 2**15])
-def test_the_step_is_the_least_with_which_nothing_wraps(total, participants):
+def test_step_is_the_smallest_that_does_not_wrap(total, participants):
     step = quantization_step(total, participants)
     assert total / step + participants / 2 < 2**31
     assert np.log2(step) == round(np.log2(step))
@@ -154,7 +154,7 @@ def test_the_step_is_the_least_with_which_nothing_wraps(total, participants):
 
 
 @pytest.mark.parametrize("value", [4.01, -4.01, 1e30, np.inf, -np.inf, np.nan])
-def test_a_number_beyond_the_limit_is_refused(value):
+def test_values_out_of_range_make_the_sum_nan(value):
     values = VALUES.copy()
     values[2, 5] = value
     assert np.isnan(add(KEY, values, max_abs_value=MAX_ABS_VALUE)).all()
@@ -166,7 +166,7 @@ def test_a_number_beyond_the_limit_is_refused(value):
     ).all()
 
 
-def test_masks_are_not_held_all_at_once():
+def test_memory_does_not_contain_all_masks():
     width, participants = 2**16, 40
     vectors = jax.ShapeDtypeStruct((participants, width), np.float32)
     answered = jax.ShapeDtypeStruct((participants,), bool)
@@ -174,14 +174,14 @@ def test_masks_are_not_held_all_at_once():
     assert compiled.memory_analysis().temp_size_in_bytes < 16 * 4 * width
 
 
-def test_recovery_takes_away_just_the_masks_of_pairs_with_one_answer():
+def test_unmasking_removes_masks_of_pairs_with_one_response():
     words = sent(KEY, VALUES)
     answered = np.array([True, True, False, True, False])
     some = jax.tree.map(lambda leaf: leaf[answered].sum(axis=0, dtype=jnp.uint32), words)
-    found = jax.jit(recovered, static_argnums=2)(KEY, some, STEP, answered)
+    found = jax.jit(unmask_sum, static_argnums=2)(KEY, some, STEP, answered)
     expected, error = plain(VALUES, answered)
     assert (np.abs(found - expected) <= error).all()
-    lost = jax.jit(recovered, static_argnums=2)(KEY, some, STEP)
+    lost = jax.jit(unmask_sum, static_argnums=2)(KEY, some, STEP)
     assert (np.abs(lost - expected) > 1).mean() > 0.5  # Of no use without it.
 
 
@@ -194,18 +194,18 @@ def test_recovery_takes_away_just_the_masks_of_pairs_with_one_answer():
         (lambda: SecureAggregation(np.inf), "max_abs_value=inf"),
     ],
 )
-def test_what_is_no_aggregation_is_refused(call, said, as_users_call):
+def test_invalid_aggregations_are_rejected(call, said, as_users_call):
     with pytest.raises(ValueError, match=said):
         call()
 
 
-def test_words_stand_for_aggregations():
+def test_strings_are_converted_to_aggregations():
     assert as_secure("plain") is None
     assert as_secure("secure").max_abs_value > 0
     assert as_secure(SecureAggregation(2.0)).max_abs_value == 2
 
 
-def test_too_many_participants_are_refused():
+def test_too_many_participants_are_rejected():
     with pytest.raises(
         ValueError, match="participants=32769: expected an integer >= 1 and <= 32768"
     ):

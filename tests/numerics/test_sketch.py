@@ -1,4 +1,4 @@
-"""CountSketch: linear, right on average, and good enough to choose by."""
+"""CountSketch: linearity, unbiasedness, and the quality of selections."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def tree(vector):
     return {"head": {"bias": vector[:7], "kernel": vector[7:].reshape(31, -1)}}
 
 
-def test_it_is_a_signed_sum_by_position():
+def test_sketch_is_a_signed_sum_by_position():
     project = CountSketch(10, seed=3)
     vector = RNG.normal(size=7 + 31 * 4)
     images = np.asarray(jax.jit(jax.vmap(lambda row: project(tree(row))))(np.eye(len(vector))))
@@ -33,7 +33,7 @@ def test_it_is_a_signed_sum_by_position():
     ).any()
 
 
-def test_inner_products_are_right_on_average():
+def test_inner_products_are_unbiased():
     first, second = RNG.normal(size=(2, 7 + 31 * 4)) + 0.5
 
     def product(seed):
@@ -48,7 +48,7 @@ def test_inner_products_are_right_on_average():
     assert products.var() < 1.3 * bound
 
 
-def test_what_it_costs_a_selection():
+def test_selection_by_sketches_is_nearly_as_good():
     data = ff.data.load("digits")
     model = ff.models.mlp(data.num_classes)
     start = model.init(jax.random.key(0), jnp.asarray(data.train.features[:1]))
@@ -74,6 +74,6 @@ def test_what_it_costs_a_selection():
     assert reached > some
 
 
-def test_bad_sizes_are_named():
+def test_invalid_sizes_are_rejected():
     with pytest.raises(ValueError, match="size=0"):
         CountSketch(0)

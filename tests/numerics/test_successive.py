@@ -1,4 +1,4 @@
-"""Draws in proportion to size, one after another, without replacement."""
+"""Successive sampling in proportion to size, without replacement."""
 
 from itertools import permutations
 
@@ -18,7 +18,7 @@ SIZES = {
 
 
 OTHERS = (0, 500)
-"""Items without a size behind the others, with which items are many."""
+"""Additional items of size zero, with which the number of items is large."""
 
 
 def draw(sizes, count, draws, others=0):
@@ -31,7 +31,7 @@ def draw(sizes, count, draws, others=0):
 
 @pytest.mark.parametrize("others", OTHERS)
 @pytest.mark.parametrize("name", SIZES)
-def test_ordered_triples_follow_their_law(name, others):
+def test_ordered_triples_follow_their_distribution(name, others):
     sizes = np.array(SIZES[name])
     found = draw(sizes, 3, 40_000, others)
     law = {}
@@ -52,7 +52,7 @@ def test_ordered_triples_follow_their_law(name, others):
 
 
 @pytest.mark.parametrize("others", OTHERS)
-def test_all_are_drawn_whatever_their_sizes(others):
+def test_all_items_are_drawn_for_any_sizes(others):
     sizes = 2 ** np.arange(30)
     found = draw(sizes, 30, 20, others)
     assert (np.sort(found) == np.arange(30)).all()
@@ -60,14 +60,14 @@ def test_all_are_drawn_whatever_their_sizes(others):
 
 
 @pytest.mark.parametrize("others", OTHERS)
-def test_those_without_a_size_come_last_by_id(others):
+def test_items_of_size_zero_follow_by_id(others):
     found = draw((0, 4, 0, 0, 2, 0), 4, 50, others)
     assert {tuple(row) for row in found.tolist()} == {(1, 4, 0, 2), (4, 1, 0, 2)}
     assert draw((0, 0, 0), 2, 1, others).tolist() == [[0, 1]]
 
 
-def test_a_key_draws_the_same_items_alone_and_beside_others():
-    """Under a vmap a pass is made for all as long as one of them needs it."""
+def test_vmap_draws_the_same_items():
+    """Under vmap, passes continue until all samples are complete."""
     sizes = (1, 5000, 2, 1, 2)
     together = draw(sizes, 3, 20, others=500)
     cumulative_sizes = jnp.cumsum(jnp.asarray([*sizes, *[0] * 500], jnp.int32))

@@ -1,4 +1,4 @@
-"""The target: the default device, unless a program is traced for another."""
+"""The target device of tracing."""
 
 import jax
 import pytest
@@ -6,11 +6,11 @@ import pytest
 from fedjax_fair.numerics import target
 
 
-def test_without_a_word_it_is_the_default_device():
+def test_default_target_is_the_default_device():
     assert target.current().platform == jax.default_backend()
 
 
-def test_it_holds_within_its_block_and_not_after_it():
+def test_target_is_reset_after_the_block():
     before = target.current()
     with target.tracing_for("tpu"):
         with target.tracing_for("gpu"):
@@ -23,7 +23,7 @@ def test_it_holds_within_its_block_and_not_after_it():
     assert target.current() == before
 
 
-def test_what_was_traced_for_one_target_is_not_taken_for_another():
+def test_functions_are_traced_per_target():
     traced = []
 
     @jax.jit
@@ -37,7 +37,7 @@ def test_what_was_traced_for_one_target_is_not_taken_for_another():
     assert traced == ["cpu", "tpu"]
 
 
-def test_a_core_has_less_room_than_a_processor():
+def test_a_core_has_smaller_limits_than_a_cpu():
     with target.tracing_for("cpu"):
         whole = target.current()
     with target.tracing_for("cpu", devices=2):
@@ -50,6 +50,6 @@ def test_a_core_has_less_room_than_a_processor():
     ("settings", "message"),
     [(("cuda",), "platform='cuda'"), ((None,), "platform=None"), (("tpu", 0), "devices=0")],
 )
-def test_other_targets_are_refused(settings, message, as_users_call):
+def test_invalid_targets_are_rejected(settings, message, as_users_call):
     with pytest.raises(ValueError, match=message):
         target.tracing_for(*settings)

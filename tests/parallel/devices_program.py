@@ -31,7 +31,7 @@ from fedjax_fair.data.federated import partition_arrays, stack, with_partition_a
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel import processes
 from fedjax_fair.parallel.cores import core_mesh
-from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_federation
+from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_data
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.split import split
@@ -99,7 +99,7 @@ def run(names, data, mesh=None):
         return jax.lax.map(lambda seed: one_run(seed, data), seeds)
 
     if mesh is not None:
-        program, data = over_mesh(program, mesh), shard_federation(data, mesh)
+        program, data = over_mesh(program, mesh), shard_data(data, mesh)
     compiled = jax.jit(program).lower(SEEDS, data).compile()
     return *jax.device_get(compiled(SEEDS, data)), compiled.as_text() or ""
 
@@ -175,7 +175,7 @@ def runs(name, *cases):
             many = ff.fit(method, data, **options, mesh=mesh)
         apart = max(distance(one[name].values, many[name].values) for name in one)
         print(json.dumps({"case": case, "apart": apart}))
-    sharded = shard_federation(FEDERATION, mesh).train.features.addressable_shards
+    sharded = shard_data(FEDERATION, mesh).train.features.addressable_shards
     copies = len({shard.data.unsafe_buffer_pointer() for shard in sharded})
     print(json.dumps({"cores": len(sharded), "copies": copies, "flags": os.environ["XLA_FLAGS"]}))
 
@@ -199,7 +199,7 @@ def measured(*meshes):
     assert not np.isnan(one.custom["validation_auc"]).all()
     for name in meshes:
         mesh = mesh_named(name)
-        sharded, own_variables = shard_federation(data, mesh), jax.device_get(variables)
+        sharded, own_variables = shard_data(data, mesh), jax.device_get(variables)
         compiled = jax.jit(over_mesh(program, mesh)).lower(own_variables, sharded).compile()
         many = compiled(own_variables, sharded)
         pairs = zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True)
@@ -252,7 +252,7 @@ def held():
             methods = split([make_fedavg(rate) for rate in rates[:runs].tolist()])
             programs = CompiledFunctions(methods, batch, 2, True)
             with tracing_for("gpu"):  # Where what is recorded goes to a host.
-                num_bytes = programs.num_bytes(4)
+                num_bytes = programs.memory(4).total
         first = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(programs.init())]
         found = {
             "runs": runs,

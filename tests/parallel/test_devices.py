@@ -30,7 +30,7 @@ from fedjax_fair.app.sweep import sweep
 from fedjax_fair.data.federated import stack
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.cores import core_mesh
-from fedjax_fair.parallel.mesh import assign_clients, client_mesh, shard_federation
+from fedjax_fair.parallel.mesh import assign_clients, client_mesh, shard_data
 from fedjax_fair.training.functions import over_runs
 
 QUICK = 2  # Methods that are compared every time.
@@ -234,7 +234,7 @@ def test_devices_that_make_runs_alone_compute_them_as_one_does(runs):
 )
 def test_runs_are_side_by_side_where_an_accelerator_makes_them_alone(platform, mesh, side_by_side):
     meshes = {None: None, "alone": client_mesh(1, runs=1), "shared": client_mesh(1)}
-    data = FEDERATION if mesh is None else shard_federation(FEDERATION, meshes[mesh])
+    data = FEDERATION if mesh is None else shard_data(FEDERATION, meshes[mesh])
     mapped = over_runs(lambda run, data: run + data.train.sizes.sum(), meshes[mesh])
     with tracing_for(platform):
         program = jax.make_jaxpr(mapped)(np.arange(2, dtype=np.int32), data)
@@ -341,7 +341,7 @@ def test_loads_are_within_a_third_of_the_best(seed):
 
 def test_a_device_holds_what_its_clients_own():
     mesh = client_mesh(1)
-    sharded = shard_federation(FEDERATION, mesh)
+    sharded = shard_data(FEDERATION, mesh)
     for before, after in ((FEDERATION.train, sharded.train), (FEDERATION.test, sharded.test)):
         rows = after.order[np.arange(len(before.order))]
         np.testing.assert_array_equal(after.features[rows], before.features[before.order])
@@ -368,12 +368,12 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="runs=0: expected an integer >= 1"):
         client_mesh(1, runs=0)
     with pytest.raises(ValueError, match=r"axes \('rows',\): expected \('clients',\)"):
-        shard_federation(FEDERATION, Mesh(np.array(jax.devices()[:1]), ("rows",)))
+        shard_data(FEDERATION, Mesh(np.array(jax.devices()[:1]), ("rows",)))
     two = stack([make_federation(sizes=(3, 4)), make_federation(sizes=(3, 4))])
     with pytest.raises(ValueError, match="2 partitions: expected a single one"):
-        shard_federation(two, client_mesh(1))
+        shard_data(two, client_mesh(1))
     pooled = ff.Centralized(linear_model(), ff.solvers.SGD(0.1, 2, steps=1))
-    with pytest.raises(ValueError, match="mesh: expected none"):
+    with pytest.raises(ValueError, match="mesh: training on pooled examples"):
         ff.fit(pooled, FEDERATION, rounds=1, mesh=client_mesh(1))
     with pytest.raises(ValueError, match="distributed=True: expected False for a sweep"):
         sweep(Config(distributed=True))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedjax_fair.planning.compilation import of_kernel
+from fedjax_fair.planning.compilation import kernel_seconds
+from fedjax_fair.planning.costs import Cost
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.reading import Cost
 
 # 10 bytes a second from memory, 100 operations, 25 in full precision, 5 bytes to a neighbor.
 GPU = Machine("gpu", "gpu", (8,), 1e9, 10, 100, 25, 5, None, "", "jax")
@@ -26,4 +26,4 @@ TPU = GPU._replace(platform="tpu", clock_hz=50.0)
     ],
 )
 def test_an_instruction_takes_what_limits_it(machine, cost, seconds):
-    assert of_kernel(machine, cost) == pytest.approx(seconds)
+    assert kernel_seconds(machine, cost) == pytest.approx(seconds)

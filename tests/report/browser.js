@@ -1,5 +1,5 @@
-// Opens pages in frames of several widths, uses them, and writes down what came of it.
-// `pages` is {name: HTML}, `widths` a list of numbers of pixels; `uses` is {name: function}.
+// Opens pages in frames of several widths, operates them, and writes the observations as JSON.
+// `pages` is {name: HTML}, `widths` a list of pixels; `uses` is {name: function}.
 
 const prelude = `<script>
 window.problems = [];
@@ -22,7 +22,7 @@ function press(frame, selector, key) {
   one(frame, selector).dispatchEvent(event);
 }
 
-// What reaches beyond the right edge, except within a part that scrolls by itself.
+// Elements beyond the right edge, except within elements that scroll.
 function beyond(frame) {
   const edge = frame.document.documentElement.clientWidth + 1;
   return [...frame.document.querySelectorAll("main *")]
@@ -30,11 +30,35 @@ function beyond(frame) {
     .map((one) => one.tagName + "." + one.className);
 }
 
+// The readout of the first chart by keys and pointer, and its download.
+function readValues(frame, did) {
+  const chart = one(frame, "#learning svg"), value = () => words(frame, "#learning output");
+  did.beforeFocus = value();
+  chart.dispatchEvent(new frame.FocusEvent("focus"));
+  did.focusedValue = value();
+  press(frame, "#learning svg", "ArrowRight");
+  did.nextValue = value();
+  const ring = one(frame, "#learning .ring"), box = chart.getBoundingClientRect();
+  const place = ["cx", "cy"].map((name) => Number(ring.getAttribute(name)));
+  press(frame, "#learning svg", "ArrowDown");
+  did.otherMethod = value();
+  chart.dispatchEvent(new frame.FocusEvent("blur"));
+  chart.dispatchEvent(new frame.PointerEvent("pointermove", { clientX: box.left + place[0], clientY: box.top + place[1] }));
+  did.pointedValue = value();
+  chart.dispatchEvent(new frame.PointerEvent("pointerleave"));
+  did.afterLeaving = value();
+  frame.URL.createObjectURL = (blob) => { did.type = blob.type; return "#"; };
+  frame.HTMLAnchorElement.prototype.click = function () { did.file = this.download; };
+  one(frame, "#learning .download").click();
+  did.svg = frame.standalone(chart);
+}
+
 const uses = {
   run(frame) {
-    const did = { lines: many(frame, "#learning path[data-method]"), dots: many(frame, "#tradeoff circle") };
+    const did = { lines: many(frame, "#learning path[data-method]"), dots: many(frame, "#tradeoff circle[data-method]") };
     const numbers = JSON.parse(words(frame, "#numbers"));
     did.methods = numbers.methods.length;
+    readValues(frame, did);
     one(frame, "#legend button").click();
     did.linesWithout = many(frame, "#learning path[data-method]");
     did.pressed = one(frame, "#legend button").getAttribute("aria-pressed");

@@ -1,4 +1,4 @@
-"""Pages in a browser: they load, fit, and do what is asked of them, without any error."""
+"""Pages in a browser: they load without errors, fit, and respond; functions of the scripts."""
 
 import html
 import json
@@ -6,7 +6,9 @@ import os
 import re
 import shutil
 import subprocess
+from importlib import resources
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from synthetic import make_results
 
 from fedjax_fair import report
 from fedjax_fair.report import maximization_page
+from fedjax_fair.report.contents import contents
 from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -22,7 +25,8 @@ BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 WIDTHS = (360, 900, 1600)
 SCRIPT = Path(__file__).with_name("browser.js")
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
+NODE = shutil.which("node")
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
 
 
 def run_results():
@@ -66,7 +70,7 @@ def maximization_results(pictures):
 
 
 def look(pages, folder, *options):
-    """What the script saw, by page and width."""
+    """Returns what the script observed, by page and width."""
     document = folder / "pages.html"
     texts = json.dumps(pages).replace("<", "\\u003c")
     document.write_text(
@@ -100,12 +104,14 @@ def seen(tmp_path_factory):
     return look(pages, tmp_path_factory.mktemp("browser"))
 
 
-def test_nothing_fails_and_nothing_is_loaded(seen):
+@needs_browser
+def test_pages_have_no_errors_and_load_nothing(seen):
     assert len(seen) == 5 * len(WIDTHS)
     for name, one in seen.items():
         assert one["problems"] == [], name
 
 
+@needs_browser
 @pytest.mark.parametrize("width", WIDTHS)
 def test_pages_fit(seen, width):
     for name, one in seen.items():
@@ -114,6 +120,7 @@ def test_pages_fit(seen, width):
             assert one["beyond"] == one["beyondAfterwards"] == [], name
 
 
+@needs_browser
 def test_methods_are_shown_and_hidden(seen):
     for name, methods in {"run": 2, "sweep": 6}.items():
         did = seen[f"{name} 900"]["did"]
@@ -122,6 +129,7 @@ def test_methods_are_shown_and_hidden(seen):
         assert did["pressed"] == "false"
 
 
+@needs_browser
 def test_a_client_is_described(seen):
     results, did = run_results(), seen["run 900"]["did"]
     assert (
@@ -130,14 +138,14 @@ def test_a_client_is_described(seen):
         == "Client 0, group {}: no test examples".format(results["group"].values[0, 0])
     )
     accuracy = 100 * results["test_accuracy"].values
-    assert did["pointed"].endswith(f": {accuracy[0, 0, -1, 1]:.1f} %")
+    assert did["pointed"].endswith(f": {accuracy[0, 0, -1, 1]:.1f}%")
     participants = results["cohort_clients"].values
     assert did["pointedRounds"] == (participants[0, 0] == 1).any(axis=-1).sum()
     assert did["moved"].startswith("Client 3, ")
     assert did["focused"] == "3"
     assert did["stops"] == 1
     assert did["round"] == "2"
-    assert did["chosen"].startswith("Client 3, group {}: {:.1f} %; {}, seed 1, round 2".format(
+    assert did["chosen"].startswith("Client 3, group {}: {:.1f}%; {}, seed 1, round 2".format(
         results["group"].values[1, 3], accuracy[1, 1, 1, 3], "x" * 60
     ))  # fmt: skip
     assert did["chosenRounds"] == (participants[1, 1] == 3).any(axis=-1).sum()
@@ -146,7 +154,8 @@ def test_a_client_is_described(seen):
     assert did["classes"] == [str(count) for count in owned]
 
 
-def test_what_results_hold_is_drawn(seen):
+@needs_browser
+def test_charts_of_groups_settings_and_owners_are_drawn(seen):
     assert seen["run 900"]["did"]["groups"] == 2
     assert seen["single 900"]["did"]["groups"] == 1
     sweep = seen["sweep 900"]["did"]
@@ -155,7 +164,8 @@ def test_what_results_hold_is_drawn(seen):
     assert sweep["open"] is True
 
 
-def test_chosen_items_are_shown(seen):
+@needs_browser
+def test_selected_items_are_listed(seen):
     for name, pictures in {"maximize pictures": 3, "maximize titles": 0}.items():
         did = seen[f"{name} 900"]["did"]
         assert (did["lines"], did["items"], did["pictures"]) == (3, 3, pictures)
@@ -163,7 +173,8 @@ def test_chosen_items_are_shown(seen):
         assert did["labels"] == titles
 
 
-def test_dark_is_dark(seen, tmp_path):
+@needs_browser
+def test_dark_mode_has_dark_colors(seen, tmp_path):
     page = report.page(make_results(), {}, {})
     dark = look({"run": page}, tmp_path, "--blink-settings=preferredColorScheme=0")
 
@@ -173,3 +184,71 @@ def test_dark_is_dark(seen, tmp_path):
     for one, other in ((seen["run 900"], 1), (dark["run 900"], -1)):
         ink, paper = map(brightness, one["colors"])
         assert other * (paper - ink) > 400
+
+
+@needs_browser
+def test_values_of_charts_are_read_with_pointer_and_keys(seen):
+    did, results = seen["run 900"]["did"], run_results()
+    numbers = contents(results)["accuracy"]
+
+    def text(method, place):
+        at, *values = (column[place] for column in numbers[method])
+        digits = (3 if abs(value) < 2 else 1 for value in values)
+        mean, low, high = (f"{round(v, n):.15g}" for v, n in zip(values, digits, strict=True))
+        name = str(results["algorithm"].values[method])
+        return f"{name}, round {at}: {mean} (95% CI {low} to {high})"
+
+    assert did["beforeFocus"] == did["afterLeaving"] == ""
+    assert did["focusedValue"] == text(0, -2)  # Charts begin where methods differ.
+    assert did["nextValue"] == did["pointedValue"] == text(0, -1)
+    assert did["otherMethod"] == text(1, -1)
+
+
+@needs_browser
+def test_charts_are_downloaded_as_svg_without_a_style_sheet(seen):
+    did = seen["run 900"]["did"]
+    assert did["file"] == "accuracy.svg"
+    root = ElementTree.fromstring(did["svg"])
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "var(" not in did["svg"]
+    assert sum("data-method" in node.attrib for node in root.iter()) == 2
+
+
+def test_every_chart_of_a_page_has_a_title_and_a_function():
+    page = report.page(run_results(), {}, {})
+    titles = dict(re.findall(r'<div class="chart" id="(\w+)" data-title="([^"]+)"', page))
+    drawn = set(re.findall(r'^picture\("(\w+)"', page, re.MULTILINE))
+    assert {"learning", "spread", "tradeoff", "busy", "groups", "cluster_agreement"} <= set(titles)
+    assert set(titles) <= drawn
+
+
+@pytest.mark.skipif(NODE is None, reason="there is no Node.js")
+def test_functions_of_charts(tmp_path):
+    """The nearest value, the value that a key leads to, and colors of a file."""
+    script = resources.files("fedjax_fair.report") / "web" / "charts.js"
+    numbers = json.dumps({"methods": ["a", "b"]})
+    program = f"""
+globalThis.document = {{ getElementById: () => ({{ textContent: {numbers!r} }}) }};
+{script.read_text()}
+const places = [["a", 0, 0], ["a", 9, 0], ["b", 0, 5], ["b", 9, 5]];
+const points = places.map(([name, x, y]) => ({{ name, x, y }}));
+const at = [[8, 1], [8, 4], [8, 4, "a"]].map((place) => nearest(points, ...place));
+const keys = ["ArrowRight", "ArrowLeft", "ArrowDown", "ArrowUp", "Home", "End", "x"];
+console.log(JSON.stringify({{
+  nearest: [...at, nearest([], 0, 0)],
+  moved: keys.map((key) => moved(points, 1, key)),
+  resolved: resolved('<path stroke="var(--m0)"/>', () => " #123 "),
+  rounded: [83.14159, 0.5, 12, -0.25].map(round),
+  ticks: nice(0, 1, 5),
+}}));
+"""
+    file = tmp_path / "charts.js"
+    file.write_text(program)
+    done = subprocess.run([str(NODE), file], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {
+        "nearest": [1, 3, 1, -1],
+        "moved": [1, 0, 3, 3, 0, 1, None],
+        "resolved": '<path stroke="#123"/>',
+        "rounded": ["83.1", "0.5", "12", "-0.25"],
+        "ticks": [0, 0.2, 0.4, 0.6, 0.8, 1],
+    }

@@ -1,4 +1,4 @@
-"""The numbers on a page are those of the results, and few enough."""
+"""The data on a page is that of the results, within limits of size."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ def unpacked(text, *shape):
 
 
 @pytest.mark.parametrize("partitions", [False, True])
-def test_every_client_is_as_it_was_measured(partitions):
+def test_clients_have_their_accuracies_cohorts_and_examples(partitions):
     results = make_results(partitions=partitions, groups=True)
     found = contents(results)["clients"]
     assert found["rounds"] == results["round"].values.tolist()
@@ -40,7 +40,7 @@ def test_every_client_is_as_it_was_measured(partitions):
     np.testing.assert_array_equal(found["groups"], results["group"].values.reshape(-1, 6))
 
 
-def test_curves_have_students_intervals():
+def test_curves_have_intervals_of_students_t():
     results = make_results(seeds=4)
     results["accuracy_mean_clients"][1, :, 1] = np.nan  # Not evaluated then.
     found = contents(results)
@@ -62,19 +62,19 @@ def test_one_seed_has_no_interval():
     assert set(low) == set(high) == {None}
 
 
-def test_pictures_begin_where_methods_differ():
+def test_charts_begin_where_methods_differ():
     results = make_results()
     results["accuracy_mean_clients"][:, :, 1] = 0.5
     assert contents(results)["start"] == 4
-    results["accuracy_mean_clients"][1, :, 1] = np.nan  # Nothing to compare with is no sameness.
+    results["accuracy_mean_clients"][1, :, 1] = np.nan  # A single method differs from no other.
     assert contents(results)["start"] == 2
     results["accuracy_mean_clients"][:] = 0.5
-    assert contents(results)["start"] == 2  # They never do; round 0 tells nothing.
+    assert contents(results)["start"] == 2  # They never differ; at round 0 no method has trained.
 
 
-def test_participation_is_that_of_all_seeds():
+def test_participation_is_a_mean_over_seeds():
     results = make_results(clients=5, seeds=3)
-    results["participation"][1] = 0  # Pooled examples.
+    results["participation"][1] = 0  # Centralized training.
     first, second = contents(results)["participation"]
     assert second is None
     last = results["participation"].values[0, :, -1]
@@ -86,7 +86,7 @@ def test_participation_is_that_of_all_seeds():
     assert first["never"] == pytest.approx(100 * (last == 0).mean(), abs=0.06)
 
 
-def test_groups_and_agreement_are_drawn_where_there_are_some():
+def test_groups_and_agreement_are_included_if_known():
     found = contents(make_results(groups=True))
     assert len(found["groups"]) == 2
     results = make_results(groups=True)
@@ -99,10 +99,10 @@ def test_a_page_of_a_long_run_is_small():
     results = make_results("abcde", seeds=2, evaluations=201, clients=100, rounds=200, slots=10)
     text = page(results, {}, {})
     assert len(text.encode()) < 5e6
-    assert len(contents(results)["clients"]["rounds"]) == 201  # Nothing is left out.
+    assert len(contents(results)["clients"]["rounds"]) == 201  # All evaluations.
 
 
-def test_a_page_of_a_large_run_leaves_out_and_says_so():
+def test_the_page_of_a_large_run_states_what_it_omits():
     results = make_results("ab", seeds=2, evaluations=401, clients=2500, rounds=400, slots=2)
     found = contents(results)["clients"]
     assert len(found["ids"]) == 1000
@@ -118,13 +118,13 @@ def test_a_page_of_a_large_run_leaves_out_and_says_so():
     np.testing.assert_array_equal(trained, expected)
 
 
-def test_evaluations_are_left_out_until_all_fits(monkeypatch):
+def test_evaluations_are_omitted_until_all_fits(monkeypatch):
     monkeypatch.setattr(module, "_MAX_VALUES", 200)
     found = contents(make_results(seeds=1, evaluations=21, rounds=20))["clients"]
     assert 2 * 6 * len(found["rounds"]) + 2 * 20 * 2 in range(180, 201)
     assert (found["rounds"][0], found["rounds"][-1]) == (0, 20)
 
 
-def test_what_is_written_down_is_json():
+def test_contents_are_json():
     text = json.dumps(contents(make_results(groups=True)), allow_nan=False)
     assert json.loads(text)["methods"] == ["fedavg", "divfl"]

@@ -55,7 +55,7 @@ def test_lines_are_means_and_bands_their_intervals():
             expected = stats.t.interval(0.95, len(own) - 1, own.mean(), error)
             np.testing.assert_allclose([min(at_round), max(at_round)], expected)
     legend = learning_curves(results).legends[0]
-    assert legend.get_title().get_text() == "mean of 3 seeds,\nband: 95 % interval"
+    assert legend.get_title().get_text() == "mean of 3 seeds,\nband: 95% CI"
 
 
 def test_curves_begin_where_methods_differ_and_spread_accuracies_near_all():
@@ -104,7 +104,7 @@ def test_results_of_one_method_need_no_method_dimension(select):
     _render(partition(single))
 
 
-def test_an_unknown_metric_names_those_there_are():
+def test_an_unknown_metric_error_lists_the_valid_ones():
     expected = (
         r"no 'speed' over seed, round in results: "
         r"expected one of \['accuracy_mean_clients', 'client_disagreement', 'client_dissim"
@@ -131,7 +131,7 @@ def test_curves_of_the_distribution_pool_clients_with_test_examples_and_seeds():
             np.testing.assert_allclose(y[1:], np.arange(1, 16) / 15)
 
 
-def test_a_dot_is_where_the_worst_tenth_ends():
+def test_a_dot_marks_the_end_of_the_worst_tenth():
     results = _results(num_clients=7)  # Of 3 x 6 clients with test examples the worst two.
     lines = _render(accuracy_distribution(results)).axes[0].lines
     dots = [line.get_xdata()[0] for line in lines if len(line.get_xdata()) == 1]
@@ -202,7 +202,7 @@ def test_groups_come_before_classes_and_have_their_colors():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["0", "1"]
 
 
-def test_many_clients_are_thinned_out_and_the_title_says_so():
+def test_the_title_states_how_many_clients_are_shown():
     counts = np.ones((2500, 2), int)
     figure = partition(xr.Dataset({"train_examples": (("client", "class"), counts)}))
     assert sum(len(axes.collections[0].get_offsets()) for axes in figure.axes) == 2000

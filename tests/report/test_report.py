@@ -1,4 +1,4 @@
-"""The page shows the numbers of the results and needs no other file."""
+"""The page has the values of the results, and needs no other file."""
 
 import io
 import json
@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import xarray as xr
 from conftest import linear_model, make_federation
-from rich.console import Console
 from scipy import stats
 from synthetic import make_results
 
 from fedjax_fair import aggregators, metrics, report, results, selectors, solvers
-from fedjax_fair.app import console
+from fedjax_fair.app.console import format_table
 from fedjax_fair.report.maximization import chosen_pictures, value_against_bits
+from fedjax_fair.results.intervals import format_number
+from fedjax_fair.results.tables import final_tables
 from fedjax_fair.simulate import Round
 from fedjax_fair.submodular.federated.comparison import GREEDY
 from fedjax_fair.training.centralized import Centralized
@@ -23,11 +24,11 @@ from fedjax_fair.training.fit import fit
 
 
 class Reader(HTMLParser):
-    """Collects the cells of tables, what is referred to, open tags, and the numbers of a page."""
+    """Collects table cells, references, open tags, JSON data and text of a page."""
 
     def __init__(self, text):
         super().__init__()
-        self.tables, self.sources, self.open, self.numbers, self.words = [], [], [], "", ""
+        self.tables, self.sources, self.open, self.numbers, self.text = [], [], [], "", ""
         self.feed(text)
         assert self.open == []
 
@@ -51,7 +52,7 @@ class Reader(HTMLParser):
         elif self.open and self.open[-1] == "script":
             self.numbers = self.numbers or data
         elif "style" not in self.open:
-            self.words += data
+            self.text += data
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def dataset():
     return results.combine(
         {
             "fedavg": fit(federated, data, rounds=4, seeds=(0, 1), eval_every=2),
-            # evaluated at other rounds, so that the two are padded where they are put together
+            # Evaluated at other rounds, so that both are padded when combined.
             "centralized": fit(
                 Centralized(model, solver), data, rounds=3, seeds=(0, 1), eval_every=3
             ),
@@ -83,65 +84,65 @@ def interval(values):
     return f"{values.mean():.1f} ± {half:.1f}"
 
 
-def test_the_tables_are_of_the_last_evaluation(dataset):
+def test_tables_show_the_last_evaluation(dataset):
     reader = Reader(report.page(dataset, {"data": {"name": "x<y"}}, {"python": "3"}))
-    (heading, *methods), (_, *rows) = reader.tables
-    assert [cell.strip() for cell in heading[:3]] == ["method", "accuracy", "worst 10 %"]
+    (heading, *methods, _), (_, *rows) = reader.tables
+    assert [cell.strip() for cell in heading[:3]] == ["method", "accuracy", "worst 10%"]
     accuracy = 100 * dataset.accuracy_mean_clients.sel(algorithm="fedavg", round=4).values
     assert methods[0][1].strip() == interval(accuracy)
     assert len(rows) == len(metrics.SUMMARIES)
     shown = {row[0].strip(): [cell.strip() for cell in row] for row in rows}
     worst = 100 * dataset.accuracy_minimum.sel(algorithm="fedavg", round=4).values
-    cells = shown["Test accuracy, worst client"]
-    assert cells[1:4] == ["%", "clients with test examples", "uniform"]
-    assert cells[4] in (interval(worst), f"{worst[0]:.1f}")
+    name = "Test accuracy, worst client in %; clients with test examples; weighting: uniform"
+    assert shown[name][1] in (interval(worst), f"{worst[0]:.1f}")
     assert not any(re.search(r"± 0\.0+$", cell) for row in shown.values() for cell in row)
 
 
 def test_differences_are_those_that_results_compare(dataset):
-    (_, _, second), _ = Reader(report.page(dataset, {}, {})).tables
+    (_, _, second, _), _ = Reader(report.page(dataset, {}, {})).tables
     found = results.compare(dataset, metric="accuracy_mean_clients")
     numbers = [100 * found[name].item() for name in ("difference", "low", "high")]
-    expected = "{:+.1f} ({:+.1f}, {:+.1f})".format(*numbers).replace("-", "−")  # noqa: RUF001
-    assert expected in second[1]
+    point, low, high = (format_number(number).replace("-", "−") for number in numbers)  # noqa: RUF001
+    assert second[1].replace("*", "").strip().endswith(f" {point} {low} to {high}")
 
 
-def test_spread_stands_beside_its_noise_floor(dataset):
-    (heading, first, _), _ = Reader(report.page(dataset, {}, {})).tables
-    cell = first[[cell.strip() for cell in heading].index("dissimilarity")]
-    floor = 100 * dataset.client_dissimilarity_noise.sel(algorithm="fedavg", round=4).values
-    assert f"noise floor {floor.mean():.1f}" in cell
+def test_spread_has_a_noise_floor(dataset):
+    (heading, *_, floors), _ = Reader(report.page(dataset, {}, {})).tables
+    cell = floors[[cell.strip() for cell in heading].index("dissimilarity")]
+    floor = 100 * results.noise_floor(dataset, ["client_dissimilarity"]).mean()
+    assert cell.strip() == f"{float(floor['client_dissimilarity']):.1f}"
 
 
 @pytest.mark.parametrize(
-    ("gap", "said"), [(0.2, "against one, in points: two (accuracy +"), (0.001, "No difference")]
+    ("gap", "finding"),
+    [(0.2, "differences to one, in points: two (accuracy +"), (0.001, "No difference to one")],
 )
-def test_the_finding_is_what_is_beyond_chance(gap, said):
+def test_the_finding_names_significant_differences(gap, finding):
     made = make_results(("one", "two"), seeds=5)
     noise = np.random.default_rng(1).normal(scale=0.01, size=(2, 5, 3))
     made["accuracy_mean_clients"][:] = 0.5 + noise + gap * np.array([0, 1])[:, None, None]
     made["client_dissimilarity"][:] = 0.3 + noise
     made["client_dissimilarity_noise"][:] = 0.2
-    words = Reader(report.page(made, {}, {})).words
-    assert said in words
-    assert "its noise floor:" not in words
+    text = Reader(report.page(made, {}, {})).text
+    assert finding in text
+    assert "its noise floor:" not in text
     made["client_dissimilarity_noise"][0] = 0.4
-    assert "its noise floor:" not in Reader(report.page(made, {}, {})).words
+    assert "its noise floor:" not in Reader(report.page(made, {}, {})).text
     made["client_dissimilarity_noise"][:] = 0.4
-    assert "No dissimilarity is above its noise floor" in Reader(report.page(made, {}, {})).words
+    assert "No dissimilarity is above its noise floor" in Reader(report.page(made, {}, {})).text
 
 
-def test_what_is_not_defined_is_a_dash(dataset):
+def test_undefined_values_are_dashes(dataset):
     _, rows = Reader(report.page(dataset, {}, {})).tables
     disagreement = next(row for row in rows if row[0].startswith("Client disagreement: mean"))
-    assert disagreement[-1].strip() == "–"  # noqa: RUF001  # no client trains in a centralized run
+    assert disagreement[-1].strip() == "−"  # noqa: RUF001  # No client trains in a centralized run.
     assert "±" in disagreement[-2]
 
 
 NASTY = "</script><script>throw 1</script><!-- <b>&amp;"
 
 
-def test_the_page_needs_no_other_file_and_trusts_no_name(dataset):
+def test_the_page_needs_no_other_file_and_escapes_names(dataset):
     renamed = dataset.assign_coords(algorithm=[NASTY, "b"])
     text = report.page(renamed, {"data": {"name": "x<y"}}, {NASTY: NASTY})
     reader = Reader(text)
@@ -155,7 +156,7 @@ def test_the_page_needs_no_other_file_and_trusts_no_name(dataset):
     assert json.loads(reader.numbers)["methods"] == [NASTY, "b"]
 
 
-def test_a_sweep_has_a_page_of_its_best_points():
+def test_the_page_of_a_sweep_has_its_best_configurations():
     runs = [make_results(seeds=2, clients=5) for _ in range(6)]
     level = np.random.default_rng(2).uniform(0.2, 0.8, (6, 2))
     for run, means in zip(runs, level, strict=True):
@@ -166,13 +167,13 @@ def test_a_sweep_has_a_page_of_its_best_points():
     numbers, (table, _) = json.loads(reader.numbers), reader.tables
     names = [f"{['fedavg', 'divfl'][j]}, prox={i}" for i in range(6) for j in range(2)]
     best = [names[place] for place in np.argsort(-level.ravel())[:10]]
-    assert numbers["methods"] == [row[0].strip() for row in table[1:]] == best
+    assert numbers["methods"] == [row[0].strip() for row in table[1:-1]] == best
     assert numbers["settings"]["names"] == ["method", "prox"]
     assert numbers["settings"]["columns"] == [["fedavg", "divfl"], ["0", "1", "2", "3", "4", "5"]]
     for value, (method, prox) in numbers["settings"]["points"]:
         assert value == pytest.approx(100 * level[prox, method], abs=6e-4)
     assert len(numbers["settings"]["points"]) == 12
-    assert "the 10 most accurate points" in reader.words
+    assert "the 10 most accurate configurations" in reader.text
 
 
 # No formula, no markup, no emoji, and nothing that clears a terminal.
@@ -186,7 +187,7 @@ def strange(dataset):
     return renamed.assign_attrs(data=STRANGE)
 
 
-def test_names_in_figures_are_no_formulas(strange):
+def test_names_in_figures_are_not_formulas(strange):
     figures = report.standard_figures(strange)
     for figure in figures.values():
         figure.savefig(io.BytesIO(), format="png", dpi=30)
@@ -215,14 +216,10 @@ def test_items_of_a_maximization_may_have_any_name():
         draw(compared).savefig(io.BytesIO(), format="png", dpi=30)
 
 
-def test_names_in_tables_are_shown_as_they_are(strange):
-    for table in (*console.tables(strange), console.sweep_table(strange, [])):
-        file = io.StringIO()
-        Console(file=file, width=1000, force_terminal=True).print(table)
-        printed = file.getvalue()
-        assert "\x1b[2J" not in printed
+def test_names_in_tables_are_escaped(strange):
+    for table in final_tables(strange):
+        printed = format_table(table, 1000)
+        assert "\x1b" not in printed
         assert "\u202e" not in printed
-        plain = re.sub(r"\x1b\[[0-9;]*m", "", printed)
-        assert f"a {SHOWN}" in plain
-        if table.title and "Differences" not in str(table.title):
-            assert f"({SHOWN})" in plain.replace("\n", " ")
+        assert f"a {SHOWN}" in printed
+        assert f"({SHOWN})" in printed

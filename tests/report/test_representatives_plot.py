@@ -62,8 +62,8 @@ def test_many_coordinates_become_two_principal_components():
     [
         (POINTS[:, 0], [0], [1.0], r"points: expected shape \[n, width >= 2\], got \(50,\)"),
         (POINTS[:, :1], [0], [1.0], r"points: .* got \(50, 1\)"),
-        ([[0.0, np.nan]], [0], [1.0], "points: expected finite numbers"),
-        (POINTS, [0, 1], [1.0], r"gains: expected shape \(2,\), one an item, got \(1,\)"),
+        ([[0.0, np.nan]], [0], [1.0], "points: NaN or infinity; expected finite"),
+        (POINTS, [0, 1], [1.0], r"gains: expected shape \(2,\), one per item, got \(1,\)"),
         (POINTS, [50], [1.0], r"items=\[50\]: expected items in \[0, 50\)"),
         (POINTS, [1, 1], [1.0, 1.0], "expected different items"),
     ],

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from fedjax_fair.report.drawing import MOST_POINTS, points_as_methods
+from fedjax_fair.report.drawing import MAX_CONFIGURATIONS
 from fedjax_fair.report.plots import learning_curves
 from fedjax_fair.report.selection import (
     participation,
@@ -15,6 +15,7 @@ from fedjax_fair.report.selection import (
     selected_clients,
     tradeoff,
 )
+from fedjax_fair.results.datasets import configurations_as_methods
 
 RNG = np.random.default_rng(0)
 COHORTS = np.array([[[0, 1], [1, 2], [1, 1]], [[3, 4], [3, 4], [3, 4]]])
@@ -47,7 +48,7 @@ def render(figure):
     return figure
 
 
-def test_participation_shows_who_trained_when_busiest_first():
+def test_participation_has_the_most_frequent_clients_first():
     first, second = render(participation(results(), seed=0)).axes
     np.testing.assert_array_equal(
         first.images[0].get_array(), [[1, 1, 1], [1, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0]]
@@ -65,7 +66,7 @@ def test_participation_shows_who_trained_when_busiest_first():
     by_place = [[1, 1, 1], [1, 0.5, 0.5], [0, 0.5, 0], [0, 0, 0], [0, 0, 0]]
     np.testing.assert_array_equal(participation(data).axes[0].images[0].get_array(), by_place)
     assert both.get_title(loc="left") == "one: 2.5 of 5 clients, mean over seeds"
-    with pytest.raises(ValueError, match="seed=2: expected one of 2 seeds"):
+    with pytest.raises(ValueError, match="seed=2: expected an index of one of the 2 seeds"):
         participation(results(), seed=2)
 
 
@@ -90,7 +91,7 @@ def test_lorenz_curves_are_means_over_seeds_of_the_last_counts():
     ]
 
 
-def test_chosen_clients_are_marked_where_they_end_up():
+def test_selected_clients_are_marked_in_sorted_order():
     matrix = RNG.uniform(size=(5, 5))
     figure = render(selected_clients(matrix, [0, 3], group=[2, 1, 1, 0, 0]))
     axes = figure.axes[0]
@@ -120,7 +121,7 @@ def test_the_tradeoff_is_that_of_the_last_evaluations(last):
         np.testing.assert_allclose(ends, expected)
 
 
-def test_the_scale_of_the_tradeoff_does_not_make_effects_of_noise():
+def test_both_axes_of_the_tradeoff_span_ten_points_at_least():
     data = results()
     shape = ("algorithm", "seed", "round")
     spread = 0.05 + 0.001 * RNG.uniform(size=(2, 2, 3))
@@ -151,9 +152,9 @@ def swept():
     )
 
 
-def test_points_of_a_sweep_are_methods_and_unread_settings_fold():
+def test_configurations_are_methods_without_unused_settings():
     data = swept()
-    points = points_as_methods(data)
+    points = configurations_as_methods(data)
     names = points["algorithm"].values.tolist()
     values = ["0", "0.1", "1", "0.1234567"]
     assert names == ["fedavg", *(f"fedprox, prox={value}" for value in values)]
@@ -162,7 +163,7 @@ def test_points_of_a_sweep_are_methods_and_unread_settings_fold():
         np.testing.assert_array_equal(
             points["accuracy_mean_clients"].sel(algorithm=name).transpose("seed", "round"), expected
         )
-    one = points_as_methods(data.sel(algorithm="fedprox"))
+    one = configurations_as_methods(data.sel(algorithm="fedprox"))
     assert one["algorithm"].values.tolist() == [f"prox={value}" for value in values]
 
 
@@ -177,7 +178,7 @@ def test_figures_take_a_sweep():
     assert len(lines) == 5
 
 
-def test_a_large_sweep_names_methods_and_not_points():
+def test_the_legend_of_a_large_sweep_has_methods_only():
     values = RNG.uniform(0.5, 0.9, size=(2, 20, 2, 1))
     shape = ("algorithm", "prox", "seed", "round")
     data = xr.Dataset(
@@ -187,4 +188,4 @@ def test_a_large_sweep_names_methods_and_not_points():
     figure = render(tradeoff(data))
     assert len(figure.axes[0].containers) == 40
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg", "fedprox"]
-    assert len(learning_curves(data).axes[0].lines) == MOST_POINTS
+    assert len(learning_curves(data).axes[0].lines) == MAX_CONFIGURATIONS

@@ -38,7 +38,7 @@ def remembering(source, watched):
     def observe(state, cohort, results, context):
         return source.observe(state[0], cohort, results, context), state[1]
 
-    return Selector.from_functions(init, select, observe)
+    return Selector.from_functions(select, init, observe)
 
 
 def known_by_round(model, data, source, rounds=4):

@@ -26,7 +26,7 @@ def client_of(federation, model, index, round=0, instructions=None):
 
 @cache
 def compiled(solver, model):
-    """One program for all clients, keys and rounds."""
+    """Returns a compiled solve for all clients, keys and rounds."""
 
     @jax.jit
     def run(key, variables, federation, index, round, instructions):
@@ -37,7 +37,7 @@ def compiled(solver, model):
 
 
 def solve(solver, federation, model, index=1, key=0, round=0, **instructions):
-    """The result of one client, and the variables it started from."""
+    """Returns the result of one client and its initial variables."""
     variables = model.init(jax.random.key(7), federation.train.features[:1])
     run = compiled(solver, model)
     result = run(jax.random.key(key), variables, federation, index, round, instructions)
@@ -45,7 +45,7 @@ def solve(solver, federation, model, index=1, key=0, round=0, **instructions):
 
 
 def numpy_solve(federation, variables, index, steps, rate, momentum=0.0, decay=0.0, prox=0.0):
-    """Full-batch descent on softmax regression, from the formulas."""
+    """Returns full-batch descent on softmax regression."""
     train = federation.train
     indices = train.order[train.offsets[index] :][: train.sizes[index]]
     x, y = train.features[indices].astype(np.float64), np.eye(3)[train.labels[indices]]
@@ -88,7 +88,7 @@ def test_equals_numpy(federation, model, settings):
 
 @cache
 def counting_model() -> Model:
-    """Its parameter number i moves exactly when example i is in the batch."""
+    """Returns a model whose parameter i changes if example i is in the batch."""
 
     def init(key, x):
         return Variables({"seen": jnp.zeros(x.shape[-1])}, {})
@@ -109,7 +109,7 @@ def one_hot(federation):
 
 
 @pytest.mark.parametrize("index", range(6))
-def test_an_epoch_visits_every_own_example_once(federation, index):
+def test_an_epoch_visits_every_example_of_the_client_once(federation, index):
     data, train = one_hot(federation), federation.train
     result, _ = solve(sgd(1.0, 1, epochs=1), data, counting_model(), index)
     expected = np.zeros(train.order.shape[0])
@@ -117,8 +117,8 @@ def test_an_epoch_visits_every_own_example_once(federation, index):
     np.testing.assert_array_equal(result.update.params["seen"], expected)
 
 
-def test_long_epochs_are_planned_without_a_seam():
-    """More steps than are drawn in one go, counted in epochs and counted in steps."""
+def test_blocks_of_steps_join_without_a_gap():
+    """Takes more steps than a block has, by epochs and by steps."""
     data = one_hot(make_federation(sizes=(2, 75)))
     by_epochs, _ = solve(sgd(1.0, 1, epochs=1), data, counting_model(), 1)
     by_steps, _ = solve(sgd(1.0, 1, steps=75), data, counting_model(), 1)
@@ -143,7 +143,7 @@ def test_clients_take_their_own_number_of_steps(federation, model, index):
     assert result.steps == 3 * -(-federation.train.sizes[index] // 4)
 
 
-def test_clients_side_by_side_equal_clients_one_by_one(federation, model):
+def test_vmapped_clients_equal_single_clients(federation, model):
     solver = sgd(0.1, 4, epochs=2, momentum=0.5)
     train = jax.tree.map(jnp.asarray, federation.train)
     variables = model.init(jax.random.key(7), train.features[:1])
@@ -158,7 +158,7 @@ def test_clients_side_by_side_equal_clients_one_by_one(federation, model):
 
 
 @pytest.mark.parametrize("batch_size", [3, 4, 64])
-def test_lanes_without_examples_do_not_count(federation, model, batch_size):
+def test_padded_positions_have_no_effect(federation, model, batch_size):
     exact, _ = solve(sgd(0.1, 3, steps=5), federation, model, index=0)
     padded, _ = solve(sgd(0.1, batch_size, steps=5), federation, model, index=0)
     np.testing.assert_allclose(
@@ -174,7 +174,7 @@ def test_a_traced_zero_prox_is_plain_sgd(federation, model):
     jax.tree.map(np.testing.assert_array_equal, traced, plain)
 
 
-def test_prox_holds_the_client_back(federation, model):
+def test_prox_shrinks_updates(federation, model):
     free, _ = solve(sgd(0.2, 4, steps=30), federation, model)
     held, _ = solve(sgd(0.2, 4, steps=30, prox=1.0), federation, model)
     assert optax.tree.norm(held.update) < 0.9 * optax.tree.norm(free.update)
@@ -208,7 +208,7 @@ def test_the_key_decides_the_minibatches(federation, model):
 
 
 def test_epochs_differ_from_each_other(federation):
-    """A first step after a full epoch may use any example, not always that of the first step."""
+    """The first step of the second epoch may use any example, not always the first one."""
     data, model = one_hot(federation), counting_model()
 
     def most_visited(steps):
@@ -265,7 +265,7 @@ def test_a_loss_weight_scales_the_gradient_of_the_loss_and_nothing_else(model, f
 
 @pytest.mark.parametrize("length", [{"steps": 5}, {"epochs": 2}], ids=str)
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_snapshot_is_the_update_after_so_many_steps(model, federation, length, count):
+def test_a_snapshot_is_the_update_after_its_steps(model, federation, length, count):
     def run(count=None, **length):
         instructions = {} if count is None else {"snapshot_step": jnp.int32(count)}
         return solve(sgd(0.1, 3, **length), federation, model, **instructions)[0]
@@ -290,7 +290,7 @@ def test_the_last_minibatch_is_reported(model, federation):
 
 
 @pytest.mark.parametrize("length", [{"steps": 3}, {"epochs": 2}])
-def test_a_batch_that_no_client_fills_takes_no_memory(federation, model, length):
+def test_batches_are_not_larger_than_all_examples(federation, model, length):
     huge, _ = solve(sgd(0.3, 10**12, **length), federation, model)
     large, _ = solve(sgd(0.3, LARGE, **length), federation, model)
     chex.assert_trees_all_close(huge.update, large.update, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Greedy under matroids and budgets: guarantees by brute force, and what stays empty."""
+"""Greedy under matroids and budgets: bounds by brute force, and unused slots."""
 
 import itertools
 import math
@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from locations import mask_of, random_location, value_of, values_of
 
 from fedjax_fair import submodular as sm
 from fedjax_fair.submodular import matroids
@@ -29,25 +30,8 @@ def all_candidates(function, k=None, **settings):
 MAXIMIZERS = {"greedy": sm.greedy, "lazy": sm.lazy_greedy, "stochastic": all_candidates}
 
 
-def random_location(seed, points=9):
-    return np.random.default_rng(seed).integers(0, 20, (points, N)).astype(np.float32)
-
-
-def values_of(similarity, masks=SETS):
-    """Facility location of many masks, by definition."""
-    return np.where(masks[:, None], similarity[None], 0).max(axis=2).sum(axis=1)
-
-
-def value_of(similarity, items):
-    return values_of(similarity, mask_of(items)[None])[0]
-
-
-def mask_of(items):
-    return np.isin(np.arange(N), items)
-
-
 def selected(chosen):
-    """The items, after which all places are empty."""
+    """Returns the items, and checks that all later slots are unused."""
     items, gains = np.asarray(chosen.items), np.asarray(chosen.gains)
     count = int((items >= 0).sum())
     assert (items[count:] == -1).all()
@@ -57,7 +41,7 @@ def selected(chosen):
 
 
 def reference(similarity, k, allowed, score, min_gain=None):
-    """Greedy in NumPy; ``allowed(mask)`` of every larger set, ``score(gain, item)``."""
+    """Greedy in NumPy under ``allowed(mask)`` by ``score(gain, item)``."""
     items, num_evaluations = [], 0
     for _ in range(k):
         base = value_of(similarity, items)
@@ -79,7 +63,7 @@ def constrained(similarity, name, matroid):
 
 @pytest.mark.parametrize("matroid", MATROIDS)
 @pytest.mark.parametrize("name", MAXIMIZERS)
-def test_an_independent_set_is_worth_half_of_the_best(name, matroid):
+def test_greedy_under_a_matroid_reaches_half_of_the_optimum(name, matroid):
     constraint = MATROIDS[matroid]
     independent = np.asarray(jax.jit(jax.vmap(constraint.independent))(SETS))
     allowed = {tuple(mask) for mask in SETS[independent]}
@@ -106,7 +90,7 @@ def swapped(similarity, start, matroid):
 
 
 @pytest.mark.parametrize("matroid", MATROIDS)
-def test_swaps_end_at_an_independent_set_that_no_other_swap_raises(matroid):
+def test_swaps_end_at_an_independent_local_optimum(matroid):
     independent = np.asarray(jax.jit(jax.vmap(MATROIDS[matroid].independent))(SETS))
     allowed = {tuple(mask) for mask in SETS[independent]}
     bases = SETS[independent & (SETS.sum(axis=1) == MATROIDS[matroid].rank)]
@@ -137,7 +121,7 @@ def within_budget(similarity, costs, budget, name, k=None):
 
 
 def dear_and_cheap(seed):
-    """Items of which few serve the same points, so that either order may be better."""
+    """Random similarities and costs for which either order may be better."""
     rng = np.random.default_rng(seed)
     costs = rng.integers(0, 9, N).astype(np.float32)
     similarity = rng.integers(1, 9, (9, N)) * (rng.random((9, N)) < 0.3)
@@ -145,7 +129,7 @@ def dear_and_cheap(seed):
 
 
 @pytest.mark.parametrize("name", MAXIMIZERS)
-def test_a_budget_buys_the_better_of_two_orders(name):
+def test_greedy_under_a_budget_is_the_better_of_two_orders(name):
     better = []
     for seed in range(30):
         costs, similarity = dear_and_cheap(seed)
@@ -170,8 +154,8 @@ def test_a_budget_buys_the_better_of_two_orders(name):
     assert {-1, 1} <= set(better)
 
 
-def test_what_a_budget_leaves_is_exact_up_to_a_millionth():
-    """Seven costs of a tenth are more than seven tenths, by rounding."""
+def test_the_budget_has_a_tolerance_of_a_millionth():
+    """By rounding, seven costs of 0.1 exceed 0.7."""
     assert np.full(N, 0.1, np.float32).cumsum()[-1] > np.float32(0.7)
     similarity = np.eye(N, dtype=np.float32)
     chosen = within_budget(similarity, np.full(N, 0.1, np.float32), np.float32(0.7), "greedy")
@@ -181,8 +165,8 @@ def test_what_a_budget_leaves_is_exact_up_to_a_millionth():
     assert selected(within_budget(similarity, np.ones(N), np.float32(0.5), "lazy")) == []
 
 
-def test_candidates_are_drawn_from_what_may_join():
-    """One candidate a step: any item of the free blocks, and afterwards of those left."""
+def test_candidates_are_sampled_from_the_feasible_items():
+    """With one candidate it is any item of the free blocks, then of the remaining ones."""
     blocks = np.array([0, 0, 0, 1, 1, 2, 3])
     constraint = matroids.Partition(blocks, [1, 1, 1, 0])
 
@@ -207,8 +191,8 @@ def test_candidates_are_drawn_from_what_may_join():
 
 
 @pytest.mark.parametrize("name", MAXIMIZERS)
-def test_all_limits_together_with_items_before(name):
-    """The set that is given counts against the matroid and the budget."""
+def test_all_constraints_together_with_initial_items(name):
+    """Initial items count in the matroid and the budget."""
     weights = np.array([9, 8, 7, 6, 5, 0, -1], np.float32)
     costs = np.array([1, 1, 1, 1, 3, 0, 0], np.float32)
     blocks = matroids.Partition([0, 0, 1, 1, 1, 2, 2], [1, 2, 2])
@@ -227,7 +211,7 @@ def test_all_limits_together_with_items_before(name):
 
 
 @pytest.mark.parametrize("name", MAXIMIZERS)
-def test_it_stops_where_nothing_gains_enough(name):
+def test_greedy_stops_at_the_minimum_gain(name):
     @jax.jit
     def solve(weights, available, min_gain):
         function = sm.Modular(weights)
@@ -255,7 +239,7 @@ def enumerated(similarity, costs, budget, seed_size=3):
     return sm.partial_enumeration(function, costs, budget, seed_size=seed_size)
 
 
-def test_partial_enumeration_keeps_its_promise():
+def test_partial_enumeration_keeps_its_bound():
     budget, better = np.float32(8), 0
     for seed in range(40, 55):
         costs, similarity = dear_and_cheap(seed)
@@ -279,7 +263,7 @@ def test_partial_enumeration_keeps_its_promise():
     assert everything.num_evaluations == sum(runs)
 
 
-def test_no_limit_that_binds_changes_nothing():
+def test_constraints_that_do_not_bind_change_nothing():
     @jax.jit
     def solve(similarity):
         function = sm.FacilityLocation(similarity)
@@ -290,8 +274,8 @@ def test_no_limit_that_binds_changes_nothing():
         np.testing.assert_array_equal(one, other)
 
 
-def test_budgets_side_by_side():
-    """Mapped, where a branch not taken is computed as well."""
+def test_budgets_are_mapped():
+    """A mapped conditional computes both branches."""
     costs, similarity = dear_and_cheap(1)
     budgets = np.arange(0, 20, 2, dtype=np.float32)
     together = jax.jit(jax.vmap(lambda b: within_budget(similarity, costs, b, "greedy")))(budgets)
@@ -303,7 +287,7 @@ def test_budgets_side_by_side():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "k=None: expected an integer, a matroid, a budget"),
+        ({}, "k=None: expected an integer, or one of matroid, budget"),
         ({"matroid": MATROIDS["uniform"]}, "matroid: expected 3 items, got 7"),
         ({"costs": [1, 1, 1]}, "budget=None: expected both"),
         ({"budget": 1.0}, "costs=None: expected both"),

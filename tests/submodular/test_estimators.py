@@ -13,7 +13,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
 from fedjax_fair.submodular import estimators
-from fedjax_fair.submodular.estimators import metrics, of_similarities
+from fedjax_fair.submodular.estimators import metrics
+from fedjax_fair.submodular.estimators import similarities as similarity_estimators
 
 POINTS = np.random.default_rng(0).normal(size=(12, 4))
 AMOUNTS = np.random.default_rng(1).gamma(1.0, size=(12, 4)) * (POINTS > -0.5)
@@ -23,7 +24,7 @@ K = 4
 
 
 def similarities(points, metric):
-    """What the documentation of ``FacilityLocation`` says about each metric."""
+    """Similarities by the documentation of ``FacilityLocation``."""
     if metric == "rbf":
         return np.exp(-cdist(points, points, "sqeuclidean") / points.shape[1])
     distances = cdist(points, points, metric)
@@ -89,7 +90,7 @@ ESTIMATORS = {
 
 
 def check_greedy(model, value, size=12):
-    """Every selection is the best by definition, and gains what it says."""
+    """Checks that every selection is the best by definition and has the stated gain."""
     items = []
     for item, gain in zip(model.ranking_.tolist(), model.gains_, strict=True):
         gains = np.array([value([*items, j]) - value(items) for j in range(size)])
@@ -101,7 +102,7 @@ def check_greedy(model, value, size=12):
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_rows_are_picked_by_the_definition(name):
+def test_rows_are_selected_by_the_definition(name):
     model, data, value = ESTIMATORS[name]
     check_greedy(clone(model).fit(data), value)
     programs = []
@@ -117,7 +118,7 @@ def test_rows_are_picked_by_the_definition(name):
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_sparse_rows_are_picked_as_dense_ones(name):
+def test_sparse_rows_are_selected_as_dense_ones(name):
     model, data, _ = ESTIMATORS[name]
     dense, thin = clone(model).fit(data), clone(model)
     selected = thin.fit_transform(sparse.coo_array(data))
@@ -132,8 +133,8 @@ def test_metrics_are_those_of_scipy():
 
     far = POINTS + np.where(np.arange(4) == 0, 3e4, 0)  # Which euclidean distances do not see.
     for points in (POINTS, far):
-        found = solve({metric: metrics.prepared(points, metric) for metric in metrics.METRICS})
-        for metric, near in found.items():
+        by_metric = solve({metric: metrics.prepared(points, metric) for metric in metrics.METRICS})
+        for metric, near in by_metric.items():
             np.testing.assert_allclose(near, similarities(points, metric), rtol=1e-4, atol=1e-5)
 
 
@@ -146,21 +147,19 @@ GIVEN = [
 
 
 @pytest.mark.parametrize("model", GIVEN, ids=lambda model: type(model).__name__)
-def test_similarities_are_given_computed_or_named(model):
+def test_similarities_are_precomputed_computed_or_named(model):
     near = similarities(POINTS, "rbf")
     given = clone(model).fit(near)
-    own = clone(model).set_params(metric=partial(similarities, metric="rbf")).fit(POINTS)
+    computed = clone(model).set_params(metric=partial(similarities, metric="rbf")).fit(POINTS)
     named = clone(model).set_params(metric="rbf").fit(POINTS)
     thin = clone(model).fit(sparse.csr_matrix(near))
-    for other in (own, named, thin):
+    for other in (computed, named, thin):
         assert other.ranking_.tolist() == given.ranking_.tolist()
         np.testing.assert_allclose(other.gains_, given.gains_, rtol=1e-4, atol=1e-5)
 
 
 class TestFacilityLocation:
-    """What it has that others do not."""
-
-    def test_rows_far_from_the_origin_are_told_apart(self):
+    def test_rows_far_from_the_origin_stay_distinct(self):
         model, far = (
             estimators.FacilityLocation(K).fit(POINTS),
             estimators.FacilityLocation(K).fit(POINTS + 1e7),
@@ -197,15 +196,15 @@ class TestFacilityLocation:
     @pytest.mark.parametrize("weights", [None, WEIGHTS])
     def test_makes_no_matrix_of_many_rows(self, monkeypatch, weights):
         exact = estimators.FacilityLocation(K).fit(POINTS, sample_weight=weights).ranking_
-        monkeypatch.setattr(of_similarities, "_MATRIX", 11)
-        monkeypatch.setattr(of_similarities, "pairwise_distances", None)
-        of_similarities._facility_location.clear_cache()
+        monkeypatch.setattr(similarity_estimators, "_MATRIX", 11)
+        monkeypatch.setattr(similarity_estimators, "pairwise_distances", None)
+        similarity_estimators._facility_location.clear_cache()
         many = estimators.FacilityLocation(K).fit(POINTS, sample_weight=weights)
         np.testing.assert_array_equal(many.ranking_, exact)
-        of_similarities._facility_location.clear_cache()
+        similarity_estimators._facility_location.clear_cache()
 
 
-def test_a_bar_shows_what_is_picked_and_changes_nothing(capsys, monkeypatch):
+def test_the_progress_bar_counts_items_and_changes_nothing(capsys, monkeypatch):
     moves = []
     advance = Progress.advance
     monkeypatch.setattr(
@@ -224,7 +223,7 @@ def test_a_bar_shows_what_is_picked_and_changes_nothing(capsys, monkeypatch):
         np.testing.assert_array_equal(shown.gains_, quiet.gains_)
 
 
-def test_rows_of_anything_are_picked():
+def test_transform_selects_rows_of_any_array():
     model = estimators.MaxCoverage(2)
     with pytest.raises(NotFittedError):
         model.transform(MEMBERSHIP)
@@ -264,7 +263,7 @@ OF_WEIGHTS = dict.fromkeys(
 
 
 class Thresholded(estimators.MaxCoverage):
-    """Maximum coverage of amounts, which the checks are made of, rather than of zeros and ones."""
+    """Maximum coverage for the amounts that scikit-learn's checks generate."""
 
     def _validated(self, X):
         values = super()._validated(X)

@@ -1,4 +1,4 @@
-"""Federated maximizers: against plain loops, against each other, and what the server may see."""
+"""Tests of federated maximizers: against plain loops, against each other, and secrecy."""
 
 import importlib
 import itertools
@@ -26,11 +26,11 @@ PARTITION = matroids.Partition([0, 1, 0, 1, 0, 1], [1, 2])
 
 
 def solve(runs, scores=SCORES):
-    """All runs in one program, where calls from outside would compile every operation alone.
+    """Compiles all runs together, since separate calls would compile every operation alone.
 
     Args:
-        runs: ``runs(key, problem)``, whatever is to be computed.
-        scores: The scores of a facility location.
+        runs: ``runs(key, problem)``, the computation.
+        scores: Scores of a facility location.
     """
     return jax.jit(lambda key, scores: runs(key, fed.facility_location(scores)))(KEY, scores)
 
@@ -41,13 +41,13 @@ def problem():
 
 
 def expected(x):
-    """The multilinear extensions of all clients by definition."""
+    """Computes the multilinear extensions of all clients by definition."""
     values = np.array([np.where(mask, SCORES, 0).max(axis=1) for mask in SETS], np.float64)
     return np.where(SETS, x, 1 - x).prod(axis=1) @ values
 
 
 def gradients(x):
-    """Their gradients, ``[clients, N]``."""
+    """Computes the gradients of the extensions, ``[clients, N]``."""
     unit = np.eye(N, dtype=bool)
     return np.transpose(
         [expected(np.where(e, 1.0, x)) - expected(np.where(e, 0.0, x)) for e in unit]
@@ -55,27 +55,28 @@ def gradients(x):
 
 
 def top_two(gains):
-    """The heaviest base of two items, of equal ones that of the first items."""
+    """Returns the heaviest base of two items; ties go to the first items."""
     return np.isin(np.arange(N), np.argsort(-gains, kind="stable")[:2])
 
 
 def plain_fedcg(rounds, weights):
-    """Algorithm 1 as printed, in double precision, by enumeration, and what it measures."""
-    x, rounds_measured = np.zeros(N), []
+    """Runs Algorithm 1 in double precision, by enumeration; returns point and diagnostics."""
+    x, records = np.zeros(N), []
     for _ in range(rounds):
-        own = gradients(x)
-        mean, votes = weights @ own, np.array([top_two(gains) for gains in own])
-        rounds_measured.append(
+        client_gradients = gradients(x)
+        mean = weights @ client_gradients
+        votes = np.array([top_two(gains) for gains in client_gradients])
+        records.append(
             {
                 "extension": weights @ expected(x),
-                "spread": np.abs(own - mean).max(),
-                "client_base_gain": weights @ (votes * own).sum(axis=1),
+                "spread": np.abs(client_gradients - mean).max(),
+                "client_base_gain": weights @ (votes * client_gradients).sum(axis=1),
                 "progress": weights @ votes @ mean,
                 "max_base_gain": mean[top_two(mean)].sum(),
             }
         )
         x = x + weights @ votes / rounds
-    return x, rounds_measured
+    return x, records
 
 
 def test_fedcg_is_algorithm_1():
@@ -91,8 +92,8 @@ def test_fedcg_is_algorithm_1():
 
 
 @pytest.fixture(scope="module")
-def few_clients():
-    """Runs of two rounds with three clients each, of many seeds."""
+def sampled_runs():
+    """Runs of two rounds with three clients per round, for many seeds."""
 
     @partial(jax.vmap, in_axes=(0, None))
     def run(key, problem):
@@ -102,17 +103,18 @@ def few_clients():
     return jax.tree.map(np.asarray, runs)
 
 
-def test_few_clients_are_right_on_average(few_clients):
-    found = few_clients.directions
+def test_directions_of_sampled_cohorts_are_unbiased(sampled_runs):
+    directions = sampled_runs.directions
     bases = jax.jit(jax.vmap(PARTITION.max_weight_base))(SCORES)  # At the empty set.
     # Standard errors are at most 0.5 / sqrt(3 * 4000) = 0.005.
-    np.testing.assert_allclose(found[:, 0].mean(axis=0), WEIGHTS @ np.array(bases), atol=0.02)
-    np.testing.assert_allclose(3 * found, np.round(3 * found), atol=1e-5)
-    np.testing.assert_allclose(found.sum(axis=-1), PARTITION.rank, rtol=1e-5)
-    assert (found[:, 0] != found[:, 1]).any(axis=1).mean() > 0.5  # Others in every round.
+    np.testing.assert_allclose(directions[:, 0].mean(axis=0), WEIGHTS @ np.array(bases), atol=0.02)
+    np.testing.assert_allclose(3 * directions, np.round(3 * directions), atol=1e-5)
+    np.testing.assert_allclose(directions.sum(axis=-1), PARTITION.rank, rtol=1e-5)
+    # Cohorts differ between rounds.
+    assert (directions[:, 0] != directions[:, 1]).any(axis=1).mean() > 0.5
 
 
-def test_with_gradients_it_is_continuous_greedy():
+def test_fedcg_with_gradients_equals_continuous_greedy():
     sent, alone = solve(
         lambda key, p: (
             fed.fedcg(key, p, PARTITION, 8, send="gradient"),
@@ -124,8 +126,8 @@ def test_with_gradients_it_is_continuous_greedy():
     assert alone.communication.bits_up().sum() == 0
 
 
-def test_voting_splits_welfare_equally_and_gradients_do_not():
-    """The warning of the specification: bases do not contain the size of an agent's gains."""
+def test_welfare_needs_gradients_instead_of_bases():
+    """Bases do not contain the size of an agent's gains, so they split items equally."""
     valuations = RNG.gamma(0.5, size=(3, 1, 4)).astype(np.float32)
     allocation = matroids.allocation(4, 3)
 
@@ -136,15 +138,15 @@ def test_voting_splits_welfare_equally_and_gradients_do_not():
         return voted, fed.fedcg(key, problem, allocation, 10, send="gradient")
 
     voted, sent = runs(KEY, np.eye(4, dtype=np.float32)[None] * valuations)
-    # Agent 0 comes first where it gains nothing too, so it gets the items without a vote.
+    # Ties go to agent 0, so it also gets the items that no agent votes for.
     np.testing.assert_allclose(voted.x.reshape(4, 3)[:, 1:], 1 / 3, atol=1e-5)
     best = valuations[:, 0].max(axis=0).sum() / 3
     np.testing.assert_allclose(sent.extension[-1], best, rtol=1e-5)
     assert float(voted.extension[-1]) < 0.8 * best
 
 
-def test_sparse_problems_run_as_dense_ones_do():
-    # No client scores two items alike: rounding would decide between equal gains.
+def test_sparse_problems_equal_dense_problems():
+    # Scores of a client differ, since rounding would decide between equal gains.
     ratings = np.argsort(RNG.random((20, 12)))[:, :N].astype(np.float32) - 3
     ratings = np.maximum(ratings, 0)
     clients, items = np.nonzero(ratings)
@@ -166,11 +168,13 @@ def test_sparse_problems_run_as_dense_ones_do():
         np.testing.assert_allclose(one, other, atol=2e-6)
 
 
-def test_one_local_step_is_fedcg():
+def test_one_local_step_equals_fedcg():
     def runs(key, problem):
         settings = [{"cohort_size": cohort, "client_weights": WEIGHTS} for cohort in (None, 3)]
-        plain = [fed.fedcg(key, problem, PARTITION, 4, **own) for own in settings]
-        return plain, [fed.fedcg_plus(key, problem, PARTITION, 4, 1, **own) for own in settings]
+        plain = [fed.fedcg(key, problem, PARTITION, 4, **options) for options in settings]
+        return plain, [
+            fed.fedcg_plus(key, problem, PARTITION, 4, 1, **options) for options in settings
+        ]
 
     for plain, plus in zip(*solve(runs), strict=True):
         np.testing.assert_allclose(plus.x, plain.x, atol=1e-6)
@@ -179,8 +183,8 @@ def test_one_local_step_is_fedcg():
 
 
 def plain_fedcg_plus(rounds, local_steps, local_step):
-    """Algorithm 2, in double precision, and what it measures."""
-    x, rounds_measured = np.zeros(N), []
+    """Runs Algorithm 2 in double precision; returns point and diagnostics."""
+    x, records = np.zeros(N), []
     for _ in range(rounds):
         changes, slopes, start = np.zeros((CLIENTS, N)), [0.0], gradients(x)
         for client in range(CLIENTS):
@@ -193,9 +197,9 @@ def plain_fedcg_plus(rounds, local_steps, local_step):
                 y = np.minimum(y + local_step * top_two(gains), 1)
                 changes[client] += top_two(gains) / local_steps
         client_base_gain = WEIGHTS @ (changes * start).sum(axis=1)
-        rounds_measured.append({"client_base_gain": client_base_gain, "lipschitz": max(slopes)})
+        records.append({"client_base_gain": client_base_gain, "lipschitz": max(slopes)})
         x = x + WEIGHTS @ changes / rounds
-    return x, rounds_measured
+    return x, records
 
 
 def test_fedcg_plus_is_algorithm_2():
@@ -236,8 +240,8 @@ def test_sampled_gradients_come_near_exact_ones():
 
 
 @pytest.mark.parametrize("cohort", [None, 3])
-def test_there_are_samples_for_every_gradient_of_a_run(problem, cohort, monkeypatch):
-    """The error is allowed once for all rounds, local steps and clients of a round."""
+def test_the_sample_size_covers_every_gradient_of_a_run(problem, cohort, monkeypatch):
+    """The error bound covers all rounds, local steps and clients of a run."""
     module = importlib.import_module("fedjax_fair.submodular.federated.fedcg_plus")
     sizes = []
 
@@ -245,18 +249,18 @@ def test_there_are_samples_for_every_gradient_of_a_run(problem, cohort, monkeypa
         sizes.append(samples)
         return x
 
-    monkeypatch.setattr(module, "sampled_gradient", record)
+    monkeypatch.setattr(module, "sampled_mean", record)
     settings = {"gradient": "sampled", "sigma": 0.02, "delta": 0.1, "cohort_size": cohort}
     jax.eval_shape(lambda key: fed.fedcg_plus(key, problem, PARTITION, 3, 5, **settings), KEY)
     gradients = 3 * 5 * (cohort or CLIENTS)
     assert set(sizes) == {np.ceil(np.log(2 * N * gradients / 0.1) / (2 * 0.02**2))}
 
 
-def test_every_sampled_gradient_has_a_key_of_its_own(monkeypatch):
-    """With one key for several steps, clients or rounds they would choose the same bases."""
+def test_every_sampled_gradient_has_a_separate_key(monkeypatch):
+    """With one key for several steps, clients or rounds they would select the same bases."""
     module = importlib.import_module("fedjax_fair.submodular.federated.fedcg_plus")
     monkeypatch.setattr(
-        module, "sampled_gradient", lambda key, gains, x, samples: jax.random.uniform(key, x.shape)
+        module, "sampled_mean", lambda key, gains, x, samples: jax.random.uniform(key, x.shape)
     )
     uniform, steps = matroids.Uniform(2, N), 5
     run = solve(lambda key, p: fed.fedcg_plus(key, p, uniform, 2, steps, gradient="sampled"))
@@ -269,7 +273,7 @@ def test_every_sampled_gradient_has_a_key_of_its_own(monkeypatch):
 
 
 def test_the_progress_of_estimated_gradients_is_unbiased():
-    """A direction looks better by the estimate that it follows."""
+    """Evaluating a direction by the estimate that it maximizes would be biased."""
     rounds, uniform = 4, matroids.Uniform(2, N)
     scores = np.random.default_rng(2).uniform(0.5, 1.5, (1, N)).astype(np.float32)
 
@@ -277,7 +281,7 @@ def test_the_progress_of_estimated_gradients_is_unbiased():
     @partial(jax.vmap, in_axes=(0, None))
     def errors_of(key, scores):
         problem = fed.custom(
-            lambda mask, own: jnp.max(own, where=mask, initial=0), scores, size=N, samples=1
+            lambda mask, row: jnp.max(row, where=mask, initial=0), scores, size=N, samples=1
         )
         run = fed.fedcg(key, problem, uniform, rounds, send="gradient")
         before = run.x - run.directions[-1] / rounds
@@ -290,13 +294,15 @@ def test_the_progress_of_estimated_gradients_is_unbiased():
 
 
 def test_importance_factors_are_the_largest_shares():
-    found = solve(lambda key, problem: fed.importance_factors(problem, WEIGHTS))
+    importance = solve(lambda key, problem: fed.importance_factors(problem, WEIGHTS))
     values = WEIGHTS[:, None] * SCORES
-    np.testing.assert_allclose(found.singles, values.sum(axis=0), rtol=1e-5)
-    np.testing.assert_allclose(found.factors, (values / values.sum(axis=0)).max(axis=1), rtol=1e-5)
-    assert np.sum(found.factors) <= N
-    assert found.communication.bits_up().tolist() == [CLIENTS * N * 32, 0]
-    assert found.communication.bits_down().tolist() == [0, CLIENTS * N * 32]
+    np.testing.assert_allclose(importance.singles, values.sum(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(
+        importance.factors, (values / values.sum(axis=0)).max(axis=1), rtol=1e-5
+    )
+    assert np.sum(importance.factors) <= N
+    assert importance.communication.bits_up().tolist() == [CLIENTS * N * 32, 0]
+    assert importance.communication.bits_down().tolist() == [0, CLIENTS * N * 32]
     # Algorithm 5: one over the size of the smallest group that a client is in.
     groups = np.array([[1, 1, 0], [1, 0, 0], [1, 0, 0], [0, 0, 0]], bool)
     factors = jax.jit(lambda g: fed.importance_factors(fed.max_coverage(g)).factors)(groups)
@@ -305,12 +311,12 @@ def test_importance_factors_are_the_largest_shares():
 
 @jax.jit
 def discrete(kappa, weights):
-    """Discrete greedy of any kappa and weights on a partition."""
+    """Runs discrete greedy on a partition."""
     settings = {"kappa": kappa, "client_weights": weights}
     return fed.discrete_greedy(KEY, fed.facility_location(SCORES), PARTITION, **settings)
 
 
-def test_when_all_respond_it_is_greedy():
+def test_discrete_greedy_with_all_responses_equals_greedy():
     uniform = matroids.Uniform(3, N)
 
     def runs(key, problem):
@@ -353,8 +359,8 @@ def test_clients_respond_in_proportion_to_their_importance():
     np.testing.assert_allclose(fixed[:, 0].mean(), responses, atol=0.12)
 
 
-def test_responses_are_right_on_average(problem):
-    """Unlikely ones count for as much more: any other scaling would prefer other items."""
+def test_estimated_gains_are_unbiased(problem):
+    """Gains are divided by the probability of a response."""
     module = importlib.import_module("fedjax_fair.submodular.federated.discrete_greedy")
     sums = []
 
@@ -373,19 +379,19 @@ def test_responses_are_right_on_average(problem):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "secure_aggregate", record)
         patch.setattr(module, "jax", outside)
-        # Where a program ends, what is recorded in it would be of no use outside.
+        # Values recorded inside of jit could not be used outside.
         patch.setattr(module, "_discrete_greedy", module._discrete_greedy.__wrapped__)
-        found = np.asarray(jax.jit(jax.vmap(total))(jax.random.split(KEY, 20_000))).mean(axis=0)
-    np.testing.assert_allclose(found, SCORES.mean(axis=0), rtol=0.05)
+        totals = np.asarray(jax.jit(jax.vmap(total))(jax.random.split(KEY, 20_000)))
+    np.testing.assert_allclose(totals.mean(axis=0), SCORES.mean(axis=0), rtol=0.05)
 
 
-def test_without_responses_the_first_item_allowed_is_added():
+def test_without_responses_the_first_feasible_item_is_added():
     run = discrete(1e-9, WEIGHTS)
     assert run.communication.responded.tolist() == [0, 0, 0]
-    assert run.items.tolist() == [0, 1, 3]  # Items 2 and 4 are no longer allowed then.
+    assert run.items.tolist() == [0, 1, 3]  # Items 2 and 4 are no longer feasible.
 
 
-def test_bits_are_counted_as_in_the_paper():
+def test_communicated_bits():
     matroid = matroids.Uniform(3, 9)
 
     def runs(key, problem):
@@ -410,7 +416,7 @@ def test_bits_are_counted_as_in_the_paper():
 
 
 class Opaque:
-    """What a protocol hands to the server: it can be passed on, and nothing else."""
+    """A message that the server can only pass on."""
 
     __slots__ = ("_secret",)
 
@@ -418,11 +424,11 @@ class Opaque:
         object.__setattr__(self, "_secret", secret)
 
     def __getattribute__(self, name):
-        raise AssertionError(f"the server looked at {name} of a message")
+        raise AssertionError(f"the server read {name} of a message")
 
 
-def sealed(gains):
-    """Gains all of whose messages are opaque."""
+def make_opaque(gains):
+    """Makes all messages opaque."""
 
     def bases(matroid):
         chosen = gains.bases(matroid)
@@ -431,19 +437,15 @@ def sealed(gains):
     return Gains(lambda weights: Opaque(gains.messages(weights)), bases, gains.spread, gains.shares)
 
 
-class Secretive(fed.FacilityLocation):
-    """A problem whose messages are opaque."""
+class OpaqueProblem(fed.FacilityLocation):
+    """A problem with opaque messages."""
 
     def extensions(self, key, x):
         values, gradients = super().extensions(key, x)
-        return fed.Extensions(values, sealed(gradients))
+        return fed.Extensions(values, make_opaque(gradients))
 
     def gains(self, mask):
-        return sealed(super().gains(mask))
-
-
-def secretive(problem):
-    return Secretive(problem.scores, problem.offers)
+        return make_opaque(super().gains(mask))
 
 
 class Inexact(fed.FacilityLocation):
@@ -462,8 +464,8 @@ SERVERS = ("fedcg", "fedcg_plus", "discrete_greedy", "importance_factors", "traj
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_messages_reach_the_server_through_the_secure_sum_only(name, monkeypatch):
-    """Opaque messages do, and with the same sums it does the same whatever clients have."""
+def test_the_server_reads_messages_only_as_secure_sums(name, monkeypatch):
+    """With equal sums the server acts equally, whatever the clients' data are."""
     sums = jnp.array([0.3, 0.9, 0.1, 0.5, 0.2, 0.4])
 
     def protocol(messages, size, *_):
@@ -473,13 +475,16 @@ def test_messages_reach_the_server_through_the_secure_sum_only(name, monkeypatch
     for server in SERVERS:
         module = importlib.import_module(f"fedjax_fair.submodular.federated.{server}")
         monkeypatch.setattr(module, "secure_aggregate", protocol)
-        if hasattr(module, "rows"):
-            rows = module.rows
-            monkeypatch.setattr(module, "rows", lambda matrix, rows=rows: sealed(rows(matrix)))
+        if hasattr(module, "dense_gains"):
+            dense_gains = module.dense_gains
+            monkeypatch.setattr(
+                module, "dense_gains", lambda matrix, wrap=dense_gains: make_opaque(wrap(matrix))
+            )
 
     @jax.jit
     def run(key, scores):
-        return ALGORITHMS[name](key, secretive(fed.facility_location(scores)))
+        problem = fed.facility_location(scores)
+        return ALGORITHMS[name](key, OpaqueProblem(problem.scores, problem.ranked))
 
     other = np.random.default_rng(1).gamma(1.0, size=SCORES.shape).astype(np.float32)
     np.testing.assert_array_equal(run(KEY, SCORES), run(KEY, other))
@@ -497,29 +502,29 @@ def test_the_order_of_clients_does_not_matter():
     np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_references():
+def test_baselines():
     def runs(key, problem):
-        popular = fed.top_singletons(problem, PARTITION, client_weights=WEIGHTS)
+        top = fed.top_singletons(problem, PARTITION, client_weights=WEIGHTS)
         singles = PARTITION.max_weight_base(jnp.asarray(WEIGHTS @ SCORES))
         random = jax.vmap(lambda key: fed.random_base(key, PARTITION))
-        drawn = random(jax.random.split(key, 3000))
-        return popular, singles, drawn, jax.vmap(PARTITION.independent)(drawn)
+        bases = random(jax.random.split(key, 3000))
+        return top, singles, bases, jax.vmap(PARTITION.independent)(bases)
 
-    popular, expected, drawn, independent = map(np.asarray, solve(runs))
-    np.testing.assert_array_equal(popular, expected)
+    top, expected, bases, independent = map(np.asarray, solve(runs))
+    np.testing.assert_array_equal(top, expected)
     assert independent.all()
     shares = [1 / 3, 2 / 3] * 3
-    np.testing.assert_allclose(drawn.mean(axis=0), shares, atol=0.04)  # 4 standard errors.
+    np.testing.assert_allclose(bases.mean(axis=0), shares, atol=0.04)  # 4 standard errors.
 
 
-def test_datasets(few_clients):
-    runs = jax.tree.map(lambda leaf: leaf[:3], few_clients)
-    found = to_dataset(runs, seeds=(5, 6, 7))
-    assert dict(found.sizes) == {"seed": 3, "round": 3, "training_round": 2, "item": N}
-    np.testing.assert_array_equal(found.extension, runs.extension)
-    assert found.bits_up.dtype == np.int64
-    assert found.bits_up.isel(seed=1).values.tolist() == [0, 27, 54]
-    assert found.contacted.isel(seed=0).values.tolist() == [0, 3, 6]
+def test_conversion_to_a_dataset(sampled_runs):
+    runs = jax.tree.map(lambda leaf: leaf[:3], sampled_runs)
+    dataset = to_dataset(runs, seeds=(5, 6, 7))
+    assert dict(dataset.sizes) == {"seed": 3, "round": 3, "training_round": 2, "item": N}
+    np.testing.assert_array_equal(dataset.extension, runs.extension)
+    assert dataset.bits_up.dtype == np.int64
+    assert dataset.bits_up.isel(seed=1).values.tolist() == [0, 27, 54]
+    assert dataset.contacted.isel(seed=0).values.tolist() == [0, 3, 6]
     greedy = to_dataset(discrete(1e9, WEIGHTS))
     assert dict(greedy.sizes) == {"round": 4, "item": N}
     assert greedy.responded.values.tolist() == [0, CLIENTS, 2 * CLIENTS, 3 * CLIENTS]
@@ -528,13 +533,13 @@ def test_datasets(few_clients):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda p: fed.fedcg(KEY, p, PARTITION, 4, step=0.3), "step=0.3, rounds=4.*got 1.2"),
+        (lambda p: fed.fedcg(KEY, p, PARTITION, 4, step=0.3), "step=0.3, rounds=4.*is 1.2"),
         (lambda p: fed.fedcg(KEY, p, PARTITION, 4, step=0.0), "step=0.0"),
         (lambda p: fed.fedcg(KEY, p, PARTITION, 0), "rounds=0"),
         (lambda p: fed.fedcg(KEY, p, PARTITION, 4, cohort_size=0), "cohort_size=0"),
         (lambda p: fed.fedcg(KEY, p, PARTITION, 4, send="vote"), "send='vote'"),
-        (lambda p: fed.fedcg(KEY, p, matroids.Uniform(2, 5), 4), "6 items.*got 5"),
-        (lambda p: fed.fedcg(KEY, p, PARTITION, 4, client_weights=2 * WEIGHTS), "sum of 1, got 2"),
+        (lambda p: fed.fedcg(KEY, p, matroids.Uniform(2, 5), 4), "got one of 5 items.*6 items"),
+        (lambda p: fed.fedcg(KEY, p, PARTITION, 4, client_weights=2 * WEIGHTS), "got a sum of 2"),
         (
             lambda p: fed.fedcg(KEY, p, PARTITION, 4, client_weights=[-1.0, 2, 0, 0, 0, 0, 0]),
             "client_weights",
@@ -544,16 +549,16 @@ def test_datasets(few_clients):
         (lambda p: fed.fedcg_plus(KEY, p, PARTITION, 4, 2, local="cut"), "local='cut'"),
         (lambda p: fed.fedcg_plus(KEY, p, PARTITION, 4, 2, sigma=0.0), "sigma=0.0"),
         (
-            lambda p: fed.fedcg_plus(KEY, Inexact(p.scores, p.offers), PARTITION, 4, 2),
+            lambda p: fed.fedcg_plus(KEY, Inexact(p.scores, p.ranked), PARTITION, 4, 2),
             "facility_location has no exact",
         ),
-        (lambda p: fed.discrete_greedy(KEY, p, PARTITION), "just one"),
-        (lambda p: fed.discrete_greedy(KEY, p, PARTITION, kappa=1.0, epsilon=0.5), "just one"),
+        (lambda p: fed.discrete_greedy(KEY, p, PARTITION), "exactly one"),
+        (lambda p: fed.discrete_greedy(KEY, p, PARTITION, kappa=1.0, epsilon=0.5), "exactly one"),
         (lambda p: fed.discrete_greedy(KEY, p, PARTITION, kappa=0.0), "kappa=0.0"),
         (lambda p: fed.discrete_greedy(KEY, p, PARTITION, epsilon=1.0), "epsilon=1.0"),
         (lambda p: fed.discrete_greedy(KEY, p, PARTITION, epsilon=0.0), "epsilon=0"),
-        (lambda p: fed.centralized_greedy(p, matroids.Uniform(1, 2)), "got 2"),
-        (lambda p: fed.top_singletons(p, matroids.Uniform(1, 2)), "got 2"),
+        (lambda p: fed.centralized_greedy(p, matroids.Uniform(1, 2)), "got one of 2"),
+        (lambda p: fed.top_singletons(p, matroids.Uniform(1, 2)), "got one of 2"),
     ],
 )
 def test_bad_input(problem, call, message):
@@ -562,19 +567,25 @@ def test_bad_input(problem, call, message):
 
 
 SECURE = {
-    "fedcg": lambda p, **how: fed.fedcg(KEY, p, PARTITION, 3, cohort_size=2, **how).x,
-    "fedcg gradient": lambda p, **how: fed.fedcg(KEY, p, PARTITION, 3, send="gradient", **how).x,
-    "fedcg_plus": lambda p, **how: fed.fedcg_plus(KEY, p, PARTITION, 3, 2, cohort_size=3, **how).x,
-    "discrete_greedy": lambda p, **how: (
-        fed.discrete_greedy(KEY, p, PARTITION, kappa=0.8, **how).values
+    "fedcg": lambda p, **options: fed.fedcg(KEY, p, PARTITION, 3, cohort_size=2, **options).x,
+    "fedcg gradient": lambda p, **options: (
+        fed.fedcg(KEY, p, PARTITION, 3, send="gradient", **options).x
     ),
-    "importance_factors": lambda p, **how: fed.importance_factors(p, key=KEY, **how).singles,
+    "fedcg_plus": lambda p, **options: (
+        fed.fedcg_plus(KEY, p, PARTITION, 3, 2, cohort_size=3, **options).x
+    ),
+    "discrete_greedy": lambda p, **options: (
+        fed.discrete_greedy(KEY, p, PARTITION, kappa=0.8, **options).values
+    ),
+    "importance_factors": lambda p, **options: (
+        fed.importance_factors(p, key=KEY, **options).singles
+    ),
 }
 
 
 @pytest.mark.parametrize("name", SECURE)
-def test_masked_messages_have_the_same_sum(name):
-    """And one too large for max_abs_value is noticed."""
+def test_secure_aggregation_equals_plain_aggregation(name):
+    """Elements beyond ``max_abs_value`` give NaN."""
     run = SECURE[name]
 
     def runs(_, problem):
@@ -584,15 +595,15 @@ def test_masked_messages_have_the_same_sum(name):
             run(problem, aggregation=fed.SecureAggregation(1e-4)),
         )
 
-    plain, secure, beyond = solve(runs)
+    plain, secure, out_of_range = solve(runs)
     np.testing.assert_allclose(secure, plain, atol=1e-5)
-    assert np.isnan(beyond).any()
+    assert np.isnan(out_of_range).any()
 
 
 @pytest.mark.parametrize("of", ["gains", "bases"])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_messages_name_their_owners(of, sparse):
-    """What a protocol adds up of one client is what the client would send alone."""
+    """The protocol sums the entries of each client separately."""
     scores = np.where(SCORES > 0.5, SCORES, 0).astype(np.float32)
     problem = fed.facility_location(scores)
     if sparse:
@@ -603,10 +614,10 @@ def test_messages_name_their_owners(of, sparse):
 
     def sums(weights):
         gains = problem.gains(jnp.zeros(N, bool))
-        own = gains if of == "gains" else gains.bases(matroids.Uniform(2, N))
-        messages = own.messages(weights)
-        hidden = fed.Protocol(KEY, CLIENTS, max_abs_value=8.0)
-        return fed.secure_aggregate(messages, N), fed.secure_aggregate(messages, N, hidden)
+        source = gains if of == "gains" else gains.bases(matroids.Uniform(2, N))
+        messages = source.messages(weights)
+        protocol = fed.Protocol(KEY, CLIENTS, max_abs_value=8.0)
+        return fed.secure_aggregate(messages, N), fed.secure_aggregate(messages, N, protocol)
 
     plain, secure = jax.jit(jax.vmap(sums))(jnp.eye(CLIENTS))
     np.testing.assert_allclose(secure, plain, atol=1e-6)

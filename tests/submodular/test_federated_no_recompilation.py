@@ -1,4 +1,4 @@
-"""Federated problems as pytrees: equal shapes compile once, and laws of trees hold for all."""
+"""Tests that federated problems are pytrees and that equal shapes compile once."""
 
 import pickle
 
@@ -26,7 +26,7 @@ def _count(name, *_, **__):
 
 @pytest.fixture
 def compiled():
-    """``compiled(call)`` counts what a call compiles."""
+    """Returns ``compiled(call)``, which counts the compilations of a call."""
 
     def count(call):
         before = COMPILED
@@ -38,8 +38,8 @@ def compiled():
     jax.monitoring.unregister_event_duration_listener(_count)
 
 
-def square_root(mask, own):
-    return jnp.sqrt(jnp.sum(own, where=mask))
+def square_root(mask, row):
+    return jnp.sqrt(jnp.sum(row, where=mask))
 
 
 def scores(seed, *shape):
@@ -47,7 +47,7 @@ def scores(seed, *shape):
 
 
 def listed(seed, steps=None):
-    """Two ratings of each client, of one item each in every column."""
+    """Two ratings of each client."""
     shift = np.random.default_rng(seed).permutation(CLIENTS)
     clients = np.repeat(np.arange(CLIENTS), 2)
     items = np.stack([shift, shift + 1], axis=1).ravel()
@@ -57,12 +57,12 @@ def listed(seed, steps=None):
 
 def features(seed, width):
     rng = np.random.default_rng(seed)
-    own = [rng.integers(0, 2, (9, width)) for _ in range(CLIENTS)]
-    labels = [np.arange(9) % 2 for _ in own]
-    return fed.feature_selection(own, labels, num_examples=10, samples=2)
+    examples = [rng.integers(0, 2, (9, width)) for _ in range(CLIENTS)]
+    labels = [np.arange(9) % 2 for _ in examples]
+    return fed.feature_selection(examples, labels, num_examples=10, samples=2)
 
 
-# name: a problem of a seed, whose shapes are the same for all seeds
+# name: function from a seed to a problem with the same shapes for all seeds
 PROBLEMS = {
     "facility_location": lambda seed: fed.facility_location(scores(seed)),
     "facility_location levels": lambda seed: fed.facility_location(listed(seed, 2)),
@@ -97,7 +97,6 @@ ALGORITHMS = {
     "random_base": lambda p, m: fed.random_base(KEY, m),
     "value": lambda p, m: p.value(np.arange(N) < 2),
     "largest_single": lambda p, m: bounds.largest_single(p),
-    "per_round": lambda p, m: bounds.per_round(fed.fedcg(KEY, p, m, 2), 1.0, 1.0),
 }
 
 
@@ -105,7 +104,7 @@ ALGORITHMS = {
 def test_a_new_problem_of_equal_shapes_compiles_nothing(name, compiled):
     run = ALGORITHMS[name]
     jax.block_until_ready(run(fed.facility_location(scores(0)), PARTITION))
-    # Making the next one compiles nothing either, nor does another matroid of the same structure.
+    # Neither construction nor another matroid of equal structure compiles.
     other = matroids.Partition([1, 0, 1, 0, 1, 0], [2, 1])
     assert compiled(lambda: run(fed.facility_location(scores(1)), other)) == 0
 
@@ -148,8 +147,8 @@ def test_problems_are_trees(name, compiled):
     assert compiled(lambda: fed.importance_factors(make(2))) == 0
 
 
-def test_a_function_with_arguments_is_no_new_one(compiled):
-    """Arrays of a ``Partial`` are children, where those of a closure would be constants."""
+def test_a_partial_with_other_arrays_compiles_nothing(compiled):
+    """Arrays of a ``Partial`` are children; those of a closure would be constants."""
 
     def run(seed):
         capped = jax.tree_util.Partial(capped_sum, scores(seed, N))
@@ -161,8 +160,8 @@ def test_a_function_with_arguments_is_no_new_one(compiled):
     assert (run(1).singles != first.singles).any()
 
 
-def capped_sum(cap, mask, own):
-    return jnp.sum(jnp.minimum(own, cap), where=mask)
+def capped_sum(cap, mask, row):
+    return jnp.sum(jnp.minimum(row, cap), where=mask)
 
 
 def test_stacked_problems_are_mapped():
@@ -183,12 +182,12 @@ def test_stacked_problems_are_mapped():
 
 
 def test_a_comparison_runs_again_without_compiling(compiled):
-    every = cmp.baselines() | cmp.methods(rounds=2, local_steps=1, cohort_size=2, kappa=None)
-    ways = {name: every[name] for name in ("random", "fedcg")}
+    all_methods = cmp.baselines() | cmp.methods(rounds=2, local_steps=1, cohort_size=2, kappa=None)
+    chosen = {name: all_methods[name] for name in ("random", "fedcg")}
 
     def run(seed):
-        found = cmp.compare(fed.facility_location(scores(seed)), PARTITION, ways, seeds=(seed,))
-        return found["final_value"].values
+        problem = fed.facility_location(scores(seed))
+        return cmp.compare(problem, PARTITION, chosen, seeds=(seed,))["final_value"].values
 
     first = run(0)
     assert compiled(lambda: run(1)) == 0
@@ -197,7 +196,7 @@ def test_a_comparison_runs_again_without_compiling(compiled):
 
 def test_a_problem_must_be_complete():
     class Partial(fed.DenseProblem):
-        """Without data."""
+        """Problem without data."""
 
         num_clients, size, function = CLIENTS, N, None
 

@@ -1,4 +1,4 @@
-"""Every problem against its definition, on all subsets of a few items."""
+"""Tests of every problem against its definition, on all subsets of a few items."""
 
 import importlib
 import itertools
@@ -16,15 +16,16 @@ N, CLIENTS = 6, 5
 RNG = np.random.default_rng(0)
 SETS = np.array(list(itertools.product([False, True], repeat=N)))
 RATINGS = RNG.integers(0, 4, (CLIENTS, N)) * (RNG.random((CLIENTS, N)) < 0.7)
-RATINGS[3] = 0  # A client without a rating, which votes all the same.
+RATINGS[3] = 0  # A client without a rating still sends a base.
 SCORES = np.where(RATINGS > 0, RNG.random((CLIENTS, N)), 0).astype(np.float32)
 MEMBERSHIP = RATINGS > 1
 NEEDS = RNG.gamma(1.0, size=(CLIENTS, 2, N)).astype(np.float32)
 AGENTS = 2
 VALUES = RNG.gamma(1.0, size=(AGENTS, 1, N // AGENTS)).astype(np.float32)
 EXAMPLES = [RNG.integers(0, 2, (count, N)) for count in (30, 12, 50, 7, 20)]
-LABELS = [(own[:, 0] + own[:, 3] * own[:, 1] + RNG.integers(0, 2, len(own))) % 3
-          for own in EXAMPLES]  # fmt: skip
+LABELS = [
+    (rows[:, 0] + rows[:, 3] * rows[:, 1] + RNG.integers(0, 2, len(rows))) % 3 for rows in EXAMPLES
+]
 
 
 def listed(matrix, **sizes):
@@ -40,35 +41,35 @@ def best(scores):
 
 
 def information(mask):
-    """Mutual information of the chosen features and the label, from the whole joint table."""
-    return [_information(own, classes, mask) for own, classes in zip(EXAMPLES, LABELS, strict=True)]
+    """Computes mutual information of features and label from the complete joint table."""
+    return [_information(*examples, mask) for examples in zip(EXAMPLES, LABELS, strict=True)]
 
 
-def _information(own, classes, mask):
+def _information(rows, classes, mask):
     prior = np.array([(classes == c).sum() + 1 for c in range(3)]) / (len(classes) + 3)
     joint = np.zeros((2,) * N + (3,))
     for c in range(3):
-        ones = (own[classes == c].sum(axis=0) + 1) / ((classes == c).sum() + 2)
+        ones = (rows[classes == c].sum(axis=0) + 1) / ((classes == c).sum() + 2)
         for x in itertools.product([0, 1], repeat=N):
             joint[(*x, c)] = prior[c] * np.where(x, ones, 1 - ones).prod()
-    seen = joint.sum(axis=tuple(np.flatnonzero(~mask)))
-    independent = seen.sum(axis=-1, keepdims=True) * prior
-    return (seen * np.log(seen / independent)).sum()
+    marginal = joint.sum(axis=tuple(np.flatnonzero(~mask)))
+    independent = marginal.sum(axis=-1, keepdims=True) * prior
+    return (marginal * np.log(marginal / independent)).sum()
 
 
 def _without_levels(scores):
-    """As for scores that take many values."""
+    """Lists scores as if they took many values."""
     module = importlib.import_module("fedjax_fair.submodular.federated.sparse")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_MAX_LEVELS", 0)
         return listed(scores)
 
 
-def square_root(mask, own):
-    return jnp.sqrt(jnp.sum(own, where=mask))
+def square_root(mask, row):
+    return jnp.sqrt(jnp.sum(row, where=mask))
 
 
-# name: (data, how it becomes a problem, values of all clients by definition)
+# name: (data, function from data to problem, function from mask to values of all clients)
 PROBLEMS = {
     "facility_location": (SCORES, fed.facility_location, best(SCORES)),
     "facility_location levels": (listed(RATINGS), fed.facility_location, best(RATINGS)),
@@ -88,7 +89,7 @@ PROBLEMS = {
         VALUES,
         lambda values: fed.Welfare(fed.combinatorial_public_projects(values)),
         lambda mask: [
-            best(own)(mask.reshape(-1, AGENTS)[:, i]).sum() for i, own in enumerate(VALUES)
+            best(values)(mask.reshape(-1, AGENTS)[:, i]).sum() for i, values in enumerate(VALUES)
         ],
     ),
     "feature_selection": (
@@ -112,27 +113,24 @@ MATROIDS = {
 POINTS = np.concatenate(
     [np.zeros((1, N)), np.ones((1, N)), RNG.choice([0, 0.25, 0.5, 1], (6, N)), RNG.random((4, N))]
 ).astype(np.float32)
-INSIDE = 9  # One of the points, all of whose coordinates are between 0 and 1.
+INSIDE = 9  # Index of a point with all coordinates between 0 and 1.
 UNIT = np.eye(N, dtype=bool)
 
 
 class Case:
-    """The values of all sets by definition, and everything that a problem computes.
-
-    All of it is compiled as one program, since single operations would be compiled one by one.
-    """
+    """Values of all sets by definition, and all computations of a problem, compiled together."""
 
     def __init__(self, data, make, definition):
         self.values = np.array([definition(mask) for mask in SETS], float)
         self.clients = self.values.shape[1]
         self.weights = RNG.dirichlet(np.ones(self.clients)).astype(np.float32)
         self.total_of_shares = RNG.uniform(0.5, 1, N).astype(np.float32)
-        self.total_of_shares[2] = 0  # An item without value is left out.
-        everything = jax.jit(partial(self._everything, make))
-        found = everything(data, SETS, POINTS, self.weights, self.total_of_shares)
-        self.found = jax.tree.map(np.asarray, found)
+        self.total_of_shares[2] = 0  # An item without value is ignored.
+        compute_all = jax.jit(partial(self._compute_all, make))
+        computed = compute_all(data, SETS, POINTS, self.weights, self.total_of_shares)
+        self.computed = jax.tree.map(np.asarray, computed)
 
-    def _everything(self, make, data, sets, points, weights, total_of_shares):
+    def _compute_all(self, make, data, sets, points, weights, total_of_shares):
         problem = make(data)
         key, eye = jax.random.key(0), jnp.eye(self.clients)
         assert problem.num_clients == self.clients
@@ -140,13 +138,13 @@ class Case:
         assert problem.exact
 
         def matrix(messages):
-            """One row a client, as messages of which all but one count nothing."""
+            """Returns one row per client, as sums of messages with a single positive weight."""
             return jax.vmap(lambda row: fed.secure_aggregate(messages(row), N))(eye)
 
         def at_point(x):
             values, gradients = problem.extensions(key, x)
             bases = {name: gradients.bases(matroid) for name, matroid in MATROIDS.items()}
-            votes = {name: (matrix(own.messages), own.utility) for name, own in bases.items()}
+            votes = {name: (matrix(base.messages), base.utility) for name, base in bases.items()}
             mean = jnp.mean(matrix(gradients.messages), axis=0)
             return {
                 "extension": values,
@@ -165,14 +163,14 @@ class Case:
             }
 
         def alone(client):
-            """What one client computes from its own data."""
-            own, function = problem.own(client), problem.function
+            """Computes a client's function from its data."""
+            data, function = problem.client_data(client), problem.function
             x, mask = points[INSIDE], sets[13]
             return {
-                "value": function.value(own, mask),
-                "extension": function.extension(own, key, x),
-                "gradient": function.gradient(own, key, x),
-                "gains": function.gains(own, mask),
+                "value": function.value(data, mask),
+                "extension": function.extension(data, key, x),
+                "gradient": function.gradient(data, key, x),
+                "gains": function.gains(data, mask),
             }
 
         def total(mask):
@@ -205,12 +203,12 @@ def case(request):
     return Case(*PROBLEMS[request.param])
 
 
-def number(masks):
+def index_of(masks):
     return masks @ (2 ** np.arange(N)[::-1])
 
 
 def by_definition(values, x):
-    """Extensions and gradients of all clients in double precision."""
+    """Computes extensions and gradients of all clients in double precision."""
 
     def expected(x):
         return np.where(SETS, x, 1 - x).prod(axis=1) @ values
@@ -219,31 +217,31 @@ def by_definition(values, x):
     return expected(x), np.stack(gains, axis=1)
 
 
-def test_values_are_those_of_the_definition(case):
-    found = case.found["sets"]["values"]
-    assert found.shape == (len(SETS), case.clients)
-    np.testing.assert_allclose(found, case.values, atol=2e-6)
-    weighted = case.found["sets"]["value"]
+def test_values_equal_their_definition(case):
+    values = case.computed["sets"]["values"]
+    assert values.shape == (len(SETS), case.clients)
+    np.testing.assert_allclose(values, case.values, atol=2e-6)
+    weighted = case.computed["sets"]["value"]
     np.testing.assert_allclose(weighted, case.values @ case.weights, atol=2e-6)
 
 
-def test_extensions_and_gradients_are_exact_at_corners_too(case):
-    found = case.found["points"]
-    for x, extension, gradient in zip(POINTS, found["extension"], found["gradient"], strict=True):
+def test_extensions_and_gradients_are_exact(case):
+    points = case.computed["points"]
+    for x, extension, gradient in zip(POINTS, points["extension"], points["gradient"], strict=True):
         true_extension, true_gradient = by_definition(case.values, x.astype(float))
         np.testing.assert_allclose(extension, true_extension, atol=5e-6)
         np.testing.assert_allclose(gradient, true_gradient, atol=5e-6)
 
 
 def test_gains_are_differences_of_values(case):
-    more = case.values[number(SETS[:, None] | UNIT)]  # Of every set and item, all clients.
-    less = case.values[number(SETS[:, None] & ~UNIT)]
+    more = case.values[index_of(SETS[:, None] | UNIT)]
+    less = case.values[index_of(SETS[:, None] & ~UNIT)]
     expected = (more - less).transpose(0, 2, 1)
-    np.testing.assert_allclose(case.found["sets"]["gains"], expected, atol=5e-6)
+    np.testing.assert_allclose(case.computed["sets"]["gains"], expected, atol=5e-6)
 
 
-def test_one_client_computes_the_same_as_all_together(case):
-    alone, points, sets = (case.found[name] for name in ("alone", "points", "sets"))
+def test_one_client_computes_the_same_as_all_clients(case):
+    alone, points, sets = (case.computed[name] for name in ("alone", "points", "sets"))
     np.testing.assert_allclose(alone["value"], sets["values"][13], atol=1e-6)
     np.testing.assert_allclose(alone["extension"], points["extension"][INSIDE], atol=1e-6)
     np.testing.assert_allclose(alone["gradient"], points["gradient"][INSIDE], atol=1e-6)
@@ -251,50 +249,49 @@ def test_one_client_computes_the_same_as_all_together(case):
 
 
 def test_the_total_is_the_weighted_sum(case):
-    found, expected = case.found["total"], case.values @ case.weights
-    np.testing.assert_allclose(found["value"], expected, atol=5e-6)
-    gains = expected[number(SETS[:, None] | UNIT)] - expected[:, None]
-    np.testing.assert_allclose(found["gains"][~SETS], gains[~SETS], atol=5e-6)
-    np.testing.assert_allclose(found["gain"][~SETS], gains[~SETS], atol=5e-6)
+    total, expected = case.computed["total"], case.values @ case.weights
+    np.testing.assert_allclose(total["value"], expected, atol=5e-6)
+    gains = expected[index_of(SETS[:, None] | UNIT)] - expected[:, None]
+    np.testing.assert_allclose(total["gains"][~SETS], gains[~SETS], atol=5e-6)
+    np.testing.assert_allclose(total["gain"][~SETS], gains[~SETS], atol=5e-6)
 
 
 def test_functions_are_monotone_and_submodular(case):
-    values = case.values  # In single precision where the data are.
-    grown = np.array([values[number(SETS | e)] - values[number(SETS)] for e in UNIT])
+    values = case.values  # Computed from data in single precision.
+    grown = np.array([values[index_of(SETS | e)] - values[index_of(SETS)] for e in UNIT])
     assert grown.min() >= -1e-6
     for e, gain in zip(UNIT, grown, strict=True):
         for other in UNIT:
-            later = gain[number(SETS | other)]
+            later = gain[index_of(SETS | other)]
             assert (later <= gain + 1e-6)[~(SETS & e).any(axis=1)].all()
 
 
 @pytest.mark.parametrize("name", MATROIDS)
-def test_every_client_votes_for_its_heaviest_base(case, name):
-    votes, utility = case.found["points"]["votes"][name]
-    gradients = case.found["points"]["gradient"]
+def test_every_client_sends_its_heaviest_base(case, name):
+    votes, utility = case.computed["points"]["votes"][name]
+    gradients = case.computed["points"]["gradient"]
     heaviest = jax.jit(jax.vmap(jax.vmap(MATROIDS[name].max_weight_base)))
-    # Of equal gains the first: the same base even where a client has nothing left to gain.
+    # Ties go to the first items, also if all gains are 0.
     np.testing.assert_array_equal(votes, heaviest(gradients))
     np.testing.assert_allclose(utility, (votes * gradients).sum(axis=2), atol=1e-6)
 
 
 def test_spread_and_shares(case):
-    found = case.found["points"]
-    mean = found["gradient"].mean(axis=1, keepdims=True)
+    points = case.computed["points"]
+    mean = points["gradient"].mean(axis=1, keepdims=True)
     close = {"rtol": 1e-5, "atol": 1e-6}
     for name, center in (("spread", mean), ("spread_elsewhere", mean + 2)):
-        # Where a client has no score, it differs by all of the center.
-        expected = np.abs(found["gradient"] - center).max(axis=(1, 2))
-        np.testing.assert_allclose(found[name], expected, **close)
+        expected = np.abs(points["gradient"] - center).max(axis=(1, 2))
+        np.testing.assert_allclose(points[name], expected, **close)
     total = case.total_of_shares
-    shares = np.where(total > 0, found["gradient"] / np.where(total > 0, total, 1), 0)
-    np.testing.assert_allclose(found["shares"], case.weights * shares.max(axis=2), rtol=1e-5)
+    shares = np.where(total > 0, points["gradient"] / np.where(total > 0, total, 1), 0)
+    np.testing.assert_allclose(points["shares"], case.weights * shares.max(axis=2), rtol=1e-5)
 
 
-def test_gains_of_the_total_are_recomputed_where_most_clients_change():
+def test_cached_gains_are_recomputed_if_most_clients_change():
     """Differences of large sums would be off by several units."""
     scores = np.zeros((50, 3), np.float32)
-    scores[:, 0] = 1e6  # The item that is added is the best of all clients.
+    scores[:, 0] = 1e6  # The added item is the best of all clients.
     scores[:, 1] = 1e6 + np.random.default_rng(0).integers(0, 20, 50) / 16
     scores[:12, 2] = 2e6
 
@@ -307,11 +304,11 @@ def test_gains_of_the_total_are_recomputed_where_most_clients_change():
     np.testing.assert_allclose(gains(listed(scores)), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("together", [8, 2**22])
-def test_many_long_and_short_runs_vote_as_rows_do(together, monkeypatch):
-    """Ties throughout, and runs from none to all of the items."""
+@pytest.mark.parametrize("batch_entries", [8, 2**22])
+def test_sparse_bases_equal_dense_bases(batch_entries, monkeypatch):
+    """With many ties, and clients that score none to all of the items."""
     module = importlib.import_module("fedjax_fair.submodular.federated.sparse")
-    monkeypatch.setattr(module, "_TOGETHER", together)
+    monkeypatch.setattr(module, "_BATCH_ENTRIES", batch_entries)
     rng = np.random.default_rng(1)
     lengths = rng.choice([0, 1, 3, 6, 20], (40, 1))
     scored = np.argsort(rng.random((40, 20))) < lengths
@@ -325,7 +322,7 @@ def test_many_long_and_short_runs_vote_as_rows_do(together, monkeypatch):
         def vote(x):
             gradients = problem.extensions(jax.random.key(0), x).gradients
             bases = [gradients.bases(matroids.Uniform(k, 20)) for k in (1, 7, 20)]
-            return [fed.secure_aggregate(own.messages(weights), 20) for own in bases]
+            return [fed.secure_aggregate(base.messages(weights), 20) for base in bases]
 
         return jax.lax.map(vote, points)
 
@@ -353,38 +350,40 @@ def test_an_estimated_problem_is_near_the_exact_one():
     values, gradients, gains = solve(jax.random.key(0), x, corner, np.eye(CLIENTS, dtype=x.dtype))
     exact = np.array([np.sqrt(np.where(mask, rates, 0).sum(axis=1)) for mask in SETS])
     true_values, true_gradients = by_definition(exact, x.astype(float))
-    # Standard deviations of at most 0.6, so six errors of the mean.
+    # Standard deviations are at most 0.6, so the tolerance is six standard errors.
     np.testing.assert_allclose(values, true_values, atol=0.05)
-    assert values[0] != values[1]  # Of the same function, but from other random sets.
+    assert values[0] != values[1]  # The functions are equal, the random sets are not.
     np.testing.assert_allclose(gradients, true_gradients, atol=0.05)
-    more, less = exact[number(corner | UNIT)], exact[number(corner & ~UNIT)]
+    more, less = exact[index_of(corner | UNIT)], exact[index_of(corner & ~UNIT)]
     np.testing.assert_allclose(gains, (more - less).T, atol=1e-5)
 
 
-def test_many_features_are_drawn_from_the_model():
-    """Values by all configurations of the features, and by a sample from the model."""
+def test_many_features_use_a_sample_of_the_model():
+    """Compares values from all configurations and from a sample."""
     wide = [RNG.integers(0, 3, (40, 8)) for _ in range(2)]
-    labels = [own[:, 0] // 2 for own in wide]
-    padded = [np.concatenate([own, np.zeros((40, 4), int)], axis=1) for own in wide]
-    few = fed.feature_selection([own[:, :6] for own in wide], labels, num_values=3)
-    drawn = fed.feature_selection(padded, labels, num_values=3, num_examples=20_000)
-    assert not drawn.exact
+    labels = [rows[:, 0] // 2 for rows in wide]
+    padded = [np.concatenate([rows, np.zeros((40, 4), int)], axis=1) for rows in wide]
+    few = fed.feature_selection([rows[:, :6] for rows in wide], labels, num_values=3)
+    sampled = fed.feature_selection(padded, labels, num_values=3, num_examples=20_000)
+    assert not sampled.exact
 
     @jax.jit
     def solve(masks):
         def at(mask):
-            whole = jnp.concatenate([mask, jnp.zeros(6, bool)])
-            row = fed.secure_aggregate(drawn.gains(whole).messages(jnp.array([1.0, 0.0])), 12)
-            return few.values(mask), drawn.values(whole), drawn.values(whole.at[6].set(True)), row
+            padded_mask = jnp.concatenate([mask, jnp.zeros(6, bool)])
+            larger = padded_mask.at[6].set(True)
+            messages = sampled.gains(padded_mask).messages(jnp.array([1.0, 0.0]))
+            row = fed.secure_aggregate(messages, 12)
+            return few.values(mask), sampled.values(padded_mask), sampled.values(larger), row
 
         return jax.lax.map(at, masks)
 
-    exact, sampled, more, row = map(np.asarray, solve(SETS[[1, 32, 36, 48]]))
-    np.testing.assert_allclose(sampled, exact, atol=0.02)
-    np.testing.assert_allclose(row[:, 6], (more - sampled)[:, 0], atol=1e-5)
+    exact, estimate, more, row = map(np.asarray, solve(SETS[[1, 32, 36, 48]]))
+    np.testing.assert_allclose(estimate, exact, atol=0.02)
+    np.testing.assert_allclose(row[:, 6], (more - estimate)[:, 0], atol=1e-5)
 
 
-def test_negative_scores_are_clipped_with_a_count():
+def test_negative_scores_are_clipped_with_a_warning():
     with pytest.warns(UserWarning, match="2 of 4 are negative"):
         problem = fed.facility_location([[1.0, -1.0], [-2.0, 3.0]])
     assert problem.values(jnp.array([False, True])).tolist() == [0.0, 3.0]
@@ -404,24 +403,24 @@ def lists(clients=(0, 1), items=(0, 1), scores=None):
         (lambda: fed.facility_location([[1.0, np.nan]]), "finite"),
         (lambda: fed.max_coverage(np.ones(3)), r"\[clients, groups\]"),
         (lambda: fed.max_coverage(listed(RATINGS)), "all 1"),
-        (lists(items=[0, 3]), r"items.*\[0, 3\), got 3"),
+        (lists(items=[0, 3]), r"items: got 3.*\[0, 3\)"),
         (lists(items=[0, -1]), "got -1"),
-        (lists(clients=[0, 2]), r"clients.*\[0, 2\), got 2"),
-        (lists(clients=[1, 1], items=[2, 2]), "client 1 for item 2, got two"),
-        (lists(scores=[0.0, 0.0]), "at least one positive"),
+        (lists(clients=[0, 2]), r"clients: got 2.*\[0, 2\)"),
+        (lists(clients=[1, 1], items=[2, 2]), "got two of client 1 for item 2"),
+        (lists(scores=[0.0, 0.0]), "no positive score"),
         (lists(scores=[np.inf, 0.0]), "finite"),
         (lists(scores=[1.0]), r"\(2,\), \(2,\), \(1,\)"),
         (lambda: fed.combinatorial_public_projects(np.ones((2, 2))), "clients, needs"),
         (lambda: fed.combinatorial_public_projects(-np.ones((1, 1, 2))), ">= 0"),
-        (lambda: fed.custom(lambda mask, own: jnp.sum(mask), np.ones(2), 11), "samples=None"),
-        (lambda: fed.custom(lambda mask, own: 1.0, np.ones(2), 3), "0 at the empty set.*client 0"),
+        (lambda: fed.custom(lambda mask, row: jnp.sum(mask), np.ones(2), 11), "samples=None"),
+        (lambda: fed.custom(lambda mask, row: 1.0, np.ones(2), 3), "0 at the empty set.*client 0"),
         (
-            lambda: fed.custom(lambda m, own: jnp.where(m[1], -2.0, 0.0), np.ones(2), 3),
-            r"item 1 in the set \[\] changes the value of client 0 by -2",
+            lambda: fed.custom(lambda m, row: jnp.where(m[1], -2.0, 0.0), np.ones(2), 3),
+            r"monotone function, but in the set \[\] client 0 .* gains \[0.0, -2.0, 0.0\]",
         ),
         (
             lambda: fed.custom(
-                lambda m, own: jnp.where(m[:4].all(), 0.0, jnp.sum(m).astype(float)),
+                lambda m, row: jnp.where(m[:4].all(), 0.0, jnp.sum(m).astype(float)),
                 np.ones(2),
                 20,
                 samples=9,
@@ -430,12 +429,12 @@ def lists(clients=(0, 1), items=(0, 1), scores=None):
             "monotone",
         ),
         (
-            lambda: fed.custom(lambda m, own: jnp.sum(m, dtype=float) ** 2, np.ones(2), 3),
-            r"submodular.* client 0 item 1 gains 1 in the set \[\], and 3 after item 0",
+            lambda: fed.custom(lambda m, row: jnp.sum(m, dtype=float) ** 2, np.ones(2), 3),
+            r"submodular.*gains \[1.0, 1.0, 1.0\], and \[1.0, 3.0, 3.0\] after item 0",
         ),
         (
             lambda: fed.custom(
-                lambda m, own: jnp.sum(m, dtype=float) ** 2,
+                lambda m, row: jnp.sum(m, dtype=float) ** 2,
                 np.ones(2),
                 20,
                 samples=9,
@@ -444,32 +443,38 @@ def lists(clients=(0, 1), items=(0, 1), scores=None):
             "submodular",
         ),
         (
-            lambda: fed.custom(lambda m, own: jnp.where(m[1], own, 0.0), np.array([1, np.nan]), 3),
-            "expected finite values, but client 1 ",
+            lambda: fed.custom(lambda m, row: jnp.where(m[1], row, 0.0), np.array([1, np.nan]), 3),
+            "expected finite values, but .* client 1 ",
         ),
         (lambda: fed.max_coverage([[1, 0.2]]), r"membership\[0, 1\]=0.2: expected 0 or 1"),
         (lambda: fed.max_coverage([[1, np.nan]]), r"membership\[0, 1\]=nan"),
         (lambda: fed.max_coverage([[5, -1]]), r"membership\[0, 0\]=5.0"),
         (
             lambda: fed.feature_selection([np.full((1, 2), 0.5)], [np.ones(1, int)]),
-            r"features\[0\]: expected integers, got 0.5",
+            r"features\[0\]: got 0.5, expected integers",
         ),
         (
             lambda: fed.feature_selection([np.ones((1, 2))], [np.array([np.nan])]),
-            r"labels\[0\]: expected integers, got nan",
+            r"labels\[0\]: got nan, expected integers",
         ),
         (
             lambda: jax.eval_shape(
                 lambda: fed.facility_location(SCORES).value(jnp.ones(N, bool), np.ones(CLIENTS))
             ),
-            "got 5",
+            "got a sum of 5",
         ),
         (lambda: fed.feature_selection([np.ones((3, 2), int)], []), "got 1 and 0"),
         (lambda: fed.feature_selection([np.ones((3, 2), int)], [np.ones(2, int)]), "client 0"),
-        (lambda: fed.feature_selection([np.full((1, 2), 2)], [np.ones(1, int)]), "got 2 to 2"),
+        (
+            lambda: fed.feature_selection([np.full((1, 2), 2)], [np.ones(1, int)]),
+            "got 2, expected integers",
+        ),
         (lambda: fed.feature_selection(EXAMPLES, LABELS, smoothing=0.0), "smoothing=0.0"),
         (lambda: fed.facility_location(SCORES).value(np.ones(N + 1, bool)), r"\(6,\)"),
-        (lambda: fed.facility_location(SCORES).value(np.ones(N, bool), np.ones(CLIENTS)), "got 5"),
+        (
+            lambda: fed.facility_location(SCORES).value(np.ones(N, bool), np.ones(CLIENTS)),
+            "sum of 5",
+        ),
         (lambda: fed.facility_location(SCORES).value(np.ones(N, bool), [1.0]), r"\(5,\)"),
     ],
 )
@@ -478,15 +483,15 @@ def test_bad_input(make, message):
         make()
 
 
-def test_a_problem_of_constants_is_checked_where_it_is_traced():
-    def covered(mask, own):
-        return jnp.where(mask, own, 0).max()
+def test_constants_are_checked_during_tracing():
+    def covered(mask, row):
+        return jnp.where(mask, row, 0).max()
 
     scores, masks = jnp.asarray(SCORES), jnp.asarray(SETS)
     plain = fed.custom(covered, scores, N)
     traced = jax.jit(jax.vmap(lambda mask: fed.custom(covered, scores, N).value(mask)))(masks)
     np.testing.assert_allclose(traced, jax.vmap(plain.value)(masks), rtol=1e-6)
     with pytest.raises(ValueError, match="monotone"):
-        jax.eval_shape(lambda: fed.custom(lambda mask, own: -covered(mask, own), SCORES, N))
+        jax.eval_shape(lambda: fed.custom(lambda mask, row: -covered(mask, row), SCORES, N))
     with pytest.raises(ValueError, match="monotone"):
-        jax.eval_shape(lambda: fed.custom(lambda mask, own: -covered(mask, own), scores, N))
+        jax.eval_shape(lambda: fed.custom(lambda mask, row: -covered(mask, row), scores, N))

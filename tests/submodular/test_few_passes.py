@@ -1,4 +1,4 @@
-"""Maximizers that see items in a stream, by thresholds or in parts: guarantees by brute force."""
+"""Threshold, streaming and distributed maximizers: bounds by brute force."""
 
 import importlib
 import itertools
@@ -41,7 +41,7 @@ def best_of(similarity, k):
 
 
 def check(similarity, chosen):
-    """Items are different, then empty places, and worth what is said."""
+    """Checks that items are distinct, unused slots come last, and the value is right."""
     items, gains = np.asarray(chosen.items), np.asarray(chosen.gains)
     count = int((items >= 0).sum())
     assert (items[count:] == -1).all()
@@ -59,7 +59,7 @@ def thresholded(similarity, k, epsilon):
 
 
 def threshold_reference(similarity, k, epsilon):
-    """Item by item; the gain of each is looked at once a pass."""
+    """Visits the items one by one and evaluates each gain once in a pass."""
     singles = [value_of(similarity, [j]) for j in range(N)]
     items, num_evaluations, threshold = [], N, max(singles)
     while threshold >= epsilon / N * max(singles) and len(items) < k:
@@ -73,7 +73,7 @@ def threshold_reference(similarity, k, epsilon):
 
 
 @pytest.mark.parametrize(("k", "epsilon"), [(3, 0.1), (6, 0.4)])
-def test_threshold_greedy_is_the_loop_over_items(k, epsilon):
+def test_threshold_greedy_equals_a_loop_over_items(k, epsilon):
     for seed in range(20):
         similarity = random_location(seed)
         chosen = thresholded(similarity, k, epsilon)
@@ -107,7 +107,7 @@ def sifted(similarity, order, k, epsilon):
 
 
 def sieve_reference(similarity, order, k, epsilon):
-    """A set for every power in the window, made when the power comes in."""
+    """Keeps a set for every power in the window."""
     sieves, largest, num_evaluations = {}, 0.0, 0
     for item in order:
         num_evaluations += 1
@@ -128,7 +128,7 @@ def sieve_reference(similarity, order, k, epsilon):
 
 
 @pytest.mark.parametrize(("k", "epsilon"), [(3, 0.1), (1, 0.5), (6, 0.3)])
-def test_one_pass_in_any_order_is_worth_nearly_half(k, epsilon):
+def test_sieve_streaming_keeps_its_bound_in_any_order(k, epsilon):
     for seed in range(20):
         similarity = random_location(seed)
         order = np.random.default_rng(seed).permutation(N).astype(np.int32)
@@ -143,7 +143,7 @@ def test_one_pass_in_any_order_is_worth_nearly_half(k, epsilon):
         assert chosen.value >= (1 / 2 - epsilon) * best_of(similarity, k)
 
 
-def test_memory_of_a_stream_does_not_grow_with_it():
+def test_memory_does_not_grow_with_the_stream():
     def shapes(size):
         def solve(weights):
             return sm.sieve_streaming(sm.Modular(weights), 3, 0.2)
@@ -163,35 +163,35 @@ def location_of_batch(rows):
 
 
 @pytest.mark.parametrize(("k", "epsilon", "sizes"), [(3, 0.1, (3, 3, 2)), (2, 0.4, (8,))])
-def test_batches_are_one_stream(k, epsilon, sizes):
-    """Also where the last batch is smaller, which compiles nothing anew."""
+def test_batches_equal_one_stream(k, epsilon, sizes):
+    """A smaller last batch does not recompile."""
     order = np.arange(N, dtype=np.int32)
     for seed in range(5):
         similarity = random_location(seed)
         batches = np.split(similarity.T, np.cumsum(sizes)[:-1])
         chosen = sm.sieve_batches(location_of_batch, iter(batches), k, epsilon)
-        whole = sifted(similarity, order, k, epsilon)
-        np.testing.assert_array_equal(chosen.items, whole.items)
-        np.testing.assert_allclose(chosen.gains, whole.gains, rtol=1e-6)
-        assert chosen.num_evaluations == whole.num_evaluations
+        one_stream = sifted(similarity, order, k, epsilon)
+        np.testing.assert_array_equal(chosen.items, one_stream.items)
+        np.testing.assert_allclose(chosen.gains, one_stream.gains, rtol=1e-6)
+        assert chosen.num_evaluations == one_stream.num_evaluations
     compiled = sieve_module._next._cache_size()
     sm.sieve_batches(location_of_batch, batches, k, epsilon)
     assert sieve_module._next._cache_size() == compiled
 
 
-def test_batches_of_large_functions_need_no_gains_of_all_items(monkeypatch):
-    """Facility location that caches them keeps those of a batch, which others know nothing of."""
+def test_batches_of_functions_with_cached_gains(monkeypatch):
+    """Cached gains are of the items of one batch and must not enter another."""
     module = importlib.import_module("fedjax_fair.submodular.facility_location")
     monkeypatch.setattr(module, "_SMALL", 0)
     similarity = random_location(3)
     with target.tracing_for("cpu"):
-        whole = sifted(similarity, np.arange(N, dtype=np.int32), 3, 0.1)
+        one_stream = sifted(similarity, np.arange(N, dtype=np.int32), 3, 0.1)
         batches = np.split(similarity.T, 2)
         chosen = sm.sieve_batches(lambda rows: sm.FacilityLocation(rows.T), batches, 3, 0.1)
-    np.testing.assert_array_equal(chosen.items, whole.items)
+    np.testing.assert_array_equal(chosen.items, one_stream.items)
 
 
-def test_a_stream_of_some_items_and_of_nothing_worth_having():
+def test_streams_of_some_items_and_without_gains():
     chosen = sifted(random_location(0), np.array([5, 2]), 3, 0.1)
     assert set(check(random_location(0), chosen)) <= {2, 5}
     nothing = sifted(np.zeros((9, N), np.float32), np.arange(N, dtype=np.int32), 3, 0.1)
@@ -215,19 +215,19 @@ def greedy_among(similarity, k, some):
 
 
 @pytest.mark.parametrize(("k", "parts"), [(2, 2), (3, 4), (2, 8), (4, 1)])
-def test_two_rounds_are_the_best_of_the_parts_and_of_what_they_chose(k, parts):
+def test_greedi_is_the_best_of_the_parts_and_their_union(k, parts):
     from_part = 0  # How often a part is better than what all chose, which is rare.
     for seed in range(70, 90):
         similarity = random_location(seed)
         chosen, central = distributed(similarity, k, parts)
-        found = [greedy_among(similarity, k, range(part, N, parts)) for part in range(parts)]
-        union = sorted(set().union(*(items for items, _ in found)))
+        of_parts = [greedy_among(similarity, k, range(part, N, parts)) for part in range(parts)]
+        union = sorted(set().union(*(items for items, _ in of_parts)))
         merged, num_evaluations = greedy_among(similarity, k, union)
-        values = [value_of(similarity, items) for items, _ in found]
+        values = [value_of(similarity, items) for items, _ in of_parts]
         value = value_of(similarity, merged)
         check(similarity, chosen)
         np.testing.assert_allclose(chosen.value, max(*values, value), rtol=1e-5)
-        assert chosen.num_evaluations == num_evaluations + sum(own for _, own in found)
+        assert chosen.num_evaluations == num_evaluations + sum(count for _, count in of_parts)
         assert chosen.value >= (1 - 1 / math.e) / min(parts, k) * best_of(similarity, k) - 1e-5
         if parts == 1:
             assert chosen.items.tolist() == central.items.tolist()
@@ -235,8 +235,8 @@ def test_two_rounds_are_the_best_of_the_parts_and_of_what_they_chose(k, parts):
     assert from_part or parts != 2
 
 
-def test_devices_that_share_the_parts_choose_the_same():
-    """With more devices than parts, and with parts that devices cannot share evenly."""
+def test_greedi_does_not_depend_on_devices():
+    """With more devices than parts, and with uneven numbers of parts."""
     program = Path(__file__).with_name("greedi_devices.py")
     flags = " ".join(["--xla_force_host_platform_device_count=8", *QUICK_COMPILATION])
     done = subprocess.run(
@@ -246,14 +246,14 @@ def test_devices_that_share_the_parts_choose_the_same():
         text=True,
         check=True,
     )
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert found == [
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert results == [
         {"devices": 8, "parts": 5, "same": True},
         {"devices": 3, "parts": 19, "same": True},
     ]
 
 
-def test_random_parts_expect_their_share():
+def test_greedi_with_random_parts_keeps_its_expected_bound():
     @jax.jit
     def solve(similarity):
         function = sm.FacilityLocation(similarity)
@@ -262,19 +262,23 @@ def test_random_parts_expect_their_share():
     draw = jax.jit(jax.vmap(lambda key: jax.random.randint(key, (N,), 0, 3)))
     for seed in range(5):
         similarity = random_location(seed)
-        found = solve(similarity)
-        values = np.asarray(found.value)
+        result = solve(similarity)
+        values = np.asarray(result.value)
         error = values.std() / np.sqrt(len(values))
         assert values.mean() + 3 * error >= (1 - 1 / math.e) / 2 * best_of(similarity, 3)
     # Parts may be of any size, and empty.
     for place, owners in enumerate(np.asarray(draw(KEYS))[:60]):
         parts = [np.flatnonzero(owners == part).tolist() for part in range(3)]
-        own = [greedy_among(similarity, 3, part) for part in parts]
-        union = sorted(set().union(*(items for items, _ in own)))
+        of_parts = [greedy_among(similarity, 3, part) for part in parts]
+        union = sorted(set().union(*(items for items, _ in of_parts)))
         merged, num_evaluations = greedy_among(similarity, 3, union)
-        best = max(value_of(similarity, items) for items in (merged, *(items for items, _ in own)))
+        best = max(
+            value_of(similarity, items) for items in (merged, *(items for items, _ in of_parts))
+        )
         np.testing.assert_allclose(values[place], best, rtol=1e-5)
-        assert found.num_evaluations[place] == num_evaluations + sum(number for _, number in own)
+        assert result.num_evaluations[place] == num_evaluations + sum(
+            number for _, number in of_parts
+        )
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -1,4 +1,4 @@
-"""Set functions can be imported without the libraries that only other parts need."""
+"""Set functions import no libraries that only other subpackages need."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ print(sorted(ours))
 
 
 def test_importing_set_functions_imports_nothing_heavy():
-    """All of it, also the comparison that makes a Dataset."""
+    """Includes the comparison, which makes a Dataset."""
     done = subprocess.run(
         [sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -26,7 +26,7 @@ def acyclic(mask):
 
 
 def spans(mask):
-    """Independence of plane vectors, in JAX."""
+    """Linear independence of vectors in the plane, in JAX."""
     size, chosen = jnp.sum(mask), jnp.where(mask[None], VECTORS, 0).astype(jnp.float32)
     rank = jnp.linalg.matrix_rank(chosen)
     return size == rank
@@ -62,13 +62,13 @@ UNIT = np.eye(N, dtype=bool)
 
 
 def number(masks):
-    """The places of masks in ``SETS``."""
+    """Positions of masks in ``SETS``."""
     return masks @ (2 ** np.arange(N)[::-1])
 
 
 @pytest.fixture(params=MATROIDS, scope="module")
 def case(request):
-    """A matroid, which sets are independent by definition, and its bases."""
+    """A matroid, the independent sets by definition, and its bases."""
     make, definition = MATROIDS[request.param]
     independent = np.array([definition(mask) for mask in SETS], bool)
     bases = SETS[independent & (SIZES[independent].max() == SIZES)]
@@ -94,30 +94,30 @@ def test_independence_agrees_with_the_definition(case):
     assert (np.asarray(jax.jit(jax.vmap(matroid.independent))(SETS)) == independent).all()
 
 
-def test_addable_items_are_those_that_keep_a_set_independent(case):
+def test_feasible_items_keep_a_set_independent(case):
     matroid, independent, _ = case
-    found = np.asarray(jax.jit(jax.vmap(matroid.feasible_items))(SETS))
+    feasible = np.asarray(jax.jit(jax.vmap(matroid.feasible_items))(SETS))
     expected = independent[number(SETS[:, None] | UNIT)] & ~SETS
-    np.testing.assert_array_equal(found[independent], expected[independent])
+    np.testing.assert_array_equal(feasible[independent], expected[independent])
 
 
-def test_the_heaviest_base_is_the_best_of_all(case):
+def test_the_heaviest_base_has_the_largest_weight(case):
     matroid, _, bases = case
     heaviest = np.asarray(jax.jit(jax.vmap(matroid.max_weight_base))(WEIGHTS))
-    for own, base in zip(WEIGHTS, heaviest, strict=True):
-        assert own[base].sum() == (bases @ own).max()
-        best = bases[bases @ own == (bases @ own).max()]
-        first = min((sorted(np.flatnonzero(mask)) for mask in best), key=by_rank(own))
+    for weights, base in zip(WEIGHTS, heaviest, strict=True):
+        assert weights[base].sum() == (bases @ weights).max()
+        best = bases[bases @ weights == (bases @ weights).max()]
+        first = min((sorted(np.flatnonzero(mask)) for mask in best), key=by_rank(weights))
         assert np.flatnonzero(base).tolist() == first
 
 
 def by_rank(weights):
-    """Among equal bases the one that greedy finds: heaviest first, of equals the smallest index."""
+    """Sort key that prefers the base of greedy among bases of equal weight."""
     place = np.argsort(np.argsort(-weights, kind="stable"))
     return lambda items: sorted(place[list(items)])
 
 
-def test_exchanges_are_the_symmetric_ones_and_there_is_always_one(case):
+def test_exchanges_are_symmetric_and_always_exist(case):
     matroid, independent, bases = case
     cases = [
         (base, other, item)
@@ -128,15 +128,17 @@ def test_exchanges_are_the_symmetric_ones_and_there_is_always_one(case):
         assert len(bases) == 1
         return
     base, other, item = (np.array(column) for column in zip(*cases, strict=True))
-    found = np.asarray(jax.jit(jax.vmap(matroid.exchangeable))(base, other, item.astype(np.int32)))
-    assert found.any(axis=1).all()
+    exchangeable = np.asarray(
+        jax.jit(jax.vmap(matroid.exchangeable))(base, other, item.astype(np.int32))
+    )
+    assert exchangeable.any(axis=1).all()
     out = UNIT[item][:, None]  # What leaves the base, and joins the other for each item.
     valid = independent[number((base[:, None] & ~out) | UNIT)]
     valid &= independent[number((other[:, None] & ~UNIT) | out)]
-    np.testing.assert_array_equal(found, valid & other & ~base)
+    np.testing.assert_array_equal(exchangeable, valid & other & ~base)
 
 
-def test_constraints_are_on_neighbors_in_the_order():
+def test_constraints_are_on_consecutive_items_of_the_order():
     matroid = matroids.Laminar(FAMILY[:, [4, 0, 2, 5, 1, 3]], [1, 2, 0])
     for members in FAMILY[:, [4, 0, 2, 5, 1, 3]][:, matroid.order]:
         places = np.flatnonzero(members)

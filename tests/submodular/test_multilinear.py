@@ -55,9 +55,9 @@ def test_facility_location_is_exact(drawn):
     x, rng = drawn
     scores = rng.integers(0, 5, x.size).astype(np.float32)  # Ties and zeros too.
     value, gradient = by_definition(lambda mask: scores[mask].max(initial=0), x)
-    found = facility_location(jnp.asarray(scores), jnp.asarray(x))
-    np.testing.assert_allclose(found[0], value, atol=1e-5)
-    np.testing.assert_allclose(found[1], gradient, atol=1e-5)
+    actual = facility_location(jnp.asarray(scores), jnp.asarray(x))
+    np.testing.assert_allclose(actual[0], value, atol=1e-5)
+    np.testing.assert_allclose(actual[1], gradient, atol=1e-5)
 
 
 @settings(max_examples=60, deadline=None)
@@ -66,9 +66,9 @@ def test_coverage_is_exact(drawn):
     x, rng = drawn
     covers = rng.random(x.size) < 0.6
     value, gradient = by_definition(lambda mask: float((covers & mask).any()), x)
-    found = coverage(jnp.asarray(covers), jnp.asarray(x))
-    np.testing.assert_allclose(found[0], value, atol=1e-6)
-    np.testing.assert_allclose(found[1], gradient, atol=1e-6)
+    actual = coverage(jnp.asarray(covers), jnp.asarray(x))
+    np.testing.assert_allclose(actual[0], value, atol=1e-6)
+    np.testing.assert_allclose(actual[1], gradient, atol=1e-6)
 
 
 @settings(max_examples=30, deadline=None)
@@ -78,15 +78,15 @@ def test_a_table_is_exact_for_any_function(drawn):
     values = rng.normal(size=2**x.size).astype(np.float32)
     place = 2 ** np.arange(x.size)
     value, gradient = by_definition(lambda mask: values[mask @ place], x)
-    found = tabulated(jnp.asarray(values), jnp.asarray(x))
-    np.testing.assert_allclose(found[0], value, atol=1e-5)
-    np.testing.assert_allclose(found[1], gradient, atol=1e-5)
+    actual = tabulated(jnp.asarray(values), jnp.asarray(x))
+    np.testing.assert_allclose(actual[0], value, atol=1e-5)
+    np.testing.assert_allclose(actual[1], gradient, atol=1e-5)
 
 
 def test_the_table_has_the_values_of_all_sets_in_order():
     weights = jnp.array([1.0, 10.0, 100.0])
-    found = jax.jit(lambda: ml.table(lambda mask: mask.astype(jnp.float32) @ weights, 3))()
-    assert found.tolist() == [0, 1, 10, 11, 100, 101, 110, 111]
+    values = jax.jit(lambda: ml.table(lambda mask: mask.astype(jnp.float32) @ weights, 3))()
+    assert values.tolist() == [0, 1, 10, 11, 100, 101, 110, 111]
 
 
 def test_golden_values():
@@ -111,8 +111,8 @@ def test_marginals_at_a_corner_are_the_gradient_there():
     np.testing.assert_array_equal(gains, exact)
 
 
-def test_the_sample_size_keeps_its_promise():
-    """With a single set more of the estimates than allowed would be off."""
+def test_the_sample_size_keeps_its_error_bound():
+    """A single set would give more large errors than allowed."""
     size, sigma, delta, repeats = 5, 0.2, 0.3, 400
     enough = ml.sample_size(sigma, delta, size=size)
     assert enough == np.ceil(np.log(2 * 5 / 0.3) / 0.08)
@@ -126,7 +126,7 @@ def test_the_sample_size_keeps_its_promise():
         def gains(mask):
             return ml.facility_location_gradient(offers, mask.astype(jnp.float32))
 
-        errors = [ml.sampled_gradient(key, gains, x, samples) - exact for samples in (enough, 1)]
+        errors = [ml.sampled_mean(key, gains, x, samples) - exact for samples in (enough, 1)]
         return jnp.max(jnp.abs(jnp.stack(errors)), axis=1)
 
     with_enough, with_one = np.asarray(worst(jax.random.split(jax.random.key(0), repeats))).T
@@ -134,7 +134,7 @@ def test_the_sample_size_keeps_its_promise():
     assert np.mean(with_one > sigma) > delta
 
 
-def test_samples_are_unbiased_and_certain_at_corners():
+def test_sampled_means_are_unbiased_and_exact_at_corners():
     scores = np.array([3.0, 1.0, 2.0], np.float32)
     x, corner = np.array([0.0, 1.0, 0.3], np.float32), np.array([0.0, 1.0, 1.0], np.float32)
 
@@ -144,9 +144,9 @@ def test_samples_are_unbiased_and_certain_at_corners():
             return jnp.max(scores, where=mask, initial=0)
 
         return (
-            ml.sampled_value(key, value, x, 20_000),
-            ml.sampled_gradient(key, lambda mask: ml.marginals(value, mask), x, 20_000),
-            ml.sampled_value(key, value, corner, 3),
+            ml.sampled_mean(key, value, x, 20_000),
+            ml.sampled_mean(key, lambda mask: ml.marginals(value, mask), x, 20_000),
+            ml.sampled_mean(key, value, corner, 3),
         )
 
     exact, exact_gradient = by_definition(lambda mask: scores[mask].max(initial=0), x)

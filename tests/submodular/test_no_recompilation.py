@@ -1,4 +1,4 @@
-"""A second call with new objects of equal shapes compiles nothing; laws of pytrees hold."""
+"""Calls with new objects of equal shapes do not recompile; set functions are pytrees."""
 
 import pickle
 from contextlib import contextmanager
@@ -100,16 +100,16 @@ EITHER = {**FUNCTIONS, **MATROIDS}
 
 @contextmanager
 def compilations():
-    """A list that has an entry for everything compiled meanwhile."""
-    found = []
+    """A list with an entry for every compilation."""
+    compiled = []
 
     def note(name, seconds, **_):
         if name == COMPILED:
-            found.append(name)
+            compiled.append(name)
 
     jax.monitoring.register_event_duration_secs_listener(note)
     try:
-        yield found
+        yield compiled
     finally:
         jax.monitoring.unregister_event_duration_listener(note)
 
@@ -123,7 +123,7 @@ def a_key(seed):
 
 
 def a_point(seed):
-    """A point of every matroid here, whose decompositions differ in size."""
+    """A point in every polytope; decompositions differ in size."""
     return np.float32(0.25) * np.roll(np.array([1, 1, 1, 1, 0.5, 0.25, 1, 1]), seed) / (1 + seed)
 
 
@@ -162,7 +162,7 @@ CALLS = {
     "facility_location_gradient": lambda seed: multilinear.facility_location_gradient(
         multilinear.ranked(jnp.asarray(numbers(seed, N))), jnp.asarray(numbers(seed, N))
     ),
-    "sampled_value": lambda seed: multilinear.sampled_value(
+    "sampled_mean": lambda seed: multilinear.sampled_mean(
         a_key(seed), Partial(weight, numbers(seed, N)), jnp.asarray(numbers(seed, N)), 5
     ),
     "kmeans": lambda seed: clustering.kmeans(a_key(seed), jnp.asarray(numbers(seed, 9, 2)), 3),
@@ -191,35 +191,35 @@ CALLS = {
 def test_a_second_call_compiles_nothing(name):
     jax.block_until_ready(CALLS[name](0))
     jax.block_until_ready(CALLS[name](1))  # Points may decompose into twice as many bases.
-    with compilations() as found:
+    with compilations() as compiled:
         for seed in (1, 0):
             jax.block_until_ready(CALLS[name](seed))
-    assert not found
+    assert not compiled
 
 
 @pytest.mark.parametrize("name", ["greedy of feature_based", "greedy under constraints", "kmeans"])
 def test_the_second_object_compiles_nothing(name):
     jax.block_until_ready(CALLS[name](0))
-    with compilations() as found:
+    with compilations() as compiled:
         jax.block_until_ready(CALLS[name](1))
-    assert not found
+    assert not compiled
 
 
 def test_another_size_is_compiled():
-    with compilations() as found:
+    with compilations() as compiled:
         sm.greedy(sm.Modular(numbers(0, 13)), 2)
-    assert found
+    assert compiled
 
 
 def test_a_plain_function_is_compiled_by_its_identity():
     features = numbers(0, N, 4)
     sm.greedy(sm.FeatureBased(features, jnp.tanh), 2)
-    with compilations() as found:
+    with compilations() as compiled:
         sm.greedy(sm.FeatureBased(2 * features, jnp.tanh), 2)
-    assert not found
-    with compilations() as found:
+    assert not compiled
+    with compilations() as compiled:
         sm.greedy(sm.FeatureBased(features, lambda sums: jnp.tanh(sums)), 2)
-    assert found
+    assert compiled
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -234,7 +234,7 @@ def test_stacked_functions_are_mapped(name):
 
 
 @pytest.mark.parametrize("name", EITHER)
-def test_laws_of_trees(name):
+def test_set_functions_and_matroids_are_pytrees(name):
     one, equal, other = EITHER[name](0), EITHER[name](0), EITHER[name](1)
     leaves, structure = jax.tree.flatten(one)
     rebuilt = jax.tree.unflatten(structure, leaves)
@@ -252,7 +252,7 @@ def test_laws_of_trees(name):
 
 @pytest.mark.parametrize("name", ["facility_location", "modular", "coverage", "graph_cut"])
 def test_constructors_are_mapped(name):
-    """Values that are traced are not checked."""
+    """Traced values are not checked."""
     make = {
         "facility_location": sm.FacilityLocation,
         "modular": sm.Modular,
@@ -267,8 +267,8 @@ def test_constructors_are_mapped(name):
 
 
 @pytest.mark.skipif(not MAPS.exists(), reason="the system does not list mappings of memory")
-def test_a_thousand_calls_take_no_more_memory():
-    """Each program takes several mappings, of which a process may have 65,530."""
+def test_repeated_calls_take_no_more_memory():
+    """Each compiled function takes several of the 65,530 memory maps of a process."""
 
     def calls(seed):
         sm.greedy(location(seed), 3)

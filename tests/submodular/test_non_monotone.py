@@ -17,7 +17,7 @@ KEYS = jax.random.split(jax.random.key(0), 2000)
 
 
 def random_graph(seed):
-    """Whole numbers, so that values are exact; many edges are missing."""
+    """Integer weights, so that values are exact; many edges are missing."""
     rng = np.random.default_rng(seed)
     weights = np.triu(rng.integers(1, 9, (N, N)) * (rng.random((N, N)) < 0.5), 1)
     return (weights + weights.T).astype(np.float32)
@@ -42,17 +42,17 @@ def drawn(graph, tradeoff, k):
     return jax.vmap(lambda key: sm.random_greedy(key, sm.GraphCut(graph, tradeoff), k))(KEYS)
 
 
-def values_of(found, graph, tradeoff):
-    """The values of all sets found, which are those of their items."""
-    values = cuts(graph, tradeoff, masks_of(found.items))
-    np.testing.assert_allclose(found.value, values, atol=1e-3)
-    np.testing.assert_allclose(found.gains.sum(axis=1), values, atol=1e-3)
-    assert (np.asarray(found.gains)[np.asarray(found.items) < 0] == 0).all()
+def values_of(results, graph, tradeoff):
+    """Returns the values of all sets, checked against their items."""
+    values = cuts(graph, tradeoff, masks_of(results.items))
+    np.testing.assert_allclose(results.value, values, atol=1e-3)
+    np.testing.assert_allclose(results.gains.sum(axis=1), values, atol=1e-3)
+    assert (np.asarray(results.gains)[np.asarray(results.items) < 0] == 0).all()
     return values
 
 
 @pytest.mark.parametrize("tradeoff", [0.5, 1.0, 1.5, 2.0])
-def test_double_greedy_expects_half_of_the_best_cut(tradeoff):
+def test_double_greedy_expects_half_of_the_optimum(tradeoff):
     spread = 0
     for seed in range(6):
         graph = random_graph(seed)
@@ -64,8 +64,8 @@ def test_double_greedy_expects_half_of_the_best_cut(tradeoff):
     assert spread or tradeoff >= 2
 
 
-def test_double_greedy_draws_in_proportion_to_what_is_gained():
-    """Of an edge: the first end by 1 : 1 with taking it out; at 1.5 by 3 : 1."""
+def test_double_greedy_decides_in_proportion_to_gains():
+    """The first end of an edge is added or removed by 1 : 1, at 1.5 by 3 : 1."""
     graph = np.zeros((N, N), np.float32)
     graph[0, 1] = graph[1, 0] = 4
     for tradeoff, share in ((1.0, 1 / 2), (1.5, 3 / 4)):
@@ -74,13 +74,13 @@ def test_double_greedy_draws_in_proportion_to_what_is_gained():
         assert abs((items[:, 0] == 0).mean() - share) <= 4 * error
 
 
-def test_double_greedy_decides_by_what_it_decided_before_and_by_new_draws():
-    """Of two edges without a common end, each of which one end is best to have."""
+def test_double_greedy_depends_on_earlier_decisions_and_new_draws():
+    """Two disjoint edges; of each the optimum has one end."""
     graph = np.zeros((N, N), np.float32)
     graph[[0, 1, 2, 3], [1, 0, 3, 2]] = 4
-    found = halved(graph, np.float32(1.0))
-    assert (found.value == 8).all()
-    both = (np.asarray(found.items)[:, [0, 2]] >= 0).all(axis=1)
+    results = halved(graph, np.float32(1.0))
+    assert (results.value == 8).all()
+    both = (np.asarray(results.items)[:, [0, 2]] >= 0).all(axis=1)
     assert abs(both.mean() - 1 / 4) <= 4 * np.sqrt(3 / 16 / len(both))
 
 
@@ -91,7 +91,7 @@ def test_double_greedy_of_a_monotone_function_takes_everything():
 
 
 @pytest.mark.parametrize("tradeoff", [1.0, 1.5, 2.0])
-def test_random_greedy_expects_its_share_of_the_best_cut(tradeoff):
+def test_random_greedy_keeps_its_expected_bound(tradeoff):
     share = 1 - 1 / math.e if tradeoff >= 2 else 1 / math.e
     for seed in range(6):
         graph = random_graph(seed)
@@ -101,11 +101,11 @@ def test_random_greedy_expects_its_share_of_the_best_cut(tradeoff):
         assert values.mean() + 3 * error >= share * best
 
 
-def test_random_greedy_draws_evenly_from_the_items_with_the_largest_gains():
+def test_random_greedy_samples_the_largest_gains_uniformly():
     weights = jnp.array([5.0, 1.0, -1.0, 4.0, 3.0, 2.0])
     solve = jax.jit(jax.vmap(lambda key: sm.random_greedy(key, sm.Modular(weights), 3)))
-    found = solve(KEYS)
-    items = np.asarray(found.items)
+    results = solve(KEYS)
+    items = np.asarray(results.items)
     # Of the first three, and after each of the three that are then largest.
     first = np.bincount(items[:, 0], minlength=N) / len(items)
     error = 4 * np.sqrt(2 / 9 / len(items))
@@ -114,10 +114,10 @@ def test_random_greedy_draws_evenly_from_the_items_with_the_largest_gains():
     shares = np.bincount(second, minlength=N) / len(second)
     error = 4 * np.sqrt(2 / 9 / len(second))
     np.testing.assert_allclose(shares, np.isin(np.arange(N), [3, 4, 5]) / 3, atol=error)
-    assert (found.num_evaluations == 6 + 5 + 4).all()
+    assert (results.num_evaluations == 6 + 5 + 4).all()
 
 
-def test_random_greedy_adds_nothing_that_gains_nothing():
+def test_random_greedy_adds_no_item_without_a_gain():
     weights = jnp.array([-1.0, 0.0, 2.0, -3.0])
     items = jax.jit(jax.vmap(lambda key: sm.random_greedy(key, sm.Modular(weights), 4).items))(KEYS)
     assert set(np.unique(items).tolist()) == {-1, 2}

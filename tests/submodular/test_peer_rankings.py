@@ -1,8 +1,8 @@
-"""What apricot-select 0.6.1 and submodlib-py 0.0.3 select, and what they say that it gains.
+"""Selections and gains of apricot-select 0.6.1 and submodlib-py 0.0.3.
 
-The scripts in ``golden`` made the numbers. A selection of theirs has to be a best one of ours, by gains
-in double precision, and to gain what they say. Greedy has to select the same, up to a first
-difference between items that gain the same.
+The scripts in ``golden`` made the numbers. Each of their selections has to have the largest of our
+gains, in double precision, and the same gain. Greedy has to select the same items, up to a first
+difference at which two items gain the same.
 """
 
 from functools import cache, partial
@@ -33,7 +33,7 @@ def selected(make, arrays, count, k):
 
 @partial(jax.jit, static_argnames="make")
 def gains_before(make, arrays, items):
-    """The gains of all items before each of some is added."""
+    """Gains of all items before each addition."""
     function = make(*arrays)
 
     def step(memo, item):
@@ -51,15 +51,15 @@ def agreed(make, arrays, count, theirs, gains, accuracy):
     taken = np.zeros(all_gains.shape, bool)
     for place in places:
         taken[place + 1 :, theirs[place]] = True
-    own = all_gains[places, theirs]
+    our_gains = all_gains[places, theirs]
     slack = accuracy * np.abs(gains).max()
-    np.testing.assert_allclose(own, gains, rtol=0, atol=slack)
-    assert (np.where(taken, -np.inf, all_gains).max(axis=1) <= own + slack).all()
+    np.testing.assert_allclose(our_gains, gains, rtol=0, atol=slack)
+    assert (np.where(taken, -np.inf, all_gains).max(axis=1) <= our_gains + slack).all()
 
     ours = np.asarray(selected(make, arrays, count, len(theirs)))
     same = int(np.append(ours != theirs, True).argmax())
     if same < len(theirs):
-        assert abs(all_gains[same, ours[same]] - own[same]) <= slack
+        assert abs(all_gains[same, ours[same]] - our_gains[same]) <= slack
     return same
 
 
@@ -70,7 +70,7 @@ def digits():
 
 @cache
 def similarities(metric):
-    """As apricot has them: of squares."""
+    """Similarities as in apricot, from squared distances."""
     rows = digits()
     if metric == "euclidean":
         squares = (rows**2).sum(axis=1)
@@ -121,18 +121,18 @@ def apricot_cases():
 
 @pytest.mark.parametrize(("case", "optimizers"), apricot_cases().items())
 def test_apricot(case, optimizers):
-    found = recorded("apricot_0_6_1")
+    arrays = recorded("apricot_0_6_1")
     name, setting = case.split(":")
     if name in GRAPHS:
         make, data = GRAPHS[name], similarities(setting)
     elif name == "features":
         make, data = BASED[setting], digits()
     else:
-        make, data = sm.Coverage, np.unpackbits(found["members"]).reshape(300, 1000).astype(bool)
+        make, data = sm.Coverage, np.unpackbits(arrays["members"]).reshape(300, 1000).astype(bool)
     # Most of the time all optimizers select the same.
-    rankings = {found[f"{case}:{by}"].tobytes(): f"{case}:{by}" for by in optimizers}
+    rankings = {arrays[f"{case}:{by}"].tobytes(): f"{case}:{by}" for by in optimizers}
     for key in rankings.values():
-        same = agreed(make, (data,), len(data), found[key], found[f"gains:{key}"], 1e-9)
+        same = agreed(make, (data,), len(data), arrays[key], arrays[f"gains:{key}"], 1e-9)
         assert same == 100 or case in TIED
 
 
@@ -140,12 +140,12 @@ ITEMS, QUERIES, PRIVATE = np.arange(36), np.arange(36, 39), np.arange(39, 42)
 
 
 def given(function):
-    """Facility location of the items alone, among which all 42 are."""
+    """Facility location of the first items only."""
     return lambda near: function(sm.FacilityLocation(near[:36]))
 
 
 def asked_about(members, weights):
-    """The first topics are those of one more item."""
+    """Adds an item with the first topics."""
     asked = jnp.arange(20)[None] < 8
     return sm.Coverage(jnp.concatenate([members, asked]), weights)
 
@@ -187,10 +187,10 @@ UNTIED = ("cut", "probabilistic", "sqrt", "log", "inverse")
 
 @pytest.mark.parametrize("name", SUBMODLIB)
 def test_submodlib(name):
-    found = recorded("submodlib_0_0_3")
+    recorded_arrays = recorded("submodlib_0_0_3")
     make, *data = SUBMODLIB[name]
     for seed in range(3):
-        arrays = tuple(found[f"{seed}:{of}"] for of in data)
-        items, gains = found[f"{seed}:{name}:items"], found[f"{seed}:{name}:gains"]
+        arrays = tuple(recorded_arrays[f"{seed}:{of}"] for of in data)
+        items, gains = recorded_arrays[f"{seed}:{name}:items"], recorded_arrays[f"{seed}:{name}:gains"]
         same = agreed(make, arrays, 36, items, gains, 1e-6)
         assert same == 12 or name not in UNTIED

@@ -1,4 +1,4 @@
-"""Rounding: every item as often as the point says, and nothing lost on average."""
+"""Rounding keeps marginals, and the expected value is at least that of the point."""
 
 import itertools
 from functools import cache
@@ -41,12 +41,12 @@ def bases_of(name):
 
 
 def are_bases(name, masks):
-    found = {tuple(mask) for mask in np.unique(np.asarray(masks), axis=0)}
-    return found <= {tuple(base) for base in bases_of(name)}
+    distinct = {tuple(mask) for mask in np.unique(np.asarray(masks), axis=0)}
+    return distinct <= {tuple(base) for base in bases_of(name)}
 
 
 def a_point(name, seed=0, full=True):
-    """A mean of random bases, or of random independent sets, which fill constraints unevenly."""
+    """Mean of random bases, or of random independent sets, which are short of a base."""
     rng = np.random.default_rng(seed)
     sets = bases_of(name) if full else independent_sets_of(name)
     return rng.dirichlet(np.ones(4)) @ sets[rng.choice(len(sets), 4)]
@@ -66,7 +66,7 @@ def values_of(scores, masks):
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_bases_have_the_point_as_their_mean(name, full, seed):
-    """A point short of a base is below it; then constraints that it fills are kept as they are."""
+    """A point short of a base is below the mean; full constraints stay as they are."""
     x = a_point(name, seed, full)
     bases, weights = map(np.asarray, rounding.decompose(MATROIDS[name], x))
     assert are_bases(name, bases)
@@ -79,12 +79,12 @@ def test_bases_have_the_point_as_their_mean(name, full, seed):
 
 
 @pytest.mark.parametrize("name", MATROIDS)
-def test_nothing_is_a_point_of_every_polytope(name):
+def test_zeros_are_a_point_of_every_polytope(name):
     assert are_bases(name, rounding.decompose(MATROIDS[name], np.zeros(N)).bases)
 
 
 def test_points_that_fill_blocks_unevenly():
-    """Small ones, by hand."""
+    """Small points, by hand."""
     two = matroids.Uniform(2, 3)
     for x in ([1, 0, 0], [0.9, 0.3, 0.3]):
         bases, weights = map(np.asarray, rounding.decompose(two, x))
@@ -102,8 +102,8 @@ def test_points_that_fill_blocks_unevenly():
     assert weights[np.asarray(best)].sum() >= weights @ x
 
 
-def test_a_point_after_many_uneven_steps_is_decomposed():
-    """Sums in single precision, of which none is quite what it should be."""
+def test_a_point_with_rounding_errors_is_decomposed():
+    """Sums in single precision, all with rounding errors."""
     scores = np.random.default_rng(0).gamma(0.2, size=(50, 200)).astype(np.float32)
     blocks, capacities = np.arange(200) % 7, np.array([1, 2, 3, 1, 2, 1, 4])
     matroid = matroids.Partition(blocks, capacities)
@@ -120,9 +120,11 @@ def test_a_point_after_many_uneven_steps_is_decomposed():
 
 @cache
 def rounders(name):
-    """Each way to round, compiled once a matroid: ``round(x) -> [keys, N]``."""
+    """Rounding functions, compiled once for each matroid: ``round(x) -> [keys, N]``."""
     matroid, count = MATROIDS[name], 12
-    swap = jax.jit(jax.vmap(lambda key, found: rounding.swap(key, matroid, found), (0, None)))
+    swap = jax.jit(
+        jax.vmap(lambda key, decomposition: rounding.swap(key, matroid, decomposition), (0, None))
+    )
     pipage = jax.jit(jax.vmap(lambda key, x: rounding.pipage(key, matroid, x), (0, None)))
 
     def by_swaps(x):
@@ -141,7 +143,7 @@ def rounders(name):
 @pytest.mark.parametrize("full", [True, False])
 @pytest.mark.parametrize("name", MATROIDS)
 def test_marginals_are_kept_and_nothing_is_lost_on_average(name, full):
-    """Items of points short of a base are chosen more often, none of them less."""
+    """Items of a point short of a base are selected more often, never less."""
     scores = np.random.default_rng(1).gamma(0.3, size=(5, N)).astype(np.float32)
     x = a_point(name, 3, full)
     for rounder in rounders(name):
@@ -156,8 +158,8 @@ def test_marginals_are_kept_and_nothing_is_lost_on_average(name, full):
         assert values.mean() >= expected(scores, x) - 4 * error
 
 
-def test_items_are_not_drawn_together_more_often_than_apart():
-    """What a comb laid on the line at random would do, and keep the marginals at that."""
+def test_items_are_negatively_correlated():
+    """Systematic sampling would keep the marginals but violate this."""
     for rounder in rounders("uniform"):
         chosen = np.asarray(rounder(np.full(N, 0.5)), float)
         together = chosen.T @ chosen / len(KEYS)
@@ -165,7 +167,7 @@ def test_items_are_not_drawn_together_more_often_than_apart():
 
 
 @pytest.mark.parametrize("name", MATROIDS)
-def test_sets_stay_what_they_are(name):
+def test_sets_are_rounded_to_themselves(name):
     for base in bases_of(name)[:2]:
         for rounder in rounders(name):
             assert (np.asarray(rounder(base.astype(float))) == base).all()
@@ -174,7 +176,7 @@ def test_sets_stay_what_they_are(name):
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_deterministic_pipage_is_worth_the_point(name):
+def test_deterministic_pipage_keeps_the_value(name):
     matroid, rng = MATROIDS[name], np.random.default_rng(4)
 
     @jax.jit
@@ -190,13 +192,16 @@ def test_deterministic_pipage_is_worth_the_point(name):
     scores = rng.gamma(0.3, size=(40, 3, N)).astype(np.float32)
     points = [a_point(name, seed, full=seed % 2 == 0) for seed in range(40)]
     points = np.stack(points).astype(np.float32)
-    found = np.asarray(chosen(scores, points))
-    assert are_bases(name, found)
-    for own, mask, x in zip(scores, found, points, strict=True):
-        assert values_of(own, mask[None])[0] >= expected(own, x.astype(float)) - 1e-5
+    rounded = np.asarray(chosen(scores, points))
+    assert are_bases(name, rounded)
+    for client_scores, mask, x in zip(scores, rounded, points, strict=True):
+        assert (
+            values_of(client_scores, mask[None])[0]
+            >= expected(client_scores, x.astype(float)) - 1e-5
+        )
 
 
-def test_a_run_is_rounded_by_what_the_server_knows():
+def test_a_run_is_rounded_without_its_clients():
     scores = np.random.default_rng(1).gamma(0.3, size=(9, N)).astype(np.float32)
     matroid = MATROIDS["laminar"]
 

@@ -1,4 +1,4 @@
-"""Functions of sparse similarities are those of the dense matrix with zeros in it."""
+"""Functions of sparse similarities equal those of the dense matrix."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ POINTS, ITEMS = 90, 140  # Lists longer than what is gone through at a time.
 
 
 def random_similarity(seed, points=POINTS, items=ITEMS):
-    """Whole numbers at fixed places, so that sums are exact; some lists are empty, some full."""
+    """Integers, so that sums are exact; some lists are empty, some full."""
     present = np.random.default_rng(0).random((points, items)) < 0.08
     present[3], present[:, 5] = True, True
     present[7], present[:, 11] = False, False
@@ -59,8 +59,8 @@ def test_greedy_selects_as_of_the_dense_matrix(name, maximize):
         jax.tree.map(np.testing.assert_array_equal, thin, full)
 
 
-def test_rounding_errors_do_not_add_up():
-    """After the first item gains are a thousandth of what they were, and still accurate."""
+def test_rounding_errors_do_not_accumulate():
+    """Gains decrease to a thousandth after the first item, and stay accurate."""
     dense = (1 - 1e-3 * np.random.default_rng(0).random((60, 300))).astype(np.float32)
     chosen = maximized(sm.sparse_similarity(sparse.csr_array(dense)), "location", sm.greedy, 40)
     best = np.zeros(60)
@@ -80,7 +80,7 @@ ESTIMATORS = {
 
 
 def neighborhoods(metric, symmetric):
-    """Similarities to the five nearest other rows and to the row itself, by definition."""
+    """Similarities to the row and its five nearest neighbors, by definition."""
     apart = cdist(ROWS, ROWS, "euclidean" if metric == "rbf" else metric)
     inside = apart.argsort(axis=1).argsort(axis=1) <= 5
     if metric == "rbf":
@@ -95,7 +95,7 @@ def neighborhoods(metric, symmetric):
 
 @pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean", "correlation", "rbf"])
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_rows_are_similar_to_neighbors_alone(name, metric):
+def test_rows_are_similar_to_neighbors_only(name, metric):
     model = clone(ESTIMATORS[name]).set_params(metric=metric, n_neighbors=5).fit(ROWS)
     dense = neighborhoods(metric, symmetric=name == "cut")
     given = clone(ESTIMATORS[name]).set_params(metric="precomputed").fit(dense)
@@ -103,7 +103,7 @@ def test_rows_are_similar_to_neighbors_alone(name, metric):
     np.testing.assert_allclose(model.gains_, given.gains_, rtol=1e-4, atol=1e-5)
 
 
-def test_weights_count_for_neighbors_and_fitting_again_compiles_nothing():
+def test_neighbors_are_weighted_and_fitting_again_compiles_nothing():
     weights = np.arange(30) % 4
     model = estimators.FacilityLocation(8, n_neighbors=5).fit(ROWS, sample_weight=weights)
     given = estimators.FacilityLocation(8, "precomputed")
@@ -126,7 +126,7 @@ def test_sparse_similarities_are_never_dense(monkeypatch):
 
 # The first as JAX would take it without a copy.
 @pytest.mark.parametrize("form", [arrays._aligned_copy, sparse.csr_array, sparse.csc_array])
-def test_what_was_given_may_change(form):
+def test_arguments_are_copied(form):
     given = form(np.ones((40, 2), np.float32))
     function = sm.facility_location(given)
     (given.data if sparse.issparse(given) else given)[:] = 0
@@ -168,7 +168,7 @@ def test_explicit_zeros_and_repeated_entries_are_as_in_scipy():
         ),
         (
             lambda: estimators.FacilityLocation(1, "precomputed", 5).fit(np.eye(9)),
-            "n_neighbors=5: expected None beside metric='precomputed'",
+            "n_neighbors=5: expected None with metric='precomputed'",
         ),
         (
             lambda: estimators.GraphCut(1, metric="precomputed").fit(

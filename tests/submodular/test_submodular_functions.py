@@ -1,4 +1,4 @@
-"""Every set function, on every subset of a few items: the oracle agrees with the definition."""
+"""Set functions on all subsets of six items: incremental gains agree with the definition."""
 
 import importlib
 import itertools
@@ -46,7 +46,7 @@ TO_SOME = np.linalg.norm(MORE_POINTS[:, None] - MORE_POINTS[SOME], axis=-1)
 
 
 def reduction(distances, mask):
-    """By how much each point is nearer to the set than to the farthest item."""
+    """Distance of each point to the farthest item minus that to the set."""
     farthest = distances.max(axis=1)
     return farthest - np.minimum(distances[:, mask].min(axis=1, initial=np.inf), farthest)
 
@@ -220,7 +220,7 @@ IN_QUERY, IN_PRIVATE = np.isin(np.arange(N), QUERY), np.isin(np.arange(N), PRIVA
 
 
 def informed(make, value, measure):
-    """What a function measures, and the same by its definition."""
+    """An information measure of a function, and its definition."""
     known = IN_PRIVATE if measure != "mutual_information" else np.zeros(N, bool)
     if measure == "conditional_gain":
         return (
@@ -263,13 +263,16 @@ PLACE_VALUES = 1 << np.arange(N)[::-1]
 
 @pytest.fixture
 def caches_gains(monkeypatch):
-    """Facility location that caches gains, whatever the size, in blocks that points do not fill."""
-    # By its path, since the package calls a function by the name of the module.
-    module = importlib.import_module("fedjax_fair.submodular.facility_location")
-    monkeypatch.setattr(module, "_SMALL", 0)
-    monkeypatch.setattr(module, "_ROWS", 4)
-    monkeypatch.setattr(module, "_POINTS", 4)
-    module._of_features.clear_cache()  # What was compiled for other blocks.
+    """Makes facility location cache gains at any size, in partly filled blocks."""
+    # By their paths, since the package has functions with the names of the modules.
+    matrix, features = (
+        importlib.import_module(f"fedjax_fair.submodular.facility_location{name}")
+        for name in ("", "_from_features")
+    )
+    monkeypatch.setattr(matrix, "_SMALL", 0)
+    monkeypatch.setattr(matrix, "_ROWS", 4)
+    monkeypatch.setattr(features, "_POINTS", 4)
+    features._of_features.clear_cache()  # It may be compiled for other blocks.
     with target.tracing_for("cpu"):
         yield
 
@@ -313,8 +316,8 @@ def test_the_oracle_agrees_with_the_definition_on_every_subset(name, cached, req
     assert true_values[0] == 0
     np.testing.assert_allclose(values, true_values, rtol=1e-5, atol=1e-5)
     for gains in (*together, *alone):
-        found = np.where(MASKS, np.nan, gains)  # Entries of members are meaningless.
-        np.testing.assert_allclose(found, true_gains, rtol=1e-5, atol=1e-5)
+        defined = np.where(MASKS, np.nan, gains)  # Entries of members are meaningless.
+        np.testing.assert_allclose(defined, true_gains, rtol=1e-5, atol=1e-5)
     for one, other in zip(together, alone or together, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
@@ -322,7 +325,7 @@ def test_the_oracle_agrees_with_the_definition_on_every_subset(name, cached, req
 @pytest.mark.parametrize(
     "name", [*FUNCTIONS, *(name for name in INFORMATION if "mutual_information of log" not in name)]
 )
-def test_every_function_is_submodular_and_monotone_where_it_says_so(name):
+def test_functions_are_submodular_and_monotone_as_documented(name):
     _, gains = truth_of(name)
     for item in range(N):
         later = gains[(MASKS | (np.arange(N) == item)) @ PLACE_VALUES]
@@ -338,7 +341,7 @@ def test_information_of_log_determinants_is_monotone(name):
 
 
 def test_information_has_closed_forms():
-    """Of facility location, of which the best similarity is capped and has a floor; of cuts."""
+    """Closed forms for facility location and cuts."""
     queried, known = SIMILARITY[:, QUERY].max(axis=1), SIMILARITY[:, PRIVATE].max(axis=1)
 
     @jax.jit
@@ -363,8 +366,8 @@ def test_information_has_closed_forms():
     np.testing.assert_allclose(values[2], beyond, rtol=1e-4, atol=1e-5)
 
 
-def test_items_near_a_query_but_not_known_are_chosen():
-    """Of three groups of points, the one that is asked for, which nothing private resembles."""
+def test_items_near_a_query_and_far_from_private_items_are_selected():
+    """Of three groups, the query's is selected, since no private item is similar."""
     centers = np.repeat([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0]], 4, axis=0)
     points = centers + np.random.default_rng(0).normal(size=(12, 2))
     near = np.exp(-np.linalg.norm(points[:, None] - points[None], axis=-1) / 2)
@@ -376,11 +379,11 @@ def test_items_near_a_query_but_not_known_are_chosen():
         location = sm.FacilityLocation(near)
         asked = sm.ConditionalMutualInformation(location, query=[0, 4], private=[5])
         avoiding = sm.ConditionalGain(location, private=[0, 4])
-        found = (
+        results = (
             sm.greedy(asked, 1, candidate_mask=others),
             sm.greedy(avoiding, 1, candidate_mask=others),
         )
-        return [chosen.items[0] for chosen in found]
+        return [chosen.items[0] for chosen in results]
 
     asked, avoiding = solve(near)
     assert asked in (1, 2, 3)
@@ -389,7 +392,7 @@ def test_items_near_a_query_but_not_known_are_chosen():
 
 @pytest.mark.parametrize("name", DISPARITIES)
 def test_disparities_are_not_submodular(name):
-    """The sum is supermodular, the minimum neither, and it falls."""
+    """The sum is supermodular, the minimum is neither and not monotone."""
     _, gains = truth_of(name)
     changes = []
     for item in range(N):
@@ -402,8 +405,8 @@ def test_disparities_are_not_submodular(name):
 
 
 @pytest.mark.parametrize("name", DISPARITIES)
-def test_greedy_is_worth_half_of_the_best_disparity_of_a_metric(name):
-    disparity, whole = {
+def test_greedy_reaches_half_of_the_best_disparity_of_a_metric(name):
+    disparity, evaluate = {
         "disparity_sum": (sm.DisparitySum, sum),
         "disparity_min": (sm.DisparityMin, min),
     }[name]
@@ -413,12 +416,12 @@ def test_greedy_is_worth_half_of_the_best_disparity_of_a_metric(name):
         points = np.random.default_rng(seed).normal(size=(8, 2)) ** 3
         distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
         chosen = greedily(distances)
-        found = whole(pairs(distances, np.isin(np.arange(8), chosen.items)))
+        value = evaluate(pairs(distances, np.isin(np.arange(8), chosen.items)))
         sets = (np.isin(np.arange(8), items) for items in itertools.combinations(range(8), 4))
-        best = max(whole(pairs(distances, mask)) for mask in sets)
-        np.testing.assert_allclose(chosen.value, found, rtol=1e-4)
-        assert found >= best / 2
-        suboptimal += found < 0.99 * best
+        best = max(evaluate(pairs(distances, mask)) for mask in sets)
+        np.testing.assert_allclose(chosen.value, value, rtol=1e-4)
+        assert value >= best / 2
+        suboptimal += value < 0.99 * best
     assert suboptimal
 
 
@@ -432,7 +435,7 @@ def test_greedy_on_the_smallest_distance_is_farthest_first():
 
 @pytest.mark.usefixtures("caches_gains")
 def test_cached_gains_are_recomputed_where_most_points_change():
-    """Differences of large sums would be off by several units."""
+    """Differences of large sums would have errors of several units."""
     points = 50
     rng = np.random.default_rng(0)
     similarity = np.zeros((points, 3), np.float32)
@@ -541,7 +544,7 @@ def test_bad_input_is_named(make, message):
         make()
 
 
-def test_constants_of_a_function_that_is_traced_are_checked():
+def test_constants_in_a_traced_function_are_checked():
     good, bad = jnp.asarray(SQUARE), jnp.asarray(SQUARE).at[0, 1].add(1.0)
     weights = jnp.array([1.0, -1.0])
     value = jax.jit(lambda mask: sm.GraphCut(good, 0.5).value(mask))
@@ -565,7 +568,7 @@ def test_constants_of_a_function_that_is_traced_are_checked():
         jax.eval_shape(lambda: sm.LogDet(np.array([[0.0, 1.0], [1.0, 0.0]])))
 
 
-def test_values_that_are_traced_are_not_checked():
+def test_traced_values_are_not_checked():
     """Also within a list."""
     total = jax.jit(lambda x: sm.truncated_modular([x, 1.0], 5.0).value(jnp.array([True, True])))
     assert total(-3.0) == -2

@@ -1,4 +1,4 @@
-"""Maximizers: guarantees by brute force, and the cases in which others go wrong."""
+"""Maximizers: bounds by brute force, and numerically hard cases."""
 
 import itertools
 import math
@@ -8,6 +8,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from locations import mask_of, random_location, value_of, values_of
 
 from fedjax_fair import submodular as sm
 
@@ -16,23 +17,9 @@ LINE_DISTANCES = np.abs(LINE[:, None] - LINE)
 MASKS = np.array(list(itertools.product([False, True], repeat=7)))
 
 
-def random_location(seed, points=9, items=7):
-    # Whole numbers, so that sums are exact and ties are real.
-    return np.random.default_rng(seed).integers(0, 20, (points, items)).astype(np.float32)
-
-
-def location_values(similarity, masks):
-    """Facility location of many masks, by definition."""
-    return np.where(masks[:, None], similarity[None], 0).max(axis=2).sum(axis=1)
-
-
-def mask_of(items, size=7):
-    return np.isin(np.arange(size), items)
-
-
 @partial(jax.jit, static_argnames="k")
 def located(similarity, k):
-    """What greedy, lazy greedy, and stochastic greedy with all candidates choose."""
+    """Results of greedy, lazy greedy, and stochastic greedy with all candidates."""
     function = sm.FacilityLocation(similarity)
     key = jax.random.key(0)
     return (
@@ -57,24 +44,24 @@ def test_the_golden_line():
 
 
 @pytest.mark.parametrize("k", [1, 3, 5])
-def test_greedy_keeps_its_promise_and_lazy_and_stochastic_greedy_agree(k):
+def test_greedy_keeps_its_bound_and_lazy_and_stochastic_greedy_agree(k):
     for seed in range(20):
         similarity = random_location(seed)
         plain, lazy, stochastic = located(similarity, k)
-        values = location_values(similarity, MASKS)
-        assert plain.value == location_values(similarity, mask_of(plain.items)[None])[0]
+        values = values_of(similarity, MASKS)
+        assert plain.value == value_of(similarity, plain.items)
         assert plain.value >= (1 - 1 / math.e) * values[MASKS.sum(axis=1) == k].max()
         chex.assert_trees_all_equal(lazy[:3], plain[:3])
         assert 7 <= lazy.num_evaluations <= plain.num_evaluations == sum(7 - i for i in range(k))
         chex.assert_trees_all_equal(stochastic, plain)
 
 
-def test_stochastic_greedy_keeps_its_promise_on_average():
+def test_stochastic_greedy_keeps_its_expected_bound():
     rng = np.random.default_rng(0)
     similarity = rng.uniform(size=(12, 12)) ** 4
     epsilon, k = 0.3, 4
     masks = np.array([mask_of(s, 12) for s in itertools.combinations(range(12), k)])
-    all_values = location_values(similarity, masks)
+    all_values = values_of(similarity, masks)
     keys = jax.random.split(jax.random.key(0), 500)
 
     @jax.jit
@@ -92,7 +79,7 @@ def test_stochastic_greedy_keeps_its_promise_on_average():
     assert values.mean() > all_values.mean() + 3 * error
 
 
-def test_candidates_are_drawn_anew_at_every_step():
+def test_candidates_are_sampled_at_every_step():
     keys = jax.random.split(jax.random.key(1), 6000)
 
     @jax.jit
@@ -126,7 +113,7 @@ EXACT = ["greedy", "lazy", "stochastic, all"]
 
 @partial(jax.jit, static_argnames=("name", "k"))
 def maximized(name, weights, available, k):
-    """The sum of six weights, whatever they are, since values are not checked inside of jit."""
+    """Maximizes a sum of any weights, which are not checked when traced."""
     return MAXIMIZERS[name](sm.Modular(weights), k=k, candidate_mask=available)
 
 
@@ -149,7 +136,7 @@ def test_ties_go_to_the_smallest_index(name):
 
 
 @pytest.mark.parametrize("name", MAXIMIZERS)
-def test_unavailable_items_come_last(name):
+def test_other_items_follow_the_candidates(name):
     available = np.array([True, False, False, True, True, False])
     weights = [1, 9, 8, 2, -4, 7]
     # After all available items, one other.
@@ -163,7 +150,7 @@ def test_unavailable_items_come_last(name):
 
 @pytest.mark.parametrize("name", MAXIMIZERS)
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
-def test_gains_that_are_no_numbers_come_last(name, bad):
+def test_nonfinite_gains_come_last(name, bad):
     everything = maximize(name, [1, bad, 2, bad, 0.5, -1], 6)
     assert sorted(everything.items.tolist()) == list(range(6))
     if name in EXACT:
@@ -171,17 +158,17 @@ def test_gains_that_are_no_numbers_come_last(name, bad):
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_a_warm_start_goes_on_where_it_was(name):
+def test_initial_items_continue_a_selection(name):
     @jax.jit
     def solve(similarity):
         function = sm.FacilityLocation(similarity)
-        whole = MAXIMIZERS[name](function, k=4)
-        return whole, MAXIMIZERS[name](function, k=2, initial_items=whole.items[:2])
+        complete = MAXIMIZERS[name](function, k=4)
+        return complete, MAXIMIZERS[name](function, k=2, initial_items=complete.items[:2])
 
-    whole, rest = solve(random_location(4, items=6))
-    chex.assert_trees_all_equal(rest.items, whole.items[2:])
-    chex.assert_trees_all_equal(rest.gains, whole.gains[2:])
-    assert rest.value == whole.value
+    complete, rest = solve(random_location(4, items=6))
+    chex.assert_trees_all_equal(rest.items, complete.items[2:])
+    chex.assert_trees_all_equal(rest.gains, complete.gains[2:])
+    assert rest.value == complete.value
 
 
 def test_many_selections_agree_with_double_precision():
@@ -226,7 +213,7 @@ CONCAVE = {
 @pytest.mark.parametrize("alike", [False, True])
 @pytest.mark.parametrize("name", CONCAVE)
 def test_no_selection_is_worse_than_in_double_precision(name, alike):
-    """By more than rounding errors of single terms; the sums are much larger than the gains."""
+    """Tolerates rounding errors of single terms; sums are much larger than gains."""
     make, concave = CONCAVE[name]
     amounts = np.random.default_rng(0).gamma(1.0, size=(200, 2000)).astype(np.float32)
     if alike:  # Rounding errors that are the same everywhere do not cancel.
@@ -262,7 +249,7 @@ def distorted(similarity, costs):
     return sm.distorted_greedy(sm.FacilityLocation(similarity), costs, 4)
 
 
-def test_distorted_greedy_keeps_its_promise():
+def test_distorted_greedy_keeps_its_bound():
     small = MASKS[MASKS.sum(axis=1) <= 4]
     for seed in range(30):
         similarity = random_location(seed)
@@ -272,15 +259,15 @@ def test_distorted_greedy_keeps_its_promise():
         selected = items[items >= 0]
         assert len(set(selected.tolist())) == len(selected)
         mask = mask_of(selected)
-        value = location_values(similarity, mask[None])[0] - costs[mask].sum()
+        value = values_of(similarity, mask[None])[0] - costs[mask].sum()
         np.testing.assert_allclose(chosen.value, value, rtol=1e-5, atol=1e-4)
         assert (np.asarray(chosen.gains)[items < 0] == 0).all()
-        bounds = (1 - 1 / math.e) * location_values(similarity, small) - small @ costs
+        bounds = (1 - 1 / math.e) * values_of(similarity, small) - small @ costs
         assert value >= bounds.max() - 1e-3
 
 
-def test_distorted_greedy_leaves_out_a_dear_item_that_greedy_would_take():
-    """Item 0 is worth as much as the others together, and costs nearly that."""
+def test_distorted_greedy_omits_a_costly_item_that_greedy_selects():
+    """Item 0 has the value of all others together, and costs nearly as much."""
     similarity = np.concatenate([np.ones((4, 1)), np.eye(4)], axis=1)
     similarity = np.pad(similarity, ((0, 0), (0, 2))).astype(np.float32)
     costs = np.array([2.9, 0, 0, 0, 0, 1, 1], np.float32)
@@ -307,30 +294,29 @@ def test_swaps_end_where_no_swap_helps():
         start = np.random.default_rng(seed).choice(7, 3, replace=False)
         better, once = solve(similarity, start)
         items = np.asarray(better.items)
-        before, after = location_values(similarity, np.stack([mask_of(start), mask_of(items)]))
+        before, after = values_of(similarity, np.stack([mask_of(start), mask_of(items)]))
         assert len(set(items.tolist())) == 3
         assert better.value == after >= before
         improved += after > before
         for place, other in itertools.product(range(3), range(7)):
-            swapped = mask_of([*np.delete(items, place), other])
-            assert location_values(similarity, swapped[None])[0] <= after
+            assert value_of(similarity, [*np.delete(items, place), other]) <= after
         assert len(set(once.items.tolist()) - set(start.tolist())) <= 1
         if after > before:  # The first exchange is the one that raises the value most.
             first = max(
-                location_values(similarity, mask_of([*np.delete(start, place), other])[None])[0]
+                value_of(similarity, [*np.delete(start, place), other])
                 for place, other in itertools.product(range(3), range(7))
             )
             assert once.value == first
     assert improved > 5
 
 
-def test_swaps_are_counted():
-    """All exchanges are looked at once more after the last one that helps."""
+def test_evaluations_of_swaps_are_counted():
+    """All swaps are evaluated once more after the last improvement."""
     swap = jax.jit(lambda weights: sm.best_swap(sm.Modular(weights), np.array([0, 1])))
     assert swap(np.arange(5.0)).num_evaluations == (2 + 1) * 2 * 3
 
 
-def test_swaps_are_made_for_any_difference_but_a_rounding_error():
+def test_swaps_need_an_increase_above_rounding_errors():
     swap = jax.jit(lambda weights, items: sm.best_swap(sm.Modular(weights), items).items)
     for more, better in ((1e-2, True), (1e-3, True), (1e-5, True), (2.4e-7, False)):
         weights = np.array([1, 1 + more, 0.5], np.float32)

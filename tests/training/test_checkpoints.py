@@ -1,4 +1,4 @@
-"""Checkpoints notice damage, fall back to the one before, and never take another run's place."""
+"""Checkpoints detect damage and fall back to the previous one."""
 
 import shutil
 
@@ -54,8 +54,8 @@ def stopped(train, tmp_path_factory):
 
 
 @pytest.fixture
-def kept(stopped, tmp_path):
-    return shutil.copytree(stopped, tmp_path / "kept")
+def folder(stopped, tmp_path):
+    return shutil.copytree(stopped, tmp_path / "checkpoints")
 
 
 def files_of(folder, step):
@@ -68,70 +68,73 @@ def flip(path, position):
     path.write_bytes(content)
 
 
-def test_two_are_kept(kept):
-    assert sorted(path.name for path in kept.iterdir() if path.name.isdigit()) == ["2", "4"]
+def test_the_last_two_remain(folder):
+    assert sorted(path.name for path in folder.iterdir() if path.name.isdigit()) == ["2", "4"]
 
 
 @pytest.mark.parametrize(
-    ("stop", "took", "written"),
+    ("stop", "seconds", "written"),
     [
-        (6, [0, 0, 0], ["6"]),  # The end is kept however short the run.
-        (4, [0, 0], ["4"]),  # And so is a stop, which is how a signal ends a run.
-        (6, [20, 11, 29], ["4", "6"]),  # Half a minute counts from the last one.
+        (6, [0, 0, 0], ["6"]),  # The end is always saved.
+        (4, [0, 0], ["4"]),  # So is a stop, for example by a signal.
+        (6, [20, 11, 29], ["4", "6"]),  # Intervals start at the last checkpoint.
         (6, [31, 29, 0], ["2", "6"]),
     ],
 )
-def test_they_are_half_a_minute_apart(stop, took, written, train, tmp_path, monkeypatch):
+def test_checkpoints_are_half_a_minute_apart(stop, seconds, written, train, tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(checkpoints, "monotonic", lambda: now[0])
-    monkeypatch.setattr(checkpoints, "SECONDS_BETWEEN", 30.0)
+    monkeypatch.setattr(checkpoints, "SAVE_INTERVAL_S", 30.0)
 
     class Clock(Stop):
         def on_evaluation(self, evaluation):
             if evaluation.round:
-                now[0] += took[evaluation.round // 2 - 1]
+                now[0] += seconds[evaluation.round // 2 - 1]
             return super().on_evaluation(evaluation)
 
-    train(tmp_path / "kept", [Clock(stop)])
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir() if path.is_dir()) == written
+    train(tmp_path / "checkpoints", [Clock(stop)])
+    assert (
+        sorted(path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir())
+        == written
+    )
 
 
 @pytest.mark.parametrize("number", range(3))
 def test_a_flipped_bit_in_the_newest_goes_back_to_the_one_before(
-    kept, train, uninterrupted, number
+    folder, train, uninterrupted, number
 ):
     rng = np.random.default_rng(number)
-    files = [path for path in files_of(kept, 4) if path.stat().st_size]
+    files = [path for path in files_of(folder, 4) if path.stat().st_size]
     flip(files[rng.integers(len(files))], int(rng.integers(2**20)))
     with pytest.warns(UserWarning, match=r"checkpoint of round 4 in .* is damaged .*continuing"):
-        resumed = train(kept)
+        resumed = train(folder)
     xr.testing.assert_identical(resumed, uninterrupted)
 
 
-def test_a_missing_file_goes_back_as_well(kept, train, uninterrupted):
-    shutil.rmtree(kept / "4" / "state")
+def test_a_missing_file_is_damage(folder, train, uninterrupted):
+    shutil.rmtree(folder / "4" / "state")
     with pytest.warns(UserWarning, match=r"round 4 .* is damaged"):
-        xr.testing.assert_identical(train(kept), uninterrupted)
+        xr.testing.assert_identical(train(folder), uninterrupted)
 
 
-def test_without_a_digest_it_is_one_that_was_just_being_written(kept, train, uninterrupted):
-    (kept / "4" / "sha256").unlink()
-    xr.testing.assert_identical(train(kept), uninterrupted)
+def test_a_checkpoint_without_a_digest_is_intact(folder, train, uninterrupted):
+    (folder / "4" / "sha256").unlink()
+    xr.testing.assert_identical(train(folder), uninterrupted)
 
 
-def test_with_all_of_them_damaged_nothing_is_trained(kept, train):
+def test_damage_to_all_checkpoints_is_an_error(folder, train):
     for step in (2, 4):
-        (kept / str(step) / "sha256").write_text("0")
+        (folder / str(step) / "sha256").write_text("0")
     with (
         pytest.warns(UserWarning, match="round 4"),
         pytest.raises(ValueError, match=r"round 2 in .* is damaged .* none is left"),
     ):
-        train(kept)
-    assert (kept / "2").is_dir()
+        train(folder)
+    assert (folder / "2").is_dir()
 
 
 def test_a_folder_that_is_deleted_is_not_made_again(train, tmp_path):
-    folder = tmp_path / "kept"
+    folder = tmp_path / "checkpoints"
 
     class Delete(Callback):
         def on_evaluation(self, evaluation):

@@ -1,4 +1,4 @@
-"""What the host notices: cohorts that cannot be meant, and models that do not learn."""
+"""Warnings of constant cohorts, invalid ids and models that do not learn."""
 
 import re
 import warnings
@@ -10,7 +10,7 @@ import pytest
 from conftest import make_federation
 
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.base import Cohort, Selector, empty_state
+from fedjax_fair.base import Cohort, Selector
 from fedjax_fair.data.federated import stack
 from fedjax_fair.simulate import Round, run
 from fedjax_fair.training.diagnosis import TrainingMonitor, check_participants, is_constant
@@ -19,15 +19,15 @@ from fedjax_fair.training.fit import fit
 SOLVER = solvers.SGD(0.1, 2, epochs=1)
 
 
-def choosing(clients_of, weights=None):
-    """A selector of one's own: ``clients_of(key, context)``."""
+def selecting(clients_of, weights=None):
+    """A selector of ``clients_of(key, context)``."""
 
     def select(key, state, context):
         clients = clients_of(key, context)
         shares = jnp.full(len(clients), 1 / len(clients), jnp.float32)
         return Cohort(clients, shares if weights is None else weights), state, {}
 
-    return Selector.from_functions(empty_state, select)
+    return Selector.from_functions(select)
 
 
 def method(model, selector):
@@ -46,16 +46,16 @@ def drawn_with_numpy(key, context):
 
 
 CONSTANT = {
-    "numpy": choosing(drawn_with_numpy),
-    "python": choosing(lambda key, context: jnp.array([0, 1])),
-    "disguised": choosing(lambda key, context: jnp.sort(jnp.arange(4)[::-1])[:2]),
+    "numpy": selecting(drawn_with_numpy),
+    "python": selecting(lambda key, context: jnp.array([0, 1])),
+    "disguised": selecting(lambda key, context: jnp.sort(jnp.arange(4)[::-1])[:2]),
     "full": selectors.Full(),
 }
 VARIED = {
-    "by key": choosing(lambda key, context: jax.random.randint(key, (2,), 0, 6)),
-    "by round": choosing(lambda key, context: (context.round + jnp.arange(2)) % 6),
-    "by loss": choosing(lambda key, context: jnp.argsort(context.losses(context.variables))[:2]),
-    "by size": choosing(lambda key, context: jnp.argsort(context.sizes)[:2]),
+    "by key": selecting(lambda key, context: jax.random.randint(key, (2,), 0, 6)),
+    "by round": selecting(lambda key, context: (context.round + jnp.arange(2)) % 6),
+    "by loss": selecting(lambda key, context: jnp.argsort(context.losses(context.variables))[:2]),
+    "by size": selecting(lambda key, context: jnp.argsort(context.sizes)[:2]),
     "uniform": selectors.Uniform(2),
     "round robin": selectors.RoundRobin(2),
     "power of choice": selectors.PowerOfChoice(2, 3),
@@ -65,7 +65,7 @@ VARIED = {
 
 
 @pytest.mark.parametrize("name", [*CONSTANT, *VARIED])
-def test_a_cohort_is_constant_if_nothing_that_goes_into_a_round_decides_it(name, model, federation):
+def test_a_cohort_is_constant_if_it_depends_on_no_input(name, model, federation):
     assert trace(model, (CONSTANT | VARIED)[name], federation) == (name in CONSTANT)
 
 
@@ -86,7 +86,7 @@ def test_a_client_that_does_not_exist_is_named_with_its_round_and_seed(model, fe
         return jnp.stack([context.round, jnp.where(context.round == 3, 99, 0)])
 
     with pytest.raises(ValueError, match=r"of round 3, seed 7, names client 99: .* \[0, 6\)"):
-        fit(method(model, choosing(clients_of)), federation, rounds=6, seeds=(7,), eval_every=2)
+        fit(method(model, selecting(clients_of)), federation, rounds=6, seeds=(7,), eval_every=2)
 
 
 def test_the_first_round_counts_and_then_the_first_seed():
@@ -98,7 +98,7 @@ def test_the_first_round_counts_and_then_the_first_seed():
 
 
 @pytest.mark.parametrize(
-    ("clients", "weights", "said"),
+    ("clients", "weights", "expected"),
     [
         (np.array([0, 99]), None, r"names client 99: expected ids in \[0, 6\)"),
         (np.array([0, -1]), None, "names client -1"),
@@ -108,11 +108,11 @@ def test_the_first_round_counts_and_then_the_first_seed():
         (jnp.array([0, 1]), jnp.ones(3), r"clients int32\[2\] with weights float32\[3\]"),
     ],
 )
-def test_what_a_cohort_has_to_be_is_said_while_it_is_traced(
-    clients, weights, said, model, federation, as_users_call
+def test_an_invalid_cohort_is_an_error_of_tracing(
+    clients, weights, expected, model, federation, as_users_call
 ):
-    with pytest.raises(ValueError, match=said):
-        trace(model, choosing(lambda key, context: clients, weights), federation)
+    with pytest.raises(ValueError, match=expected):
+        trace(model, selecting(lambda key, context: clients, weights), federation)
 
 
 def test_a_selector_returns_a_cohort(model, federation, as_users_call):
@@ -120,16 +120,16 @@ def test_a_selector_returns_a_cohort(model, federation, as_users_call):
         return jnp.arange(2), state, {}
 
     with pytest.raises(ValueError, match=r"what it selects is a .*: expected a Cohort"):
-        trace(model, Selector.from_functions(empty_state, select), federation)
+        trace(model, Selector.from_functions(select), federation)
 
 
 def test_a_cohort_of_numpy_arrays_and_lists_is_one(model, federation, as_users_call):
     for clients in (np.array([0, 1]), [0, 1]):
-        assert trace(model, choosing(lambda *_, given=clients: given), federation)
+        assert trace(model, selecting(lambda *_, given=clients: given), federation)
 
 
-def warned(data, rounds, evaluations, seeds=(7,)):
-    """What is said of evaluations: round, test loss and accuracy, each for all seeds or one."""
+def warnings_of(data, rounds, evaluations, seeds=(7,)):
+    """Warnings of evaluations: round, test loss and accuracy, for all seeds or each."""
     monitor = TrainingMonitor(data, rounds, seeds)
     tested = np.asarray(data.test.sizes) > 0
     with warnings.catch_warnings(record=True) as caught:
@@ -145,7 +145,7 @@ GUESSING = np.log(3)
 
 
 @pytest.mark.parametrize(
-    ("evaluations", "said"),
+    ("evaluations", "expected"),
     [
         ([(0, 1.2, 0.3), (5, 11.9, 0.9), (10, 1e-3, 0.9)], None),
         (
@@ -156,75 +156,78 @@ GUESSING = np.log(3)
             [(0, 1.2, 0.3), (5, np.nan, 0.9), (10, 99, 0.9)],
             "round 5, seed 7: the test loss of 6 cl",
         ),
-        ([(0, 0.01, 0.9), (5, 0.5, 0.9)], None),  # What was trained before may lose much of it.
+        ([(0, 0.01, 0.9), (5, 0.5, 0.9)], None),  # A pretrained model may become worse.
         ([(0, 0.01, 0.9), (5, 10.1 * GUESSING, 0.9)], r"or of guessing 1\.099"),
         ([(0, np.inf, 0.3), (5, 1.0, 0.9)], "round 0, seed 7: the test loss of 6 clients is not"),
     ],
 )
-def test_a_loss_that_exploded_is_warned_of_once(evaluations, said, federation):
-    messages = warned(federation, 10, evaluations)
-    assert len(messages) == (said is not None)
-    assert all(re.search(said, message) for message in messages)
+def test_a_diverging_loss_is_warned_of_once(evaluations, expected, federation):
+    messages = warnings_of(federation, 10, evaluations)
+    assert len(messages) == (expected is not None)
+    assert all(re.search(expected, message) for message in messages)
 
 
 SHARE = np.bincount(make_federation().test.labels).max() / sum(make_federation().test.sizes)
 
 
 @pytest.mark.parametrize(
-    ("rounds", "accuracies", "said"),
+    ("rounds", "accuracies", "expected"),
     [
         (20, {0: 0.9, 5: 0.1, 9: 0.1}, False),  # Not yet.
         (20, {0: 0.9, 5: 0.1, 10: SHARE}, True),
         (20, {0: 0.9, 5: 0.1, 10: np.nextafter(np.float32(SHARE), np.float32(1))}, True),
         (20, {0: 0.9, 5: 0.1, 10: SHARE + 1 / 32}, False),
-        (20, {5: SHARE + 1 / 32, 10: 0.1, 20: 0.1}, False),  # It has learned, and forgotten.
+        (20, {5: SHARE + 1 / 32, 10: 0.1, 20: 0.1}, False),  # It learned before.
         (20, {5: 0.1, 10: 0.1, 15: 0.1, 20: 0.1}, True),
-        (19, {5: 0.1, 10: 0.1, 19: 0.1}, False),  # Too short to tell.
+        (19, {5: 0.1, 10: 0.1, 19: 0.1}, False),  # Too short.
         (20, {10: np.nan, 20: np.nan}, False),
     ],
 )
 def test_an_accuracy_of_guessing_is_warned_of_after_half_of_the_rounds(
-    rounds, accuracies, said, federation
+    rounds, accuracies, expected, federation
 ):
-    messages = warned(federation, rounds, [(done, 1.0, a) for done, a in accuracies.items()])
-    assert len(messages) == said
+    messages = warnings_of(federation, rounds, [(done, 1.0, a) for done, a in accuracies.items()])
+    assert len(messages) == expected
     assert all(f"round 10, seed 7: no test accuracy so far is above {SHARE:.4g}" in m
                for m in messages)  # fmt: skip
 
 
 def test_the_seed_that_does_not_learn_is_named(federation):
     evaluations = [(0, 1.0, 0.9), (10, [1.0, 99.0, 99.0], [0.9, 0.9, 0.1])]
-    messages = warned(federation, 20, evaluations, seeds=(3, 4, 5))
-    assert [said.split(":")[0] for said in messages] == ["round 10, seed 4", "round 10, seed 5"]
+    messages = warnings_of(federation, 20, evaluations, seeds=(3, 4, 5))
+    assert [expected.split(":")[0] for expected in messages] == [
+        "round 10, seed 4",
+        "round 10, seed 5",
+    ]
 
 
-def test_partitions_are_guessed_each_by_its_own_classes(federation):
+def test_guessing_uses_the_classes_of_each_partition(federation):
     one = jax.tree.map(np.array, federation)
     other = one._replace(test=one.test._replace(order=one.test.order[::-1].copy()))
     monitor = TrainingMonitor(stack([one, other]), 20, (0, 1))
-    assert monitor._guessed.tolist() == [SHARE, SHARE]
+    assert monitor._guessing_accuracy.tolist() == [SHARE, SHARE]
 
 
-def test_targets_are_not_guessed(federation):
+def test_regression_has_no_accuracy_of_guessing(federation):
     def with_targets(part):
         return part._replace(labels=part.labels.astype(np.float32))
 
     data = federation._replace(train=with_targets(federation.train),
                                test=with_targets(federation.test))  # fmt: skip
-    assert warned(data, 20, [(0, 5.0, np.nan), (20, 49.0, np.nan)]) == []
-    assert len(warned(data, 20, [(0, 5.0, np.nan), (20, 51.0, np.nan)])) == 1
-    assert warned(data, 20, [(0, 0.0, np.nan), (20, 51.0, np.nan)]) == []
+    assert warnings_of(data, 20, [(0, 5.0, np.nan), (20, 49.0, np.nan)]) == []
+    assert len(warnings_of(data, 20, [(0, 5.0, np.nan), (20, 51.0, np.nan)])) == 1
+    assert warnings_of(data, 20, [(0, 0.0, np.nan), (20, 51.0, np.nan)]) == []
 
 
-def test_a_run_with_a_senseless_learning_rate_is_warned_of(model, federation, tmp_path):
+def test_a_run_with_a_large_learning_rate_is_warned_of(model, federation, tmp_path):
     round = Round(model, selectors.Full(), solvers.SGD(1e6, 2, steps=3), aggregators.Mean())
-    for _ in range(2):  # The second time from what was kept.
+    for _ in range(2):  # The second time from the checkpoint.
         with pytest.warns(UserWarning, match="round 1, seed 0: the test loss is .* untrained"):
             fit(round, federation, rounds=1, checkpoints=tmp_path)
 
 
-def test_clients_without_test_examples_have_no_loss_that_could_be_broken(federation):
+def test_clients_without_test_examples_are_ignored(federation):
     own = federation.test.sizes.copy()
     own[-1] = 0
     test = federation.test._replace(sizes=own, order=federation.test.order[: own.sum()])
-    assert warned(federation._replace(test=test), 10, [(0, 1.0, 0.5), (5, 1.0, 0.5)]) == []
+    assert warnings_of(federation._replace(test=test), 10, [(0, 1.0, 0.5), (5, 1.0, 0.5)]) == []

@@ -1,4 +1,4 @@
-"""A run is told from another one by what it is made of."""
+"""Fingerprints distinguish runs."""
 
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,7 @@ def test_settings_are_found_by_their_names():
     assert settings["lam"] == "0.5"
 
 
-def test_the_same_round_made_twice_is_the_same():
+def test_equal_rounds_have_equal_descriptions():
     def made():
         return of_round(
             selectors.DivFL(2, gradients=selectors.gradients.RefreshEvery(3)),
@@ -55,7 +55,7 @@ CONFIG = replace(
 
 
 @pytest.mark.parametrize("name", sorted(set(registry.METHODS) - {"centralized"}))
-def test_every_number_of_every_method_counts(name):
+def test_every_hyperparameter_of_every_method_is_described(name):
     config = drop_unused_settings(replace(CONFIG, methods=(name,)))
     for section, settings in method_settings(config, name).items():
         for key, setting in settings.items():
@@ -84,12 +84,12 @@ def test_every_number_of_every_method_counts(name):
     ],
     ids=range(10),
 )
-def test_what_differs_is_described_otherwise(one, other):
+def test_different_values_have_different_descriptions(one, other):
     assert differences(describe(a=one), describe(a=other))
     assert not differences(describe(a=one), describe(a=one))
 
 
-def test_a_checkpoint_of_another_run_is_refused_and_says_where(tmp_path):
+def test_a_checkpoint_of_another_run_is_an_error(tmp_path):
     data = make_federation()
     moved = data._replace(train=data.train._replace(features=data.train.features + 1))
     settings = {"rounds": 4, "eval_every": 2, "checkpoints": tmp_path}
@@ -110,7 +110,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_says_where(tmp_path):
             fit(round, own, **(settings | changed))
 
 
-def test_a_finished_run_goes_on_as_if_it_had_been_asked_for_at_once(tmp_path):
+def test_an_extended_run_equals_a_longer_one(tmp_path):
     data, settings = make_federation(), {"eval_every": 2, "seeds": (0, 3)}
     fit(of_round(), data, rounds=4, checkpoints=tmp_path, **settings)
     longer = fit(of_round(), data, rounds=8, checkpoints=tmp_path, **settings)

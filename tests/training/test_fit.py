@@ -1,4 +1,4 @@
-"""The host loop: one compilation, callbacks, resuming, errors, and the Dataset it returns."""
+"""The host loop: compilation, callbacks, resuming, errors, and the dataset it returns."""
 
 from typing import NamedTuple
 
@@ -83,7 +83,7 @@ def test_results_describe_themselves(model, federation):
         np.testing.assert_array_equal(dataset.train_examples[client], counts)
 
 
-def test_bytes_count_who_took_part(model, federation):
+def test_bytes_are_those_of_participants(model, federation):
     dataset = fit(make(model), federation, rounds=4, eval_every=2)
     model_bytes = 4 * (4 * 3 + 3)
     np.testing.assert_array_equal(dataset.bytes_up[0], np.array([0, 2, 4]) * 3 * model_bytes)
@@ -127,7 +127,7 @@ def test_the_length_of_chunks_does_not_matter(model, federation):
     )
 
 
-def test_callbacks_hear_everything_in_order(model, federation):
+def test_callbacks_are_called_in_order(model, federation):
     first, second = Recorder(), Recorder()
     fit(make(model), federation, rounds=4, seeds=(7,), eval_every=2, callbacks=(first, second))
     expected = [
@@ -140,7 +140,7 @@ def test_callbacks_hear_everything_in_order(model, federation):
     assert first.events == second.events == expected
 
 
-def test_a_callback_stops_the_run_and_the_others_still_hear(model, federation):
+def test_a_callback_stops_the_run_and_the_others_are_called(model, federation):
     recorders = Recorder(stop_at=2), Recorder()
     dataset = fit(make(model), federation, rounds=8, eval_every=2, callbacks=recorders)
     assert dataset["round"].values.tolist() == [0, 2]
@@ -162,25 +162,29 @@ def test_evaluation_carries_summaries_of_every_seed(model, federation):
 
 def test_a_resumed_run_equals_an_uninterrupted_one(model, federation, tmp_path):
     settings = {"rounds": 7, "seeds": (0, 5), "eval_every": 2}
-    whole = fit(make(model), federation, **settings)
+    uninterrupted = fit(make(model), federation, **settings)
     with pytest.raises(KeyboardInterrupt):
         fit(
             make(model),
             federation,
             **settings,
-            checkpoints=tmp_path / "kept",
+            checkpoints=tmp_path / "checkpoints",
             callbacks=[Recorder(raise_at=4)],
         )
     recorder = Recorder()
     resumed = fit(
-        make(model), federation, **settings, checkpoints=tmp_path / "kept", callbacks=[recorder]
+        make(model),
+        federation,
+        **settings,
+        checkpoints=tmp_path / "checkpoints",
+        callbacks=[recorder],
     )
     assert [event[1] for event in recorder.events if event[0] == "evaluation"] == [4, 6, 7]
-    assert resumed.identical(whole)
+    assert resumed.identical(uninterrupted)
 
 
 def test_a_finished_run_is_not_repeated(model, federation, tmp_path):
-    settings = {"rounds": 4, "eval_every": 2, "checkpoints": tmp_path / "kept"}
+    settings = {"rounds": 4, "eval_every": 2, "checkpoints": tmp_path / "checkpoints"}
     first = fit(make(model), federation, **settings)
     recorder = Recorder()
     again = fit(make(model), federation, **settings, callbacks=[recorder])
@@ -189,9 +193,9 @@ def test_a_finished_run_is_not_repeated(model, federation, tmp_path):
 
 
 def test_checkpoints_of_other_seeds_are_refused(model, federation, tmp_path):
-    fit(make(model), federation, rounds=2, seeds=(0, 1), checkpoints=tmp_path / "kept")
+    fit(make(model), federation, rounds=2, seeds=(0, 1), checkpoints=tmp_path / "checkpoints")
     with pytest.raises(ValueError, match=r"seeds=\[0, 2\].*seeds \[0, 1\]"):
-        fit(make(model), federation, rounds=2, seeds=(0, 2), checkpoints=tmp_path / "kept")
+        fit(make(model), federation, rounds=2, seeds=(0, 2), checkpoints=tmp_path / "checkpoints")
 
 
 def test_divergence_is_reported_with_its_round(model, federation, tmp_path):
@@ -199,30 +203,30 @@ def test_divergence_is_reported_with_its_round(model, federation, tmp_path):
         return jax.numpy.where(round < 3, 0.1, np.inf)
 
     diverging = make(model, solvers.SGD(rate, 2, steps=2))
-    settings = {"rounds": 6, "eval_every": 2, "checkpoints": tmp_path / "kept"}
+    settings = {"rounds": 6, "eval_every": 2, "checkpoints": tmp_path / "checkpoints"}
     expected = r"round 3 is not finite for seeds \[0, 1\].*last checkpoint is of round 2"
     with pytest.raises(DivergenceError, match=expected):
         fit(diverging, federation, seeds=(0, 1), **settings)
     with pytest.raises(ValueError, match=r"drop_nonfinite=True: .* of a run with False"):
         fit(diverging, federation, seeds=(0, 1), on_nonfinite="drop_client", **settings)
-    # Who is warned by the error can go on from the checkpoint before it.
+    # A run can resume from the checkpoint before the error.
     with pytest.warns(UserWarning, match="round 3, seed 0: .* 3 of 6 rounds .* 1 other run"):
-        kept = fit(diverging, federation, seeds=(0, 1), on_nonfinite="skip_round", **settings)
-    assert kept.update_nonfinite.values.tolist() == [[0, 0, 0, 1, 1, 1]] * 2
-    assert kept.cohort_nonfinite.values[:, 3:].all()
-    assert not kept.cohort_nonfinite.values[:, :3].any()
+        skipped = fit(diverging, federation, seeds=(0, 1), on_nonfinite="skip_round", **settings)
+    assert skipped.update_nonfinite.values.tolist() == [[0, 0, 0, 1, 1, 1]] * 2
+    assert skipped.cohort_nonfinite.values[:, 3:].all()
+    assert not skipped.cohort_nonfinite.values[:, :3].any()
 
 
-class OneLiar(NamedTuple):
-    """What a round with a client that sends NaN did, by ``on_nonfinite``."""
+class NonfiniteRuns(NamedTuple):
+    """Runs with a client that sends NaN, by ``on_nonfinite``."""
 
-    keep: xr.Dataset
-    drop: xr.Dataset
+    skip_round: xr.Dataset
+    drop_client: xr.Dataset
     error: str
 
 
 @pytest.fixture(scope="module")
-def one_byzantine():
+def nonfinite_runs():
     round = Round(
         linear_model(),
         selectors.RoundRobin(3),
@@ -234,30 +238,30 @@ def one_byzantine():
     with pytest.raises(DivergenceError) as raised:
         fit(round, make_federation(), **settings)
     with pytest.warns(UserWarning, match="the update is not finite"):
-        kept = fit(round, make_federation(), on_nonfinite="skip_round", **settings)
+        skipped = fit(round, make_federation(), on_nonfinite="skip_round", **settings)
     dropped = fit(round, make_federation(), on_nonfinite="drop_client", **settings)
-    return OneLiar(kept, dropped, str(raised.value))
+    return NonfiniteRuns(skipped, dropped, str(raised.value))
 
 
-def test_the_error_names_round_seeds_and_clients(one_byzantine):
-    bad = one_byzantine.keep.update_nonfinite.values
+def test_the_error_names_round_seeds_and_clients(nonfinite_runs):
+    bad = nonfinite_runs.skip_round.update_nonfinite.values
     first = int(bad.any(axis=0).argmax())
     seeds = [seed for seed, own in zip((5, 8), bad[:, first], strict=True) if own]
-    assert f"round {first} is not finite for seeds {seeds}, of clients [4]" in one_byzantine.error
+    assert f"round {first} is not finite for seeds {seeds}, of clients [4]" in nonfinite_runs.error
 
 
-def test_a_round_that_is_kept_leaves_the_model_as_it_was(one_byzantine):
-    kept = one_byzantine.keep
-    byzantine = (kept.cohort_clients == 4).values
-    np.testing.assert_array_equal(kept.cohort_nonfinite, byzantine)
-    np.testing.assert_array_equal(kept.update_nonfinite, byzantine.any(axis=2))
-    np.testing.assert_array_equal(kept.diverged, byzantine.any(axis=2).argmax(axis=1))
-    # It answered all the same.
-    assert kept.cohort_responded.values.all()
+def test_a_skipped_round_leaves_the_model_unchanged(nonfinite_runs):
+    run = nonfinite_runs.skip_round
+    byzantine = (run.cohort_clients == 4).values
+    np.testing.assert_array_equal(run.cohort_nonfinite, byzantine)
+    np.testing.assert_array_equal(run.update_nonfinite, byzantine.any(axis=2))
+    np.testing.assert_array_equal(run.diverged, byzantine.any(axis=2).argmax(axis=1))
+    # The client responded.
+    assert run.cohort_responded.values.all()
 
 
-def test_a_client_that_is_dropped_has_no_weight(one_byzantine):
-    dropped = one_byzantine.drop
+def test_a_dropped_client_has_no_weight(nonfinite_runs):
+    dropped = nonfinite_runs.drop_client
     byzantine = (dropped.cohort_clients == 4).values
     assert byzantine.any()
     np.testing.assert_array_equal(dropped.cohort_nonfinite, byzantine)
@@ -268,7 +272,7 @@ def test_a_client_that_is_dropped_has_no_weight(one_byzantine):
     assert not dropped.update_nonfinite.values.any()
 
 
-def test_what_happens_to_infinite_updates_is_one_of_three(model, federation, as_users_call):
+def test_on_nonfinite_has_three_values(model, federation, as_users_call):
     with pytest.raises(
         ValueError, match=r"on_nonfinite='skip': .*'raise', 'drop_client', 'skip_round'"
     ):
@@ -290,7 +294,7 @@ def test_centralized_training_pools_the_examples(model, federation):
     assert (pooled.cohort_clients == -1).all()
 
 
-def test_methods_are_combined_side_by_side(model, federation, tmp_path):
+def test_methods_are_combined(model, federation, tmp_path):
     federated = fit(make(model), federation, rounds=2, eval_every=1)
     reference = fit(
         Centralized(model, solvers.SGD(0.1, 2, steps=3)), federation, rounds=2, eval_every=2
@@ -306,7 +310,7 @@ def test_methods_are_combined_side_by_side(model, federation, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["results.nc"]
 
 
-def test_results_that_are_not_there_are_named(tmp_path):
+def test_missing_results_are_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"path=.*expected a run folder or a results\.nc"):
         results.open(tmp_path)
 
@@ -321,14 +325,14 @@ def test_results_that_are_not_there_are_named(tmp_path):
         ({"rounds": 1, "seeds": (-1,)}, r"seeds=\(-1,\)"),
     ],
 )
-def test_bad_settings_are_named(model, federation, settings, message):
+def test_invalid_settings_are_errors(model, federation, settings, message):
     recorder = Recorder()
     with pytest.raises(ValueError, match=message):
         fit(make(model), federation, **settings, callbacks=[recorder])
     assert recorder.events == []
 
 
-def test_a_federation_without_test_examples_is_refused(model, federation):
+def test_data_without_test_examples_is_an_error(model, federation):
     empty = federation.test._replace(
         order=federation.test.order[:0], offsets=np.zeros(6, "int32"), sizes=np.zeros(6, "int32")
     )
@@ -336,23 +340,23 @@ def test_a_federation_without_test_examples_is_refused(model, federation):
         fit(make(model), federation._replace(test=empty), rounds=1)
 
 
-def test_a_model_with_fewer_outputs_than_classes_is_refused(federation):
+def test_a_model_with_fewer_outputs_than_classes_is_an_error(federation):
     narrow = make(linear_model(2))
     with pytest.raises(ValueError, match="model with 2 outputs: expected at least 3"):
         fit(narrow, federation, rounds=1)
 
 
-def test_a_cohort_larger_than_the_federation_is_refused(model, federation):
+def test_a_cohort_of_more_than_all_clients_is_an_error(model, federation):
     too_many = Round(model, selectors.Uniform(7), solvers.SGD(0.1, 2, steps=1), aggregators.Mean())
     with pytest.raises(ValueError, match=r"cohort_size=7.*<= 6"):
         fit(too_many, federation, rounds=1)
 
 
-def test_every_seed_may_have_a_partition_of_its_own(model):
+def test_each_seed_may_have_a_partition(model):
     same = make_federation(sizes=(4, 4, 4, 4))
     other = same._replace(
         train=same.train._replace(order=same.train.order[::-1].copy()),
-        test=own_fewer(same.test),
+        test=drop_last_two(same.test),
     )
     round = make(model)
     together = fit(round, stack([same, other]), rounds=4, seeds=(5, 9), eval_every=2)
@@ -366,8 +370,8 @@ def test_every_seed_may_have_a_partition_of_its_own(model):
             np.testing.assert_array_equal(mine[name].isel(seed=0), alone[name])
 
 
-def own_fewer(examples):
-    """The same examples, of which the last two of ``order`` lose their owner."""
+def drop_last_two(examples):
+    """The last two examples of ``order`` belong to no client."""
     sizes = examples.sizes - np.array([0, 0, 0, 2], np.int32)
     return examples._replace(order=examples.order[:-2], sizes=sizes)
 
@@ -377,8 +381,8 @@ def test_partitions_and_seeds_must_be_equally_many(model, federation):
         fit(make(model), stack([federation, federation]), rounds=1, seeds=(0, 1, 2))
 
 
-def telling(clients, **info):
-    """A selector of clients in turn that tells fixed numbers."""
+def rotating(clients, **info):
+    """A selector that rotates clients and returns constant info."""
 
     def select(key, state, context):
         moved = (jnp.array(clients) + context.round) % context.num_clients
@@ -392,13 +396,13 @@ def telling(clients, **info):
     )
 
 
-def make_telling(model, **info):
+def make_rotating(model, **info):
     solver = solvers.SGD(0.1, 2, epochs=1)
-    return Round(model, telling([0, 1], **info), solver, aggregators.Mean())
+    return Round(model, rotating([0, 1], **info), solver, aggregators.Mean())
 
 
-def test_what_a_selector_tells_is_recorded_for_every_round(model, federation, tmp_path):
-    round = make_telling(model, objective=jnp.float32(2.5))
+def test_info_of_selectors_is_recorded_for_every_round(model, federation, tmp_path):
+    round = make_rotating(model, objective=jnp.float32(2.5))
     with pytest.raises(KeyboardInterrupt):
         fit(round, federation, rounds=4, seeds=(0, 1), eval_every=2,
             callbacks=[Recorder(raise_at=4)], checkpoints=tmp_path)  # fmt: skip
@@ -408,8 +412,8 @@ def test_what_a_selector_tells_is_recorded_for_every_round(model, federation, tm
     assert (dataset.selection_objective == 2.5).all()
 
 
-def test_a_client_that_could_not_be_judged_is_named(model, federation):
-    round = make_telling(model, num_nonfinite=jnp.int32(2), first_nonfinite_client=jnp.int32(4))
+def test_a_client_with_nonfinite_loss_or_gradient_is_named(model, federation):
+    round = make_rotating(model, num_nonfinite=jnp.int32(2), first_nonfinite_client=jnp.int32(4))
     with pytest.warns(UserWarning, match="round 0, seed 7: .* 2 clients .* first of client 4"):
         fit(round, federation, rounds=1, seeds=(7,))
 
@@ -423,13 +427,13 @@ def test_a_late_divergence_names_its_round(model, federation):
         return Round(model, selectors.Uniform(3), solver, aggregators.Mean())
 
     methods = [method(rate) for rate in (0.1, np.inf)]
-    with pytest.warns(UserWarning, match="round 3, seed 0: .* 1 of 5 rounds left the model"):
+    with pytest.warns(UserWarning, match="round 3, seed 0: .* 1 of 5 rounds were skipped"):
         runs = fit_batch(methods, federation, rounds=5, seeds=(0, 0), eval_every=2)
     assert runs.diverged.values.tolist() == [-1, 3]
 
 
 def test_validation_examples_are_measured_as_test_examples_are(model, federation):
-    """And what else a run records is what it records without them."""
+    """Other records do not change."""
     held = hold_out(federation._replace(groups=np.array([0, 1, 0, 1, 1, 0])), 0.4)
     assert held.validation.sizes.min() == 0
     settings = {"rounds": 4, "seeds": (0, 1), "eval_every": 2}
@@ -448,7 +452,7 @@ def test_validation_examples_are_measured_as_test_examples_are(model, federation
         assert "est ac" not in said
 
 
-def test_the_round_to_keep_is_chosen_by_validation(model, federation):
+def test_the_best_round_is_selected_by_validation(model, federation):
     def score(evaluation):
         return -evaluation.summaries["validation_loss_mean_examples"]
 
@@ -462,19 +466,19 @@ def spread(metrics):
     return jnp.nanmax(metrics.custom["test_macro_f1"]) - jnp.nanmin(metrics.custom["test_macro_f1"])
 
 
-OWN = [
+CUSTOM = [
     macro_f1(3),
     Metric("f1_range", "F1, best less worst", "1", "all clients", "uniform", spread),
 ]
 
 
-def test_metrics_of_ones_own_are_recorded_beside_the_others(model, federation, tmp_path):
+def test_custom_metrics_are_recorded(model, federation, tmp_path):
     settings = {"rounds": 4, "seeds": (0, 1), "eval_every": 2}
     plain = fit(make(model), federation, **settings)
     with pytest.raises(KeyboardInterrupt):
-        fit(make(model), federation, **settings, metrics=OWN, checkpoints=tmp_path,
+        fit(make(model), federation, **settings, metrics=CUSTOM, checkpoints=tmp_path,
             callbacks=[Recorder(raise_at=4)])  # fmt: skip
-    more = fit(make(model), federation, **settings, metrics=OWN, checkpoints=tmp_path)
+    more = fit(make(model), federation, **settings, metrics=CUSTOM, checkpoints=tmp_path)
     assert more.drop_vars(["test_macro_f1", "f1_range"]).identical(plain)
     assert more.test_macro_f1.dims == ("seed", "round", "client")
     assert more.f1_range.attrs["population"] == "all clients"
@@ -492,12 +496,12 @@ def test_metrics_of_ones_own_are_recorded_beside_the_others(model, federation, t
         ([np.mean], "one of them is a .*expected a Metric or a ClientMetric"),
         ([macro_f1(3), macro_f1(4)], "'macro_f1' would be that of another .* 'test_macro_f1'"),
         ([macro_f1(3).replace(name="loss")], "'loss' would be that of another .* 'test_loss'"),
-        ([OWN[1].replace(name="sigma_acc")], "'sigma_acc'"),
-        ([OWN[1].replace(name="round")], "'round'"),
-        ([OWN[1].replace(name="cohort_loss")], "'cohort_loss'"),
+        ([CUSTOM[1].replace(name="sigma_acc")], "'sigma_acc'"),
+        ([CUSTOM[1].replace(name="round")], "'round'"),
+        ([CUSTOM[1].replace(name="cohort_loss")], "'cohort_loss'"),
     ],
 )
-def test_metrics_without_a_name_of_their_own_are_refused(model, federation, metrics, message):
+def test_invalid_custom_metrics_are_errors(model, federation, metrics, message):
     recorder = Recorder()
     with pytest.raises(ValueError, match=f"metrics: .*{message}"):
         fit(make(model), federation, rounds=1, metrics=metrics, callbacks=[recorder])

@@ -1,4 +1,4 @@
-"""Trained models: predictions by formulas, the best evaluation, given starts, longer runs."""
+"""Trained models: predictions, the best evaluation, pretrained starts, extended runs."""
 
 from functools import cache
 
@@ -57,12 +57,12 @@ def test_predictions_are_those_of_the_formulas(fitted, examples):
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("nothing", [np.zeros((0, 4), np.float32), np.float32(1)])
-def test_no_examples_are_refused(fitted, nothing):
+def test_no_examples_are_an_error(fitted, nothing):
     with pytest.raises(ValueError, match=r"features of shape .*expected one or more"):
         fitted.predict(nothing)
 
 
-def test_an_evaluation_says_what_the_last_one_said(fitted):
+def test_an_evaluation_equals_the_last_one_of_fit(fitted):
     measured, last = fitted.evaluate(DATA), fitted.dataset.isel(round=-1)
     assert {"test_accuracy", "test_loss", "class_accuracy", "sigma_acc"} < set(measured)
     assert "participation_gini" not in measured
@@ -71,7 +71,7 @@ def test_an_evaluation_says_what_the_last_one_said(fitted):
         assert values.attrs == last[name].attrs
 
 
-def test_it_can_be_on_other_clients_with_groups_and_a_partition_a_seed(fitted):
+def test_an_evaluation_on_other_clients_with_groups_and_partitions(fitted):
     groups = np.array([0, 1, 0], np.int32)
     one, other = (make_federation(seed, (4, 7, 2))._replace(groups=groups) for seed in (8, 8))
     rest = other.test._replace(order=other.test.order[::-1].copy())
@@ -84,7 +84,7 @@ def test_it_can_be_on_other_clients_with_groups_and_a_partition_a_seed(fitted):
         assert alone.group_accuracy_gap == pytest.approx(abs(accuracy[[0, 2]].mean() - accuracy[1]))
 
 
-def test_wrong_federations_and_seeds_are_refused(fitted):
+def test_invalid_data_and_seeds_are_errors(fitted):
     with pytest.raises(ValueError, match="3 partitions: expected 2"):
         fitted.evaluate(stack([DATA] * 3))
     with pytest.raises(ValueError, match="model with 3 outputs: expected at least 4"):
@@ -119,22 +119,22 @@ def test_the_best_evaluation_of_each_seed_is_kept(tmp_path, stopped):
     if stopped is not None:
         settings["checkpoints"] = tmp_path
         train(ROUND, DATA, rounds=6, **settings, callbacks=[Stop(stopped)])
-    kept = train(ROUND, DATA, rounds=6, **settings)
-    assert kept.rounds.tolist() == [4, 2]
+    best = train(ROUND, DATA, rounds=6, **settings)
+    assert best.rounds.tolist() == [4, 2]
     for place, rounds in enumerate((4, 2)):
         expected = of_seed(after(rounds), place)
-        jax.tree.map(np.testing.assert_array_equal, of_seed(kept.variables, place), expected)
-    # Results are of all evaluations, whichever is kept.
-    assert kept.dataset["round"].values.tolist() == [0, 2, 4, 6]
+        jax.tree.map(np.testing.assert_array_equal, of_seed(best.variables, place), expected)
+    # Results are of all evaluations, whichever is best.
+    assert best.dataset["round"].values.tolist() == [0, 2, 4, 6]
 
 
 @pytest.mark.parametrize("score", [lambda e: 1.0, lambda e: [1.0], lambda e: np.ones((2, 6))])
-def test_a_score_that_is_not_one_number_a_seed_is_refused(score):
+def test_a_score_of_the_wrong_shape_is_an_error(score):
     with pytest.raises(ValueError, match="best: expected one number for each of 2 seeds"):
         train(ROUND, DATA, rounds=2, seeds=SEEDS, best=score)
 
 
-def test_checkpoints_of_another_choice_are_refused(tmp_path):
+def test_checkpoints_of_another_score_are_an_error(tmp_path):
     train(ROUND, DATA, rounds=2, checkpoints=tmp_path)
     with pytest.raises(ValueError, match="best"):
         train(ROUND, DATA, rounds=2, checkpoints=tmp_path, best=lambda e: np.zeros(1))
@@ -157,18 +157,18 @@ def test_training_starts_from_given_variables(fitted):
         (lambda p: p | {"bias": p["bias"].astype(int)}, r"'bias'.* is int.*: expected float32"),
     ],
 )
-def test_variables_of_another_network_are_refused(fitted, change, message):
+def test_variables_of_another_network_are_an_error(fitted, change, message):
     start = Variables(change(fitted.variables_for(seed=1).params), {})
     with pytest.raises(ValueError, match=message):
         fit(method(models.pretrained(linear_model(), start)), DATA, rounds=1)
 
 
 @pytest.mark.parametrize(("short", "long"), [(5, 8), (1, 4), (4, 6)])
-def test_a_longer_run_is_what_it_would_have_been_at_once(tmp_path, short, long):
+def test_an_extended_run_equals_a_longer_one(tmp_path, short, long):
     """Also where the shorter one ended between two evaluations of the longer."""
     settings = {"seeds": SEEDS, "eval_every": 2}
     train(ROUND, DATA, rounds=short, **settings, checkpoints=tmp_path)
     extended = train(ROUND, DATA, rounds=long, **settings, checkpoints=tmp_path)
-    at_once = train(ROUND, DATA, rounds=long, **settings)
-    xr.testing.assert_identical(extended.dataset, at_once.dataset)
-    jax.tree.map(np.testing.assert_array_equal, extended.variables, at_once.variables)
+    longer = train(ROUND, DATA, rounds=long, **settings)
+    xr.testing.assert_identical(extended.dataset, longer.dataset)
+    jax.tree.map(np.testing.assert_array_equal, extended.variables, longer.variables)

@@ -1,4 +1,4 @@
-"""What methods compile together."""
+"""Functions that methods share."""
 
 import pytest
 
@@ -8,13 +8,13 @@ from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config
 from fedjax_fair.base import Metric
 from fedjax_fair.simulate import Round
-from fedjax_fair.training.functions import functions
+from fedjax_fair.training.functions import make_functions
 from fedjax_fair.training.split import split
 
 
 def evaluations(*rounds, **settings):
     return [
-        functions(split([made]), split([made.model]), train_loss=True, **settings).evaluate
+        make_functions(split([made]), split([made.model]), train_loss=True, **settings).evaluate
         for made in rounds
     ]
 
@@ -26,7 +26,7 @@ def rounds():
     return [*build(config).rounds.values(), *build(other).rounds.values()]
 
 
-def test_methods_of_an_experiment_share_the_program_that_evaluates(rounds):
+def test_methods_of_an_experiment_share_the_evaluation(rounds):
     fedavg, divfl, elsewhere = evaluations(*rounds)
     assert fedavg is divfl
     assert elsewhere is fedavg  # An equal model.
@@ -36,14 +36,14 @@ def worst(clients):
     return clients.test_accuracy.min()
 
 
-def test_functions_of_code_that_may_change_are_made_anew(rounds):
+def test_functions_of_code_that_may_change_are_not_shared(rounds):
     own = Metric("worst", "the worst accuracy", "1", "clients", "uniform", worst)
     one, other = evaluations(rounds[0], rounds[0], custom_metrics=[own])
     assert one is not other
     assert evaluations(rounds[0])[0] is not one
 
 
-def test_the_part_of_a_field_is_the_split_of_the_fields():
+def test_a_field_of_a_split_is_the_split_of_the_fields():
     methods = [
         Round(
             models.logistic(3),
@@ -56,7 +56,9 @@ def test_the_part_of_a_field_is_the_split_of_the_fields():
     for chosen in (methods, methods[:1]):
         whole = split(chosen)
         for field in ("model", "selector", "solver", "aggregator"):
-            part, alone = whole.of(field), split([getattr(method, field) for method in chosen])
+            part, alone = whole.field(field), split([getattr(method, field) for method in chosen])
             assert part.structure == alone.structure
             assert part.shared == alone.shared
-            assert [leaf.tolist() for leaf in part.own] == [leaf.tolist() for leaf in alone.own]
+            assert [leaf.tolist() for leaf in part.per_run] == [
+                leaf.tolist() for leaf in alone.per_run
+            ]

@@ -1,4 +1,4 @@
-"""The memory that a batch of runs is estimated to take is what it takes."""
+"""Estimates of memory against the memory that runs take."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Several methods on the same federation, compiled while others train."""
+"""Several methods on the same data, compiled while others train."""
 
 import numpy as np
 import pytest
@@ -13,8 +13,8 @@ from fedjax_fair.training.methods import train_methods
 SETTINGS = {"rounds": 4, "seeds": (2, 0), "eval_every": 2, "on_nonfinite": "raise"}
 
 
-class Heard(Callback):
-    """Notes what happens to a method, in the order of all."""
+class Recorder(Callback):
+    """Records the calls of a method."""
 
     def __init__(self, name, events):
         self._note = lambda what: events.append((name, what))
@@ -37,11 +37,11 @@ def method(model, count, learning_rate=0.1, selector=None):
     return Round(model, selector or selectors.Uniform(count), solver, aggregators.Mean())
 
 
-def each(methods, federation, tmp_path, events):
+def train_all(methods, federation, tmp_path, events):
     return train_methods(
         methods,
         federation,
-        callbacks=lambda name: [Heard(name, events)],
+        callbacks=lambda name: [Recorder(name, events)],
         checkpoints=lambda name: tmp_path / name,
         **SETTINGS,
     )
@@ -50,39 +50,39 @@ def each(methods, federation, tmp_path, events):
 def test_results_are_those_of_methods_trained_alone(model, federation, tmp_path):
     methods = {f"of {count}": method(model, count) for count in (2, 3, 4, 5)}
     events = []
-    found = dict(each(methods, federation, tmp_path, events))
-    assert list(found) == list(methods)
+    results = dict(train_all(methods, federation, tmp_path, events))
+    assert list(results) == list(methods)
     for name, round in methods.items():
         alone = train(round, federation, **SETTINGS)
-        xr.testing.assert_identical(found[name].dataset, alone.dataset)
-        np.testing.assert_array_equal(found[name].rounds, alone.rounds)
-    heard = ("start", "compiled", 0, 2, 4, "end")
-    assert events == [(name, what) for name in methods for what in heard]
+        xr.testing.assert_identical(results[name].dataset, alone.dataset)
+        np.testing.assert_array_equal(results[name].rounds, alone.rounds)
+    calls = ("start", "compiled", 0, 2, 4, "end")
+    assert events == [(name, what) for name in methods for what in calls]
 
 
 def test_what_has_been_trained_is_not_trained_again(model, federation, tmp_path):
     methods = {"a": method(model, 2), "b": method(model, 3)}
-    first = dict(each(methods, federation, tmp_path, []))
+    first = dict(train_all(methods, federation, tmp_path, []))
     events = []
-    again = dict(each(methods, federation, tmp_path, events))
+    again = dict(train_all(methods, federation, tmp_path, events))
     assert events == [(name, what) for name in methods for what in ("start", "compiled", "end")]
     for name in methods:
         xr.testing.assert_identical(first[name].dataset, again[name].dataset)
 
 
-def test_it_goes_on_from_the_checkpoints_of_train(model, federation, tmp_path):
+def test_checkpoints_of_train_are_used(model, federation, tmp_path):
     alone = train(method(model, 2), federation, checkpoints=tmp_path / "a", **SETTINGS)
     events = []
-    found = dict(each({"a": method(model, 2)}, federation, tmp_path, events))
+    results = dict(train_all({"a": method(model, 2)}, federation, tmp_path, events))
     assert events == [("a", what) for what in ("start", "compiled", "end")]
-    xr.testing.assert_identical(found["a"].dataset, alone.dataset)
+    xr.testing.assert_identical(results["a"].dataset, alone.dataset)
 
 
-def test_a_method_that_cannot_be_traced_ends_when_its_turn_has_come(model, federation, tmp_path):
+def test_a_tracing_error_is_raised_when_the_method_is_next(model, federation, tmp_path):
     def select(key, state, context):
         raise ValueError("no such client")
 
-    broken = Selector.from_functions(selectors.Uniform(2).init, select)
+    broken = Selector.from_functions(select, selectors.Uniform(2).init)
     methods = {
         "a": method(model, 2),
         "b": method(model, 3),
@@ -91,7 +91,7 @@ def test_a_method_that_cannot_be_traced_ends_when_its_turn_has_come(model, feder
     }
     events = []
     with pytest.raises(ValueError, match="no such client"):
-        dict(each(methods, federation, tmp_path, events))
+        dict(train_all(methods, federation, tmp_path, events))
     assert ("b", "end") in events
     assert events[-1] == ("broken", "start")
     assert {name for name, _ in events} == {"a", "b", "broken"}
@@ -105,14 +105,12 @@ def test_a_method_that_diverges_leaves_those_before_it(model, federation, tmp_pa
     }
     events = []
     with pytest.raises(DivergenceError, match="not finite"):
-        dict(each(methods, federation, tmp_path, events))
+        dict(train_all(methods, federation, tmp_path, events))
     assert {name for name, what in events if what == "end"} == {"a"}
     assert events[-1][0] == "b"
 
 
-def test_methods_share_the_data_and_the_program_that_evaluates_them(
-    model, federation, tmp_path, monkeypatch
-):
+def test_methods_share_data_and_evaluation(model, federation, tmp_path, monkeypatch):
     from fedjax_fair.training.batch import RunBatch
 
     batches, compiled = [], []
@@ -125,10 +123,10 @@ def test_methods_share_the_data_and_the_program_that_evaluates_them(
 
     monkeypatch.setattr(RunBatch, "compile", counted)
     methods = {str(count): method(model, count) for count in (2, 3, 4)}
-    dict(each(methods, federation, tmp_path / "sizes", []))
+    dict(train_all(methods, federation, tmp_path / "sizes", []))
     assert len(set(map(id, batches))) == 1
     assert len(set(compiled)) == 2 * len(methods) + 1
     compiled.clear()
     methods = {str(rate): method(model, 5, rate) for rate in (0.1, 0.2, 0.3)}
-    dict(each(methods, federation, tmp_path / "rates", []))
-    assert len(set(compiled)) == 3  # Other numbers compile nothing.
+    dict(train_all(methods, federation, tmp_path / "rates", []))
+    assert len(set(compiled)) == 3  # Other hyperparameters compile nothing.

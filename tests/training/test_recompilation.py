@@ -1,4 +1,4 @@
-"""What compiles again, and what must: equal methods, other numbers, and code that has changed."""
+"""Recompilation: none for equal methods and other hyperparameters, but for changed code."""
 
 import gc
 import subprocess
@@ -16,7 +16,7 @@ from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.base import Cohort, Selector
 from fedjax_fair.simulate import Round
 from fedjax_fair.training import executables, fit, fit_batch, train
-from fedjax_fair.training.installed import is_installed
+from fedjax_fair.training.inspection import is_installed
 from fedjax_fair.tree import Number
 
 COMPILED = []
@@ -36,15 +36,15 @@ def count(event, duration, **_):
         COMPILED.append(duration)
 
 
-def compiled(call):
-    """How many programs a call compiles, and what it returns."""
+def compilations(call):
+    """The number of compilations of a call, and its result."""
     gc.collect()
     before = len(COMPILED)
     result = call()
     return len(COMPILED) - before, result
 
 
-def of(selector=None, solver=None, aggregator=None):
+def make_round(selector=None, solver=None, aggregator=None):
     return Round(
         models.logistic(3),
         selector or selectors.Uniform(3),
@@ -59,13 +59,13 @@ def run(method, seed=0, rounds=2):
 
 METHODS = {
     "unionfl and equitable": (
-        lambda mu, rate: of(
+        lambda mu, rate: make_round(
             selectors.UnionFL(3, mu=mu), solvers.SGD(rate, 2, epochs=1), aggregators.Equitable(2)
         )
     ),
-    "uniform and mean": lambda mu, rate: of(solver=solvers.SGD(rate, 2, epochs=1, prox=mu)),
+    "uniform and mean": lambda mu, rate: make_round(solver=solvers.SGD(rate, 2, epochs=1, prox=mu)),
     "subtrunc and q_fedavg": (
-        lambda mu, rate: of(
+        lambda mu, rate: make_round(
             selectors.SubTrunc(3, mu),
             solvers.SGD(rate, 2, epochs=1),
             aggregators.QFedAvg(mu, learning_rate=rate),
@@ -75,23 +75,22 @@ METHODS = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_an_equal_method_compiles_nothing_nor_do_other_numbers_and_seeds(name):
+def test_equal_methods_and_other_hyperparameters_and_seeds_compile_nothing(name):
     make = METHODS[name]
     first = run(make(0.5, 0.1))
-    again, same = compiled(lambda: run(make(0.5, 0.1)))
+    again, same = compilations(lambda: run(make(0.5, 0.1)))
     assert again == 0
     assert same.identical(first)
-    assert compiled(lambda: run(make(0.5, 0.1), seed=4))[0] == 0
-    others, other = compiled(lambda: run(make(0.25, 0.2)))
+    assert compilations(lambda: run(make(0.5, 0.1), seed=4))[0] == 0
+    others, other = compilations(lambda: run(make(0.25, 0.2)))
     assert others == 0
     assert not other.equals(first)
     jax.clear_caches()
     executables.clear()
-    assert compiled(lambda: run(make(0.5, 0.1)))[0] > 0  # Which shows that they are counted.
+    assert compilations(lambda: run(make(0.5, 0.1)))[0] > 0  # Compilations are counted.
 
 
-def test_other_numbers_give_what_they_give_alone():
-    """Not what the program was first compiled for."""
+def test_hyperparameters_are_not_constants():
     make = METHODS["uniform and mean"]
     run(make(0.5, 0.1))
     reused = run(make(0.25, 0.2))
@@ -100,7 +99,7 @@ def test_other_numbers_give_what_they_give_alone():
     assert run(make(0.25, 0.2)).identical(reused)
 
 
-def test_a_batch_of_other_numbers_compiles_nothing_and_equals_runs_alone():
+def test_a_batch_of_other_hyperparameters_compiles_nothing_and_equals_single_runs():
     make = METHODS["uniform and mean"]
 
     def together(numbers):
@@ -108,25 +107,25 @@ def test_a_batch_of_other_numbers_compiles_nothing_and_equals_runs_alone():
         return fit_batch(methods, FEDERATION, rounds=2, seeds=(0, 0, 1), eval_every=1)
 
     together((0.0, 0.1, 1.0))
-    again, runs = compiled(lambda: together((0.0, 0.2, 2.0)))
+    again, runs = compilations(lambda: together((0.0, 0.2, 2.0)))
     assert again == 0
     alone = run(make(0.2, 0.1))
     np.testing.assert_array_equal(runs.test_accuracy[1], alone.test_accuracy[0])
     np.testing.assert_allclose(runs.test_loss[1], alone.test_loss[0], rtol=1e-6)
 
 
-def test_what_was_trained_predicts_and_is_evaluated_without_compiling_again():
-    fitted = train(of(), FEDERATION, rounds=1)
+def test_a_second_prediction_and_evaluation_compile_nothing():
+    fitted = train(make_round(), FEDERATION, rounds=1)
 
     def use():
         return fitted.predict(FEDERATION.test.features[:4]), fitted.evaluate(FEDERATION)
 
     use()
-    assert compiled(use)[0] == 0
+    assert compilations(use)[0] == 0
 
 
 class Loudest(Selector):
-    """The selector of somebody's own of the guides."""
+    """The custom selector of the guides."""
 
     cohort_size: int
     penalty: Number = 0.0
@@ -143,29 +142,29 @@ class Loudest(Selector):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda number: of(Loudest(3, number)),
-        lambda number: of(solver=solvers.SGD(lambda round: 0.1, 2, epochs=1, prox=number)),
+        lambda number: make_round(Loudest(3, number)),
+        lambda number: make_round(solver=solvers.SGD(lambda round: 0.1, 2, epochs=1, prox=number)),
     ],
     ids=["class", "schedule"],
 )
-def test_code_that_is_not_installed_reuses_programs_of_equal_text(make):
+def test_code_that_is_not_installed_reuses_executables_of_equal_text(make):
     first = run(make(0.5))
-    again, same = compiled(lambda: run(make(0.5)))
+    again, same = compilations(lambda: run(make(0.5)))
     assert again == 0
     assert same.identical(first)
-    assert compiled(lambda: run(make(0.25)))[0] == 0
+    assert compilations(lambda: run(make(0.25)))[0] == 0
 
 
-def test_an_optimizer_of_optax_made_anew_reuses_programs_of_equal_text():
+def test_an_equal_optax_optimizer_compiles_nothing():
     def make(momentum):
-        return of(aggregator=aggregators.Mean(server_optimizer=optax.sgd(0.5, momentum)))
+        return make_round(aggregator=aggregators.Mean(server_optimizer=optax.sgd(0.5, momentum)))
 
     first = run(make(0.5))
-    again, same = compiled(lambda: run(make(0.5)))
+    again, same = compilations(lambda: run(make(0.5)))
     assert again == 0
     assert same.identical(first)
-    others, other = compiled(lambda: run(make(0.75)))
-    assert others > 0  # Its numbers are part of the program.
+    others, other = compilations(lambda: run(make(0.75)))
+    assert others > 0  # Its hyperparameters are constants.
     assert not other.equals(first)
 
 
@@ -174,7 +173,7 @@ def cohorts(method):
 
 
 def module_of(helper, name):
-    """Globals such as those of a notebook: a selector calls a helper that may be defined again."""
+    """The globals of a notebook whose selector calls a helper."""
     notebook = {"helper": helper} | ({} if name is None else {"__name__": name})
     exec(
         "import jax.numpy as jnp\n"
@@ -194,24 +193,24 @@ def module_of(helper, name):
 def test_a_helper_that_is_defined_again_counts(name):
     notebook = module_of(lambda context: jnp.arange(2, dtype=jnp.int32), name)
     selector = notebook["Chosen"](2)
-    assert cohorts(of(selector)) == [0, 1]
+    assert cohorts(make_round(selector)) == [0, 1]
     notebook["helper"] = lambda context: jnp.array([3, 4], jnp.int32)
-    assert cohorts(of(selector)) == [3, 4]
+    assert cohorts(make_round(selector)) == [3, 4]
 
 
 def test_a_helper_of_a_models_loss_counts_too():
     notebook = types.ModuleType("notebook")
     exec("def loss(outputs, labels):\n    return helper(outputs)\n", notebook.__dict__)
     notebook.helper = lambda outputs: outputs.sum(axis=-1) * 0 + 1
-    round = of().replace(model=models.logistic(3).replace(loss=notebook.loss))
+    round = make_round().replace(model=models.logistic(3).replace(loss=notebook.loss))
     assert (run(round, rounds=1).test_loss[0, -1].dropna("client") == 1).all()
     notebook.helper = lambda outputs: outputs.sum(axis=-1) * 0 + 2
     assert (run(round, rounds=1).test_loss[0, -1].dropna("client") == 2).all()
 
 
 @pytest.mark.parametrize("kind", ["callback", "array"])
-def test_functions_called_back_and_captured_arrays_count(kind):
-    """They look alike in a program's text, or not at all."""
+def test_callbacks_and_captured_arrays_compile_again(kind):
+    """The text does not contain them."""
 
     def choosing(ids):
         captured = np.asarray(ids, np.int32)
@@ -224,26 +223,26 @@ def test_functions_called_back_and_captured_arrays_count(kind):
             weights = jnp.full(len(captured), 0.5, jnp.float32)
             return Cohort((clients + context.round) % 6, weights), state, {}
 
-        return Selector.from_functions(lambda context: (), select)
+        return Selector.from_functions(select)
 
     for ids in ([0, 1], [2, 3], [0, 1]):
-        assert cohorts(of(choosing(ids))) == ids
+        assert cohorts(make_round(choosing(ids))) == ids
 
 
 def test_settings_of_jax_are_part_of_what_is_compiled():
-    highest = run(of())
+    highest = run(make_round())
     with jax.default_matmul_precision("float32"):
-        assert compiled(lambda: run(of()))[0] > 0
-    assert run(of()).identical(highest)
+        assert compilations(lambda: run(make_round()))[0] > 0
+    assert run(make_round()).identical(highest)
 
 
 def test_which_code_is_installed():
-    assert is_installed(of())
-    assert is_installed(of(aggregator=aggregators.Mean(server_optimizer=optax.adam(0.1))))
+    assert is_installed(make_round())
+    assert is_installed(make_round(aggregator=aggregators.Mean(server_optimizer=optax.adam(0.1))))
     assert is_installed((jnp.tanh, jax.nn.relu, np.sum, len, sys))
-    assert not is_installed(of(Loudest(2)))
-    assert not is_installed(of(solver=solvers.SGD(lambda round: 0.1, 2, epochs=1)))
-    assert not is_installed(of().replace(model=models.logistic(3).replace(loss=count)))
+    assert not is_installed(make_round(Loudest(2)))
+    assert not is_installed(make_round(solver=solvers.SGD(lambda round: 0.1, 2, epochs=1)))
+    assert not is_installed(make_round().replace(model=models.logistic(3).replace(loss=count)))
     assert not is_installed(jax.jit(count))
     assert not is_installed(jax.custom_jvp(count))
     assert not is_installed((jnp.tanh, (count,)))
@@ -252,7 +251,7 @@ def test_which_code_is_installed():
     assert not is_installed(optax.GradientTransformation(count, count))
 
 
-def test_a_python_if_on_a_number_is_explained():
+def test_a_python_if_on_a_traced_field_is_explained():
     class Cheap(Loudest):
         def select(self, key, state, context):
             if self.penalty > 0:
@@ -262,7 +261,7 @@ def test_a_python_if_on_a_number_is_explained():
     with pytest.raises(
         ValueError, match=r"`if self\.penalty > 0:` needs .*Cheap\.penalty.*jnp\.where"
     ):
-        run(of(Cheap(2, 0.5)))
+        run(make_round(Cheap(2, 0.5)))
 
 
 def test_other_errors_of_tracing_are_left_alone():
@@ -270,20 +269,26 @@ def test_other_errors_of_tracing_are_left_alone():
         return () if context.round > 0 else None
 
     with pytest.raises(jax.errors.TracerBoolConversionError):
-        run(of(Selector.from_functions(lambda context: (), select)))
+        run(make_round(Selector.from_functions(select)))
 
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
-        ([of(), of(selectors.Uniform(2))], r"Round\.selector\.cohort_size: 3 and 2 differ"),
-        ([of()], "methods: expected one for each of 2 seeds, got 1"),
-        ([of(), "fedavg"], "methods: one of them is a str"),
-        ([of(), of(selectors.Full())], r"Round\.selector: Uniform.* and Full.* differ"),
+        (
+            [make_round(), make_round(selectors.Uniform(2))],
+            r"Round\.selector\.cohort_size: 3 and 2 differ",
+        ),
+        ([make_round()], "methods: expected one for each of 2 seeds, got 1"),
+        ([make_round(), "fedavg"], "methods: one of them is a str"),
+        (
+            [make_round(), make_round(selectors.Full())],
+            r"Round\.selector: Uniform.* and Full.* differ",
+        ),
     ],
 )
-def test_methods_that_cannot_be_a_batch_are_refused(methods, message):
+def test_methods_of_different_structure_are_an_error(methods, message):
     with pytest.raises(ValueError, match=message):
         fit_batch(methods, FEDERATION, rounds=1, seeds=(0, 1))
 
@@ -298,7 +303,7 @@ print(float(ff.fit(method, data, rounds=1).accuracy_mean_clients[0, -1]))
 """
 
 
-def test_compiled_programs_are_kept_on_disk_on_request(tmp_path):
+def test_executables_are_cached_on_disk_on_request(tmp_path):
     program = PROGRAM.format(folder=str(tmp_path / "programs"))
 
     def outcome():

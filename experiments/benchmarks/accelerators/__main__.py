@@ -1,15 +1,15 @@
-"""What programs cost on accelerators: ``python -m experiments.benchmarks.accelerators``.
+"""Costs of compiled functions on accelerators: ``python -m experiments.benchmarks.accelerators``.
 
-Nothing is run: the compiler of the device says what it made. That of a TPU writes an estimate of
-cycles behind every operation, which ranks forms of the same computation; it is no time. For a GPU
-kernels and bytes are counted, and the time is a bound from the device's peaks. Compilers come in
-environments of their own (0.5 GB for TPUs, 6 GB for CUDA), made at the first call. Compiling a
-chunk of rounds takes minutes.
+Nothing is run. The compiler of a TPU estimates the cycles of every operation, which rank
+implementations of the same computation; they are no times. For a GPU kernels and bytes are counted,
+and the time is a lower bound from the device's peaks. Compilers are in separate environments
+(0.5 GB for TPUs, 6 GB for CUDA), created by the first call. Compiling a chunk of rounds takes
+minutes.
 
-A local step, a round and the whole of a chunk are those of all participants of the cohort together. A
-loop whose length the program does not say counts once, and the number of such loops is printed. On
-several devices, figures are those of one with a single batch of participants; in the end stand the sums
-over devices, how long they take, and what all devices compute alike, in a round.
+A local step, a round and a chunk are those of all participants. A loop of unknown length counts
+once, and the number of such loops is printed. On several devices, figures are those of a device
+with a single batch of participants; the last columns are the sums over devices, how long they take,
+and the time of replicated work in a round.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from experiments.benchmarks.accelerators.workloads import FORMS, ROUNDS, WORKLOA
 from experiments.benchmarks.peers.environment import environment
 from experiments.benchmarks.timing import without_settings
 from fedjax_fair.planning import machines
-from fedjax_fair.planning.compilation import roofline
+from fedjax_fair.planning.compilation import roofline_seconds
+from fedjax_fair.planning.costs import Cost
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.reading import Cost
 
 FOLDER = Path(__file__).parent
 COLUMNS = {"gpu": ("kernels", 1, "kernels"), "tpu": ("cycles", 1e6, "millions of cycles")}
@@ -87,7 +87,7 @@ def row(machine: Machine, name: str, form: str, said: dict[str, Any]) -> None:
         entry = whole - ROUNDS * round
         rest = step and round - said["steps_a_round"] * step
     one, rounds = (costs["whole"], 1) if round is None else (costs["round"], ROUNDS)
-    bound = roofline(machine, Cost(**one))
+    bound = roofline_seconds(machine, Cost(**one))
     cells = [shown(step), shown(one[key]), shown(rest), shown(entry)]
     cells += [f"{each:.3g}" for each in (1e3 * said["seconds"] / rounds, one["flops"] / 1e9)]
     cells += [f"{each:.3g}" for each in (one["bytes"] / 1e6, 1e3 * bound)]
@@ -96,7 +96,7 @@ def row(machine: Machine, name: str, form: str, said: dict[str, Any]) -> None:
     if machine.num_devices > 1:
         cells += [f"{one['collectives']:g}", f"{one['collective_bytes']:,}"]
         cells += [f"{1e6 * said[kind] / rounds:.3g}" for kind in ("waiting", "alike")]
-    print(f"| {name} | {form} | {' | '.join(cells)} |", flush=True)
+    print(f"| {name} | {form} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ from experiments.benchmarks.accelerators.workloads import ROUNDS, WORKLOADS, fed
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.mesh import client_mesh
 from fedjax_fair.planning import machines
-from fedjax_fair.planning.compilation import Compiled, compile_ahead, of_kernel
+from fedjax_fair.planning.compilation import Compiled, compile_ahead, kernel_seconds
+from fedjax_fair.planning.costs import Loop, Operation, Program
 from fedjax_fair.planning.machines import Machine, devices_of
-from fedjax_fair.planning.places import federation_on, on, runs_on
-from fedjax_fair.planning.reading import Loop, Operation, Program
+from fedjax_fair.planning.placement import place, place_data, place_runs
 
 # What is computed of clients one by one, and divided among devices; the rest all compute alike.
 _OF_CLIENTS = re.compile(r"clients_\d+_by_\d+|client_chunks|local_steps|step_blocks")
@@ -32,7 +32,7 @@ def answer(machine: Machine, name: str, form: str) -> dict[str, Any]:
     """What a compiler says of a workload in a form, or of a part of a choice, which has but one."""
     if name in CHOICES:
         function, shapes = CHOICES[name]
-        made = compile_ahead(machine, jax.jit(function), *on(machine, shapes))
+        made = compile_ahead(machine, jax.jit(function), *place(machine, shapes))
         costs: dict[str, Any] = {"whole": made.program.cost, "round": None, "step": None}
         return _said(machine, made, costs, None)
     workload, mesh = WORKLOADS[name], None
@@ -41,9 +41,9 @@ def answer(machine: Machine, name: str, form: str) -> dict[str, Any]:
         runs = machine.num_devices if workload.runs else None
         mesh = client_mesh(runs=runs, available=devices_of(machine))
     with tracing_for(machine.platform):
-        data = federation_on(machine, mesh, federation(workload))
+        data = place_data(machine, mesh, federation(workload))
         function, values = program(workload, form, mesh)
-    made = compile_ahead(machine, jax.jit(function), runs_on(machine, mesh, values), data)
+    made = compile_ahead(machine, jax.jit(function), place_runs(machine, mesh, values), data)
 
     def largest(trip_count: int) -> Loop | None:
         loops = [loop for loop in made.program.loops if loop.trip_count == trip_count]
@@ -76,13 +76,13 @@ def _said(
 def _seconds(machine: Machine, costs: Program, which: Callable[[Operation], bool]) -> float:
     """Seconds of some operations of a chunk."""
     chosen = [each for each in costs.operations if which(each)]
-    return sum(each.runs * of_kernel(machine, each.cost) for each in chosen)
+    return sum(each.runs * kernel_seconds(machine, each.cost) for each in chosen)
 
 
 def _dearest(machine: Machine, costs: Program) -> list[tuple[float, float, str, str]]:
     """Operations that take longest: seconds of one, how often it runs, what it is, its origin."""
     rows = [
-        (of_kernel(machine, each.cost), each.runs, each.text[:100], each.origin[-80:])
+        (kernel_seconds(machine, each.cost), each.runs, each.text[:100], each.origin[-80:])
         for each in costs.operations
     ]
     return sorted(rows, key=lambda row: -row[0] * row[1])[:10]

@@ -19,7 +19,8 @@ import fedjax_fair as ff
 from experiments.benchmarks.peers.networks import NETWORKS
 from fedjax_fair.base import Aggregator, Model, Selector
 from fedjax_fair.client_evaluation import evaluate
-from fedjax_fair.data.federated import ClientExamples, FederatedData
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.parallel.mesh import over_mesh
 from fedjax_fair.selectors.gradients import Stale
@@ -136,10 +137,10 @@ def _ours() -> Iterator[None]:
 
 FORMS = {
     "ours": (_ours, None),
-    "ours, side by side": (_ours, 10**6),
-    "ours, one by one": (_ours, 1),
-    "Flax, side by side": (_flax, 10**6),
-    "Flax, one by one": (_flax, 1),
+    "ours, vmap": (_ours, 10**6),
+    "ours, loop": (_ours, 1),
+    "Flax, vmap": (_flax, 10**6),
+    "Flax, loop": (_flax, 1),
 }
 """Layers, and ``clients_per_batch``."""
 

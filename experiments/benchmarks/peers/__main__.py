@@ -21,7 +21,7 @@ import numpy as np
 from experiments.benchmarks.peers import federations
 from experiments.benchmarks.peers.environment import PROGRAMS, Worker
 from experiments.benchmarks.peers.programs.shared.workloads import WORKLOADS
-from experiments.benchmarks.timing import environment
+from experiments.benchmarks.timing import environment, print_header
 
 PEERS = {
     "mnist": ("jax_loop", "pytorch_loop", "fedjax_peer", "pfl_peer", "flower_peer"),
@@ -72,15 +72,13 @@ def compare(name: str, peers: Sequence[str], repeats: int, cache: Path, file: Pa
 
 def table(name: str, measured: dict[str, dict]) -> None:
     ours, examples = measured["ours"], WORKLOADS[name].examples
-    print(f"\n| {name} | images/s | ours, times as fast | images/core s | first, s | accuracy |")
-    print("|---|---|---|---|---|---|")
+    print_header(f"{name} | images/s | ours, times as fast | images/core s | first, s | accuracy")
     for peer, own in measured.items():
         times = np.median(np.divide(own["seconds"], ours["seconds"]))
         rate, core_rate = (examples / np.median(own[c]) for c in ("seconds", "core_seconds"))
         print(
             f"| {peer} | {rate:,.0f} | {times:.2f} | {core_rate:,.0f} | {own['first']:.1f} | "
-            f"{100 * own['accuracy']:.1f} % |",
-            flush=True,
+            f"{100 * own['accuracy']:.1f} % |"
         )
 
 

@@ -10,7 +10,7 @@ from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.programs.shared.workloads import CANDIDATES, LAM, B, serve
 from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.parallel.cores import default_core_mesh
-from fedjax_fair.parallel.mesh import over_mesh, shard_federation
+from fedjax_fair.parallel.mesh import over_mesh, shard_data
 
 
 def selector_of(workload):
@@ -33,7 +33,7 @@ def make(workload, path):
         test_labels=arrays["test_y"],
         test_client_indices=np.array_split(np.arange(len(arrays["test_y"])), workload.clients),
     )
-    data = ff.data.on_device(data) if mesh is None else shard_federation(data, mesh)
+    data = ff.data.on_device(data) if mesh is None else shard_data(data, mesh)
     model = NETWORKS[workload.network]()
     round = ff.Round(
         model,

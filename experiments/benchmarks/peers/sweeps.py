@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_fair as ff
-from experiments.benchmarks.timing import environment, without_settings
+from experiments.benchmarks.timing import CompileTimes, environment, print_header, without_settings
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.presets import PRESETS, resolve
@@ -92,13 +92,7 @@ def seconds_of(program: str) -> float:
 
 def tell_compilation(program: str) -> None:
     """Runs a program here and prints its seconds, and those in which XLA compiled."""
-    compiling: list[float] = []
-
-    def listen(event: str, duration_secs: float, **_: str | int) -> None:
-        if event.endswith("backend_compile_duration"):
-            compiling.append(duration_secs)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
+    compiling = CompileTimes()
     start = time.perf_counter()
     PROGRAMS[program]()
     whole = time.perf_counter() - start
@@ -127,7 +121,7 @@ def main() -> None:
     seconds = compare(options.repeats)
     whole, loop, point = (np.median(seconds[name]) for name in ("sweep", "loop", "point"))
     runs = len(SEEDS) * len(LAMS)
-    print("| | s | sweep, times its seconds |\n|---|---|---|")
+    print_header("| s | sweep, times its seconds")
     print(f"| sweep | {whole:.0f} | 1 |")
     print(f"| loop over a compiled run | {loop:.0f} | {whole / loop:.2f} |")
     print(

@@ -1,4 +1,4 @@
-"""Commands that list, describe, draw and prepare data."""
+"""Commands that list, describe, plot and prepare data."""
 
 from __future__ import annotations
 
@@ -24,27 +24,26 @@ Output = Annotated[str | None, tyro.conf.arg(aliases=["-o"], metavar="FILE")]
 
 @dataclass(frozen=True)
 class Folder:
-    """Where data is."""
+    """Location of data."""
 
     dir: str | None = None
-    """Folder of prepared sets, or of original files; else $TFDS_DATA_DIR or
+    """Folder of prepared sets, or of original files; default: $TFDS_DATA_DIR or
     ~/tensorflow_datasets."""
 
 
 @dataclass(frozen=True)
 class DataList:
-    """Lists the data sets, and which are ready to use."""
+    """Lists data sets and which are available."""
 
     data: Folder = field(default_factory=Folder)
 
     def __call__(self) -> None:
         rows = {}
         for entry in data.available(self.data.dir):
-            ready = f"{entry.num_train:,} + {entry.num_test:,} examples" if entry.prepared else "-"
+            size = f"{entry.num_train:,} + {entry.num_test:,} examples" if entry.prepared else "-"
+            rows[entry.name] = f"{size:<26}  {entry.partition}"
             if entry.damage is not None:
                 rows[entry.name] = f"damaged: {' '.join(entry.damage.split())}"
-                continue
-            rows[entry.name] = f"{ready:<26}  {entry.partition}"
         print(format_columns(rows))
 
 
@@ -53,7 +52,7 @@ class DataInfo:
     """Describes a data set."""
 
     name: Positional[Name]
-    """The data set."""
+    """Data set."""
 
     data: Folder = field(default_factory=Folder)
 
@@ -63,21 +62,21 @@ class DataInfo:
 
 @dataclass(frozen=True)
 class DataShow:
-    """Describes a federation before any training, and draws who owns what."""
+    """Describes a partition, and plots the examples of each client."""
 
     data: DataConfig = field(default_factory=DataConfig)
 
     output: Output = None
-    """File of the picture, such as partition.png."""
+    """File of the plot, such as partition.png."""
 
     def __call__(self) -> None:
-        # Settings that are the default's own, for another partition, are none of this one.
+        # Defaults for another partition are not used by this one.
         config = drop_unused_settings(resolve(Config(data=self.data)), base=Config())
         federation = load_data(config)
         print(federation)
         if self.output is not None:
             plots.partition(federation).savefig(self.output, dpi=150)
-            print(f"Picture: {escape_control_chars(self.output)}")
+            print(f"Plot: {escape_control_chars(self.output)}")
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class DataPrepare:
     """Downloads a data set and prepares it (needs the extra `tfds-prepare`)."""
 
     name: Positional[Name]
-    """The data set, as tensorflow-datasets calls it."""
+    """Data set of tensorflow-datasets."""
 
     data: Folder = field(default_factory=Folder)
 

@@ -1,4 +1,4 @@
-"""Which command is meant."""
+"""The commands by name."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from fedjax_fair.app.commands.data import DataInfo, DataList, DataPrepare, DataShow
 from fedjax_fair.app.commands.maximizing import Exemplars, Movielens
-from fedjax_fair.app.commands.planning import Plan, plan_settings
+from fedjax_fair.app.commands.planning import Plan, run_plan
 from fedjax_fair.app.commands.show import Compare, Methods, Show
-from fedjax_fair.app.commands.training import Resume, Run, Sweep, run, sweep_settings
+from fedjax_fair.app.commands.training import Resume, Run, Sweep, run, run_sweep
 from fedjax_fair.app.options import HELP, parse
 from fedjax_fair.app.presets import PRESETS, Preset
 from fedjax_fair.app.settings import lookup
@@ -33,34 +33,23 @@ COMMANDS: dict[str, Any] = {
     "data show": DataShow,
     "data prepare": DataPrepare,
 }
+_WITH_PRESETS = {"run": run, "sweep": run_sweep, "plan": run_plan}
 
 
 def dispatch(arguments: list[str], presets: Mapping[str, Preset] | None = None) -> None:
-    """Runs one command.
-
-    Args:
-        arguments: What follows the name of the program.
-        presets: What ``run`` and ``sweep`` may start from, by name; by default the package's.
-
-    Raises:
-        ValueError: If there is no such command, or something behind it is wrong.
-    """
+    """Runs one command; arguments as for ``cli.main``."""
     presets = PRESETS if presets is None else presets
     if arguments == ["--version"]:
         print("fedjax-fair", metadata.version("fedjax-fair"))
         return
-    words = 2 if arguments[:1] in (["data"], ["maximize"]) else 1
-    name, rest = " ".join(arguments[:words]), arguments[words:]
+    num_words = 2 if arguments[:1] in (["data"], ["maximize"]) else 1
+    name, rest = " ".join(arguments[:num_words]), arguments[num_words:]
     if name not in COMMANDS and (not arguments or HELP & set(arguments)):
         print(_overview(presets))
-    elif (command := lookup("command", name, COMMANDS)) is Run:
-        run(rest, presets)
-    elif command is Sweep:
-        sweep_settings(rest, presets)
-    elif command is Plan:
-        plan_settings(rest, presets)
+    elif (run_command := _WITH_PRESETS.get(name)) is not None:
+        run_command(rest, presets)
     else:
-        parse(command, rest, name)()
+        parse(lookup("command", name, COMMANDS), rest, name)()
 
 
 def _overview(presets: Mapping[str, Preset]) -> str:
@@ -77,5 +66,5 @@ Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:
 {format_columns(summaries, indent="  ")}
 
 `fedjax-fair COMMAND --help` lists the options of a command,
-`fedjax-fair --version` the version. With `--plugin FILE`, each command knows
-the methods of a Python file too."""
+`fedjax-fair --version` prints the version. `--plugin FILE` adds the methods of
+a Python file to every command."""

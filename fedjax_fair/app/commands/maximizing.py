@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from fedjax_fair.app import maximize
-from fedjax_fair.app.commands.common import plain, print_output_paths, resumable
+from fedjax_fair.app.commands.common import fields_of, print_output_paths, resumable
 from fedjax_fair.app.config import Maximize, MaximizeExemplars, MaximizeMovielens
-from fedjax_fair.app.console import tables
+from fedjax_fair.app.console import print_tables
 from fedjax_fair.app.progress import show_steps
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.termination import Termination
@@ -20,27 +18,27 @@ __all__ = ["Exemplars", "Movielens", "maximize_in"]
 
 @dataclass(frozen=True)
 class Exemplars(MaximizeExemplars):
-    """Chooses public images of digits that represent the private ones of all clients."""
+    """Selects public images of digits that represent the private images of all clients."""
 
     quiet: bool = False
     """Show no progress."""
 
     def __call__(self) -> None:
-        _start_maximizing(plain(MaximizeExemplars, self), quiet=self.quiet)
+        _start(MaximizeExemplars(**fields_of(MaximizeExemplars, self)), quiet=self.quiet)
 
 
 @dataclass(frozen=True)
 class Movielens(MaximizeMovielens):
-    """Chooses movies such that every user finds one to its taste."""
+    """Selects movies so that every user likes one of them."""
 
     quiet: bool = False
     """Show no progress."""
 
     def __call__(self) -> None:
-        _start_maximizing(plain(MaximizeMovielens, self), quiet=self.quiet)
+        _start(MaximizeMovielens(**fields_of(MaximizeMovielens, self)), quiet=self.quiet)
 
 
-def _start_maximizing(config: Maximize, *, quiet: bool) -> None:
+def _start(config: Maximize, *, quiet: bool) -> None:
     task = maximize.task_of(config)
     maximize.check(config, task)
     folder = RunFolder.create(config, task.name.replace("/", "-"))
@@ -48,9 +46,9 @@ def _start_maximizing(config: Maximize, *, quiet: bool) -> None:
 
 
 def maximize_in(task: maximize.Task, config: Maximize, folder: RunFolder, *, quiet: bool) -> None:
-    """Compares all methods on a task in a folder, and prints what came of it."""
+    """Compares all methods on a task in a folder, and prints the results."""
     print(f"Run folder: {escape_control_chars(folder.path)}")
     with resumable(folder), Termination(at_once=True), show_steps(quiet=quiet) as show:
         compared = maximize.execute(task, config, folder, show)
-    Console().print(*tables(compared))
+    print_tables(compared)
     print_output_paths(Results=folder.results, Plots=folder.plots, Report=folder.report)

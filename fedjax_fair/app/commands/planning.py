@@ -1,4 +1,4 @@
-"""The command that says what a run or a sweep would take on a machine."""
+"""Command that estimates time and memory of a run or a sweep."""
 
 from __future__ import annotations
 
@@ -9,60 +9,53 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 
 from fedjax_fair.app.build import build
-from fedjax_fair.app.commands.common import fields_of, plain
 from fedjax_fair.app.commands.request import request
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.app.options import parse
-from fedjax_fair.app.plan import as_json, batches_of_run, batches_of_sweep, format_plan, plans
-from fedjax_fair.app.presets import Preset, resolve
+from fedjax_fair.app.plan import as_json, format_plan, groups_of_run, plans
+from fedjax_fair.app.presets import Preset
 from fedjax_fair.app.sweep import plan_sweep
-from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.planning import machines
 
-__all__ = ["Plan", "plan_settings"]
+__all__ = ["Plan", "run_plan"]
 
 
 @dataclass(frozen=True)
 class Plan(Config):
-    """Says what a run or a sweep would take on a machine: `plan mnist --machine v5e:1x1`."""
+    """Estimates time and memory of a run or a sweep: `plan mnist --machine v5e:1x1`."""
 
     config: str | None = None
-    """File of settings, TOML or the config.json of a run; what is typed besides counts more."""
+    """File of settings, TOML or config.json of a run. Command-line options take precedence."""
 
     machine: str = "local"
-    """A machine, at hand or not: v5e:1x1, v5e:2x2, v5p:2x2x1, h200, or local, where three rounds of
-    each method are run."""
+    """Target: v5e:1x1, v5e:2x2, v5p:2x2x1, h200, which need not be available, or local, where three
+    rounds of each method are run."""
 
     json: bool = False
-    """Print bytes and seconds for scripts."""
+    """Print bytes and seconds as JSON."""
 
 
-def plan_settings(arguments: list[str], presets: Mapping[str, Preset]) -> None:
-    """Runs `plan [PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]`."""
-    wanted = request(arguments, presets)
-    name = f"plan {wanted.preset}"
-    typed = parse(Plan, wanted.options, name, Plan(**fields_of(Config, wanted.start)))
-    chosen = plain(Config, typed)
+def run_plan(arguments: list[str], presets: Mapping[str, Preset]) -> None:
+    """Runs ``plan [PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]``."""
+    wanted = request(Plan, arguments, presets)
+    options, config = wanted.options, wanted.config
     machine = memory = None
-    if typed.machine == "local":
-        mesh = mesh_of(chosen.devices)
+    if options.machine == "local":
+        mesh = mesh_of(config.devices)
     else:
-        machine = machines.find(typed.machine)
+        machine = machines.find(options.machine)
         machines.prepare(machine)
-        mesh = mesh_of(chosen.devices, machines.devices_of(machine))
-        memory, chosen = machine.memory, replace(chosen, devices=1)
-    base = drop_unused_settings(resolve(chosen), base=wanted.base)
-    varied, seeds = wanted.varied()
-    if varied or seeds:
-        _, _, groups = plan_sweep(base, varied, seeds=seeds, memory=memory)
-        batches = batches_of_sweep(groups)
+        mesh = mesh_of(config.devices, machines.devices_of(machine))
+        memory, config = machine.memory, replace(config, devices=1)
+    is_sweep = bool(wanted.varied or wanted.seeds)
+    if is_sweep:
+        _, _, groups = plan_sweep(config, wanted.varied, seeds=wanted.seeds, memory=memory)
     else:
-        batches = batches_of_run(build(base, memory=memory))
-    found = dict(plans(batches, machine, mesh))
-    if typed.json:
-        print(json.dumps(as_json(machine, found), indent=2))
+        groups = groups_of_run(build(config, memory=memory))
+    estimates = dict(plans(groups, machine, mesh, train_loss=not is_sweep))
+    if options.json:
+        print(json.dumps(as_json(machine, estimates), indent=2))
         return
-    table, notes = format_plan(machine, found)
+    table, notes = format_plan(machine, estimates)
     Console().print(table)
     print(notes)

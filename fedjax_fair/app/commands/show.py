@@ -1,4 +1,4 @@
-"""Commands that show what runs have left, and what there is to run."""
+"""Commands that print results and list methods."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 from tyro.conf import Positional
 
 from fedjax_fair import results
 from fedjax_fair.app import registry
 from fedjax_fair.app.build import server_view
 from fedjax_fair.app.commands.common import RunPath
-from fedjax_fair.app.console import compared_table, tables
+from fedjax_fair.app.console import format_table, print_tables
 from fedjax_fair.results.comparison import default_metrics
+from fedjax_fair.results.tables import comparison_table
 from fedjax_fair.text import format_columns
 
 __all__ = ["Compare", "Methods", "Show"]
@@ -28,42 +28,38 @@ class Show:
     """Prints the table of a run again."""
 
     run: Positional[RunPath]
-    """The run folder, or a results.nc."""
+    """The run folder, or its results.nc."""
 
     def __call__(self) -> None:
-        dataset = results.open(self.run)
         try:
-            shown = tables(dataset)
+            print_tables(results.open(self.run))
         except ValueError as error:
             raise ValueError(f"run={self.run!r}: {error}") from None
-        Console().print(*shown)
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Says which differences between methods are beyond chance, within a run or across several."""
+    """Tests which differences between methods of one or more runs are statistically significant."""
 
     runs: Positional[RunPaths]
-    """Run folders, or files results.nc, on the same data."""
+    """Run folders, or their results.nc, of the same data."""
 
     baseline: str | None = None
-    """The method that others are compared to; by default the first."""
+    """Method that the others are compared to; default: the first."""
 
     metrics: tuple[str, ...] = ()
-    """Metrics to compare by; by default accuracy, and how evenly clients are served."""
+    """Metrics to compare; default: accuracy and two of fairness."""
 
     unpaired: bool = False
-    """Compare runs of different seeds, which finds less."""
+    """Compare runs of different seeds, which has less power."""
 
     average_last: int = 1
-    """Evaluations at the end of a run whose mean counts."""
+    """Number of last evaluations to average."""
 
     format: Literal["terminal", "markdown", "latex", "csv"] = "terminal"
-    """How tables are written; LaTeX needs the package booktabs."""
+    """Format of tables; LaTeX needs the package booktabs."""
 
     def __call__(self) -> None:
-        if not self.runs:
-            raise ValueError("compare: expected one or more run folders.")
         names = [Path(run).name for run in self.runs]
         labels = names if len(set(names)) == len(names) else self.runs
         opened = {label: results.open(run) for label, run in zip(labels, self.runs, strict=True)}
@@ -78,7 +74,7 @@ class Compare:
                 average_last=self.average_last,
             )
             if self.format == "terminal":
-                Console().print(compared_table(compared))
+                print(format_table(comparison_table(compared, digits=1)))
             else:
                 written.append(results.to_text(compared, self.format))
         if self.format == "csv":  # One table of all metrics.
@@ -88,17 +84,12 @@ class Compare:
 
 @dataclass(frozen=True)
 class Methods:
-    """Lists methods: how each averages its cohort, and what its server sees of one client."""
+    """Lists methods, with the weights of their mean and what the server sees of single clients."""
 
     def __call__(self) -> None:
-        rows = {"method": f"{'weights':<14}{'server view':<13}what it is"}
+        rows = {"method": f"{'weights':<14}{'server view':<13}summary"}
         for name, method in registry.METHODS.items():
-            weights = (
-                "its own"
-                if method.aggregator
-                else "-"
-                if method.centralized_fn
-                else method.weighting
-            )
-            rows[name] = f"{weights:<14}{server_view(method):<13}{method.summary}"
+            is_mean = method.aggregator is None and method.centralized_fn is None
+            weights = method.weighting if is_mean else "-"
+            rows[name] = f"{weights:<14}{server_view(method):<13}{method.describe()}"
         print(format_columns(rows))

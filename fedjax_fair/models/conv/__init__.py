@@ -1,4 +1,4 @@
-"""Convolution and max-pooling that stay fast where a federated simulation runs them."""
+"""Convolution and max-pooling that are fast inside a federated simulation."""
 
 from fedjax_fair.models.conv.layer import Conv
 from fedjax_fair.models.conv.pooling import max_pool

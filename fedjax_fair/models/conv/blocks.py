@@ -1,15 +1,11 @@
 """Convolution, ReLU and max-pooling as one product of a banded matrix and blocks of an image.
 
-The image is cut into square blocks of pixels. A block of outputs depends on a few neighboring
-blocks of inputs, so that its values are a banded matrix of the kernel times those blocks stacked.
-Two choices make all that surrounds this product cheap on a CPU:
+The image is divided into square blocks of pixels. A block of outputs depends on a few neighboring
+blocks of inputs, so it is a banded matrix of the kernel times these blocks stacked. Outputs of a
+block are ordered by their position in a 2 x 2 window first, so that max-pooling is a maximum of
+four slabs, which are again blocks. The batch is the last axis, which makes rows long.
 
-* outputs of a block are ordered by their place in a 2 x 2 window first, so that max-pooling is a
-  maximum of four slabs, and what comes out is again in blocks, of half the side;
-* images of a batch are neighbors in memory, which leaves long rows to copy, compare and add.
-
-A layer takes and returns ``[batch, height, width, channels]``; between two such layers XLA removes
-the transpositions where the blocks of one are those of the other, as LeNet's are.
+XLA removes the transpositions between two layers if the blocks match, as in LeNet.
 """
 
 from __future__ import annotations
@@ -31,12 +27,12 @@ from fedjax_fair.models.conv.geometry import Padding, Pair, output_shape
 
 __all__ = ["in_chunks", "is_faster", "vjp_in_chunks"]
 
-# Rows of the matrix product that a block aims at: more of them multiply more zeros.
-_PRODUCT_ROWS = 128
+# Maximum number of rows of the matrix product: more rows multiply more zeros.
+_MAX_PRODUCT_ROWS = 128
 
 
 def is_faster(x: Array, kernel: Array, strides: Pair, padding: Padding) -> bool:
-    """Whether this form is the fastest on a CPU: blocks fit the kernel, and a window the image."""
+    """Whether it is the fastest on a CPU: blocks match the kernel, and a window fits the image."""
     if strides != (1, 1) or min(output_shape(x, kernel, strides, padding)) < 2:
         return False
     return _side(kernel) > 0
@@ -45,66 +41,60 @@ def is_faster(x: Array, kernel: Array, strides: Pair, padding: Padding) -> bool:
 def in_chunks(
     x: Array, kernel: Array, bias: Array, padding: Padding
 ) -> tuple[Array, dict[str, Array]]:
-    """Convolves, adds the bias, takes maxima of 2 x 2 windows and ReLU, by chunks of the batch.
-
-    Args:
-        x: Images, ``[batch, height, width, in]``.
-        kernel: ``[kh, kw, in, out]``.
-        bias: ``[out]``.
-        padding: Zeros before and after rows and columns.
+    """Convolves, adds the bias, takes maxima of 2 x 2 windows and ReLU, in chunks of the batch.
 
     Returns:
-        ``[batch, rows, columns, out]``; and the kernel's banded matrix, kept for the gradient,
-        because XLA does not find that a second one would be the same.
+        ``[batch, rows, columns, out]``; and the kernel's banded matrix for the gradient, because
+        XLA does not detect that a second one would be equal.
     """
     cut = _layout(x, kernel, padding)
     band = _banded(kernel, cut)
-    form = partial(_convolve, band=band, bias=bias, cut=cut, stack=_stack, largest=_largest)
-    return chunks.map_over(_num_chunks(x, band, cut), form, x), {"band": band}
+    convolve = partial(_convolve, band=band, bias=bias, cut=cut, stack=_stack, largest=_largest)
+    return chunks.map_over(_num_chunks(x, band, cut), convolve, x), {"band": band}
 
 
 def vjp_in_chunks(
     x: Array,
     kernel: Array,
     bias: Array,
-    kept: dict[str, Array],
+    residuals: dict[str, Array],
     cotangent: Array,
     padding: Padding,
 ) -> tuple[Array, Array, Array]:
-    """Gradients of ``in_chunks`` by images, kernel and bias."""
-    cut, band = _layout(x, kernel, padding), kept["band"]
-    form = partial(_convolve, cut=cut, stack=_stack_by_hand, largest=_largest_by_hand)
+    """Returns the gradients of ``in_chunks`` by images, kernel and bias."""
+    cut, band = _layout(x, kernel, padding), residuals["band"]
+    convolve = partial(_convolve, cut=cut, stack=_stack_by_hand, largest=_largest_by_hand)
     num_chunks = _num_chunks(x, band, cut)
-    by_x, (by_band, by_bias) = chunks.vjp(num_chunks, form, x, (band, bias), cotangent)
+    by_x, (by_band, by_bias) = chunks.vjp(num_chunks, convolve, x, (band, bias), cotangent)
     (by_kernel,) = jax.vjp(partial(_banded, cut=cut), kernel)[1](by_band)
     return by_x, by_kernel, by_bias
 
 
 def _side(kernel: Array) -> int:
-    """Outputs a side of a block: an even divisor of both sides of the kernel less one, or 0.
+    """Returns the side of a block of outputs: an even divisor of both kernel sides less one, or 0.
 
-    With such a side, neighboring blocks cover exactly what their kernels reach. It is 0 where no
-    such side leaves the product narrow: the form is not for these layers.
+    Neighboring blocks then cover exactly the pixels under their kernels. It is 0 if every such side
+    makes the product too wide, which excludes the layer.
     """
     height, width, _, outputs = kernel.shape
     reach = math.gcd(height - 1, width - 1)
     fits = (
         side
         for side in range(2, reach + 1, 2)
-        if reach % side == 0 and side**2 * outputs <= _PRODUCT_ROWS
+        if reach % side == 0 and side**2 * outputs <= _MAX_PRODUCT_ROWS
     )
     return max(fits, default=0)
 
 
 class _Layout(NamedTuple):
-    """How an image is cut.
+    """The division of an image into blocks.
 
     Attributes:
-        side: Outputs a side of a block, before pooling.
-        near: Blocks under those of one block of outputs: that many rows, that many columns.
+        side: Side of a block of outputs, before pooling.
+        near: Rows and columns of input blocks under one block of outputs.
         rows: Rows of pooled outputs.
         columns: Columns of pooled outputs.
-        corner: Rows and columns of zeros in front of the image.
+        corner: Rows and columns of zeros before the image.
     """
 
     side: int
@@ -122,7 +112,7 @@ def _layout(x: Array, kernel: Array, padding: Padding) -> _Layout:
 
 
 def _num_blocks(cut: _Layout) -> Pair:
-    """Blocks of outputs in rows and columns; the last may reach beyond the image."""
+    """Numbers of rows and columns of output blocks; the last may extend beyond the image."""
     half = cut.side // 2
     return -(-cut.rows // half), -(-cut.columns // half)
 
@@ -133,20 +123,20 @@ def _num_chunks(x: Array, band: Array, cut: _Layout) -> int:
 
 
 def _banded(kernel: Array, cut: _Layout) -> Array:
-    """The matrix ``[4 * windows * out, near * block]`` from stacked blocks to a block of outputs.
+    """Makes the matrix ``[4 * windows * out, near * block]`` from input blocks to an output block.
 
-    Rows are ordered by place in a window, window and channel; columns as blocks are stacked.
+    Rows are ordered by position in a window, window and channel; columns as the stacked blocks.
     """
 
-    def leads(taps: int, near: int) -> Array:
-        """Which tap leads from a pixel to an output: ``[taps, near, side, side // 2, 2]``."""
+    def connections(taps: int, near: int) -> Array:
+        """1 where a tap connects a pixel and an output: ``[taps, near, side, side // 2, 2]``."""
         tap, pixel, output = np.ogrid[:taps, : near * cut.side, : cut.side]
-        places = pixel == output + tap
-        return jnp.asarray(places.reshape(taps, near, cut.side, cut.side // 2, 2), kernel.dtype)
+        connects = pixel == output + tap
+        return jnp.asarray(connects.reshape(taps, near, cut.side, cut.side // 2, 2), kernel.dtype)
 
-    rows, columns = (leads(*sizes) for sizes in zip(kernel.shape[:2], cut.near, strict=True))
-    # Of rows and columns each: taps h and w; blocks n and m that are near, pixels b and c in them;
-    # windows t and u of the block of outputs, places p and q in them. Channels i and o.
+    rows, columns = (connections(*sizes) for sizes in zip(kernel.shape[:2], cut.near, strict=True))
+    # By rows and columns: taps h and w; input blocks n and m, pixels b and c in them; windows t and
+    # u of the output block, positions p and q in them. Channels i and o.
     band = jnp.einsum("hnbtp,wmcuq,hwio->pqtuonmbci", rows, columns, kernel)
     return band.reshape(cut.side**2 * kernel.shape[3], -1)
 
@@ -163,12 +153,12 @@ def _convolve(
     side, half, outputs = cut.side, cut.side // 2, bias.shape[0]
     num_rows, num_columns = _num_blocks(cut)
     x = _pad(x, (num_rows + cut.near[0] - 1) * side, (num_columns + cut.near[1] - 1) * side, cut)
-    # From [batch, block row, row, block column, column, channels] to the contents of a block first,
-    # which the product sums over, and images last: [block, block rows, block columns, batch].
+    # From [batch, block row, row, block column, column, channels] to [block, block rows, block
+    # columns, batch]: the product sums over the first axis.
     x = x.reshape(batch, x.shape[1] // side, side, x.shape[2] // side, side, channels)
     blocks = x.transpose(2, 4, 5, 1, 3, 0).reshape(side * side * channels, *x.shape[1:4:2], batch)
     stacked = stack(blocks, cut.near).reshape(band.shape[1], num_rows * num_columns * batch)
-    # The four slabs are the places in a window.
+    # The four slabs are the positions in a window.
     y = largest((band @ stacked).reshape(4, half * half * outputs, stacked.shape[1]))
     # From [row, column, out, block row, block column, batch] back to images.
     y = y.reshape(half, half, outputs, num_rows, num_columns, batch)
@@ -178,7 +168,7 @@ def _convolve(
 
 
 def _pad(x: Array, height: int, width: int, cut: _Layout) -> Array:
-    """Adds the zeros in front, and behind as many as make up the sides, or cuts what exceeds."""
+    """Pads images with zeros, or crops them, to a height and width."""
     above, left = cut.corner
     edges = ((above, height - above - x.shape[1], 0), (left, width - left - x.shape[2], 0))
     return lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *edges, (0, 0, 0)))
@@ -197,33 +187,30 @@ def _stack_forward(blocks, near):
 
 def _stack_backward(near, _, cotangent):
     # [rows near, columns near, block, rows, columns, batch]: entry i, j starts i rows and j columns
-    # later. Unpacked along rows and summed, then along columns, axis 2 is rows, then columns.
+    # later. Summed over the first axis with shifted rows, then likewise with shifted columns.
     parts = cotangent.reshape(*near, -1, *cotangent.shape[1:])
     rows = _sum_of_shifted(list(parts), axis=2)
     return (_sum_of_shifted(list(rows), axis=2),)
 
 
 def _sum_of_shifted(parts: Sequence[Array], axis: int) -> Array:
-    """Sums arrays of which each starts one place after the one before."""
+    """Sums arrays, each shifted by one position relative to the previous one."""
     count, length = len(parts), parts[0].shape[axis]
     # Between two bounds the same arrays overlap.
     bounds = sorted({*range(count), *range(length, length + count)})
     sums = []
     for start, stop in itertools.pairwise(bounds):
-        there = [
+        overlapping = [
             lax.slice_in_dim(part, start - i, stop - i, axis=axis)
             for i, part in enumerate(parts)
             if 0 <= start - i < length
         ]
-        sums.append(sum(there[1:], start=there[0]))
+        sums.append(sum(overlapping[1:], start=overlapping[0]))
     return jnp.concatenate(sums, axis)
 
 
 def _largest(values: Array) -> Array:
-    """Maxima over the leading axis.
-
-    Slab by slab, as in the gradient: XLA's reductions over few long rows take times as long.
-    """
+    """Maximum over the leading axis; XLA's reductions over few long rows are much slower."""
     return reduce(jnp.maximum, values)
 
 
@@ -234,13 +221,13 @@ def _largest_forward(values):
 
 def _largest_backward(residuals, cotangent):
     values, largest = residuals
-    number = reduce(jnp.add, [(slab == largest).astype(slab.dtype) for slab in values])
-    return (jnp.where(values == largest[None], (cotangent / number)[None], 0),)
+    count = reduce(jnp.add, [(slab == largest).astype(slab.dtype) for slab in values])
+    return (jnp.where(values == largest[None], (cotangent / count)[None], 0),)
 
 
-# Gradients by hand: a few sums of slices, where XLA would pad every slice to the whole, and equal
-# shares for the largest entries. Forward mode does not pass through them, so they stand only in
-# what is itself a gradient.
+# Gradients by hand: a few sums of slices, where XLA would pad every slice to full size, and equal
+# shares for the largest entries. Forward mode does not support them, so they are used only in
+# gradients.
 _stack_by_hand = jax.custom_vjp(_stack, nondiff_argnums=(1,))
 _stack_by_hand.defvjp(_stack_forward, _stack_backward)
 _largest_by_hand = jax.custom_vjp(_largest)

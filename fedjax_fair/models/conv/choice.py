@@ -1,17 +1,15 @@
-"""The choice between the forms of a convolution.
+"""The choice of the implementation of a convolution.
 
-A simulation convolves inside ``lax.scan`` (local steps) and often inside ``vmap`` over the
-parameters of each client. Two things go wrong there with XLA's own convolution: on CPU its gradient
-is one or two orders of magnitude slower inside a loop, and on every device a convolution batched
-over kernels becomes a grouped convolution, one group a client. Matrix products have neither
-problem. So on a CPU a convolution is a matrix product, of one of three kinds:
+Inside ``lax.scan`` (local steps) the gradient of XLA's convolution is 10 to 100 times slower on a
+CPU, and inside ``vmap`` over the parameters of each client it is a grouped convolution on every
+device. So on a CPU a convolution is a matrix product:
 
-* `tiles` cut out of images times a banded matrix of the kernel, for any layer;
-* after `winograd`, where that saves most of the multiplications;
-* square `blocks` of images, for a narrow layer that ReLU and max-pooling follow.
+* `tiles` of images times a banded matrix of the kernel, for any layer;
+* `winograd`, if it saves most of the multiplications;
+* square `blocks` of images, for a narrow layer with ReLU and max-pooling.
 
-On a TPU such a layer is a product of whole `rows` of images, up to a width. All else is the
-`native` convolution on an accelerator, as long as all examples share the kernel.
+On a TPU such a layer is a product of `rows` of images, up to a width. Otherwise an accelerator uses
+the `native` convolution if all examples share the kernel.
 """
 
 from __future__ import annotations
@@ -38,14 +36,14 @@ __all__ = ["ConvImpl", "choose"]
 
 
 class ConvImpl(NamedTuple):
-    """A way to compute a layer, and its gradient.
+    """An implementation of a layer and its gradient.
 
     The operands are ``(x, kernel)`` for a convolution, and ``(x, kernel, bias)`` for a convolution
-    that a bias, ReLU and max-pooling follow.
+    with bias, ReLU and max-pooling.
 
     Attributes:
-        forward: From operands to outputs, and to named arrays that ``backward`` needs as well.
-        backward: From operands, these arrays and the outputs' cotangent to gradients by operands.
+        forward: ``forward(*operands) -> (outputs, residuals)``, with residuals by name.
+        backward: ``backward(*operands, residuals, cotangent)``, gradients by operands.
     """
 
     forward: Callable[..., tuple[Array, dict[str, Array]]]
@@ -55,17 +53,17 @@ class ConvImpl(NamedTuple):
 def choose(
     x: Array, kernel: Array, strides: Pair, padding: Padding, relu_pool: bool
 ) -> Callable[..., Array]:
-    """Chooses the fastest implementation of a layer on the `target` that programs are traced for.
+    """Chooses the fastest implementation of a layer on the `target`.
 
     Args:
-        x: Images ``[batch, height, width, in]``, of which only shape and type are looked at.
-        kernel: ``[kh, kw, in, out]``, likewise.
+        x: Images ``[batch, height, width, in]``, or their shape and type.
+        kernel: Kernel ``[kh, kw, in, out]``, or its shape and type.
         strides: Steps between windows.
         padding: Zeros before and after rows and columns.
         relu_pool: Whether a bias, ReLU and max-pooling follow.
 
     Returns:
-        The layer, a function of the operands of a `ConvImpl`, which reverse mode can differentiate.
+        The layer, a function of the operands of a `ConvImpl`, with a reverse-mode gradient.
     """
     here, sizes = target.current(), {"strides": strides, "padding": padding}
     if here.platform == "tpu" and relu_pool and rows.is_faster(x, kernel, strides, padding):
@@ -89,15 +87,14 @@ def _alone(convolve: Callable, vjp: Callable) -> ConvImpl:
     def forward(x, kernel):
         return convolve(x, kernel), {}
 
-    def backward(x, kernel, _kept, cotangent):
+    def backward(x, kernel, _residuals, cotangent):
         return vjp(x, kernel, cotangent)
 
     return ConvImpl(forward, backward)
 
 
 def _with_relu_pool(convolve: Callable, vjp: Callable) -> ConvImpl:
-    # Bias and ReLU stand after max-pooling, where they are the same functions of a quarter of the
-    # elements.
+    # Bias and ReLU commute with max-pooling, after which they have a quarter of the elements.
     if target.current().platform == "tpu":
         pool, vjp_of_pool = windows_max, vjp_of_windows
     else:
@@ -107,8 +104,8 @@ def _with_relu_pool(convolve: Callable, vjp: Callable) -> ConvImpl:
         y = convolve(x, kernel)
         return jax.nn.relu(pool(y) + bias.reshape(1, 1, 1, -1)), {"convolved": y}
 
-    def backward(x, kernel, bias, kept, cotangent):
-        y = kept["convolved"]
+    def backward(x, kernel, bias, residuals, cotangent):
+        y = residuals["convolved"]
         largest = pool(y)
         by_largest = jnp.where(largest + bias.reshape(1, 1, 1, -1) > 0, cotangent, 0)
         by_y = vjp_of_pool(y, largest, by_largest)
@@ -123,12 +120,12 @@ def _differentiable(impl: ConvImpl) -> Callable[..., Array]:
         return impl.forward(*operands)[0]
 
     def forward(*operands):
-        y, kept = impl.forward(*operands)
-        return y, (operands, kept)
+        y, residuals = impl.forward(*operands)
+        return y, (operands, residuals)
 
-    def backward(residuals, cotangent):
-        operands, kept = residuals
-        return impl.backward(*operands, kept, cotangent)
+    def backward(saved, cotangent):
+        operands, residuals = saved
+        return impl.backward(*operands, residuals, cotangent)
 
     layer.defvjp(forward, backward)
     return layer

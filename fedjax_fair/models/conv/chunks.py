@@ -1,4 +1,4 @@
-"""Going through a batch of images a chunk at a time, so that a cache holds what is made of it."""
+"""Maps over chunks of a batch of images, so that intermediate arrays fit into the cache."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from jaxtyping import Array, PyTree
 __all__ = ["CACHE", "count", "map_and_sum", "map_over", "vjp"]
 
 CACHE = 5 * 2**19
-"""Bytes that a chunk may take, so that a CPU still has them when it multiplies them."""
+"""Maximum number of bytes of the intermediate arrays of a chunk."""
 
 
 def count(batch: int, bytes_of_one: int, room: int = 0) -> int:
-    """Chunks to cut a batch into: the fewest whose bytes fit, equally large.
+    """Returns the smallest number of equal chunks whose intermediate arrays fit into the cache.
 
     Args:
-        batch: Images.
-        bytes_of_one: Bytes made of an image. Where one does not fit, it is a chunk of its own.
-        room: Bytes to fit into, where that is more than ``CACHE``.
+        batch: Number of images.
+        bytes_of_one: Bytes of the intermediate arrays of an image. Images that do not fit are
+            separate chunks.
+        room: Bytes of the cache, if more than ``CACHE``.
 
     Returns:
         The number of chunks, which divides ``batch``.
@@ -38,8 +39,8 @@ def map_over(num_chunks: int, function: Callable[[Array], Array], batch: Array) 
     """Maps a function of images over the chunks of a batch."""
     if num_chunks == 1:
         return function(batch)
-    made = lax.map(function, _cut(num_chunks, batch))
-    return made.reshape(-1, *made.shape[2:])
+    results = lax.map(function, _split(num_chunks, batch))
+    return results.reshape(-1, *results.shape[2:])
 
 
 def map_and_sum(
@@ -48,16 +49,16 @@ def map_and_sum(
     zero: PyTree,
     *batches: Array,
 ) -> tuple[Array, PyTree]:
-    """The same, where a second result is summed over the chunks, starting at ``zero``."""
+    """Maps over chunks, and sums a second result of the function, starting at ``zero``."""
     if num_chunks == 1:
         return function(*batches)
 
     def step(total, chunk):
-        made, summed = function(*chunk)
-        return jax.tree.map(jnp.add, total, summed), made
+        result, part = function(*chunk)
+        return jax.tree.map(jnp.add, total, part), result
 
-    total, made = lax.scan(step, zero, tuple(_cut(num_chunks, batch) for batch in batches))
-    return made.reshape(-1, *made.shape[2:]), total
+    total, results = lax.scan(step, zero, tuple(_split(num_chunks, batch) for batch in batches))
+    return results.reshape(-1, *results.shape[2:]), total
 
 
 def vjp(
@@ -67,7 +68,7 @@ def vjp(
     parameters: tuple[Array, ...],
     cotangent: Array,
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Gradients of ``function(x, *parameters)`` by images, and by parameters."""
+    """Returns the gradients of ``function(x, *parameters)`` by images, and by parameters."""
 
     def of_chunk(x, cotangent):
         by_x, *by_parameters = jax.vjp(function, x, *parameters)[1](cotangent)
@@ -77,5 +78,5 @@ def vjp(
     return map_and_sum(num_chunks, of_chunk, zero, x, cotangent)
 
 
-def _cut(num_chunks: int, batch: Array) -> Array:
+def _split(num_chunks: int, batch: Array) -> Array:
     return batch.reshape(num_chunks, -1, *batch.shape[1:])

@@ -1,4 +1,4 @@
-"""Sizes of convolutions, as all their forms need them."""
+"""Sizes of convolutions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Padding = tuple[Pair, Pair]
 
 
 def output_shape(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Pair:
-    """Rows and columns that come out of images ``[batch, height, width, in]``."""
+    """Returns the rows and columns of the outputs of images ``[batch, height, width, in]``."""
     rows, columns = (
         (side + sum(edges) - window) // stride + 1
         for side, edges, window, stride in zip(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import flax.linen as nn
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
+from flax.linen.linear import canonicalize_padding
 from jax import lax
 from jaxtyping import Array, Float
 
@@ -19,30 +20,23 @@ __all__ = ["Conv"]
 def _explicit_padding(
     padding: str | int | Sequence[int | Pair], shape: Pair, window: Pair, strides: Pair
 ) -> Padding:
-    """Turns any accepted way to write a padding into two pairs."""
-    if isinstance(padding, str):
-        if padding not in ("SAME", "VALID"):
+    """Returns the zeros before and after rows and columns for any padding that Flax accepts."""
+    pads = canonicalize_padding(padding, rank=2)
+    if isinstance(pads, str):
+        if pads not in ("SAME", "VALID"):
             raise ValueError(f"{padding=}: expected 'SAME', 'VALID', an int, ints or pairs.")
-        # Older versions of JAX give integers of NumPy.
-        rows, columns = lax.padtype_to_pads(shape, window, strides, padding)
-        return (int(rows[0]), int(rows[1])), (int(columns[0]), int(columns[1]))
-    sides = (padding, padding) if isinstance(padding, int) else tuple(padding)
-    if len(sides) != 2:
-        raise ValueError(f"{padding=}: expected one entry for rows and one for columns.")
-    rows, columns = ((side, side) if isinstance(side, int) else side for side in sides)
-    return (rows[0], rows[1]), (columns[0], columns[1])
+        pads = lax.padtype_to_pads(shape, window, strides, pads)
+    (top, bottom), (left, right) = pads
+    # Older versions of JAX return integers of NumPy.
+    return (int(top), int(bottom)), (int(left), int(right))
 
 
 class Conv(nn.Module):
     """Two-dimensional convolution with the parameters and results of ``flax.linen.Conv``.
 
     Images are ``[batch, height, width, channels]``, parameters are ``kernel [kh, kw, in, out]`` and
-    ``bias [out]``, initialized as Flax does, so variables move freely between the two classes.
-
-    On a CPU, and for narrow layers under a ``vmap`` over kernels on any device, it is a product of
-    parts of images and a banded matrix of the kernel; elsewhere XLA's convolution, never grouped.
-    Reverse mode works once, under any nesting of ``vmap``, ``scan`` and ``jit``; forward mode works
-    only over that gradient.
+    ``bias [out]``. `choice` describes its implementations. Reverse mode works once, under any
+    nesting of ``vmap``, ``scan`` and ``jit``; forward mode works only on that gradient.
 
     Attributes:
         features: Output channels.
@@ -50,14 +44,13 @@ class Conv(nn.Module):
         strides: Step between windows, along height and width.
         padding: "SAME", "VALID", an int for all sides, an int per axis or a pair per axis.
         use_bias: Whether a bias is added.
-        relu_pool: Whether ReLU and ``max_pool`` follow. A narrow layer does all three sooner at
-            once on a CPU.
+        relu_pool: Whether ReLU and ``max_pool`` follow, which is faster in one layer.
         kernel_init: Initializer of the kernel.
         bias_init: Initializer of the bias.
 
     Raises:
-        ValueError: If the input is not a batch of images, the padding is none of the above or the
-            kernel does not fit into the padded image.
+        ValueError: If the padding is none of the above, or the kernel is larger than the padded
+            image.
 
     Examples:
         >>> import jax

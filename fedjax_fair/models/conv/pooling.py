@@ -1,13 +1,22 @@
-"""Max-pooling, in a form for each kind of device."""
+"""Max-pooling, with implementations for each kind of device."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-__all__ = ["max_pool", "shared_by_largest", "vjp_of_windows", "windows_max"]
+__all__ = [
+    "divide_among_largest",
+    "max_pool",
+    "shared_by_largest",
+    "vjp_of_windows",
+    "windows_max",
+]
 
 
 def max_pool(
@@ -16,9 +25,9 @@ def max_pool(
     """Takes the maximum over 2 x 2 windows, stride 2.
 
     Equals ``flax.linen.max_pool(x, (2, 2), (2, 2))``: the last row or column of an odd side is
-    dropped. On CPU it costs half of ``reduce_window`` with its gradient. The one difference is the
-    gradient where entries of a window are equal: each comparison halves it, whereas Flax gives all
-    of it to one entry. On a constant background the parameters' gradients agree all the same.
+    ignored. It takes half the time on a CPU. The gradient differs if entries of a window are equal:
+    each comparison halves it, whereas Flax assigns it to one entry. On a constant background the
+    parameters' gradients are equal.
 
     Args:
         x: Images, ``[batch, height, width, channels]``.
@@ -42,30 +51,31 @@ def shared_by_largest(
     largest: Float[Array, "batch rows columns channels"],
     cotangent: Float[Array, "batch rows columns channels"],
 ) -> Float[Array, "batch height width channels"]:
-    """A gradient of ``max_pool`` in which equal entries of a window share alike.
+    """Returns a gradient of ``max_pool`` that is divided equally among the largest entries.
 
-    One comparison of all entries, where that of ``max_pool`` itself is one for each of its steps: a
-    GPU makes one pass of it.
-
-    Args:
-        x: What was pooled.
-        largest: ``max_pool(x)``.
-        cotangent: By it.
+    A GPU computes it in one pass. ``largest`` is ``max_pool(x)``.
     """
     batch, rows, columns, channels = largest.shape
     odd = ((0, 0), (0, x.shape[1] - 2 * rows), (0, x.shape[2] - 2 * columns), (0, 0))
     windows = x[:, : 2 * rows, : 2 * columns].reshape(batch, rows, 2, columns, 2, channels)
-    are = [[windows[:, :, row, :, column] == largest for column in (0, 1)] for row in (0, 1)]
-    share = cotangent / sum(each.astype(cotangent.dtype) for pair in are for each in pair)
-    by_rows = [jnp.stack([jnp.where(each, share, 0) for each in pair], axis=3) for pair in are]
+    entries = [windows[:, :, row, :, column] for row in (0, 1) for column in (0, 1)]
+    shares = divide_among_largest(entries, largest, cotangent)
+    by_rows = [jnp.stack(shares[row : row + 2], axis=3) for row in (0, 2)]
     by_windows = jnp.stack(by_rows, axis=2)
     return jnp.pad(by_windows.reshape(batch, 2 * rows, 2 * columns, channels), odd)
+
+
+def divide_among_largest(entries: Sequence[Array], largest: Array, cotangent: Array) -> list[Array]:
+    """Divides the gradient by a maximum of arrays equally among the largest."""
+    is_largest = [entry == largest for entry in entries]
+    share = cotangent / reduce(jnp.add, [each.astype(cotangent.dtype) for each in is_largest])
+    return [jnp.where(each, share, 0) for each in is_largest]
 
 
 def windows_max(
     x: Float[Array, "batch height width channels"],
 ) -> Float[Array, "batch rows columns channels"]:
-    """``max_pool`` by XLA's own operation, which a TPU computes in half the cycles."""
+    """Computes ``max_pool`` by ``reduce_window``, in half the cycles on a TPU."""
     window = (1, 2, 2, 1)
     return lax.reduce_window(x, -jnp.inf, lax.max, window, window, "VALID")
 
@@ -75,6 +85,6 @@ def vjp_of_windows(
     largest: Float[Array, "batch rows columns channels"],
     cotangent: Float[Array, "batch rows columns channels"],
 ) -> Float[Array, "batch height width channels"]:
-    """XLA's own gradient of it, which goes to one entry of equals; arguments as above."""
+    """Returns XLA's gradient of `windows_max`; arguments as for `shared_by_largest`."""
     del largest
     return jax.vjp(windows_max, x)[1](cotangent)[0]

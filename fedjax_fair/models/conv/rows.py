@@ -1,13 +1,9 @@
-"""Convolution, max-pooling and ReLU as products of whole rows of images.
+"""Convolution, max-pooling and ReLU as products of rows of images, for a TPU.
 
-The matrix unit of a TPU multiplies by 128 x 128 numbers at once, and its memory holds the last axis
-of an array in tiles of 128. Six channels there waste most of both, a whole row of an image fills
-them. So pairs of rows are laid behind each other, as many as a kernel reaches, and banded matrices
-of the kernel lead from them to rows of outputs. That multiplies many zeros, which is cheaper than
-any other way to arrange images with few channels.
-
-There is one matrix for each place in a 2 x 2 window, so that max-pooling is a maximum of products.
-Columns of zeros around an image are left out of the matrices instead of being added to each row.
+The matrix unit of a TPU multiplies 128 x 128 elements at once. Six channels use a small part of it,
+a row of an image most. So the pairs of rows under a kernel are concatenated, and multiplied by
+banded matrices of the kernel to rows of outputs, one matrix for each position in a 2 x 2 window.
+Padding columns are left out of the matrices.
 """
 
 from __future__ import annotations
@@ -21,6 +17,7 @@ from jax import lax
 from jaxtyping import Array
 
 from fedjax_fair.models.conv.geometry import Padding, Pair, output_shape
+from fedjax_fair.models.conv.pooling import divide_among_largest
 
 __all__ = ["is_faster", "pooled"]
 
@@ -28,26 +25,16 @@ _LANES = 128
 
 
 def is_faster(x: Array, kernel: Array, strides: Pair, padding: Padding) -> bool:
-    """Whether this form is the fastest on a TPU: a row of pooled outputs fits into one tile."""
+    """Whether it is the fastest on a TPU, because a row of pooled outputs fits into one tile."""
     rows, columns = output_shape(x, kernel, strides, padding)
     return strides == (1, 1) and min(rows, columns) > 1 and columns // 2 * kernel.shape[3] <= _LANES
 
 
 def pooled(x: Array, kernel: Array, bias: Array, padding: Padding) -> Array:
-    """Convolves, adds the bias, takes maxima of 2 x 2 windows and ReLU.
-
-    Args:
-        x: Images ``[batch, height, width, in]``.
-        kernel: ``[kh, kw, in, out]``.
-        bias: ``[out]``.
-        padding: Zeros before and after rows and columns.
-
-    Returns:
-        ``[batch, rows, columns, out]``.
-    """
+    """Convolves, adds the bias, takes maxima of 2 x 2 windows and ReLU."""
     rows, columns = (count // 2 for count in output_shape(x, kernel, (1, 1), padding))
     outputs, left = kernel.shape[3], padding[1][0]
-    pairs = kernel.shape[0] // 2 + 1  # That a pair of rows of outputs depends on.
+    pairs = kernel.shape[0] // 2 + 1  # Pairs of rows under a pair of rows of outputs.
     stacked = _stacked(x, pairs, rows, padding[0][0])
     bands = _banded(kernel, pairs, x.shape[2], columns, left)
     y = _largest(*(stacked @ band for band in bands))[..., : columns * outputs]
@@ -56,7 +43,7 @@ def pooled(x: Array, kernel: Array, bias: Array, padding: Padding) -> Array:
 
 
 def _stacked(x: Array, pairs: int, rows: int, above: int) -> Array:
-    """Lays pairs of rows behind each other, ``[batch, rows, pairs * 2 * width * in]``."""
+    """Concatenates pairs of rows, ``[batch, rows, pairs * 2 * width * in]``."""
     batch, height, width, channels = x.shape
     below = 2 * (rows + pairs - 1) - above - height
     x = x.reshape(batch, height, width * channels)
@@ -66,22 +53,22 @@ def _stacked(x: Array, pairs: int, rows: int, above: int) -> Array:
 
 
 def _banded(kernel: Array, pairs: int, width: int, columns: int, left: int) -> list[Array]:
-    """Matrices from stacked rows to outputs, one for each place in a window.
+    """Makes matrices from concatenated rows to outputs, one for each position in a window.
 
-    They are ``[pairs * 2 * width * in, 128]``, columns by window and channel. What leads to the
-    lanes behind them is zero.
+    They are ``[pairs * 2 * width * in, 128]``, with columns ordered by window and channel, and
+    zeros in unused columns.
     """
     height, taps, channels, outputs = kernel.shape
     lane = np.arange(_LANES)
     used = lane < columns * outputs
     spread = jnp.asarray(used & (np.arange(outputs)[:, None] == lane % outputs), kernel.dtype)
     pixel, channel = np.divmod(np.arange(width * channels), channels)
-    own = jnp.asarray(channel[:, None] == np.arange(channels), kernel.dtype)
+    select = jnp.asarray(channel[:, None] == np.arange(channels), kernel.dtype)
     parts = []
     for tap in range(taps):
         # A column of the kernel, repeated for every pixel and every window: [kh, width * in, 128].
-        # Sums over taps of arrays with full lanes have the cheapest gradient.
-        column = own @ kernel[:, tap] if channels > 1 else kernel[:, tap]
+        # Sums over taps of arrays with a last axis of 128 have the fastest gradient.
+        column = select @ kernel[:, tap] if channels > 1 else kernel[:, tap]
         repeated = column @ spread
         window = 2 * (lane // outputs) + tap - left
         leads = (used & (pixel[:, None] == window + place) for place in range(2))
@@ -97,7 +84,7 @@ def _banded(kernel: Array, pairs: int, width: int, columns: int, left: int) -> l
 
 @jax.custom_vjp
 def _largest(*slabs: Array) -> Array:
-    """The maximum of arrays, whose gradient the largest entries share."""
+    """The maximum of arrays, with a gradient divided among the largest entries."""
     return reduce(jnp.maximum, slabs)
 
 
@@ -108,9 +95,7 @@ def _largest_forward(*slabs):
 
 def _largest_backward(residuals, cotangent):
     slabs, largest = residuals
-    are = [slab == largest for slab in slabs]
-    share = cotangent / reduce(jnp.add, [each.astype(cotangent.dtype) for each in are])
-    return tuple(jnp.where(each, share, jnp.zeros_like(share)) for each in are)
+    return tuple(divide_among_largest(slabs, largest, cotangent))
 
 
 _largest.defvjp(_largest_forward, _largest_backward)

@@ -1,9 +1,8 @@
 """Convolution as one product of image tiles and a banded matrix of the kernel.
 
-A tile is what some neighboring outputs of a row depend on. With one output a tile this is the
-textbook product of patches and kernel; with a whole row a tile it is a Toeplitz matrix. Narrow
-layers are fastest between the two: wider tiles copy each pixel less often and give the product
-enough columns, but multiply more zeros.
+A tile contains the pixels under some neighboring outputs of a row. With one output per tile the
+tiles are the usual patches; with a row per tile the matrix is Toeplitz. Narrow layers are fastest
+between the two: wider tiles copy each pixel less often, but multiply more zeros.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from fedjax_fair.numerics import target
 
 __all__ = ["convolve", "in_chunks", "vjp", "vjp_in_chunks"]
 
-# Columns of the matrix product that a tile aims at: measured optimum on CPU is broad, 64 to 128.
+# Target number of columns of the matrix product: on a CPU, 64 to 128 are equally fast.
 _PRODUCT_COLUMNS = 96
 
 
@@ -43,9 +42,6 @@ def convolve(
         strides: Steps between windows.
         padding: Zeros before and after rows and columns.
         product: The product of ``[..., k]`` and ``[k, n]``.
-
-    Returns:
-        ``[batch, rows, columns, out]``.
     """
     cut = _layout(x, kernel, strides, padding)
     tiles = _tiles(x, kernel.shape[0], cut, strides, padding)
@@ -56,37 +52,37 @@ def convolve(
 
 
 def in_chunks(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Array:
-    """``convolve``, a chunk of the batch at a time."""
-    form = partial(convolve, kernel=kernel, strides=strides, padding=padding)
-    return chunks.map_over(_num_chunks(x, kernel, strides, padding), form, x)
+    """Convolves in chunks of the batch."""
+    convolve_fn = partial(convolve, kernel=kernel, strides=strides, padding=padding)
+    return chunks.map_over(_num_chunks(x, kernel, strides, padding), convolve_fn, x)
 
 
 def vjp(
     x: Array, kernel: Array, cotangent: Array, strides: Pair, padding: Padding
 ) -> tuple[Array, Array]:
-    """Gradients by images and kernel."""
-    form = partial(convolve, strides=strides, padding=padding)
-    return jax.vjp(form, x, kernel)[1](cotangent)
+    """Returns the gradients by images and kernel."""
+    convolve_fn = partial(convolve, strides=strides, padding=padding)
+    return jax.vjp(convolve_fn, x, kernel)[1](cotangent)
 
 
 def vjp_in_chunks(
     x: Array, kernel: Array, cotangent: Array, strides: Pair, padding: Padding
 ) -> tuple[Array, Array]:
-    """``vjp``, a chunk of the batch at a time."""
-    form = partial(convolve, strides=strides, padding=padding, product=_narrow_gradient)
+    """Returns the gradients of ``in_chunks`` by images and kernel."""
+    convolve_fn = partial(convolve, strides=strides, padding=padding, product=_narrow_gradient)
     num_chunks = _num_chunks(x, kernel, strides, padding)
-    by_x, (by_kernel,) = chunks.vjp(num_chunks, form, x, (kernel,), cotangent)
+    by_x, (by_kernel,) = chunks.vjp(num_chunks, convolve_fn, x, (kernel,), cotangent)
     return by_x, by_kernel
 
 
 class _Layout(NamedTuple):
-    """How images are cut into tiles.
+    """The division of images into tiles.
 
     Attributes:
         rows: Rows of outputs.
         columns: Columns of outputs.
-        width: Outputs of a tile.
-        count: Tiles of a row.
+        width: Outputs per tile.
+        count: Tiles per row.
         span: Columns of the image under a tile.
     """
 
@@ -106,8 +102,8 @@ def _layout(x: Array, kernel: Array, strides: Pair, padding: Padding) -> _Layout
 
 
 def _tile_width(out_width: int, channels: int, kernel_width: int, stride: int) -> int:
-    """Chooses how many neighboring outputs of a row come out of one row of the product."""
-    if kernel_width <= stride:  # Windows do not overlap: a wider tile would only add zeros.
+    """Chooses the number of outputs per tile."""
+    if kernel_width <= stride:  # Windows do not overlap, so a wider tile would only add zeros.
         return 1
     tiles = -(-out_width // max(1, _PRODUCT_COLUMNS // channels))
     return -(-out_width // tiles)
@@ -120,11 +116,11 @@ def _num_chunks(x: Array, kernel: Array, strides: Pair, padding: Padding) -> int
 
 
 def _tiles(x: Array, height: int, cut: _Layout, strides: Pair, padding: Padding) -> Array:
-    """Cuts images into overlapping tiles ``[batch, rows, tiles, height * span * in]``.
+    """Divides images into overlapping tiles ``[batch, rows, tiles, height * span * in]``.
 
-    Tiles start ``block`` columns apart, so the columns are first grouped into blocks and a tile is
-    put together from whole blocks: few slices, none of them strided along the row, and a gradient
-    that pads and adds where a gather would scatter.
+    Tiles start ``block`` columns apart, so columns are grouped into blocks, which are concatenated
+    to tiles. That takes few slices without strides along the row, and its gradient pads and adds,
+    whereas that of a gather scatters.
     """
     batch, _, width, channels = x.shape
     block = cut.width * strides[1]
@@ -135,7 +131,7 @@ def _tiles(x: Array, height: int, cut: _Layout, strides: Pair, padding: Padding)
     x = lax.pad(x, jnp.zeros((), x.dtype), edges)
     x = x.reshape(batch, x.shape[1], blocks, block * channels)
     last_row = (cut.rows - 1) * strides[0] + 1
-    # Row `i` of every tile, and of that row the `j`-th block, of which the last may be cut short.
+    # Row i of every tile, and block j of that row; the last block may be shorter.
     cuts = [
         lax.slice(
             x,
@@ -150,17 +146,17 @@ def _tiles(x: Array, height: int, cut: _Layout, strides: Pair, padding: Padding)
 
 
 def _banded(kernel: Array, cut: _Layout, stride: int) -> Array:
-    """Lays a kernel out as the matrix ``[kh * span * in, width * out]`` from tile to outputs."""
+    """Makes the matrix ``[kh * span * in, width * out]`` from a tile to its outputs."""
     height, width, inputs, outputs = kernel.shape
     if cut.width == 1:
         return kernel.reshape(-1, outputs)
-    # place[k, s, t] is one where tap k of a kernel's row leads from column s to output t.
+    # connects[k, s, t] is 1 where tap k of a kernel's row connects column s and output t.
     tap, column, output = np.ogrid[:width, : cut.span, : cut.width]
-    place = jnp.asarray(column == output * stride + tap, kernel.dtype)
+    connects = jnp.asarray(column == output * stride + tap, kernel.dtype)
     if target.current().is_cpu:
-        band = jnp.einsum("kst,hkio->hsito", place, kernel)
+        band = jnp.einsum("kst,hkio->hsito", connects, kernel)
     else:  # One pass, where a product would need its factors transposed before and after.
-        band = (place[None, :, :, None, :, None] * kernel[:, :, None, :, None]).sum(axis=1)
+        band = (connects[None, :, :, None, :, None] * kernel[:, :, None, :, None]).sum(axis=1)
     return band.reshape(height * cut.span * inputs, cut.width * outputs)
 
 
@@ -168,9 +164,9 @@ def _banded(kernel: Array, cut: _Layout, stride: int) -> Array:
 def _narrow_gradient(tiles: Array, band: Array) -> Array:
     """A product whose gradient by the matrix is computed transposed.
 
-    XLA's product on a CPU repacks its transposed left factor, which should be the narrower of the
-    two: for layers of 1 to 128 channels that saves up to a third of a convolution's gradient.
-    Forward mode does not pass through it, so it stands only in what is itself a gradient.
+    XLA's product on a CPU repacks its transposed left factor, which should be the narrower one: for
+    layers of 1 to 128 channels that saves up to a third of a convolution's gradient. Forward mode
+    does not support it, so it is used only in gradients.
     """
     return tiles @ band
 

@@ -1,13 +1,9 @@
-"""Convolution with fewer multiplications, after Winograd.
+"""Convolution by Winograd's algorithm, with fewer multiplications.
 
-Six neighboring inputs and a kernel of ``r`` taps make ``7 - r`` outputs. As polynomials they are
-multiplied by their values at six points: six multiplications instead of ``r (7 - r)``, and in both
-directions of an image 36 instead of 144 (3 x 3) or 100 (5 x 5). Sums over channels become 36 matrix
-products. What this saves in arithmetic it also saves in traffic: tiles overlap by ``r - 1`` pixels
-only and hold each pixel 2.25 times, windows hold it nine times (3 x 3).
-
-Going to the values and back rounds: errors are some ten times those of a plain sum, 1e-6 to 4e-6
-of the result in single precision.
+Six neighboring inputs and a kernel of ``r`` taps determine ``7 - r`` outputs. As polynomials they
+are multiplied by their values at six points: six multiplications instead of ``r (7 - r)``, and for
+images 36 instead of 144 (3 x 3) or 100 (5 x 5). Sums over channels are 36 matrix products. The
+transforms round: errors are 1e-6 to 4e-6 of the result in single precision.
 
 References:
     Lavin and Gray, *Fast Algorithms for Convolutional Neural Networks*, 2016,
@@ -31,11 +27,11 @@ from fedjax_fair.models.conv.geometry import Padding, Pair, output_shape
 
 __all__ = ["in_chunks", "is_faster", "vjp_in_chunks"]
 
-_SIDE = 6  # Inputs under a tile, along either side.
+_SIDE = 6  # Height and width of a tile of inputs.
 _VALUES = _SIDE**2
 _TAPS = range(2, 6)
-_FEWEST_CHANNELS = 8  # Below, products are too narrow to be fast.
-_POINTS = (0, 1, -1, 2, -2)  # And infinity.
+_MIN_CHANNELS = 8  # With fewer, products are too narrow to be fast.
+_POINTS = (0, 1, -1, 2, -2)  # In addition to infinity.
 
 
 class _Transforms(NamedTuple):
@@ -54,9 +50,9 @@ class _Transforms(NamedTuple):
 
 @cache
 def _transforms(taps: int) -> _Transforms:
-    # A product of polynomials is evaluated at points, then interpolated after Lagrange. Correlation
-    # with a kernel is the transpose of multiplication by it: inputs are interpolated first, and the
-    # outputs evaluated last. Lagrange's denominators go with the kernel.
+    # A product of polynomials is evaluated at points, then interpolated (Lagrange). Correlation is
+    # the transpose of multiplication: inputs are interpolated first, and outputs evaluated last.
+    # Lagrange's denominators are included in the kernel.
     inputs = np.zeros((_SIDE, _SIDE))
     kernel, outputs = np.zeros((_SIDE, taps)), np.zeros((_SIDE + 1 - taps, _SIDE))
     for i, point in enumerate(_POINTS):
@@ -71,11 +67,11 @@ def _transforms(taps: int) -> _Transforms:
 
 
 def is_faster(x: Array, kernel: Array, strides: Pair, padding: Padding) -> bool:
-    """Whether this form is the faster one on a CPU.
+    """Whether it is faster than `tiles` on a CPU.
 
-    It has to save half of the multiplications at least, tiles included that stick out over the
-    edge, and to have so many of them that transforming the kernel does not count. Half precision
-    would lose too much in the transforms.
+    It must save at least half of the multiplications, including those of tiles that extend beyond
+    the edge, and have enough of them for the transform of the kernel to be negligible. The
+    transforms are too inaccurate in half precision.
     """
     batch, (*taps, inputs, outputs) = x.shape[0], kernel.shape
     if strides != (1, 1) or x.dtype.itemsize < 4 or any(count not in _TAPS for count in taps):
@@ -83,20 +79,11 @@ def is_faster(x: Array, kernel: Array, strides: Pair, padding: Padding) -> bool:
     rows, columns = output_shape(x, kernel, strides, padding)
     tiles = math.prod(_num_tiles(taps, (rows, columns)))
     saved = 2 * tiles * _VALUES <= rows * columns * taps[0] * taps[1]
-    return saved and batch * tiles >= _VALUES and min(inputs, outputs) >= _FEWEST_CHANNELS
+    return saved and batch * tiles >= _VALUES and min(inputs, outputs) >= _MIN_CHANNELS
 
 
 def in_chunks(x: Array, kernel: Array, padding: Padding) -> Array:
-    """Correlates images with a kernel, stride 1, a chunk of the batch at a time.
-
-    Args:
-        x: Images ``[batch, height, width, in]``.
-        kernel: ``[kh, kw, in, out]``, 2 to 5 taps a side.
-        padding: Zeros before and after rows and columns.
-
-    Returns:
-        ``[batch, rows, columns, out]``.
-    """
+    """Correlates images with a kernel of 2 to 5 taps a side, stride 1, in chunks of the batch."""
     taps, values = kernel.shape[:2], _kernel_values(kernel)
     low, shape = (padding[0][0], padding[1][0]), output_shape(x, kernel, (1, 1), padding)
 
@@ -110,10 +97,10 @@ def in_chunks(x: Array, kernel: Array, padding: Padding) -> Array:
 def vjp_in_chunks(
     x: Array, kernel: Array, cotangent: Array, padding: Padding
 ) -> tuple[Array, Array]:
-    """Gradients of ``in_chunks`` by images and kernel.
+    """Returns the gradients of ``in_chunks`` by images and kernel.
 
-    The one by images correlates the cotangent with the mirrored kernel. The one by the kernel is
-    taken from its values', which are summed over the chunks and transformed once.
+    The gradient by images correlates the cotangent with the mirrored kernel. The gradient by the
+    kernel's values is summed over the chunks and transformed once.
     """
     taps, shape = kernel.shape[:2], x.shape[1:3]
     low = padding[0][0], padding[1][0]
@@ -132,12 +119,12 @@ def vjp_in_chunks(
 
 
 def _num_tiles(taps: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """Tiles along rows and columns; the last may stick out over the edge."""
+    """Numbers of rows and columns of tiles; the last may extend beyond the edge."""
     return [-(-side // (_SIDE + 1 - count)) for side, count in zip(shape, taps, strict=True)]
 
 
 def _num_chunks(x: Array, kernel: Array, shape: Sequence[int]) -> int:
-    """Chunks whose values fit into the cache, or are as many as those of the kernel."""
+    """Number of chunks whose values fit into the cache, or have the size of the kernel's."""
     *taps, inputs, outputs = kernel.shape
     values = _VALUES * x.dtype.itemsize
     of_image = math.prod(_num_tiles(taps, shape)) * (inputs + outputs) * values
@@ -145,7 +132,7 @@ def _num_chunks(x: Array, kernel: Array, shape: Sequence[int]) -> int:
 
 
 def _kernel_values(kernel: Array) -> Array:
-    """Values ``[36, in, out]`` of a kernel ``[kh, kw, in, out]`` of 2 to 5 taps a side."""
+    """Returns the values ``[36, in, out]`` of a kernel ``[kh, kw, in, out]``."""
     rows, columns = (_transforms(taps).kernel for taps in kernel.shape[:2])
     along = _combined(rows, kernel)  # [6, kw, in, out]
     # Columns come first, as in `_values`: [6 columns, 6 rows, in, out].
@@ -153,14 +140,14 @@ def _kernel_values(kernel: Array) -> Array:
 
 
 def _kernel_gradient(by_values: Array, taps: Sequence[int]) -> Array:
-    """The gradient by a kernel from that by its values."""
+    """Returns the gradient by a kernel from that by its values."""
     rows, columns = (_transforms(count).kernel.T for count in taps)
     along = _combined(columns, by_values.reshape(_SIDE, _SIDE, *by_values.shape[1:]))
     return _combined(rows, along.swapaxes(0, 1))  # From [kw, 6, in, out] to [kh, kw, in, out].
 
 
 def _values_gradient(x: Array, cotangent: Array, taps: Sequence[int], low: Sequence[int]) -> Array:
-    """The gradient by the values ``[36, in, out]`` of a kernel."""
+    """Returns the gradient by the values ``[36, in, out]`` of a kernel."""
     by_input = _values(x, taps, low, cotangent.shape[1:3])  # [36, tiles, in]
     by_output = _cotangent_values(cotangent, taps)  # [36, tiles, out]
     # XLA's product repacks a transposed left factor, which should be the narrower of the two.
@@ -170,24 +157,24 @@ def _values_gradient(x: Array, cotangent: Array, taps: Sequence[int], low: Seque
 
 
 def _values(x: Array, taps: Sequence[int], low: Sequence[int], shape: Sequence[int]) -> Array:
-    """Values of overlapping tiles of images, ``[36, tiles, channels]``, columns before rows.
+    """Returns the values of overlapping tiles of images, ``[36, tiles, channels]``, columns first.
 
     Args:
         x: Images.
-        taps: Sides of the kernel.
-        low: Zeros before the first row and column; fewer than none crop.
-        shape: Rows and columns of the outputs. Zeros follow the images as needed.
+        taps: Height and width of the kernel.
+        low: Zeros before the first row and column; negative to crop.
+        shape: Rows and columns of the outputs. Zeros are added after the images as needed.
     """
     steps, tiles = [_SIDE + 1 - count for count in taps], _num_tiles(taps, shape)
-    wanted = [count * step + _SIDE - step for count, step in zip(tiles, steps, strict=True)]
+    totals = [count * step + _SIDE - step for count, step in zip(tiles, steps, strict=True)]
     edges = [
-        (before, whole - side - before, 0)
-        for before, whole, side in zip(low, wanted, x.shape[1:3], strict=True)
+        (before, total - side - before, 0)
+        for before, total, side in zip(low, totals, x.shape[1:3], strict=True)
     ]
     x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
 
     def windows(x, axis, step, count):
-        """For each place in a tile, the entries that stand there: six arrays."""
+        """Returns the entries at each position in a tile, as six arrays."""
         return [
             lax.slice_in_dim(x, i, i + step * (count - 1) + 1, step, axis) for i in range(_SIDE)
         ]
@@ -201,14 +188,14 @@ def _values(x: Array, taps: Sequence[int], low: Sequence[int], shape: Sequence[i
 
 
 def _outputs(products: Array, taps: Sequence[int], batch: int, shape: Sequence[int]) -> Array:
-    """From products of values ``[36, tiles, channels]`` to images."""
+    """Converts products of values ``[36, tiles, channels]`` to images."""
     rows, columns = (_transforms(count).outputs for count in taps)
     tiles = _num_tiles(taps, shape)
     products = products.reshape(_SIDE, _SIDE, batch, *tiles, -1)
     along = _combined(columns, products)  # [columns of a tile, 6 rows, batch, ...]
     outputs = _combined(rows, [along[:, i] for i in range(_SIDE)])
-    # From [row, column, batch, tile row, tile column, channels], places within a tile first, to
-    # [batch, tile row, row, tile column, column, channels], which is an image.
+    # From [row, column, batch, tile row, tile column, channels], with positions in a tile first, to
+    # [batch, tile row, row, tile column, column, channels], an image.
     outputs = outputs.transpose(2, 3, 0, 4, 1, 5)
     outputs = outputs.reshape(batch, tiles[0] * len(rows), tiles[1] * len(columns), -1)
     return outputs[:, : shape[0], : shape[1]]
@@ -230,10 +217,10 @@ def _cotangent_values(cotangent: Array, taps: Sequence[int]) -> Array:
 
 
 def _combined(weights: np.ndarray, parts: Iterable[Array]) -> Array:
-    """Weighted sums of arrays, one for each row of weights, without terms of weight zero.
+    """Returns weighted sums of arrays, one per row of weights, without terms of weight zero.
 
-    They are stacked, and the other direction works on the stack: of 36 separate expressions XLA
-    would compute the inner sums 36 times.
+    They are stacked for the transform of the other direction, because XLA would compute the inner
+    sums of 36 separate expressions 36 times.
     """
     parts = list(parts)
     return jnp.stack([_sum(row, parts) for row in weights])

@@ -1,6 +1,6 @@
 "use strict";
-// Pictures as SVG, as wide as there is room, in colors of the style sheet; drawn anew when the
-// window or a choice changes.
+// Charts as SVG of the available width, in colors of the style sheet; redrawn when the window or a
+// choice changes. Values can be read with pointer or arrow keys, and charts can be downloaded.
 
 const SVG = "http://www.w3.org/2000/svg";
 const numbers = JSON.parse(document.getElementById("numbers").textContent);
@@ -32,7 +32,7 @@ function nice(low, high, count) {
   return found;
 }
 
-// An axis is {range, label, ticks, map, format}; all but the first two may be left out.
+// An axis is {range, label, ticks, map, format}; only the first two are required.
 function scale({ range, map = (value) => value }, start, end) {
   const [low, high] = range.map(map);
   return (value) => {
@@ -59,8 +59,99 @@ function axes(host, x, y, height = 260, square = false) {
   element(svg, "line", { x1: left, x2: right, y1: bottom, y2: bottom, stroke: "var(--muted)" });
   element(svg, "text", { class: "axis", x: 2, y: 14 }, y.label);
   element(svg, "text", { class: "axis", x: right, y: height - 6, "text-anchor": "end" }, x.label);
-  return { svg, px, py, left, right, top, bottom };
+  return { svg, px, py, left, right, top, bottom, host, width, x, points: [] };
 }
+
+// Adds a point whose value can be read.
+function mark(plot, name, x, y, low = null, high = null) {
+  if (y === null || y === undefined) return;
+  const at = plot.x.format ? plot.x.format(x) : `${plot.x.label} ${round(x)}`.trim();
+  const interval = low === null || low === undefined ? "" : ` (95% CI ${round(low)} to ${round(high)})`;
+  plot.points.push({ x: plot.px(x), y: plot.py(y), name, text: `${name}, ${at}: ${round(y)}${interval}` });
+}
+
+const round = (value) => String(Number(value.toFixed(Math.abs(value) < 2 ? 3 : 1)));
+
+// The index of the point that is closest to a place, among those of `name` if given.
+function nearest(points, x, y, name = null) {
+  let best = -1, least = Infinity;
+  points.forEach((point, i) => {
+    const distance = (point.x - x) ** 2 + (point.y - y) ** 2;
+    if (distance < least && (name === null || point.name === name)) [best, least] = [i, distance];
+  });
+  return best;
+}
+
+// The index of the point that a key leads to: along a curve, or to the next curve.
+function moved(points, at, key) {
+  const names = [...new Set(points.map((point) => point.name))];
+  const { name, x, y } = points[at];
+  const same = points.map((_, i) => i).filter((i) => points[i].name === name);
+  const place = same.indexOf(at);
+  const other = (step) => nearest(points, x, y, names[(names.indexOf(name) + step + names.length) % names.length]);
+  const keys = {
+    ArrowLeft: () => same[Math.max(place - 1, 0)], ArrowRight: () => same[Math.min(place + 1, same.length - 1)],
+    ArrowUp: () => other(-1), ArrowDown: () => other(1), Home: () => same[0], End: () => same.at(-1),
+  };
+  return keys[key] ? keys[key]() : null;
+}
+
+// Makes the values of a complete chart readable and the chart downloadable.
+function finish(plot, file) {
+  const { svg, points, host, width } = plot;
+  const title = host.closest("[data-title]")?.dataset.title ?? file;
+  svg.setAttribute("role", "application");
+  svg.setAttribute("aria-roledescription", "chart");
+  svg.setAttribute("aria-label", `${title} Arrow keys read values.`);
+  const bar = element(host, "div", { class: "readout" });
+  const output = element(bar, "output");
+  const button = element(bar, "button", { type: "button", class: "download" }, "download as SVG");
+  button.addEventListener("click", () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([standalone(svg)], { type: "image/svg+xml" }));
+    link.download = `${file}.svg`;
+    link.click();
+  });
+  if (!points.length) return;
+  svg.setAttribute("tabindex", 0);
+  const ring = element(svg, "circle", { r: 6, fill: "none", stroke: "var(--ink)", "stroke-width": 1.5, class: "ring" });
+  let at = null;
+  const show = (i) => {
+    at = i ?? at;
+    ring.setAttribute("visibility", i === null ? "hidden" : "visible");
+    output.textContent = i === null ? "" : points[i].text;
+    if (i === null) return;
+    ring.setAttribute("cx", points[i].x);
+    ring.setAttribute("cy", points[i].y);
+  };
+  show(null);
+  svg.addEventListener("pointermove", (event) => {
+    const box = svg.getBoundingClientRect(), scale = width / box.width;
+    show(nearest(points, (event.clientX - box.left) * scale, (event.clientY - box.top) * scale));
+  });
+  svg.addEventListener("pointerleave", () => { if (document.activeElement !== svg) show(null); });
+  svg.addEventListener("focus", () => show(at ?? 0));
+  svg.addEventListener("blur", () => show(null));
+  svg.addEventListener("keydown", (event) => {
+    const next = moved(points, at ?? 0, event.key);
+    if (next === null) return;
+    event.preventDefault();
+    show(next);
+  });
+}
+
+// A chart as a file of its own, which has no style sheet.
+function standalone(svg) {
+  const copy = svg.cloneNode(true);
+  copy.querySelector(".ring")?.remove();
+  const style = document.createElementNS(SVG, "style");
+  style.textContent = "text{fill:var(--muted);font:12px sans-serif}.axis{fill:var(--ink)}svg{background:var(--paper)}";
+  copy.prepend(style);
+  const colors = getComputedStyle(document.documentElement);
+  return resolved(new XMLSerializer().serializeToString(copy), (name) => colors.getPropertyValue(name));
+}
+
+const resolved = (markup, color) => markup.replace(/var\((--[\w-]+)\)/g, (_, name) => color(name).trim());
 
 function path(points) {
   return points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
@@ -78,7 +169,7 @@ function band(plot, xs, lows, highs, fill) {
   element(plot.svg, "path", { d: `${path([...up, ...down])}Z`, fill, opacity: Math.min(0.12, 0.6 / shown().length), stroke: "none" });
 }
 
-// Curves of all methods that are shown, with their intervals; from the round `start`.
+// Curves of all methods that are shown, with intervals, from the round `start`.
 function curves(plot, all, start = -Infinity) {
   const cut = (curve) => {
     const from = curve[0].findIndex((round) => round >= start);
@@ -90,7 +181,8 @@ function curves(plot, all, start = -Infinity) {
     band(plot, xs, lows, highs, color(i));
   }
   for (const i of used) {
-    const [xs, means] = cut(all[i]);
+    const [xs, means, lows, highs] = cut(all[i]);
+    xs.forEach((x, k) => mark(plot, numbers.methods[i], x, means[k], lows[k], highs[k]));
     line(plot, xs, means, color(i), { "stroke-dasharray": dashes(i), "data-method": i });
     if (xs.length === 1) element(plot.svg, "circle", { cx: plot.px(xs[0]), cy: plot.py(means[0]), r: 3, fill: color(i) });
   }
@@ -102,7 +194,7 @@ function hull(all, columns, start = -Infinity) {
   return values.length ? [Math.min(...values), Math.max(...values)] : [0, 1];
 }
 
-// Accuracies near 100 % are spread out: the axis is the logarithm of what is missing.
+// An axis that is logarithmic in the distance from 100%.
 function levels(low, high) {
   const least = Math.max(0.6 * (100 - high), 0.05);
   const top = 100 - least, bottom = Math.max(low - 0.15 * (100 - low), 0);
@@ -122,7 +214,7 @@ function picture(name, draw) {
 
 function drawAll() { for (const draw of pictures) draw(); }
 
-// Small pictures beside each other. All are there before one is drawn, which decides their widths.
+// Small charts beside each other; all exist before one is drawn, since that decides their widths.
 function panels(host, names) {
   const row = element(host, "div", { class: "panels" });
   return names.map((name) => {
@@ -139,7 +231,7 @@ function swatch(parent, i) {
 
 function legend(host) {
   numbers.methods.forEach((name, i) => {
-    const button = element(host, "button", { type: "button", "aria-pressed": "true", title: "show or hide in all pictures" });
+    const button = element(host, "button", { type: "button", "aria-pressed": "true", title: "show or hide in all charts" });
     swatch(button, i);
     button.append(name);
     button.addEventListener("click", () => {

@@ -1,4 +1,4 @@
-// Single clients: choose a method, a seed and a round; point at a client to see all of it.
+// Single clients, by method, seed and round.
 
 const clients = numbers.clients;
 const NOTHING = 65535;
@@ -20,7 +20,7 @@ function accuracy(method, seed, round, client) {
   return accuracies[place] === NOTHING ? null : accuracies[place] / 100;
 }
 
-// A method that stopped earlier, or was evaluated more rarely, is shown as it was last measured.
+// The accuracies at the latest evaluation up to a round.
 function measured(method, seed, round) {
   for (let at = round; at >= 0; at--) {
     const all = clients.ids.map((_, client) => accuracy(method, seed, at, client));
@@ -34,10 +34,10 @@ picture("distribution", (host) => {
     known(clients.seeds.flatMap((_, seed) => measured(i, seed, choice.round))).sort((a, b) => a - b));
   const low = Math.min(100, ...all.filter((values) => values.length).map((values) => values[0]));
   const x = { range: [Math.floor(low / 10) * 10, 100], label: "accuracy of a client (%)" };
-  const plot = axes(host, x, { range: [0, 100], label: "clients that have at most this (%)" }, 300);
+  const plot = axes(host, x, { range: [0, 100], label: "clients with at most this accuracy (%)" }, 300);
   const tenth = plot.py(10);
   element(plot.svg, "rect", { x: plot.left, y: tenth, width: plot.right - plot.left, height: plot.bottom - tenth, fill: "var(--panel)" });
-  element(plot.svg, "text", { x: plot.right - 4, y: plot.bottom - 6, "text-anchor": "end" }, "worst tenth");
+  element(plot.svg, "text", { x: plot.right - 4, y: plot.bottom - 6, "text-anchor": "end" }, "worst 10%");
   for (const i of shown()) {
     const values = all[i];
     if (!values.length) continue;
@@ -48,9 +48,10 @@ picture("distribution", (host) => {
     });
     element(plot.svg, "path", { d: path(points), fill: "none", stroke: color(i), "stroke-width": 2, "stroke-dasharray": dashes(i), "data-method": i });
     const worst = values[Math.ceil(values.length / 10) - 1];
-    const dot = element(plot.svg, "circle", { cx: plot.px(worst), cy: tenth, r: 4.5, fill: color(i), stroke: "var(--paper)" });
-    element(dot, "title", {}, `${numbers.methods[i]}: a tenth of clients has ${percent(worst)} or less`);
+    element(plot.svg, "circle", { cx: plot.px(worst), cy: tenth, r: 4.5, fill: color(i), stroke: "var(--paper)" });
+    values.forEach((value, k) => mark(plot, numbers.methods[i], value, (100 * (k + 1)) / values.length));
   }
+  finish(plot, "distribution-of-accuracy");
 });
 
 picture("map", (host) => {
@@ -69,7 +70,7 @@ picture("map", (host) => {
   const scale = element(host, "div", { class: "scale" });
   scale.append(percent(low));
   element(scale, "i");
-  scale.append("100 %");
+  scale.append("100%");
   const point = (event) => event.target.closest("[data-client]");
   grid.addEventListener("mouseover", (event) => { if (point(event)) describe(Number(point(event).dataset.client)); });
   grid.addEventListener("mouseleave", () => describe(choice.client));
@@ -85,7 +86,7 @@ picture("map", (host) => {
   describe(choice.client);
 });
 
-// A row a class and a column a client, in the order of the class that a client owns most of.
+// A row per class and a column per client, sorted by most frequent class.
 picture("partition", (host) => {
   const all = one(clients.classes);
   const most = (pairs) => pairs.reduce((best, pair) => (pair[1] > best[1] ? pair : best), [Infinity, 0]);
@@ -108,11 +109,14 @@ picture("partition", (host) => {
     }
     const group = clients.groups ? one(clients.groups)[client] : 0;
     const drawn = element(plot.svg, "path", { d: cells, fill: color(group), "data-owner": client });
-    element(drawn, "title", {}, `client ${clients.ids[client]}`);
+    for (const [label, count] of all[client]) {
+      plot.points.push({ x: plot.px(place), y: plot.py(label), name: `class ${label}`, text: `client ${clients.ids[client]}, class ${label}: ${count} examples` });
+    }
     drawn.addEventListener("mouseover", () => describe(client));
     drawn.addEventListener("click", () => select(client, false));
   });
-  element(host, "p", { class: "how" }, `The largest box is ${largest} training examples.${clients.groups ? " Colors are planted groups." : ""}`);
+  finish(plot, "partition");
+  element(host, "p", { class: "how" }, `The largest box is ${largest} training examples.${clients.groups ? " Colors are ground-truth groups." : ""}`);
 });
 
 function select(client, focus) {
@@ -147,7 +151,7 @@ function describe(client) {
     element(bars, "span", { class: "number" }, String(count));
   }
   const x = { range: [clients.rounds[0], Math.max(clients.rounds.at(-1), 1)], label: "round" };
-  element(right, "h3", {}, "Its accuracy, and the rounds it trained in");
+  element(right, "h3", {}, "Accuracy, and rounds of training");
   const plot = axes(element(right, "div", { class: "chart" }), x, { range: [0, 100], label: "accuracy (%)" }, 230);
   const order = [...shown().filter((i) => i !== choice.method), choice.method];
   for (const i of order) {
@@ -155,6 +159,7 @@ function describe(client) {
     const evaluated = clients.rounds.map((_, k) => k).filter((k) => values[k] !== null);
     const own = i === choice.method;
     line(plot, evaluated.map((k) => clients.rounds[k]), evaluated.map((k) => values[k]), color(i), { "stroke-width": own ? 2.5 : 1, opacity: own ? 1 : 0.5, "data-method": i });
+    for (const k of evaluated) mark(plot, numbers.methods[i], clients.rounds[k], values[k]);
   }
   const [total, slots] = clients.cohorts;
   let ticks = "";
@@ -163,8 +168,9 @@ function describe(client) {
     if (trained.subarray(from, from + slots).includes(client)) ticks += `M${plot.px(round + 1).toFixed(1)} ${plot.bottom - 8}v8`;
   }
   element(plot.svg, "path", { d: ticks, stroke: color(choice.method), "stroke-width": 1.5, "data-rounds": (ticks.match(/M/g) ?? []).length });
-  const mark = plot.px(clients.rounds[choice.round]);
-  element(plot.svg, "line", { x1: mark, x2: mark, y1: plot.top, y2: plot.bottom, stroke: "var(--muted)", "stroke-dasharray": "3 3" });
+  const now_x = plot.px(clients.rounds[choice.round]);
+  element(plot.svg, "line", { x1: now_x, x2: now_x, y1: plot.top, y2: plot.bottom, stroke: "var(--muted)", "stroke-dasharray": "3 3" });
+  finish(plot, `client-${clients.ids[client]}`);
 }
 
 function option(id, names, key) {

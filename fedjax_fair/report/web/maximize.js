@@ -1,4 +1,4 @@
-// The pictures of a maximization, and the items that were chosen.
+// The chart of a maximization, and the selected items.
 
 picture("bits", (host) => {
   const used = numbers.bits.filter(Boolean);
@@ -6,14 +6,16 @@ picture("bits", (host) => {
   const powers = [];
   for (let power = Math.floor(Math.log10(sent[0])); power <= Math.ceil(Math.log10(sent[1])); power++) powers.push(10 ** power);
   const units = [[1e9, "Gbit"], [1e6, "Mbit"], [1e3, "kbit"], [1, "bit"]];
-  const format = (bits) => { const [size, name] = units.find(([size]) => bits >= size) ?? [1, "bit"]; return `${bits / size} ${name}`; };
+  const format = (bits) => { const [size, name] = units.find(([size]) => bits >= size) ?? [1, "bit"]; return `${Number((bits / size).toPrecision(3))} ${name}`; };
   const lows = [...known(numbers.level), ...hull(used, [1])];
   const y = { range: [Math.floor(Math.min(...lows) / 5) * 5, Math.max(102, ...lows)], label: "value of the set / that of centralized greedy (%)" };
   const plot = axes(host, { range: [powers[0], powers.at(-1)], ticks: powers, map: Math.log10, format, label: "sent to and from all clients so far" }, y, 340);
   for (const i of shown().filter((i) => !numbers.bits[i])) {
     line(plot, [powers[0], powers.at(-1)], [numbers.level[i], numbers.level[i]], color(i), { "stroke-width": 1.2, "stroke-dasharray": dashes(i), "data-method": i });
+    mark(plot, numbers.methods[i], powers[0], numbers.level[i]);
   }
   curves(plot, numbers.bits);
+  finish(plot, "value-against-bits");
 });
 
 const choice = { method: 0, seed: 0 };
@@ -39,7 +41,7 @@ picture("items", (host) => {
     if (pixels) drawn(entry, item);
     entry.append(numbers.items[item]);
   }
-  document.getElementById("items-note").textContent = `${order.length} items that ${numbers.methods[choice.method]} chose with seed ${numbers.seeds[choice.seed]}, in the order of their names.`;
+  document.getElementById("items-note").textContent = `${order.length} items selected by ${numbers.methods[choice.method]} with seed ${numbers.seeds[choice.seed]}, sorted by name.`;
 });
 
 for (const [id, names, key] of [["choose-method", numbers.methods, "method"], ["choose-seed", numbers.seeds, "seed"]]) {

@@ -1,6 +1,6 @@
-// The pictures of a run or a sweep.
+// The charts of a run or a sweep.
 
-const percent = (value) => `${value.toFixed(1)} %`;
+const percent = (value) => `${value.toFixed(1)}%`;
 const lastRound = Math.max(...numbers.accuracy.flatMap(([rounds]) => rounds));
 const rounds = { range: [numbers.start, Math.max(lastRound, numbers.start + 1)], label: "round" };
 
@@ -8,6 +8,7 @@ picture("learning", (host) => {
   const [low, high] = hull(numbers.accuracy, [1], numbers.start);
   const plot = axes(host, rounds, { ...levels(low, high), label: "accuracy, mean over clients (%)" }, 300);
   curves(plot, numbers.accuracy, numbers.start);
+  finish(plot, "accuracy");
 });
 
 picture("spread", (host) => {
@@ -19,14 +20,16 @@ picture("spread", (host) => {
     line(plot, xs.slice(from), means.slice(from), color(i), { "stroke-width": 1.2, "stroke-dasharray": "1 4", "data-floor": i });
   }
   curves(plot, numbers.dissimilarity, numbers.start);
+  finish(plot, "dissimilarity");
 });
 
 picture("busy", (host) => {
   const all = numbers.participation.map((found) => found && found.share);
   const [, high] = hull(all, [1, 3]);
-  const x = { range: [0, 100], label: "clients, busiest first (%)" };
-  const plot = axes(host, x, { range: [0, Math.min(high * 1.05, 100)], label: "trained in so many rounds (%)" }, 300);
+  const x = { range: [0, 100], label: "clients, most frequent first (%)" };
+  const plot = axes(host, x, { range: [0, Math.min(high * 1.05, 100)], label: "share of rounds trained in (%)" }, 300);
   curves(plot, all);
+  finish(plot, "participation");
   if (shown().length > 7) return;
   const list = element(host, "p", { class: "how" });
   list.textContent = shown().filter((i) => numbers.participation[i]).map((i) => {
@@ -36,7 +39,7 @@ picture("busy", (host) => {
   }).join("; ");
 });
 
-// A point is as long on one axis as on the other, and ten points are the least that is shown.
+// Both axes have the same scale and span at least ten points, so that noise does not look large.
 picture("tradeoff", (host) => {
   const points = numbers.tradeoff;
   const both = [0, 1].map((side) => known(points.flatMap((pair) => pair[side] ?? [])));
@@ -62,9 +65,10 @@ picture("tradeoff", (host) => {
       element(plot.svg, "line", { x1: plot.px(across[1]), x2: plot.px(across[2]), y1: plot.py(up[0]), y2: plot.py(up[0]), ...ends });
       element(plot.svg, "line", { x1: plot.px(across[0]), x2: plot.px(across[0]), y1: plot.py(up[1]), y2: plot.py(up[2]), ...ends });
     }
-    const dot = element(plot.svg, "circle", { cx: plot.px(across[0]), cy: plot.py(up[0]), r: 5, fill: color(i), "data-method": i });
-    element(dot, "title", {}, `${numbers.methods[i]}: ${percent(up[0])}, ${across[0].toFixed(1)} points apart`);
+    element(plot.svg, "circle", { cx: plot.px(across[0]), cy: plot.py(up[0]), r: 5, fill: color(i), "data-method": i });
+    mark(plot, numbers.methods[i], across[0], ...up);
   }
+  finish(plot, "tradeoff");
 });
 
 picture("settings", (host) => {
@@ -78,10 +82,12 @@ picture("settings", (host) => {
     const plot = axes(hosts[k], x, y, 220);
     values.forEach((_, i) => {
       const own = points.filter((point) => point[1][k] === i).map((point) => point[0]);
+      for (const at of own) mark(plot, name, i, at);
       for (const at of own) element(plot.svg, "circle", { cx: plot.px(i), cy: plot.py(at), r: 4, fill: color(0), opacity: 0.55, "data-point": "" });
       const mean = own.reduce((sum, value) => sum + value, 0) / own.length;
       element(plot.svg, "line", { x1: plot.px(i) - 14, x2: plot.px(i) + 14, y1: plot.py(mean), y2: plot.py(mean), stroke: "var(--ink)", "stroke-width": 2 });
     });
+    finish(plot, `effect-of-${name}`);
   });
 });
 
@@ -100,7 +106,9 @@ picture("groups", (host) => {
       const from = Math.max(xs.findIndex((round) => round >= numbers.start), 0);
       band(plot, xs.slice(from), lows.slice(from), highs.slice(from), color(i));
       line(plot, xs.slice(from), means.slice(from), color(i), { "stroke-dasharray": styles[g % 4] });
+      for (let k = from; k < xs.length; k++) mark(plot, `group ${g}`, xs[k], means[k], lows[k], highs[k]);
     });
+    finish(plot, `groups-${numbers.methods[i]}`);
   });
 });
 
@@ -108,4 +116,5 @@ picture("cluster_agreement", (host) => {
   const [, high] = hull(numbers.cluster_agreement, [0]);
   const plot = axes(host, { range: [1, Math.max(high, 2)], label: "round" }, { range: [0, 1], label: "mutual information, mean over rounds so far" }, 260);
   curves(plot, numbers.cluster_agreement);
+  finish(plot, "cluster-agreement");
 });

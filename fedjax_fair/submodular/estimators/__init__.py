@@ -1,7 +1,7 @@
-"""Rows that represent a data set, as estimators of scikit-learn."""
+"""Estimators in the style of scikit-learn that select the rows that represent a data set."""
 
-from fedjax_fair.submodular.estimators.of_features import FeatureBased, MaxCoverage
-from fedjax_fair.submodular.estimators.of_similarities import (
+from fedjax_fair.submodular.estimators.features import FeatureBased, MaxCoverage
+from fedjax_fair.submodular.estimators.similarities import (
     FacilityLocation,
     GraphCut,
     LogDet,

@@ -1,4 +1,4 @@
-"""What the estimators have in common: how data comes in, and how rows are selected."""
+"""Base class of the estimators: input validation and selection."""
 
 from __future__ import annotations
 
@@ -21,9 +21,14 @@ __all__ = ["BaseSubsetSelector"]
 
 
 class BaseSubsetSelector(TransformerMixin, BaseEstimator):
-    """Selects ``k`` rows by greedy; ``_function`` gives what to maximize.
+    """Selects ``k`` rows greedily.
 
-    Where sparse similarities stay sparse, ``_takes_lists`` is true.
+    A subclass is a dataclass of its parameters, and defines ``_function``.
+
+    Attributes:
+        ranking_: Indices of the selected rows, ``[k]``, best first.
+        gains_: Marginal gain of each.
+        n_items_: Number of items.
     """
 
     k: int
@@ -31,35 +36,35 @@ class BaseSubsetSelector(TransformerMixin, BaseEstimator):
     ranking_: NDArray[np.int32]
     gains_: NDArray[np.floating[Any]]
     n_items_: int
-    _takes_lists = False
+    _keeps_sparse = False  # Whether sparse similarities stay sparse.
 
     def _function(self, values: Any) -> SetFunction:
+        """Returns the function to maximize."""
         raise NotImplementedError
 
     def fit(self, X: Any, y: object = None) -> BaseSubsetSelector:
         """Selects the rows.
 
         Args:
-            X: One item a row, ``[items, features]``, dense or one of SciPy's sparse matrices, which
-                is made dense. With ``metric="precomputed"`` similarities, ``[points, items]``, of
-                which sparse ones stay sparse, except for ``LogDet``.
+            X: One row for each item, ``[items, features]``, dense or a SciPy sparse matrix. With
+                ``metric="precomputed"`` similarities, ``[points, items]``; sparse ones stay sparse,
+                except for ``LogDet``.
             y: Ignored.
 
         Returns:
-            Itself.
+            The estimator.
 
         Raises:
-            ValueError: If a setting is out of range, ``k`` exceeds the items, or ``X`` does not
-                suit the function.
+            ValueError: If a parameter or ``X`` is invalid, or there are fewer than ``k`` items.
         """
         return self._select(self._function(self._validated(X)))
 
     def transform(self, X: Any) -> Any:
-        """The rows selected, in order, of a matrix that has a row for each item.
+        """Returns the selected rows, best first, of a matrix with one row for each item.
 
         Raises:
             ValueError: If it has another number of rows.
-            sklearn.exceptions.NotFittedError: If nothing has been selected.
+            sklearn.exceptions.NotFittedError: If ``fit`` has not been called.
         """
         check_is_fitted(self)
         rows = X.tocsr() if sparse.issparse(X) else np.asarray(X)
@@ -67,22 +72,26 @@ class BaseSubsetSelector(TransformerMixin, BaseEstimator):
             raise ValueError(f"X: expected {self.n_items_} rows, got shape {rows.shape}.")
         return rows[self.ranking_]
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def _validated(self, X: Any) -> Any:
-        # Single precision will do for a matrix of all similarities, and is half as large.
-        given = getattr(self, "metric", None) == "precomputed"
-        dtype = np.float32 if given else np.float64
+        # Single precision suffices for a matrix of all similarities, and is half as large.
+        precomputed = getattr(self, "metric", None) == "precomputed"
+        dtype = np.float32 if precomputed else np.float64
         values: Any = validate_data(self, X, accept_sparse="csr", dtype=dtype)
-        thin = sparse.issparse(values) and not (given and self._takes_lists)
-        return values.toarray() if thin else values
+        makes_dense = sparse.issparse(values) and not (precomputed and self._keeps_sparse)
+        return values.toarray() if makes_dense else values
 
     def _select(self, function: SetFunction) -> BaseSubsetSelector:
         checks.positive_int("k", self.k, at_most=function.size)
         if not isinstance(self.verbose, (bool, np.bool_)):
             raise ValueError(f"verbose={self.verbose!r}: expected True or False.")
-        shown = progress_bar(self.k) if self.verbose else contextlib.nullcontext()
-        with shown:
-            chosen = greedy(Reported(function) if self.verbose else function, self.k)
-            jax.block_until_ready(chosen)
+        with progress_bar(self.k) if self.verbose else contextlib.nullcontext():
+            result = greedy(Reported(function) if self.verbose else function, self.k)
+            jax.block_until_ready(result)
         self.n_items_ = function.size
-        self.ranking_, self.gains_ = np.asarray(chosen.items), np.asarray(chosen.gains)
+        self.ranking_, self.gains_ = np.asarray(result.items), np.asarray(result.gains)
         return self

@@ -16,20 +16,20 @@ from fedjax_fair.numerics.distances import pairwise_distances
 __all__ = ["KERNELS", "METRICS", "neighbor_similarities", "prepared", "similarities"]
 
 KERNELS = ("cosine", "correlation", "rbf")
-"""The metrics whose similarities are a positive semi-definite matrix."""
+"""Metrics whose similarity matrices are positive semi-definite."""
 
 METRICS = ("euclidean", "sqeuclidean", *KERNELS)
 
 
 def prepared(rows: Float[np.ndarray, "n width"], metric: str) -> Float[np.ndarray, "n width"]:
-    """Rows in single precision whose Euclidean distances determine the metric.
+    """Returns rows in single precision whose Euclidean distances determine the metric.
 
     Raises:
-        ValueError: If a row has no direction, which cosine and correlation are about.
+        ValueError: If a row is 0 (cosine) or constant (correlation).
     """
     if metric not in ("cosine", "correlation"):
-        # Far from the origin single precision would not tell rows apart. Differences from a row are
-        # exact for whole numbers, those from the mean are not.
+        # Far from the origin rows are not distinct in single precision. Differences from a row,
+        # unlike those from the mean, are exact for integers.
         return (rows - rows[0]).astype(np.float32)
     lengths = np.linalg.norm(rows, axis=1)
     if metric == "correlation":
@@ -38,19 +38,17 @@ def prepared(rows: Float[np.ndarray, "n width"], metric: str) -> Float[np.ndarra
     flat = np.flatnonzero(centered <= 1e-12 * lengths)
     if flat.size:
         what = "0" if metric == "cosine" else "constant"
-        raise ValueError(f"X: row {flat[0]} is {what}, and has no {metric} with others.")
+        raise ValueError(f"X: row {flat[0]} is {what}, and has no {metric} with other rows.")
     return (rows / centered[:, None]).astype(np.float32)
 
 
 def similarities(rows: Any, metric: str) -> Any:
-    """Of all pairs of ``prepared`` rows, >= 0; what is ``"precomputed"`` is left as it is.
+    """Returns the similarities, >= 0, of all pairs of `prepared` rows.
 
     Args:
-        rows: Rows, ``[n, width]``, or what is precomputed, dense or sparse.
-        metric: The metric.
-
-    Euclidean distances and their squares are subtracted from the largest of them; ``cosine`` and
-    ``correlation`` are ``(1 + r) / 2``; ``rbf`` is ``exp(-d**2 / width)``.
+        rows: Rows, ``[n, width]``; similarities, returned as they are, if they are precomputed.
+        metric: Distances and squared distances are subtracted from the largest one; ``cosine`` and
+            ``correlation`` are ``(1 + r) / 2``; ``rbf`` is ``exp(-d**2 / width)``.
     """
     if metric == "precomputed":
         return rows
@@ -58,25 +56,24 @@ def similarities(rows: Any, metric: str) -> Any:
 
 
 def neighbor_similarities(rows: Float[np.ndarray, "n width"], metric: str, count: int) -> Any:
-    """Of all ``prepared`` rows to themselves and to so many nearest others, as a sparse matrix.
+    """Returns similarities of `prepared` rows to themselves and ``count`` neighbors, sparse.
 
     Raises:
-        ValueError: If there are not so many others.
+        ValueError: If there are not ``count`` other rows.
     """
     size = rows.shape[0]
     checks.positive_int("n_neighbors", count)
     if count >= size:
         raise ValueError(f"n_neighbors={count}: expected fewer than n_samples={size}.")
     distances, others = NearestNeighbors(n_neighbors=count).fit(rows).kneighbors()
-    own = np.arange(size)[:, None]
     near = _of_distances(np.hstack([np.zeros((size, 1)), distances]), metric, rows.shape[1], np)
-    places = np.hstack([own, others]).ravel()
+    places = np.hstack([np.arange(size)[:, None], others]).ravel()
     starts = np.arange(size + 1) * (count + 1)
     return csr_array((near.ravel(), places, starts), shape=(size, size))
 
 
 def _of_distances(distances: Any, metric: str, width: int, numpy: Any) -> Any:
-    """Similarities, by NumPy or that of JAX."""
+    """Converts distances to similarities by NumPy or ``jax.numpy``."""
     squares = distances**2
     if metric == "rbf":
         return numpy.exp(-squares / width)

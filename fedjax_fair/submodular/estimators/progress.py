@@ -1,4 +1,4 @@
-"""A bar that shows how many rows have been selected while a compiled program selects them."""
+"""A progress bar of a selection that runs inside a compiled function."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import PyTree
 
-from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.base import WrappedSetFunction
 from fedjax_fair.tree import Integer
 
 __all__ = ["Reported", "progress_bar"]
 
-# What compiled programs report to. They outlive a bar, and the next one has its place here.
+# Compiled functions outlive a bar, so they report to the last one here.
 _bars: list[Any] = []
 
 
 @contextlib.contextmanager
 def progress_bar(total: int) -> Iterator[None]:
-    """Shows on standard error how many of so many items functions that are ``Reported`` have."""
+    """Shows on standard error how many of ``total`` items `Reported` functions have added."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
@@ -30,38 +30,16 @@ def progress_bar(total: int) -> Iterator[None]:
         try:
             yield
             jax.effects_barrier()  # Reports may be late.
-            bar.update(_bars[-1][1], completed=total)  # The last item is added to no memo.
+            bar.update(_bars[-1][1], completed=total)  # The last item is not added to a memo.
         finally:
             _bars.pop()
 
 
-class Reported(SetFunction):
-    """The same function, which reports every item that is added.
-
-    Args:
-        function: The function.
-    """
-
-    function: SetFunction
-
-    @property
-    def size(self) -> int:
-        return self.function.size
-
-    def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
-        return self.function.value(mask)
-
-    def init(self) -> PyTree:
-        return self.function.init()
-
-    def gains(self, memo: PyTree) -> Float[Array, " size"]:
-        return self.function.gains(memo)
-
-    def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
-        return self.function.gain(memo, item)
+class Reported(WrappedSetFunction):
+    """The same function, which reports every item that is added."""
 
     def add(self, memo: PyTree, item: Integer) -> PyTree:
-        jax.debug.callback(_advance, item)  # The item, so that it waits until that is chosen.
+        jax.debug.callback(_advance, item)  # The argument delays the report until it is selected.
         return self.function.add(memo, item)
 
 

@@ -1,39 +1,28 @@
-"""Sums of private submodular functions, maximized by a server that sees only aggregates."""
+"""Sums of private submodular functions, maximized by a server that sees only aggregates.
+
+References:
+    Rafiey, *Decomposable Submodular Maximization in Federated Setting*, ICML 2024
+"""
 
 from fedjax_fair.numerics.secure_sum import SecureAggregation
-from fedjax_fair.submodular.federated.baselines import random_base, top_singletons
-from fedjax_fair.submodular.federated.centralized_continuous_greedy import (
+from fedjax_fair.submodular.federated.centralized import (
     centralized_continuous_greedy,
+    centralized_greedy,
+    random_base,
+    top_singletons,
 )
-from fedjax_fair.submodular.federated.centralized_greedy import centralized_greedy
-from fedjax_fair.submodular.federated.custom import (
-    Custom,
-    SampledProblem,
-    TabulatedProblem,
-    custom,
-)
+from fedjax_fair.submodular.federated.custom import custom
 from fedjax_fair.submodular.federated.discrete_greedy import (
     discrete_greedy,
     kappa_for_responses,
     sufficient_kappa,
 )
-from fedjax_fair.submodular.federated.facility_location import (
-    FacilityLocation,
-    SparseFacilityLocation,
-    facility_location,
-)
-from fedjax_fair.submodular.federated.feature_selection import FeatureSelection, feature_selection
+from fedjax_fair.submodular.federated.facility_location import FacilityLocation, facility_location
+from fedjax_fair.submodular.federated.feature_selection import feature_selection
 from fedjax_fair.submodular.federated.fedcg import fedcg
 from fedjax_fair.submodular.federated.fedcg_plus import fedcg_plus
-from fedjax_fair.submodular.federated.importance_factors import (
-    ImportanceFactors,
-    importance_factors,
-)
-from fedjax_fair.submodular.federated.max_coverage import (
-    MaxCoverage,
-    SparseMaxCoverage,
-    max_coverage,
-)
+from fedjax_fair.submodular.federated.importance_factors import importance_factors
+from fedjax_fair.submodular.federated.max_coverage import max_coverage
 from fedjax_fair.submodular.federated.problem import (
     ClientFunction,
     DenseProblem,
@@ -41,10 +30,7 @@ from fedjax_fair.submodular.federated.problem import (
     Gains,
     Problem,
 )
-from fedjax_fair.submodular.federated.public_projects import (
-    CombinatorialPublicProjects,
-    combinatorial_public_projects,
-)
+from fedjax_fair.submodular.federated.public_projects import combinatorial_public_projects
 from fedjax_fair.submodular.federated.secure import Messages, Protocol, secure_aggregate
 from fedjax_fair.submodular.federated.sparse import SparseScores, sparse_scores
 from fedjax_fair.submodular.federated.trajectory import (
@@ -57,27 +43,18 @@ from fedjax_fair.submodular.federated.welfare import Welfare
 
 __all__ = [
     "ClientFunction",
-    "CombinatorialPublicProjects",
     "Communication",
     "ContinuousRun",
-    "Custom",
     "DenseProblem",
     "Extensions",
     "FacilityLocation",
-    "FeatureSelection",
     "Gains",
     "GreedyRun",
-    "ImportanceFactors",
-    "MaxCoverage",
     "Messages",
     "Problem",
     "Protocol",
-    "SampledProblem",
     "SecureAggregation",
-    "SparseFacilityLocation",
-    "SparseMaxCoverage",
     "SparseScores",
-    "TabulatedProblem",
     "Welfare",
     "centralized_continuous_greedy",
     "centralized_greedy",

@@ -1,10 +1,8 @@
-r"""Guarantees of the continuous algorithms, from the quantities that a run measured.
+r"""Guarantees of the continuous algorithms, from quantities that a run measured.
 
-Notation: *r* the rank, :math:`\eta` the step, *T* the rounds, :math:`m_F = \max_e F(\{e\})`,
-:math:`\gamma_t` the spread of the clients' gradients, and :math:`\Gamma` its sum over rounds. The
-theorems hold for the value of any base, so a set that another algorithm found can replace the
-optimum. With :math:`\eta = 1/T` their error stays near *r* times the mean spread, which is often
-more than the optimum: the bound is then vacuous, and the run is much better.
+*r* is the rank, :math:`\eta` the step, *T* the number of rounds, :math:`m_F = \max_e F(\{e\})`, and
+:math:`\Gamma` the sum of the spreads of all rounds. Errors are about *r* times the mean spread,
+which often exceeds the optimum: the bound is then vacuous.
 """
 
 from __future__ import annotations
@@ -23,9 +21,7 @@ from fedjax_fair.submodular.federated.trajectory import ContinuousRun
 
 __all__ = [
     "Guarantee",
-    "Slacks",
     "largest_single",
-    "per_round",
     "report",
     "theorem_3_2",
     "theorem_3_5",
@@ -37,22 +33,8 @@ __all__ = [
 Number = Float[Array, "..."] | float
 
 
-class Slacks(NamedTuple):
-    """The slacks of three inequalities in every round; negative where one is violated.
-
-    Attributes:
-        client_base_gain: Of ``OPT - F(x) <= sum_i p_i <v_i, grad f_i(x)>``, ``[rounds]``.
-        direction: Of ``OPT - F(x) <= <direction, grad F(x)> + r * spread``.
-        ascent: Of ``F(x') >= F(x) + step * <direction, grad F(x)> - step^2 r^2 m_F / 2``.
-    """
-
-    client_base_gain: Float[Array, " rounds"]
-    direction: Float[Array, " rounds"]
-    ascent: Float[Array, " rounds"]
-
-
 class Guarantee(NamedTuple):
-    """A bound ``factor * OPT <= value + error``.
+    """Bound ``factor * OPT <= value + error``.
 
     Attributes:
         factor: Multiplicative factor of the optimum.
@@ -65,12 +47,12 @@ class Guarantee(NamedTuple):
     probability: float
 
     def slack(self, value: Number, optimum: Number) -> Number:
-        """The value less its lower bound; at least 0 where the theorem holds."""
+        """Computes the value minus its lower bound; at least 0 if the theorem holds."""
         return value + self.error - self.factor * optimum
 
 
 def largest_single(problem: Problem, client_weights: ArrayLike | None = None) -> Array:
-    """``m_F``, the largest value of a single item.
+    """Computes ``m_F``, the largest value of a single item.
 
     Examples:
         >>> from fedjax_fair.submodular import federated
@@ -81,28 +63,11 @@ def largest_single(problem: Problem, client_weights: ArrayLike | None = None) ->
     return jnp.max(importance_factors(problem, client_weights).singles)
 
 
-def per_round(run: ContinuousRun, optimum: Number, largest: Number) -> Slacks:
-    """Three inequalities that hold in every round of ``fedcg`` in which all clients take part.
-
-    Args:
-        run: A run.
-        optimum: Value of the best set, or of any set.
-        largest: ``largest_single`` of the problem.
-    """
-    before, after = run.extension[:-1], run.extension[1:]
-    missing = optimum - before
-    curvature = run.step**2 * run.rank**2 * largest / 2
-    return Slacks(
-        client_base_gain=run.client_base_gain - missing,
-        direction=run.progress + run.rank * run.spread - missing,
-        ascent=after - before - run.step * run.progress + curvature,
-    )
-
-
 def theorem_3_2(run: ContinuousRun, largest: Number) -> Guarantee:
-    r"""The bound of ``fedcg`` with all clients.
+    r"""Returns the bound of ``fedcg`` with all clients.
 
-    :math:`(1 - (1 - \eta)^T) OPT \leq F(x_T) + \eta r \Gamma + T \eta^2 r^2 m_F / 2`.
+    :math:`(1 - (1 - \eta)^T) OPT \leq F(x_T) + \eta r \Gamma + T \eta^2 r^2 m_F / 2`, also with the
+    value of any base as *OPT*.
 
     Args:
         run: A run.
@@ -117,18 +82,15 @@ def theorem_3_2(run: ContinuousRun, largest: Number) -> Guarantee:
 def theorem_3_5(
     run: ContinuousRun, largest: Number, *, cohort_size: int, delta: float
 ) -> Guarantee:
-    r"""The bound of ``fedcg`` with *K* clients a round.
+    r"""Returns the bound of ``fedcg`` with *K* clients per round.
 
     It adds :math:`6\eta r\Gamma\sqrt{T/(K\delta)}` to the error of Theorem 3.2.
 
     Args:
         run: A run.
         largest: ``largest_single`` of the problem.
-        cohort_size: Clients a round, *K*.
-        delta: Probability allowed that the bound fails.
-
-    Raises:
-        ValueError: If a number is out of range.
+        cohort_size: Clients per round, *K*.
+        delta: Failure probability, in (0, 1).
     """
     full, root = theorem_3_2(run, largest), _root(run, cohort_size, delta)
     error = full.error + 6 * run.step * run.rank * jnp.sum(run.spread) * root
@@ -138,23 +100,17 @@ def theorem_3_5(
 def theorem_4_3(
     run: ContinuousRun, largest: Number, *, cohort_size: int, delta: float, sigma: float
 ) -> Guarantee:
-    r"""The bound of ``fedcg_plus``, in the form of the paper's appendix.
+    r"""Returns the bound of ``fedcg_plus``, as in the paper's appendix.
 
-    With :math:`B = 2 R \sigma r + 2 r^{1.5} \sum_t L_t` over *R* rounds, the error of Theorem 3.2
-    grows by :math:`\eta B + \eta \sqrt{R/(K\delta)} (6 r \Gamma + B)`.
+    With :math:`B = 2 R \sigma r + 2 r^{1.5} \sum_t L_t` over *R* rounds, it adds :math:`\eta B +
+    \eta \sqrt{R/(K\delta)} (6 r \Gamma + B)` to the error of Theorem 3.2.
 
     Args:
-        run: A run; the bound is computed from what its cohorts measured. Of a problem whose
-            gradients are estimated these are not the theorem's constants, and the error is NaN
-            where there are local steps, since ``run.lipschitz`` is.
+        run: A run. The error is NaN if ``run.lipschitz`` is.
         largest: ``largest_single`` of the problem.
-        cohort_size: Clients a round, *K*.
-        delta: Probability allowed that the bound fails.
-        sigma: Largest error of a coordinate of a sampled gradient, in units of value; 0 for exact
-            ones.
-
-    Raises:
-        ValueError: If a number is out of range.
+        cohort_size: Clients per round, *K*.
+        delta: Failure probability, in (0, 1).
+        sigma: Largest error of an element of a gradient, in units of value; 0 if exact.
     """
     checks.non_negative("sigma", sigma)
     full, root = theorem_3_2(run, largest), _root(run, cohort_size, delta)
@@ -165,19 +121,17 @@ def theorem_4_3(
 
 
 def theorem_5_1(epsilon: float, *, size: int, cardinality: bool) -> Guarantee:
-    r"""The bound of ``discrete_greedy(..., epsilon=epsilon, resample=False)``.
+    r"""Returns the bound of ``discrete_greedy(..., epsilon=epsilon, resample=False)``.
 
-    With probability ``1 - 1 / size`` the one sample of clients is within a factor of :math:`1 \pm
-    \varepsilon` of *F* on all sets of at most *r* items, and then greedy on the sample reaches
-    :math:`c\,(1 - \varepsilon) / (1 + \varepsilon)` of the optimum, *c* being its own factor. The
-    paper states :math:`c - \varepsilon`, which is more for a uniform matroid and an epsilon below
-    0.26. Clients that are drawn anew at every step are no one sample, and the argument says nothing
-    of them.
+    With probability ``1 - 1 / size`` the sample of clients is within a factor of :math:`1 \pm
+    \varepsilon` of *F* on all sets of at most *r* items. Greedy with factor *c* then reaches
+    :math:`c\,(1 - \varepsilon) / (1 + \varepsilon)` of the optimum; the paper states
+    :math:`c - \varepsilon`.
 
     Args:
         epsilon: In (0, 1).
-        size: Items in the ground set.
-        cardinality: Whether the matroid is uniform, for which the factor is larger.
+        size: Number of items.
+        cardinality: Whether the matroid is uniform.
 
     Examples:
         >>> round(theorem_5_1(0.1, size=10, cardinality=True).factor, 3)
@@ -185,37 +139,35 @@ def theorem_5_1(epsilon: float, *, size: int, cardinality: bool) -> Guarantee:
     """
     checks.unit_interval("epsilon", epsilon)
     checks.positive_int("size", size)
-    best = 1 - float(np.exp(-1)) if cardinality else 0.5
-    return Guarantee(best * (1 - epsilon) / (1 + epsilon), 0.0, 1 - 1 / size)
+    greedy_factor = 1 - float(np.exp(-1)) if cardinality else 0.5
+    return Guarantee(greedy_factor * (1 - epsilon) / (1 + epsilon), 0.0, 1 - 1 / size)
 
 
 def report(
     run: ContinuousRun, guarantee: Guarantee, *, value: Number, greedy: Number
 ) -> dict[str, float]:
-    """The values that a run reached, and its guarantee.
-
-    The optimum is unknown; it lies between the value of greedy and ``optimum_upper_bound``.
+    """Summarizes a run and its guarantee.
 
     Args:
         run: A run.
-        guarantee: The bound of a theorem for it.
+        guarantee: Bound of a theorem for the run.
         value: Value of the rounded set.
-        greedy: Value of the set that ``centralized_greedy`` found.
+        greedy: Value of ``centralized_greedy``.
 
     Returns:
-        ``extension`` at the last point, ``value``, ``greedy``, ``optimum_upper_bound``, ``ratio`` of
-        value and greedy, ``guaranteed`` for the extension (may be negative), and ``slack`` of it.
+        ``extension`` at the last point, ``value``, ``greedy``, ``optimum_upper_bound``, ``ratio``
+        of value and greedy, ``guaranteed`` extension and ``slack``.
     """
-    last, reached = float(run.extension[-1]), float(greedy)
-    guaranteed = float(guarantee.factor) * reached - float(guarantee.error)
+    extension, greedy = float(run.extension[-1]), float(greedy)
+    guaranteed = float(guarantee.factor) * greedy - float(guarantee.error)
     return {
-        "extension": last,
+        "extension": extension,
         "value": float(value),
-        "greedy": reached,
+        "greedy": greedy,
         "optimum_upper_bound": float(jnp.min(run.extension[:-1] + run.max_base_gain)),
-        "ratio": float(value) / reached,
+        "ratio": float(value) / greedy,
         "guaranteed": guaranteed,
-        "slack": last - guaranteed,
+        "slack": extension - guaranteed,
     }
 
 

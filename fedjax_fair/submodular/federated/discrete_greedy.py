@@ -1,14 +1,13 @@
 """Greedy on the gains of a random sample of clients (Rafiey 2024, Algorithm 3).
 
-A client responds with a probability in proportion to its importance factor, and its gains are
-divided by that probability, so that their sum is unbiased.
+A client responds with a probability proportional to its importance factor. Dividing its gains by
+the probability makes the sum unbiased.
 """
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,28 +17,23 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
-from fedjax_fair.submodular.federated.importance_factors import factors_of
-from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, filled_weights
-from fedjax_fair.submodular.federated.secure import (
-    base_bits,
-    nan_if_out_of_range,
-    protocol,
-    secure_aggregate,
-    vector_bits,
-)
-from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun, check_sizes
+from fedjax_fair.numerics.secure_sum import as_secure
+from fedjax_fair.submodular.federated import secure as messaging
+from fedjax_fair.submodular.federated.importance_factors import compute_factors
+from fedjax_fair.submodular.federated.problem import Problem, fill_weights
+from fedjax_fair.submodular.federated.secure import Aggregation, secure_aggregate
+from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun, check_arguments
 from fedjax_fair.submodular.matroids import Matroid
 
 __all__ = ["discrete_greedy", "kappa_for_responses", "sufficient_kappa"]
 
 
 def sufficient_kappa(epsilon: float, *, rank: int, size: int) -> float:
-    r"""The ``kappa`` for which Theorem 5.1 holds, without resampling.
+    r"""Computes the ``kappa`` of Theorem 5.1, with which usually all clients respond.
 
-    :math:`\kappa = (3 r / \varepsilon^2) (r \ln(n + 1) + \ln(2 n))`: then one fixed sample of
-    clients is within a factor of :math:`1 \pm \varepsilon` of *F* for all sets of at most *r*
-    items, with probability :math:`1 - 1/n`. With it usually all clients respond.
+    With :math:`\kappa = (3 r / \varepsilon^2) (r \ln(n + 1) + \ln(2 n))` one sample of clients is
+    within a factor of :math:`1 \pm \varepsilon` of *F* for all sets of at most *r* items, with
+    probability :math:`1 - 1/n`.
 
     Examples:
         >>> round(sufficient_kappa(0.5, rank=5, size=30))
@@ -53,19 +47,16 @@ def sufficient_kappa(epsilon: float, *, rank: int, size: int) -> float:
 
 
 def kappa_for_responses(factors: ArrayLike, responses: float) -> float:
-    """The ``kappa`` for which a given number of clients respond in expectation.
+    """Computes the ``kappa`` for an expected number of responses.
 
     Args:
-        factors: The importance factors, ``[clients]``.
-        responses: Expected responses in a step, at most the number of positive factors.
-
-    Raises:
-        ValueError: If ``responses`` is not positive or exceeds the number of positive factors.
+        factors: Importance factors, ``[clients]``.
+        responses: Expected responses per step, at most the number of positive factors.
 
     Examples:
         >>> round(kappa_for_responses([0.5, 0.25, 0.25], responses=2), 6)
         2.0
-        >>> round(kappa_for_responses([0.8, 0.2, 0.2], responses=2), 6)  # The first always responds.
+        >>> round(kappa_for_responses([0.8, 0.2, 0.2], responses=2), 6)  # The first: always.
         2.5
     """
     checks.positive("responses", responses)
@@ -75,11 +66,11 @@ def kappa_for_responses(factors: ArrayLike, responses: float) -> float:
         raise ValueError(
             f"{responses=}: expected a number in (0, {ordered.size}], the positive factors."
         )
-    # If the first m always respond, the others share the rest; the smallest m that is consistent.
+    # If the first m clients always respond, the others share the remaining responses. The smallest
+    # consistent m is the solution.
     rest = ordered.sum() - np.append(0, np.cumsum(ordered)[:-1])
     kappas = (responses - np.arange(ordered.size)) / rest
-    fits = kappas * ordered <= 1 + 1e-9
-    return float(kappas[np.argmax(fits)])
+    return float(kappas[np.argmax(kappas * ordered <= 1 + 1e-9)])
 
 
 def discrete_greedy(
@@ -91,30 +82,25 @@ def discrete_greedy(
     epsilon: float | None = None,
     resample: bool = True,
     client_weights: ArrayLike | None = None,
-    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain",
+    aggregation: Aggregation = "plain",
 ) -> GreedyRun:
-    """Adds the item with the largest estimated gain until there is a base.
+    """Adds the item with the largest estimated gain until the set is a base.
+
+    If no client responds, the first feasible item is added.
 
     Args:
         key: Random key.
         problem: The clients' functions.
-        matroid: Which sets are allowed.
-        kappa: A client responds with probability ``min(1, kappa * w_i)``; about ``kappa *
-            sum(w_i)`` of them do. ``importance_factors`` gives the ``w_i``, and their cost. May be
-            traced.
+        matroid: Constraint on sets.
+        kappa: Clients respond with probability ``min(1, kappa * w_i)``, where ``w_i`` are the
+            ``importance_factors``. May be traced.
         epsilon: Determines kappa instead, in (0, 1), by ``sufficient_kappa``.
-        resample: Whether the clients that respond are drawn at every step, or once for all steps,
-            which is what ``bounds.theorem_5_1`` is about.
-        client_weights: ``p_i``, summing to 1; by default all equal.
-        aggregation: As for ``fedcg``; clients that do not respond mask zeros. Where a number
-            exceeds max_abs_value, values are not numbers from there on.
-
-    Returns:
-        The run. If no client responds, the first item that is allowed is added.
+        resample: Whether clients are sampled at every step instead of once.
+        client_weights: As for ``fedcg``.
+        aggregation: As for ``fedcg``.
 
     Raises:
-        ValueError: If not just one of kappa and epsilon is given, it is out of range, the matroid
-            is of other items, or the weights do not sum to 1.
+        ValueError: If not exactly one of kappa and epsilon is given, or an argument is invalid.
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
@@ -123,55 +109,46 @@ def discrete_greedy(
         >>> run.items.tolist(), run.values.tolist()
         ([0], [0.0, 1.0])
     """
-    check_sizes(problem, matroid)
-    if kappa is None and epsilon is not None:
+    weights = check_arguments(problem, matroid, client_weights)
+    if (kappa is None) == (epsilon is None):
+        raise ValueError(f"{kappa=}, {epsilon=}: expected exactly one of them.")
+    if epsilon is not None:
         kappa = sufficient_kappa(epsilon, rank=matroid.rank, size=matroid.size)
-    elif kappa is None or epsilon is not None:
-        raise ValueError(f"{kappa=}, {epsilon=}: expected just one of them.")
     checks.positive("kappa", kappa)
-    return _discrete_greedy(
-        key,
-        problem,
-        matroid,
-        as_client_weights(problem, client_weights),
-        # An integer may exceed 32 bits.
-        kappa if isinstance(kappa, Array) else float(kappa),
-        as_secure(aggregation),
-        resample=bool(resample),
-    )
+    if not isinstance(kappa, Array):
+        kappa = float(kappa)  # pyright: ignore  # An integer may exceed 32 bits.
+    secure = as_secure(aggregation)
+    return _discrete_greedy(key, problem, matroid, weights, kappa, secure, bool(resample))
 
 
 @partial(jax.jit, static_argnames="resample")
-def _discrete_greedy(key, problem, matroid, weights, kappa, secure, *, resample):
-    weights = filled_weights(problem, weights)
+def _discrete_greedy(key, problem, matroid, weights, kappa, secure, resample):
+    weights = fill_weights(problem, weights)
     size, rank = problem.size, matroid.rank
-    key_factors = jax.random.fold_in(key, rank)  # Steps are numbered below it.
-    found = factors_of(problem, weights, secure, key_factors)
-    probabilities = jnp.minimum(kappa * found.factors, 1.0)
+    key_factors = jax.random.fold_in(key, rank)  # Steps fold in numbers below the rank.
+    importance = compute_factors(problem, weights, secure, key_factors)
+    probabilities = jnp.minimum(kappa * importance.factors, 1.0)
 
     def step(mask, number):
         key_step = jax.random.fold_in(key, number if resample else 0)
         responds = jax.random.uniform(key_step, probabilities.shape) < probabilities
         shares = jnp.where(responds, weights / jnp.where(responds, probabilities, 1), 0)
-        hidden = protocol(secure, jax.random.fold_in(key, number), problem.num_clients)
-        total = secure_aggregate(problem.gains(mask).messages(shares), size, hidden)
-        best = jnp.argmax(jnp.where(matroid.feasible_items(mask), total, -jnp.inf)).astype(
-            jnp.int32
-        )
+        key_masks = jax.random.fold_in(key, number)
+        protocol = messaging.make_protocol(secure, key_masks, problem.num_clients)
+        total = secure_aggregate(problem.gains(mask).messages(shares), size, protocol)
+        feasible_gains = jnp.where(matroid.feasible_items(mask), total, -jnp.inf)
+        best = jnp.argmax(feasible_gains).astype(jnp.int32)
         mask = mask.at[best].set(True)
-        value = nan_if_out_of_range(product(weights, problem.values(mask)), total, found.singles)
+        value = product(weights, problem.values(mask))
+        value = messaging.nan_if_out_of_range(value, total, importance.singles)
         return mask, (best, value, jnp.sum(responds, dtype=jnp.int32))
 
     numbers = jnp.arange(rank, dtype=jnp.int32)
     chosen, (items, values, responded) = jax.lax.scan(step, jnp.zeros(size, bool), numbers)
-    return GreedyRun(
-        chosen=chosen,
-        items=items,
-        values=jnp.append(0.0, values),
-        communication=Communication(
-            contacted=jnp.full(rank, problem.num_clients, jnp.int32),
-            responded=responded,
-            down=numbers * base_bits(1, size),  # The set so far.
-            up=jnp.full(rank, vector_bits(size), jnp.int32),
-        ),
+    communication = Communication(
+        contacted=jnp.full(rank, problem.num_clients, jnp.int32),
+        responded=responded,
+        down=numbers * messaging.base_bits(1, size),  # The set so far.
+        up=jnp.full(rank, messaging.vector_bits(size), jnp.int32),
     )
+    return GreedyRun(chosen, items, jnp.append(0.0, values), communication)

@@ -1,15 +1,13 @@
 """Federated continuous greedy (Rafiey 2024, Algorithm 1).
 
-In every round the server sends the fractional point, each client responds with its heaviest base
-for its own gradient, and the server takes a step in the direction of the mean base. A base takes a
-few bits where a gradient takes a float for each item, but it does not contain the size of the
-gains: where that differs much between clients, ``send="gradient"`` is better.
+Each client sends the heaviest base for its gradient, and the server steps towards the mean base. A
+base takes few bits, but lacks the size of the gains: if that differs much between clients,
+``send="gradient"`` is better.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,23 +16,12 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
-from fedjax_fair.submodular.federated.problem import Problem, as_client_weights, filled_weights
-from fedjax_fair.submodular.federated.secure import (
-    base_bits,
-    nan_if_out_of_range,
-    protocol,
-    secure_aggregate,
-    vector_bits,
-)
-from fedjax_fair.submodular.federated.trajectory import (
-    ContinuousRun,
-    Sent,
-    ascend,
-    check_sizes,
-    sample_cohort,
-    step_size,
-)
+from fedjax_fair.numerics.secure_sum import as_secure
+from fedjax_fair.submodular.federated import secure as messaging
+from fedjax_fair.submodular.federated import trajectory
+from fedjax_fair.submodular.federated.problem import Problem, fill_weights
+from fedjax_fair.submodular.federated.secure import Aggregation, secure_aggregate
+from fedjax_fair.submodular.federated.trajectory import ContinuousRun, RoundResult
 from fedjax_fair.submodular.matroids import Matroid
 
 __all__ = ["fedcg"]
@@ -50,79 +37,62 @@ def fedcg(
     step: float | None = None,
     send: str = "base",
     client_weights: ArrayLike | None = None,
-    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain",
+    aggregation: Aggregation = "plain",
 ) -> ContinuousRun:
     """Maximizes the multilinear extension over the matroid polytope.
 
     Args:
         key: Random key.
         problem: The clients' functions.
-        matroid: Which sets are allowed.
+        matroid: Constraint on sets.
         rounds: Communication rounds, *T*.
-        cohort_size: Clients drawn every round, with replacement and probabilities ``p_i``, and averaged
-            equally; with None all clients take part, weighted by ``p_i``.
+        cohort_size: Clients sampled per round, with replacement and probabilities ``p_i``, and
+            averaged equally. None for all clients, weighted by ``p_i``.
         step: Step size, at most ``1 / rounds``, which is the default.
-        send: ``"base"``, or ``"gradient"``: the direction is the heaviest base for their mean.
-        client_weights: ``p_i``, summing to 1; by default all equal.
-        aggregation: ``"secure"``, or ``SecureAggregation(max_abs_value)``, adds masked messages: the same sum up to
-            rounding, in time that grows with the square of the number of clients, and not a number
-            where a weighted number exceeds max_abs_value.
+        send: ``"base"``, or ``"gradient"``: the direction is the heaviest base for the mean.
+        client_weights: ``p_i``, summing to 1; equal by default.
+        aggregation: ``"secure"``, or ``SecureAggregation(max_abs_value)``, masks messages, in time
+            quadratic in the clients. Results are NaN if a weighted element exceeds the maximum.
 
     Returns:
         The run; ``rounding.swap(key, matroid, run.x)`` rounds its last point to a set.
 
     Raises:
-        ValueError: If ``step * rounds > 1``, the matroid is of other items, the cohort is empty, or
-            the weights do not sum to 1.
-
-    References:
-        Rafiey, *Decomposable Submodular Maximization in Federated Setting*, ICML 2024
+        ValueError: If ``step * rounds > 1``, or sizes or weights do not fit.
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
         >>> problem = federated.facility_location([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
         >>> run = fedcg(jax.random.key(0), problem, matroids.Uniform(1, 3), rounds=4)
-        >>> run.x.tolist()
-        [0.5, 0.5, 0.0]
-        >>> run.communication.bits_up().tolist()
-        [4, 4, 4, 4]
+        >>> run.x.tolist(), run.communication.bits_up().tolist()
+        ([0.5, 0.5, 0.0], [4, 4, 4, 4])
     """
-    check_sizes(problem, matroid)
+    weights = trajectory.check_arguments(problem, matroid, client_weights, cohort_size)
     checks.one_of("send", send, ("base", "gradient"))
-    if cohort_size is not None:
-        checks.positive_int("cohort_size", cohort_size)
-    return _fedcg(
-        key,
-        problem,
-        matroid,
-        as_client_weights(problem, client_weights),
-        step_size(step, rounds),
-        as_secure(aggregation),
-        rounds=rounds,
-        cohort_size=cohort_size,
-        send=send,
-    )
+    step, secure = trajectory.step_size(step, rounds), as_secure(aggregation)
+    return _fedcg(key, problem, matroid, weights, step, secure, rounds, cohort_size, send)
 
 
 @partial(jax.jit, static_argnames=("rounds", "cohort_size", "send"))
-def _fedcg(key, problem, matroid, weights, step, secure, *, rounds, cohort_size, send):
-    size, weights = problem.size, filled_weights(problem, weights)
+def _fedcg(key, problem, matroid, weights, step, secure, rounds, cohort_size, send):
+    size, weights = problem.size, fill_weights(problem, weights)
 
     def communicate(key, key_masks, x, gradients):
-        hidden = protocol(secure, key_masks, problem.num_clients)
+        protocol = messaging.make_protocol(secure, key_masks, problem.num_clients)
         shares = weights
         if cohort_size is not None:
-            drawn = sample_cohort(key, weights, cohort_size)
-            shares = jnp.zeros_like(weights).at[drawn].add(1 / cohort_size)
+            cohort = trajectory.sample_cohort(key, weights, cohort_size)
+            shares = jnp.zeros_like(weights).at[cohort].add(1 / cohort_size)
         if send == "gradient":
-            mean = secure_aggregate(gradients.messages(shares), size, hidden)
+            mean = secure_aggregate(gradients.messages(shares), size, protocol)
             base = matroid.max_weight_base(mean)
-            direction = nan_if_out_of_range(base.astype(x.dtype), mean)
-            return Sent(direction, jnp.sum(mean, where=base), jnp.zeros(()))
+            direction = messaging.nan_if_out_of_range(base.astype(x.dtype), mean)
+            return RoundResult(direction, jnp.sum(mean, where=base), jnp.zeros(()))
         bases = gradients.bases(matroid)
-        direction = secure_aggregate(bases.messages(shares), size, hidden)
-        return Sent(direction, product(shares, bases.utility), jnp.zeros(()))
+        direction = secure_aggregate(bases.messages(shares), size, protocol)
+        return RoundResult(direction, product(shares, bases.utility), jnp.zeros(()))
 
-    up = base_bits(matroid.rank, size) if send == "base" else vector_bits(size)
-    costs = (cohort_size or problem.num_clients, vector_bits(size), up)
-    return ascend(problem, matroid, weights, key, rounds, step, communicate, costs)
+    vector_bits = messaging.vector_bits(size)
+    up = messaging.base_bits(matroid.rank, size) if send == "base" else vector_bits
+    costs = (cohort_size or problem.num_clients, vector_bits, up)
+    return trajectory.ascend(problem, matroid, weights, key, rounds, step, communicate, costs)

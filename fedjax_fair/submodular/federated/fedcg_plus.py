@@ -1,13 +1,11 @@
 """Federated continuous greedy with local steps (Rafiey 2024, Algorithm 2).
 
-Clients take several steps of continuous greedy on their own functions in every round, so that fewer
-rounds suffice.
+Clients take several local steps of continuous greedy per round, so that fewer rounds suffice.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,34 +14,19 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
-from fedjax_fair.submodular.federated.problem import (
-    Problem,
-    as_client_weights,
-    filled_weights,
-    rows,
-)
-from fedjax_fair.submodular.federated.secure import (
-    base_bits,
-    protocol,
-    secure_aggregate,
-    vector_bits,
-)
-from fedjax_fair.submodular.federated.trajectory import (
-    ContinuousRun,
-    Sent,
-    ascend,
-    check_sizes,
-    sample_cohort,
-    step_size,
-)
+from fedjax_fair.numerics.secure_sum import as_secure
+from fedjax_fair.submodular.federated import secure as messaging
+from fedjax_fair.submodular.federated import trajectory
+from fedjax_fair.submodular.federated.problem import Problem, dense_gains, fill_weights
+from fedjax_fair.submodular.federated.secure import Aggregation, secure_aggregate
+from fedjax_fair.submodular.federated.trajectory import ContinuousRun, RoundResult
 from fedjax_fair.submodular.matroids import Matroid
-from fedjax_fair.submodular.multilinear import sample_size, sampled_gradient
+from fedjax_fair.submodular.multilinear import sample_size, sampled_mean
 
 __all__ = ["fedcg_plus"]
 
-# Clients computed side by side, each of which takes memory for its path.
-_SIDE_BY_SIDE = 256
+# Clients per vmap batch, each of which needs memory for its path.
+_CLIENT_BATCH_SIZE = 256
 
 
 def fedcg_plus(
@@ -60,32 +43,32 @@ def fedcg_plus(
     delta: float = 0.05,
     local: str = "clip",
     client_weights: ArrayLike | None = None,
-    aggregation: Literal["plain", "secure"] | SecureAggregation = "plain",
+    aggregation: Aggregation = "plain",
 ) -> ContinuousRun:
     """Maximizes the multilinear extension in few rounds.
 
-    Local steps as printed can leave the unit cube, where the extension is not an expectation;
-    ``local`` is the correction. With one local step and exact gradients it is ``fedcg``.
+    The paper's local steps can leave the unit cube; ``local`` selects a correction. With one local
+    step and exact gradients it equals ``fedcg``.
 
     Args:
         key: Random key.
         problem: The clients' functions.
-        matroid: Which sets are allowed.
+        matroid: Constraint on sets.
         rounds: Communication rounds, *R = T / tau*.
-        local_steps: Steps of each client in a round, *tau*.
+        local_steps: Steps of each client per round, *tau*.
         cohort_size: As for ``fedcg``.
-        step: Step size of the server, at most ``1 / rounds``, which is the default.
-        gradient: ``"exact"``, or ``"sampled"``: estimated from the values of random sets.
-        sigma: Largest error of a sampled gradient, as a share of a client's largest value of an
-            item; with ``delta`` it determines the number of sets (``multilinear.sample_size``).
-        delta: Probability that any of the sampled gradients has a larger error.
+        step: As for ``fedcg``.
+        gradient: ``"exact"``, or ``"sampled"``: estimated from random sets.
+        sigma: Largest error of a sampled gradient, relative to a client's largest value of an item
+            (``multilinear.sample_size``).
+        delta: Probability that any sampled gradient has a larger error.
         local: ``"clip"`` takes steps of ``1 / local_steps`` and clips coordinates at 1,
-            ``"scaled"`` takes steps of ``step / local_steps``, which need no clipping.
+            ``"scaled"`` takes steps of ``step / local_steps``.
         client_weights: As for ``fedcg``.
-        aggregation: As for ``fedcg``; the participants of the cohort mask their messages.
+        aggregation: As for ``fedcg``, between the clients of the cohort.
 
     Raises:
-        ValueError: As ``fedcg``; or if ``gradient="exact"`` and the problem has no exact one.
+        ValueError: As ``fedcg``; or if the problem has no exact gradient.
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
@@ -94,100 +77,77 @@ def fedcg_plus(
         >>> run.x.tolist()
         [0.5, 0.5, 0.0]
     """
-    check_sizes(problem, matroid)
+    weights = trajectory.check_arguments(problem, matroid, client_weights, cohort_size)
     checks.positive_int("local_steps", local_steps)
     checks.one_of("gradient", gradient, ("exact", "sampled"))
     checks.one_of("local", local, ("clip", "scaled"))
-    step = step_size(step, rounds)
-    if cohort_size is not None:
-        checks.positive_int("cohort_size", cohort_size)
+    step, secure = trajectory.step_size(step, rounds), as_secure(aggregation)
     if gradient == "exact" and not problem.exact:
-        raise ValueError(f"{gradient=}: expected 'sampled', since {problem.name} has no exact one.")
+        raise ValueError(f"{gradient=}: {problem.name} has no exact gradient; use 'sampled'.")
     estimates = rounds * local_steps * (cohort_size or problem.num_clients)
     samples = sample_size(sigma, delta, size=problem.size, estimates=estimates)
-    return _fedcg_plus(
-        key,
-        problem,
-        matroid,
-        as_client_weights(problem, client_weights),
-        step,
-        # In double precision, as all steps: the quotient of two that are rounded can differ.
-        (1.0 if local == "clip" else step) / local_steps,
-        as_secure(aggregation),
-        rounds=rounds,
-        local_steps=local_steps,
-        cohort_size=cohort_size,
-        samples=samples if gradient == "sampled" else None,
-    )
+    # Both steps are divided in double precision: quotients of rounded values could differ.
+    steps = (step, (1.0 if local == "clip" else step) / local_steps)
+    counts = (rounds, local_steps, cohort_size, samples if gradient == "sampled" else None)
+    return _fedcg_plus(key, problem, matroid, weights, steps, secure, counts)
 
 
-@partial(jax.jit, static_argnames=("rounds", "local_steps", "cohort_size", "samples"))
-def _fedcg_plus(
-    key,
-    problem,
-    matroid,
-    weights,
-    step,
-    local_step,
-    secure,
-    *,
-    rounds,
-    local_steps,
-    cohort_size,
-    samples,
-):
-    weights = filled_weights(problem, weights)
-    function, size, number = problem.function, problem.size, cohort_size or problem.num_clients
+@partial(jax.jit, static_argnames="counts")
+def _fedcg_plus(key, problem, matroid, weights, steps, secure, counts):
+    weights = fill_weights(problem, weights)
+    (step, local_step), (rounds, local_steps, cohort_size, samples) = steps, counts
+    function, size = problem.function, problem.size
+    num_participants = cohort_size or problem.num_clients
 
-    def gradient_at(own, key, y):
+    def gradient_at(data, key, y):
         if samples is None:
-            return function.gradient(own, key, y)
-        return sampled_gradient(key, lambda mask: function.gains(own, mask), y, samples)
+            return function.gradient(data, key, y)
+        return sampled_mean(key, lambda mask: function.gains(data, mask), y, samples)
 
     def work(client, key, x):
-        """A client's mean base, and its diagnostics ``client_base_gain`` and ``lipschitz``."""
-        own = problem.own(client)
-        start = function.gradient(own, key, x)
+        """Returns a client's mean base, its gain to first order, and its Lipschitz constant."""
+        data = problem.client_data(client)
+        start = function.gradient(data, key, x)
 
         def one_step(carry, number):
             y, change = carry
-            base = matroid.max_weight_base(gradient_at(own, jax.random.fold_in(key, number), y))
+            base = matroid.max_weight_base(gradient_at(data, jax.random.fold_in(key, number), y))
             base = base.astype(x.dtype)
             moved = jnp.minimum(y + local_step * base, 1.0)
             return (moved, change + base / local_steps), y
 
         numbers = jnp.arange(local_steps, dtype=jnp.int32)
         (_, change), path = jax.lax.scan(one_step, (x, jnp.zeros_like(x)), numbers)
+
+        def gradient_change(y):
+            """Returns the largest change of a coordinate per distance; 0 at distance 0."""
+            there, distance = function.gradient(data, key, y), jnp.linalg.norm(y - x)
+            return jnp.max(jnp.abs(there - start)) / jnp.where(distance > 0, distance, jnp.inf)
+
         lipschitz = jnp.zeros(())
         if local_steps > 1 and not problem.exact:
-            # Differences of estimates are mostly their errors.
+            # Differences of estimates consist mostly of their errors.
             lipschitz = jnp.full((), jnp.nan)
         elif local_steps > 1:
-            bends = jax.lax.map(lambda y: _bend(function.gradient(own, key, y), start, y, x), path)
-            lipschitz = jnp.max(bends)
+            lipschitz = jnp.max(jax.lax.map(gradient_change, path))
         return change, product(change, start), lipschitz
 
     def communicate(key_cohort, key_work, x, _):
-        clients, shares = jnp.arange(number, dtype=jnp.int32), weights
+        clients, shares = jnp.arange(num_participants, dtype=jnp.int32), weights
         if cohort_size is not None:
-            clients = sample_cohort(key_cohort, weights, cohort_size)
+            clients = trajectory.sample_cohort(key_cohort, weights, cohort_size)
             shares = jnp.full(cohort_size, 1 / cohort_size)
-        keys = jax.random.split(key_work, number)
+        keys = jax.random.split(key_work, num_participants)
         changes, client_base_gain, lipschitz = jax.lax.map(
             lambda pair: work(pair[0], pair[1], x),
             (clients, keys),
-            batch_size=min(_SIDE_BY_SIDE, number),
+            batch_size=min(_CLIENT_BATCH_SIZE, num_participants),
         )
-        hidden = protocol(secure, key_work, number)
-        direction = secure_aggregate(rows(changes).messages(shares), size, hidden)
-        return Sent(direction, product(shares, client_base_gain), jnp.max(lipschitz))
+        protocol = messaging.make_protocol(secure, key_work, num_participants)
+        direction = secure_aggregate(dense_gains(changes).messages(shares), size, protocol)
+        return RoundResult(direction, product(shares, client_base_gain), jnp.max(lipschitz))
 
-    up = base_bits(matroid.rank, size) if local_steps == 1 else vector_bits(size)
-    costs = (number, vector_bits(size), up)
-    return ascend(problem, matroid, weights, key, rounds, step, communicate, costs)
-
-
-def _bend(there, here, y, x):
-    """The largest change of a coordinate of the gradient per distance; 0 at distance 0."""
-    distance = jnp.linalg.norm(y - x)
-    return jnp.max(jnp.abs(there - here)) / jnp.where(distance > 0, distance, jnp.inf)
+    vector_bits = messaging.vector_bits(size)
+    up = messaging.base_bits(matroid.rank, size) if local_steps == 1 else vector_bits
+    costs = (num_participants, vector_bits, up)
+    return trajectory.ascend(problem, matroid, weights, key, rounds, step, communicate, costs)

@@ -1,4 +1,4 @@
-"""Maximum coverage: groups are chosen such that as many clients as possible are in one of them."""
+"""Maximum coverage: groups are chosen to include as many clients as possible."""
 
 from __future__ import annotations
 
@@ -16,20 +16,13 @@ from fedjax_fair.submodular.federated.sparse import SparseScores
 
 __all__ = ["MaxCoverage", "SparseMaxCoverage", "max_coverage"]
 
-_COVERED = ClientFunction(
-    value=lambda covers, mask: (covers & mask).any().astype(jnp.float32),
-    gains=lambda covers, mask: multilinear.coverage_gradient(covers, mask.astype(jnp.float32)),
-    extension=lambda covers, key, x: multilinear.coverage_value(covers, x),
-    gradient=lambda covers, key, x: multilinear.coverage_gradient(covers, x),
-)
-
 
 def max_coverage(membership: ArrayLike | SparseScores) -> Problem:
-    """``f_i(S) = 1`` if client *i* is in a group of the set, else 0.
+    """Creates the problem of ``f_i(S) = 1`` if client *i* is in a group of the set, else 0.
 
     Args:
         membership: Whether each client is in each group, ``[clients, groups]``, or
-            ``sparse_scores`` without scores, a list of memberships.
+            ``sparse_scores`` without scores.
 
     Raises:
         ValueError: If the shape does not fit, or a membership is not 0 or 1.
@@ -41,50 +34,35 @@ def max_coverage(membership: ArrayLike | SparseScores) -> Problem:
     """
     if isinstance(membership, SparseScores):
         if membership.steps is None or membership.steps.shape != (1,):
-            raise ValueError("membership: expected sparse_scores that are all 1.")
+            raise ValueError("membership: got different scores, expected sparse_scores of all 1.")
         return SparseMaxCoverage(membership)
     covers = as_mask("membership", membership)
     if covers.ndim != 2 or 0 in covers.shape:
-        raise ValueError(f"membership: expected shape [clients, groups], got {covers.shape}.")
+        raise ValueError(f"membership: got shape {covers.shape}, expected [clients, groups].")
     return MaxCoverage(covers)
 
 
 class MaxCoverage(DenseProblem):
-    """Maximum coverage by a matrix of memberships; ``max_coverage`` makes it.
-
-    Attributes:
-        covers: Whether each client is in each group, ``[clients, groups]``.
-    """
+    """Maximum coverage with a matrix of memberships, ``[clients, groups]``."""
 
     covers: Bool[Array, "clients groups"]
 
     name = "max_coverage"
+    function = ClientFunction(
+        value=lambda covers, mask: (covers & mask).any().astype(jnp.float32),
+        gains=lambda covers, mask: multilinear.coverage_gradient(covers, mask.astype(jnp.float32)),
+        extension=lambda covers, key, x: multilinear.coverage_value(covers, x),
+        gradient=lambda covers, key, x: multilinear.coverage_gradient(covers, x),
+    )
 
-    @property
-    def function(self) -> ClientFunction:
-        """The function of one client's data."""
-        return _COVERED
-
-    @property
-    def num_clients(self) -> int:
-        """Number of clients."""
-        return self.covers.shape[-2]
-
-    @property
-    def size(self) -> int:
-        """Number of groups."""
-        return self.covers.shape[-1]
-
-    def data(self) -> Bool[Array, "clients groups"]:
-        """Returns the memberships of all clients."""
+    def data(self):
         return self.covers
 
     def total(self, weights: Float[Array, " clients"]) -> SetFunction:
-        """Returns the weighted sum of all functions, a coverage of weighted clients."""
         return Coverage(self.covers.T, weights)
 
 
 class SparseMaxCoverage(SparseFacilityLocation):
-    """Maximum coverage by a list of memberships, a facility location whose scores are all 1."""
+    """Maximum coverage with a list of memberships: facility location with scores of 1."""
 
     name = "max_coverage"

@@ -1,9 +1,6 @@
-"""A federation of private set functions, and what its clients compute.
+"""Federated problems: private set functions of clients.
 
-The clients' functions are one function of one client's data, mapped over clients. A problem holds
-this function and the same computations for all clients, which a sparse problem does in one flat
-pass. Algorithms take a problem as a pytree, so that one of equal structure and shapes reuses their
-programs. Nothing here sums over clients: that is ``secure_aggregate``'s task.
+Problems of equal structure and shapes share compiled functions.
 """
 
 from __future__ import annotations
@@ -27,27 +24,17 @@ from fedjax_fair.submodular.federated.secure import Messages, secure_aggregate
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.tree import Tree
 
-__all__ = [
-    "Bases",
-    "ClientFunction",
-    "DenseProblem",
-    "Extensions",
-    "Gains",
-    "Problem",
-    "as_client_weights",
-    "filled_weights",
-    "rows",
-]
+__all__ = ["ClientFunction", "DenseProblem", "Extensions", "Gains", "Problem"]
 
 
 class ClientFunction(NamedTuple):
-    """A monotone submodular function of a set, given a client's own data; 0 at the empty set.
+    """Monotone submodular function of a set and one client's data; 0 at the empty set.
 
     Attributes:
-        value: ``value(own, mask) -> scalar``.
-        gains: ``gains(own, mask) -> [size]``, ``f(S + e) - f(S - e)`` of every item.
-        extension: ``extension(own, key, x) -> scalar``, the multilinear extension.
-        gradient: ``gradient(own, key, x) -> [size]``, its gradient.
+        value: ``value(data, mask) -> scalar``.
+        gains: ``gains(data, mask) -> [size]``, ``f(S + e) - f(S - e)`` of every item.
+        extension: ``extension(data, key, x) -> scalar``, the multilinear extension.
+        gradient: ``gradient(data, key, x) -> [size]``.
     """
 
     value: Callable[[PyTree, Bool[Array, " size"]], Float[Array, ""]]
@@ -57,7 +44,7 @@ class ClientFunction(NamedTuple):
 
 
 class Bases(NamedTuple):
-    """The heaviest base of each client.
+    """Heaviest base of each client.
 
     Attributes:
         utility: Sum of the gains in each client's base, ``[clients]``.
@@ -69,14 +56,14 @@ class Bases(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """A vector over the ground set for each client, all >= 0: its gains or its gradient.
+    """Non-negative vector over the items for each client: gains or a gradient.
 
     Attributes:
         messages: ``messages(weights) -> Messages``, weighted by ``[clients]``.
-        bases: ``bases(matroid) -> Bases``, each client's heaviest base.
-        spread: ``spread(mean) -> scalar``, the largest difference of an entry from ``[size]``.
-        shares: ``shares(weights, total) -> [clients]``, the largest share that a client's weighted
-            entry has of a positive ``total``, ``[size]``; 0 for a client without entries.
+        bases: ``bases(matroid) -> Bases``.
+        spread: ``spread(mean) -> scalar``, the largest difference of an element from ``[size]``.
+        shares: ``shares(weights, total) -> [clients]``, the largest ratio of a client's weighted
+            element to a positive ``total``, ``[size]``.
     """
 
     messages: Callable[[Float[Array, " clients"]], Messages]
@@ -86,11 +73,11 @@ class Gains(NamedTuple):
 
 
 class Extensions(NamedTuple):
-    """The clients' multilinear extensions at a point.
+    """Multilinear extensions of all clients at a point.
 
     Attributes:
         values: ``[clients]``.
-        gradients: Their gradients.
+        gradients: Gradients of all clients.
     """
 
     values: Float[Array, " clients"]
@@ -98,14 +85,11 @@ class Extensions(NamedTuple):
 
 
 class Problem(Tree):
-    """Private functions of a common ground set; ``F = sum_i p_i f_i`` is to be maximized.
-
-    Arrays are children, so that problems of equal structure and shapes share compiled functions,
-    and ``jax.vmap`` maps over stacked ones.
+    """Private functions of a common ground set; the objective is ``F = sum_i p_i f_i``.
 
     Attributes:
-        name: Shown in messages.
-        exact: Whether extension and gradient are exact; otherwise they are estimated, with the key.
+        name: Name in messages.
+        exact: Whether extension and gradient are exact; otherwise they are random estimates.
     """
 
     name = "problem"
@@ -115,85 +99,75 @@ class Problem(Tree):
     @abc.abstractmethod
     def num_clients(self) -> int:
         """Number of clients."""
-        raise NotImplementedError
 
     @property
     @abc.abstractmethod
     def size(self) -> int:
-        """Items in the ground set."""
-        raise NotImplementedError
+        """Number of items in the ground set."""
 
     @property
     @abc.abstractmethod
     def function(self) -> ClientFunction:
-        """The function of one client's data."""
-        raise NotImplementedError
+        """Function of one client's data."""
 
     @abc.abstractmethod
-    def own(self, client: Int[Array, ""]) -> PyTree:
+    def client_data(self, client: Int[Array, ""]) -> PyTree:
         """Returns the data of one client."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def values(self, mask: Bool[Array, " size"]) -> Float[Array, " clients"]:
         """Computes the value of a set for every client."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def extensions(self, key: Key[Array, ""] | None, x: Float[Array, " size"]) -> Extensions:
         """Computes the multilinear extensions of all clients and their gradients."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def gains(self, mask: Bool[Array, " size"]) -> Gains:
         """Computes ``f_i(S + e) - f_i(S - e)`` of all clients."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def total(self, weights: Float[Array, " clients"]) -> SetFunction:
         """Returns the weighted sum of all functions, for centralized algorithms."""
-        raise NotImplementedError
 
     def value(self, mask: ArrayLike, client_weights: ArrayLike | None = None) -> Float[Array, ""]:
         """Computes the weighted value of a set, ``sum_i p_i f_i(S)``.
 
         Args:
             mask: The set, ``[size]``.
-            client_weights: ``p_i``, summing to 1; by default all equal.
+            client_weights: ``p_i``, summing to 1; equal by default.
 
         Raises:
-            ValueError: If the mask has another shape.
+            ValueError: If the mask or the weights have a wrong shape or dtype.
         """
-        chosen = mask if isinstance(mask, Array) else np.asarray(mask)
-        if chosen.shape != (self.size,) or chosen.dtype != bool:
+        array = mask if isinstance(mask, Array) else np.asarray(mask)
+        if array.shape != (self.size,) or array.dtype != bool:
             raise ValueError(
-                f"mask: expected booleans of shape ({self.size},), "
-                f"got {chosen.dtype}{chosen.shape}."
+                f"mask: got {array.dtype} of shape {array.shape}, "
+                f"expected booleans of shape ({self.size},)."
             )
-        return _value(self, chosen, as_client_weights(self, client_weights))
+        return _value(self, array, as_client_weights(self, client_weights))
 
 
 @jax.jit
 def _value(problem, mask, weights):
-    return product(filled_weights(problem, weights), problem.values(mask))
+    return product(fill_weights(problem, weights), problem.values(mask))
 
 
 class DenseProblem(Problem):
-    """A problem in which one function is mapped over the data of all clients.
+    """Problem that maps one function over the data of all clients.
 
-    A subclass defines ``num_clients``, ``size``, ``function`` and ``data``.
+    ``num_clients`` and ``size`` are by default the first and the last axis of the first array.
 
     Examples:
         >>> class Additive(DenseProblem):
         ...     rates: Float[Array, "clients size"]
         ...     name = "additive"
-        ...     num_clients = property(lambda self: self.rates.shape[-2])
-        ...     size = property(lambda self: self.rates.shape[-1])
         ...     function = ClientFunction(
-        ...         value=lambda own, mask: jnp.sum(own, where=mask),
-        ...         gains=lambda own, mask: own,
-        ...         extension=lambda own, key, x: product(own, x),
-        ...         gradient=lambda own, key, x: own,
+        ...         value=lambda rates, mask: jnp.sum(rates, where=mask),
+        ...         gains=lambda rates, mask: rates,
+        ...         extension=lambda rates, key, x: product(rates, x),
+        ...         gradient=lambda rates, key, x: rates,
         ...     )
         ...     def data(self):
         ...         return self.rates
@@ -204,39 +178,38 @@ class DenseProblem(Problem):
     @abc.abstractmethod
     def data(self) -> PyTree:
         """Returns arrays with a leading axis over clients."""
-        raise NotImplementedError
 
-    def own(self, client: Int[Array, ""]) -> PyTree:
-        """Returns the data of one client."""
-        # The arrays may be those of NumPy, which a traced client cannot index.
+    @property
+    def num_clients(self) -> int:
+        return jax.tree.leaves(self.data())[0].shape[0]
+
+    @property
+    def size(self) -> int:
+        return jax.tree.leaves(self.data())[0].shape[-1]
+
+    def client_data(self, client):
+        # A traced client cannot index NumPy arrays.
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[client], self.data())
 
-    def values(self, mask: Bool[Array, " size"]) -> Float[Array, " clients"]:
-        """Computes the value of a set for every client."""
+    def values(self, mask):
         return jax.vmap(self.function.value, (0, None))(self.data(), mask)
 
-    def extensions(self, key: Key[Array, ""] | None, x: Float[Array, " size"]) -> Extensions:
-        """Computes the multilinear extensions of all clients and their gradients."""
-        function = self.function
-        values = self._all_clients(function.extension, key, x)
-        return Extensions(values, rows(self._all_clients(function.gradient, key, x)))
-
-    def gains(self, mask: Bool[Array, " size"]) -> Gains:
-        """Computes ``f_i(S + e) - f_i(S - e)`` of all clients."""
-        return rows(jax.vmap(self.function.gains, (0, None))(self.data(), mask))
-
-    def total(self, weights: Float[Array, " clients"]) -> SetFunction:
-        """Returns the sum of the clients' functions; subclasses may know a faster form."""
-        return _WeightedSum(self, weights)
-
-    def _all_clients(self, compute: Callable, key: Any, x: Float[Array, " size"]) -> Array:
+    def extensions(self, key, x):
         clients = jnp.arange(self.num_clients, dtype=jnp.int32)
         keys = jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
-        return jax.vmap(compute, (0, 0, None))(self.data(), keys, x)
+        values = jax.vmap(self.function.extension, (0, 0, None))(self.data(), keys, x)
+        gradients = jax.vmap(self.function.gradient, (0, 0, None))(self.data(), keys, x)
+        return Extensions(values, dense_gains(gradients))
+
+    def gains(self, mask):
+        return dense_gains(jax.vmap(self.function.gains, (0, None))(self.data(), mask))
+
+    def total(self, weights: Float[Array, " clients"]) -> SetFunction:
+        return WeightedSum(self, weights)
 
 
-class _WeightedSum(SetFunction):
-    """The weighted sum of the functions of all clients; its memo is the mask of the set."""
+class WeightedSum(SetFunction):
+    """Weighted sum of the functions of all clients; the memo is the mask of the set."""
 
     problem: Problem
     weights: Float[Array, " clients"]
@@ -261,8 +234,8 @@ class _WeightedSum(SetFunction):
         return memo.at[item].set(True)
 
 
-def rows(matrix: Float[Array, "clients size"]) -> Gains:
-    """Gains as one row a client."""
+def dense_gains(matrix: Float[Array, "clients size"]) -> Gains:
+    """Wraps a matrix with one row per client."""
     items = jnp.arange(matrix.shape[1], dtype=jnp.int32)
     clients = jnp.arange(matrix.shape[0], dtype=jnp.int32)
 
@@ -270,8 +243,8 @@ def rows(matrix: Float[Array, "clients size"]) -> Gains:
         return Messages((items,), (vectors * weights[:, None],), (clients,))
 
     def bases(matroid):
-        chosen = jax.vmap(matroid.max_weight_base)(matrix).astype(matrix.dtype)
-        return Bases(jnp.sum(chosen * matrix, axis=1), lambda weights: messages(chosen, weights))
+        base = jax.vmap(matroid.max_weight_base)(matrix).astype(matrix.dtype)
+        return Bases(jnp.sum(base * matrix, axis=1), lambda weights: messages(base, weights))
 
     def shares(weights, total):
         share = matrix / jnp.where(total > 0, total, jnp.inf)[None]
@@ -286,31 +259,32 @@ def rows(matrix: Float[Array, "clients size"]) -> Gains:
 
 
 def as_client_weights(problem: Problem, weights: Any) -> Any:
-    """Weights ``p_i`` of the clients as an array of single precision; None if none are given.
+    """Checks the weights ``p_i`` and converts them to single precision; None stays None.
 
     Raises:
-        ValueError: If their number does not fit, one is negative, or they do not sum to 1.
+        ValueError: If the shape is wrong, a weight is negative, or they do not sum to 1.
     """
     if weights is None:
         return None
-    # What is on the host stays there, since every operation outside is a program of its own.
+    # NumPy arrays stay on the host: an operation outside of jit would be compiled separately.
     numpy = jnp if isinstance(weights, Array) or is_traced(weights) else np
     array = numpy.asarray(weights, numpy.float32)
     if array.shape != (problem.num_clients,):
         raise ValueError(
-            f"client_weights: expected shape ({problem.num_clients},), got {array.shape}."
+            f"client_weights: got shape {array.shape}, expected one weight per client, "
+            f"({problem.num_clients},)."
         )
     if not is_traced(weights):
-        numbers = np.asarray(weights, np.float64)
-        checks.non_negative("client_weights", numbers, many=True)
+        host_weights = np.asarray(weights, np.float64)
+        checks.non_negative("client_weights", host_weights, many=True)
         # Weights may have been normalized in single precision.
-        if not math.isclose(total := float(numbers.sum()), 1.0, abs_tol=1e-4):
-            raise ValueError(f"client_weights: expected a sum of 1, got {total:.6g}.")
+        if not math.isclose(total := float(host_weights.sum()), 1.0, abs_tol=1e-4):
+            raise ValueError(f"client_weights: got a sum of {total:.6g}, expected 1.")
     return array
 
 
-def filled_weights(problem: Problem, weights: Any) -> Float[Array, " clients"]:
-    """Returns the weights, all equal where none are given."""
+def fill_weights(problem: Problem, weights: Any) -> Float[Array, " clients"]:
+    """Replaces None by equal weights."""
     if weights is None:
         return jnp.full(problem.num_clients, 1 / problem.num_clients)
     return weights

@@ -9,37 +9,28 @@ from numpy.typing import ArrayLike
 from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular import multilinear
 from fedjax_fair.submodular.arrays import as_non_negative
-from fedjax_fair.submodular.federated.facility_location import OFFERS
+from fedjax_fair.submodular.federated.facility_location import FACILITY_LOCATION
 from fedjax_fair.submodular.federated.problem import ClientFunction, DenseProblem, Problem
 
 __all__ = ["CombinatorialPublicProjects", "combinatorial_public_projects"]
 
 
-def _over_needs(function):
-    """The sum over a client's needs of a function of each need."""
+def _sum_over_needs(function):
+    """Returns the sum over a client's needs of a function of one need."""
 
     def summed(needs, *arguments):
-        own = jax.vmap(lambda offers: function(offers, *arguments))(needs)
-        return product(jnp.ones(own.shape[0]), own)
+        amounts = jax.vmap(lambda need: function(need, *arguments))(needs)
+        return product(jnp.ones(amounts.shape[0]), amounts)
 
     return summed
 
 
-_NEEDS = ClientFunction(*map(_over_needs, OFFERS))
-
-
 def combinatorial_public_projects(valuations: ArrayLike) -> Problem:
-    r"""``f_i(S) = sum_a max_{j in S} v_iaj``: the best project for each of a client's needs.
-
-    All clients share the projects; ``Welfare`` of this problem assigns each to one client instead.
+    """Creates the problem of ``f_i(S) = sum_a max_{j in S} v_iaj``, with needs *a*.
 
     Args:
-        valuations: The value of each project for each need of each client, ``[clients, needs,
-            projects]``, >= 0. A single need makes it a facility location; one need a project, with
-            a diagonal matrix, a sum of values.
-
-    Raises:
-        ValueError: If a valuation is negative or not finite, or the shape does not fit.
+        valuations: Value of each project for each need of each client, ``[clients, needs,
+            projects]``, >= 0.
 
     References:
         Papadimitriou, Schapira, Singer, *On the Hardness of Being Truthful*, FOCS 2008
@@ -50,38 +41,23 @@ def combinatorial_public_projects(valuations: ArrayLike) -> Problem:
         4.5
     """
     values = as_non_negative("valuations", valuations, "clients needs projects")
-    return CombinatorialPublicProjects(_ranked(values))
+    return CombinatorialPublicProjects(_rank(values))
 
 
-_ranked = jax.jit(jax.vmap(jax.vmap(multilinear.ranked)))
+_rank = jax.jit(jax.vmap(jax.vmap(multilinear.ranked)))
 
 
 class CombinatorialPublicProjects(DenseProblem):
-    """Sums of facility locations, one a need; ``combinatorial_public_projects`` makes it.
+    """Sums of facility locations, one per need; use ``combinatorial_public_projects``.
 
     Attributes:
-        needs: The values of projects for each need of each client, best project first.
+        needs: Values of projects, best first, ``[clients, needs, projects]``.
     """
 
     needs: multilinear.Ranked
 
     name = "combinatorial_public_projects"
+    function = ClientFunction(*map(_sum_over_needs, FACILITY_LOCATION))
 
-    @property
-    def function(self) -> ClientFunction:
-        """The function of one client's data."""
-        return _NEEDS
-
-    @property
-    def num_clients(self) -> int:
-        """Number of clients."""
-        return self.needs.scores.shape[-3]
-
-    @property
-    def size(self) -> int:
-        """Number of projects."""
-        return self.needs.scores.shape[-1]
-
-    def data(self) -> multilinear.Ranked:
-        """Returns the needs of all clients."""
+    def data(self):
         return self.needs

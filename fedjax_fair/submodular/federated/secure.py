@@ -1,50 +1,39 @@
-"""Sums of messages, the only thing that the server sees, and how many bits they take.
+"""Secure aggregation of clients' messages, and the bits of a message.
 
-Clients encode a message and weight it; ``secure_aggregate`` adds all messages, either plainly or by
-a simulated protocol. It is the only function on the server's side that is given single messages: a
-server that works with it works with a real protocol in its place.
+Only ``secure_aggregate`` receives individual messages, so a real protocol could replace it.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.numerics.finite import all_finite
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.secure_sum import SecureAggregation, secure_sum
+from fedjax_fair.numerics.trees import all_finite
 from fedjax_fair.tree import Tree
 
-__all__ = [
-    "FLOAT_BITS",
-    "Messages",
-    "Protocol",
-    "base_bits",
-    "nan_if_out_of_range",
-    "protocol",
-    "secure_aggregate",
-    "vector_bits",
-]
+__all__ = ["Aggregation", "Messages", "Protocol", "secure_aggregate"]
 
-FLOAT_BITS = 32
-_MASKS = 2**32 - 1  # Folded into keys that are used for other things by client.
+Aggregation = Literal["plain", "secure"] | SecureAggregation
+
+_MASKS = 2**32 - 1  # Folded into keys that algorithms also fold client ids and steps into.
 
 
 class Messages(NamedTuple):
-    """Weighted vectors over the ground set, one a client, as lists of items and amounts.
+    """Weighted vectors over the items, one per client, as sums of parts.
 
-    They may come in parts, which are added. A part either has one row of amounts a client for the
-    same items, or is one flat list of the items of all clients.
+    A part has a row of amounts per client for the same items, or one list of all entries.
 
     Attributes:
-        items: Of each part the items, ``[items]`` or ``[entries]``.
-        amounts: Of each part the amounts, ``[clients, items]`` or ``[entries]``.
-        owners: Of each part the client of each row or entry.
+        items: Items of each part, ``[items]`` or ``[entries]``.
+        amounts: Amounts of each part, ``[clients, items]`` or ``[entries]``.
+        owners: Client of each row or entry.
     """
 
     items: tuple[Int[Array, " entries"], ...]
@@ -53,12 +42,12 @@ class Messages(NamedTuple):
 
 
 class Protocol(Tree):
-    """How messages are masked (`fedjax_fair.numerics.secure_sum`).
+    """Masking of messages (`fedjax_fair.numerics.secure_sum`).
 
     Attributes:
-        key: Of one sum.
-        num_clients: Clients that take part, all of a problem; one that sends nothing masks zeros.
-        max_abs_value: The largest absolute value of a weighted number.
+        key: Random key of one sum.
+        num_clients: Clients of the problem; a client without a message masks zeros.
+        max_abs_value: Largest absolute value of a weighted element.
     """
 
     key: Key[Array, ""]
@@ -66,8 +55,8 @@ class Protocol(Tree):
     max_abs_value: float
 
 
-def protocol(secure: SecureAggregation | None, key: Any, num_clients: int) -> Protocol | None:
-    """Returns the protocol of a sum; None for a plain one, whose key is not used."""
+def make_protocol(secure: SecureAggregation | None, key: Any, num_clients: int) -> Protocol | None:
+    """Returns the protocol of one sum; None for plain aggregation."""
     if secure is None:
         return None
     return Protocol(jax.random.fold_in(key, _MASKS), num_clients, secure.max_abs_value)
@@ -76,24 +65,23 @@ def protocol(secure: SecureAggregation | None, key: Any, num_clients: int) -> Pr
 def secure_aggregate(
     messages: Messages, size: int, protocol: Protocol | None = None
 ) -> Float[Array, " size"]:
-    """Adds all messages.
+    """Sums all messages.
 
     Args:
-        messages: What the clients encoded.
-        size: Items in the ground set.
-        protocol: How they are masked; None for a plain sum, which is the same up to the step of the
-            encoding and takes less time.
+        messages: Messages of the clients.
+        size: Number of items in the ground set.
+        protocol: Masking protocol. None sums directly: faster, and equal up to rounding.
 
     Returns:
-        The sum; not a number if a number of a client is beyond max_abs_value of the protocol.
+        The sum; NaN if an element of a client exceeds ``protocol.max_abs_value``.
 
     Examples:
         >>> entries, owners = jnp.array([0.5, 0.25, 0.25]), jnp.array([0, 0, 1])
         >>> messages = Messages((jnp.array([0, 2, 2]),), (entries,), (owners,))
         >>> secure_aggregate(messages, size=3).tolist()
         [0.5, 0.0, 0.5]
-        >>> hidden = Protocol(jax.random.key(0), num_clients=2, max_abs_value=1.0)
-        >>> secure_aggregate(messages, size=3, protocol=hidden).tolist()
+        >>> protocol = Protocol(jax.random.key(0), num_clients=2, max_abs_value=1.0)
+        >>> secure_aggregate(messages, size=3, protocol=protocol).tolist()
         [0.5, 0.0, 0.5]
     """
     checks.positive_int("size", size)
@@ -101,39 +89,35 @@ def secure_aggregate(
         return _masked_sum(messages, size, protocol)
     total = jnp.zeros(size)
     for items, amounts in zip(messages.items, messages.amounts, strict=True):
-        if amounts.ndim == 2:  # As a product: a reduction over the first axis is slow on a CPU.
+        if amounts.ndim == 2:  # As a product, because a sum over the first axis is slow on a CPU.
             amounts = product(jnp.ones(amounts.shape[0]), amounts)
         total = total + jax.ops.segment_sum(amounts, items, size)
     return total
 
 
-def nan_if_out_of_range(
-    value: Float[Array, "..."], *sums: Float[Array, "..."]
-) -> Float[Array, "..."]:
-    """A value that follows from sums; not a number where one of them is none."""
-    known = all_finite(sums)
-    return jnp.where(known, value, jnp.nan)
+def nan_if_out_of_range(value: Array, *sums: Array) -> Array:
+    """Returns a value that was computed from sums, or NaN if a sum is not finite."""
+    return jnp.where(all_finite(sums), value, jnp.nan)
 
 
 def _masked_sum(messages: Messages, size: int, protocol: Protocol) -> Float[Array, " size"]:
-    def of_client(client):
+    def vector_of(client):
         vector = jnp.zeros(size)
         for items, amounts, owners in zip(*messages, strict=True):
             if amounts.ndim == 2:
-                own = jnp.sum(jnp.where((owners == client)[:, None], amounts, 0), axis=0)
+                amounts = jnp.sum(jnp.where((owners == client)[:, None], amounts, 0), axis=0)
             else:
-                own = jnp.where(owners == client, amounts, 0)
-            vector = vector + jax.ops.segment_sum(own, items, size)
+                amounts = jnp.where(owners == client, amounts, 0)
+            vector = vector + jax.ops.segment_sum(amounts, items, size)
         return vector
 
     clients = jnp.arange(protocol.num_clients, dtype=jnp.int32)
-    return secure_sum(
-        protocol.key, jax.lax.map(of_client, clients), max_abs_value=protocol.max_abs_value
-    )
+    vectors = jax.lax.map(vector_of, clients)
+    return secure_sum(protocol.key, vectors, max_abs_value=protocol.max_abs_value)
 
 
 def base_bits(rank: int, size: int) -> int:
-    """Bits of a base: an item number for each member.
+    """Counts the bits of a base, one item id per element.
 
     Examples:
         >>> base_bits(rank=20, size=1682)
@@ -143,10 +127,10 @@ def base_bits(rank: int, size: int) -> int:
 
 
 def vector_bits(size: int) -> int:
-    """Bits of a gradient or a fractional point: a float for each item.
+    """Counts the bits of a gradient or a fractional point, one 32-bit float per item.
 
     Examples:
         >>> vector_bits(1682)
         53824
     """
-    return FLOAT_BITS * size
+    return 32 * size

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from fedjax_fair.numerics.products import product
-from fedjax_fair.planning.reading import read
+from fedjax_fair.planning.costs import read_program
 
 
 def operation(name, cycles):
@@ -53,7 +53,7 @@ TEXT = "\n\n".join(
 
 
 def test_loops_count_as_often_as_they_go_round_and_the_dearest_branch_counts():
-    costs = read(TEXT)
+    costs = read_program(TEXT)
     assert costs.cost.cycles == 100 + 3 * (5 + 4 * 7) + 11 + 1000
     assert [(each.trip_count, each.known, each.cost.cycles, each.runs) for each in costs.loops] == [
         (3, True, 33, 1),
@@ -78,7 +78,7 @@ def test_a_loop_that_may_end_before_its_limit_is_not_known():
             part("main", loop("search", "step", "searching"), entry=True),
         ]
     )
-    assert [(each.trip_count, each.known) for each in read(text).loops] == [(1, False)]
+    assert [(each.trip_count, each.known) for each in read_program(text).loops] == [(1, False)]
 
 
 def test_a_loop_that_the_program_does_not_know_goes_round_as_often_as_one_is_told():
@@ -88,13 +88,13 @@ def test_a_loop_that_the_program_does_not_know_goes_round_as_often_as_one_is_tol
         asked.append(origin)
         return 2.5
 
-    assert read(TEXT, trip_count_fn).cost.cycles == 100 + 3 * (5 + 4 * 7) + 2.5 * 11 + 1000
+    assert read_program(TEXT, trip_count_fn).cost.cycles == 100 + 3 * (5 + 4 * 7) + 2.5 * 11 + 1000
     assert set(asked) == {""}
 
 
 def compiled(function, *args):
     made = jax.jit(function).lower(*args).compile()
-    return read(made.as_text()), made.cost_analysis()
+    return read_program(made.as_text()), made.cost_analysis()
 
 
 A, B = jnp.ones((30, 40)), jnp.ones((40, 50))
@@ -132,7 +132,7 @@ def test_a_library_is_told_of_full_precision_in_its_own_way():
     for precision in ("HIGHEST", "DEFAULT"):
         own = settings.replace("HIGHEST", precision)
         text = part("main", *given, f'{call}"__cublas$gemm", backend_config={own}', entry=True)
-        cost = read(text).cost
+        cost = read_program(text).cost
         assert cost.flops == 2 * 30 * 40 * 50
         assert cost.fp32_flops == (cost.flops if precision == "HIGHEST" else 0)
 
@@ -194,7 +194,7 @@ def test_kernels_are_what_a_device_starts():
         "  ROOT %g = f32[8]{0} all-reduce-done(%f)",
         entry=True,
     )
-    cost = read(text).cost
+    cost = read_program(text).cost
     assert (cost.kernels, cost.collectives, cost.collective_bytes) == (3, 1, 8 * 4)
     # Three times eight numbers in and out; a library's workspace is not counted.
     assert cost.bytes == 3 * 2 * 8 * 4
@@ -208,4 +208,4 @@ def test_what_lies_on_the_chip_is_not_moved():
         "  ROOT %c = f32[8,128]{1,0:T(8,128)} negate(%b)",
         entry=True,
     )
-    assert read(text).cost.bytes == 2 * 8 * 128 * 4
+    assert read_program(text).cost.bytes == 2 * 8 * 128 * 4

@@ -1,0 +1,163 @@
+"""Containers that a round and its roles exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
+
+from fedjax_fair.base.models import Model, Variables
+from fedjax_fair.data.client_examples import ClientExamples
+
+ServerView = Literal["aggregate", "scalars", "vectors"]
+"""What the server needs of a single client: only its part in sums over the cohort; scalars, such as
+its loss; or vectors, such as its update, which secure aggregation hides."""
+
+Info = dict[str, Shaped[Array, "..."]]
+"""Diagnostics by name: scalars or ``[cohort]``."""
+
+
+class Client(NamedTuple):
+    """One participant, as given to its local solver.
+
+    Attributes:
+        model: The network.
+        examples: Examples of all clients.
+        offset: Start of this client's examples in ``examples.order``.
+        size: Number of this client's examples.
+        round: The absolute round, from 0.
+        instructions: This client's entries of ``Cohort.instructions``.
+    """
+
+    model: Model
+    examples: ClientExamples
+    offset: Int[Array, ""]
+    size: Int[Array, ""]
+    round: Int[Array, ""]
+    instructions: dict[str, PyTree]
+
+
+class LocalResult(NamedTuple):
+    """The result of one client's local training; stacked, with a leading axis ``cohort``.
+
+    On several devices ``update`` and ``reports`` are on the client's device, with zeros elsewhere;
+    `Context.weighted_sum` and `Context.map_clients` read them.
+
+    Attributes:
+        update: New minus old variables.
+        loss: Mean minibatch loss during local training.
+        steps: Number of local steps.
+        reports: Anything else that the client sends, by name; see `fedjax_fair.solvers.SGD`.
+        weighted_sum: Sum of the cohort's updates with ``Aggregator.compute_weights``; None from a
+            solver, and without this method.
+    """
+
+    update: Variables
+    loss: Float[Array, "..."]
+    steps: Int[Array, "..."]
+    reports: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
+    weighted_sum: Variables | None = None
+
+
+class Cohort(NamedTuple):
+    """The clients that train in a round, and their instructions.
+
+    Attributes:
+        clients: Client ids; a repeated id trains independently each time.
+        weights: Weights proposed by the selector, non-negative, summing to 1.
+        instructions: Arrays ``[cohort, ...]`` by name for the solver; see
+            `fedjax_fair.solvers.SGD`.
+        responded: Whether each result has arrived; None before local training and without
+            `fedjax_fair.faults`. Other results are zeros and do not count.
+    """
+
+    clients: Int[Array, " cohort"]
+    weights: Float[Array, " cohort"]
+    instructions: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
+    responded: Bool[Array, " cohort"] | None = None
+
+    @property
+    def responded_mask(self) -> Bool[Array, " cohort"]:
+        """The mask ``responded``, all true in place of None."""
+        if self.responded is None:
+            return jnp.ones(self.clients.shape, bool)
+        return jnp.asarray(self.responded)
+
+    @property
+    def responder_ids(self) -> Int[Array, " cohort"]:
+        """Ids of the responding clients; other places have an invalid id, for ``mode="drop"``."""
+        if self.responded is None:
+            return self.clients
+        return jnp.where(self.responded, self.clients, jnp.iinfo(self.clients.dtype).max)
+
+    def renormalize_weights(self, weights: Float[Array, " cohort"]) -> Float[Array, " cohort"]:
+        """Returns weights of the responding clients that sum to 1, or zeros if there are none."""
+        if self.responded is None:
+            return weights
+        masked = jnp.where(self.responded, weights, 0)
+        total = jnp.sum(masked)
+        renormalized = masked / jnp.where(total > 0, total, 1)
+        # If all responded, dividing by a sum of nearly 1 would change the weights by rounding.
+        return jnp.where(jnp.all(self.responded), weights, renormalized)
+
+
+class ClientGradients(NamedTuple):
+    """Losses and gradients of clients at one model.
+
+    Attributes:
+        loss: Mean training loss of each client.
+        gradient: Its gradient, projected to a vector.
+    """
+
+    loss: Float[Array, " clients"]
+    gradient: Float[Array, "clients width"]
+
+
+class Context(NamedTuple):
+    """Data and functions of the start of a round, for selectors and aggregators.
+
+    Measurements are functions, so that unused ones are not traced. ``clients=None`` means all.
+
+    Attributes:
+        round: The absolute round, from 0.
+        variables: The global model.
+        model: The network.
+        examples: Training examples of all clients.
+        groups: Ground-truth group of each client, or None.
+        losses: ``losses(variables, clients=None) -> [ids]``, mean training losses.
+        accuracies: ``accuracies(variables, clients=None) -> [ids]``, training accuracies.
+        gradients: ``gradients(variables, clients=None, project=ravel) -> ClientGradients``;
+            ``project`` maps a gradient, shaped like the parameters, to a vector.
+        client_means: ``client_means(metric_fn, clients, updates=None) -> [ids, ...]``, means of
+            ``metric_fn(variables, features, labels) -> [batch, ...]`` over training examples, at
+            the global model plus the stacked ``updates``.
+        weighted_sum: ``weighted_sum(weights, updates)``, of the cohort's stacked updates.
+        map_clients: ``map_clients(function, clients, values=None) -> [ids, ...]``, results of
+            ``function(client, value)`` on all devices, computed where the client's examples are.
+        available: Mask of available clients, or None for all. Others never respond.
+    """
+
+    round: Int[Array, ""]
+    variables: Variables
+    model: Model
+    examples: ClientExamples
+    groups: Int[Array, " clients"] | None
+    losses: Callable[..., Float[Array, " ids"]]
+    accuracies: Callable[..., Float[Array, " ids"]]
+    gradients: Callable[..., ClientGradients]
+    client_means: Callable[..., PyTree]
+    weighted_sum: Callable[[Float[Array, " cohort"], PyTree], PyTree]
+    map_clients: Callable[..., PyTree]
+    available: Bool[Array, " clients"] | None = None
+
+    @property
+    def sizes(self) -> Int[Array, " clients"]:
+        """Training examples of each client."""
+        return self.examples.sizes
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return self.examples.num_clients

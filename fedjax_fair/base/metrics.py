@@ -1,0 +1,129 @@
+"""Metrics of the global model on all clients, and what they are computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Shaped
+
+from fedjax_fair.base.models import Model
+from fedjax_fair.tree import Tree
+
+
+class ClientMetrics(NamedTuple):
+    """Metrics of the global model on every client, and participation so far.
+
+    Accuracies (fractions) and mean losses are NaN for clients without examples. Validation fields
+    are None without validation examples.
+
+    Attributes:
+        test_accuracy: Test accuracies.
+        test_loss: Test losses.
+        train_loss: Training losses; NaN if not measured.
+        test_sizes: Numbers of test examples.
+        train_sizes: Numbers of training examples.
+        participation: Rounds each client has trained in.
+        cohort: Ids of the clients that trained last; -1 before the first round.
+        groups: Ground-truth groups, or None.
+        class_accuracy: Test accuracy of each class over all clients, NaN for a class without
+            examples. Regression targets form one class. None if not measured.
+        validation_accuracy: Validation accuracies.
+        validation_loss: Validation losses.
+        validation_sizes: Numbers of validation examples.
+        custom: Values of each `ClientMetric` by name.
+    """
+
+    test_accuracy: Float[Array, " clients"]
+    test_loss: Float[Array, " clients"]
+    train_loss: Float[Array, " clients"]
+    test_sizes: Int[Array, " clients"]
+    train_sizes: Int[Array, " clients"]
+    participation: Int[Array, " clients"]
+    cohort: Int[Array, " cohort"]
+    groups: Int[Array, " clients"] | None = None
+    class_accuracy: Float[Array, " classes"] | None = None
+    validation_accuracy: Float[Array, " clients"] | None = None
+    validation_loss: Float[Array, " clients"] | None = None
+    validation_sizes: Int[Array, " clients"] | None = None
+    custom: dict[str, Float[Array, " clients"]] = {}  # noqa: RUF012 (never changed)
+
+
+class Metric(Tree):
+    """A scalar summary of `ClientMetrics`.
+
+    Attributes:
+        name: Name of the variable in results.
+        description: One-line description.
+        unit: Unit of the value, "1" if dimensionless.
+        population: The clients that are counted, for example "clients with test examples".
+        weighting: "uniform" over the population or "examples".
+        function: Pure function from ``ClientMetrics`` to a scalar.
+    """
+
+    name: str
+    description: str
+    unit: str
+    population: str
+    weighting: str
+    function: Callable[[ClientMetrics], Float[Array, ""]]
+
+
+class Predictions(NamedTuple):
+    """Outputs of a model for the examples of all clients, sorted by client.
+
+    Attributes:
+        model: The network.
+        outputs: Outputs, ``[examples, ...]``.
+        labels: Labels or targets, ``[examples, ...]``.
+        owners: Owner of each example, ``[examples]``, ascending; ``num_clients`` for padding.
+        num_clients: Number of clients.
+    """
+
+    model: Model
+    outputs: Float[Array, "examples ..."]
+    labels: Shaped[Array, "examples ..."]
+    owners: Int[Array, " examples"]
+    num_clients: int
+
+    @property
+    def predicted(self) -> Shaped[Array, "examples ..."]:
+        """Predicted labels, by ``Model.predict``."""
+        return self.model.predict(self.outputs)
+
+    @property
+    def probabilities(self) -> Float[Array, "examples classes"]:
+        """Predicted probabilities, by ``Model.probabilities``."""
+        if self.model.probabilities is None:
+            raise ValueError(
+                "Model.probabilities is None; metrics of probabilities need a model that defines "
+                "it, such as model.replace(probabilities=jax.nn.softmax)."
+            )
+        return self.model.probabilities(self.outputs)
+
+    def sum(self, values: Shaped[Array, " examples"]) -> Shaped[Array, " clients"]:
+        """Sums a scalar of each example over the examples of each client."""
+        return jax.ops.segment_sum(values, self.owners, self.num_clients, indices_are_sorted=True)
+
+    def mean(self, values: Float[Array, " examples"]) -> Float[Array, " clients"]:
+        """Averages over the examples of each client; NaN for a client without."""
+        return self.sum(values) / self.sum(jnp.ones_like(values))
+
+
+class ClientMetric(Tree):
+    """A scalar for each client, computed from the predictions for its examples.
+
+    Attributes:
+        name: Name of the variable in results, after ``test_`` or ``validation_``.
+        description: Short description.
+        unit: Unit of the value, "1" if dimensionless.
+        function: Pure function from ``Predictions`` to ``[clients]``; NaN replaces values of
+            clients without examples.
+    """
+
+    name: str
+    description: str
+    unit: str
+    function: Callable[[Predictions], Float[Array, " clients"]]

@@ -1,0 +1,203 @@
+"""The roles of a round: selector, solver, aggregator and faults.
+
+A role is a `fedjax_fair.tree.Tree`: its fields are settings, its methods are pure. State is what
+the next round needs; info is diagnostics.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from fedjax_fair.base.context import Client, Cohort, Context, Info, LocalResult, ServerView
+from fedjax_fair.base.models import Variables
+from fedjax_fair.tree import Tree
+
+
+class Sampling(NamedTuple):
+    """A distribution of cohorts that does not depend on the clients' data.
+
+    Attributes:
+        kind: ``"uniform"`` draws distinct clients independently in every round; ``"round_robin"``
+            takes clients in turn; ``"full"`` takes all.
+        cohort_size: Clients per round, or None for all.
+    """
+
+    kind: Literal["uniform", "round_robin", "full"]
+    cohort_size: int | None = None
+
+
+class Selector(Tree):
+    """Selects the clients that train.
+
+    A subclass defines ``select``, and ``init`` or ``observe`` if it has state or learns from local
+    training.
+
+    Attributes:
+        server_view: See ``ServerView``.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import fedjax_fair as ff
+        >>> class Loudest(ff.Selector):
+        ...     cohort_size: int  # structure
+        ...     penalty: ff.Number = 0.0  # another value does not recompile
+        ...
+        ...     def select(self, key, state, context):
+        ...         losses = context.losses(context.variables) - self.penalty * context.sizes
+        ...         _, clients = jax.lax.top_k(losses, self.cohort_size)
+        ...         weights = jnp.full(self.cohort_size, 1 / self.cohort_size)
+        ...         return ff.Cohort(clients, weights), state, {}
+        >>> Loudest(10, penalty=0.5)
+        Loudest(cohort_size=10, penalty=0.5)
+    """
+
+    server_view: ClassVar[ServerView] = "vectors"
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """The distribution of cohorts, for privacy; None if it depends on the clients' data."""
+        return None
+
+    def init(self, context: Context) -> PyTree:
+        """Returns the state at the initial model."""
+        return ()
+
+    @abstractmethod
+    def select(
+        self, key: Key[Array, ""], state: PyTree, context: Context
+    ) -> tuple[Cohort, PyTree, Info]:
+        """Returns the cohort, the new state, and info (``selection_<name>`` in results)."""
+
+    def observe(
+        self, state: PyTree, cohort: Cohort, results: LocalResult, context: Context
+    ) -> PyTree:
+        """Returns the new state after local training; the context is that before it."""
+        return state
+
+    @staticmethod
+    def from_functions(
+        select: Callable[..., tuple[Cohort, PyTree, Info]],
+        init: Callable[..., PyTree] | None = None,
+        observe: Callable[..., PyTree] | None = None,
+    ) -> Selector:
+        """Makes a selector of functions in place of the methods; new functions compile again."""
+        return FunctionSelector(select, init, observe)
+
+
+class FunctionSelector(Selector):
+    """A selector from `Selector.from_functions`."""
+
+    select_fn: Callable[..., Any]
+    init_fn: Callable[..., PyTree] | None = None
+    observe_fn: Callable[..., PyTree] | None = None
+
+    def init(self, context):
+        return () if self.init_fn is None else self.init_fn(context)
+
+    def select(self, key, state, context):
+        return self.select_fn(key, state, context)
+
+    def observe(self, state, cohort, results, context):
+        if self.observe_fn is None:
+            return state
+        return self.observe_fn(state, cohort, results, context)
+
+
+class Solver(Tree):
+    """Trains one client.
+
+    Attributes:
+        fixed_num_steps: Whether all clients take equally many steps, as is best in batches.
+    """
+
+    fixed_num_steps: ClassVar[bool] = False
+
+    @abstractmethod
+    def solve(self, key: Key[Array, ""], variables: Variables, client: Client) -> LocalResult:
+        """Trains from the given variables on the client's examples."""
+
+
+class Aggregation(NamedTuple):
+    """Weights and info of an aggregation.
+
+    Attributes:
+        weights: Weight of each participant, non-negative, summing to 1.
+        info: Diagnostics (``aggregation_<name>`` in results).
+    """
+
+    weights: Float[Array, " cohort"]
+    info: Info
+
+
+class Aggregator(Tree):
+    """Turns the cohort's results into one update of the global model.
+
+    Attributes:
+        server_view: See ``ServerView``.
+        equal_weights: Whether all participants always have equal weights.
+        compute_weights: Method ``compute_weights(state, cohort, context) -> [cohort]``, if weights
+            do not depend on results. Updates are then summed during local training, into
+            ``LocalResult.weighted_sum``, and take memory only if another role reads them.
+    """
+
+    server_view: ClassVar[ServerView] = "vectors"
+    equal_weights: ClassVar[bool] = False
+    compute_weights: ClassVar[Callable[..., Float[Array, " cohort"]] | None] = None
+
+    def init(self, context: Context) -> PyTree:
+        """Returns the state at the initial model."""
+        return ()
+
+    def prepare(self, state: PyTree, cohort: Cohort, context: Context) -> Cohort:
+        """Adds instructions to the cohort before local training; by default none."""
+        return cohort
+
+    @abstractmethod
+    def aggregate(
+        self, state: PyTree, cohort: Cohort, results: LocalResult, context: Context
+    ) -> tuple[Variables, PyTree, Aggregation]:
+        """Returns the update that is added to the global variables, the new state, and info."""
+
+
+class FaultContext(NamedTuple):
+    """Client and round for which a fault is evaluated.
+
+    Attributes:
+        client: Client id.
+        round: The absolute round.
+        num_clients: Number of clients.
+    """
+
+    client: Int[Array, ""]
+    round: Int[Array, ""]
+    num_clients: int
+
+
+class Faults(Tree):
+    """Failures of clients. A subclass defines some of the methods; the others are None.
+
+    Keys belong to a client and a round, so that faults do not depend on the rest of the cohort.
+    ``context`` is a `FaultContext`, except in ``collude``.
+
+    Attributes:
+        available: ``available(key, round, num_clients) -> [clients]``, the available clients.
+        responds: ``responds(key, context) -> bool``, whether the result arrives.
+        instruct: ``instruct(key, context) -> dict``, instructions to the solver. Of several values
+            for one name the smallest counts.
+        send: ``send(key, context, update) -> update``, sent in place of the update.
+        collude: ``collude(cohort, updates, context) -> updates``, from all stacked updates.
+        history_length: Number of past global models to store; participants train from that of the
+            round in the instruction ``model_round``.
+    """
+
+    available: ClassVar[Callable[..., Bool[Array, " clients"]] | None] = None
+    responds: ClassVar[Callable[..., Bool[Array, ""]] | None] = None
+    instruct: ClassVar[Callable[..., dict[str, PyTree]] | None] = None
+    send: ClassVar[Callable[..., Variables] | None] = None
+    collude: ClassVar[Callable[..., Variables] | None] = None
+    history_length: ClassVar[int] = 0

@@ -1,0 +1,114 @@
+"""Types of data sources: data sets before they are split over clients."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_fair.data.partition import iid
+from fedjax_fair.data.partitioner import Partitioner
+
+__all__ = ["DamagedError", "DataDir", "Examples", "Info", "Source", "Splits", "resolve_data_dir"]
+
+DataDir = str | os.PathLike[str] | None
+
+
+class DamagedError(ValueError):
+    """Error for damaged files; the message names the file."""
+
+
+class Examples(NamedTuple):
+    """Examples of one split; ``columns`` are further values per example, such as a writer."""
+
+    features: np.ndarray
+    labels: np.ndarray
+    columns: Mapping[str, np.ndarray] = MappingProxyType({})
+
+
+class Splits(NamedTuple):
+    """A data set in memory.
+
+    Attributes:
+        train: Training examples.
+        test: Test examples, or None to hold out a fifth of each client's examples.
+        num_classes: Number of classes.
+    """
+
+    train: Examples
+    test: Examples | None
+    num_classes: int
+
+
+class Info(NamedTuple):
+    """Description of the files of a data set.
+
+    Attributes:
+        folder: Folder of the files, or None for a data set that an installed package contains.
+        shape: Shape of the features of one example.
+        num_classes: Number of classes.
+        num_train: Number of training examples.
+        num_test: Number of test examples.
+    """
+
+    folder: Path | None
+    shape: tuple[int, ...]
+    num_classes: int
+    num_train: int
+    num_test: int
+
+
+def bundled(_data_dir: DataDir) -> None:
+    """Returns None as the location of a data set that an installed package contains."""
+
+
+class Source(NamedTuple):
+    """A named data set and the defaults for training on it.
+
+    Attributes:
+        read: ``read(location) -> Splits`` reads all examples.
+        find: ``find(data_dir) -> location`` finds the files without reading examples. It raises
+            FileNotFoundError if they are missing and `DamagedError` if they are damaged.
+        describe: ``describe(location) -> Info``; by default from the examples.
+        partition: Factory of the default partitioner, called with ``num_clients``.
+        num_clients: Default number of clients.
+        model: Default network, a name of the model registry.
+        learning_rate: Default learning rate of SGD.
+        batch_size: Default size of minibatches.
+        epochs: Default number of local epochs.
+        rounds: Default number of rounds.
+    """
+
+    read: Callable[[Any], Splits]
+    find: Callable[[DataDir], Any] = bundled
+    describe: Callable[[Any], Info] | None = None
+    partition: Callable[[int], Partitioner] = iid
+    num_clients: int = 100
+    model: str = "resnet18"
+    learning_rate: float = 0.05
+    batch_size: int = 50
+    epochs: int = 1
+    rounds: int = 100
+
+    @property
+    def partitioner(self) -> Partitioner:
+        """The default partitioner."""
+        return self.partition(self.num_clients)
+
+    def info(self, data_dir: DataDir = None) -> Info:
+        """Describes the data set in a folder; raises as ``find`` does."""
+        location = self.find(data_dir)
+        if self.describe is not None:
+            return self.describe(location)
+        train, test, num_classes = self.read(location)
+        num_test = 0 if test is None else len(test.labels)
+        return Info(None, train.features.shape[1:], num_classes, len(train.labels), num_test)
+
+
+def resolve_data_dir(data_dir: DataDir) -> Path:
+    """Returns the folder of data sets: the argument, ``TFDS_DATA_DIR`` or the default of tfds."""
+    return Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()

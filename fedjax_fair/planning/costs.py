@@ -1,0 +1,248 @@
+"""Costs of a compiled program: those of its instructions, each as often as it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from fedjax_fair.planning.instructions import (
+    Computation,
+    Instruction,
+    attribute,
+    bytes_of,
+    computations_of,
+    flops_of,
+    is_collective,
+)
+
+__all__ = ["Cost", "Loop", "Operation", "Program", "read_program"]
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_ORIGIN = re.compile(r'op_name="([^"]*)"')
+_WHILE = re.compile(r"condition=%([\w.\-]+), body=%([\w.\-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_TWO_BRANCHES = re.compile(r"(?:true|false)_computation=%([\w.\-]+)")
+_CALL = re.compile(r"to_apply=%([\w.\-]+)")
+_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_LIMIT = re.compile(r"s32\[\]\S* constant\((\d+)\)")
+
+
+class Cost(NamedTuple):
+    """The cost of instructions.
+
+    Attributes:
+        cycles: Estimate of a TPU's compiler; 0 for other devices.
+        flops: Floating-point operations in products.
+        fp32_flops: Those in the precision of float32.
+        bytes: Bytes moved from and to device memory.
+        kernels: Instructions that the device starts sequentially.
+        collectives: Those that wait for other devices.
+        collective_bytes: Bytes of their outputs.
+    """
+
+    cycles: float = 0
+    flops: float = 0
+    fp32_flops: float = 0
+    bytes: float = 0
+    kernels: float = 0
+    collectives: float = 0
+    collective_bytes: float = 0
+
+    def times(self, factor: float) -> Cost:
+        """Returns the multiplied cost."""
+        return Cost(*(value * factor for value in self))
+
+    def plus(self, other: Cost) -> Cost:
+        """Returns the sum of both costs."""
+        return Cost(*map(sum, zip(self, other, strict=True)))
+
+
+class Operation(NamedTuple):
+    """An instruction that takes time: its cost, how often it runs, its text and its origin."""
+
+    cost: Cost
+    runs: float
+    text: str
+    origin: str
+
+
+class Loop(NamedTuple):
+    """A loop of a program.
+
+    Attributes:
+        trip_count: Trips each time; 1 where it is not ``known``.
+        known: Whether the trip count is known.
+        cost: Cost of one trip, including inner loops.
+        runs: How often the loop is entered.
+        origin: The traced operation that it comes from.
+    """
+
+    trip_count: float
+    known: bool
+    cost: Cost
+    runs: float
+    origin: str
+
+
+class Program(NamedTuple):
+    """The costs of a compiled program.
+
+    Attributes:
+        cost: The total.
+        loops: All loops, outer ones first.
+        operations: All instructions that take time.
+    """
+
+    cost: Cost
+    loops: list[Loop]
+    operations: list[Operation]
+
+
+def read_program(
+    text: str, trip_count_fn: Callable[[str], float | None] = lambda origin: None
+) -> Program:
+    """Reads the text of a compiled program.
+
+    Conditionals count with their most expensive branch.
+
+    Args:
+        text: ``compiled.as_text()``.
+        trip_count_fn: Maps the origin of a loop whose length the program does not contain to its
+            trip count; None if that is unknown, which counts as one trip.
+
+    Examples:
+        >>> program = read_program('''HloModule example
+        ...
+        ... %body (a: s32[]) -> s32[] {
+        ...   %b = s32[] add(%a), backend_config={"estimated_cycles":"20"}
+        ... }
+        ...
+        ... %condition (a: s32[]) -> pred[] {
+        ...   %c = s32[] constant(3)
+        ...   ROOT %d = pred[] compare(%a, %c), direction=LT
+        ... }
+        ...
+        ... ENTRY %main (a: s32[]) -> s32[] {
+        ...   %e = s32[] while(%a), condition=%condition, body=%body
+        ... }''')
+        >>> program.cost.cycles, program.loops[0].trip_count
+        (60, 3)
+    """
+    computations = computations_of(text)
+    costs: dict[str, Cost] = {}
+    operations_by_name = {
+        name: {
+            one.name: _cost(one, computation, computations)
+            for one in computation.instructions.values()
+            if one.is_work
+        }
+        for name, computation in computations.items()
+    }
+
+    def cost(name: str) -> Cost:
+        if name not in costs:
+            total = Cost()
+            for operation_cost in operations_by_name[name].values():
+                total = total.plus(operation_cost)
+            for called in _called(computations, name, cost, trip_count_fn):
+                total = total.plus(cost(called.name).times(called.runs))
+            costs[name] = total
+        return costs[name]
+
+    loops: list[Loop] = []
+    operations: list[Operation] = []
+
+    def visit(name: str, runs: float) -> None:
+        for operation, operation_cost in operations_by_name[name].items():
+            instruction = computations[name].instructions[operation]
+            operations.append(
+                Operation(operation_cost, runs, instruction.text, _origin(instruction))
+            )
+        for called in _called(computations, name, cost, trip_count_fn):
+            if called.is_loop:
+                loops.append(
+                    Loop(called.runs, called.known, cost(called.name), runs, called.origin)
+                )
+            visit(called.name, runs * called.runs)
+
+    entry = next(name for name, one in computations.items() if one.is_entry)
+    visit(entry, 1)
+    return Program(cost(entry), loops, operations)
+
+
+class _Called(NamedTuple):
+    """A computation that another one runs."""
+
+    name: str
+    runs: float
+    is_loop: bool = False
+    known: bool = True
+    origin: str = ""
+
+
+def _cost(
+    instruction: Instruction, computation: Computation, computations: Mapping[str, Computation]
+) -> Cost:
+    """Returns the cost of an instruction without the computations that it runs."""
+    cycles = _CYCLES.search(instruction.text)
+    waits = is_collective(instruction)
+    return Cost(
+        cycles=int(cycles[1]) if cycles else 0,
+        flops=flops_of(instruction, computation, computations),
+        fp32_flops=flops_of(instruction, computation, computations, fp32_only=True),
+        bytes=bytes_of(instruction, computation, computations),
+        kernels=1,
+        collectives=int(waits),
+        collective_bytes=sum(shape.bytes for shape in instruction.results) if waits else 0,
+    )
+
+
+def _called(
+    computations: Mapping[str, Computation],
+    name: str,
+    cost: Callable[[str], Cost],
+    trip_count_fn: Callable[[str], float | None],
+) -> Iterator[_Called]:
+    """Yields the computations that a computation runs."""
+    for one in computations[name].instructions.values():
+        if one.kind == "while" and (match := _WHILE.search(one.text)):
+            condition, body = match.groups()
+            count = _trip_count(one, computations[condition], computations)
+            count = count or trip_count_fn(_origin(one))
+            yield _Called(body, count or 1, True, count is not None, _origin(one))
+        elif one.kind == "conditional":
+            listed = _BRANCHES.search(one.text)
+            branches = _TWO_BRANCHES.findall(one.text)
+            if listed:
+                branches = re.findall(r"%([\w.\-]+)", listed[1])
+            yield _Called(max(branches, key=lambda branch: _weight(cost(branch))), 1)
+        elif one.kind == "call" and (match := _CALL.search(one.text)):
+            yield _Called(match[1], 1)
+
+
+def _weight(cost: Cost) -> tuple[float, ...]:
+    """Returns the order of branches: by cycles, where the compiler estimates them."""
+    return (cost.cycles, cost.bytes, cost.flops)
+
+
+def _trip_count(
+    loop: Instruction, condition: Computation, computations: Mapping[str, Computation]
+) -> int | None:
+    """Returns the trip count of a loop if the program contains it."""
+    if stated := _TRIP_COUNT.search(loop.text):
+        return int(stated[1])
+    fusions = [computations.get(attribute(one, "calls")) for one in condition.instructions.values()]
+    instructions = [
+        one for part in (condition, *fusions) if part for one in part.instructions.values()
+    ]
+    text = "\n".join(one.text for one in instructions)
+    limits = set(_LIMIT.findall(text))
+    # A loop that may end before its limit has an `and`.
+    counts = "direction=LT" in text and not any(one.kind == "and" for one in instructions)
+    return int(limits.pop()) if len(limits) == 1 and counts else None
+
+
+def _origin(instruction: Instruction) -> str:
+    match = _ORIGIN.search(instruction.text)
+    return match[1] if match else ""

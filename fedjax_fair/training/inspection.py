@@ -1,0 +1,129 @@
+"""Inspection of values for code that can change while the process runs.
+
+Code of this package, the standard library and installed distributions does not change. A function
+of a notebook, a script or a plugin may be defined again, or call a helper that is. What was
+compiled for it must not be reused because it looks the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import sysconfig
+import types
+from pathlib import Path
+from typing import Any
+
+import jax
+
+__all__ = ["has_installed_code", "is_installed", "parts_of"]
+
+_PACKAGE = Path(__file__).parents[1]
+_ROOTS = tuple(
+    f"{folder}/"
+    for folder in {
+        str(_PACKAGE),
+        str(Path(jax.__file__).parents[1]),
+        *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")),
+    }
+)
+
+# Not `builtins`, which is also the module of classes that are executed without a module name.
+_BUILTIN = {*sys.builtin_module_names, "jaxlib"} - {"builtins", "__main__"}
+# Files of functions that `dataclasses`, jaxtyping and beartype generate.
+_GENERATED = ("<string>", "<@beartype")
+_CREATED_BY_CLASS_STATEMENT = 1 << 9  # Py_TPFLAGS_HEAPTYPE.
+
+
+def is_installed(value: Any) -> bool:
+    """Returns whether all classes and functions in a value have installed code.
+
+    Examples:
+        >>> from fedjax_fair import solvers
+        >>> is_installed(solvers.SGD(0.1, 10, steps=5))
+        True
+        >>> is_installed(solvers.SGD(lambda round: 0.1, 10, steps=5))
+        False
+    """
+    return _is_installed(value, set())
+
+
+def _is_installed(value: Any, seen: set[int]) -> bool:
+    if id(value) in seen:
+        return True
+    seen.add(id(value))
+    if isinstance(value, (types.ModuleType, type)):
+        return has_installed_code(value)
+    code = value if isinstance(value, types.FunctionType) else type(value)
+    parts = parts_of(value).values()
+    return has_installed_code(code) and all(_is_installed(part, seen) for part in parts)
+
+
+def has_installed_code(value: types.FunctionType | types.ModuleType | type) -> bool:
+    """Returns whether the code of a function, module or class is installed.
+
+    What it refers to is not inspected.
+    """
+    if isinstance(value, types.ModuleType):
+        return value.__name__ in _BUILTIN or _is_installed_file(getattr(value, "__file__", None))
+    if isinstance(value, types.FunctionType):
+        file = value.__code__.co_filename
+        if not file.startswith(_GENERATED):
+            return _is_installed_file(file)
+        if value.__globals__.keys() <= {"__builtins__"}:  # It refers to nothing that may change.
+            return True
+        return _is_installed_file(_file_of(value))
+    if not value.__flags__ & _CREATED_BY_CLASS_STATEMENT:  # Of the interpreter or an extension.
+        return True
+    # A class that a function creates has the module of that function.
+    return value.__module__ in _BUILTIN or _is_installed_file(_file_of(value))
+
+
+def parts_of(value: Any) -> dict[str, Any]:
+    """Returns the values that a value consists of, by name.
+
+    These are fields, elements, and the defaults and captured variables of functions.
+    """
+    if isinstance(value, types.FunctionType):
+        defaults = {f"default {i}": one for i, one in enumerate(value.__defaults__ or ())}
+        return defaults | (value.__kwdefaults__ or {}) | _captured(value)
+    if isinstance(value, types.MethodType):
+        return {"object": value.__self__, "function": value.__func__}
+    if isinstance(value, functools.partial):
+        arguments = {str(i): argument for i, argument in enumerate(value.args)}
+        return {"function": value.func} | arguments | value.keywords
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value._asdict()  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(value, dict):
+        return {str(name): part for name, part in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return {str(i): part for i, part in enumerate(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = (field.name for field in dataclasses.fields(value))
+        # A Flax module has a field for the module that it is part of.
+        return {name: getattr(value, name, None) for name in names if name != "parent"}
+    # Functions that JAX wraps, such as custom_jvp, have an attribute for the wrapped function.
+    wrapped = getattr(value, "__wrapped__", None) if callable(value) else None
+    return {} if wrapped is None else {"wrapped": wrapped}
+
+
+def _captured(function: types.FunctionType) -> dict[str, Any]:
+    """Returns the variables that a function captures from the functions around it."""
+    captured = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            captured[name] = cell.cell_contents
+        except ValueError:  # A recursive function that is not yet assigned.
+            continue
+    return captured
+
+
+def _file_of(value: Any) -> str | None:
+    if value.__module__ == "__main__":  # A session, whatever started it.
+        return None
+    return getattr(sys.modules.get(value.__module__), "__file__", None)
+
+
+def _is_installed_file(file: str | None) -> bool:
+    return file is not None and file.startswith(_ROOTS)

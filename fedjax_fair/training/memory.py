@@ -1,0 +1,78 @@
+"""Memory of devices, and the memory that a batch of runs needs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import PyTree
+
+from fedjax_fair.numerics.trees import tree_bytes
+
+__all__ = [
+    "Memory",
+    "device_bytes",
+    "free_memory",
+    "total_memory",
+    "transient_bytes",
+]
+
+
+class Memory(NamedTuple):
+    """Bytes of one device that a batch of runs needs.
+
+    ``temporaries`` are the largest temporaries and outputs of a compiled function. ``records`` are
+    0 if they are in another memory.
+    """
+
+    data: int
+    states: int
+    temporaries: int
+    records: int = 0
+
+    @property
+    def total(self) -> int:
+        """The sum."""
+        return sum(self)
+
+    def by_purpose(self) -> dict[str, int]:
+        """Returns the fields that are not 0, by name."""
+        return {name: size for name, size in self._asdict().items() if size}
+
+    def max_runs(self, runs: int, limit: float) -> int:
+        """Returns how many runs fit into ``limit`` bytes if ``runs`` need this much."""
+        return max(0, int((limit - self.data) * runs / (self.total - self.data)))
+
+
+def device_bytes(tree: PyTree) -> int:
+    """Returns the bytes of the distinct arrays of a tree on one device, by their shardings."""
+    leaves: Any = {id(leaf): leaf for leaf in jax.tree.leaves(tree)}.values()
+    return tree_bytes(
+        [jax.ShapeDtypeStruct(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in leaves]
+    )
+
+
+def transient_bytes(executable: Any) -> int:
+    """Returns the bytes that an executable needs in addition to its arguments."""
+    memory = executable.memory_analysis()
+    return memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+
+
+def total_memory() -> int:
+    """Returns the bytes of the first device, or of the machine if that is a CPU."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats is not None:
+        return stats["bytes_limit"]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def free_memory() -> int:
+    """Returns the bytes that a batch of runs may take.
+
+    These are nine tenths of what is free on an accelerator, and half of what is free on a CPU.
+    """
+    stats = jax.local_devices()[0].memory_stats()
+    if stats is not None:
+        return int(0.9 * (stats["bytes_limit"] - stats["bytes_in_use"]))
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
