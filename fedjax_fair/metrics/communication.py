@@ -26,8 +26,8 @@ def bytes_per_round(variables: Variables, cohort_size: int) -> int:
         ValueError: If ``cohort_size`` is not a positive integer.
 
     Examples:
-        >>> import jax.numpy as jnp
-        >>> variables = Variables(params={"kernel": jnp.zeros((10, 5))}, state={})
+        >>> kernel = jax.ShapeDtypeStruct((10, 5), "float32")
+        >>> variables = Variables({"kernel": kernel}, {})
         >>> bytes_per_round(variables, cohort_size=3)
         600
     """
