@@ -113,8 +113,8 @@ def _positional_value(kind: Any, words: list[str], command: str) -> dict[str, An
 def _assemble(kind: Any, values: dict[str, Any], default: Any) -> Any:
     """Makes a dataclass of the values of its options."""
     if default is None:
-        factories: Any = {item.name: item.default_factory for item in fields(kind)}
-        given = {name: made() for name, made in factories.items() if is_dataclass(made)}
+        sections: Any = [item for item in fields(kind) if is_dataclass(item.default_factory)]
+        given = {item.name: item.default_factory() for item in sections}
     else:
         given = {item.name: getattr(default, item.name) for item in fields(kind)}
     for flag, value in values.items():
