@@ -5,6 +5,7 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -12,13 +13,13 @@
 # ---
 
 # %% [markdown]
-# # A first federation
+# # A first federated experiment
 #
-# Fifty clients hold 1,797 handwritten digits between them, three kinds of digit each. In every
-# round ten of them train the model they are given on their own digits, and the server averages what
-# comes back. No digit leaves its client.
+# Fifty clients hold 1,797 handwritten digits, three classes per client. In every round ten clients
+# train the global model on their digits, and the server averages their updates. Digits never leave
+# their client.
 #
-# Ten lines describe and run all of it.
+# Ten lines define and run the experiment.
 
 # %%
 # %matplotlib inline
@@ -34,14 +35,14 @@ fedavg = ff.Round(
 run = ff.fit(fedavg, digits, rounds=60, seeds=(0, 1, 2), eval_every=5)
 
 # %% [markdown]
-# A method is a value: it prints as it was made.
+# A method prints as it was constructed.
 
 # %%
 print(fedavg)
 
 # %% [markdown]
-# `run` is an `xarray.Dataset`: every client's accuracy at every evaluation for every seed, and the
-# summaries of it. The three seeds were three runs in one compiled program.
+# `run` is an `xarray.Dataset` with every client's accuracy at every evaluation for every seed, and
+# summaries. The three seeds were three runs of one compiled function.
 
 # %%
 run
@@ -52,32 +53,33 @@ assert float(accuracy.min()) > 0.85, "federated averaging learns the digits"
 accuracy
 
 # %% [markdown]
-# ## Ownership of classes
+# ## The partition
 #
-# Each row is a class, each column a client; a dot is as large as the number of examples.
+# Rows are classes and columns are clients. The size of a dot is the number of examples.
 
 # %%
 ff.report.plots.partition(run)
 
 # %% [markdown]
-# Three classes a client, as the partition says:
+# Every client has three classes:
 
 # %%
 classes_held = (run.train_examples > 0).sum("class")
 assert (classes_held == 3).all()
 
 # %% [markdown]
-# ## How it learned
+# ## Learning curve
 #
-# The line is the mean over seeds, the band its 95 % interval; the axis is stretched towards 100 %.
+# The line is the mean over seeds, the band its 95% confidence interval. The axis is stretched
+# towards 100%.
 
 # %%
 ff.report.plots.learning_curves(run, "accuracy_mean_clients")
 
 # %% [markdown]
-# ## Are all clients served alike?
+# ## Distribution over clients
 #
-# The mean hides it; the distribution over clients does not. The dot is where the worst tenth ends.
+# The mean hides differences between clients. The dot marks the end of the worst 10%.
 
 # %%
 ff.report.plots.accuracy_distribution(run)
@@ -90,8 +92,8 @@ worst
 # %% [markdown]
 # ## The same experiment again
 #
-# Everything random follows from the seed: run it again and the same clients are selected, the same
-# minibatches drawn. Another seed changes both.
+# All randomness follows from the seed. Another run with the same seed selects the same clients and
+# draws the same minibatches. Another seed changes both.
 
 # %%
 again = ff.fit(fedavg, digits, rounds=10, seeds=(2,), eval_every=10)

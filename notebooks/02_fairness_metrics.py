@@ -5,6 +5,7 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -12,11 +13,11 @@
 # ---
 
 # %% [markdown]
-# # What each fairness metric says, and what it hides
+# # Fairness metrics and their limitations
 #
-# A federation's accuracy is a list of numbers, one a client. Every fairness metric squeezes that
-# list into one number, and every one of them loses something else. Here are small lists on which
-# they disagree.
+# The result of federated training is one accuracy per client. A fairness metric summarizes them as
+# one value, and every metric loses other information. Here are small examples on which they
+# disagree.
 
 # %%
 # %matplotlib inline
@@ -58,9 +59,9 @@ for name in ("even", "one left out", "two camps"):
 
 # %% [markdown]
 # **The standard deviation** ranks *one left out* (0.17) above *two camps* (0.10), because squares
-# weigh a single outlier heavily. **The dissimilarity**, the mean difference over all pairs of
-# clients, ranks them the other way round: a pair of random clients differs more often if there are
-# two camps. Which is the more unfair federation is not a question of arithmetic.
+# emphasize a single outlier. **The dissimilarity**, the mean difference over all pairs of clients,
+# ranks them in the opposite order: two random clients differ more often if there are two camps.
+# Which case is more unfair depends on the application.
 
 # %%
 left_out, camps = table["one left out"], table["two camps"]
@@ -68,8 +69,8 @@ assert left_out["standard deviation"] > camps["standard deviation"]
 assert left_out["dissimilarity"] < camps["dissimilarity"]
 
 # %% [markdown]
-# **Gini, Jain and entropy** call *evenly bad* perfectly fair: they measure evenness and nothing
-# else. Never report one without an accuracy beside it.
+# **Gini, Jain and entropy** rate *evenly bad* as perfectly fair, because they measure evenness
+# only. Report them together with an accuracy.
 
 # %%
 for metric in ("Gini", "Jain", "entropy"):
@@ -78,8 +79,8 @@ for metric in ("Gini", "Jain", "entropy"):
 # %% [markdown]
 # ## The noise of small test sets
 #
-# A client's accuracy is measured on a finite number of examples. Take a hundred clients that are
-# served *exactly* alike, with an accuracy of 0.85, and test each on 30 examples.
+# A client's accuracy is measured on a finite number of examples. Consider a hundred clients with
+# exactly the same accuracy of 0.85, each tested on 30 examples.
 
 # %%
 rng = np.random.default_rng(0)
@@ -90,17 +91,17 @@ noise = float(fairness.dissimilarity_noise(measured, sizes))
 print(f"dissimilarity {dissimilarity:.3f}, of which noise would give {noise:.3f}")
 
 # %% [markdown]
-# Eight points of dissimilarity out of nothing. `client_dissimilarity_noise` stands beside
-# `client_dissimilarity` in all results for that reason: a difference between methods that is small
-# against it needs many seeds before it means anything.
+# Noise alone gives eight points of dissimilarity. So all results contain
+# `client_dissimilarity_noise` next to `client_dissimilarity`. A difference between methods that is
+# small compared with it needs many seeds to be significant.
 
 # %%
 assert abs(dissimilarity - noise) < 0.25 * noise
 
 # %% [markdown]
-# ## On a real federation
+# ## A federated dataset
 #
-# The digits again, three classes a client, FedAvg beside training on the pooled digits.
+# The digits with three classes per client: FedAvg and training on the pooled digits.
 
 # %%
 digits = ff.data.load("digits", partition=ff.data.classes_per_client(50, 3), seed=0)
@@ -124,7 +125,7 @@ shown = ["accuracy_mean_clients", "accuracy_worst_10pct", "client_dissimilarity"
 final[[*shown, "client_dissimilarity_noise"]].to_dataframe().round(3)
 
 # %% [markdown]
-# Every metric carries its population and its weighting, so that neither is left to guess.
+# Every metric has its population and its weighting as attributes.
 
 # %%
 for name in ("accuracy_mean_clients", "accuracy_mean_examples", "client_disagreement"):

@@ -5,6 +5,7 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -12,11 +13,11 @@
 # ---
 
 # %% [markdown]
-# # Submodular client selection, by picture
+# # Submodular client selection in pictures
 #
-# A server cannot train all clients in every round. Uniform choice ignores what it knows of them;
-# the selectors here choose a cohort whose gradients represent those of all clients. First the idea
-# on points in a plane, then on the gradients of fifty clients.
+# A server cannot train all clients in every round. Uniform selection ignores information about
+# clients. The selectors here choose a cohort whose gradients represent those of all clients. The
+# idea is shown first on points in a plane, then on the gradients of fifty clients.
 
 # %%
 # %matplotlib inline
@@ -35,10 +36,10 @@ from fedjax_fair.submodular import estimators
 # %% [markdown]
 # ## Representatives
 #
-# *Facility location* counts for every point its nearest member. Maximizing it
-# greedily selects a point in the middle of the largest crowd first, then ever smaller crowds. What
-# each further member adds shrinks: the function is submodular, and greedy provably reaches at least
-# 63 % of the best value, in practice nearly all of it.
+# *Facility location* measures for every point its nearest selected point. Greedy maximization first
+# selects a point in the middle of the largest cluster, then in smaller ones. Gains decrease,
+# because the function is submodular. Greedy reaches at least 63% of the optimum, in practice nearly
+# all of it.
 
 # %%
 rng = np.random.default_rng(0)
@@ -53,8 +54,8 @@ plots.representatives(points, model.ranking_, model.gains_)
 # %% [markdown]
 # ## Clients as points
 #
-# Clients are compared by their gradients at the model of the round. Here are fifty of them, with
-# three kinds of digit each, after five rounds of federated averaging.
+# Clients are compared by their gradients at the current model. Here are fifty clients with three
+# classes each, after five rounds of federated averaging.
 
 # %%
 digits = ff.data.load("digits", partition=ff.data.classes_per_client(50, 3), seed=0)
@@ -76,10 +77,10 @@ np.add.at(owned, (owners, digits.train.labels[digits.train.order]), 1)
 most = owned.argmax(axis=1)
 
 # %% [markdown]
-# Dark squares are clients with similar gradients; clients are sorted by the digit they own most of.
-# DivFL maximizes the representation alone. SubTrunc adds a bonus for clients with high losses that
-# stops growing at a bound; with a large weight on it, it selects the clients with the highest
-# losses. Triangles mark the selected clients.
+# Dark squares are clients with similar gradients. Clients are sorted by their most frequent digit.
+# DivFL maximizes the representation only. SubTrunc adds a bonus for high losses, which is truncated
+# at a bound; with a large weight it selects the clients with the highest losses. Triangles mark the
+# selected clients.
 
 # %%
 represented = submodular.Scaled(submodular.facility_location_from_distances(distances), 1 / 50)
@@ -97,10 +98,10 @@ selection.selected_clients(distances, subtrunc(lam=0).items, group=most)
 selection.selected_clients(distances, subtrunc(lam=30).items, group=most)
 
 # %% [markdown]
-# As the weight of the bonus grows, the mean loss of the cohort rises and its representation falls:
-# that is the trade the method makes. (The bound is out of reach here; where a few clients reach it,
-# the bonus changes little.) Set functions are pytrees whose numbers and arrays may be traced, so
-# that all weights are tried in one compiled call.
+# With a larger weight of the bonus, the mean loss of the cohort increases and its representation
+# decreases. (The bound is not reached here. If a few clients reach it, the bonus has little
+# effect.) Set functions are pytrees whose scalars and arrays may be traced, so one compiled call
+# evaluates all weights.
 
 # %%
 weights = jnp.logspace(-2, 2, 60)
@@ -119,10 +120,10 @@ assert losses[-1] > losses[0]
 assert values[-1] < values[0]
 
 # %% [markdown]
-# ## Over the rounds
+# ## Participation over rounds
 #
-# A client that represents well does so again in the next round. DivFL therefore selects some
-# clients again and again, which UnionFL's penalty for the cohorts of the last rounds prevents.
+# A representative client remains representative in the next round, so DivFL selects some clients
+# repeatedly. UnionFL prevents this by a penalty for recently selected clients.
 
 # %%
 runs = {
@@ -144,9 +145,9 @@ selection.participation(results)
 selection.participation_lorenz(results)
 
 # %% [markdown]
-# The info of a selector is part of the results. Here is how far the mean gradient of
-# the cohort is from that of all clients, the bias that the convergence theorem of SubTrunc bounds,
-# and the part of the greedy steps at which the bonus could still grow.
+# Diagnostics of a selector are part of the results. Here are the distance between the mean
+# gradients of the cohort and of all clients, which the convergence theorem of SubTrunc bounds, and
+# the fraction of greedy steps in which the bonus was not truncated.
 
 # %%
 bias = results.selection_approximation_error.mean(("seed", "training_round")).to_series().dropna()

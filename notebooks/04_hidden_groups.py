@@ -5,6 +5,7 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -14,11 +15,11 @@
 # %% [markdown]
 # # Hidden groups of clients
 #
-# Clients often come in groups that no record names: people of one country, sensors of one
-# make. A mean over clients serves large groups first. Equitable-FL looks for the groups in what the
-# clients' networks do with their own examples, and gives each group the same weight.
+# Clients often belong to unknown groups, such as countries or sensor models. A mean over clients
+# favors large groups. Equitable-FL estimates the groups from the activations of the clients'
+# examples, and gives each group the same weight.
 #
-# Here, digits are split over two groups: four clients hold the digits 0 to 3, six hold 4 to 9.
+# Here, four clients hold the digits 0 to 3 and six clients hold 4 to 9.
 
 # %%
 # %matplotlib inline
@@ -37,8 +38,8 @@ planted
 # %% [markdown]
 # ## Activations
 #
-# An aggregator sees the trained models. This subclass of the mean also embeds the clients by the
-# similarity of their mean activations, and returns the coordinates as info, which results keep.
+# An aggregator receives the trained models. This subclass of the mean also embeds the clients by
+# the similarity of their mean activations, and returns the coordinates as diagnostics.
 
 
 # %%
@@ -56,8 +57,8 @@ points = np.stack([seen.aggregation_second, seen.aggregation_third], axis=-1)[0,
 groups.embedding(points, clusters=(points[:, 0] > 0).astype(int), groups=planted)
 
 # %% [markdown]
-# The first eigenvector is nearly constant, since all activations share a sign; the second separates
-# the groups. Colors are its sign, shapes are the planted groups: they agree.
+# The first eigenvector is nearly constant, since all activations have the same sign. The second
+# separates the groups. Its sign (color) agrees with the ground-truth groups (shape).
 
 # %%
 sides = [set((points[planted == group, 0] > 0).tolist()) for group in (0, 1)]
@@ -65,10 +66,10 @@ assert sides[0] != sides[1]
 assert all(len(side) == 1 for side in sides)
 
 # %% [markdown]
-# ## Equal weight for every group
+# ## Equal weights for groups
 #
-# Four of the ten clients train in a round. `equitable` finds clusters among those four;
-# `oracle` knows the planted groups, which is the best that clustering could do.
+# Four of the ten clients train in a round. `equitable` clusters these four. `oracle` uses the
+# ground-truth groups, an upper bound for clustering.
 
 # %%
 contenders = {
@@ -91,8 +92,8 @@ results = ff.results.combine(
 groups.group_curves(results)
 
 # %% [markdown]
-# How well found clusters match the groups is in the info of every round, as normalized mutual
-# information. A cohort from one group only has nothing to match: splitting it counts as zero.
+# Diagnostics contain the normalized mutual information of clusters and groups. It is zero for a
+# cohort from one group.
 
 # %%
 groups.cluster_agreement(results)
@@ -101,7 +102,7 @@ groups.cluster_agreement(results)
 plots.learning_curves(results, "sigma_acc")
 
 # %% [markdown]
-# The gap between the groups in the second half of training, in percent of accuracy:
+# Accuracy gap between the groups in the second half of training, in percentage points:
 
 # %%
 late = results.group_accuracy_gap.sel(round=slice(30, None)).mean(["round", "seed"])
@@ -109,9 +110,8 @@ gap = {str(name): round(100 * late.sel(algorithm=name).item(), 1) for name in co
 gap
 
 # %% [markdown]
-# Weights can only share out what the cohort holds. In a round whose four clients all belong to one
-# group, no weighting helps the other; a selector that looks for diverse clients might. The preset
-# `cross` combines every selector with equitable weights:
+# Weights cannot help a group without clients in the cohort; a selector of diverse clients might.
+# The preset `cross` combines every selector with equitable weights:
 #
 #     fedjax-fair run cross
 

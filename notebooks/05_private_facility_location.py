@@ -5,6 +5,7 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -14,9 +15,9 @@
 # %% [markdown]
 # # Private facility location
 #
-# A town wants to open five shops. Every district knows how far its own people would walk, and
-# keeps it private. The server sees only sums over districts, and finds nearly as good a set of
-# sites as with all distances in one place.
+# A town wants to open five shops. Every home knows its distances to the possible sites and keeps
+# them private. The server receives only sums over homes, and finds a set of sites nearly as good as
+# with all distances.
 
 # %%
 # %matplotlib inline
@@ -38,11 +39,10 @@ closeness.shape
 
 # %% [markdown]
 # Each home is a client. It is served by the nearest open site: `f_i(S) = max_{j in S} c_ij`. The
-# federation's value is the mean over clients, and any five sites may be opened.
+# objective is the mean over clients, and any five sites may be opened.
 #
-# Problems and matroids are classes whose arrays are arguments of what is compiled. Algorithms are
-# therefore compiled once for problems of one shape, and another town of this size needs no
-# compilation.
+# Problems and matroids are pytrees, so algorithms are compiled once for problems of equal shapes.
+# Another town of this size needs no compilation.
 
 # %%
 problem, five = fed.facility_location(closeness), matroids.Uniform(5, len(sites))
@@ -51,13 +51,13 @@ run = fed.fedcg(jax.random.key(0), problem, five, rounds=20, cohort_size=40)
 print(five)
 
 # %% [markdown]
-# ## A fractional answer, and two ways to a set
+# ## Fractional solution and rounding
 #
-# In every round, 40 homes name the five sites that would help them most, and the server takes a
-# step towards the mean. It ends at a point: how much of each site to open. Swap rounding makes a
-# set of it that has every site with that probability, and loses nothing on average. The heaviest
-# base has no such guarantee: here it takes five sites in the most crowded corner, and a random set
-# is better. Neither contacts the clients; to compare five roundings takes one sum each.
+# In every round 40 homes send the five sites with their largest gains, and the server takes a step
+# towards the mean. The result is a fractional point. Swap rounding samples a set that contains
+# every site with its probability, and preserves the value in expectation. The heaviest base has no
+# such guarantee: here it selects five sites in the most crowded corner, and a random set is better.
+# Rounding does not contact the clients; comparing five roundings takes one sum each.
 
 # %%
 decomposed = rounding.decompose(five, run.x)
@@ -73,10 +73,10 @@ assert values["voting, heaviest base"] < values["voting, best of five swap round
 values
 
 # %% [markdown]
-# ## What it cost
+# ## Communication
 #
-# A vote is five site numbers of six bits. The point that clients need for it is what takes bits: a
-# float for each site.
+# A message of a home is five site ids of six bits. Most bits are for the point that the server
+# sends: a float for each site.
 
 # %%
 cost = fed.to_dataset(run).isel(round=-1)
@@ -84,10 +84,10 @@ assert int(cost.bits_up) == 20 * 40 * 5 * 6
 {name: int(cost[name]) for name in ("contacted", "bits_up", "bits_down")}
 
 # %% [markdown]
-# ## What is proved, and what happens
+# ## Guarantee
 #
-# The guarantee holds, but it counts on the clients agreeing, and homes at opposite ends do not: it
-# promises less than nothing here, far below what is reached.
+# The guarantee holds, but it depends on the differences between clients' gradients, which are large
+# for homes in different places. Here it is negative, far below the value reached.
 
 # %%
 guarantee = bounds.theorem_3_5(run, bounds.largest_single(problem), cohort_size=40, delta=0.05)

@@ -5,6 +5,7 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -12,10 +13,10 @@
 # ---
 
 # %% [markdown]
-# # A selector of your own
+# # A custom selector
 #
 # A selector is a class of twelve to fifteen lines. Its fields are its settings, and `select`
-# returns the cohort of a round. If the value of a cohort is a set function, five lines are enough.
+# returns the cohort of a round. If the utility of a cohort is a set function, five lines suffice.
 
 # %%
 # %matplotlib inline
@@ -35,9 +36,9 @@ digits = ff.data.load("digits", partition=ff.data.classes_per_client(50, 3), see
 # %% [markdown]
 # ## A class
 #
-# This selector chooses the clients with the highest loss, less a penalty for clients of the last
-# cohorts. Its state has one number for each client, which halves in every round. The context offers
-# losses, accuracies and gradients of all clients; what is not called is not computed.
+# This selector chooses the clients with the highest loss minus a penalty for clients of recent
+# cohorts. Its state has one scalar per client, which halves in every round. The context provides
+# losses, accuracies and gradients of all clients, computed only if called.
 
 
 # %%
@@ -57,7 +58,7 @@ class Rested(ff.Selector):
 
 
 # %% [markdown]
-# A method prints as it was made:
+# A method prints as it was constructed:
 
 # %%
 network = ff.models.mlp(digits.num_classes, hidden=(64,))
@@ -73,10 +74,10 @@ print(federated(Rested(10)))
 # %% [markdown]
 # ## What compiles again
 #
-# `cohort_size` is an `int` and part of the structure: it decides shapes, and another size compiles
-# again. `penalty` is a `Number`: a second fit with another penalty compiles nothing. A class of a
-# notebook is traced again, because a function that it calls may have changed; that takes the rest
-# of the time.
+# `cohort_size` is an `int`, hence structure: it determines shapes, and another size compiles again.
+# `penalty` is a `Number`: a second fit with another penalty compiles nothing. Classes of a notebook
+# are traced again, because a function that they call may have changed; this takes the remaining
+# time.
 
 
 # %%
@@ -89,8 +90,8 @@ def seconds(penalty):
 {"first": seconds(0.5), "second": seconds(0.25)}
 
 # %% [markdown]
-# `fit_batch` takes one method for each run. The numbers in which they differ become an axis of one
-# compiled function. The higher the penalty, the longer ago the clients of a cohort were selected:
+# `fit_batch` takes one method per run. The numbers that differ become a batch axis of one compiled
+# function. With a higher penalty, clients of a cohort were selected less recently:
 
 # %%
 penalties = (0.0, 0.1, 0.5, 2.0)
@@ -104,10 +105,9 @@ assert (recent.diff("seed") <= 0).all()
 # %% [markdown]
 # ## A set function
 #
-# Say we want cohorts that represent the gradients of all clients, as DivFL does, but that also
-# cover every class: a model forgets the digits that no client of the cohort owns. Both are set
-# functions, so their sum is one too, and `Submodular` makes a selector of any set function. These
-# are the five lines.
+# Suppose that cohorts should represent the gradients of all clients, as in DivFL, and also cover
+# every class. Both are set functions, and so is their sum. `Submodular` makes a selector from any
+# set function. These are the five lines.
 
 # %%
 owners = jnp.repeat(jnp.arange(50), digits.train.sizes)
@@ -126,8 +126,8 @@ covering = ff.selectors.Submodular(value, cohort_size=10)
 # %% [markdown]
 # ## Comparison
 #
-# Both selectors run inside the compiled rounds like any other. Here they are compared with five
-# others, three seeds each.
+# Both selectors run inside of compiled rounds. Here they are compared with five others over three
+# seeds.
 
 # %%
 contenders = {
@@ -151,8 +151,8 @@ plots.learning_curves(results, "client_dissimilarity")
 selection.tradeoff(results, average_last=3)
 
 # %% [markdown]
-# Three seeds do not decide which is best: compare the bars, which are 95 % intervals, with the
-# distances between the points. Whether every cohort covered all classes can be counted:
+# Three seeds are too few to decide which is best: compare the error bars (95% CI) with the
+# distances between the points. The classes covered by every cohort can be counted:
 
 
 # %%
@@ -167,7 +167,7 @@ assert covered["random"] < 10
 covered
 
 # %% [markdown]
-# `Submodular(value, cohort_size=10, candidates=10)` draws ten candidates at every step, as the
-# papers do; by default all clients are considered.
-# [How to add an algorithm](../docs/how-to-add-an-algorithm.md) has the other roles, the errors, and
-# how to give a method a name on the command line.
+# `Submodular(value, cohort_size=10, candidates=10)` samples ten candidates per step, as in the
+# papers; by default all clients are candidates.
+# [How to add an algorithm](../docs/how-to-add-an-algorithm.md) covers the other roles, errors, and
+# names of methods on the command line.

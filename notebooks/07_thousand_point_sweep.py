@@ -5,6 +5,7 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -14,10 +15,10 @@
 # %% [markdown]
 # # A thousand runs
 #
-# How much accuracy does fairness cost? Every method has a number for that: the power of q-FedAvg,
-# the tilt of TERM, the weight of SubTrunc's bonus. The answer also depends on the step size and on
-# chance, so we want all combinations. Numbers and seeds are an axis of one compiled function for
-# each method, so a thousand runs are three compilations.
+# How much accuracy does fairness cost? Every method has a parameter for this trade-off: the power
+# of q-FedAvg, the tilt of TERM, the weight of SubTrunc's bonus. The answer also depends on the step
+# size and the seed, so all combinations are run. Parameters and seeds are batch axes of one
+# compiled function per method, so a thousand runs take three compilations.
 
 # %%
 # %matplotlib inline
@@ -59,20 +60,20 @@ assert runs == 1000
 print(runs)
 
 # %% [markdown]
-# Each answer is one `xarray.Dataset` with a dimension for every setting. Seeds have partitions of
-# their own here (`partition_per_seed`), so that a mean over seeds is one over federations as well. A sweep
-# holds out a tenth of every client's training examples for validation: settings are chosen by
-# `validation_*`, and test examples say what the choice is worth.
+# Each result is one `xarray.Dataset` with a dimension per setting. Seeds have separate partitions
+# (`partition_per_seed`), so a mean over seeds is also one over federated datasets. A sweep holds
+# out a tenth of every client's training examples for validation: settings are chosen by
+# `validation_*` and measured on test examples.
 
 # %%
 swept["subtrunc"]["accuracy_mean_clients"].sizes
 
 # %% [markdown]
-# ## The front
+# ## Pareto front
 #
-# A point is on the front if no other is both more accurate and more even, by validation. Below,
-# each dot is the mean over ten seeds of one setting on test examples; large dots are the front of
-# each method. Settings that end below 60 % are left out of the picture.
+# A configuration is on the front if no other has both a higher and a more even validation accuracy.
+# Each dot is the mean over ten seeds of one configuration on test examples; large dots are the
+# front of each method. Configurations below 60% are not shown.
 
 
 # %%
@@ -106,10 +107,9 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# There is hardly a front: the most accurate setting of a method is its most even one, or near it,
-# and the step size moves all methods along the same band. As long as models are far from what they
-# could be, fairness costs no accuracy. What the settings themselves add is seen at the best step
-# size.
+# The front is short: the most accurate configuration of a method is also nearly its most even one,
+# and the step size moves all methods along the same band. While models are far from converged,
+# fairness costs no accuracy. The effect of the parameters is visible at the best step size.
 
 # %%
 for method, one in swept.items():
@@ -126,19 +126,19 @@ for method, one in swept.items():
     print(f"    {gain:+.2f} ± {error:.2f} points")
 
 # %% [markdown]
-# The least of eight noisy numbers is low by chance alone, so that it would flatter the method if it
-# were both chosen and measured on test examples. It was chosen on validation examples, a few for
-# each client, and is therefore not always the least on test examples.
+# The minimum of eight noisy values is biased downwards if it is selected and measured on the same
+# test examples. Here it was selected on a few validation examples per client, so it is not always
+# the minimum on test examples.
 #
-# The same from the command line, with a folder that an interrupted sweep continues in:
+# The same on the command line, in a folder that an interrupted sweep continues:
 #
 #     fedjax-fair sweep digits lam=0,0.1,1 learning_rate=0.03,0.1 --methods subtrunc
 #
 # ## A batch of methods
 #
-# `sweep` varies settings by name. `ff.fit_batch` takes the methods themselves, one for each run,
-# and so varies the numbers of any role, one of your own included. All methods have one structure;
-# the numbers in which they differ become a batch axis. A zero may be among them.
+# `sweep` varies settings by name. `ff.fit_batch` takes one method per run, and so varies numbers of
+# any role, including custom ones. All methods have the same structure; numbers that differ become a
+# batch axis. They may include zero.
 
 
 # %%
@@ -163,7 +163,7 @@ digits = ff.data.load("digits", ff.data.classes_per_client(20, 2), seed=0)
 print(tilted(1.0, 0.1))
 
 # %% [markdown]
-# A second batch with other numbers compiles nothing:
+# A second batch with other values compiles nothing:
 
 # %%
 first, seconds = batch([0.0, 1.0, 10.0])
