@@ -19,30 +19,34 @@ def drawn(rng, examples):
     """Accuracies of classes and of clients on test examples that the truth decides."""
     correct = rng.binomial(examples, TRUTH)
     totals = examples.sum(axis=1)
-    own = np.divide(correct.sum(1), totals, out=np.full(len(totals), np.nan), where=totals > 0)
-    return (correct.sum(axis=0) / examples.sum(axis=0)).astype(np.float32), own
+    measured_accuracy = np.divide(
+        correct.sum(1), totals, out=np.full(len(totals), np.nan), where=totals > 0
+    )
+    return (correct.sum(axis=0) / examples.sum(axis=0)).astype(np.float32), measured_accuracy
 
 
 def test_class_based_accuracy_is_the_mean_over_labels():
-    found = class_based.class_based_accuracy(jnp.asarray(TRUTH, jnp.float32), jnp.asarray(EXAMPLES))
-    some = np.arange(9) != 3
-    expected = (EXAMPLES[some] * TRUTH).sum(axis=1) / EXAMPLES[some].sum(axis=1)
-    np.testing.assert_allclose(found[some], expected, rtol=1e-6)
-    assert np.isnan(found[3])
+    computed = class_based.class_based_accuracy(
+        jnp.asarray(TRUTH, jnp.float32), jnp.asarray(EXAMPLES)
+    )
+    tested = np.arange(9) != 3
+    expected = (EXAMPLES[tested] * TRUTH).sum(axis=1) / EXAMPLES[tested].sum(axis=1)
+    np.testing.assert_allclose(computed[tested], expected, rtol=1e-6)
+    assert np.isnan(computed[3])
 
 
 def test_a_class_without_examples_does_not_spread():
     examples = jnp.array([[2, 0], [5, 0]])
-    found = class_based.class_based_accuracy(jnp.array([0.5, jnp.nan]), examples)
-    np.testing.assert_array_equal(found, [0.5, 0.5])
+    computed = class_based.class_based_accuracy(jnp.array([0.5, jnp.nan]), examples)
+    np.testing.assert_array_equal(computed, [0.5, 0.5])
 
 
 def test_class_based_accuracy_converges_to_the_measured_one():
-    class_accuracy, own = drawn(np.random.default_rng(1), 100_000 * EXAMPLES)
-    found = class_based.class_based_accuracy(
+    class_accuracy, measured_accuracy = drawn(np.random.default_rng(1), 100_000 * EXAMPLES)
+    computed = class_based.class_based_accuracy(
         jnp.asarray(class_accuracy), jnp.asarray(100_000 * EXAMPLES)
     )
-    np.testing.assert_allclose(found, own, atol=1e-3)
+    np.testing.assert_allclose(computed, measured_accuracy, atol=1e-3)
 
 
 @pytest.mark.parametrize("summary", [lambda values: values[0], fairness.client_dissimilarity])
@@ -61,14 +65,22 @@ def test_the_standard_error_is_what_repeated_test_sets_show(summary):
 def test_class_based_accuracy_is_unbiased_with_less_noise():
     rng = np.random.default_rng(3)
     runs = [drawn(rng, EXAMPLES) for _ in range(3000)]
-    mixed = jax.vmap(class_based.class_based_accuracy, (0, None))(
+    class_based_accuracies = jax.vmap(class_based.class_based_accuracy, (0, None))(
         jnp.asarray([classes for classes, _ in runs]), jnp.asarray(EXAMPLES)
     )
-    own = np.array([values for _, values in runs])
-    some = np.arange(9) != 3
-    error = own.std(axis=0)[some] / np.sqrt(len(runs))
-    assert (np.abs(np.asarray(mixed).mean(axis=0) - own.mean(axis=0))[some] < 5 * error).all()
-    assert (np.asarray(mixed).std(axis=0)[some] < 0.6 * own.std(axis=0)[some]).all()
+    measured_accuracy = np.array([values for _, values in runs])
+    tested = np.arange(9) != 3
+    error = measured_accuracy.std(axis=0)[tested] / np.sqrt(len(runs))
+    assert (
+        np.abs(np.asarray(class_based_accuracies).mean(axis=0) - measured_accuracy.mean(axis=0))[
+            tested
+        ]
+        < 5 * error
+    ).all()
+    assert (
+        np.asarray(class_based_accuracies).std(axis=0)[tested]
+        < 0.6 * measured_accuracy.std(axis=0)[tested]
+    ).all()
 
 
 def test_classes_are_measured_on_all_owned_test_examples():
@@ -78,12 +90,12 @@ def test_classes_are_measured_on_all_owned_test_examples():
     data = federation._replace(test=kept)
     variables = model.init(jax.random.key(1), data.train.features[:1])
     idle = jnp.zeros(6, jnp.int32)
-    found = jax.jit(lambda: evaluate(model, variables, data, idle, idle[:2]))()
+    computed = jax.jit(lambda: evaluate(model, variables, data, idle, idle[:2]))()
     logits = test.features @ np.asarray(variables.params["kernel"])
     correct = (logits.argmax(axis=1) == test.labels)[kept.order]
     labels = test.labels[kept.order]
     expected = [correct[labels == label].mean() for label in range(3)]
-    np.testing.assert_allclose(found.class_accuracy, expected, rtol=1e-6)
+    np.testing.assert_allclose(computed.class_accuracy, expected, rtol=1e-6)
 
 
 def a_run(data):
@@ -99,28 +111,30 @@ def a_run(data):
 @pytest.mark.parametrize("seed", [0, (0, 1)], ids=["one partition", "a partition a run"])
 def test_results_have_class_based_metrics_of_every_evaluation(seed):
     results = a_run(ff.data.load("digits", ff.data.classes_per_client(10, 3), seed=seed))
-    mixed = ff.results.class_based(results)
-    assert mixed.test_accuracy_class_based.dims == ("seed", "round", "client")
+    class_based_accuracies = ff.results.class_based(results)
+    assert class_based_accuracies.test_accuracy_class_based.dims == ("seed", "round", "client")
     for run in range(2):
         examples = results.test_examples.values[run] if seed else results.test_examples.values
         shares = examples / examples.sum(axis=1, keepdims=True)
         expected = shares @ results.class_accuracy.values[run, 2]
-        np.testing.assert_allclose(mixed.test_accuracy_class_based[run, 2], expected, rtol=1e-5)
+        np.testing.assert_allclose(
+            class_based_accuracies.test_accuracy_class_based[run, 2], expected, rtol=1e-5
+        )
         for name, summary in (
             ("client_dissimilarity", fairness.client_dissimilarity),
             ("accuracy_standard_deviation", np.std),
             ("accuracy_mean_clients", np.mean),
         ):
             np.testing.assert_allclose(
-                mixed[f"{name}_class_based"][run, 2],
+                class_based_accuracies[f"{name}_class_based"][run, 2],
                 summary(jnp.asarray(expected, "float32")),
                 rtol=1e-5,
             )
-            assert 0 < mixed[f"{name}_class_based_se"][run, 2] < 0.1
+            assert 0 < class_based_accuracies[f"{name}_class_based_se"][run, 2] < 0.1
     # The pooled accuracy is the same however its examples are divided.
     sizes = results.test_examples.sum("class")
     np.testing.assert_allclose(
-        mixed.test_accuracy_class_based.weighted(sizes).mean("client"),
+        class_based_accuracies.test_accuracy_class_based.weighted(sizes).mean("client"),
         results.accuracy_mean_examples,
         rtol=1e-5,
     )

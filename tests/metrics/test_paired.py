@@ -9,29 +9,29 @@ from fedjax_fair.metrics import paired
 
 @pytest.mark.parametrize("seed", range(3))
 def test_interval_of_differences_is_the_paired_t_test(seed):
-    own, other = np.random.default_rng(seed).normal(size=(2, 7))
-    difference = paired.interval(own - other)
-    expected = stats.ttest_rel(own, other)
+    first, second = np.random.default_rng(seed).normal(size=(2, 7))
+    difference = paired.interval(first - second)
+    expected = stats.ttest_rel(first, second)
     interval = expected.confidence_interval(0.95)
     np.testing.assert_allclose(
         [difference.low, difference.mean, difference.high, difference.p],
-        [interval.low, (own - other).mean(), interval.high, expected.pvalue],
+        [interval.low, (first - second).mean(), interval.high, expected.pvalue],
     )
-    np.testing.assert_allclose(difference.deviation, (own - other).std(ddof=1))
+    np.testing.assert_allclose(difference.deviation, (first - second).std(ddof=1))
 
 
 @pytest.mark.parametrize("sizes", [(7, 4), (2, 9)])
 def test_welch_is_scipys_test(sizes):
     rng = np.random.default_rng(0)
-    own, other = (rng.normal(place, 1 + place, size) for place, size in enumerate(sizes))
-    difference = paired.welch(own, other)
-    expected = stats.ttest_ind(own, other, equal_var=False)
+    first, second = (rng.normal(place, 1 + place, size) for place, size in enumerate(sizes))
+    difference = paired.welch(first, second)
+    expected = stats.ttest_ind(first, second, equal_var=False)
     ends = expected.confidence_interval(0.95)
     np.testing.assert_allclose(
         [difference.low, difference.high, difference.p], [*ends, expected.pvalue]
     )
-    np.testing.assert_allclose(difference.mean, own.mean() - other.mean())
-    pooled = np.sqrt((own.var(ddof=1) + other.var(ddof=1)) / 2)
+    np.testing.assert_allclose(difference.mean, first.mean() - second.mean())
+    pooled = np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / 2)
     np.testing.assert_allclose(paired.effect_size(difference), difference.mean / pooled)
 
 
@@ -75,10 +75,10 @@ def test_bootstrap_of_equal_or_single_runs():
 
 
 def test_effect_size_is_t_over_the_root_of_the_number_of_pairs():
-    own, other = np.random.default_rng(2).normal(size=(2, 6))
-    expected = stats.ttest_rel(own, other).statistic / np.sqrt(6)
-    np.testing.assert_allclose(paired.effect_size(paired.interval(own - other)), expected)
-    assert np.isnan(paired.effect_size(paired.interval(own - own)))
+    first, second = np.random.default_rng(2).normal(size=(2, 6))
+    expected = stats.ttest_rel(first, second).statistic / np.sqrt(6)
+    np.testing.assert_allclose(paired.effect_size(paired.interval(first - second)), expected)
+    assert np.isnan(paired.effect_size(paired.interval(first - first)))
 
 
 def test_holm_adjusts_p_values():

@@ -156,5 +156,5 @@ def test_errors_of_a_regression():
     absolute = predictions.mean_absolute_error().function(predicted)
     np.testing.assert_allclose(squared, (errors**2).mean(axis=1), rtol=1e-5)
     np.testing.assert_allclose(absolute, np.abs(errors).mean(axis=1), rtol=1e-5)
-    with pytest.raises(ValueError, match="Model.probabilities is None"):
+    with pytest.raises(ValueError, match=r"Model.probabilities is None"):
         predictions.calibration_error().function(predicted)
