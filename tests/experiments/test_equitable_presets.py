@@ -15,7 +15,8 @@ from fedjax_fair.app.build import build
 from fedjax_fair.app.config import ModelConfig
 from fedjax_fair.app.presets import PRESETS, Preset
 from fedjax_fair.app.variants import drop_unused_settings
-from fedjax_fair.data import sources
+from fedjax_fair.data.source import Examples, Splits
+from fedjax_fair.data.sources import SOURCES
 from fedjax_fair.metrics import paired
 from fedjax_fair.training.fit import fit
 
@@ -33,20 +34,19 @@ SHAPES = {
 def generated(monkeypatch):
     """Random images, enough for every client to have all of its classes."""
 
-    def images(name, data_dir):
+    def read(name):
         shape, num_classes = SHAPES[name]
         rng = np.random.default_rng(0)
-        each = 36 if num_classes == 62 else 6
-        labels = np.repeat(np.arange(num_classes), each)
+        labels = np.repeat(np.arange(num_classes), 36 if num_classes == 62 else 6)
 
         def draw(labels):
-            return sources.Examples(
-                rng.integers(0, 256, (labels.size, *shape), np.uint8), labels, {}
-            )
+            return Examples(rng.integers(0, 256, (labels.size, *shape), np.uint8), labels)
 
-        return sources.Splits(draw(labels), draw(labels[::2]), num_classes)
+        return Splits(draw(labels), draw(labels[::2]), num_classes)
 
-    monkeypatch.setattr(sources, "_images", images)
+    for name in SHAPES:
+        entry = SOURCES[name]._replace(read=read, find=lambda data_dir, name=name: name)
+        monkeypatch.setitem(SOURCES, name, entry)
 
 
 @pytest.mark.parametrize("name", NAMES)
