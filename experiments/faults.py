@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 import fedjax_fair as ff
-from experiments.common import append_rows, markdown_table
+from experiments.common import append_rows, markdown_table, options_of
 from fedjax_fair.base import Aggregator, Faults, Selector
 from fedjax_fair.metrics import paired
 from fedjax_fair.simulate import Round

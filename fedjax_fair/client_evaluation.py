@@ -82,7 +82,7 @@ def client_performance(
 
     def sum_fn(indices, mask):
         values = _example_performance(model, variables, examples, indices)
-        return jax.tree.map(lambda leaf: jnp.sum(leaf, where=mask), values)
+        return _masked_sums(values, mask)
 
     return _map_sums(sum_fn, _divide, examples, clients)
 
@@ -169,7 +169,7 @@ def client_means(
 
         def sum_fn(indices, mask):
             values = metric_fn(model, examples.features[indices], examples.labels[indices])
-            return jax.tree.map(lambda leaf: _masked_sum(leaf, mask), values)
+            return _masked_sums(values, mask)
 
         return _divide(_client_sum(sum_fn, examples, client), examples.sizes[client])
 
@@ -356,9 +356,10 @@ def _map_sums(
     return jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[order].set(leaf), results)
 
 
-def _masked_sum(values: Float[Array, "chunk ..."], mask: Bool[Array, " chunk"]):
-    mask = mask.reshape(mask.shape + (1,) * (values.ndim - 1))
-    return jnp.sum(values, axis=0, where=mask)
+def _masked_sums(values: T, mask: Bool[Array, " chunk"]) -> T:
+    return jax.tree.map(
+        lambda leaf: jnp.sum(leaf, axis=0, where=mask.reshape(-1, *[1] * (leaf.ndim - 1))), values
+    )
 
 
 def _client_sum(

@@ -72,4 +72,4 @@ def test_the_page_runs(tmp_path):
     text = "".join(printed)
     assert "High losses and long waits" in text
     assert "longest wait: 11 rounds" in text
-    assert re.search(r"unionfl +5\.\d ± \d\.\d +\d\.\d -\d\.\d\* ", text)
+    assert re.search(r"unionfl +5\.\d ± \d\.\d +\d\.\d +-\d\.\d\* ", text)

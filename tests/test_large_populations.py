@@ -1,4 +1,4 @@
-"""A round among a million clients touches few of them, unless its method is about all of them.
+"""A round among a million clients touches few of them, unless its method needs all.
 
 Rounds are traced, not compiled, on shapes alone.
 """
@@ -61,7 +61,7 @@ def federation():
 
 
 def operations(program):
-    """All of them, those of loops and of inner functions too."""
+    """All operations, including those of loops and inner functions."""
     for equation in program.eqns:
         parts = jax.tree.leaves(list(equation.params.values()))
         inner = [part for part in parts if isinstance(part, ClosedJaxpr | Jaxpr)]
@@ -82,8 +82,8 @@ def touches_all(round):
         for equation in operations(program)
         if any(result.aval.size >= CLIENTS for result in equation.outvars)
     )
-    kept = [leaf for leaf in jax.tree.leaves(state) if leaf.shape[:1] == (CLIENTS,)]
-    return large, len(kept)
+    num_states = [leaf for leaf in jax.tree.leaves(state) if leaf.shape[:1] == (CLIENTS,)]
+    return large, len(num_states)
 
 
 def round_of(selector="uniform", aggregator="mean", **options):
@@ -96,11 +96,11 @@ def round_of(selector="uniform", aggregator="mean", **options):
     )
 
 
-def assert_updates_in_place(found):
-    """What is kept of every client is updated in a few places, and nothing else is large."""
-    large, kept = found
+def assert_updates_in_place(operations_and_states):
+    """States of all clients are updated in a few places, and no other array is large."""
+    large, num_states = operations_and_states
     assert set(large) <= {"scatter", "scatter-add"}
-    assert large.total() <= kept
+    assert large.total() <= num_states
 
 
 @pytest.mark.parametrize("selector", sorted(FEW))
@@ -117,7 +117,7 @@ def test_dropped_clients_are_those_of_the_cohort():
     assert_updates_in_place(touches_all(round_of(faults=faults.Dropout(0.2))))
 
 
-def test_who_is_available_is_counted_but_not_sorted():
+def test_available_clients_are_counted_but_not_sorted():
     available = np.broadcast_to(np.array(True), (1, CLIENTS))
     for selector in ("uniform", "power_of_choice"):
         large, _ = touches_all(round_of(selector, faults=faults.Trace(available)))
@@ -125,10 +125,10 @@ def test_who_is_available_is_counted_but_not_sorted():
         assert not set(large) & {"sort", "top_k", "random_bits"}, selector
 
 
-def test_what_touches_all_clients_is_found():
-    large, kept = touches_all(round_of("drfa"))
+def test_operations_on_all_clients_are_detected():
+    large, num_states = touches_all(round_of("drfa"))
     assert {"sort", "cumsum"} <= set(large)
-    assert large.total() > kept
+    assert large.total() > num_states
 
 
 def test_every_exemption_is_of_a_selector():

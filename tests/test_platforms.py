@@ -1,4 +1,4 @@
-"""One round, traced for every platform: what its program must not hold."""
+"""Operations that rounds must not contain on any platform."""
 
 import math
 import re
@@ -53,7 +53,7 @@ def group_counts(text):
     return {int(n) for n in re.findall(r"(?:feature|batch)_group_count = (\d+)", text)} - {1}
 
 
-def from_the_host(text):
+def host_calls(text):
     """Operations that wait for the host."""
     calls = re.findall(r"custom_call @(\w*callback\w*)", text)
     return calls + re.findall(r"stablehlo\.(infeed|outfeed|send|recv)\b", text)
@@ -73,7 +73,7 @@ def copies(text):
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_a_round_has_no_grouped_convolution_and_leaves_host_and_data_alone(platform):
+def test_a_round_has_no_grouped_convolutions_host_calls_or_copies_of_the_data(platform):
     federated = federation()
     round = Round(
         from_flax(Network()),
@@ -89,11 +89,11 @@ def test_a_round_has_no_grouped_convolution_and_leaves_host_and_data_alone(platf
     assert text.count("stablehlo.dot_general") > 5
     assert ("stablehlo.convolution" in text) == (platform != "cpu")
     assert not group_counts(text)
-    assert not from_the_host(text)
+    assert not host_calls(text)
     assert not copies(text)
 
 
-def test_each_would_be_seen_where_it_is():
+def test_forbidden_operations_are_detected():
     images = jnp.zeros((EXAMPLES, SIDE, SIDE, 1), jnp.uint8)
 
     def doubled(images):
@@ -102,7 +102,7 @@ def test_each_would_be_seen_where_it_is():
         return jnp.sum(images[:, :, ::-1].astype(jnp.float32) * answer)
 
     text = lowered("cpu", doubled, images)
-    assert from_the_host(text)
+    assert host_calls(text)
     assert {"reverse", "convert"} <= set(copies(text))
     names = ("NHWC", "HWIO", "NHWC")
     convolve = partial(
@@ -117,7 +117,7 @@ def test_each_would_be_seen_where_it_is():
 
 
 @cache
-def groups_of_digits():
+def grouped_digits():
     return load_data(presets.resolve(presets.PRESETS["equitable"].config))
 
 
@@ -136,21 +136,23 @@ def products(jaxpr, within=""):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_all_but_networks_multiplies_in_full_precision(name):
+def test_all_products_but_those_of_networks_have_full_precision(name):
     """An accelerator would otherwise round weights and gradients to 8 bits."""
     config = presets.resolve(Config(methods=(name,)))
     solver = replace(config.solver, epochs=None, steps=2)
     config = replace(config, model=replace(config.model, name="mlp"), solver=solver)
-    federated = groups_of_digits()
+    federated = grouped_digits()
     with target.tracing_for("tpu"):
         round = method_round(config, name, 10)
         state = jax.eval_shape(round.init, jax.random.key(0), federated)
         traced = jax.make_jaxpr(round.step)(state, federated)
-    found = list(products(traced.jaxpr))
-    assert any("Classifier" in scope for scope, _ in found)
+    all_products = list(products(traced.jaxpr))
+    assert any("Classifier" in scope for scope, _ in all_products)
     full = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
     assert {
-        scope for scope, precision in found if "Classifier" not in scope and precision != full
+        scope
+        for scope, precision in all_products
+        if "Classifier" not in scope and precision != full
     } == set()
 
 
@@ -178,7 +180,7 @@ def test_features_that_are_near_are_told_apart_in_full_precision():
         traced = jax.make_jaxpr(
             lambda rows: submodular.greedy(submodular.facility_location_from_features(rows), 3)
         )(features)
-    found = list(products(traced.jaxpr))
+    all_products = list(products(traced.jaxpr))
     full = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
-    assert found
-    assert all(precision == full for _, precision in found)
+    assert all_products
+    assert all(precision == full for _, precision in all_products)

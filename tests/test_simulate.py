@@ -1,5 +1,7 @@
 """Laws of a round, and of rounds in a row."""
 
+from functools import partial
+
 import chex
 import flax.linen as nn
 import jax
@@ -34,11 +36,24 @@ def make(model, selector=None, solver=None, aggregator=None, **settings):
     )
 
 
-def rounds_of(round, data, num_rounds=3, seed=0):
-    def rounds(key, data):
-        return run(round, round.init(key, data), data, num_rounds)
+# Rounds are arguments, so that rounds of equal structure share a compiled function.
+@jax.jit
+def init(round, data):
+    return round.init(jax.random.key(0), data)
 
-    return jax.jit(rounds)(jax.random.key(seed), data)
+
+@jax.jit
+def step(round, state, data):
+    return round.step(state, data)
+
+
+@partial(jax.jit, static_argnames="num_rounds")
+def run_from_key(round, key, data, num_rounds):
+    return run(round, round.init(key, data), data, num_rounds)
+
+
+def rounds_of(round, data, num_rounds=3, seed=0):
+    return run_from_key(round, jax.random.key(seed), data, num_rounds)
 
 
 def assert_close(actual, expected, **tolerance):
@@ -47,8 +62,8 @@ def assert_close(actual, expected, **tolerance):
 
 def test_one_client_and_one_step_is_a_centralized_step(model, federation):
     round = make(model, fixed(4), solvers.SGD(0.5, LARGE, steps=1))
-    state = jax.jit(round.init)(jax.random.key(0), federation)
-    after, info = jax.jit(round.step)(state, federation)
+    state = init(round, federation)
+    after, info = step(round, state, federation)
 
     train = federation.train
     rows = train.order[train.offsets[4] :][: train.sizes[4]]
@@ -66,21 +81,21 @@ def test_one_client_and_one_step_is_a_centralized_step(model, federation):
 
 def test_clients_per_batch_never_changes_results(model, federation):
     expected, _ = rounds_of(make(model, selectors.Uniform(5)), federation)
-    for clients_per_batch in (1, 2, 3, 4, 5):
+    for clients_per_batch in (1, 2, 3, 5):  # 4 makes batches of 3.
         grouped = make(model, selectors.Uniform(5), clients_per_batch=clients_per_batch)
         actual, _ = rounds_of(grouped, federation)
         assert_close(actual.variables, expected.variables, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(actual.participation, expected.participation)
 
 
-@pytest.mark.parametrize("clients_per_batch", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("clients_per_batch", [1, 2, 3, 5])
 def test_streamed_sums_equal_sums_of_stored_updates(model, federation, clients_per_batch):
     shares = jnp.array([0.1, 0.4, 0.2, 0.0, 0.3])
 
     class Seen(aggregators.Mean):
         def aggregate(self, state, cohort, results, context):
             update, state, aggregation = super().aggregate(state, cohort, results, context)
-            seen = {"kept": results.update, "weighted_sum": results.weighted_sum}
+            seen = {"updates": results.update, "weighted_sum": results.weighted_sum}
             return update, state, aggregation._replace(info=seen)
 
     cohort, *_ = fixed(1, 2, 1, 4, 5).select(None, (), None)
@@ -91,10 +106,10 @@ def test_streamed_sums_equal_sums_of_stored_updates(model, federation, clients_p
         aggregator=Seen("selector"),
         clients_per_batch=clients_per_batch,
     )
-    start = jax.jit(round.init)(jax.random.key(0), federation)
-    after, info = jax.jit(round.step)(start, federation)
+    start = init(round, federation)
+    after, info = step(round, start, federation)
     seen = info.aggregator
-    expected = jax.tree.map(lambda leaf: np.tensordot(shares, leaf, 1), seen["kept"])
+    expected = jax.tree.map(lambda leaf: np.tensordot(shares, leaf, 1), seen["updates"])
     assert_close(seen["weighted_sum"], expected, rtol=1e-5, atol=1e-6)
     assert any(np.any(np.abs(leaf) > 1e-3) for leaf in jax.tree.leaves(expected))
     moved = jax.tree.map(jnp.subtract, after.variables, start.variables)
@@ -107,18 +122,18 @@ def test_streamed_updates_are_not_stored(federation):
     sizes = jax.tree.map(lambda leaf: leaf.nbytes, model.init(jax.random.key(0), jnp.ones((1, 2))))
     model_bytes = sum(jax.tree.leaves(sizes))
 
-    def temporary(aggregator, cohort_size):
+    def temporary_bytes(aggregator, cohort_size):
         clients = [slot % federation.num_clients for slot in range(cohort_size)]
         round = make(model, fixed(*clients), aggregator=aggregator, clients_per_batch=1)
         start = jax.eval_shape(round.init, jax.random.key(0), federation)
         compiled = jax.jit(round.step).lower(start, federation).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
-    def grown(aggregator):
-        return (temporary(aggregator, 60) - temporary(aggregator, 10)) / model_bytes
+    def models_per_client(aggregator):
+        return (temporary_bytes(aggregator, 60) - temporary_bytes(aggregator, 10)) / model_bytes
 
-    assert grown(aggregators.Mean()) < 1
-    assert grown(aggregators.QFedAvg(0.0, learning_rate=0.1)) > 49
+    assert models_per_client(aggregators.Mean()) < 1
+    assert models_per_client(aggregators.QFedAvg(0.0, learning_rate=0.1)) > 49
 
 
 def test_permuting_client_ids_permutes_outputs(model, federation):
@@ -128,7 +143,7 @@ def test_permuting_client_ids_permutes_outputs(model, federation):
         for examples in (federation.train, federation.test)
     )
     permuted = federation._replace(train=train, test=test)
-    # Everybody takes full-batch steps, so that no random number depends on a client's id.
+    # With full-batch steps no random number depends on a client's id.
     round = make(model, selectors.Uniform(6), solvers.SGD(0.3, LARGE, steps=3))
     before, info = rounds_of(round, federation)
     after, info_permuted = rounds_of(round, permuted)
@@ -153,9 +168,9 @@ def test_cohorts_depend_on_the_seed(model, federation):
 def test_minibatches_depend_on_the_seed(model, federation):
     """Compares one client at one initial model, so that only minibatches differ."""
     round = make(model, fixed(5), solvers.SGD(0.1, 2, steps=2))
-    state = jax.jit(round.init)(jax.random.key(0), federation)
-    _, first = jax.jit(round.step)(state, federation)
-    _, second = jax.jit(round.step)(state._replace(key=jax.random.key(1)), federation)
+    state = init(round, federation)
+    _, first = step(round, state, federation)
+    _, second = step(round, state._replace(key=jax.random.key(1)), federation)
     assert float(first.loss[0]) != float(second.loss[0])
 
 
@@ -193,12 +208,12 @@ def test_cohorts_do_not_depend_on_the_solver(model, federation):
 def test_rounds_in_two_runs_equal_rounds_in_one(model, federation):
     round = make(model)
     advance = jax.jit(run, static_argnums=(0, 3))
-    state = jax.jit(round.init)(jax.random.key(0), federation)
+    state = init(round, federation)
     half, first = advance(round, state, federation, 3)
     resumed, second = advance(round, half, federation, 3)
-    whole, both = advance(round, state, federation, 6)
-    jax.tree.map(np.testing.assert_array_equal, resumed.variables, whole.variables)
-    np.testing.assert_array_equal(jnp.concatenate([first.clients, second.clients]), both.clients)
+    uninterrupted, info = advance(round, state, federation, 6)
+    jax.tree.map(np.testing.assert_array_equal, resumed.variables, uninterrupted.variables)
+    np.testing.assert_array_equal(jnp.concatenate([first.clients, second.clients]), info.clients)
     assert int(resumed.round) == 6
 
 
@@ -214,8 +229,8 @@ class Normalized(nn.Module):
 def test_statistics_are_averaged_with_the_parameters(federation):
     model, solver = models.from_flax(Normalized()), solvers.SGD(0.1, 4, steps=3)
     round = make(model, fixed(1, 2), solver, aggregators.Mean("num_examples"))
-    state = jax.jit(round.init)(jax.random.key(0), federation)
-    after, _ = jax.jit(round.step)(state, federation)
+    state = init(round, federation)
+    after, _ = step(round, state, federation)
 
     train = jax.tree.map(jnp.asarray, federation.train)
     key = derive_key(state.key, Purpose.SOLVE)
@@ -271,8 +286,8 @@ def test_participation_counts_slots(model, federation):
 
 def test_an_update_that_is_not_finite_is_not_applied(model, federation):
     round = make(model, solver=solvers.SGD(1e30, 2, steps=4, weight_decay=1e20))
-    state = jax.jit(round.init)(jax.random.key(0), federation)
-    after, info = jax.jit(round.step)(state, federation)
+    state = init(round, federation)
+    after, info = step(round, state, federation)
     assert not bool(info.finite)
     jax.tree.map(np.testing.assert_array_equal, after.variables, state.variables)
 
@@ -289,7 +304,7 @@ def test_context_measures_the_current_model(model, federation):
     )
     round = make(model, measuring)
     before, _ = rounds_of(round, federation, num_rounds=2)
-    after, _ = jax.jit(round.step)(before, federation)
+    after, _ = step(round, before, federation)
     expected = client_performance(model, before.variables, federation.train)
     assert_close(after.selector, (expected.loss, expected.accuracy), rtol=1e-6)
 
@@ -334,18 +349,18 @@ def test_client_means_at_trained_models_equal_a_loop(model, federation):
         logits, _ = model.apply(*variables, features, train=False, key=None)
         return {"logits": logits, "hits": (logits.argmax(-1) == labels).astype(jnp.float32)}
 
-    own = context.client_means(metric_fn, clients, draws)
+    trained = context.client_means(metric_fn, clients, draws)
     shared = context.client_means(metric_fn, clients)
     train = federation.train
     for slot, client in enumerate(clients.tolist()):
         rows = train.order[train.offsets[client] :][: train.sizes[client]]
         features, labels = jnp.asarray(train.features[rows]), jnp.asarray(train.labels[rows])
         moved = jax.tree.map(lambda leaf, change, slot=slot: leaf + change[slot], start, draws)
-        for variables, answers in ((moved, own), (start, shared)):
+        for variables, means in ((moved, trained), (start, shared)):
             expected = jax.tree.map(
                 lambda leaf: leaf.mean(axis=0), metric_fn(variables, features, labels)
             )
-            actual = jax.tree.map(lambda leaf, slot=slot: leaf[slot], answers)
+            actual = jax.tree.map(lambda leaf, slot=slot: leaf[slot], means)
             chex.assert_trees_all_close(actual, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -361,8 +376,8 @@ def test_instructions_of_the_aggregator_reach_the_solver(model, federation):
             return update, state, aggregation._replace(info=seen)
 
     round = make(model, fixed(1, 2), solvers.SGD(0.1, LARGE, steps=2), Preparing())
-    start = jax.jit(round.init)(jax.random.key(0), federation)
-    seen = jax.jit(round.step)(start, federation)[1].aggregator
+    start = init(round, federation)
+    seen = step(round, start, federation)[1].aggregator
     first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], seen["update"].params) for i in (0, 1))
     chex.assert_trees_all_equal(first, jax.tree.map(jnp.zeros_like, first))
     assert all(jnp.any(leaf != 0) for leaf in jax.tree.leaves(second))

@@ -1,9 +1,9 @@
-"""Rounds on a CPU beside those of another checkout: ``python -m experiments.benchmarks.checkouts``.
+"""Rounds on a CPU against another checkout: ``python -m experiments.benchmarks.checkouts``.
 
     python -m experiments.benchmarks.checkouts FOLDER --repeats 3
 
-Each checkout trains in a process of its own, in turn. Processor time is printed beside wall time,
-because other programs on the machine change it less.
+The checkouts train in alternating processes. Processor time is printed next to wall time, because
+it varies less on a busy machine.
 """
 
 from __future__ import annotations

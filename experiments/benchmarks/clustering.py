@@ -1,13 +1,13 @@
-"""What finding groups costs: ``python -m experiments.benchmarks.clustering``.
+"""Cost of clustering clients: ``python -m experiments.benchmarks.clustering``.
 
 * ``kmeans``: on the spectral embedding of activations and on Gaussian points, against
-  scikit-learn's ``KMeans`` of as many restarts, as it comes and on one thread;
+  scikit-learn's ``KMeans`` with as many restarts, with its default threads and on one thread;
 * ``pipeline``: from activations to weights: similarities, embedding, k-means, cluster weights;
 * ``round``: the same within a round of the FEMNIST network, 18 clients of 160 examples, five
-  epochs, beside the pass over the examples that averages activations.
+  epochs, and the pass over the examples that averages activations.
 
-Everything is timed in alternation, compiled once before. Activations are log-softmax of random
-features, with or without planted groups.
+All times are in alternation, after compilation. Activations are log-softmax of random features,
+with or without ground-truth groups.
 """
 
 from __future__ import annotations

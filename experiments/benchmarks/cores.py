@@ -1,7 +1,7 @@
-"""What a device for each core gains: ``python -m experiments.benchmarks.cores``.
+"""Speedup by a device for each core: ``python -m experiments.benchmarks.cores``.
 
-Rounds of ten out of a hundred clients, 20 steps each: on one device that is all cores, with cores
-that share a run, and with a run for each core. Prints examples per second.
+Rounds of ten out of a hundred clients, 20 steps each: on one device of all cores, with cores that
+share a run, and with a run for each core. Prints examples per second.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What crosses devices, and what many gain: ``python -m experiments.benchmarks.devices``.
+"""Communication between devices and their speedup: ``python -m experiments.benchmarks.devices``.
 
-Three answers, with 100 clients unless said otherwise:
+With 100 clients unless stated otherwise:
 
-* the bytes of all collectives in the compiled program of one round of LeNet, against a formula;
-* how evenly cohorts are spread over devices, which bounds the speed-up of local training;
+* the bytes of all collectives in the compiled round of LeNet, against a formula;
+* the balance of cohorts over devices, which bounds the speedup of local training;
 * with ``--time``, a round of a small network on a mesh of one device against one without.
 
-Devices are forced on the host (``XLA_FLAGS=--xla_force_host_platform_device_count=8``).
+Force devices on the host with ``XLA_FLAGS=--xla_force_host_platform_device_count=8``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What drawing a cohort among many clients costs: ``python -m experiments.benchmarks.draws``.
+"""Sampling of a cohort among many clients: ``python -m experiments.benchmarks.draws``.
 
-A draw of 100 clients, uniform among those that are available and in proportion to size, beside
-forms that sort a number for each of all clients. In alternation.
+Samples of 100 clients, uniform among available clients and in proportion to size, against
+implementations that sort a random number for each client. In alternation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COUNT, DRAWS = 100, 10
 
 
 def _clients(available: jax.Array) -> Any:
-    """What a draw needs to know of a round."""
+    """Returns what uniform sampling reads of a context."""
     return SimpleNamespace(available=available, num_clients=available.shape[0])
 
 

@@ -1,8 +1,7 @@
-"""Where the time of local training goes: ``python -m experiments.benchmarks.floors``.
+"""Lower bounds of local training: ``python -m experiments.benchmarks.floors``.
 
-For each network of ``experiments.benchmarks.peers``, what a local SGD step computes and moves as
-XLA counts it, the least time that this machine would need for either, and the time that it takes
-within a compiled loop.
+For each network of ``experiments.benchmarks.peers``: XLA's count of operations and bytes of a local
+SGD step, the minimum time of either on this machine, and the time of the step in a compiled loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Choosing among very many items: ``python -m experiments.benchmarks.many_items``.
+"""Selection among very many items: ``python -m experiments.benchmarks.many_items``.
 
-* ``neighbors``: facility location of 100,000 points and their nearest neighbors, beside apricot's;
-* ``stream``: 100 of a million rows that come in batches, and the memory that it takes. Linux only.
+* ``neighbors``: facility location of 100,000 points and their nearest neighbors, against apricot;
+* ``stream``: 100 of a million rows that come in batches, and the memory. Linux only.
 """
 
 from __future__ import annotations

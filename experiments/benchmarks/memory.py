@@ -1,8 +1,8 @@
 """Memory of training beyond the interpreter's: ``python -m experiments.benchmarks.memory``.
 
-For the networks and federations of ``experiments.benchmarks.peers``, with generated images, each in
-a process of its own: the data, the model, what the compiled programs are said to take, and by how
-much the resident memory of the process grew beyond that after compilation. Linux only.
+For the networks and datasets of ``experiments.benchmarks.peers``, with random images, each in a new
+process: the data, the model, the estimate of ``fit``, and the growth of resident memory after
+compilation, including the data. Linux only.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.ours import selector_of
 from experiments.benchmarks.peers.programs.shared.workloads import WORKLOADS, Workload
 from experiments.benchmarks.timing import environment, print_header, random_data, run_python
+from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.training.fit import Callback, fit
-from fedjax_fair.training.memory import tree_bytes
 
 SHAPES = {"lenet": (28, 28, 1), "cnn": (32, 32, 3), "resnet18": (32, 32, 3)}
 IMAGES = {"lenet": 60_000, "cnn": 50_000, "resnet18": 50_000}

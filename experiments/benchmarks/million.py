@@ -1,14 +1,13 @@
 """Rounds among a thousand to ten million clients: ``python -m experiments.benchmarks.million``.
 
-Synthetic federations with lognormal sizes, 20 examples a client on average, a logistic model, 100
-participants a round; beyond a million clients, each has two training examples and one for testing,
-of one distribution, because those of their own take long to make.
-Every size and method runs in a process of its own, so that its peak memory is its own too, and adds
-a line to ``docs/million.csv``; what is there already is not run again. Then ``docs/million.png`` is
-drawn.
+Synthetic datasets with lognormal sizes, 20 examples per client on average, a logistic model, 100
+participants a round. Beyond a million clients, each has two training examples and one for testing,
+from one distribution, which are faster to generate. Every size and method is a new process, which
+isolates its peak memory, and adds a line to ``docs/million.csv``; existing lines are not run again.
+Then ``docs/million.png`` is drawn.
 
-``--loss`` measures instead what a pool costs: the representation that a cohort of 100 out of 10,000
-clients reaches, against greedy among all of them with full gradients.
+``--loss`` measures the cost of a pool instead: the representation by a cohort of 100 out of 10,000
+clients, against greedy among all of them with full gradients.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from fedjax_fair.client_evaluation import client_gradients, client_performance
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.sketch import CountSketch
+from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.selectors.gradients import Fresh, Stale
 from fedjax_fair.submodular import (
     facility_location_from_distances,
@@ -140,7 +140,7 @@ def measure(method: str, num_clients: int, cache: Path) -> dict[str, Any]:
         "round_s": f"{round_s:.4g}",
         "round_cpu_s": f"{round_cpu_s:.4g}",
         "evaluation_s": f"{evaluation_s:.4g}",
-        "data_gib": f"{sum(leaf.nbytes for leaf in jax.tree.leaves(data)) / 2**30:.3f}",
+        "data_gib": f"{tree_bytes(data) / 2**30:.3f}",
         "peak_gib": f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.3f}",
     }
 
@@ -179,7 +179,7 @@ def append(row: dict[str, Any], table: Path) -> None:
 
 
 def read(table: Path) -> list[dict[str, str]]:
-    """What was measured so far."""
+    """Returns the lines of the table."""
     if not table.exists():
         return []
     with table.open(newline="") as file:
@@ -211,7 +211,7 @@ def draw(table: Path, image: Path) -> None:
 
 
 def compare_pools(seeds: int) -> None:
-    """What choosing from a pool, and from sketches, costs the objective at 10,000 clients."""
+    """Prints the loss of the objective by pools and sketches at 10,000 clients."""
     data = jax.tree.map(jnp.asarray, make_federation(10_000))
     round = ff.Round(
         ff.models.logistic(10),

@@ -1,7 +1,7 @@
-"""How far plans are from what runs then take: ``python -m experiments.benchmarks.plans``.
+"""Accuracy of plans: ``python -m experiments.benchmarks.plans``.
 
-Plans for the machine at hand each method of a preset, from three of its rounds, runs it, and
-prints both times without compiling. Repeated in alternation; medians.
+Plans each method of a preset for this machine, from three of its rounds, runs it, and prints both
+times without compilation. Repeated in alternation; medians.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def _at_steps(rng, count, ordered, pool, references):
 
 
 def _weights(count, chosen, weight, pool=()) -> np.ndarray:
-    """How many clients each client stands for."""
+    """Returns how many clients each client represents."""
     weights = np.zeros(count, np.float32)
     weights[chosen] = weight
     weights[np.asarray(pool, int)] = 1

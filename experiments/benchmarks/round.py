@@ -1,15 +1,13 @@
-"""What a federated round costs beyond its gradients: ``python -m experiments.benchmarks.round``.
+"""Overhead of a federated round: ``python -m experiments.benchmarks.round``.
 
-Three questions, each answered by a ratio measured side by side in this process:
+Ratios of times measured in alternation in this process:
 
 * local training inside ``simulate.run`` against a plain jitted ``lax.scan`` of SGD steps over as
-  many minibatches of the same data, which knows nothing of clients;
-* evaluating every client against one flat inference pass over the same examples;
+  many minibatches of the same data, without clients;
+* an evaluation of every client against one inference pass over the same examples;
 * a round with 10 participants out of 1,000 and out of 1,000,000 clients.
 
-``--only clients_per_batch`` compares settings of ``clients_per_batch`` instead.
-
-Images are random numbers of the right shape: the time does not depend on their content.
+``--only clients_per_batch`` compares values of this setting instead.
 """
 
 from __future__ import annotations
@@ -27,6 +25,7 @@ import fedjax_fair as ff
 from experiments.benchmarks.timing import alternate, random_data, start
 from fedjax_fair.base import Model
 from fedjax_fair.client_evaluation import client_performance
+from fedjax_fair.numerics.trees import tree_bytes
 
 WORKLOADS = {
     # name: (model, image shape, clients, cohort, examples per client, steps, batch, rounds a call)
@@ -141,7 +140,7 @@ def compare_populations(repeats: int) -> None:
         # measured is a round, not the transfer of the participation counts.
         program = jax.jit(partial(ff.run, round, num_rounds=50), donate_argnums=0)
         timed[num_clients] = _Carried(program, round.init(jax.random.key(0), data), data)
-        owned = sum(leaf.nbytes for leaf in jax.tree.leaves(data))
+        owned = tree_bytes(data)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(
             f"{num_clients:9,d} clients: data {owned / 2**30:.2f} GiB, peak memory {peak:.2f} GiB"

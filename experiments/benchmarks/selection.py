@@ -1,14 +1,15 @@
-"""What choosing clients costs: ``python -m experiments.benchmarks.selection``.
+"""Cost of selecting clients: ``python -m experiments.benchmarks.selection``.
 
-* ``greedy``: facility location on a given similarity matrix, against apricot-select and
-  submodlib-py, each in an environment of its own that is made at the first call;
-* ``distances``: between gradients, against the bare matrix product and scikit-learn's;
+* ``greedy``: facility location on a similarity matrix, against apricot-select and submodlib-py in
+  separate environments that the first call creates;
+* ``distances``: between gradients, against the matrix product and scikit-learn's distances;
 * ``round``: SubTrunc and DivFL rounds against random ones of the same local training;
-* ``population``: losses and gradients of all clients against one flat gradient pass;
-* ``sketch``: what choosing by sketches costs on gradients of real clients (with ``--tfds-dir``).
+* ``kept``: rounds among many clients with stored distances, and with recomputed ones;
+* ``population``: losses and gradients of all clients against one gradient pass;
+* ``sketch``: loss of the objective by sketches of gradients of real clients (with ``--tfds-dir``).
 
-Everything is timed in alternation. Matrices and images are random; times do not depend on them,
-except where few or many points change in facility location, for which points are Gaussian.
+All times are in alternation. Matrices and images are random; times do not depend on them, except
+where the number of changed points in facility location matters, for which points are Gaussian.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""How long a newcomer waits: ``python -m experiments.benchmarks.startup``.
+"""Startup times: ``python -m experiments.benchmarks.startup``.
 
-* the import of the package, beyond that of JAX;
-* ``fit`` of LeNet on 100 clients with 480 images of 28 x 28 (120 more to test), until its programs
-  are ready: compiled, and from a folder of compiled programs;
-* the same until it returns, after one round and two evaluations;
-* ``fedjax-fair run``, the first command of the README, with no program kept and with all; beside
-  those of other checkouts with ``--against FOLDER ...``.
+* The import of the package, beyond that of JAX.
+* ``fit`` of LeNet on 100 clients with 480 images of 28 x 28 (120 more to test), until its functions
+  are compiled, and until they are read from a cache; and until it returns, after one round and two
+  evaluations.
+* ``fedjax-fair run``, the first command of the README, with an empty and a full cache, and the same
+  of other checkouts with ``--against FOLDER ...``.
 
-Time of processors, over their number, is what no order of the same work can be below; nor can
-tracing and lowering, which are Python and take one thread at a time.
-
-Each is a fresh process; medians, in turn.
+Processor time divided by the number of cores is a lower bound. So are tracing and lowering, which
+are Python and use one thread. Each measurement is a new process; medians, in turn.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ def main() -> None:
 
 
 def benchmark_run(repeats: int, checkouts: list[Path]) -> None:
-    """The command of each checkout, cold and with every program kept."""
+    """Times the command of each checkout, with an empty and a full cache."""
     names = ("empty cache", "full cache")
     waits: dict[tuple[Path, str], list[float]] = {}
     works: dict[tuple[Path, str], list[float]] = {}
@@ -104,13 +102,13 @@ def benchmark_run(repeats: int, checkouts: list[Path]) -> None:
 
 
 def _of_processors() -> float:
-    """Seconds that ended processes of this one have kept cores busy."""
+    """Returns the processor seconds of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def benchmark_fit(repeats: int) -> None:
-    """Imports, and ``fit`` until its programs are ready."""
+    """Times imports, and ``fit`` until its functions are ready."""
     with tempfile.TemporaryDirectory() as folder:
         cached = {
             "JAX_COMPILATION_CACHE_DIR": folder,
@@ -133,7 +131,7 @@ def benchmark_fit(repeats: int) -> None:
 
 
 def _names(programs: str) -> list[str]:
-    """What ``FIRST_ROUND`` prints."""
+    """Returns the names of the values that ``FIRST_ROUND`` prints."""
     own = ("", ", of processors", ", tracing and lowering")
     return [*(programs + one for one in own), f"fit, {programs}"]
 

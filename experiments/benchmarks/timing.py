@@ -1,4 +1,4 @@
-"""What benchmarks share: alternating timings, tables, processes and random data."""
+"""Timings in alternation, tables, processes and random data of benchmarks."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ WRITES = {"os.rename", "os.mkdir", "os.remove", "os.truncate", "os.rmdir"}
 
 
 class Ended(NamedTuple):
-    """How a command ended.
+    """Exit of a command.
 
     Attributes:
         status: Its exit status; negative numbers are signals.
@@ -240,7 +240,7 @@ def _bytes(dataset: xr.Dataset) -> list[bytes]:
 
 
 def ends_as(expected: Undisturbed, ended: Ended, folder: Path) -> bool:
-    """Whether a command succeeded with the results of an undisturbed one."""
+    """Returns whether a command succeeded with the results of an undisturbed one."""
     return not ended.status and contents(folder) == expected.contents
 
 

@@ -57,7 +57,7 @@ def _trial(
 
 
 def has_reason(ended: Ended, folder: Path) -> bool:
-    """Whether a command ended with status 2 and one line with the reason and the path."""
+    """Returns whether a command ended with status 2 and one line with reason and path."""
     lines = ended.error.splitlines()
     is_one_line = ended.status == 2 and len(lines) == 1
     return is_one_line and REASON in lines[0] and str(folder) in lines[0]

@@ -74,10 +74,7 @@ _PUBLIC = [
     *_OTHERS,
 ]
 _MADE_BY_CONSTRUCTORS = (
-    federated.Custom,
-    federated.FeatureSelection,
     federated.Protocol,
-    federated.SampledProblem,
     federated.SparseScores,
 )
 """Classes whose fields a function checks and converts."""

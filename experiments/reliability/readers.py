@@ -114,7 +114,7 @@ _CONFIG = presets.resolve(presets.PRESETS["digits"].config)
 
 
 def _same_config(read: Any, content: bytes, undamaged: Any) -> bool:
-    """Whether a configuration can be saved and loaded."""
+    """Checks that a configuration can be saved and loaded."""
     with TemporaryDirectory() as folder:
         settings.save(read, Path(folder) / "again.json")
         return repr(settings.load(Path(folder) / "again.json")) == repr(read)
@@ -132,8 +132,8 @@ def _read_log(folder: Path) -> bytes:
     return path.read_bytes()
 
 
-def _whole_lines(read: bytes, content: bytes, undamaged: Any) -> bool:
-    """Whether the complete lines are left, and are evaluations."""
+def _complete_lines(read: bytes, content: bytes, undamaged: Any) -> bool:
+    """Checks that the complete lines are left, and are evaluations."""
     lines = [json.loads(line) for line in read.splitlines()]
     kinds = [tuple(type(line[name]) for name in ("algorithm", "seed", "round")) for line in lines]
     return read == content[: content.rfind(b"\n") + 1] and set(kinds) <= {(str, int, int)}
@@ -145,7 +145,7 @@ def _write_results(folder: Path) -> None:
 
 
 def _same_results(read: xr.Dataset, content: bytes, undamaged: xr.Dataset) -> bool:
-    """Whether values are equal; a file without checksum may be of another program."""
+    """Checks that values are equal; a file without checksum may be of another program."""
     return read.identical(undamaged) or b"SHA-256:" not in content
 
 
@@ -206,7 +206,7 @@ READERS = {
         _is_dict,
         words=True,
     ),
-    "metrics.jsonl": Reader("metrics.jsonl", _write_log, _read_log, _whole_lines, words=True),
+    "metrics.jsonl": Reader("metrics.jsonl", _write_log, _read_log, _complete_lines, words=True),
     "results.nc": Reader("results.nc", _write_results, results.open, _same_results),
     "sweep.json": Reader("sweep.json", _sweep, _sweep, _same_sweep, words=True),
     "part of a sweep": Reader("000-00000.nc", _sweep, _sweep, _same_sweep),

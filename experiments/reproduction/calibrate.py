@@ -8,7 +8,6 @@ table uses, and tested on a fifth of the training examples.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,15 +30,11 @@ def main() -> None:
     options = parser.parse_args()
 
     config = next(iter(SELECTION_TABLES[options.data].values()))
-    config = replace(
-        config,
-        data=replace(config.data, dir=options.tfds_dir),
-        training=replace(config.training, rounds=ROUNDS[options.data]),
-    )
     file = options.output / f"calibration-{options.data}-runs.csv"
     if not options.only_write:
         seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
-        runs.run_missing(config, ("fedavg",), seeds, file, prepare=runs.held_out)
+        given = {"data_dir": options.tfds_dir, "rounds": ROUNDS[options.data]}
+        runs.run_missing(config, ("fedavg",), seeds, file, prepare=runs.held_out, **given)
     write_table(options.data, file)
 
 

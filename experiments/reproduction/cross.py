@@ -36,12 +36,11 @@ def main() -> None:
     options = parser.parse_args()
 
     config = SETTINGS[options.data]
-    config = replace(
-        config, data=replace(config.data, dir=options.tfds_dir, partition_per_seed=True)
-    )
+    config = replace(config, data=replace(config.data, partition_per_seed=True))
     file = options.output / f"cross-{options.data}-runs.csv"
     if not options.only_write:
-        runs.run_missing(config, config.methods, range(options.seeds), file, SUMMARIES, OF_ROUNDS)
+        settings = config.methods, range(options.seeds), file, SUMMARIES, OF_ROUNDS
+        runs.run_missing(config, *settings, data_dir=options.tfds_dir)
     write_table(options.data, file)
 
 

@@ -14,7 +14,6 @@ ones. The ablations vary the clusters, epochs and proximal term of Equitable-FL.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,13 +103,8 @@ def main() -> None:
     def run(preset: str, names: Iterable[str], seeds: Iterable[int], rounds: int | None, **given):
         if options.only_write:
             return
+        given |= {"data_dir": options.tfds_dir, "rounds": options.rounds or rounds}
         config = PAPERS[preset].config
-        rounds = options.rounds or rounds or config.training.rounds
-        config = replace(
-            config,
-            data=replace(config.data, dir=options.tfds_dir),
-            training=replace(config.training, rounds=rounds),
-        )
         runs.run_missing(config, names, seeds, file, SUMMARIES, OF_ROUNDS, **given)
 
     data, seeds = options.data, range(options.seeds)
@@ -199,13 +193,13 @@ def write_table(data: str, file: Path) -> None:
     methods = PAPERS[f"equitable-{data}"].config.methods
     measured = short(runs.collect(methods, file))
     stem = file.parent / f"equitable-table-{data}"
-    _write(stem, measured, LAYOUT, paper.EQUITABLE[data])
+    tables.write(stem, measured, LAYOUT, paper.EQUITABLE[data])
     rows = runs.load(file)
     done = {name: rows.loc[rows["algorithm"] == name, "seed"].nunique() for name in methods}
     most = [name for name in methods if done[name] == max(done.values())]
     if len(most) < len(methods):
         longer, beside = short(runs.collect(most, file)), file.parent / f"{stem.name}-several"
-        _write(beside, longer, LAYOUT, paper.EQUITABLE[data])
+        tables.write(beside, longer, LAYOUT, paper.EQUITABLE[data])
         _draw(beside, longer, "sigma_acc")
     if measured.sizes["seed"] > 1 and int(measured["round"].max()) >= PERIODS[-1][-1]:
         by_period(measured).to_csv(
@@ -238,15 +232,8 @@ def write_ablations(data: str, file: Path) -> None:
         layout = LAYOUT._replace(
             compared=("sigma", "disagreement", "accuracy"), baselines={first: first}
         )
-        _write(stem, measured, layout, {})
+        tables.write(stem, measured, layout, {})
         _draw(stem, measured, "client_disagreement")
-
-
-def _write(stem: Path, measured: xr.Dataset, layout: Layout, reported: Mapping[str, Any]) -> None:
-    table, seeds = tables.summarize(measured, layout, reported), measured.sizes["seed"]
-    table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.4f")
-    stem.with_suffix(".md").write_text(tables.markdown(table, seeds, layout))
-    print(f"{stem}: {seeds} seeds")
 
 
 def _draw(stem: Path, measured: xr.Dataset, name: str) -> None:

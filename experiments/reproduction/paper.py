@@ -1,10 +1,10 @@
-"""What the papers report: the numbers beside which ours are printed.
+"""Values that the papers report.
 
 Castillo J., Kaya, Ye, Hashemi, *Submodular Maximization Approaches for Equitable Client Selection
 in Federated Learning*, 2024, tables I to IV: mean and deviation, accuracy and dissimilarity in %.
 
-*Equitable Federated Learning with Activation Clustering*, table 2: the same of the accuracy of the
-global model and of its distance to the clients' own, sigma_Acc, in %.
+*Equitable Federated Learning with Activation Clustering*, table 2: accuracy of the global model
+and its distance to the accuracies of clients, sigma_Acc, in %.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SELECTION: dict[str, dict[str, dict[str, Reported]]] = {
         "subtrunc:lam=0.5,phi=identity": _selection((35.29, 0.98), (11.93, 0.70)),
     },
 }
-"""By data set and method, the latter as ``fedjax-fair run --methods`` writes it."""
+"""By dataset and method, named as in ``fedjax-fair run --methods``."""
 
 
 EQUITABLE: dict[str, dict[str, dict[str, Reported]]] = {
@@ -92,4 +92,4 @@ EQUITABLE: dict[str, dict[str, dict[str, Reported]]] = {
         "equitable": {"accuracy": (75.54, 0.25), "sigma": (16.21, 0.04)},
     },
 }
-"""By setting and method, the latter without its own settings."""
+"""By setting and method, without settings of the method."""

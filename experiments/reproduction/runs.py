@@ -51,6 +51,8 @@ def run_missing(
     of_rounds: Sequence[str] = OF_ROUNDS,
     prepare: Callable[[FederatedData], FederatedData] | None = None,
     *,
+    data_dir: str | None = None,
+    rounds: int | None = None,
     on_nonfinite: Literal["raise", "skip_round"] = "raise",
 ) -> None:
     """Trains the missing runs, a few seeds at a time, so that methods have the same seeds.
@@ -64,8 +66,15 @@ def run_missing(
         of_rounds: Variables of rounds, as a mean over the cohort and the rounds since the previous
             evaluation; NaN for methods without them.
         prepare: Function of the federated dataset that returns the one to train on.
+        data_dir: Folder of prepared datasets, if not that of the configuration.
+        rounds: Number of rounds, if not that of the configuration.
         on_nonfinite: As for ``fit``.
     """
+    config = replace(
+        config,
+        data=replace(config.data, dir=data_dir or config.data.dir),
+        training=replace(config.training, rounds=rounds or config.training.rounds),
+    )
     seeds, cores = list(seeds), len(os.sched_getaffinity(0))
     for first in range(0, len(seeds), cores):  # One run per core.
         for group, missing in _missing(names, seeds[first : first + cores], file).items():

@@ -7,7 +7,6 @@ Trains missing runs, then writes the tables, the paired differences and the curv
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import xarray as xr
@@ -57,8 +56,8 @@ def main() -> None:
     file = options.output / f"selection-{options.data}-runs.csv"
     if not options.only_write:
         for config in chosen.values():
-            own = replace(config, data=replace(config.data, dir=options.tfds_dir))
-            runs.run_missing(own, own.methods, range(options.seeds), file)
+            seeds = range(options.seeds)
+            runs.run_missing(config, config.methods, seeds, file, data_dir=options.tfds_dir)
     for name, config in chosen.items():
         write_table(name, config, options.data, file)
 
@@ -66,17 +65,13 @@ def main() -> None:
 def write_table(name: str, config: Config, data: str, file: Path) -> None:
     """Writes one table as CSV and Markdown, and its curves, next to the file of runs."""
     measured = with_choices(runs.collect(config.methods, file))
-    seeds = measured.sizes["seed"]
-    table = tables.summarize(measured, LAYOUT, paper.SELECTION[data])
     stem = file.parent / (name if name.endswith(data) else f"{name}-{data}")
-    table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.3f")
-    stem.with_suffix(".md").write_text(tables.markdown(table, seeds, LAYOUT))
+    tables.write(stem, measured, LAYOUT, paper.SELECTION[data], digits=3)
     for suffix, figure in (
         ("", learning_curves(measured, "client_dissimilarity")),
         ("-tradeoff", tradeoff(measured, average_last=LAYOUT.last)),
     ):
         figure.savefig(stem.with_name(f"{stem.name}{suffix}.png"), dpi=110)
-    print(f"{stem}: {seeds} seeds")
 
 
 def with_choices(measured: xr.Dataset) -> xr.Dataset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from experiments.common import markdown_table
 from fedjax_fair import results
 from fedjax_fair.metrics import paired
 
-__all__ = ["Column", "Layout", "markdown", "summarize"]
+__all__ = ["Column", "Layout", "markdown", "summarize", "write"]
 
 
 class Column(NamedTuple):
@@ -110,6 +111,20 @@ def _at(
                 )
             ]
     return table
+
+
+def write(
+    stem: Path,
+    measured: xr.Dataset,
+    layout: Layout,
+    reported: Mapping[str, Mapping[str, Any]],
+    digits: int = 4,
+) -> None:
+    """Writes the summary as CSV and Markdown."""
+    table, seeds = summarize(measured, layout, reported), measured.sizes["seed"]
+    table.to_csv(stem.with_suffix(".csv"), index=False, float_format=f"%.{digits}f")
+    stem.with_suffix(".md").write_text(markdown(table, seeds, layout))
+    print(f"{stem}: {seeds} seeds")
 
 
 def markdown(table: pd.DataFrame, seeds: int, layout: Layout) -> str:

@@ -90,8 +90,8 @@ class Equitable(Aggregator):
             vectors = self.activation_vectors(cohort, results, context)
             valid &= jnp.all(jnp.isfinite(vectors), axis=1)
             key = jax.random.fold_in(jax.random.key(0), context.round)
-            similarity = _similarity(vectors, valid, self.center, self.cosine)
-            labels = _cluster(key, similarity, valid, self.num_clusters)
+            similarity = self._similarity(vectors, valid)
+            labels = self._cluster(key, similarity, valid)
         # Clusters are named by the slot of their first participant.
         first = jnp.argmax(labels[:, None] == labels[None, :], axis=1).astype(jnp.int32)
         labels = jnp.where(labels >= 0, first, -1)
@@ -144,38 +144,33 @@ class Equitable(Aggregator):
             of_batch, cohort.clients, (results.reports["last_batch"], updates)
         )
 
+    def _similarity(
+        self, vectors: Float[Array, "cohort width"], valid: Bool[Array, " cohort"]
+    ) -> Float[Array, "cohort cohort"]:
+        """Returns inner products; those of invalid vectors are zeros."""
+        mask = valid.astype(vectors.dtype)
+        vectors = jnp.where(valid[:, None], vectors, 0)
+        num_valid = jnp.maximum(1, jnp.sum(mask))
+        if self.center:
+            mean = jnp.sum(vectors, axis=0) / num_valid
+            vectors = mask[:, None] * (vectors - mean[None, :])
+        if self.cosine:
+            norm = jnp.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = vectors / jnp.where(norm > 0, norm, 1)
+        similarity = product(vectors, vectors.T)
+        if self.center:
+            # Centering removes the constant eigenvector, and C groups span only C - 1 directions.
+            # Adding it back fills an eigenvector that would otherwise hold only noise.
+            similarity += jnp.trace(similarity) / num_valid * (mask[:, None] * mask[None, :])
+        return similarity
 
-def _similarity(
-    vectors: Float[Array, "cohort width"],
-    valid: Bool[Array, " cohort"],
-    center: bool,
-    cosine: bool,
-) -> Float[Array, "cohort cohort"]:
-    """Returns inner products; those of invalid vectors are zeros."""
-    mask = valid.astype(vectors.dtype)
-    vectors = jnp.where(valid[:, None], vectors, 0)
-    num_valid = jnp.maximum(1, jnp.sum(mask))
-    if center:
-        mean = jnp.sum(vectors, axis=0) / num_valid
-        vectors = mask[:, None] * (vectors - mean[None, :])
-    if cosine:
-        norm = jnp.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = vectors / jnp.where(norm > 0, norm, 1)
-    similarity = product(vectors, vectors.T)
-    if center:
-        # Centering removes the constant eigenvector, and C groups span only C - 1 directions.
-        # Adding it back fills an eigenvector that would otherwise hold only noise.
-        similarity += jnp.trace(similarity) / num_valid * (mask[:, None] * mask[None, :])
-    return similarity
-
-
-def _cluster(key, similarity, valid, num_clusters) -> Int[Array, " cohort"]:
-    size, active = similarity.shape[0], None
-    limit = max(2, size - 1) if num_clusters == "eigengap" else num_clusters
-    limit = min(limit, size)
-    points = spectral_embedding(similarity, limit)
-    if num_clusters == "eigengap":
-        active = eigengap(similarity, limit)
-        # Eigenvectors beyond the gap are left out.
-        points = jnp.where(jnp.arange(limit)[None, :] < active, points, 0)
-    return kmeans(key, points, limit, active=active, mask=valid).labels
+    def _cluster(self, key, similarity, valid) -> Int[Array, " cohort"]:
+        size, active = similarity.shape[0], None
+        limit = max(2, size - 1) if self.num_clusters == "eigengap" else self.num_clusters
+        limit = min(limit, size)
+        points = spectral_embedding(similarity, limit)
+        if self.num_clusters == "eigengap":
+            active = eigengap(similarity, limit)
+            # Eigenvectors beyond the gap are left out.
+            points = jnp.where(jnp.arange(limit)[None, :] < active, points, 0)
+        return kmeans(key, points, limit, active=active, mask=valid).labels

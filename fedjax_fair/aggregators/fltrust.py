@@ -73,7 +73,7 @@ class FLTrust(Aggregator):
         self._convert(root=_check_root(self.root))
 
     def aggregate(self, state, cohort, results, context):
-        trusted = _trusted_update(self.root, self.solver, self.seed, context)
+        trusted = self._trusted_update(context)
         updates, valid = gather_updates(cohort, results, context)
         root_norm = jnp.linalg.norm(ravel(trusted.params))
         directions = jax.vmap(_direction)(updates.params)
@@ -85,6 +85,28 @@ class FLTrust(Aggregator):
             unravel(root_norm * product(weights, directions)), weighted_sum(updates.state, weights)
         )
         return update, state, Aggregation(weights, {"trust": trust, "root_norm": root_norm})
+
+    def _trusted_update(self, context: Context) -> Variables:
+        features, labels = map(jnp.asarray, self.root)
+        for name, array in {"features": features, "labels": labels}.items():
+            clients = getattr(context.examples, name)
+            if array.shape[1:] != clients.shape[1:] or array.dtype != clients.dtype:
+                raise ValueError(
+                    f"root: {name} {array.dtype}{list(array.shape[1:])} of an example, expected "
+                    f"the clients' {clients.dtype}{list(clients.shape[1:])}."
+                )
+        size = jnp.int32(len(labels))
+        order = jnp.arange(len(labels), dtype=jnp.int32)
+        server = Client(
+            model=context.model,
+            examples=ClientExamples(features, labels, order, jnp.zeros(1, jnp.int32), size[None]),
+            offset=jnp.int32(0),
+            size=size,
+            round=context.round,
+            instructions={},
+        )
+        key = jax.random.fold_in(jax.random.key(self.seed), context.round)
+        return self.solver.solve(key, context.variables, server).update
 
 
 def _check_root(root: Any) -> tuple[Any, Any]:
@@ -109,31 +131,6 @@ def _convert(name: str, array: np.ndarray) -> np.ndarray:
     if not is_number or not np.isfinite(array).all():
         raise ValueError(f"root: expected finite numbers as {name}, got {array.dtype}.")
     return array
-
-
-def _trusted_update(
-    root: tuple[Any, Any], solver: Solver, seed: int, context: Context
-) -> Variables:
-    features, labels = map(jnp.asarray, root)
-    for name, array in {"features": features, "labels": labels}.items():
-        clients = getattr(context.examples, name)
-        if array.shape[1:] != clients.shape[1:] or array.dtype != clients.dtype:
-            raise ValueError(
-                f"root: {name} {array.dtype}{list(array.shape[1:])} of an example, expected the "
-                f"clients' {clients.dtype}{list(clients.shape[1:])}."
-            )
-    size = jnp.int32(len(labels))
-    order = jnp.arange(len(labels), dtype=jnp.int32)
-    server = Client(
-        model=context.model,
-        examples=ClientExamples(features, labels, order, jnp.zeros(1, jnp.int32), size[None]),
-        offset=jnp.int32(0),
-        size=size,
-        round=context.round,
-        instructions={},
-    )
-    key = jax.random.fold_in(jax.random.key(seed), context.round)
-    return solver.solve(key, context.variables, server).update
 
 
 def _direction(params):

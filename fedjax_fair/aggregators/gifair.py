@@ -9,15 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.base import (
-    Aggregation,
-    Aggregator,
-    Cohort,
-    Context,
-    LocalResult,
-    Number,
-    ServerView,
-)
+from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, Number, ServerView
 from fedjax_fair.metrics import groups as by_group
 
 __all__ = ["GIFAIR"]
@@ -84,7 +76,13 @@ class GIFAIR(Aggregator):
 
     def aggregate(self, state, cohort, results, context):
         weights = scheme_weights("num_examples", cohort, context)
-        losses = _trained_losses(cohort, results, context)
+
+        def loss_fn(variables, features, labels):
+            params, state = variables
+            outputs, _ = context.model.apply(params, state, features, train=False, key=None)
+            return context.model.loss(outputs, labels)
+
+        losses = context.client_means(loss_fn, cohort.clients, updates=results.update)
         losses = jnp.where(cohort.responded_mask & jnp.isfinite(losses), losses, jnp.nan)
         groups, labels = _groups_of(cohort, context)
         latest = by_group.means(losses, labels, labels.shape[0])[labels]
@@ -121,16 +119,3 @@ def _factors(
     mass = shares * num_participants[groups]
     largest = jnp.min(mass) / jnp.maximum(num_groups - 1, 1).astype(mass.dtype)
     return 1 + strength * largest * (lower - higher).astype(mass.dtype) / mass
-
-
-def _trained_losses(
-    cohort: Cohort, results: LocalResult, context: Context
-) -> Float[Array, " cohort"]:
-    """Returns the mean training loss of each participant at its trained model."""
-
-    def metric_fn(variables, features, labels):
-        params, state = variables
-        outputs, _ = context.model.apply(params, state, features, train=False, key=None)
-        return context.model.loss(outputs, labels)
-
-    return context.client_means(metric_fn, cohort.clients, updates=results.update)

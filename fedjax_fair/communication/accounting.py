@@ -27,9 +27,8 @@ def epsilon(
     client is known, and :math:`\varepsilon` is the exact one of Gaussian noise. For `Uniform` it is
     a bound by Rényi divergences, with amplification by sampling.
 
-    The guarantee covers the models and the adaptive clipping norm, and trusts the server to add the
-    noise. It does not cover client metrics in results, nor cohorts that depend on availability
-    (``faults.Diurnal``, ``faults.Trace``).
+    The guarantee covers the models and the adaptive clipping norm, with a server trusted to add the
+    noise, but neither client metrics in results nor cohorts that depend on availability.
 
     Args:
         privacy: Clipping and noise.

@@ -23,9 +23,9 @@ from fedjax_fair.communication.noise import PrivacyMechanism
 from fedjax_fair.communication.opaque import secure_sums
 from fedjax_fair.faults.apply import renormalize_sum
 from fedjax_fair.metrics.communication import bytes_per_round
-from fedjax_fair.numerics.trees import all_finite
 from fedjax_fair.numerics.secure_sum import SecureAggregation
 from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.numerics.trees import all_finite
 
 __all__ = ["Communication", "Received", "bytes_up", "check", "init", "receive", "send"]
 

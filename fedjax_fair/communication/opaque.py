@@ -49,8 +49,7 @@ def masked_sum(
 ) -> PyTree:
     """Computes a weighted sum of stacked updates by secure summation.
 
-    Each participant encodes its update times its weight. The sum is over integers, hence the same
-    on any number of devices.
+    The sum is over integers, hence the same on any number of devices.
 
     Args:
         key: Key of this sum.

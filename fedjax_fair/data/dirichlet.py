@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Int
 
 from fedjax_fair import checks
 from fedjax_fair.data.partitioner import (
@@ -97,13 +96,7 @@ def _owners(labels, concentration, rng) -> np.ndarray:
     return owners
 
 
-def _fill_up(
-    owners: Int[np.ndarray, " examples"],
-    labels: Int[np.ndarray, " examples"],
-    sizes: Int[np.ndarray, " clients"],
-    min_partition_size: int,
-    rng: np.random.Generator,
-) -> None:
+def _fill_up(owners, labels, sizes, min_partition_size, rng) -> None:
     """Moves random examples from large clients to those below the minimum size, in place.
 
     They are assigned class by class, so that the receiving clients have few classes as well.

@@ -135,7 +135,7 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
         check_enough(len(labels), num_clients, shards_per_client)
         rng = generator(seed)
         size = len(labels) // num_shards
-        # All whole shards take part in the draw, so that the last class is not the one that loses.
+        # Draw from all shards, so that unassigned ones are not always of the last class.
         drawn = rng.permutation(len(labels) // size)[:num_shards]
         order = shuffled_by_class(labels, rng)[(drawn[:, None] * size + np.arange(size)).ravel()]
         return make_partition(order, np.full(num_clients, shards_per_client * size), len(labels))

@@ -138,9 +138,9 @@ def load(
     seeds = tuple(seed) if isinstance(seed, Sequence) else (seed,)
     if not seeds or any(not checks.is_int(one) or one < 0 for one in seeds):
         raise ValueError(f"{seed=}: expected an integer >= 0, or a sequence of them.")
-    own = get_source(name)
-    partitioner = own.partitioner if partition is None else as_partitioner(partition)
-    splits = own.read(own.find(data_dir))
+    entry = get_source(name)
+    partitioner = entry.partitioner if partition is None else as_partitioner(partition)
+    splits = entry.read(entry.find(data_dir))
     per_seed = [_split(name, splits, partitioner, one, validation_fraction) for one in seeds]
     return stack(per_seed) if isinstance(seed, Sequence) else per_seed[0]
 
@@ -212,19 +212,19 @@ def describe(name: str, data_dir: DataDir = None) -> Description:
         >>> describe("digits").num_train
         1442
     """
-    own = get_source(name)
+    entry = get_source(name)
     try:
-        info = own.info(data_dir)
+        info = entry.info(data_dir)
     except FileNotFoundError as error:
         if name not in SOURCES:
             raise ValueError(str(error)) from error
         return _missing(name, data_dir)
-    size = info.num_train // own.num_clients
+    size = info.num_train // entry.num_clients
     return Description(
         name,
         True,
         *info,
-        partition=own.partitioner.name,
+        partition=entry.partitioner.name,
         validation=f"{size // 10} of about {size} training examples per client, with "
         "--data.validation-fraction 0.1",
     )

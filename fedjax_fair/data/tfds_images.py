@@ -50,7 +50,15 @@ class ImageSet(NamedTuple):
         Raises:
             DamagedError: If its records cannot be read.
         """
-        arrays = cached(cache_folder(self.folder), cache_key(self.folder), lambda: _decoded(self))
+        try:
+            arrays = cached(
+                cache_folder(self.folder), cache_key(self.folder), lambda: _decode(self)
+            )
+        except (ImportError, MemoryError):
+            raise
+        except Exception as error:  # Decoders raise errors of many types.
+            reason = " ".join(str(error).split()[:40])
+            raise DamagedError(f"{self.folder}: its records cannot be read ({reason}).") from error
         splits: dict[str, Examples] = {}
         for split in self.lengths:
             columns = {
@@ -104,16 +112,6 @@ def cache_key(folder: Path) -> str:
     files = sorted(path for path in folder.iterdir() if path.is_file())
     stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.blake2b(repr((DECODING, stats)).encode(), digest_size=16).hexdigest()
-
-
-def _decoded(images: ImageSet) -> dict[str, np.ndarray]:
-    try:
-        return _decode(images)
-    except (ImportError, MemoryError):
-        raise
-    except Exception as error:  # Decoders raise errors of many types.
-        reason = " ".join(str(error).split()[:40])
-        raise DamagedError(f"{images.folder}: its records cannot be read ({reason}).") from error
 
 
 def _decode(images: ImageSet) -> dict[str, np.ndarray]:

@@ -5,10 +5,7 @@ the additional ones where ground-truth groups are known. `predictions` has metri
 `paired` compares runs, and `noise` estimates the effect of finite test sets.
 
 Examples:
-    >>> import jax.numpy as jnp
-    >>> from fedjax_fair.metrics import SUMMARIES, fairness
-    >>> fairness.gini(jnp.array([0.75, 0.25])).item()
-    0.25
+    >>> from fedjax_fair.metrics import SUMMARIES
     >>> [metric.name for metric in SUMMARIES if metric.weighting == "examples"]
     ['accuracy_mean_examples', 'test_loss_mean_examples', 'train_loss_mean_examples']
 """

@@ -26,8 +26,8 @@ def bytes_per_round(variables: Variables, cohort_size: int) -> int:
         ValueError: If ``cohort_size`` is not a positive integer.
 
     Examples:
-        >>> import jax.numpy as jnp
-        >>> variables = Variables(params={"kernel": jnp.zeros((10, 5))}, state={})
+        >>> import numpy as np
+        >>> variables = Variables({"kernel": np.zeros((10, 5), np.float32)}, {})
         >>> bytes_per_round(variables, cohort_size=3)
         600
     """

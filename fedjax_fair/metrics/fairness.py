@@ -30,8 +30,7 @@ __all__ = [
 def standard_deviation(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """Computes the standard deviation over clients (divided by ``n``).
 
-    Use: spread in the unit of the values. Limitation: does not identify the clients that are far
-    from the mean; includes the sampling noise of finite test sets.
+    Use: spread in the unit of the values. Limitation: includes the noise of finite test sets.
 
     Args:
         values: One value per client.
@@ -40,7 +39,6 @@ def standard_deviation(values: Float[Array, " clients"]) -> Float[Array, ""]:
         The standard deviation, at least 0; 0 for a single client.
 
     Examples:
-        >>> import jax.numpy as jnp
         >>> standard_deviation(jnp.array([0.25, 0.75, jnp.nan])).item()
         0.25
     """
@@ -52,9 +50,8 @@ def sigma_acc(
 ) -> Float[Array, ""]:
     """Computes the root mean square distance of clients from the accuracy on the pooled examples.
 
-    ``sqrt(mean_i (accuracy_i - pooled)^2)``: clients count equally, the center is weighted by
-    examples. Use: spread and the shift of small clients in one number. Limitation: does not
-    separate them. It equals `standard_deviation` for test sets of equal size.
+    ``sqrt(mean_i (accuracy_i - pooled)^2)`` equals `standard_deviation` for test sets of equal
+    size. Use: spread and the shift of small clients. Limitation: does not separate them.
 
     Args:
         accuracy: Test accuracy of each client.
@@ -67,7 +64,6 @@ def sigma_acc(
         "Equitable Federated Learning with Activation Clustering", sigma_Acc.
 
     Examples:
-        >>> import jax.numpy as jnp
         >>> sigma_acc(jnp.array([1.0, 0.5]), jnp.array([10, 10])).item()
         0.25
     """
@@ -92,7 +88,6 @@ def client_dissimilarity(values: Float[Array, " clients"]) -> Float[Array, ""]:
         Selection in Federated Learning" (client dissimilarity, read as a mean over pairs).
 
     Examples:
-        >>> import jax.numpy as jnp
         >>> values = jnp.array([0.0, 1.0, 2.0, jnp.nan])
         >>> print(f"{client_dissimilarity(values):.4f}")  # of 1, 2 and 1
         1.3333
@@ -107,16 +102,14 @@ def dissimilarity_noise(
 ) -> Float[Array, ""]:
     r"""Estimates the `client_dissimilarity` that the sampling noise of finite test sets produces.
 
-    The accuracy ``a`` measured on ``n`` examples has the unbiased variance estimate
-    ``v = a (1 - a) / (n - 1)``. For normal noise the mean difference of a pair is
-    ``sqrt(2 (v_i + v_j) / pi)``. Taking the mean over pairs inside the root gives
+    An accuracy ``a`` on ``n`` examples has variance ``v = a (1 - a) / (n - 1)``. For normal noise a
+    pair differs by ``sqrt(2 (v_i + v_j) / pi)`` on average. With the mean inside the root this is
 
     .. math:: 2 \sqrt{\operatorname{mean}_i(v_i) / \pi},
 
     which is exact for equal variances and an upper bound otherwise: 3 % too large if half of the
-    clients have four times the variance of the others, 4 % with ten examples per client, where
-    accuracies tie. Use: a lower limit for measured dissimilarity. Limitation: noise and real
-    differences do not add, so it must not be subtracted.
+    clients have four times the variance of the others, 4 % with ten examples per client. Use: a
+    lower limit for measured dissimilarity. Limitation: must not be subtracted from it.
 
     Args:
         accuracy: Test accuracy of each client, in ``[0, 1]``.
@@ -126,7 +119,6 @@ def dissimilarity_noise(
         The noise floor, a fraction like ``accuracy``; NaN with fewer than two clients.
 
     Examples:
-        >>> import jax.numpy as jnp
         >>> floor = dissimilarity_noise(jnp.full(100, 0.83), jnp.full(100, 100))
         >>> print(f"{floor:.4f}")  # 1.128 standard deviations of 0.0378
         0.0426
@@ -142,9 +134,8 @@ def client_disagreement(
 ) -> Float[Array, ""]:
     """Computes the mean absolute difference of test loss over pairs of participants.
 
-    Use: how unequally the new model serves the clients that have just trained it. Limitation:
-    ignores all other clients. Equation 9 of the source sums over ordered pairs but divides by the
-    number of unordered pairs, which is twice this mean; its text describes this mean.
+    Use: how unequally the new model serves its participants. Limitation: ignores all other clients.
+    Equation 9 of the source, unlike its text, is twice this mean.
 
     Args:
         loss: Test loss of every client.
@@ -158,7 +149,6 @@ def client_disagreement(
         "Equitable Federated Learning with Activation Clustering", eq. 9.
 
     Examples:
-        >>> import jax.numpy as jnp
         >>> loss = jnp.array([0.5, 9.0, 1.0, 2.0])
         >>> disagreement = client_disagreement(loss, jnp.array([0, 2, 3]))
         >>> print(f"{disagreement:.4f}")  # of 0.5, 1 and 1.5
@@ -170,8 +160,8 @@ def client_disagreement(
 def jain_index(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """Computes Jain's fairness index, ``(sum x)^2 / (n sum x^2)``.
 
-    Use: the effective share of clients served; ``k / n`` if ``k`` clients share equally and all
-    others have nothing. Limitation: ignores the level; close to 1 for moderate spread.
+    Use: the effective share of clients served. Limitation: ignores the level; close to 1 for
+    moderate spread.
 
     Args:
         values: One non-negative value per client.
@@ -186,7 +176,6 @@ def jain_index(values: Float[Array, " clients"]) -> Float[Array, ""]:
         https://arxiv.org/abs/cs/9809099
 
     Examples:
-        >>> import jax.numpy as jnp
         >>> jain_index(jnp.array([0.0, 0.0, 0.0, 1.0])).item()
         0.25
     """
@@ -212,7 +201,6 @@ def entropy(values: Float[Array, " clients"]) -> Float[Array, ""]:
         ICLR 2020, https://arxiv.org/abs/1905.10497
 
     Examples:
-        >>> import jax.numpy as jnp
         >>> print(f"{entropy(jnp.array([1.0, 1.0, 0.0])):.4f}")  # log 2
         0.6931
     """

@@ -98,9 +98,8 @@ def _student(mean: float, error: float, freedom: float, deviation: float) -> Dif
 def bootstrap(*samples: np.ndarray) -> tuple[float, float]:
     """Computes the 95 % bootstrap interval of a mean or of a difference of two means.
 
-    It is bias-corrected and accelerated (Efron, *Better bootstrap confidence intervals*, 1987),
-    from 9,999 resamples with a fixed seed. It does not assume a normal distribution, but is often
-    too narrow for fewer than ten runs.
+    Bias-corrected and accelerated (Efron, *Better bootstrap confidence intervals*, 1987), from
+    9,999 resamples with a fixed seed. Often too narrow for fewer than ten runs.
 
     Args:
         *samples: Paired differences, ``[pairs]``, or the runs of both methods.

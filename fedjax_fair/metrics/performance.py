@@ -24,7 +24,6 @@ def mean_over_clients(values: Float[Array, " clients"]) -> Float[Array, ""]:
         The mean, in the unit of ``values``.
 
     Examples:
-        >>> import jax.numpy as jnp
         >>> mean_over_clients(jnp.array([1.0, 0.5, jnp.nan])).item()
         0.75
     """
@@ -36,8 +35,7 @@ def mean_over_examples(
 ) -> Float[Array, ""]:
     """Computes the mean with weights in proportion to the clients' numbers of examples.
 
-    For accuracies and mean losses this is the value on the pooled examples. Use: the level of an
-    average example. Limitation: small clients hardly count.
+    Use: the value on the pooled examples. Limitation: small clients hardly count.
 
     Args:
         values: One value per client.
@@ -47,7 +45,6 @@ def mean_over_examples(
         The weighted mean, in the unit of ``values``; NaN if no examples are left.
 
     Examples:
-        >>> import jax.numpy as jnp
         >>> mean_over_examples(jnp.array([1.0, 0.5, jnp.nan]), jnp.array([1, 3, 0])).item()
         0.625
     """
@@ -67,7 +64,6 @@ def minimum(values: Float[Array, " clients"]) -> Float[Array, ""]:
         The minimum, in the unit of ``values``.
 
     Examples:
-        >>> import jax.numpy as jnp
         >>> minimum(jnp.array([0.5, 0.25, jnp.nan])).item()
         0.25
     """
@@ -90,7 +86,6 @@ def worst_10pct(values: Float[Array, " clients"]) -> Float[Array, ""]:
         ICLR 2020, https://arxiv.org/abs/1905.10497 (worst 10 %).
 
     Examples:
-        >>> import jax.numpy as jnp
         >>> worst_10pct(jnp.arange(20.0)).item()  # of 0 and 1
         0.5
     """
@@ -101,8 +96,7 @@ def worst_10pct(values: Float[Array, " clients"]) -> Float[Array, ""]:
 def best_10pct(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """Computes the mean of the ``ceil(n / 10)`` largest of ``n`` values.
 
-    Use: with `worst_10pct`, whether a method improves the worst clients at the cost of the best.
-    Limitation: alone it does not measure fairness.
+    Use: with `worst_10pct`, the cost for the best clients. Limitation: alone not a fairness metric.
 
     Args:
         values: One value per client.
@@ -110,11 +104,7 @@ def best_10pct(values: Float[Array, " clients"]) -> Float[Array, ""]:
     Returns:
         The mean of the tail, in the unit of ``values``.
 
-    References:
-        As for `worst_10pct` (best 10 %).
-
     Examples:
-        >>> import jax.numpy as jnp
         >>> best_10pct(jnp.arange(20.0)).item()  # of 18 and 19
         18.5
     """

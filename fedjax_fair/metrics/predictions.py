@@ -110,9 +110,8 @@ def calibration_error(bins: int = 15) -> ClientMetric:
 def auc(num_classes: int) -> ClientMetric:
     """Creates the metric of the area under the ROC curve, one class against the rest.
 
-    It is the probability that an example of the class is assigned a higher probability of the class
-    than another example, with ties counted half, averaged over the classes for which a client has
-    both kinds of examples. With two classes it is the usual area.
+    Ties count half. The mean is over classes for which a client has positive and negative examples;
+    with two classes it is the usual area.
 
     Args:
         num_classes: Number of classes.

@@ -14,6 +14,10 @@ from fedjax_fair.base import Model
 
 __all__ = ["as_multi_label", "as_regression"]
 
+Outputs = Float[Array, "batch outputs"]
+Targets = Shaped[Array, "batch ..."]
+PerExample = Float[Array, " batch"]
+
 
 def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared") -> Model:
     """Returns the same network for regression.
@@ -95,63 +99,51 @@ def as_multi_label(model: Model) -> Model:
     )
 
 
-def squared_errors(
-    outputs: Float[Array, "batch outputs"], targets: Float[Array, "batch ..."]
-) -> Float[Array, " batch"]:
+def squared_errors(outputs: Outputs, targets: Targets) -> PerExample:
     """Means over an example's targets of the squared error."""
     _check_shapes(outputs, targets)
     return jnp.mean(jnp.square(outputs - targets), axis=-1)
 
 
-def absolute_errors(
-    outputs: Float[Array, "batch outputs"], targets: Float[Array, "batch ..."]
-) -> Float[Array, " batch"]:
+def absolute_errors(outputs: Outputs, targets: Targets) -> PerExample:
     """Means over an example's targets of the absolute error."""
     _check_shapes(outputs, targets)
     return jnp.mean(jnp.abs(outputs - targets), axis=-1)
 
 
-def no_accuracy(
-    outputs: Float[Array, "batch outputs"], targets: Shaped[Array, "batch ..."]
-) -> Float[Array, " batch"]:
+def no_accuracy(outputs: Outputs, targets: Targets) -> PerExample:
     """NaN for every example."""
     return jnp.full(outputs.shape[:1], jnp.nan, outputs.dtype)
 
 
-def as_targets(outputs: Float[Array, "batch outputs"]) -> Float[Array, "batch outputs"]:
+def as_targets(outputs: Outputs) -> Outputs:
     """The outputs themselves."""
     return outputs
 
 
-def binary_cross_entropies(
-    outputs: Float[Array, "batch outputs"], labels: Float[Array, "batch ..."]
-) -> Float[Array, " batch"]:
+def binary_cross_entropies(outputs: Outputs, labels: Targets) -> PerExample:
     """Means over an example's labels of the binary cross-entropy of logits, in nats."""
     _check_shapes(outputs, labels)
     return jnp.mean(optax.sigmoid_binary_cross_entropy(outputs, labels), axis=-1)
 
 
-def fraction_correct(
-    outputs: Float[Array, "batch outputs"], labels: Float[Array, "batch outputs"]
-) -> Float[Array, " batch"]:
+def fraction_correct(outputs: Outputs, labels: Targets) -> PerExample:
     """Fraction of an example's labels that the sign of the output predicts."""
     return jnp.mean(((outputs > 0) == (labels > 0.5)).astype(outputs.dtype), axis=-1)
 
 
-def is_positive(outputs: Float[Array, "batch outputs"]) -> Bool[Array, "batch outputs"]:
+def is_positive(outputs: Outputs) -> Bool[Array, "batch outputs"]:
     """Whether each output is above zero."""
     return outputs > 0
 
 
-def label_probabilities(outputs: Float[Array, "batch outputs"]) -> Float[Array, "batch outputs"]:
+def label_probabilities(outputs: Outputs) -> Outputs:
     """The probability of each label."""
     # `jax.nn.sigmoid` itself cannot be pickled.
     return jax.nn.sigmoid(outputs)
 
 
-def _check_shapes(
-    outputs: Float[Array, "batch outputs"], targets: Float[Array, "batch ..."]
-) -> None:
+def _check_shapes(outputs: Outputs, targets: Targets) -> None:
     if outputs.shape != targets.shape:
         raise ValueError(
             f"model with outputs {list(outputs.shape[1:])}: expected those of the labels, "

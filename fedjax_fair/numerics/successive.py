@@ -14,7 +14,7 @@ from jaxtyping import Array, Int, Key
 
 __all__ = ["sample_successively"]
 
-_MANY = 16  # Items per sample. With fewer, noise for all items is the smaller program.
+_MANY = 16  # Items per sample. With fewer, noise for all items compiles to less code.
 
 
 def sample_successively(

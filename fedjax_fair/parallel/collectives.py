@@ -48,17 +48,11 @@ def map_local_clients(
     values: PyTree = None,
     batch_size: int | None = None,
 ) -> T:
-    """Maps a function over clients, each on a device that holds its examples.
+    """Maps ``function(client, value)`` over clients, each on a device that holds its examples.
 
     Each device loops over its clients only. The loops differ in length, so ``function`` must not
-    contain collectives.
-
-    Args:
-        examples: Examples of all clients.
-        function: ``function(client, value)``.
-        clients: Client ids, which may repeat.
-        values: Arguments for each of them, leaves ``[ids, ...]``.
-        batch_size: Clients per vmap batch; None for a loop.
+    contain collectives. ``clients`` may repeat, and leaves of ``values`` are ``[ids, ...]``. With a
+    ``batch_size`` each step of the loop is a vmap over that many clients.
 
     Returns:
         The results, ``[ids, ...]``; zeros for clients of other devices.
@@ -83,18 +77,10 @@ def map_and_sum(
     values: PyTree = None,
     batch_size: int | None = None,
 ) -> tuple[T, S]:
-    """Maps a function over clients and returns a weighted sum of part of the results.
+    """Maps ``function(client, value) -> (result, part)`` and sums the parts with weights.
 
     A result that is never used takes no memory, because the compiler removes an array of a loop
     that is only written.
-
-    Args:
-        examples: Examples of all clients.
-        function: ``function(client, value) -> (result, part)``.
-        weights: Weight of each part in the sum.
-        clients: As for ``map_local_clients``, like the following.
-        values: Arguments.
-        batch_size: Clients per vmap batch.
 
     Returns:
         The results as of ``map_local_clients``, and the weighted sum of the parts on all devices.

@@ -43,18 +43,12 @@ _ALIGNMENT = 64  # JAX does not copy arrays whose address is a multiple of this.
 def core_mesh(cores: int | Literal["all"] = "all") -> Mesh:
     """Returns a mesh of CPU cores, for ``fit(..., mesh=)``.
 
-    If ``fit`` has as many runs as cores or more, each core makes whole runs. Otherwise the cores
-    share the cohort, evaluations and measurements of each run. Results are those of one device, up
-    to rounding and the order of sums.
+    With as many runs as cores or more, each core makes whole runs. Otherwise the cores share the
+    cohort, evaluations and measurements of each run. Results are those of one device, up to
+    rounding and the order of sums.
 
     Call it before anything else uses JAX's devices or arrays, or set ``JAX_NUM_CPU_DEVICES``,
     because JAX reads the number of devices when it starts.
-
-    Args:
-        cores: How many cores, or all that this process may use.
-
-    Returns:
-        A mesh with one axis, ``cores``.
 
     Raises:
         ValueError: If JAX has started with fewer CPU devices, or uses an accelerator.

@@ -48,17 +48,13 @@ def client_mesh(
     runs: int | None = None,
     available: Sequence[Any] | None = None,
 ) -> Mesh:
-    """Returns a mesh of devices to which clients are assigned.
+    """Returns a mesh of devices to which clients are assigned, for ``fit(..., mesh=)``.
 
     Args:
         devices: How many, or all devices of all processes.
         runs: The number of groups of equal size, each of which makes its share of the runs (seeds,
             or configurations of a sweep); None if all devices share each run.
         available: The devices to choose from; by default ``jax.devices()``.
-
-    Returns:
-        A mesh for ``fit(..., mesh=)`` with the axis ``clients`` or, with groups, the axes ``runs``
-        and ``clients``.
 
     Raises:
         ValueError: If there are fewer devices, or (with several processes) more; if groups do not
@@ -134,12 +130,7 @@ def shard_data(data: FederatedData, mesh: Mesh) -> FederatedData:
 
     Training examples are balanced; test and validation examples follow their clients. Every
     process passes the same dataset and keeps the shards of its devices. Client ids do not change.
-
-    Args:
-        data: A dataset on the host; with one partition, unless the mesh is of cores or has groups
-            of one device.
-        mesh: From ``client_mesh`` or ``core_mesh``. For devices to compile for, the result has
-            shapes instead of arrays.
+    For devices to compile for, the result has shapes instead of arrays.
 
     Returns:
         The dataset, for functions of ``over_mesh``. Features, labels and ``order`` have a shard for

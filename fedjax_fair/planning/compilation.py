@@ -1,4 +1,4 @@
-"""Ahead-of-time compilation for a machine, and estimates of seconds."""
+"""Ahead-of-time compilation for a machine, with estimates of seconds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from jax.sharding import Mesh, SingleDeviceSharding
+from jaxtyping import PyTree
+
+from fedjax_fair.data.device_layout import to_device_layout
+from fedjax_fair.data.federated import FederatedData, map_arrays
 from fedjax_fair.numerics.target import tracing_for
+from fedjax_fair.parallel.mesh import shapes_on, shard_data, split_runs
 from fedjax_fair.planning.costs import Cost, Program, read_program
-from fedjax_fair.planning.machines import Machine
+from fedjax_fair.planning.machines import Machine, devices_of
 from fedjax_fair.training.memory import transient_bytes
 
-__all__ = ["Compiled", "compile_ahead", "kernel_seconds", "roofline_seconds"]
+__all__ = [
+    "Compiled", "compile_ahead", "kernel_seconds", "place", "place_data", "place_runs",
+    "roofline_seconds",
+]  # fmt: skip
 
 _LAUNCH_S = 1e-6  # XLA's performance model assumes it for starting a kernel.
 
@@ -19,13 +28,8 @@ _LAUNCH_S = 1e-6  # XLA's performance model assumes it for starting a kernel.
 class Compiled(NamedTuple):
     """A function that was compiled for a machine.
 
-    Attributes:
-        program: The costs of its instructions.
-        seconds: Estimated run time.
-        arguments: Bytes of its arguments on a device.
-        temporaries: Additional bytes on a device, including outputs.
-        compile_seconds: Seconds of compilation on this machine.
-        results: Shapes of its outputs.
+    ``seconds`` is the estimated run time, ``temporaries`` include outputs, and sizes are bytes of
+    one device.
     """
 
     program: Program
@@ -83,3 +87,20 @@ def roofline_seconds(machine: Machine, cost: Cost) -> float:
     products = (cost.flops - cost.fp32_flops) / machine.peak_flops
     products += cost.fp32_flops / machine.peak_fp32_flops
     return max(cost.bytes / machine.bandwidth, products)
+
+
+def place(machine: Machine, tree: PyTree) -> PyTree:
+    """Returns the shapes of arrays on the first device of a machine."""
+    return shapes_on(SingleDeviceSharding(devices_of(machine)[0]), tree)
+
+
+def place_runs(machine: Machine, mesh: Mesh | None, tree: PyTree) -> PyTree:
+    """Returns the shapes of arrays ``[runs, ...]``, split over the groups of a mesh if any."""
+    return place(machine, tree) if mesh is None else split_runs(tree, mesh)
+
+
+def place_data(machine: Machine, mesh: Mesh | None, data: FederatedData) -> FederatedData:
+    """Returns the shapes of a federated dataset; call it while tracing for the machine."""
+    if mesh is None:
+        return map_arrays(data, lambda data: place(machine, to_device_layout(data)))
+    return shard_data(data, mesh)

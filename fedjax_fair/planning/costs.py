@@ -68,14 +68,9 @@ class Operation(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A loop of a program.
+    """A loop of a program: the trips and cost of one trip, and how often it is entered.
 
-    Attributes:
-        trip_count: Trips each time; 1 where it is not ``known``.
-        known: Whether the trip count is known.
-        cost: Cost of one trip, including inner loops.
-        runs: How often the loop is entered.
-        origin: The traced operation that it comes from.
+    A loop whose trip count is not ``known`` counts as one trip.
     """
 
     trip_count: float
@@ -86,13 +81,7 @@ class Loop(NamedTuple):
 
 
 class Program(NamedTuple):
-    """The costs of a compiled program.
-
-    Attributes:
-        cost: The total.
-        loops: All loops, outer ones first.
-        operations: All instructions that take time.
-    """
+    """The costs of a compiled program, its loops (outer ones first) and its operations."""
 
     cost: Cost
     loops: list[Loop]

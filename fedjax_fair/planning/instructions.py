@@ -29,19 +29,10 @@ _FULL_PRECISION = re.compile(r'operand_precision"?[=:][{\[]"?highest', re.IGNORE
 _BITS = re.compile(r"\d+")
 
 # Instructions that only name or regroup values, or run computations.
-_NO_WORK = {
-    "after-all",
-    "bitcast",
-    "call",
-    "conditional",
-    "constant",
-    "get-tuple-element",
-    "parameter",
-    "partition-id",
-    "replica-id",
-    "tuple",
-    "while",
-}
+_NO_WORK = re.compile(
+    "after-all|bitcast|call|conditional|constant|get-tuple-element|parameter|partition-id|"
+    "replica-id|tuple|while"
+)
 _COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
 _LOOKUPS = {"dynamic-slice", "gather", "slice"}
 _IN_PLACE = {*_LOOKUPS, "dynamic-update-slice"}
@@ -78,7 +69,7 @@ class Instruction(NamedTuple):
     def is_work(self) -> bool:
         """Whether the device executes it."""
         is_done = self.kind.endswith("-done")  # Its start counts.
-        return self.kind not in _NO_WORK and not is_done
+        return not _NO_WORK.fullmatch(self.kind) and not is_done
 
 
 class Computation(NamedTuple):

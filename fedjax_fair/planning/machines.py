@@ -23,17 +23,14 @@ class Machine(NamedTuple):
     """One or several accelerators of a kind. Quantities are those of one device.
 
     Attributes:
-        name: The name, with the shape.
-        platform: "gpu" or "tpu".
         shape: Devices along each axis of the topology.
-        memory: Bytes of memory.
+        memory: Bytes.
         bandwidth: Peak memory bandwidth, bytes per second.
         peak_flops: Peak FLOP/s of products in JAX's default precision for float32.
         peak_fp32_flops: Peak FLOP/s of products in the precision of float32.
         link: Peak bandwidth to a neighbor, bytes per second.
         clock_hz: Clock rate; None if the compiler estimates no cycles.
-        extra: The extra of the package to install.
-        module: The module of the compiler.
+        extra: The extra of this package that installs the compiler's module.
     """
 
     name: str

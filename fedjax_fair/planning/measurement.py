@@ -14,6 +14,7 @@ from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.memory import free_memory
+from fedjax_fair.training.options import TrainOptions
 from fedjax_fair.training.split import split
 
 __all__ = ["measure_plan"]
@@ -32,8 +33,9 @@ def measure_plan(
     """Measures two rounds and an evaluation, after one of each. Arguments are those of ``plan``."""
     started = time.perf_counter()
     with RunBatch(data, seeds, mesh) as batch:
-        functions = CompiledFunctions(split(methods), batch, 1, train_loss)
-        memory = functions.memory(rounds)
+        options = TrainOptions(rounds, 1, train_loss, "skip_round")
+        functions = CompiledFunctions(split(methods), batch, options)
+        memory = functions.memory()
         compile_seconds = time.perf_counter() - started
 
         state, init_seconds = _timed(functions.init)

@@ -14,10 +14,9 @@ from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel.cores import pad_to_multiple
 from fedjax_fair.parallel.mesh import num_run_groups
-from fedjax_fair.planning.compilation import Compiled, compile_ahead
+from fedjax_fair.planning.compilation import Compiled, compile_ahead, place_data, place_runs
 from fedjax_fair.planning.costs import Cost
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.placement import place_data, place_runs
 from fedjax_fair.planning.trip_counts import TripCounts
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.functions import make_functions
@@ -33,17 +32,10 @@ _USABLE = 0.9
 class Plan(NamedTuple):
     """The memory and time of a batch of runs.
 
-    Attributes:
-        runs: Number of runs.
-        rounds: Rounds of each run.
-        memory: Bytes of one device, by purpose.
-        max_parallel_runs: Estimate of the runs that fit into memory together.
-        seconds: Seconds of a ``"round"``, of an ``"evaluation"``, and in ``"total"``, without
-            compilation.
-        compile_seconds: Seconds of compilation on this machine.
-        records: Bytes of records on the host, if that is separate.
-        work: Cost of a round, if none was run.
-        unknown_loops: Loops of unknown length, which count as one trip.
+    ``memory`` has bytes of one device by purpose. ``seconds`` are of a ``"round"``, an
+    ``"evaluation"`` and in ``"total"``, without compilation. ``records`` are bytes on the host, if
+    that is separate. ``work`` is the cost of a round, if none was run. Loops of unknown length
+    count as one trip.
     """
 
     runs: int
@@ -71,19 +63,8 @@ def plan(
 ) -> Plan:
     """Compiles the functions of ``fit_batch`` for a machine, and reads their costs.
 
-    Call ``machines.prepare`` first. Arguments are those of ``fit_batch``, but ``methods`` may be a
-    single one for all runs.
-
-    Args:
-        machine: The machine.
-        methods: The method of all runs, or of each.
-        seeds: The seed of each run.
-        data: The federated dataset.
-        rounds: Rounds of each run.
-        eval_every: Rounds between evaluations.
-        train_loss: Whether evaluations measure training losses.
-        mesh: Devices of the machine, from ``client_mesh``, or None for the first one.
-        local_steps: Maps the sizes of clients to their local steps, if these depend on them.
+    Call ``machines.prepare`` first. Arguments are those of ``fit_batch``, but ``methods`` may have
+    one method for all runs. ``local_steps`` maps the sizes of clients to their local steps.
     """
     runs, chunk, groups = len(seeds), min(eval_every, rounds), num_run_groups(mesh)
     method = split(methods)

@@ -29,15 +29,8 @@ _NUM_SAMPLES = 200  # Means of integers that differ by a few are then accurate t
 class TripCounts:
     """Trip counts of the loops of a round, for cohorts drawn uniformly.
 
-    Other selectors may prefer larger clients.
-
-    Args:
-        machine: The machine.
-        data: The federated dataset.
-        cohort_size: Clients per round.
-        runs: Number of runs.
-        local_steps: Maps the sizes of clients to their local steps.
-        mesh: Devices that clients are assigned to, or None for one.
+    Other selectors may prefer larger clients. ``local_steps`` maps the sizes of clients to their
+    local steps.
     """
 
     def __init__(

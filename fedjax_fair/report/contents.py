@@ -39,7 +39,7 @@ def contents(dataset: xr.Dataset) -> dict[str, Any]:
     """
     level = by_method(dataset, "accuracy_mean_clients", _SEEDS)
     later = level.where(level["round"] > 0, drop=True)  # Methods are equal before training.
-    found: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         "methods": [str(name) for name in dataset["algorithm"].values],
         "accuracy": _curves(level),
         "dissimilarity": _curves(by_method(dataset, "client_dissimilarity", _SEEDS)),
@@ -48,21 +48,21 @@ def contents(dataset: xr.Dataset) -> dict[str, Any]:
         "clients": _clients(dataset),
         "start": first_difference(later) if later.size else 0,
     }
-    found["tradeoff"] = [
+    numbers["tradeoff"] = [
         [[column[-1] for column in curve[1:]] if curve[0] else None for curve in pair]
-        for pair in zip(found["dissimilarity"], found["accuracy"], strict=True)
+        for pair in zip(numbers["dissimilarity"], numbers["accuracy"], strict=True)
     ]
     if "group_accuracy" in dataset:
         groups = by_method(dataset, "group_accuracy", ("planted_group", *_SEEDS))
-        found["groups"] = [_curves(group) for group in groups.transpose("planted_group", ...)]
+        numbers["groups"] = [_curves(group) for group in groups.transpose("planted_group", ...)]
     if "aggregation_nmi" in dataset:
-        found["cluster_agreement"] = []
+        numbers["cluster_agreement"] = []
         for runs in by_method(dataset, "aggregation_nmi", ("seed", "training_round")).values:
             rounds = np.arange(1, runs.shape[1] + 1)
             so_far = np.cumsum(runs, axis=1) / rounds
             curve = None if np.isnan(runs).all() else curve_of(rounds, so_far)
-            found["cluster_agreement"].append(curve)
-    return found
+            numbers["cluster_agreement"].append(curve)
+    return numbers
 
 
 def _curves(values: xr.DataArray) -> list[Curve]:
@@ -83,24 +83,24 @@ def _numbers(values: np.ndarray) -> list[float | None]:
 
 def _participation(dataset: xr.Dataset) -> list[dict[str, Any] | None]:
     """Share of rounds in which clients trained, the most frequent of each seed first."""
-    found: list[dict[str, Any] | None] = []
+    summaries: list[dict[str, Any] | None] = []
     for counts in by_method(dataset, "participation", ("seed", "round", "client")):
         last = counts.dropna("round", how="all").isel(round=-1)
         if not last.any():  # Centralized training has no cohorts.
-            found.append(None)
+            summaries.append(None)
             continue
         shares = 100 * np.sort(last.values, axis=1)[:, ::-1] / max(int(last["round"]), 1)
         places = np.linspace(0, 100, shares.shape[1])
         shown = np.linspace(0, 100, min(shares.shape[1], 201))
         curves = np.stack([np.interp(shown, places, run) for run in shares], axis=1)
-        found.append(
+        summaries.append(
             {
                 "share": [_numbers(shown), *map(_numbers, student(curves))],
                 "never": round(float(100 * (last == 0).mean()), 1),
                 "gini": _numbers(np.asarray(student(gini_indices(last.values)))),
             }
         )
-    return found
+    return summaries
 
 
 def _clients(dataset: xr.Dataset) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def by_method(
 
 
 def is_percent(values: xr.DataArray) -> bool:
-    """Whether a variable is an accuracy, or a difference of accuracies, and shown in percent."""
+    """Returns whether a variable is an accuracy or a difference of accuracies."""
     name = str(values.name)
     return (
         any(part in name for part in ("accuracy", "sigma_acc", "dissimilarity"))

@@ -129,16 +129,16 @@ def embedding(points: ArrayLike, clusters: ArrayLike, groups: ArrayLike | None =
         >>> len(figure.axes[0].collections)
         2
     """
-    points, found = np.asarray(points, float), np.asarray(clusters)
-    truth = np.zeros_like(found) if groups is None else np.asarray(groups)
-    if points.ndim != 2 or points.shape[1] < 2 or not len(points) == len(found) == len(truth):
+    points, labels = np.asarray(points, float), np.asarray(clusters)
+    truth = np.zeros_like(labels) if groups is None else np.asarray(groups)
+    if points.ndim != 2 or points.shape[1] < 2 or not len(points) == len(labels) == len(truth):
         raise ValueError(
-            f"points of shape {points.shape}, {len(found)} clusters, {len(truth)} groups: "
+            f"points of shape {points.shape}, {len(labels)} clusters, {len(truth)} groups: "
             "expected two or more coordinates, one cluster and one group for each client."
         )
     figure, axes = single_axes(4.0)
-    for cluster, group in sorted(set(zip(found.tolist(), truth.tolist(), strict=True))):
-        members = (found == cluster) & (truth == group)
+    for cluster, group in sorted(set(zip(labels.tolist(), truth.tolist(), strict=True))):
+        members = (labels == cluster) & (truth == group)
         axes.scatter(
             *points[members, :2].T,
             color=COLORS[cluster % len(COLORS)],

@@ -120,7 +120,7 @@ def final_metrics(dataset: xr.Dataset, average_last: int = 1) -> xr.Dataset:
 
 
 def _evaluated(dataset: xr.Dataset) -> xr.DataArray:
-    """Whether a method was evaluated after a round: a summary metric is not NaN for some seed."""
+    """Mask of evaluated rounds: a summary metric is not NaN for some seed."""
     over_rounds = [values for values in dataset.values() if {"seed", "round"} <= set(values.dims)]
     if not over_rounds:
         raise ValueError("dataset: expected results over seed and round.")

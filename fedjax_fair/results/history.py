@@ -71,7 +71,8 @@ class History:
         self, round: int, summaries: dict[str, np.ndarray], metrics: ClientMetrics
     ) -> None:
         """Records an evaluation: summaries ``[seeds]`` and ``[seeds, clients or classes]``."""
-        values = {name: getattr(metrics, name) for name in RECORDED} | metrics.custom
+        values: dict[str, Any] = {name: getattr(metrics, name) for name in RECORDED}
+        values |= metrics.custom
         self._evaluated.append(round)
         self._records["summaries"].append(summaries)
         self._records["metrics"].append(

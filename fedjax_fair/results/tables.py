@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -261,7 +261,7 @@ def _frame(compared: xr.Dataset) -> pd.DataFrame:
     names = [*_IN_UNIT, *_WITHOUT_UNIT]
     baseline = {name: [float(compared[f"baseline_{name}"])] for name in _IN_UNIT[:3]}
     first = pd.DataFrame(baseline, [compared.attrs["baseline"]])
-    frame = pd.concat([first, compared[names].to_dataframe()])[names].astype(float)
+    frame: Any = pd.concat([first, compared[names].to_dataframe()])[names].astype(float)
     if _unit(compared) == "%":
         frame[_IN_UNIT] *= 100
     frame.insert(0, "method", [escape_control_chars(name) for name in frame.index])

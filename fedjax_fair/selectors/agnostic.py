@@ -29,10 +29,9 @@ class Agnostic(Selector):
     uses. With one local step on all examples this is the algorithm of the paper. Info:
     ``effective_clients``, :math:`1 / \sum_i \lambda_i^2`.
 
-    Losses are over all training examples, not a minibatch as in the paper; non-finite losses count
-    as zero. The bounds of the paper hold for the average model of all rounds, but the last model is
-    evaluated, as for all methods. Differential privacy does not cover this selector, because the
-    mixture depends on losses.
+    Unlike the paper, losses are over all training examples, and the last model is evaluated rather
+    than the average model of all rounds. Non-finite losses count as zero. Differential privacy does
+    not cover this selector, because the mixture depends on losses.
 
     Args:
         mixture_learning_rate: Step size :math:`\gamma` of the mixture, >= 0, per unit of loss; 0

@@ -177,9 +177,9 @@ class RefreshEvery(_StoredGradients):
 class Updates(_StoredGradients):
     """Estimates a client's gradient as its last local update over learning rate and steps.
 
-    Clients send no more than in federated averaging. Before its first training, a client has its
-    gradient at the initial model; for one full-batch step the estimate equals it. The loss is the
-    mean of the minibatch losses of the last local training.
+    Clients send no more than in federated averaging. For one full-batch step the estimate is exact.
+    A client that has not trained has its gradient at the initial model. The loss is the mean
+    minibatch loss of the last local training.
 
     Args:
         learning_rate: Step size of the local solver, > 0.

@@ -32,10 +32,7 @@ class SubTrunc(RepresentativeSelector):
     ``unsaturated``, the fraction of greedy steps that start with a sum below ``b``, the only ones
     in which losses matter.
 
-    The bonus matters only if it is comparable to :math:`G`, hence the default scale: a sum over a
-    hundred clients grows by tens per step, which a bonus of about 1 never outweighs.
-
-    As for `DivFL`, differential privacy does not cover this selector.
+    With ``scale="sum"``, :math:`G` grows by tens per step, and a bonus of about 1 never matters.
 
     Args:
         cohort_size: Clients per round.

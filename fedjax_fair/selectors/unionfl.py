@@ -27,8 +27,6 @@ class UnionFL(RepresentativeSelector):
     as for `DivFL`; ``penalty``, the second term without its sign; and ``repeated``, the number of
     selected clients in the union.
 
-    As for `DivFL`, differential privacy does not cover this selector.
-
     Args:
         cohort_size: Clients per round.
         mu: Penalty per recent participant, >= 0. Its size relative to :math:`G` depends on

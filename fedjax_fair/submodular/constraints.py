@@ -54,7 +54,7 @@ class Constraints(Tree):
 def check_arguments(
     size, k, candidate_mask, initial_items, matroid, costs, budget, min_gain
 ) -> tuple[int, Bool[Array, " size"] | None, Int[Array, " initial"] | None, Constraints | None]:
-    """Returns the number of steps, candidates, initial items, and constraints besides ``k``."""
+    """Returns the number of steps, candidates, initial items, and other constraints than ``k``."""
     candidates = (
         None if candidate_mask is None else as_mask("candidate_mask", candidate_mask, (size,))
     )

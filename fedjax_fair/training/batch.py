@@ -40,10 +40,7 @@ class RunBatch:
 
     Attributes:
         host_data: The dataset on the host.
-        seeds: The seeds of the runs, as integers.
-        mesh: Devices or cores, or None for one device.
-        cores: Number of cores that are devices; 1 without a mesh of cores.
-        one_run_per_core: Whether each core makes whole runs.
+        one_run_per_core: Whether each core of a mesh of ``cores`` makes whole runs.
         groups: Groups of devices, each with an equal share of the runs; the last run is repeated if
             necessary.
 

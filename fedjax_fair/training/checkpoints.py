@@ -33,8 +33,7 @@ class Checkpoints:
     checkpoint at the end of a shorter run, between two evaluations of this one, is deleted.
     ``description`` is a fingerprint of the runs.
 
-    Attributes:
-        history: The records of the newest usable checkpoint, or None.
+    ``history`` has the records of the newest usable checkpoint, or is None.
 
     Raises:
         ValueError: If the checkpoints belong to other seeds, data or settings, or all are damaged.
@@ -122,15 +121,17 @@ class Checkpoints:
             scores = np.zeros(len(self._seeds))
             variables = jax.tree.map(np.asarray, jax.device_get(state.variables))
             items["best"] = BestModels(scores, scores.astype(np.int64), variables)._asdict()
-        wanted = {name: self._arguments.StandardRestore(item) for name, item in items.items()}
-        restored = self._manager.restore(
-            self.history.round, args=self._arguments.Composite(**wanted)
-        )
+        restored = self._restore(self.history.round, **items)
         if best_tracker is not None:
             best_tracker.best = BestModels(**restored["best"])
         key = restored["state"].key
         key = jax.random.wrap_key_data(key, impl=jax.random.key_impl(state.key))
         return restored["state"]._replace(key=key)
+
+    def _restore(self, step: int, **items: Any) -> Any:
+        """Reads items of a checkpoint, in the structure of the given ones if any."""
+        wanted = {name: self._arguments.StandardRestore(item) for name, item in items.items()}
+        return self._manager.restore(step, args=self._arguments.Composite(**wanted))
 
     def _newest_intact(self) -> dict[str, Any] | None:
         """Returns the records of the newest intact checkpoint, and deletes damaged ones."""
@@ -138,9 +139,7 @@ class Checkpoints:
         for step in steps:
             try:
                 verify_checksum(self._folder / str(step))
-                history = self._manager.restore(
-                    step, args=self._arguments.Composite(history=self._arguments.StandardRestore())
-                )["history"]
+                history = self._restore(step, history=None)["history"]
             except Exception as error:  # The type of error depends on the damage.
                 reason = " ".join(str(error).split())
                 damaged = f"the checkpoint of round {step} in {self._folder} is damaged ({reason})"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax
 import numpy as np
 from jaxtyping import Array, Int, PyTree, Shaped
 
-from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Model
+from fedjax_fair.base import ClientMetrics, Model
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.trees import tree_bytes
@@ -20,7 +18,9 @@ from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.diagnosis import is_constant
 from fedjax_fair.training.functions import make_functions
 from fedjax_fair.training.memory import Memory, device_bytes, transient_bytes
+from fedjax_fair.training.options import TrainOptions
 from fedjax_fair.training.split import Split
+from fedjax_fair.training.tracing_errors import explain_tracing_errors
 
 __all__ = ["CompiledFunctions", "check_outputs", "shapes_of_one_run"]
 
@@ -45,17 +45,10 @@ class CompiledFunctions:
         same_cohort: Whether the cohort is a constant.
     """
 
-    def __init__(
-        self,
-        method: Split,
-        batch: RunBatch,
-        eval_every: int,
-        train_loss: bool,
-        *,
-        drop_nonfinite: bool = False,
-        custom_metrics: Sequence[Metric | ClientMetric] = (),
-    ) -> None:
-        self._batch, self._eval_every = batch, eval_every
+    @explain_tracing_errors()
+    def __init__(self, method: Split, batch: RunBatch, options: TrainOptions) -> None:
+        self._batch, self._options = batch, options
+        self._eval_every = min(options.eval_every, options.rounds)
         round, model = method.first, method.field("model")
         self.is_centralized = round.is_centralized
         seeds, self._per_run = batch.place(method.per_run)
@@ -66,9 +59,9 @@ class CompiledFunctions:
             model,
             batch.mesh,
             one_run_per_core=batch.one_run_per_core,
-            train_loss=train_loss,
-            drop_nonfinite=drop_nonfinite,
-            custom_metrics=custom_metrics,
+            train_loss=options.train_loss,
+            drop_nonfinite=options.on_nonfinite == "drop_client",
+            custom_metrics=options.metrics,
         )
         self._step = functions.step
 
@@ -78,15 +71,14 @@ class CompiledFunctions:
         self._state = lowered_init.out_info
         self.bytes_up = round.bytes_up(shapes_of_one_run(self._state.variables))
         check_outputs(round.model, self._state.variables, batch.host_data)
-        options = _CPU_INIT_OPTIONS if target.current().is_cpu else None
-        init = batch.compile(lowered_init, options)
+        init = batch.compile(lowered_init, _CPU_INIT_OPTIONS if target.current().is_cpu else None)
         self._init = lambda: init.result()(*init_arguments)
 
-        traced = self._trace(eval_every)
+        traced = self._trace(self._eval_every)
         lowered_chunk = traced.lower()
         self._info = lowered_chunk.out_info[1]
         self.same_cohort = is_constant(traced, self._info)
-        self._chunks = {eval_every: batch.compile(lowered_chunk)}
+        self._chunks = {self._eval_every: batch.compile(lowered_chunk)}
         clients = self._info.clients
         self.empty_cohort = np.full((len(batch.seeds), clients.shape[2]), -1, clients.dtype)
 
@@ -96,7 +88,7 @@ class CompiledFunctions:
         self._evaluation = lowered_evaluate.out_info
         self._evaluate = batch.compile(lowered_evaluate)
 
-    def memory(self, rounds: int) -> Memory:
+    def memory(self) -> Memory:
         """Estimates the memory of the first device with its share of the runs, or of all cores."""
         batch = self._batch
         executables = self._chunks[self._eval_every].result(), self._evaluate.result()
@@ -106,6 +98,7 @@ class CompiledFunctions:
             summaries, clients = self._evaluation
             recorded = [getattr(clients, name) for name in RECORDED]
             evaluation = tree_bytes((summaries, recorded, clients.custom))
+            rounds = self._options.rounds
             chunk = rounds * tree_bytes(self._info) + (rounds + self._eval_every) * evaluation
             records = int(_COPIES_OF_RECORDS * (chunk // self._eval_every))
         return Memory(

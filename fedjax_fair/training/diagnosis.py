@@ -106,11 +106,6 @@ class TrainingMonitor:
     The signs are: a test loss of a client that is not finite; a mean test loss of more than ten
     times that of the untrained model or of guessing, whichever is higher; and, after half of 20 or
     more rounds, no evaluation with a higher accuracy than guessing the most frequent class.
-
-    Args:
-        data: The federated dataset, on the host.
-        rounds: Rounds of the complete run.
-        seeds: The seeds.
     """
 
     def __init__(self, data: FederatedData, rounds: int, seeds: tuple[int, ...]) -> None:

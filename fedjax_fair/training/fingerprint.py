@@ -40,13 +40,13 @@ def describe(**values: Any) -> dict[str, str]:
     return described
 
 
-def differences(own: dict[str, str], other: dict[str, str]) -> list[tuple[str, str, str]]:
+def differences(current: dict[str, str], recorded: dict[str, str]) -> list[tuple[str, str, str]]:
     """Returns where two descriptions differ: the path and both strings.
 
     A missing path counts as None, the value of a setting that did not exist in an older run.
     """
-    paths = sorted(own.keys() | other.keys())
-    pairs = [(path, own.get(path, "None"), other.get(path, "None")) for path in paths]
+    paths = sorted(current.keys() | recorded.keys())
+    pairs = [(path, current.get(path, "None"), recorded.get(path, "None")) for path in paths]
     return [pair for pair in pairs if pair[1] != pair[2]]
 
 

@@ -19,10 +19,9 @@ from fedjax_fair.training.loop import (
     DivergenceError,
     Evaluation,
     MemoryLimitError,
-    OnNonfinite,
-    TrainOptions,
     run,
 )
+from fedjax_fair.training.options import OnNonfinite, TrainOptions
 from fedjax_fair.training.split import split
 
 if TYPE_CHECKING:
@@ -61,16 +60,15 @@ def fit(
     before training, after every ``eval_every`` rounds and after the last one.
 
     Args:
-        round: A `fedjax_fair.Round` or `fedjax_fair.Centralized`. Methods of equal structure reuse
-            what was compiled.
+        round: A `fedjax_fair.Round` or `fedjax_fair.Centralized`.
         data: The federated dataset. With partitions from ``data.stack``, one for each seed.
         rounds: Rounds to run.
         seeds: One run for each; it determines the initial model, cohorts and minibatches.
         eval_every: Rounds between evaluations.
         train_loss: Whether evaluations measure training losses, which reads all training examples.
         on_nonfinite: How to handle non-finite updates, which never reach the model. ``"raise"``
-            ends the run. ``"skip_round"`` leaves the model unchanged in that round and warns at the
-            end. ``"drop_client"`` treats the client as not responding.
+            ends the run, ``"skip_round"`` leaves the model unchanged and warns at the end,
+            ``"drop_client"`` treats the client as not responding.
         callbacks: Called at the start, every evaluation and the end; any may stop the run.
         checkpoints: A folder for checkpoints, written at the end and at most twice a minute. A
             second call continues from it. A larger ``rounds`` extends a finished run.

@@ -25,15 +25,12 @@ __all__ = ["Functions", "make_functions", "over_runs", "reuse_if_installed"]
 class Functions(NamedTuple):
     """The jitted functions of a batch of runs of one method.
 
-    ``shared`` and ``per_run`` are the leaves of a `Split`: of the method, or of its model in
-    ``evaluate``.
+    ``shared`` and ``per_run`` are the leaves of a `Split`, of the model in ``evaluate``:
 
-    Attributes:
-        init: ``init((seeds, per_run), shared, data) -> state``.
-        step: ``step(state, per_run, shared, data, length) -> (state, info)`` does ``length`` rounds
-            and donates the state that it gets.
-        evaluate: ``evaluate(((variables, participation, cohort), per_run), shared, data) ->
-            (summaries, clients)``.
+    * ``init((seeds, per_run), shared, data) -> state``
+    * ``step(state, per_run, shared, data, length) -> (state, info)``, which donates the state
+    * ``evaluate(((variables, participation, cohort), per_run), shared, data)
+      -> (summaries, clients)``
     """
 
     init: Any

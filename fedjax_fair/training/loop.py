@@ -6,22 +6,21 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Int
 
-from fedjax_fair import checks, results
-from fedjax_fair.base import ClientMetric, ClientMetrics, Metric
+from fedjax_fair import results
+from fedjax_fair.base import ClientMetrics
 from fedjax_fair.simulate import RoundInfo
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.best import BestModelTracker
 from fedjax_fair.training.checkpoints import Checkpoints
 from fedjax_fair.training.compiled_functions import CompiledFunctions, shapes_of_one_run
-from fedjax_fair.training.custom_metrics import check_new
 from fedjax_fair.training.diagnosis import (
     TrainingMonitor,
     check_participants,
@@ -31,8 +30,8 @@ from fedjax_fair.training.diagnosis import (
 from fedjax_fair.training.fingerprint import describe
 from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.memory import Memory
+from fedjax_fair.training.options import TrainOptions
 from fedjax_fair.training.split import Split
-from fedjax_fair.training.tracing_errors import explain_tracing_errors
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -42,13 +41,8 @@ __all__ = [
     "DivergenceError",
     "Evaluation",
     "MemoryLimitError",
-    "OnNonfinite",
-    "TrainOptions",
-    "compile_functions",
     "run",
 ]
-
-OnNonfinite = Literal["raise", "drop_client", "skip_round"]
 
 
 class DivergenceError(RuntimeError):
@@ -67,9 +61,7 @@ class Evaluation(NamedTuple):
     """An evaluation, as callbacks receive it.
 
     Attributes:
-        round: Rounds done so far.
-        rounds: Rounds of the complete run.
-        seeds: The seeds, in the order of the leading axes below.
+        round: Rounds done so far, of ``rounds``.
         summaries: Value of each summary metric, ``[seeds]``.
         clients: Per-client metrics, leaves ``[seeds, clients]``.
         seconds: Wall-clock time since the start of ``fit``.
@@ -102,46 +94,6 @@ class Callback:
         """Called once, with the results that ``fit`` returns."""
 
 
-@dataclass(frozen=True)
-class TrainOptions:
-    """Settings of ``fit``, ``train`` and ``fit_batch``.
-
-    Raises:
-        ValueError: If one is out of range.
-    """
-
-    rounds: int
-    eval_every: int
-    train_loss: bool
-    on_nonfinite: OnNonfinite
-    metrics: Sequence[Metric | ClientMetric] = ()
-    best: Callable[[Evaluation], Any] | None = None
-    memory_limit: int | None = None
-
-    def __post_init__(self) -> None:
-        checks.positive_int("rounds", self.rounds)
-        checks.positive_int("eval_every", self.eval_every)
-        checks.one_of("on_nonfinite", self.on_nonfinite, get_args(OnNonfinite))
-        if self.best is not None:
-            checks.function("best", self.best, "from an Evaluation to a number for each seed")
-        if self.memory_limit is not None:
-            checks.non_negative_int("memory_limit", self.memory_limit)
-        check_new(self.metrics)
-
-
-def compile_functions(method: Split, batch: RunBatch, options: TrainOptions) -> CompiledFunctions:
-    """Traces the functions of a method, which compile in the background."""
-    with explain_tracing_errors():
-        return CompiledFunctions(
-            method,
-            batch,
-            min(options.eval_every, options.rounds),
-            options.train_loss,
-            drop_nonfinite=options.on_nonfinite == "drop_client",
-            custom_metrics=options.metrics,
-        )
-
-
 def run(
     method: Split,
     batch: RunBatch,
@@ -168,10 +120,12 @@ def run(
                 f"{history.round}."
             )
         if functions_fn is None:
-            functions = compile_functions(method, batch, options)
+            functions = CompiledFunctions(method, batch, options)
         else:
             functions = functions_fn()
-        memory = functions.memory(rounds)
+        # Callbacks start before compilation, which they may report; a sweep that exceeds its limit
+        # ends here and chooses a smaller batch.
+        memory = functions.memory()
         if options.memory_limit is not None and memory.total > options.memory_limit:
             raise MemoryLimitError(memory, options.memory_limit)
         for callback in callbacks:
@@ -212,6 +166,7 @@ def run(
             stops = [callback.on_evaluation(evaluation) for callback in callbacks]
             return any(stop is True for stop in stops)
 
+        # A resumed run does not repeat the evaluation of its checkpoint, but its warnings.
         stop = False
         if store is not None and resumed is not None:
             state = functions.pad_runs(store.restore(functions.unpad_runs(state), best_tracker))
@@ -219,6 +174,7 @@ def run(
                 monitor.replay(history)
         else:
             stop = evaluate(functions.empty_cohort)
+        # Compiled functions cannot raise, so the host checks the diagnostics of each chunk.
         while not stop and history.round < rounds:
             state, info = functions.step(state, min(eval_every, rounds - history.round))
             info = jax.device_get(info)

@@ -15,7 +15,8 @@ from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.fit_result import FitResult
-from fedjax_fair.training.loop import Callback, OnNonfinite, TrainOptions, compile_functions, run
+from fedjax_fair.training.loop import Callback, run
+from fedjax_fair.training.options import OnNonfinite, TrainOptions
 from fedjax_fair.training.split import split
 
 __all__ = ["train_methods"]
@@ -55,7 +56,7 @@ def train_methods(
 
         def trace(name: str) -> None:
             if name not in functions:
-                functions[name] = compile_functions(splits[name], batch, options)
+                functions[name] = CompiledFunctions(splits[name], batch, options)
 
         def functions_of(i: int) -> CompiledFunctions:
             trace(names[i])

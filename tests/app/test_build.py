@@ -159,10 +159,10 @@ def test_default_methods_run_with_few_clients():
         ("divfl+equitible", "did you mean 'equitable'"),
         ("equitable:num_clusters=0", "num_clusters=0"),
         ("equitable:num_clusters=some", "num_clusters='some': expected"),
-        ("equitable:groups=oracle", "groups='oracle': expected a federation with planted"),
+        ("equitable:groups=oracle", "groups='oracle': expected a federated dataset with groups"),
         (
             "gifair:strength=0.5",
-            "groups=None: expected .* such as planted_clusters makes",
+            "groups=None: expected .* such as of planted_clusters",
         ),
         ("drfa:steps=None", "steps='None': expected an integer"),
         ("power_of_choice:pool=3", "cohort_size=4: expected an integer >= 1 and <= 3"),
@@ -301,7 +301,7 @@ def test_the_configuration_sets_the_widths_of_the_mlp():
                     clipping_norm=-1.0, noise_multiplier=1.0, target_unclipped_quantile=0.5
                 )
             },
-            r"communication\.clipping_norm .*initial_clipping_norm=-1\.0",
+            r"communication\.target_unclipped_quantile=0\.5: initial_clipping_norm=-1\.0",
         ),
         (
             {"faults": FaultsConfig(staleness=0.5, max_staleness=0)},

@@ -108,8 +108,10 @@ def test_runs_are_compared_by_default_metrics(folder, tmp_path, capsys):
         f"{name} ({run})" for name in METHODS for run in (folder.name, "later")
     }
     assert {row["metric"] for row in rows} == {
-        "accuracy_mean_clients", "accuracy_worst_10pct_class_based", "client_dissimilarity_class_based",
-    }  # fmt: skip
+        "accuracy_mean_clients",
+        "accuracy_worst_10pct_class_based",
+        "client_dissimilarity_class_based",
+    }
 
 
 def test_resuming_a_finished_run_changes_nothing(folder, capsys):
@@ -152,7 +154,7 @@ def test_a_second_run_has_another_folder(folder, runs, capsys):
         ("run --methods fedavg,fedporx:prox=1,steps=2", "method='fedporx': did you mean"),
         (
             "run --methods gifair",
-            "such as planted_clusters makes (--data.partition planted_clusters)",
+            "such as of planted_clusters (--data.partition planted_clusters)",
         ),
         ("run --data.name mnist --data.dir /nowhere", "/nowhere"),
         ("run --data.classes-per-client 11", "11"),

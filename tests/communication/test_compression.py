@@ -1,4 +1,4 @@
-"""What is sent takes the bytes that are counted, is right on average, and nothing is lost."""
+"""Compressed updates: their bytes, their bias, and error feedback."""
 
 import chex
 import jax
@@ -9,9 +9,15 @@ from conftest import linear_model
 from test_conformance import AGGREGATORS, FEDERATION
 
 import fedjax_fair as ff
-from fedjax_fair import aggregators, communication, faults, selectors, solvers
+from fedjax_fair import aggregators, faults, selectors, solvers
 from fedjax_fair.base import LocalResult, Variables
-from fedjax_fair.communication import apply
+from fedjax_fair.communication import (
+    AdaptiveClipping,
+    DifferentialPrivacy,
+    StochasticQuantization,
+    TopK,
+    apply,
+)
 from fedjax_fair.local_training import occurrences_of
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.simulate import Round, run
@@ -32,18 +38,18 @@ def round_of(selector=None, aggregator=None, **settings):
 
 
 @pytest.mark.parametrize(("fraction", "count"), [(0.1, 5), (1e-9, 1), (1.0, 50), (0.51, 26)])
-def test_the_largest_numbers_are_sent(fraction, count):
-    compression = communication.TopK(fraction)
+def test_top_k_sends_the_largest_elements(fraction, count):
+    compression = TopK(fraction)
     sent = np.asarray(compression.compress(KEY, VECTOR))
-    places = np.argsort(-np.abs(VECTOR))
-    assert (sent[places[:count]] == VECTOR[places[:count]]).all()
-    assert (sent[places[count:]] == 0).all()
+    order = np.argsort(-np.abs(VECTOR))
+    assert (sent[order[:count]] == VECTOR[order[:count]]).all()
+    assert (sent[order[count:]] == 0).all()
     assert compression.num_bytes(VECTOR.size) == 8 * count
 
 
 @pytest.mark.parametrize("bits", [2, 3, 8, 16])
-def test_rounding_is_right_on_average_and_takes_its_bits(bits):
-    compression = communication.StochasticQuantization(bits)
+def test_quantization_is_unbiased(bits):
+    compression = StochasticQuantization(bits)
     keys = jax.random.split(KEY, 4000)
     sent = np.asarray(jax.jit(jax.vmap(compression.compress, (0, None)))(keys, VECTOR), np.float64)
     unit = np.abs(VECTOR).max() / (2 ** (bits - 1) - 1)
@@ -56,52 +62,50 @@ def test_rounding_is_right_on_average_and_takes_its_bits(bits):
     assert compression.num_bytes(1001) == -(-1001 * bits // 8) + 4
 
 
-def test_zeros_are_sent_as_zeros_and_nan_as_such():
-    for compression in (communication.TopK(0.1), communication.StochasticQuantization(4)):
+def test_compression_preserves_zeros_and_nan():
+    for compression in (TopK(0.1), StochasticQuantization(4)):
         zeros = compression.compress(KEY, jnp.zeros(20))
         assert (zeros == 0).all()
         assert np.isnan(compression.compress(KEY, jnp.zeros(20).at[3].set(jnp.nan))).any()
 
 
-def kept_and_sent(responded, clients, rounds=4, fraction=0.2):
-    """What participants have made, sent and kept, of a cohort with or without repetitions."""
-    settings = apply.Communication(compression=communication.TopK(fraction))
+@jax.jit
+def totals(clients, responded):
+    """Runs four rounds; returns each client's sums of updates and of arrivals, and residual."""
+    settings = apply.Communication(compression=TopK(0.2))
     round = round_of()
     context = ff.simulate.make_context(
         round.model, jnp.int32(0), round.init(KEY, DATA).variables, DATA
     )
-    cohort = ff.base.Cohort(jnp.asarray(clients, jnp.int32), jnp.full(len(clients), 0.5))
-    cohort = cohort._replace(responded=jnp.asarray(responded))
-    occurrences = occurrences_of(cohort.clients)
+    cohort = ff.base.Cohort(clients, jnp.full(3, 0.5), responded=responded)
+    occurrences = occurrences_of(clients)
 
-    @jax.jit
-    def program(key):
-        state = apply.init(settings, DATA.num_clients, context.variables)
-        made, arrived = jnp.zeros_like(state["residual"]), jnp.zeros_like(state["residual"])
-        for number in range(rounds):
-            own = jax.random.fold_in(key, number)
-            updates = jax.tree.map(
-                lambda leaf, own=own: jax.random.normal(own, (len(clients), *leaf.shape)),
-                context.variables,
-            )
+    def step(carry, key):
+        state, made, arrived = carry
+        updates = jax.tree.map(
+            lambda leaf: jax.random.normal(key, (3, *leaf.shape)), context.variables
+        )
 
-            def one(client, occurrence, update, own=own, state=state):
-                result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
-                result, residuals = apply.send(settings, own, state, client, occurrence, result)
-                return result.update, residuals
+        def send(client, occurrence, update):
+            result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
+            result, residual = apply.send(settings, key, state, client, occurrence, result)
+            return result.update, residual
 
-            sent, residuals = jax.vmap(one)(cohort.clients, occurrences, updates)
-            results = LocalResult(sent, jnp.zeros(3), jnp.ones(3, jnp.int32))
-            received = apply.receive(
-                settings, own, state, cohort, occurrences, None, results, residuals, context
-            )
-            counted = jnp.asarray(responded)[:, None]
-            made = made.at[cohort.clients].add(jnp.where(counted, jax.vmap(ravel)(updates), 0))
-            arrived = arrived.at[cohort.clients].add(jnp.where(counted, jax.vmap(ravel)(sent), 0))
-            state = received.state
-        return made, arrived, state["residual"]
+        sent, residuals = jax.vmap(send)(clients, occurrences, updates)
+        results = LocalResult(sent, jnp.zeros(3), jnp.ones(3, jnp.int32))
+        received = apply.receive(
+            settings, key, state, cohort, occurrences, None, results, residuals, context
+        )
 
-    return tuple(map(np.asarray, program(KEY)))
+        def add(total, values):
+            return total.at[clients].add(jnp.where(responded[:, None], jax.vmap(ravel)(values), 0))
+
+        return (received.state, add(made, updates), add(arrived, sent)), None
+
+    state = apply.init(settings, DATA.num_clients, context.variables)
+    start = (state, jnp.zeros_like(state["residual"]), jnp.zeros_like(state["residual"]))
+    (state, made, arrived), _ = jax.lax.scan(step, start, jax.random.split(KEY, 4))
+    return made, arrived, state["residual"]
 
 
 @pytest.mark.parametrize(
@@ -114,30 +118,29 @@ def kept_and_sent(responded, clients, rounds=4, fraction=0.2):
         ([True, False, True], [2, 2, 5]),
     ],
 )
-def test_what_is_not_sent_is_kept_for_later(responded, clients):
-    """What participants made is what arrived plus what they still keep."""
-    made, arrived, residual = kept_and_sent(responded, clients)
-    np.testing.assert_allclose(arrived + residual, made, atol=1e-5)
+def test_error_feedback_loses_nothing(responded, clients):
+    updates, arrived, residual = map(
+        np.asarray, totals(jnp.asarray(clients, jnp.int32), jnp.asarray(responded))
+    )
+    np.testing.assert_allclose(arrived + residual, updates, atol=1e-5)
     took_part = np.unique(np.asarray(clients)[np.asarray(responded)])
     assert (residual[took_part] != 0).any(axis=1).all()
     others = np.setdiff1d(np.arange(DATA.num_clients), took_part)
     assert (residual[others] == 0).all()
 
 
-def test_all_numbers_are_plain_training():
-    plain, whole = (
+def test_top_k_of_all_elements_is_plain_training():
+    plain, compressed = (
         jax.jit(lambda key, own=own: run(own, own.init(key, DATA), DATA, 3)[0].variables)(KEY)
-        for own in (round_of(), round_of(compression=communication.TopK(1.0)))
+        for own in (round_of(), round_of(compression=TopK(1.0)))
     )
-    chex.assert_trees_all_close(whole, plain, atol=1e-7)
+    chex.assert_trees_all_close(compressed, plain, atol=1e-7)
 
 
 @pytest.mark.parametrize("aggregator", ["mean by size", "krum", "q_fedavg"])
-def test_aggregators_are_given_what_was_sent(aggregator):
-    """Two numbers of an update are not zero, so the update of the round has few that are not."""
-    round = round_of(
-        selectors.Full(), AGGREGATORS[aggregator](), compression=communication.TopK(2 / 15)
-    )
+def test_aggregators_receive_compressed_updates(aggregator):
+    """Each compressed update has two nonzero elements."""
+    round = round_of(selectors.Full(), AGGREGATORS[aggregator](), compression=TopK(2 / 15))
     start = round.init(KEY, DATA)
     state, info = jax.jit(round.step)(start, DATA)
     moved = jax.tree.map(lambda new, old: jnp.sum(new != old), state.variables, start.variables)
@@ -150,13 +153,11 @@ def test_aggregators_are_given_what_was_sent(aggregator):
 
 @pytest.mark.parametrize(
     "compression",
-    [communication.TopK(0.3), communication.StochasticQuantization(4)],
+    [TopK(0.3), StochasticQuantization(4)],
     ids=["k", "b"],
 )
-def test_what_is_sent_is_not_longer_than_the_clip(compression):
-    settings = apply.Communication(
-        compression=compression, privacy=communication.DifferentialPrivacy(0.1, 1.0)
-    )
+def test_compressed_updates_are_clipped(compression):
+    settings = apply.Communication(compression=compression, privacy=DifferentialPrivacy(0.1, 1.0))
     update = Variables({"a": jnp.asarray(VECTOR)}, {})
     state = apply.init(settings, 3, update)
     result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
@@ -168,8 +169,8 @@ def test_what_is_sent_is_not_longer_than_the_clip(compression):
         assert (residual[places[:15]] == 0).all()
 
 
-def test_an_update_that_is_not_finite_leaves_what_is_kept():
-    settings = apply.Communication(compression=communication.TopK(0.1))
+def test_nonfinite_updates_leave_the_residual():
+    settings = apply.Communication(compression=TopK(0.1))
     state = {"residual": jnp.ones((3, 4))}
     update = Variables({"a": jnp.array([jnp.nan, 1.0, 1.0, 1.0])}, {})
     result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
@@ -178,11 +179,11 @@ def test_an_update_that_is_not_finite_leaves_what_is_kept():
     np.testing.assert_array_equal(residual, np.ones(4))
 
 
-def test_results_count_what_was_sent():
+def test_results_count_compressed_bytes():
     size, participants = 15, 3
     for settings, sent in (
-        ({"compression": communication.TopK(0.2)}, 3 * 8),
-        ({"compression": communication.StochasticQuantization(3)}, 6 + 4),
+        ({"compression": TopK(0.2)}, 3 * 8),
+        ({"compression": StochasticQuantization(3)}, 6 + 4),
         ({"aggregation": "secure"}, 4 * size),
         ({}, 4 * size),
     ):
@@ -190,7 +191,7 @@ def test_results_count_what_was_sent():
         variables = jax.eval_shape(lambda round=round: round.init(KEY, DATA).variables)
         assert round.bytes_up(variables) == sent
     dataset = ff.fit(
-        round_of(compression=communication.TopK(0.2), faults=[faults.Dropout(0.4)]),
+        round_of(compression=TopK(0.2), faults=[faults.Dropout(0.4)]),
         FEDERATION, rounds=2, eval_every=2, train_loss=False,
     )  # fmt: skip
     arrived = int(dataset["cohort_responded"].sum())
@@ -202,29 +203,29 @@ def test_results_count_what_was_sent():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: communication.TopK(0.0), "fraction=0.0: expected a number > 0"),
-        (lambda: communication.TopK(1.5), "fraction=1.5: expected a probability"),
-        (lambda: communication.StochasticQuantization(1), "bits=1: expected an integer >= 2 and <= 16"),
-        (lambda: communication.StochasticQuantization(17), "bits=17: expected an integer >= 2 and <= 16"),
+        (lambda: TopK(0.0), "fraction=0.0: expected a number > 0"),
+        (lambda: TopK(1.5), "fraction=1.5: expected a probability"),
+        (lambda: StochasticQuantization(1), "bits=1: expected an integer >= 2 and <= 16"),
+        (lambda: StochasticQuantization(17), "bits=17: expected an integer >= 2 and <= 16"),
         (lambda: round_of(compression=0.1), "compression is a float: expected a Compression"),
-        (lambda: round_of(compression=communication.TopK(0.1), aggregation="secure"),
-         "compression does not reduce the four bytes per parameter"),
+        (
+            lambda: round_of(compression=TopK(0.1), aggregation="secure"),
+            "compression does not reduce the four bytes per parameter",
+        ),
     ],
-)  # fmt: skip
-def test_what_does_not_fit_is_refused(call, said, as_users_call):
+)
+def test_invalid_compression_raises(call, said, as_users_call):
     with pytest.raises(ValueError, match=said):
         call()
 
 
-def test_an_interrupted_run_ends_like_an_uninterrupted_one(tmp_path):
-    """With all that uploads remember: what participants keep, and a clip that adapts."""
-    round = round_of(
-        compression=communication.TopK(0.2), privacy=communication.AdaptiveClipping(0.5)
-    )
+def test_resumed_run_equals_uninterrupted_run(tmp_path):
+    """The state has residuals and an adaptive clipping norm."""
+    round = round_of(compression=TopK(0.2), privacy=AdaptiveClipping(0.5))
     settings = {"eval_every": 1, "train_loss": False}
-    whole = ff.fit(round, FEDERATION, rounds=3, **settings)
+    expected = ff.fit(round, FEDERATION, rounds=3, **settings)
     ff.fit(round, FEDERATION, rounds=1, checkpoints=tmp_path, **settings)
     resumed = ff.fit(round, FEDERATION, rounds=3, checkpoints=tmp_path, **settings)
-    assert whole["aggregation_clipping_norm"].values.std() > 0
+    assert expected["aggregation_clipping_norm"].values.std() > 0
     for name in ("aggregation_clipping_norm", "test_loss", "cohort_loss"):
-        np.testing.assert_array_equal(resumed[name], whole[name])
+        np.testing.assert_array_equal(resumed[name], expected[name])

@@ -1,4 +1,4 @@
-"""Clipping bounds what one client does, noise is as large as it says, and epsilon is right."""
+"""Clipping, noise and accounting of differential privacy."""
 
 import sys
 
@@ -13,14 +13,17 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from test_conformance import FEDERATION, SELECTORS
 
-from fedjax_fair import aggregators, communication, faults, selectors, solvers
+from fedjax_fair import aggregators, faults, selectors, solvers
 from fedjax_fair.base import Cohort, Variables
+from fedjax_fair.communication import AdaptiveClipping, DifferentialPrivacy, epsilon
 from fedjax_fair.communication.noise import add_noise, clip_update
 from fedjax_fair.models import resnet18
 from fedjax_fair.simulate import Round, run
 
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
 KEY = jax.random.key(3)
+PRIVATE = DifferentialPrivacy(1.0, 1.0)
+ACCOUNT = {"num_clients": 3, "rounds": 1, "delta": 0.1}
 COHORT = Cohort(jnp.arange(4, dtype=jnp.int32), jnp.full(4, 0.25))
 
 
@@ -54,44 +57,44 @@ def tree(values):
     "values", [[3.0, 0, 0, 4], [0.1, 0.2, 0, 0], [0.0] * 4, [1e30, 1e30, 0, 0]]
 )
 @pytest.mark.parametrize("clip", [0.5, 5.0, 100.0])
-def test_an_update_is_clipped_to_the_norm(values, clip):
-    short, unclipped = clip_update(tree(values), jnp.float32(clip))
+def test_updates_are_clipped(values, clip):
+    clipped, unclipped = clip_update(tree(values), jnp.float32(clip))
     norm = np.linalg.norm(np.asarray(values, np.float64))
     expected = np.asarray(values) * min(1, clip / max(norm, 1e-30))
-    found = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(short)])
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    flat = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(clipped)])
+    np.testing.assert_allclose(flat, expected, rtol=1e-6)
     assert bool(unclipped) == (norm <= clip)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_an_update_that_is_not_finite_is_sent_as_zeros(bad):
-    short, unclipped = clip_update(tree([1.0, bad, 0, 0]), jnp.float32(1.0))
-    assert all((leaf == 0).all() for leaf in jax.tree.leaves(short))
+def test_nonfinite_updates_become_zero(bad):
+    clipped, unclipped = clip_update(tree([1.0, bad, 0, 0]), jnp.float32(1.0))
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(clipped))
     assert not (bool(unclipped) and np.isinf(bad))
 
 
 @pytest.mark.parametrize("responded", [None, [True, False, True, True], [False] * 4])
-def test_noise_is_as_large_as_the_clip_over_those_who_answered(responded):
+def test_noise_scales_with_norm_over_responding_clients(responded):
     cohort = COHORT._replace(responded=None if responded is None else jnp.array(responded))
     zeros = Variables({"a": jnp.zeros(20_000), "b": jnp.zeros((100, 100))}, {})
-    settings, clip = communication.DifferentialPrivacy(3.0, 0.7), jnp.float32(3.0)
-    found = jax.tree.leaves(add_noise(KEY, settings, clip, cohort, zeros))
+    settings, clip = DifferentialPrivacy(3.0, 0.7), jnp.float32(3.0)
+    noise = jax.tree.leaves(add_noise(KEY, settings, clip, cohort, zeros))
     count = 4 if responded is None else max(sum(responded), 1)
-    for leaf in found:
+    for leaf in noise:
         spread = np.std(leaf) * count / (0.7 * 3.0)
         assert abs(spread - 1) < 4 / np.sqrt(2 * leaf.size)
         assert abs(np.mean(leaf)) < 4 * np.std(leaf) / np.sqrt(leaf.size)
-    assert abs(np.corrcoef(found[0][:10_000], found[1].ravel())[0, 1]) < 0.04
+    assert abs(np.corrcoef(noise[0][:10_000], noise[1].ravel())[0, 1]) < 0.04
 
 
-def test_the_mean_of_a_round_is_that_of_clipped_updates():
-    """With noise of zero, from the participants' own updates."""
+def test_round_averages_clipped_updates():
+    """With noise of zero, the round equals `NormClipping`."""
     clip = 0.05
     plain = round_of(selectors.Full(), aggregators.NormClipping(clip))
-    private = round_of(selectors.Full(), privacy=communication.DifferentialPrivacy(clip, 0.0))
+    private = round_of(selectors.Full(), privacy=DifferentialPrivacy(clip, 0.0))
     states = [jax.jit(own.step)(own.init(KEY, DATA), DATA)[0] for own in (plain, private)]
     chex.assert_trees_all_close(states[0].variables, states[1].variables, atol=1e-7)
-    wide = round_of(selectors.Full(), privacy=communication.DifferentialPrivacy(1e6, 0.0))
+    wide = round_of(selectors.Full(), privacy=DifferentialPrivacy(1e6, 0.0))
     unclipped, _ = jax.jit(wide.step)(wide.init(KEY, DATA), DATA)
     gap = optax.tree.norm(
         jax.tree.map(jnp.subtract, unclipped.variables.params, states[1].variables.params)
@@ -100,12 +103,12 @@ def test_the_mean_of_a_round_is_that_of_clipped_updates():
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_one_client_moves_the_model_by_at_most_twice_the_clip_over_the_cohort(aggregation):
-    """A Byzantine client of any strength, who does not clip, aside: what a client *has* is bounded."""
+def test_sensitivity_is_twice_the_clipping_norm(aggregation):
+    """Whatever data a client has, unless it is Byzantine and does not clip."""
     clip, others = 0.5, DATA.num_clients
     private = round_of(
         selectors.Full(),
-        privacy=communication.DifferentialPrivacy(clip, 0.5),
+        privacy=DifferentialPrivacy(clip, 0.5),
         aggregation=aggregation,
     )
     step = jax.jit(private.step)
@@ -118,25 +121,23 @@ def test_one_client_moves_the_model_by_at_most_twice_the_clip_over_the_cohort(ag
     assert clip / others / 2 < gap <= 2 * clip / others * (1 + 1e-5)
 
 
-def test_masks_and_clipping_go_together():
+def test_secure_aggregation_with_privacy():
     settings = {
-        "privacy": communication.DifferentialPrivacy(0.5, 0.3),
+        "privacy": DifferentialPrivacy(0.5, 0.3),
         "faults": [faults.Dropout(0.4)],
     }
     plain, info = run_with(**settings)
     secure, _ = run_with(aggregation="secure", **settings)
     assert not info.responded.all()
     chex.assert_trees_all_close(secure.variables, plain.variables, atol=1e-6)
-    silent, _ = run_with(
-        privacy=communication.DifferentialPrivacy(0.5, 0.0), faults=[faults.Dropout(0.4)]
-    )
+    silent, _ = run_with(privacy=DifferentialPrivacy(0.5, 0.0), faults=[faults.Dropout(0.4)])
     assert not np.allclose(silent.variables.params["kernel"], plain.variables.params["kernel"])
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_the_clip_follows_the_lengths_as_a_loop_in_numpy_does(aggregation):
+def test_adaptive_clipping_is_its_update_rule(aggregation):
     quantile, rate, first = 0.5, 0.3, 0.4
-    settings = communication.AdaptiveClipping(
+    settings = AdaptiveClipping(
         1e-6,
         initial_clipping_norm=first,
         target_unclipped_quantile=quantile,
@@ -158,10 +159,10 @@ def test_the_clip_follows_the_lengths_as_a_loop_in_numpy_does(aggregation):
     assert np.unique(np.round(unclipped)).size > 1
 
 
-def test_the_clip_settles_at_the_quantile():
-    """Of a thousand norms, seen 64 at a time."""
+def test_adaptive_clipping_converges_to_the_quantile():
+    """From cohorts of 64 of a thousand norms."""
     norms = jnp.asarray(np.random.default_rng(0).lognormal(size=1000), jnp.float32)
-    settings = communication.AdaptiveClipping(1.0, target_unclipped_quantile=0.8, learning_rate=0.1)
+    settings = AdaptiveClipping(1.0, target_unclipped_quantile=0.8, learning_rate=0.1)
     cohort = Cohort(jnp.arange(64, dtype=jnp.int32), jnp.full(64, 1 / 64))
 
     def step(clip, key):
@@ -175,12 +176,10 @@ def test_the_clip_settles_at_the_quantile():
     assert abs(np.mean(norms <= np.exp(np.mean(np.log(clips[400:])))) - 0.8) < 0.02
 
 
-def test_noise_on_counts_is_paid_for_by_noise_on_updates():
-    """Both together are as private as the noise multiplier says: inverse squares add up."""
+def test_adaptive_clipping_splits_the_noise():
+    """Inverse squares of the noise of both releases add up to that of the noise multiplier."""
     zeros = Variables({"a": jnp.zeros(100_000)}, {})
-    settings = communication.AdaptiveClipping(
-        0.8, initial_clipping_norm=1.0, clipped_count_stddev=0.5
-    )
+    settings = AdaptiveClipping(0.8, initial_clipping_norm=1.0, clipped_count_stddev=0.5)
     updates = np.std(add_noise(KEY, settings, jnp.float32(1), COHORT, zeros).params["a"]) * 4
     keys = jax.random.split(KEY, 20_000)
     half = jnp.float32(settings.target_unclipped_quantile)
@@ -190,16 +189,16 @@ def test_noise_on_counts_is_paid_for_by_noise_on_updates():
     np.testing.assert_allclose(updates**-2 + (2 * counts) ** -2, 0.8**-2, rtol=0.05)
 
 
-def test_without_privacy_nothing_changes_and_with_it_cohorts_do_not():
+def test_privacy_does_not_change_cohorts():
     plain, info = run_with()
-    private, same = run_with(privacy=communication.DifferentialPrivacy(1.0, 1.0))
+    private, same = run_with(privacy=PRIVATE)
     np.testing.assert_array_equal(info.clients, same.clients)
     assert not np.allclose(plain.variables.params["kernel"], private.variables.params["kernel"])
 
 
 def test_settings_may_be_traced():
     def last(clip, noise):
-        round = round_of(privacy=communication.DifferentialPrivacy(clip, noise))
+        round = round_of(privacy=DifferentialPrivacy(clip, noise))
         return run(round, round.init(KEY, DATA), DATA, 2)[0].variables
 
     many = jax.jit(jax.vmap(last))(jnp.array([0.1, 1.0]), jnp.array([0.5, 2.0]))
@@ -216,36 +215,36 @@ def delta_of(noise, epsilon):
 
 @pytest.mark.parametrize("noise", [1.0, 3.0, 10.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-6])
-def test_one_release_has_its_closed_form(noise, delta):
-    """Replacing a client moves the sum by two clips."""
+def test_epsilon_of_one_release_is_exact(noise, delta):
+    """Replacing a client changes the sum by at most twice the clipping norm."""
     expected = brentq(lambda epsilon: delta_of(noise / 2, epsilon) - delta, 1e-6, 200)
     private, how = (
-        communication.DifferentialPrivacy(7.0, noise),
+        DifferentialPrivacy(7.0, noise),
         {"num_clients": 9, "rounds": 1, "delta": delta},
     )
-    spent = communication.epsilon(private, selectors.Full(), **how)
+    spent = epsilon(private, selectors.Full(), **how)
     np.testing.assert_allclose(spent, expected, rtol=1e-5)
-    # Noise of many rounds is that of one with less; whoever has a turn only then spends it then.
-    many = communication.epsilon(
-        communication.DifferentialPrivacy(1.0, noise * 5),
+    # Composition over rounds, and rounds of RoundRobin without a given client.
+    many = epsilon(
+        DifferentialPrivacy(1.0, noise * 5),
         selectors.Full(),
         num_clients=9,
         rounds=25,
         delta=delta,
     )
     np.testing.assert_allclose(many, expected, rtol=1e-5)
-    turns = communication.epsilon(private, selectors.RoundRobin(3), **how | {"rounds": 3})
+    turns = epsilon(private, selectors.RoundRobin(3), **how | {"rounds": 3})
     np.testing.assert_allclose(turns, expected, rtol=1e-5)
-    more = communication.epsilon(private, selectors.RoundRobin(3), **how | {"rounds": 4})
+    more = epsilon(private, selectors.RoundRobin(3), **how | {"rounds": 4})
     assert more > turns * 1.2
 
 
-def test_sampling_amplifies_as_renyi_divergences_of_two_gaussians_allow():
-    """At least what distinguishes the worst pair; at most what there is without sampling."""
+def test_sampling_amplifies_privacy():
+    """Epsilon is between that of the worst pair of datasets and that without sampling."""
     how = {"num_clients": 100, "rounds": 1, "delta": 1e-5}
-    private = communication.DifferentialPrivacy(1.0, 2.0)
-    whole = communication.epsilon(private, selectors.Full(), **how)
-    some = communication.epsilon(private, selectors.Uniform(10), **how)
+    private = DifferentialPrivacy(1.0, 2.0)
+    full = epsilon(private, selectors.Full(), **how)
+    sampled = epsilon(private, selectors.Uniform(10), **how)
     # The hockey-stick divergence of the mixture with a share of 0.1, by a sum over the line.
     line = np.linspace(-15, 15, 400_001)
     here, there = norm.pdf(line), norm.pdf(line, 1.0)  # Noise of 1 clip, moved by 2 half clips.
@@ -255,34 +254,30 @@ def test_sampling_amplifies_as_renyi_divergences_of_two_gaussians_allow():
         return np.trapezoid(np.maximum(mixed - np.exp(epsilon) * here, 0), line)
 
     least = brentq(lambda epsilon: delta_of_mixture(epsilon) - 1e-5, 1e-3, 20)
-    assert least < some < whole
-    assert communication.epsilon(private, selectors.Uniform(100), **how) == whole
+    assert least < sampled < full
+    assert epsilon(private, selectors.Uniform(100), **how) == full
     spent = [
-        communication.epsilon(private, selectors.Uniform(size), **how | {"rounds": 10})
-        for size in (1, 10, 50)
+        epsilon(private, selectors.Uniform(size), **how | {"rounds": 10}) for size in (1, 10, 50)
     ]
     assert spent == sorted(spent)
 
 
-def test_without_noise_nothing_is_private():
+def test_epsilon_without_noise_is_infinite():
     how = {"num_clients": 10, "rounds": 1, "delta": 1e-5}
-    assert (
-        communication.epsilon(communication.DifferentialPrivacy(1.0, 0.0), selectors.Full(), **how)
-        == np.inf
-    )
+    assert epsilon(DifferentialPrivacy(1.0, 0.0), selectors.Full(), **how) == np.inf
 
 
 COVERED = {"uniform", "full", "round_robin"}
 
 
 @pytest.mark.parametrize("name", SELECTORS)
-def test_selectors_that_look_at_clients_are_not_covered(name):
+def test_data_dependent_selectors_are_not_covered(name):
     selector = SELECTORS[name]()
     assert (selector.sampling is not None) == (name in COVERED)
     if name not in COVERED:
         with pytest.raises(ValueError, match="no guarantee covers"):
-            communication.epsilon(
-                communication.DifferentialPrivacy(1.0, 1.0),
+            epsilon(
+                PRIVATE,
                 selector,
                 num_clients=10,
                 rounds=1,
@@ -291,7 +286,7 @@ def test_selectors_that_look_at_clients_are_not_covered(name):
 
 
 @pytest.mark.parametrize("name", sorted(COVERED))
-def test_cohorts_are_drawn_as_the_selector_says(name):
+def test_cohorts_match_declared_sampling(name):
     selector = SELECTORS[name]()
     round = round_of(selector)
     _, info = jax.jit(lambda key: run(round, round.init(key, DATA), DATA, 400))(KEY)
@@ -310,21 +305,26 @@ def test_cohorts_are_drawn_as_the_selector_says(name):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: round_of(aggregator=aggregators.Mean("num_examples"), privacy=communication.DifferentialPrivacy(1.0, 1.0)),
-         r"privacy requires .*use aggregators.Mean\('uniform'\)"),
-        (lambda: round_of(aggregator=aggregators.Tilted(), privacy=communication.DifferentialPrivacy(1.0, 1.0)),
-         "privacy requires equal weights"),
-        (lambda: round_of(privacy=1.0), "privacy is a float: expected a Privacy"),
-        (lambda: communication.AdaptiveClipping(1.0, clipped_count_stddev=0.5), "clipped_count_stddev=0.5: expected more"),
-        (lambda: communication.AdaptiveClipping(1.0, target_unclipped_quantile=1.5), "target_unclipped_quantile=1.5"),
-        (lambda: communication.DifferentialPrivacy(0.0, 1.0), "clipping_norm=0.0: expected a number > 0"),
-        (lambda: communication.epsilon(communication.DifferentialPrivacy(1.0, 1.0), selectors.Full(), num_clients=3,
-                                 rounds=1, delta=1.0), "delta=1.0"),
-        (lambda: communication.epsilon(communication.DifferentialPrivacy(1.0, 1.0), selectors.Uniform(5), num_clients=3,
-                                 rounds=1, delta=0.1), "cohort_size=5"),
+        (
+            lambda: round_of(aggregator=aggregators.Mean("num_examples"), privacy=PRIVATE),
+            r"privacy requires .*use aggregators.Mean\('uniform'\)",
+        ),
+        (
+            lambda: round_of(aggregator=aggregators.Tilted(), privacy=PRIVATE),
+            "privacy requires equal weights",
+        ),
+        (lambda: round_of(privacy=1.0), "privacy is a float: expected a PrivacyMechanism"),
+        (
+            lambda: AdaptiveClipping(1.0, clipped_count_stddev=0.5),
+            "clipped_count_stddev=0.5: expected more",
+        ),
+        (lambda: AdaptiveClipping(1.0, target_unclipped_quantile=1.5), "quantile=1.5"),
+        (lambda: DifferentialPrivacy(0.0, 1.0), "clipping_norm=0.0: expected a number > 0"),
+        (lambda: epsilon(PRIVATE, selectors.Full(), **ACCOUNT | {"delta": 1.0}), "delta=1.0"),
+        (lambda: epsilon(PRIVATE, selectors.Uniform(5), **ACCOUNT), "cohort_size=5"),
     ],
-)  # fmt: skip
-def test_what_has_no_guarantee_is_refused(call, said, as_users_call):
+)
+def test_invalid_privacy_raises(call, said, as_users_call):
     with pytest.raises(ValueError, match=said):
         call()
 
@@ -335,18 +335,18 @@ def test_a_model_with_running_statistics_is_refused():
         selectors.Full(),
         solvers.SGD(0.1, 2, steps=1),
         aggregators.Mean(),
-        privacy=communication.DifferentialPrivacy(1.0, 1.0),
+        privacy=PRIVATE,
     )
     data = DATA._replace(train=DATA.train._replace(features=jnp.zeros((32, 8, 8, 3))))
     with pytest.raises(ValueError, match="privacy does not support models with running statistics"):
         jax.eval_shape(lambda: round.init(KEY, data))
 
 
-def test_the_extra_is_named_where_it_is_missing(monkeypatch):
+def test_missing_dp_accounting_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(ImportError, match=r"pip install 'fedjax-fair\[privacy\]'"):
-        communication.epsilon(
-            communication.DifferentialPrivacy(1.0, 1.0),
+        epsilon(
+            PRIVATE,
             selectors.Full(),
             num_clients=3,
             rounds=1,

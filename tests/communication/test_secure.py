@@ -1,4 +1,4 @@
-"""Training with masked updates: the same model, and roles that see what they say and not more."""
+"""Secure aggregation: the model of plain training, and the server views of roles."""
 
 import dataclasses
 from typing import ClassVar
@@ -58,18 +58,18 @@ DROPOUT = [faults.Dropout(0.4)]
         ("full", "gifair", DROPOUT),
     ],
 )
-def test_the_model_is_the_same_to_the_step(selector, aggregator, fault):
+def test_secure_training_equals_plain(selector, aggregator, fault):
     plain, info = run_with(selector, aggregator, faults=fault)
     secure, same = run_with(selector, aggregator, faults=fault, aggregation="secure")
     assert info.responded.all() != bool(fault)
     chex.assert_trees_all_close(secure, plain, rtol=1e-5, atol=1e-6)
     chex.assert_trees_all_close(same, info, rtol=1e-5, atol=1e-6)
     changed = jax.tree.map(lambda a, b: (a != b).any(), secure.variables, plain.variables)
-    assert any(jax.tree.leaves(changed))  # By the step: it was another sum.
+    assert any(jax.tree.leaves(changed))  # The sum was quantized.
 
 
 def test_a_coarse_step_rounds_the_update():
-    """One participant with weight 1 and one round: the model moves by whole steps."""
+    """The model of one participant with weight 1 changes by multiples of the step."""
     max_abs_value = 2.0**20
     step = 2.0**-10  # The least power of two above ``max_abs_value / 2**31``.
     round = Round(
@@ -92,7 +92,7 @@ def test_a_coarse_step_rounds_the_update():
 
 
 @pytest.mark.parametrize("max_abs_value", [1e-3, 2.0])
-def test_an_update_beyond_the_limit_is_not_applied(max_abs_value):
+def test_updates_beyond_max_abs_value_are_not_applied(max_abs_value):
     round = round_of(aggregation=communication.SecureAggregation(max_abs_value))
     start = round.init(jax.random.key(0), DATA)
     state, info = jax.jit(round.step)(start, DATA)
@@ -118,7 +118,7 @@ class Heavy(Aggregator):
         return self.mean.aggregate(state, cohort, results, context)
 
 
-def test_weights_of_more_than_one_do_not_wrap():
+def test_weights_above_one_do_not_overflow():
     def step(factor):
         round = Round(
             linear_model(),
@@ -134,14 +134,14 @@ def test_weights_of_more_than_one_do_not_wrap():
 
 
 def level(role, server_view):
-    """A role that says that it sees less than it does."""
+    """Returns a role that declares a smaller server view."""
     kind = type(role)
     fields = {field.name: getattr(role, field.name) for field in dataclasses.fields(role)}
     return type(kind.__name__, (kind,), {"server_view": server_view})(**fields)
 
 
 def traced(selector=None, aggregator=None):
-    """A round and what surrounds it, traced under secure aggregation."""
+    """Traces a round with secure aggregation."""
     round = Round(
         linear_model(),
         selector or selectors.Uniform(3),
@@ -153,12 +153,12 @@ def traced(selector=None, aggregator=None):
 
 
 LESS = {"scalars": "aggregate", "vectors": "scalars"}
-# It may ask for anything, whatever its function does in this case.
+# Its function may need any view.
 UNKNOWN = ("submodular",)
 
 
 @pytest.mark.parametrize("name", SELECTORS)
-def test_a_selector_sees_what_it_says(name):
+def test_selectors_need_their_server_view(name):
     server_view = SELECTORS[name]().server_view
     if server_view != "vectors":
         traced(selector=SELECTORS[name]())
@@ -168,7 +168,7 @@ def test_a_selector_sees_what_it_says(name):
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
-def test_an_aggregator_sees_what_it_says(name):
+def test_aggregators_need_their_server_view(name):
     server_view = AGGREGATORS[name]().server_view
     if server_view != "vectors":
         traced(aggregator=AGGREGATORS[name]())
@@ -183,7 +183,7 @@ SUM_ALONE = {
 }
 
 
-def test_what_roles_see_is_written_down():
+def test_roles_with_aggregate_view():
     for kind, cases in (("selectors", SELECTORS), ("aggregators", AGGREGATORS)):
         found = {
             name.split(maxsplit=1)[0] for name in cases if cases[name]().server_view == "aggregate"
@@ -205,19 +205,19 @@ def test_what_roles_see_is_written_down():
         ({"aggregation": communication.SecureAggregation}, "aggregation=<class"),
     ],
 )
-def test_what_contradicts_it_is_refused_by_name(settings, said, as_users_call):
+def test_incompatible_roles_raise(settings, said, as_users_call):
     with pytest.raises(ValueError, match=said):
         round_of(**{"aggregation": "secure"} | settings)
 
 
-def test_a_liar_of_its_own_lies_on():
+def test_byzantine_clients_stay_byzantine():
     attack = [faults.Byzantine([0, 2, 4], "sign_flip")]
     plain, _ = run_with(faults=attack)
     secure, _ = run_with(faults=attack, aggregation="secure")
     chex.assert_trees_all_close(secure.variables, plain.variables, rtol=1e-5, atol=1e-6)
 
 
-def test_who_sends_nan_drops_out_if_asked():
+def test_nonfinite_updates_can_be_dropped():
     attack = [faults.Byzantine([0, 2, 4], "nan")]
     _, info = run_with(faults=attack, drop_nonfinite=True, aggregation="secure")
     np.testing.assert_array_equal(info.responded, ~np.isin(info.clients, [0, 2, 4]))
@@ -226,7 +226,7 @@ def test_who_sends_nan_drops_out_if_asked():
     assert not info.finite.all()
 
 
-def test_every_sum_of_a_round_has_masks_of_its_own(monkeypatch):
+def test_each_sum_has_new_masks(monkeypatch):
     """drfa adds up snapshots as well as updates."""
     seen = []
     module = ff.communication.opaque

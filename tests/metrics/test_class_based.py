@@ -23,7 +23,7 @@ def drawn(rng, examples):
     return (correct.sum(axis=0) / examples.sum(axis=0)).astype(np.float32), own
 
 
-def test_it_is_the_mean_over_the_labels_of_a_client():
+def test_class_based_accuracy_is_the_mean_over_labels():
     found = class_based.class_based_accuracy(jnp.asarray(TRUTH, jnp.float32), jnp.asarray(EXAMPLES))
     some = np.arange(9) != 3
     expected = (EXAMPLES[some] * TRUTH).sum(axis=1) / EXAMPLES[some].sum(axis=1)
@@ -37,7 +37,7 @@ def test_a_class_without_examples_does_not_spread():
     np.testing.assert_array_equal(found, [0.5, 0.5])
 
 
-def test_with_many_examples_it_is_the_accuracy_on_a_clients_own():
+def test_class_based_accuracy_converges_to_the_measured_one():
     class_accuracy, own = drawn(np.random.default_rng(1), 100_000 * EXAMPLES)
     found = class_based.class_based_accuracy(
         jnp.asarray(class_accuracy), jnp.asarray(100_000 * EXAMPLES)
@@ -58,7 +58,7 @@ def test_the_standard_error_is_what_repeated_test_sets_show(summary):
     np.testing.assert_allclose(errors.mean(), values.std(), rtol=0.05)
 
 
-def test_it_has_the_mean_of_own_test_sets_and_less_noise():
+def test_class_based_accuracy_is_unbiased_with_less_noise():
     rng = np.random.default_rng(3)
     runs = [drawn(rng, EXAMPLES) for _ in range(3000)]
     mixed = jax.vmap(class_based.class_based_accuracy, (0, None))(
@@ -97,7 +97,7 @@ def a_run(data):
 
 
 @pytest.mark.parametrize("seed", [0, (0, 1)], ids=["one partition", "a partition a run"])
-def test_results_have_it_for_every_run_and_evaluation(seed):
+def test_results_have_class_based_metrics_of_every_evaluation(seed):
     results = a_run(ff.data.load("digits", ff.data.classes_per_client(10, 3), seed=seed))
     mixed = ff.results.class_based(results)
     assert mixed.test_accuracy_class_based.dims == ("seed", "round", "client")
@@ -126,7 +126,7 @@ def test_results_have_it_for_every_run_and_evaluation(seed):
     )
 
 
-def test_clients_that_differ_otherwise_are_refused():
+def test_class_based_needs_label_skew_only():
     digits = ff.data.load("digits", ff.data.iid(10))
     owners = np.repeat(np.arange(10), digits.train.sizes)
     natural = ff.data.from_arrays(

@@ -110,7 +110,7 @@ def test_groups_may_differ_between_partitions():
         np.testing.assert_allclose(own.group_accuracy, expected, rtol=1e-5)
 
 
-def test_without_groups_nothing_is_said_of_them():
+def test_results_without_groups_omit_them():
     method = Round(
         linear_model(), selectors.Uniform(3), solvers.SGD(0.1, 4, steps=1), aggregators.Mean()
     )

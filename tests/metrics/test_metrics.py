@@ -63,7 +63,7 @@ def test_each_metric_is_its_definition(metric, values):
 @METRICS
 @given(accuracies, st.randoms(use_true_random=False))
 @settings(max_examples=25, deadline=None)
-def test_clients_without_a_value_are_left_out_wherever_they_stand(metric, values, random):
+def test_nan_is_ignored_at_any_position(metric, values, random):
     scattered = [*values, *[math.nan] * (40 - values.size)]
     random.shuffle(scattered)
     got = jit(metric)(jnp.asarray(scattered, jnp.float32))
@@ -206,7 +206,7 @@ def test_noise_floor_is_what_repeated_test_sets_show(truth, sizes, excess):
     assert excess[0] < estimated / simulated - 1 < excess[1]
 
 
-def test_noise_floor_leaves_out_those_who_cannot_tell():
+def test_noise_floor_ignores_clients_with_one_example():
     accuracy, sizes = jnp.array([0.5, 0.8, 1.0, jnp.nan]), jnp.array([11, 11, 1, 0])
     expected = 2 * math.sqrt((0.25 + 0.16) / 2 / 10 / math.pi)
     np.testing.assert_allclose(fairness.dissimilarity_noise(accuracy, sizes), expected, rtol=1e-6)

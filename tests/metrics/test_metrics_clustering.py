@@ -61,7 +61,7 @@ def test_degenerate_groupings(metric, reference):
 @METRICS
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(-1, 3), st.integers(-1, 3)), min_size=8, max_size=8))
-def test_entries_without_a_label_are_left_out(metric, reference, pairs):
+def test_entries_without_a_label_are_ignored(metric, reference, pairs):
     labels = np.array(pairs, np.int32)
     kept = labels[(labels >= 0).all(axis=1)]
     got = metric(jnp.asarray(labels[:, 0]), jnp.asarray(labels[:, 1]))

@@ -25,7 +25,7 @@ def close(found, expected, draws):
     return abs(found - mean) < 4 * deviation / np.sqrt(draws)
 
 
-def test_a_floor_is_the_mean_over_all_test_sets():
+def test_floor_is_the_mean_over_all_test_sets():
     sizes = np.array([3, 8, 5])
     names = ("client_dissimilarity", "accuracy_minimum", "group_accuracy_gap")
     examples, groups = np.stack([sizes - 2, np.full(3, 2)], axis=1), np.array([0, 0, 1])
@@ -58,7 +58,7 @@ def test_clients_without_test_examples_and_sure_models_add_nothing():
     assert list(noise.expected(names, 1.0, examples).values()) == [0.0, 1.0]
 
 
-def test_what_has_no_floor_is_refused():
+def test_metrics_without_floor_raise():
     with pytest.raises(
         ValueError, match="name='test_loss_mean_clients': expected one of 'accuracy"
     ):

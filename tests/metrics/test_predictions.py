@@ -82,7 +82,7 @@ def compiled(name):
 @pytest.mark.filterwarnings("ignore:.*single label:UserWarning")
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("name", EXPECTED)
-def test_they_are_what_loops_over_clients_say(name, ties):
+def test_metrics_equal_loops_over_clients(name, ties):
     for seed in range(5):
         outputs, labels, owners = drawn(seed, ties)
         found = compiled(name)(outputs, labels, owners)
@@ -101,7 +101,7 @@ def test_a_bin_holds_its_upper_end():
     np.testing.assert_allclose(found, [(1 / 2 + 1 / 4) / 2], rtol=1e-6)
 
 
-def test_a_class_that_is_not_counted_is_in_no_other_clients_count():
+def test_uncounted_classes_do_not_affect_other_clients():
     outputs, labels, owners = drawn(0, ties=False)
     arrays = map(jnp.asarray, (outputs, labels, owners))
     metric = predictions.worst_class_recall(CLASSES - 1)

@@ -1,12 +1,14 @@
-"""Programs that tests of many devices and processes run in processes of their own.
+"""Programs that tests of devices and processes run in separate processes.
 
-``compare FIRST LAST MESH ...`` prints, for some of the methods below, how far meshes of eight
-devices, or of three cores, are from one device; ``measured MESH ...`` the same of an evaluation.
-``runs MESH COUNT ...`` prints how far so many runs are that a mesh computes, each with a partition
-of its own if ``own`` follows the number, in the forms of a GPU if ``gpu`` does. ``turns SEEDS KEPT
-MESH ...`` prints it of runs that go on from one mesh on the next, ``held`` what a device of a mesh
-holds. ``fit FOLDER ROUNDS`` is one of several processes, and so is ``command FOLDER ROUNDS
-ARGUMENTS``, which runs the command line first.
+* ``compare FIRST LAST MESH ...`` prints the distance of meshes of eight devices, or of three cores,
+  from one device, for some of the methods below.
+* ``evaluations MESH ...`` prints it for an evaluation.
+* ``runs MESH COUNT ...`` prints it for ``fit`` with so many runs, each with a partition if ``own``
+  follows the number, as on a GPU if ``gpu`` does.
+* ``resume SEEDS MODEL MESH ...`` prints it for runs that resume on one mesh after another.
+* ``memory`` prints the memory of one device of a mesh.
+* ``fit FOLDER ROUNDS`` is one of several processes; ``command FOLDER ROUNDS ARGUMENTS`` runs the
+  command line first.
 """
 
 import json
@@ -34,6 +36,7 @@ from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_data
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_functions import CompiledFunctions
+from fedjax_fair.training.options import TrainOptions
 from fedjax_fair.training.split import split
 
 SIZES = tuple(int(size) for size in np.random.default_rng(1).integers(1, 12, 19))
@@ -67,7 +70,7 @@ METHODS = (
     ("uniform", "sgd", "mean", "private"),
     ("by_size", "sgd", "mean by size", "top_k"),
 )
-"""Every aggregator, every selector that measures clients, and what hides updates."""
+"""Every aggregator, every selector that measures clients, and opaque updates."""
 SEEDS = np.arange(3, 11, dtype=np.uint32)
 COMMUNICATION = {
     "secure": {"aggregation": "secure"},
@@ -75,7 +78,7 @@ COMMUNICATION = {
     "top_k": {"compression": ff.communication.TopK(0.3)},
 }
 FAULTS = [ff.faults.Dropout(0.2), ff.faults.Byzantine(0.3, "alie")]
-"""What goes wrong with clients whose selector measures nothing."""
+"""Faults of clients with uniform selection."""
 
 
 def run(names, data, mesh=None):
@@ -121,23 +124,23 @@ def compare_to(mesh, names, one, info):
     same = ~differ.any(axis=1)
 
     def gap(run):
-        """How far objectives are apart where the cohorts of a run differ for the first time."""
+        """The distance of objectives where the cohorts of a run first differ."""
         place = run, differ[run].argmax()
         return distance(*(each.selector["objective"][place] for each in (info, info_of_many)))
 
     both = (jax.tree.leaves(part) for part in ((one, info), (many, info_of_many)))
-    found = {
+    line = {
         "mesh": mesh,
         "gaps": [gap(run) for run in np.flatnonzero(~same)],
-        "apart": max(distance(a[same], b[same]) for a, b in zip(*both, strict=True)),
+        "distance": max(distance(a[same], b[same]) for a, b in zip(*both, strict=True)),
         "finite": bool(info.finite.all()),
-        "moved": collective_bytes(program)[0],
-        "meet": devices_that_meet(program),
+        "bytes": collective_bytes(program)[0],
+        "groups": device_groups(program),
     }
-    print(json.dumps({"names": names} | found))
+    print(json.dumps({"names": names} | line))
 
 
-def devices_that_meet(program):
+def device_groups(program):
     """The groups of devices that collectives of a compiled program are among."""
     groups = re.findall(r"replica_groups=({{.*?}})", program)
     assert len(groups) == collective_bytes(program)[1]
@@ -173,15 +176,15 @@ def runs(name, *cases):
         one = ff.fit(method, data, **options)
         with tracing_for("gpu", 3) if "gpu" in case else nullcontext():
             many = ff.fit(method, data, **options, mesh=mesh)
-        apart = max(distance(one[name].values, many[name].values) for name in one)
-        print(json.dumps({"case": case, "apart": apart}))
+        largest = max(distance(one[name].values, many[name].values) for name in one)
+        print(json.dumps({"case": case, "distance": largest}))
     sharded = shard_data(FEDERATION, mesh).train.features.addressable_shards
     copies = len({shard.data.unsafe_buffer_pointer() for shard in sharded})
     print(json.dumps({"cores": len(sharded), "copies": copies, "flags": os.environ["XLA_FLAGS"]}))
 
 
-def measured(*meshes):
-    """How far evaluations, validation and metrics of predictions included, are from one device."""
+def evaluations(*meshes):
+    """The distance of evaluations, including validation and custom metrics, from one device."""
     data, model = ff.data.hold_out(FEDERATION, 0.4), linear_model()
     keys = jax.random.split(jax.random.key(0), 4)
     variables = jax.vmap(lambda key: model.init(key, FEDERATION.train.features[:1]))(keys)
@@ -203,9 +206,9 @@ def measured(*meshes):
         compiled = jax.jit(over_mesh(program, mesh)).lower(own_variables, sharded).compile()
         many = compiled(own_variables, sharded)
         pairs = zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True)
-        apart = max(distance(*map(np.asarray, pair)) for pair in pairs)
-        meet = devices_that_meet(compiled.as_text() or "")
-        print(json.dumps({"mesh": name, "apart": apart, "meet": meet}))
+        largest = max(distance(*map(np.asarray, pair)) for pair in pairs)
+        groups = device_groups(compiled.as_text() or "")
+        print(json.dumps({"mesh": name, "distance": largest, "groups": groups}))
 
 
 def make_fedavg(learning_rate=0.1):
@@ -217,13 +220,13 @@ def make_fedavg(learning_rate=0.1):
     )
 
 
-def turns(seeds, kept, *meshes):
-    """How far runs are from one device that go on from mesh to mesh, two rounds on each.
+def resume(seeds, model, *meshes):
+    """The distance of runs that resume from mesh to mesh, two rounds on each, from one device.
 
-    Compared are results and variables, of the last round or of the best one.
+    Compared are metrics, and variables of the last or the best round.
     """
     method, last = make_fedavg(), 2 * len(meshes)
-    best = {"last": None, "best": most_accurate}[kept]
+    best = {"last": None, "best": most_accurate}[model]
     options = {"eval_every": 2, "seeds": range(seeds), "best": best}
     one = ff.train(method, FEDERATION, rounds=last, **options)
     with tempfile.TemporaryDirectory() as folder:
@@ -232,39 +235,39 @@ def turns(seeds, kept, *meshes):
             many = ff.train(method, FEDERATION, rounds=2 * number, **options)
     leaves = zip(jax.tree.leaves(one.variables), jax.tree.leaves(many.variables), strict=True)
     values = ((one.dataset[name].values, many.dataset[name].values) for name in one.dataset)
-    apart = max(distance(*pair) for pair in (*leaves, *values))
-    print(json.dumps({"apart": apart, "same": one.rounds.tolist() == many.rounds.tolist()}))
+    largest = max(distance(*pair) for pair in (*leaves, *values))
+    print(json.dumps({"distance": largest, "same": one.rounds.tolist() == many.rounds.tolist()}))
 
 
 def most_accurate(evaluation):
     return evaluation.summaries["accuracy_mean_clients"]
 
 
-def held():
-    """What the first device of a mesh holds, in runs and, beside what the host records, in bytes.
+def memory():
+    """The runs and the bytes, without records, on the first device of a mesh.
 
-    So many runs are divided among so many groups of two devices.
+    As many runs are divided among as many groups of two devices.
     """
     rates = np.linspace(0.05, 0.2, 8, dtype=np.float32)
     for runs, devices in ((2, "2"), (7, "runs=4,clients=2")):
         mesh, seeds = mesh_named(devices), tuple(range(runs))
         with RunBatch(FEDERATION, seeds, mesh) as batch:
             methods = split([make_fedavg(rate) for rate in rates[:runs].tolist()])
-            programs = CompiledFunctions(methods, batch, 2, True)
+            programs = CompiledFunctions(methods, batch, TrainOptions(4, 2, True, "raise"))
             with tracing_for("gpu"):  # Where what is recorded goes to a host.
-                num_bytes = programs.memory(4).total
+                num_bytes = programs.memory().total
         first = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(programs.init())]
-        found = {
+        line = {
             "runs": runs,
             "shares": sorted({leaf.shape[0] for leaf in first}),
             "bytes": num_bytes,
             "last_group": [device.id for device in np.atleast_2d(mesh.devices)[-1]],
         }
-        print(json.dumps(found))
+        print(json.dumps(line))
 
 
 def rolled(data, by):
-    """Who owns what if examples go round by some places."""
+    """Partition arrays with the training examples rotated by some positions."""
     arrays = partition_arrays(data)
     return arrays._replace(train=(np.roll(arrays.train[0], by), *arrays.train[1:]))
 
@@ -287,12 +290,12 @@ if __name__ == "__main__":
             compare(int(first), int(last), *meshes)
         case ["runs", mesh, *cases]:
             runs(mesh, *cases)
-        case ["measured", *meshes]:
-            measured(*meshes)
-        case ["turns", seeds, kept, *meshes]:
-            turns(int(seeds), kept, *meshes)
-        case ["held"]:
-            held()
+        case ["evaluations", *meshes]:
+            evaluations(*meshes)
+        case ["resume", seeds, model, *meshes]:
+            resume(int(seeds), model, *meshes)
+        case ["memory"]:
+            memory()
         case ["fit", folder, rounds]:
             fit(Path(folder), int(rounds))
         case ["command", folder, rounds, *arguments]:

@@ -1,4 +1,4 @@
-"""Many devices and many processes: the same clients are chosen, and the same model comes out.
+"""Devices and processes: the selected clients and the model are those of one device.
 
 Devices are forced on the host before JAX starts, hence the processes of their own.
 """
@@ -99,12 +99,12 @@ def printed(*arguments, devices=8):
 
 
 def compared(*arguments):
-    """What many devices made of some methods."""
+    """Results of several devices for some methods."""
     lines = printed("compare", *arguments)
     return {(line["mesh"], *line["names"]): line for line in lines}
 
 
-def test_no_aggregator_or_solver_is_left_out():
+def test_all_aggregators_and_solvers_are_compared():
     used_solvers, used_aggregators = ({names[place] for names in METHODS} for place in (1, 2))
     assert (used_solvers, used_aggregators) == (set(SOLVERS), set(AGGREGATORS))
 
@@ -115,8 +115,8 @@ def assert_same(compared):
     assert max(compared["gaps"], default=0) < 1e-6
     assert compared["finite"]
     # Sums over the cohort are taken in another order.
-    assert compared["apart"] < 1e-5
-    assert compared["meet"] == groups(compared["mesh"])
+    assert compared["distance"] < 1e-5
+    assert compared["groups"] == groups(compared["mesh"])
 
 
 def groups(mesh):
@@ -129,22 +129,22 @@ def groups(mesh):
 
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("names", METHODS[:QUICK], ids=" | ".join)
-def test_several_devices_do_what_one_does(names, mesh):
+def test_several_devices_equal_one(names, mesh):
     assert_same(compared(0, QUICK, *MESHES)[mesh, *names])
 
 
-def test_several_devices_measure_what_one_does():
-    for line in printed("measured", *MESHES):
-        assert line["apart"] < 1e-5, line
-        assert line["meet"] == groups(line["mesh"])
+def test_evaluations_on_several_devices_equal_one():
+    for line in printed("evaluations", *MESHES):
+        assert line["distance"] < 1e-5, line
+        assert line["groups"] == groups(line["mesh"])
 
 
-def test_no_more_crosses_devices_than_documented():
+def test_devices_communicate_the_documented_bytes():
     parameters, cohort, pool = 15, 3, 5
     # The update, losses, steps and whether all is finite; losses of the pool; losses and lengths
     # for q-FedAvg.
     documented = 4 * (parameters + 3 * cohort + pool + 2 * cohort)
-    assert compared(0, QUICK, *MESHES)["8", *METHODS[0]]["moved"] == documented
+    assert compared(0, QUICK, *MESHES)["8", *METHODS[0]]["bytes"] == documented
 
 
 def test_a_mesh_of_one_device_changes_nothing():
@@ -158,19 +158,19 @@ def test_a_mesh_of_one_device_changes_nothing():
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("names", METHODS[QUICK:], ids=" | ".join)
-def test_several_devices_do_what_one_does_for_other_roles(names, mesh):
+def test_several_devices_equal_one_for_other_roles(names, mesh):
     assert_same(compared(QUICK, len(METHODS), *MESHES)[mesh, *names])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", OTHERS)
 @pytest.mark.parametrize("names", METHODS, ids=" | ".join)
-def test_other_groups_of_devices_do_what_one_does(names, mesh):
+def test_other_groups_of_devices_equal_one(names, mesh):
     assert_same(compared(0, len(METHODS), *OTHERS)[mesh, *names])
 
 
 @pytest.mark.parametrize(
-    "turns",
+    "arguments",
     [
         ("3", "last", "runs=2,clients=4", "runs=8,clients=1"),
         pytest.param(
@@ -180,18 +180,22 @@ def test_other_groups_of_devices_do_what_one_does(names, mesh):
     ],
     ids=" ".join,
 )
-def test_runs_go_on_from_one_mesh_on_another(turns):
+def test_runs_resume_on_another_mesh(arguments):
     """Also where groups of devices do not divide them."""
-    (line,) = printed("turns", *turns)
+    (line,) = printed("resume", *arguments)
     assert line["same"]
-    assert line["apart"] < 1e-5
+    assert line["distance"] < 1e-5
 
 
 def test_a_device_holds_its_share_of_the_runs():
     """A device of four groups holds what it would without the others, with its share."""
-    alone, among_others = printed("held")
-    assert (alone["runs"], alone["shares"], alone["last_group"]) == (2, [2], [0, 1])
-    assert among_others == {**alone, "runs": 7, "last_group": [6, 7]}  # Neighbors, not every other.
+    one_group, four_groups = printed("memory")
+    assert (one_group["runs"], one_group["shares"], one_group["last_group"]) == (2, [2], [0, 1])
+    assert four_groups == {
+        **one_group,
+        "runs": 7,
+        "last_group": [6, 7],
+    }  # Neighbors, not every other.
 
 
 @pytest.mark.parametrize(
@@ -199,13 +203,13 @@ def test_a_device_holds_its_share_of_the_runs():
     [("2own", "4"), pytest.param(("2", "3", "3own", "4own"), marks=pytest.mark.slow)],
     ids=" ".join,
 )
-def test_cores_compute_runs_as_one_device_does(runs):
-    *found, last = printed("runs", "cores", *runs, devices=3)
-    assert len(found) == len(runs)
-    for line in found:
+def test_runs_on_cores_equal_one_device(runs):
+    *lines, last = printed("runs", "cores", *runs, devices=3)
+    assert len(lines) == len(runs)
+    for line in lines:
         # Sums are taken in another order where cores share a run, and rounding may differ where
         # each makes one: the loop over its runs is compiled for another length.
-        assert line["apart"] < 1e-5, line
+        assert line["distance"] < 1e-5, line
     assert (last["cores"], last["copies"]) == (3, 1)
     # XLA would end a process in which a core waits 40 s for another.
     assert "terminate_timeout_seconds=1000000" in last["flags"]
@@ -214,16 +218,16 @@ def test_cores_compute_runs_as_one_device_does(runs):
 @pytest.mark.parametrize(
     "runs", [("4own gpu",), pytest.param(("2", "3own", "4"), marks=pytest.mark.slow)], ids=" ".join
 )
-def test_devices_that_make_runs_alone_compute_them_as_one_does(runs):
+def test_groups_of_one_device_equal_one(runs):
     """Also with a partition for each run, and side by side as on accelerators."""
-    *found, _ = printed("runs", "runs=3,clients=1", *runs, devices=3)
-    assert len(found) == len(runs)
-    for line in found:
-        assert line["apart"] < 1e-5, line
+    *lines, _ = printed("runs", "runs=3,clients=1", *runs, devices=3)
+    assert len(lines) == len(runs)
+    for line in lines:
+        assert line["distance"] < 1e-5, line
 
 
 @pytest.mark.parametrize(
-    ("platform", "mesh", "side_by_side"),
+    ("platform", "mesh", "is_vmap"),
     [
         ("gpu", None, True),
         ("gpu", "alone", True),
@@ -232,13 +236,13 @@ def test_devices_that_make_runs_alone_compute_them_as_one_does(runs):
         ("cpu", "alone", False),
     ],
 )
-def test_runs_are_side_by_side_where_an_accelerator_makes_them_alone(platform, mesh, side_by_side):
+def test_an_accelerator_vmaps_over_runs_that_it_does_not_share(platform, mesh, is_vmap):
     meshes = {None: None, "alone": client_mesh(1, runs=1), "shared": client_mesh(1)}
     data = FEDERATION if mesh is None else shard_data(FEDERATION, meshes[mesh])
     mapped = over_runs(lambda run, data: run + data.train.sizes.sum(), meshes[mesh])
     with tracing_for(platform):
         program = jax.make_jaxpr(mapped)(np.arange(2, dtype=np.int32), data)
-    assert ("scan" in str(program)) is not side_by_side
+    assert ("scan" in str(program)) is not is_vmap
 
 
 def test_the_command_line_uses_all_cores(tmp_path):
@@ -271,7 +275,7 @@ def test_the_command_line_divides_runs_among_groups(command, tmp_path):
     np.testing.assert_allclose(one.test_loss, many.test_loss, rtol=1e-5)
 
 
-def assert_processes_did_what_one_does(folder, count):
+def assert_processes_equal_one(folder, count):
     method = ff.Round(
         linear_model(),
         ff.selectors.SubTrunc(3, 0.5),
@@ -286,7 +290,7 @@ def assert_processes_did_what_one_does(folder, count):
         np.testing.assert_array_equal(found.participation, expected.participation)
 
 
-def test_two_processes_do_what_one_does_and_so_does_their_command_line(tmp_path):
+def test_two_processes_and_their_command_line_equal_one(tmp_path):
     runs = tmp_path / "runs"
     arguments = ("command", tmp_path, 4, "run", *SMALL, runs)
     first, second = map(finish, start_together(2, PROGRAM, *arguments))
@@ -295,14 +299,14 @@ def test_two_processes_do_what_one_does_and_so_does_their_command_line(tmp_path)
     assert "Results" not in second
     assert ff.results.open(folder).sizes["round"] == 2
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
-    assert_processes_did_what_one_does(tmp_path, 2)
+    assert_processes_equal_one(tmp_path, 2)
 
 
 @pytest.mark.slow
-def test_four_processes_stop_and_go_on_as_one_does(tmp_path):
+def test_four_processes_resume(tmp_path):
     for process in start_together(4, PROGRAM, "fit", tmp_path, 4):
         finish(process)
-    assert_processes_did_what_one_does(tmp_path, 4)
+    assert_processes_equal_one(tmp_path, 4)
 
 
 @pytest.mark.slow
@@ -321,7 +325,7 @@ def test_a_dead_process_ends_the_others(dies, tmp_path):
     pair[dies].communicate()
 
 
-def test_one_process_without_others_says_so():
+def test_one_distributed_process_is_an_error():
     alone = start(*COMMAND, "--distributed")
     _, errors = alone.communicate(timeout=600)
     assert alone.returncode == 2
@@ -339,7 +343,7 @@ def test_loads_are_within_a_third_of_the_best(seed):
     assert best <= loads.max() <= 4 / 3 * best
 
 
-def test_a_device_holds_what_its_clients_own():
+def test_a_device_holds_the_examples_of_its_clients():
     mesh = client_mesh(1)
     sharded = shard_data(FEDERATION, mesh)
     for before, after in ((FEDERATION.train, sharded.train), (FEDERATION.test, sharded.test)):
@@ -356,7 +360,7 @@ def test_several_processes_are_one_group(monkeypatch):
         client_mesh("all", runs=1)
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_meshes_are_errors():
     with pytest.raises(ValueError, match="cores=1000: JAX has started with 1 CPU devices"):
         core_mesh(1000)
     with pytest.raises(ValueError, match="cores=0: expected"):

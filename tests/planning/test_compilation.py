@@ -1,4 +1,4 @@
-"""How long single instructions take, by hand."""
+"""Seconds of single instructions."""
 
 import pytest
 
@@ -25,5 +25,5 @@ TPU = GPU._replace(platform="tpu", clock_hz=50.0)
         (TPU, Cost(kernels=1, collectives=1), 1e-6),
     ],
 )
-def test_an_instruction_takes_what_limits_it(machine, cost, seconds):
+def test_an_instruction_takes_the_time_of_its_bottleneck(machine, cost, seconds):
     assert kernel_seconds(machine, cost) == pytest.approx(seconds)

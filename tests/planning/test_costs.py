@@ -1,4 +1,4 @@
-"""What is read in the text of compiled programs, against what XLA says of them."""
+"""Costs of compiled programs against those of XLA."""
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,7 @@ TEXT = "\n\n".join(
 )
 
 
-def test_loops_count_as_often_as_they_go_round_and_the_dearest_branch_counts():
+def test_loops_count_with_their_trips_and_conditionals_with_the_dearest_branch():
     costs = read_program(TEXT)
     assert costs.cost.cycles == 100 + 3 * (5 + 4 * 7) + 11 + 1000
     assert [(each.trip_count, each.known, each.cost.cycles, each.runs) for each in costs.loops] == [
@@ -64,7 +64,7 @@ def test_loops_count_as_often_as_they_go_round_and_the_dearest_branch_counts():
     assert runs == {"copy": 1, "draw": 3, "multiply": 12, "wait": 1, "refresh": 1}
 
 
-def test_a_loop_that_may_end_before_its_limit_is_not_known():
+def test_a_loop_that_may_end_early_has_no_known_trip_count():
     searching = part(
         "searching",
         "  %limit = s32[]{:T(128)} constant(300)",
@@ -81,7 +81,7 @@ def test_a_loop_that_may_end_before_its_limit_is_not_known():
     assert [(each.trip_count, each.known) for each in read_program(text).loops] == [(1, False)]
 
 
-def test_a_loop_that_the_program_does_not_know_goes_round_as_often_as_one_is_told():
+def test_unknown_trip_counts_come_from_the_function():
     asked = []
 
     def trip_count_fn(origin):
@@ -109,12 +109,12 @@ BATCH = (jnp.ones((6, 30, 40)), jnp.ones((6, 50, 40)))
     ],
 )
 def test_products_are_counted(function, args, operations):
-    costs, said = compiled(function, *args)
-    assert costs.cost.flops == operations == said["flops"]
-    assert costs.cost.bytes == said["bytes accessed"]
+    costs, expected = compiled(function, *args)
+    assert costs.cost.flops == operations == expected["flops"]
+    assert costs.cost.bytes == expected["bytes accessed"]
 
 
-def test_products_in_full_precision_are_told_apart():
+def test_products_of_full_precision_are_counted():
     def both(a, b):
         return jnp.tanh(product(a, b)), a @ (b + 1)
 
@@ -122,7 +122,7 @@ def test_products_in_full_precision_are_told_apart():
     assert costs.cost.fp32_flops == costs.cost.flops / 2 == 2 * 30 * 40 * 50
 
 
-def test_a_library_is_told_of_full_precision_in_its_own_way():
+def test_full_precision_of_library_calls_is_counted():
     settings = (
         '{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]},'
         '"precision_config":{"operand_precision":["HIGHEST","HIGHEST"]}}}'
@@ -158,12 +158,12 @@ def test_convolutions_are_counted_without_padding(strides, padding, images_sprea
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
 
-    costs, said = compiled(convolution, jnp.ones((4, 9, 10, 3)), jnp.ones((3, 2, 3, 8)))
-    assert costs.cost.flops == said["flops"] > 0
-    assert costs.cost.bytes == said["bytes accessed"]
+    costs, expected = compiled(convolution, jnp.ones((4, 9, 10, 3)), jnp.ones((3, 2, 3, 8)))
+    assert costs.cost.flops == expected["flops"] > 0
+    assert costs.cost.bytes == expected["bytes accessed"]
 
 
-def test_a_loop_of_a_program_runs_what_is_in_it_every_time():
+def test_costs_of_a_loop_are_multiplied():
     square = jnp.ones((30, 30))
 
     def powers(a):
@@ -176,13 +176,13 @@ def test_a_loop_of_a_program_runs_what_is_in_it_every_time():
     assert costs.cost.bytes > 7 * 3 * square.nbytes
 
 
-def test_rows_that_are_looked_up_count_and_the_table_does_not():
+def test_lookups_count_the_rows_only():
     table, rows = jnp.ones((1000, 64)), jnp.arange(5)
     costs, _ = compiled(lambda table, rows: 2 * table[rows], table, rows)
     assert costs.cost.bytes < table.nbytes / 10
 
 
-def test_kernels_are_what_a_device_starts():
+def test_kernels_and_collectives_are_counted():
     text = part(
         "main",
         "  %a = f32[8]{0} parameter(0)",
@@ -200,7 +200,7 @@ def test_kernels_are_what_a_device_starts():
     assert cost.bytes == 3 * 2 * 8 * 4
 
 
-def test_what_lies_on_the_chip_is_not_moved():
+def test_on_chip_arrays_are_not_moved():
     text = part(
         "main",
         "  %a = f32[8,128]{1,0:T(8,128)} parameter(0)",

@@ -1,4 +1,4 @@
-"""Names of machines."""
+"""Machines by name."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from fedjax_fair.planning import machines
         ("h200:8", "gpu", 8, 141e9),
     ],
 )
-def test_a_name_says_how_many_devices_of_what_kind(name, platform, devices, memory):
+def test_a_name_determines_kind_and_number_of_devices(name, platform, devices, memory):
     machine = machines.find(name)
     assert (machine.platform, machine.num_devices, machine.memory) == (platform, devices, memory)
 
@@ -34,12 +34,12 @@ def test_a_name_says_how_many_devices_of_what_kind(name, platform, devices, memo
         ("", "v5e:1x1"),
     ],
 )
-def test_other_names_are_told_the_right_ones(name, expected):
+def test_an_invalid_name_is_an_error_with_examples(name, expected):
     with pytest.raises(ValueError, match=f"machine='{name}': expected .*{expected}"):
         machines.find(name)
 
 
-def test_a_compiler_that_is_not_installed_is_named():
+def test_a_missing_compiler_is_an_error():
     missing = machines.find("h200")._replace(module="surely_not_installed")
     with pytest.raises(ValueError, match=r"pip install 'fedjax-fair\[cuda12\]'"):
         machines.prepare(missing)

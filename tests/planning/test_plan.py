@@ -1,4 +1,4 @@
-"""Plans, against what is known of the programs; a processor stands for the machine."""
+"""Plans against known costs, with a CPU as the machine."""
 
 import importlib.util
 import json
@@ -24,7 +24,7 @@ SCHEDULE = {"rounds": 7, "eval_every": 3, "train_loss": False}
 @pytest.fixture(scope="module", autouse=True)
 def here():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedjax_fair.planning.placement.devices_of", lambda machine: jax.devices())
+        patch.setattr("fedjax_fair.planning.compilation.devices_of", lambda machine: jax.devices())
         yield
 
 
@@ -64,7 +64,7 @@ def test_local_steps_that_follow_from_the_sizes_are_counted(digits, planned):
     assert own.work.flops / planned.work.flops == pytest.approx(mean / 4, rel=0.05)
 
 
-def test_memory_is_that_of_data_states_and_what_programs_take_besides(digits, planned):
+def test_memory_is_that_of_data_states_and_temporaries(digits, planned):
     def arrays(part):
         return [part.features, part.labels, part.order, part.offsets, part.sizes]
 
@@ -77,13 +77,13 @@ def test_memory_is_that_of_data_states_and_what_programs_take_besides(digits, pl
     assert planned.memory["temporaries"] > 0
 
 
-def test_as_many_runs_fit_as_leave_a_tenth_of_the_memory(planned):
+def test_parallel_runs_take_nine_tenths_of_memory(planned):
     each = (planned.memory["states"] + planned.memory["temporaries"]) / 2
     free = 0.9 * HERE.memory - planned.memory["data"]
     assert planned.max_parallel_runs * each <= free < (planned.max_parallel_runs + 1) * each
 
 
-def test_a_round_takes_no_less_than_its_products_and_what_it_moves(planned):
+def test_seconds_are_at_least_the_roofline(planned):
     work = planned.work
     bound = max(work.flops / HERE.peak_flops, work.bytes / HERE.bandwidth)
     assert planned.seconds["round"] >= bound
@@ -92,19 +92,19 @@ def test_a_round_takes_no_less_than_its_products_and_what_it_moves(planned):
     assert work.collectives == 0
 
 
-def test_the_whole_is_its_rounds_and_evaluations():
+def test_total_seconds_are_those_of_rounds_and_evaluations():
     # Before training, after 3 and 6 rounds, and after the last.
     seconds = seconds_of(1.0, 2.0, 10.0, rounds=7, eval_every=3)
     assert seconds == {"round": 2, "evaluation": 10, "total": 1 + 7 * 2 + 4 * 10}
 
 
-def test_records_are_what_the_host_keeps(digits, planned):
+def test_records_include_metrics_and_cohorts(digits, planned):
     """At least the accuracy of every client at four evaluations, and seven cohorts of five."""
     least = 2 * 4 * (4 * 4 * digits.num_clients + 7 * 5)
     assert least < planned.records < 20 * least
 
 
-def test_the_machine_at_hand_is_measured(digits):
+def test_this_machine_is_measured(digits):
     round = fedavg(steps=4)
     here = measure_plan([round], (0, 1), digits, **SCHEDULE)
     assert here.seconds["total"] > 7 * here.seconds["round"] + 4 * here.seconds["evaluation"] > 0
@@ -116,7 +116,7 @@ def test_the_machine_at_hand_is_measured(digits):
 @pytest.mark.parametrize(
     ("machine", "module"), [("v5e:1x1", "libtpu"), ("h200", "jax_cuda12_plugin")]
 )
-def test_the_digits_are_planned_for_a_machine_that_is_not_there(machine, module):
+def test_a_missing_machine_is_planned_for(machine, module):
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"needs {module}")
     code = "from fedjax_fair.app.cli import program; program()"

@@ -1,4 +1,4 @@
-"""What the figures draw, read back from their artists."""
+"""Figures, read back from their artists."""
 
 import io
 

@@ -172,7 +172,7 @@ def context_of(sizes, width=3):
 
 @pytest.mark.parametrize("measure", ["arccos", "l2", "l1"])
 @pytest.mark.parametrize("ward_input", ["rows", "distances"])
-def test_clients_that_are_alike_share_a_slot(measure, ward_input):
+def test_similar_clients_share_a_slot(measure, ward_input):
     rng = np.random.default_rng(0)
     directions = np.eye(3)[[0, 1, 2, 0, 1, 2]]
     context = context_of([4] * 6)
@@ -183,7 +183,7 @@ def test_clients_that_are_alike_share_a_slot(measure, ward_input):
     assert len(np.unique(draws, axis=0)) > 4
 
 
-def test_before_anyone_has_trained_it_goes_by_size():
+def test_untrained_clients_are_sampled_by_size():
     context = context_of([5, 1, 1, 1])
     selector = selectors.ClusteredBySimilarity(2)
     state = selector.init(context)

@@ -121,7 +121,7 @@ def test_with_a_pool_of_all_clients_no_others_are_sampled():
 
 
 def greedy_in_numpy(gradients, pool, others, k, extra):
-    """Exact greedy in double precision on a weighted sample: participants, gains, best distances."""
+    """Runs exact greedy in float64 on a weighted sample: participants, gains and value."""
     rows = gradients[np.concatenate([pool, others])].astype(float)
     weights = np.repeat([1, (CLIENTS - POOL) / len(others)], [POOL, len(others)]) / CLIENTS
     distances = np.linalg.norm(rows[:, None] - rows[None, :POOL], axis=-1)
@@ -215,7 +215,7 @@ def forced(name, references):
     return FAMILY[name](4, pool=4, num_reference_clients=references)
 
 
-def test_what_is_said_of_a_cohort_is_unbiased_with_the_error_it_states():
+def test_info_is_unbiased_with_the_stated_error():
     # With four clients available the pool is these, and so is the cohort, whatever is sampled.
     gradients, losses = clients_of(1)
     available = jnp.zeros(CLIENTS, bool).at[jnp.array([3, 11, 20, 26])].set(True)

@@ -78,7 +78,7 @@ def test_the_golden_line_with_a_penalty_for_the_last_choice():
 
 
 @pytest.mark.parametrize("candidates", ["all", 4])
-def test_without_their_terms_all_choose_alike(candidates):
+def test_without_their_terms_all_select_equally(candidates):
     family = (
         (selectors.DivFL(4, candidates=candidates), None),
         (selectors.SubTrunc(4, 0.0, candidates=candidates), None),
@@ -110,7 +110,7 @@ def unionfl_chooses(gradients, last, mu, window):
 def assert_greedy(
     chosen, gradients, factor, bonus=lambda total: 0.0, phi=None, penalty=None, pool=None
 ):
-    """The engine of the specification, in float64: each selection is the best, or as good as the best.
+    """Checks in float64 that each selection is the best, or as good as the best.
 
     Two clients who are each other's nearest gain the same once all others are represented, so that
     rounding may decide between them.
@@ -243,7 +243,7 @@ def test_the_bounds_of_the_representation_hold(name):
 )
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("what", ["loss", "gradient"])
-def test_a_client_that_is_not_finite_is_left_out_and_named(name, options, bad, what):
+def test_nonfinite_clients_are_excluded_and_named(name, options, bad, what):
     gradients, losses = random_clients(5)
     (losses if what == "loss" else gradients[:, 2])[7] = bad
     selector = family(name, 11, **options)
@@ -258,7 +258,7 @@ def test_a_client_that_is_not_finite_is_left_out_and_named(name, options, bad, w
 
 
 @pytest.mark.parametrize("pool", [None, 12])
-def test_a_remembered_gradient_may_cease_to_be_finite_and_be_so_again(pool):
+def test_stored_gradients_recover_from_nonfinite_values(pool):
     gradients, losses = random_clients(5)
     spoiled = gradients.copy()
     spoiled[7, 2] = np.inf
@@ -281,7 +281,7 @@ def test_a_remembered_gradient_may_cease_to_be_finite_and_be_so_again(pool):
     assert again.clients.tolist() == first.clients.tolist()
 
 
-def test_finite_clients_choose_as_if_the_others_were_not_there():
+def test_nonfinite_clients_do_not_affect_others():
     gradients, losses = random_clients(6)
     options = {"candidates": "all", "scale": "sum"}
     gradients[4] = np.nan

@@ -119,19 +119,19 @@ def test_defaults_are_not_shown(name):
     assert repr(make()) == text
 
 
-def test_numbers_of_all_classes_are_leaves_and_nothing_else_is():
+def test_only_scalars_are_leaves():
     leaves = {name: len(jax.tree.leaves(make())) for name, (make, _, _) in ALL.items()}
     some = {name: count for name, count in leaves.items() if count}
     assert some == {"Agnostic": 1, "DRFA": 1, "SubTrunc": 2, "UnionFL": 2, "Updates": 1}
 
 
 @pytest.mark.parametrize("change", [{"cohort_size": 4}, {"scale": "sum"}, {"gradients": Stale()}])
-def test_sizes_words_and_sources_are_structure(change):
+def test_sizes_strings_and_sources_are_structure(change):
     one = selectors.UnionFL(3)
     assert jax.tree.structure(one.replace(**change)) != jax.tree.structure(one)
 
 
-def test_a_source_in_a_selector_keeps_its_numbers():
+def test_settings_of_a_source_are_leaves_of_its_selector():
     def make(rate):
         return selectors.UnionFL(3, 0.3, gradients=Updates(rate, CountSketch(8)))
 
@@ -140,7 +140,7 @@ def test_a_source_in_a_selector_keeps_its_numbers():
     assert sorted(jax.tree.leaves(make(0.1))) == [0.1, 0.3, 5]
 
 
-def test_phi_may_be_a_function_of_ones_own():
+def test_phi_may_be_a_custom_function():
     one = selectors.SubTrunc(3, phi=jnp.sqrt)
     assert one == selectors.SubTrunc(3, phi=jnp.sqrt) != selectors.SubTrunc(3)
     assert len(jax.tree.leaves(one)) == 2
@@ -167,7 +167,7 @@ def test_projections_compare_by_their_settings():
     assert hash(CountSketch(8)) == hash(CountSketch(8))
 
 
-def test_other_numbers_do_not_compile_again():
+def test_other_scalars_do_not_recompile():
     """A program of the selector as an argument, whose numbers are arguments of it then."""
     traced = []
 

@@ -153,7 +153,7 @@ def test_power_of_choice_never_takes_a_loss_that_is_not_a_number():
         assert info["pool_loss"] == 1.5
 
 
-def test_rpow_ranks_what_was_reported_and_the_unheard_first(model, federation):
+def test_rpow_ranks_reported_losses_and_new_clients_first(model, federation):
     selector = selectors.PowerOfChoice(3, 6, variant="rpow")
     reported = jnp.array([0.5, jnp.inf, 0.9, 0.1, jnp.inf, 0.7])
     context = make_context(federation.train, round=2)
@@ -216,7 +216,7 @@ def test_bad_pools_are_named(message, make):
         selectors.PowerOfChoice(*make())
 
 
-def test_what_exceeds_the_clients_is_refused_at_the_start():
+def test_sizes_above_the_number_of_clients_raise():
     context = make_context(make_federation().train)
     for selector in (
         selectors.PowerOfChoice(2, 7),

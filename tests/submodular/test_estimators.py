@@ -105,16 +105,16 @@ def check_greedy(model, value, size=12):
 def test_rows_are_selected_by_the_definition(name):
     model, data, value = ESTIMATORS[name]
     check_greedy(clone(model).fit(data), value)
-    programs = []
+    compiled = []
 
     def count(event, *_, **__):
-        programs.extend([event] * (event == "/jax/core/compile/backend_compile_duration"))
+        compiled.extend([event] * (event == "/jax/core/compile/backend_compile_duration"))
 
     jax.monitoring.register_event_duration_secs_listener(count)
     again = clone(model).fit(data[::-1])
     jax.monitoring.unregister_event_duration_listener(count)
     check_greedy(again, lambda items: value([11 - item for item in items]))
-    assert not programs
+    assert not compiled
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -213,7 +213,7 @@ def test_the_progress_bar_counts_items_and_changes_nothing(capsys, monkeypatch):
     quiet = estimators.FacilityLocation(K).fit(POINTS)
     assert capsys.readouterr() == ("", "")
     shown = estimators.FacilityLocation(K, verbose=True)
-    for _ in range(2):  # The second time with the program and a bar of its own.
+    for _ in range(2):  # The second fit reuses the compiled function with another bar.
         moves.clear()
         shown.fit(POINTS)
         out, err = capsys.readouterr()

@@ -111,7 +111,7 @@ GRAPHS = {
 }
 
 
-TIED = ("coverage:even", "location:euclidean")  # Where gains are whole numbers.
+TIED = ("coverage:even", "location:euclidean")  # Where gains are integers.
 
 
 def apricot_cases():
@@ -181,16 +181,16 @@ SUBMODLIB = {
 }
 
 
-# In the others two items may be alike to all that counts.
+# In all other functions two items may be equivalent.
 UNTIED = ("cut", "probabilistic", "sqrt", "log", "inverse")
 
 
 @pytest.mark.parametrize("name", SUBMODLIB)
 def test_submodlib(name):
-    recorded_arrays = recorded("submodlib_0_0_3")
+    recordings = recorded("submodlib_0_0_3")
     make, *data = SUBMODLIB[name]
     for seed in range(3):
-        arrays = tuple(recorded_arrays[f"{seed}:{of}"] for of in data)
-        items, gains = recorded_arrays[f"{seed}:{name}:items"], recorded_arrays[f"{seed}:{name}:gains"]
+        arrays = tuple(recordings[f"{seed}:{of}"] for of in data)
+        items, gains = recordings[f"{seed}:{name}:items"], recordings[f"{seed}:{name}:gains"]
         same = agreed(make, arrays, 36, items, gains, 1e-6)
         assert same == 12 or name not in UNTIED

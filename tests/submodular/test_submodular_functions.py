@@ -307,7 +307,7 @@ def test_the_oracle_agrees_with_the_definition_on_every_subset(name, cached, req
             memo, _ = jax.lax.scan(add, function.init(), items)
             return function.gains(memo), jax.vmap(lambda item: function.gain(memo, item))(items)
 
-        # Facility location has loops and branches, which are other programs side by side.
+        # Loops and branches of facility location compile differently when they are mapped.
         alone = jax.lax.map(grown, masks) if name in LOCATIONS else ()
         return jax.vmap(function.value)(masks), jax.vmap(grown)(masks), alone
 

@@ -210,13 +210,13 @@ CONCAVE = {
 }
 
 
-@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("identical", [False, True])
 @pytest.mark.parametrize("name", CONCAVE)
-def test_no_selection_is_worse_than_in_double_precision(name, alike):
+def test_no_selection_is_worse_than_in_double_precision(name, identical):
     """Tolerates rounding errors of single terms; sums are much larger than gains."""
     make, concave = CONCAVE[name]
     amounts = np.random.default_rng(0).gamma(1.0, size=(200, 2000)).astype(np.float32)
-    if alike:  # Rounding errors that are the same everywhere do not cancel.
+    if identical:  # Rounding errors that are the same everywhere do not cancel.
         amounts[:] = amounts[:, :1]
     chosen = jax.jit(lambda amounts: sm.greedy(make(amounts), 100))(amounts)
     evaluate, exact = concave(amounts.astype(float)), amounts.astype(float)

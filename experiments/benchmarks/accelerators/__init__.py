@@ -1,1 +1,1 @@
-"""What compilers say of programs for accelerators that are not at hand."""
+"""Estimates of compilers for accelerators."""

@@ -35,7 +35,7 @@ COLUMNS = {"gpu": ("kernels", 1, "kernels"), "tpu": ("cycles", 1e6, "millions of
 
 
 def answer(python: Path, target: str, name: str, form: str) -> dict[str, Any]:
-    """What the compiler says of a workload in a form."""
+    """Returns the compiler's estimates of a workload in a form."""
     done = subprocess.run(
         [python, "-m", "experiments.benchmarks.accelerators.one", target, name, form],
         env=without_settings(),

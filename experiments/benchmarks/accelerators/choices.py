@@ -1,4 +1,4 @@
-"""What a choice of clients is made of: distances between gradients, and greedy on them."""
+"""Parts of selection: distances between gradients, and greedy on them."""
 
 from __future__ import annotations
 

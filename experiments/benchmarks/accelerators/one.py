@@ -1,4 +1,4 @@
-"""Compiles one program for a machine that is not there, and prints what its compiler says of it.
+"""Compiles one function for a machine, and prints the estimates of its compiler.
 
 Run by ``experiments.benchmarks.accelerators`` in an environment that has the machine's compiler:
 ``python -m experiments.benchmarks.accelerators.one MACHINE WORKLOAD FORM``.
@@ -19,17 +19,23 @@ from experiments.benchmarks.accelerators.workloads import ROUNDS, WORKLOADS, fed
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.mesh import client_mesh
 from fedjax_fair.planning import machines
-from fedjax_fair.planning.compilation import Compiled, compile_ahead, kernel_seconds
+from fedjax_fair.planning.compilation import (
+    Compiled,
+    compile_ahead,
+    kernel_seconds,
+    place,
+    place_data,
+    place_runs,
+)
 from fedjax_fair.planning.costs import Loop, Operation, Program
 from fedjax_fair.planning.machines import Machine, devices_of
-from fedjax_fair.planning.placement import place, place_data, place_runs
 
 # What is computed of clients one by one, and divided among devices; the rest all compute alike.
 _OF_CLIENTS = re.compile(r"clients_\d+_by_\d+|client_chunks|local_steps|step_blocks")
 
 
 def answer(machine: Machine, name: str, form: str) -> dict[str, Any]:
-    """What a compiler says of a workload in a form, or of a part of a choice, which has but one."""
+    """Returns the estimates of a workload in a form, or of a part of selection."""
     if name in CHOICES:
         function, shapes = CHOICES[name]
         made = compile_ahead(machine, jax.jit(function), *place(machine, shapes))

@@ -146,17 +146,9 @@ FORMS = {
 
 
 def program(workload: Workload, form: str, mesh: Mesh | None = None) -> tuple[Callable, Any]:
-    """What is to be compiled, and the shapes of its arguments besides the data.
+    """Returns the function to compile, and the shapes of its arguments other than the data.
 
-    Call it, and trace what it returns, within ``tracing_for``.
-
-    Args:
-        workload: What is trained.
-        form: A name of ``FORMS``.
-        mesh: Of the devices, if there are several.
-
-    Returns:
-        ``function(values, data)``, and the shapes of the values.
+    Call it, and trace the function, within ``tracing_for``.
     """
     layers, clients_per_batch = FORMS[form]
     cohort = workload.cohort

@@ -1,1 +1,1 @@
-"""Programs others would use, each in an environment of its own."""
+"""Other simulators, each in a separate environment."""

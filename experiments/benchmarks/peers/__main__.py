@@ -1,8 +1,8 @@
-"""The same training by others: ``python -m experiments.benchmarks.peers --tfds-dir FOLDER``.
+"""Training by other simulators: ``python -m experiments.benchmarks.peers --tfds-dir FOLDER``.
 
-Each program gets a process and, if it needs one, an environment of its own, made at the first
-call. All start from the same parameters and the same images of the same clients, take turns, and
-must reach the same test accuracy. A peer "ours 5" is this library with five clients side by side.
+Each program is a process, in a separate environment if it needs one, which the first call creates.
+All start from the same parameters and the same images of the same clients, take turns, and must
+reach the same test accuracy. A peer "ours 5" is this library with ``clients_per_batch=5``.
 """
 
 from __future__ import annotations

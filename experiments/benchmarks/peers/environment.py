@@ -1,4 +1,4 @@
-"""Programs others would use, each a process of a Python with pinned versions."""
+"""Programs of other simulators, each a process of a Python with pinned versions."""
 
 from __future__ import annotations
 

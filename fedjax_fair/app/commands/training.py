@@ -31,17 +31,20 @@ __all__ = ["Resume", "Run", "Sweep", "run", "run_sweep"]
 
 
 @dataclass(frozen=True)
-class Run(Config):
-    """Compares methods, and writes a folder with results, figures and a report."""
-
+class _Training(Config):
     config: str | None = None
     """File of settings, TOML or config.json of a run. Command-line options take precedence."""
 
     dry_run: bool = False
-    """Print the configuration, the number of compilations and the memory needed, and stop."""
+    """Print the configuration and the costs, and stop."""
 
     quiet: bool = False
     """Show no progress."""
+
+
+@dataclass(frozen=True)
+class Run(_Training):
+    """Compares methods, and writes a folder with results, figures and a report."""
 
     log: tuple[str, ...] = ()
     """Experiment trackers: tensorboard, wandb, mlflow; each needs the extra of its name."""
@@ -93,23 +96,14 @@ class Resume:
 
 
 @dataclass(frozen=True)
-class Sweep(Config):
+class Sweep(_Training):
     """Runs all combinations of settings, compiled together: `sweep digits lam=0,0.1 prox=0,0.1`."""
-
-    config: str | None = None
-    """File of settings, TOML or config.json of a run. Command-line options take precedence."""
-
-    dry_run: bool = False
-    """Print the configuration and the number of runs and compilations, and stop."""
 
     output: str = "sweeps/latest"
     """Folder of the sweep. Finished batches in it are not run again."""
 
     runs_per_batch: int | None = None
     """Runs that are compiled together; by default all that fit into memory."""
-
-    quiet: bool = False
-    """Show no progress."""
 
 
 def run(arguments: list[str], presets: Mapping[str, Preset]) -> None:

@@ -18,10 +18,11 @@ __all__ = [
     "windows_max",
 ]
 
+Images = Float[Array, "batch height width channels"]
+Pooled = Float[Array, "batch rows columns channels"]
 
-def max_pool(
-    x: Float[Array, "batch height width channels"],
-) -> Float[Array, "batch rows columns channels"]:
+
+def max_pool(x: Images) -> Pooled:
     """Takes the maximum over 2 x 2 windows, stride 2.
 
     Equals ``flax.linen.max_pool(x, (2, 2), (2, 2))``: the last row or column of an odd side is
@@ -46,11 +47,7 @@ def max_pool(
     return jnp.maximum(x[:, :, :, 0], x[:, :, :, 1])
 
 
-def shared_by_largest(
-    x: Float[Array, "batch height width channels"],
-    largest: Float[Array, "batch rows columns channels"],
-    cotangent: Float[Array, "batch rows columns channels"],
-) -> Float[Array, "batch height width channels"]:
+def shared_by_largest(x: Images, largest: Pooled, cotangent: Pooled) -> Images:
     """Returns a gradient of ``max_pool`` that is divided equally among the largest entries.
 
     A GPU computes it in one pass. ``largest`` is ``max_pool(x)``.
@@ -72,19 +69,13 @@ def divide_among_largest(entries: Sequence[Array], largest: Array, cotangent: Ar
     return [jnp.where(each, share, 0) for each in is_largest]
 
 
-def windows_max(
-    x: Float[Array, "batch height width channels"],
-) -> Float[Array, "batch rows columns channels"]:
+def windows_max(x: Images) -> Pooled:
     """Computes ``max_pool`` by ``reduce_window``, in half the cycles on a TPU."""
     window = (1, 2, 2, 1)
     return lax.reduce_window(x, -jnp.inf, lax.max, window, window, "VALID")
 
 
-def vjp_of_windows(
-    x: Float[Array, "batch height width channels"],
-    largest: Float[Array, "batch rows columns channels"],
-    cotangent: Float[Array, "batch rows columns channels"],
-) -> Float[Array, "batch height width channels"]:
+def vjp_of_windows(x: Images, largest: Pooled, cotangent: Pooled) -> Images:
     """Returns XLA's gradient of `windows_max`; arguments as for `shared_by_largest`."""
     del largest
     return jax.vjp(windows_max, x)[1](cotangent)[0]

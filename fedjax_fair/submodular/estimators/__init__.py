@@ -1,4 +1,8 @@
-"""Estimators in the style of scikit-learn that select the rows that represent a data set."""
+"""Estimators in the style of scikit-learn that select the rows that represent a data set.
+
+A fitted estimator has ``ranking_``, the selected indices, ``[k]``, best first; ``gains_``, the
+marginal gain of each; and ``n_items_``, the number of items.
+"""
 
 from fedjax_fair.submodular.estimators.features import FeatureBased, MaxCoverage
 from fedjax_fair.submodular.estimators.similarities import (
