@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 
+# `register_dataclass` would give the same pytree, but run-time checks of its annotations break
+# `vmap` and `eval_shape`.
 class FederatedData(NamedTuple):
     """A federated dataset: a pytree whose fields that are no arrays are static.
 

@@ -59,6 +59,7 @@ class UnionFL(RepresentativeSelector):
         checks.positive_integer("window", self.window, at_most=-_NEVER - 1)
 
     def init_term(self, context):
+        # The round of the last selection serves windows of any length, which may be traced.
         return jnp.full(context.num_clients, _NEVER, jnp.int32)
 
     def _union(self, last, context):
