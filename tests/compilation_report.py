@@ -1,6 +1,6 @@
 """Processor time, compile time and number of compilations per test file.
 
-``pytest --compilation-report`` prints them; with ``--numprocesses`` the workers' figures are summed.
+``pytest --compilation-report`` prints them. With ``--numprocesses`` those of workers are summed.
 """
 
 import time

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-
 from compilation_report import CompilationReport
+
 from fedjax_fair.base import Context, Model, Variables
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData

@@ -2,8 +2,8 @@
 
     python tests/mutants.py [--only PATTERN] [--jobs 2]
 
-Each row of the table names a file, an expression in it, a wrong expression, and the test that fails with
-the wrong one. Prints the mutants that survive their test; the exit status is their number.
+Each row of the table names a file, an expression in it, a wrong expression, and the test that fails
+with the wrong one. Prints the mutants that survive their test; the exit status is their number.
 """
 
 import argparse
@@ -59,8 +59,11 @@ def survives(mutant: Mutant) -> bool:
         path = copy / mutant.source()
         path.write_text(path.read_text().replace(mutant.original, mutant.wrong))
         run = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider"]
-            + ["-m", "not slow and not gpu", f"tests/{mutant.test_file}", "-k", mutant.test],
+            [
+                *(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:xdist"),
+                *("-p", "no:cacheprovider", "-m", "not slow and not gpu"),
+                *(f"tests/{mutant.test_file}", "-k", mutant.test),
+            ],
             cwd=copy,
             env=os.environ | {"PYTHONPATH": folder},
             capture_output=True,

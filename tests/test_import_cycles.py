@@ -1,4 +1,4 @@
-"""Modules of the package do not import each other in a circle, imports within functions included."""
+"""The package has no import cycle, with imports inside functions."""
 
 import ast
 from graphlib import TopologicalSorter
@@ -8,7 +8,8 @@ PACKAGE = Path(__file__).parents[1] / "fedjax_fair"
 
 
 def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
 
 
 def imports(path: Path, modules: set[str]) -> set[str]:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from experiments.reliability.disks import REASON, full_disk
 from fedjax_fair import results
+from fedjax_fair.app.model_files import save_model
 from fedjax_fair.base import Variables
 from fedjax_fair.results.files import verify_checksum, write_text, written_by_orbax
-from fedjax_fair.app.model_files import save_model
 
 RNG = np.random.default_rng(0)
 DATASET = xr.Dataset(

@@ -1,4 +1,4 @@
-"""The benchmark of reference clients: samples that it compares are unbiased, and a loss is what it says."""
+"""The benchmark of reference clients: its samples are unbiased, and its loss is as defined."""
 
 import jax
 import jax.numpy as jnp
