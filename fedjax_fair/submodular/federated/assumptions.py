@@ -47,7 +47,7 @@ def check_submodular(problem: DenseProblem, check_sets: int) -> None:
             return
         number, client = map(int, np.unravel_index(valid.argmin(), valid.shape))
         later = ""
-        if joining is not None:
+        if joining is not None and larger is not None:
             later_gains = gains[larger[number], client].round(4).tolist()
             later = f", and {later_gains} after item {joining[number]} joined"
         raise ValueError(

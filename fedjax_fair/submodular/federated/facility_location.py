@@ -183,6 +183,8 @@ class _CachedSum(WeightedSum):
     An added item changes gains only at the clients for which it is the best of the set.
     """
 
+    problem: SparseFacilityLocation
+
     def init(self):
         best = jnp.zeros(self.problem.num_clients)
         return _Memo(best, self._all_gains(best))

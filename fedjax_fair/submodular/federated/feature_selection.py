@@ -153,7 +153,7 @@ def _with_examples(rng, prior, table, num_examples) -> _Model:
         configurations = (rng.random((size, 1, num_examples)) > below[:, :-1]).sum(axis=1).T
         logs = np.log(table)[np.arange(size), configurations]
         weights = np.full(num_examples, 1 / num_examples)
-    return _Model(np.log(prior), logs, weights)
+    return _Model(np.log(prior), logs, weights)  # pyright: ignore
 
 
 def _check_examples(features, labels, num_values) -> None:

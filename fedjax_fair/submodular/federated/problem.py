@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -90,10 +90,12 @@ class Problem(Tree):
     Attributes:
         name: Name in messages.
         exact: Whether extension and gradient are exact; otherwise they are random estimates.
+        function: Function of one client's data.
     """
 
     name = "problem"
     exact = True
+    function: ClassVar[ClientFunction]
 
     @property
     @abc.abstractmethod
@@ -104,11 +106,6 @@ class Problem(Tree):
     @abc.abstractmethod
     def size(self) -> int:
         """Number of items in the ground set."""
-
-    @property
-    @abc.abstractmethod
-    def function(self) -> ClientFunction:
-        """Function of one client's data."""
 
     @abc.abstractmethod
     def client_data(self, client: Int[Array, ""]) -> PyTree:
@@ -194,7 +191,7 @@ class DenseProblem(Problem):
     def values(self, mask):
         return jax.vmap(self.function.value, (0, None))(self.data(), mask)
 
-    def extensions(self, key, x):
+    def extensions(self, key: Any, x):
         clients = jnp.arange(self.num_clients, dtype=jnp.int32)
         keys = jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
         values = jax.vmap(self.function.extension, (0, 0, None))(self.data(), keys, x)
