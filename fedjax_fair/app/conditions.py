@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
@@ -55,7 +56,12 @@ def _make(section: str, part: Any, enabled: _Table, **defaults: Any) -> Iterator
         try:
             yield key, construct(constructor, part, names, **defaults)
         except ValueError as error:
-            raise ValueError(f"{section}.{key}={getattr(part, key)!r}: {error}") from None
+            message = str(error)
+            for parameter, setting in names.items():  # Users know the names of settings.
+                message = re.sub(rf"\b{parameter}=", f"{setting}=", message)
+            if not message.startswith(f"{key}="):
+                message = f"{key}={getattr(part, key)!r}: {message}"
+            raise ValueError(f"{section}.{message}") from None
 
 
 def _check_used(section: str, part: Any, table: _Table, enabled: _Table) -> None:

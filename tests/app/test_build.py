@@ -293,7 +293,7 @@ def test_the_configuration_sets_the_widths_of_the_mlp():
         # Settings whose parameters have another name.
         (
             {"communication": CommunicationConfig(top_k=float("nan"))},
-            r"communication\.top_k=nan: fraction=nan",
+            r"communication\.top_k=nan: expected",
         ),
         (
             {
@@ -301,7 +301,7 @@ def test_the_configuration_sets_the_widths_of_the_mlp():
                     clipping_norm=-1.0, noise_multiplier=1.0, target_unclipped_quantile=0.5
                 )
             },
-            r"communication\.target_unclipped_quantile=0\.5: initial_clipping_norm=-1\.0",
+            r"target_unclipped_quantile=0\.5: clipping_norm=-1\.0: expected",
         ),
         (
             {"faults": FaultsConfig(staleness=0.5, max_staleness=0)},

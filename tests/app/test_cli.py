@@ -168,8 +168,8 @@ def test_a_second_run_has_another_folder(folder, runs, capsys):
         ("run --selector.scale sam", "--selector.scale sam: expected 'mean' or 'sum'."),
         ("run --model.hidden 5 wide", "--model.hidden 5 wide: expected integers."),
         ("run --distributed maybe", "unexpected argument 'maybe'"),
-        ("run --faults.dropout nan", "faults.dropout=nan: probability=nan: expected a"),
-        ("run --faults.staleness 2 --faults.max-staleness 3", "faults.staleness=2.0: probability"),
+        ("run --faults.dropout nan", "faults.dropout=nan: expected a"),
+        ("run --faults.staleness 2 --faults.max-staleness 3", "faults.staleness=2.0: expected"),
         (
             "run --faults.staleness 0.5",
             "faults.staleness=0.5: max_staleness=None: expected a value",
@@ -244,7 +244,7 @@ def test_a_second_run_has_another_folder(folder, runs, capsys):
             "run --communication.aggregation secure --communication.max-abs-value 0",
             "max_abs_value=0.0: expected a number > 0",
         ),
-        ("run --communication.top-k 2 --methods fedavg", "fraction=2.0: expected a probability"),
+        ("run --communication.top-k 2 --methods fedavg", "top_k=2.0: expected a probability"),
         ("run --communication.bits 40 --methods fedavg", "bits=40: expected an integer"),
         (
             "run --communication.bits 4 --communication.top-k 0.1 --methods fedavg",
