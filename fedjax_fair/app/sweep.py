@@ -113,6 +113,7 @@ def sweep(
             another sweep or is used by another process.
 
     Examples:
+        >>> from dataclasses import replace
         >>> from fedjax_fair.app import presets
         >>> base = presets.PRESETS["digits"].config
         >>> base = replace(base, methods=("fedprox",), training=replace(base.training, rounds=2))
