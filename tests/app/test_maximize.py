@@ -75,7 +75,7 @@ def test_show_prints_the_table(folder, capsys):
     for method in METHODS:
         (row,) = (line for line in shown.splitlines() if line.split()[:1] == [method])
         own = found.sel(algorithm=method)
-        assert f"{own['final_value']:.4f}" in row
+        assert f"{own['final_value']:.4g}" in row
         assert f"{100 * own['final_value'] / greedy:.1f}" in row
 
 
