@@ -72,7 +72,8 @@ class SubTrunc(RepresentativeSelector):
             checks.one_of("phi", self.phi, tuple(_PHI))
 
     def _utility(self, losses):
-        return _PHI.get(self.phi, self.phi)(losses)
+        phi = self.phi if callable(self.phi) else _PHI[self.phi]
+        return phi(losses)
 
     def objective_term(self, memory, context, losses, clients):
         return truncated_modular(self._utility(losses), self.b, self.lam)
