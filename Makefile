@@ -39,9 +39,10 @@ lint: .venv/installed-test
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Old packages warn of newer ones, so warnings are no errors here. Old tyro reports mistakes in other
-# words, and wants a value behind `--solver.replacement`.
+# words, wants a value behind `--solver.replacement`, and prints help with argparse, which ignores a
+# closed pipe and frames its lines.
 minima: .venv-minima/installed
-	$(MINIMA)/python $(PYTEST) -W default tests/app/test_cli.py -m "not slow" -k "not mistake and not kept and not never_fits"
+	$(MINIMA)/python $(PYTEST) -W default tests/app/test_cli.py -m "not slow" -k "not mistake and not kept and not never_fits and not closed_pipe and not wraps_once"
 
 # The source distribution, and the wheel made from it, in dist.
 package: .venv/installed-test

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs that add README, notebooks, metrics and the API reference to the site."""
+"""Hooks of mkdocs that add README, notebooks and the API reference to the site."""
 
 import ast
 import re
@@ -15,14 +15,6 @@ PAGES = {
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "CHANGELOG.md": "CHANGELOG.md",
 }
-METRICS_PAGE = """# Metrics
-
-Results contain each metric for every seed and evaluation. Accuracies are fractions in files and
-percentages in tables and plots. Formulas, uses and limitations are in the API reference:
-[performance](api/fedjax_fair.metrics.performance.md),
-[fairness](api/fedjax_fair.metrics.fairness.md), [groups](api/fedjax_fair.metrics.groups.md),
-[agreement of clusters](api/fedjax_fair.metrics.clustering.md).
-"""
 
 
 @event_priority(100)  # Notebooks must be added before mkdocs-jupyter converts them.
@@ -38,7 +30,6 @@ def on_files(files, config):
         if page.startswith("api/"):
             module = page.removeprefix("api/").removesuffix(".md")
             files.append(File.generated(config, page, content=reference(module)))
-    files.append(File.generated(config, "metrics.md", content=metrics()))
     return files
 
 
@@ -66,17 +57,6 @@ def relative_to_docs(text: str) -> str:
 def link_notebooks(text: str) -> str:
     """Replaces links to the sources of notebooks by links to their pages."""
     return re.sub(r"\]\((?:\.\./)?notebooks/(\w+)\.py\)", r"](notebooks/\1.ipynb)", text)
-
-
-def metrics() -> str:
-    """Returns the page of all metrics that summarize a federated dataset."""
-    from fedjax_fair.metrics import GROUP_SUMMARIES, SUMMARIES
-
-    rows = ["| name | definition | unit | weighting | over |", "|---|---|---|---|---|"]
-    for metric in SUMMARIES + GROUP_SUMMARIES:
-        cells = f"{metric.description} | {metric.unit} | {metric.weighting} | {metric.population}"
-        rows.append(f"| `{metric.name}` | {cells} |")
-    return "\n".join([METRICS_PAGE, *rows]) + "\n"
 
 
 def public_names(module: str) -> dict[str, str]:

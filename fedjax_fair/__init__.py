@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         report,
         results,
         selectors,
+        server_optimizers,
         solvers,
         submodular,
     )
@@ -76,6 +77,7 @@ __all__ = [
     "results",
     "run",
     "selectors",
+    "server_optimizers",
     "solvers",
     "submodular",
     "sweep",

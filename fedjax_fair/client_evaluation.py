@@ -1,8 +1,8 @@
 """Losses, accuracies, gradients and other means of clients at one model.
 
-Sums over the examples of all clients take one flat pass: chunks of examples regardless of their
-client, followed by a segment sum. Gradients, and means of a few clients, loop over each client's
-examples.
+Sums over all clients take one flat pass: chunks of examples regardless of their client, followed by
+a segment sum. Gradients, and means of a few clients, loop over each client's examples. An example
+with a sequence of labels counts once for each label that is not masked.
 """
 
 from __future__ import annotations
@@ -26,19 +26,24 @@ from fedjax_fair.base import (
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics import target
+from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences, count_labels, sum_labels
 from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel import collectives
 
 __all__ = [
     "ClientPerformance",
     "chunk_of_clients",
+    "client_gradient",
     "client_gradients",
     "client_means",
     "client_performance",
     "evaluate",
+    "personalized_performance",
 ]
 
 T = TypeVar("T")
+SumFn = Callable[[Int[Array, " chunk"], Bool[Array, " chunk"]], PyTree]
 
 # On a CPU clients are vmapped if they are so small that starting a pass costs more than the pass:
 # as many as make a thousand examples, if their sums fit into the cache. (From about 100 examples
@@ -49,7 +54,7 @@ _CPU_CACHE_BYTES = 2**19
 
 
 class ClientPerformance(NamedTuple):
-    """Means over each client's examples; NaN for a client without.
+    """Means over each client's labels; NaN for a client without.
 
     Attributes:
         loss: The model's loss, ``[clients]``; nats for cross-entropy.
@@ -66,25 +71,15 @@ def client_performance(
     examples: ClientExamples,
     clients: Int[Array, " ids"] | None = None,
 ) -> ClientPerformance:
-    """Measures loss and accuracy of one model on clients, in evaluation mode.
-
-    For all clients it costs as much as plain inference on the same examples.
-
-    Args:
-        model: The network.
-        variables: Its variables.
-        examples: Examples of all clients.
-        clients: Client ids; all by default.
-    """
+    """Measures loss and accuracy of one model on some clients (by default all, in one pass)."""
     examples = jax.tree.map(jnp.asarray, examples)
     if clients is None:
         return _all_client_performance(model, variables, examples)[0]
 
     def sum_fn(indices, mask):
-        values = _example_performance(model, variables, examples, indices)
-        return _masked_sums(values, mask)
+        return _performance_sums(model, variables, examples, indices, mask)
 
-    return _map_sums(sum_fn, _divide, examples, clients)
+    return _map_sums(lambda client: sum_fn, _divide_by_labels, examples, clients)
 
 
 def client_gradients(
@@ -101,7 +96,7 @@ def client_gradients(
 
     Args:
         model: The network.
-        variables: Its variables; gradients are with respect to ``params``.
+        variables: Its variables; gradients are those of ``params``.
         examples: Examples of all clients.
         clients: Client ids; all by default.
         project: Maps a gradient, shaped like the parameters, to a vector.
@@ -113,23 +108,47 @@ def client_gradients(
         >>> import fedjax_fair as ff
         >>> data = ff.data.load("digits")
         >>> model = ff.models.logistic(data.num_classes)
-        >>> start = model.init(jax.random.key(0), jnp.asarray(data.train.features[:1]))
-        >>> loss, gradient = client_gradients(model, start, data.train)
+        >>> start = jax.eval_shape(model.init, jax.random.key(0), data.train.features[:1])
+        >>> loss, gradient = jax.eval_shape(client_gradients, model, start, data.train)
         >>> gradient.shape  # 64 * 10 weights and 10 biases
         (50, 650)
     """
     examples = jax.tree.map(jnp.asarray, examples)
-
-    def total_loss(params: PyTree, indices: Int[Array, " chunk"], mask: Bool[Array, " chunk"]):
-        outputs = _outputs(model, Variables(params, variables.state), examples.features[indices])
-        return jnp.sum(model.loss(outputs, examples.labels[indices]), where=mask)
+    sum_fn = _gradient_sums(model, variables, examples)
 
     def finish(sums, size):
-        loss, gradient = _divide(sums, size)
+        loss, gradient = _divide_by_labels(sums, size)
         return ClientGradients(loss, project(gradient))
 
-    sum_fn = partial(jax.value_and_grad(total_loss), variables.params)
-    return _map_sums(sum_fn, finish, examples, clients)
+    return _map_sums(lambda client: sum_fn, finish, examples, clients)
+
+
+def client_gradient(
+    model: Model, variables: Variables, examples: ClientExamples, client: Int[Array, ""]
+) -> PyTree:
+    """Returns the gradient of the mean loss of one client, where its examples are.
+
+    It is shaped like the parameters, and that of ``client_gradients``; for solvers.
+    """
+    sums = _client_sum(_gradient_sums(model, variables, examples), examples, client)
+    return _divide_by_labels(sums, examples.sizes[client])[1]
+
+
+def _gradient_sums(model: Model, variables: Variables, examples: ClientExamples) -> SumFn:
+    """Returns a function that sums losses and gradients over a chunk, and counts labels."""
+
+    def total_loss(params: PyTree, indices: Int[Array, " chunk"], mask: Bool[Array, " chunk"]):
+        labels = examples.labels[indices]
+        outputs = _outputs(model, Variables(params, variables.state), examples.features[indices])
+        losses = sum_labels(model.loss(outputs, labels), labels)
+        return jnp.sum(losses, where=mask), _masked_sums(count_labels(labels), mask)
+
+    def sum_fn(indices, mask):
+        gradient_fn = jax.value_and_grad(total_loss, has_aux=True)
+        (loss, num_labels), gradient = gradient_fn(variables.params, indices, mask)
+        return (loss, gradient), num_labels
+
+    return sum_fn
 
 
 def client_means(
@@ -142,24 +161,24 @@ def client_means(
     """Averages a metric over the examples of clients, at one model or one model per client.
 
     Args:
-        metric_fn: ``metric_fn(variables, features, labels)`` of a batch of examples, arrays with a
-            leading axis ``batch``.
+        metric_fn: ``metric_fn(variables, features, labels) -> [batch, ...]``.
         variables: The global model.
         examples: Examples of all clients.
         clients: Client ids.
         updates: Stacked updates of these clients, which are added to the global model.
 
     Returns:
-        The means, with ``ids`` in place of ``batch``; not finite for a client without examples.
+        The means, ``[ids, ...]``; not finite for a client without examples.
 
     Examples:
         >>> import fedjax_fair as ff
         >>> data = ff.data.load("digits")
         >>> model = ff.models.mlp(data.num_classes, hidden=(32,))
-        >>> start = model.init(jax.random.key(0), jnp.asarray(data.train.features[:1]))
+        >>> start = jax.eval_shape(model.init, jax.random.key(0), data.train.features[:1])
         >>> def activations(variables, features, labels):
         ...     return model.features(*variables, features)
-        >>> client_means(activations, start, data.train, jnp.array([3, 1])).shape
+        >>> means_fn = partial(client_means, activations)
+        >>> jax.eval_shape(means_fn, start, data.train, jnp.array([3, 1])).shape
         (2, 32)
     """
     examples = jax.tree.map(jnp.asarray, examples)
@@ -176,6 +195,22 @@ def client_means(
     return collectives.map_clients(examples, client_mean, clients, updates)
 
 
+def personalized_performance(
+    model: Model,
+    personalized: Callable[[Int[Array, ""]], Variables],
+    examples: ClientExamples,
+) -> ClientPerformance:
+    """Measures loss and accuracy of every client with the model ``personalized(client)``."""
+    examples = jax.tree.map(jnp.asarray, examples)
+
+    def sum_fn_of(client):
+        variables = personalized(client)
+        return partial(_performance_sums, model, variables, examples)
+
+    variables = jax.eval_shape(personalized, jax.ShapeDtypeStruct((), jnp.int32))
+    return _map_sums(sum_fn_of, _divide_by_labels, examples, client_bytes=tree_bytes(variables))
+
+
 def evaluate(
     model: Model,
     variables: Variables,
@@ -185,48 +220,74 @@ def evaluate(
     *,
     train_loss: bool = True,
     custom: Sequence[ClientMetric] = (),
+    personalized: Callable[[Int[Array, ""]], Variables] | None = None,
+    has_global_model: bool = True,
 ) -> ClientMetrics:
-    """Measures one model on every client.
+    """Measures one model on every client; see `ClientMetrics`.
 
-    Args:
-        model: The network.
-        variables: Its variables.
-        data: The federated dataset.
-        participation: Rounds each client has trained in.
-        cohort: Ids of the clients that trained last; -1 in an empty slot.
-        train_loss: Whether to measure training losses.
-        custom: Metrics of predictions, which take another pass.
+    ``custom`` metrics of predictions take another pass. ``personalized`` returns the model of a
+    client, with which each client is measured too. Without a global model its metrics are NaN.
     """
+
+    def measure(test, performance, **others):
+        train = performance(data.train).loss if train_loss else jnp.full_like(test.loss, jnp.nan)
+        validation = None if data.validation is None else performance(data.validation)
+        return ClientMetrics(
+            test_accuracy=test.accuracy,
+            test_loss=test.loss,
+            train_loss=train,
+            test_sizes=_num_labels(data.test),
+            train_sizes=_num_labels(data.train),
+            participation=participation,
+            cohort=cohort,
+            groups=data.groups,
+            validation_accuracy=validation and validation.accuracy,
+            validation_loss=validation and validation.loss,
+            validation_sizes=data.validation and _num_labels(data.validation),
+            **others,
+        )
+
+    own = None
+    if personalized is not None:
+        own_performance = partial(personalized_performance, model, personalized)
+        outputs_fn = partial(_personalized_outputs, model, personalized)
+        own = measure(
+            own_performance(data.test),
+            own_performance,
+            custom=_custom_metrics(model, outputs_fn, data, custom),
+        )
+    if not has_global_model:
+        assert own is not None
+        nan = ClientPerformance(*[jnp.full_like(own.test_loss, jnp.nan)] * 2)
+        return measure(
+            nan,
+            lambda examples: nan,
+            class_accuracy=jnp.full(data.num_classes, jnp.nan),
+            custom=dict.fromkeys(own.custom, nan.loss),
+            personalized=own,
+        )
     examples = jax.tree.map(jnp.asarray, data.test)
     test, class_accuracy = _all_client_performance(model, variables, examples, data.num_classes)
-    if train_loss:
-        train = client_performance(model, variables, data.train).loss
-    else:
-        train = jnp.full_like(test.loss, jnp.nan)
-    validation = None
-    if data.validation is not None:
-        validation = client_performance(model, variables, data.validation)
-    return ClientMetrics(
-        test_accuracy=test.accuracy,
-        test_loss=test.loss,
-        train_loss=train,
-        test_sizes=data.test.sizes,
-        train_sizes=data.train.sizes,
-        participation=participation,
-        cohort=cohort,
-        groups=data.groups,
+    outputs_fn = partial(_shared_outputs, model, variables)
+    return measure(
+        test,
+        partial(client_performance, model, variables),
         class_accuracy=class_accuracy,
-        validation_accuracy=validation and validation.accuracy,
-        validation_loss=validation and validation.loss,
-        validation_sizes=data.validation and data.validation.sizes,
-        custom=_custom_metrics(model, variables, data, custom),
+        custom=_custom_metrics(model, outputs_fn, data, custom),
+        personalized=own,
     )
 
 
 def _custom_metrics(
-    model: Model, variables: Variables, data: FederatedData, metrics: Sequence[ClientMetric]
+    model: Model,
+    outputs_fn: Callable[[ClientExamples], tuple[Array, Array, Array]],
+    data: FederatedData,
+    metrics: Sequence[ClientMetric],
 ) -> dict[str, Float[Array, " clients"]]:
-    """Returns metrics of predictions by their name in results."""
+    """Returns metrics of predictions by their name in results.
+
+    ``outputs_fn`` returns outputs, example indices and owners as ``_map_examples``.
+    """
     values_by_name: dict[str, Float[Array, " clients"]] = {}
     for split, part in (("test", data.test), ("validation", data.validation)):
         if part is None or not metrics:
@@ -236,12 +297,11 @@ def _custom_metrics(
         # device computes all predictions.
         is_complete = examples.devices is None or examples.has_all_clients
         local = examples._replace(devices=None) if is_complete else examples
-
-        def outputs_fn(indices, local=local):
-            return _outputs(model, variables, local.features[indices])
-
-        outputs, indices, owners = _map_examples(outputs_fn, local)
-        predictions = Predictions(model, outputs, local.labels[indices], owners, local.num_clients)
+        outputs, indices, owners = outputs_fn(local)
+        labels = local.labels[indices]
+        if are_sequences(labels):
+            outputs, labels, owners = _rows_of_labels(outputs, labels, owners, local.num_clients)
+        predictions = Predictions(model, outputs, labels, owners, local.num_clients)
         clients = jnp.arange(local.num_clients, dtype=jnp.int32)
         for metric in metrics:
             values = jnp.where(local.sizes > 0, metric.function(predictions), jnp.nan)
@@ -252,43 +312,145 @@ def _custom_metrics(
     return values_by_name
 
 
-def _example_performance(
-    model: Model, variables: Variables, examples: ClientExamples, indices: Int[Array, " chunk"]
+def _shared_outputs(
+    model: Model, variables: Variables, examples: ClientExamples
+) -> tuple[Array, Array, Array]:
+    """Returns the outputs of one model for all examples; the result is that of _map_examples."""
+    return _map_examples(
+        lambda indices: _outputs(model, variables, examples.features[indices]), examples
+    )
+
+
+def _personalized_outputs(
+    model: Model,
+    personalized: Callable[[Int[Array, ""]], Variables],
+    examples: ClientExamples,
+) -> tuple[Array, Array, Array]:
+    """Returns the outputs of each client's model; the result is that of _map_examples."""
+    shapes = jax.eval_shape(personalized, jax.ShapeDtypeStruct((), jnp.int32))
+    chunk = chunk_of_clients(examples)
+    output = jax.eval_shape(partial(_outputs, model), shapes, examples.features[:1])
+    num_owned = examples.order.shape[0]
+    sizes = collectives.local_sizes(examples)
+
+    def add_client(client, outputs):
+        variables = personalized(client)
+
+        def add_chunk(number, outputs):
+            positions = number * chunk + jnp.arange(chunk, dtype=jnp.int32)
+            rows = examples.offsets[client] + jnp.minimum(positions, sizes[client] - 1)
+            values = _outputs(model, variables, examples.features[examples.order[rows]])
+            return outputs.at[rows].set(values)
+
+        return jax.lax.fori_loop(0, -(-sizes[client] // chunk), add_chunk, outputs)
+
+    outputs = jnp.zeros((num_owned, *output.shape[1:]), output.dtype)
+    outputs = jax.lax.fori_loop(0, examples.num_clients, add_client, outputs)
+    return outputs, examples.order, _owners(examples)
+
+
+def _rows_of_labels(
+    outputs: Float[Array, "examples length ..."],
+    labels: Int[Array, "examples length"],
+    owners: Int[Array, " examples"],
+    num_clients: int,
+) -> tuple[Float[Array, "labels ..."], Int[Array, " labels"], Int[Array, " labels"]]:
+    """Makes one row of every label, sorted by owner; those of masked labels are padding."""
+    owners = jnp.where(labels != MASKED_LABEL, owners[:, None], num_clients).ravel()
+    order = jnp.argsort(owners, stable=True)
+    return outputs.reshape(-1, *outputs.shape[2:])[order], labels.ravel()[order], owners[order]
+
+
+def _label_performance(
+    model: Model, variables: Variables, features: Array, labels: Array
 ) -> ClientPerformance:
-    """Returns loss and accuracy of every example of a chunk."""
-    labels = examples.labels[indices]
-    outputs = _outputs(model, variables, examples.features[indices])
+    """Returns loss and accuracy of every label of a chunk."""
+    outputs = _outputs(model, variables, features)
     return ClientPerformance(model.loss(outputs, labels), model.accuracy(outputs, labels))
+
+
+def _performance_sums(
+    model: Model,
+    variables: Variables,
+    examples: ClientExamples,
+    indices: Int[Array, " chunk"],
+    mask: Bool[Array, " chunk"],
+) -> tuple[ClientPerformance, Int[Array, ""] | None]:
+    """Sums losses and accuracies over a chunk; the number of labels is for _divide_by_labels."""
+    labels = examples.labels[indices]
+    values = _label_performance(model, variables, examples.features[indices], labels)
+    return _masked_sums((_sum_labels(values, labels), count_labels(labels)), mask)
+
+
+def _sum_labels(values: T, labels: Array) -> T:
+    return jax.tree.map(lambda leaf: sum_labels(leaf, labels), values)
 
 
 def _divide(sums: T, sizes: Int[Array, "*ids"]) -> T:
     return jax.tree.map(lambda leaf: leaf / sizes.astype(leaf.dtype), sums)
 
 
+def _divide_by_labels(sums: tuple[T, Int[Array, "*ids"] | None], sizes: Int[Array, "*ids"]) -> T:
+    """Divides sums over labels by their number; None if every example has one."""
+    values, num_labels = sums
+    return _divide(values, sizes if num_labels is None else num_labels)
+
+
+def _num_labels(examples: ClientExamples) -> Int[Array, " clients"]:
+    """Returns the number of labels of each client that are not masked."""
+    if not are_sequences(examples.labels):
+        return examples.sizes
+    examples = jax.tree.map(jnp.asarray, examples)
+
+    def counts_of(indices):
+        counts = count_labels(examples.labels[indices])
+        assert counts is not None
+        return counts
+
+    counts, _, owners = _map_examples(counts_of, examples)
+    return collectives.all_reduce(examples, _sum_by_owner(counts, owners, examples))
+
+
+def _sum_by_owner(values: T, owners: Int[Array, " positions"], examples: ClientExamples) -> T:
+    return jax.tree.map(
+        lambda leaf: jax.ops.segment_sum(
+            leaf, owners, examples.num_clients, indices_are_sorted=True
+        ),
+        values,
+    )
+
+
 def _all_client_performance(
     model: Model, variables: Variables, examples: ClientExamples, num_classes: int = 0
 ) -> tuple[ClientPerformance, Float[Array, " classes"]]:
-    """Returns means of all clients, and the accuracy on all owned examples of each class."""
-    num_clients = examples.num_clients
-    performance_fn = partial(_example_performance, model, variables, examples)
-    values, indices, owners = _map_examples(performance_fn, examples)
-    sums = jax.tree.map(
-        lambda leaf: jax.ops.segment_sum(leaf, owners, num_clients, indices_are_sorted=True),
-        values,
-    )
+    """Returns means of all clients, and the accuracy on all owned labels of each class."""
+
+    def performance_fn(indices):
+        labels = examples.labels[indices]
+        values = _label_performance(model, variables, examples.features[indices], labels)
+        # Without sequences the second would be a copy of the first.
+        accuracy = values.accuracy if are_sequences(labels) else None
+        return _sum_labels(values, labels), accuracy
+
+    (values, accuracy), indices, owners = _map_examples(performance_fn, examples)
+    accuracy = values.accuracy if accuracy is None else accuracy
+    sums = _sum_by_owner(values, owners, examples)
+    is_owned = owners < examples.num_clients
     if jnp.issubdtype(examples.labels.dtype, jnp.floating):
         num_classes, classes = 1, jnp.zeros_like(indices)
     else:
         classes = examples.labels[indices]
+    if are_sequences(classes):
+        is_owned = is_owned[:, None] & (classes != MASKED_LABEL)
     # Padding gets a class past the last, which segment sums leave out.
-    classes = jnp.where(owners < num_clients, classes, num_classes)
-    correct = jax.ops.segment_sum(values.accuracy, classes, num_classes)
-    count = jax.ops.segment_sum(jnp.ones_like(values.accuracy), classes, num_classes)
+    classes = jnp.where(is_owned, classes, num_classes).ravel()
+    correct = jax.ops.segment_sum(accuracy.ravel(), classes, num_classes)
+    count = jax.ops.segment_sum(jnp.ones_like(accuracy).ravel(), classes, num_classes)
     sums, correct, count = collectives.all_reduce(examples, (sums, correct, count))
-    return _divide(sums, examples.sizes), correct / count
+    return _divide(sums, _num_labels(examples)), correct / count
 
 
-def _outputs(model: Model, variables: Variables, features: Array) -> Float[Array, "batch outputs"]:
+def _outputs(model: Model, variables: Variables, features: Array) -> Float[Array, "batch ..."]:
     return model.apply(variables.params, variables.state, features, train=False, key=None)[0]
 
 
@@ -309,12 +471,7 @@ def _map_examples(
         values = jnp.pad(values, (0, -num_owned % chunk), constant_values=fill).reshape(-1, chunk)
         return collectives.shard(examples, values, fill)
 
-    clients = jnp.arange(examples.num_clients + 1, dtype=jnp.int32)
-    sizes = collectives.local_sizes(examples)
-    num_unowned = num_owned - jnp.sum(sizes, keepdims=True)
-    owners = jnp.repeat(
-        clients, jnp.concatenate([sizes, num_unowned]), total_repeat_length=num_owned
-    )
+    owners = _owners(examples)
     indices, owners = chunks(examples.order, 0), chunks(owners, examples.num_clients)
     results = jax.tree.map(
         lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), jax.lax.map(function, indices)
@@ -322,30 +479,36 @@ def _map_examples(
     return results, indices.reshape(-1), owners.reshape(-1)
 
 
+def _owners(examples: ClientExamples) -> Int[Array, " assigned"]:
+    """Returns the owner of each entry of ``order`` on this device; ``num_clients`` for padding."""
+    num_owned = examples.order.shape[0]
+    clients = jnp.arange(examples.num_clients + 1, dtype=jnp.int32)
+    sizes = collectives.local_sizes(examples)
+    num_unowned = num_owned - jnp.sum(sizes, keepdims=True)
+    sizes = jnp.concatenate([sizes, num_unowned])
+    return jnp.repeat(clients, sizes, total_repeat_length=num_owned)
+
+
 def _map_sums(
-    sum_fn: Callable[[Int[Array, " chunk"], Bool[Array, " chunk"]], PyTree],
+    sum_fn_of: Callable[[Int[Array, ""]], SumFn],
     finish: Callable[[PyTree, Int[Array, ""]], T],
     examples: ClientExamples,
     clients: Int[Array, " ids"] | None = None,
+    client_bytes: int = 0,
 ) -> T:
     """Sums a function over the examples of each client.
 
-    Args:
-        sum_fn: Sums over a chunk, given example indices and the mask of those that are not padding.
-        finish: Maps a client's sums and size to its result.
-        examples: Examples of all clients.
-        clients: Client ids; all by default.
-
-    Returns:
-        The results of ``finish``, with a leading axis ``ids``.
+    ``sum_fn_of(client)`` returns a function that sums over a chunk, given example indices and the
+    mask of those that are not padding; it takes ``client_bytes`` of memory. ``finish`` maps a
+    client's sums and size to its result, ``[ids, ...]``.
     """
     if clients is None:
         clients = jnp.arange(examples.num_clients, dtype=jnp.int32)
 
     def client_result(client, _):
-        return finish(_client_sum(sum_fn, examples, client), examples.sizes[client])
+        return finish(_client_sum(sum_fn_of(client), examples, client), examples.sizes[client])
 
-    batch_size = _clients_per_batch(sum_fn, examples)
+    batch_size = _clients_per_batch(sum_fn_of, examples, client_bytes)
     if batch_size == 1:
         return collectives.map_clients(examples, client_result, clients)
     # Vmapped clients wait for the largest; sorting makes sizes in a batch almost equal.
@@ -387,23 +550,21 @@ def _sum_shapes(sum_fn: Callable[..., T], chunk: int) -> T:
     return jax.eval_shape(sum_fn, indices, jax.ShapeDtypeStruct((chunk,), bool))
 
 
-def _clients_per_batch(sum_fn: Callable[..., PyTree], examples: ClientExamples) -> int | None:
+def _clients_per_batch(
+    sum_fn_of: Callable[[Int[Array, ""]], SumFn], examples: ClientExamples, client_bytes: int
+) -> int | None:
     """Returns the number of vmapped clients; None for the default of an accelerator."""
     if not target.current().is_cpu:
         return None
     chunk = chunk_of_clients(examples)
     if chunk > _MAX_CPU_CHUNK:
         return 1
-    leaves = jax.tree.leaves(_sum_shapes(sum_fn, chunk))
-    sum_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    return max(1, min(_CPU_PASS_EXAMPLES // chunk, _CPU_CACHE_BYTES // sum_bytes))
+    shapes = _sum_shapes(lambda *chunk: sum_fn_of(jnp.zeros((), jnp.int32))(*chunk), chunk)
+    num_bytes = tree_bytes(shapes) + client_bytes
+    return max(1, min(_CPU_PASS_EXAMPLES // chunk, _CPU_CACHE_BYTES // num_bytes))
 
 
 def chunk_of_clients(examples: ClientExamples) -> int:
-    """Returns how many examples of a client are processed together: an equal part of a mean client.
-
-    Args:
-        examples: Examples of all clients.
-    """
+    """Returns how many examples of a client form a chunk: an equal part of a mean client."""
     mean = max(1, -(-collectives.num_examples(examples) // examples.num_clients))
     return -(-mean // -(-mean // target.current().client_examples))

@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair.base import Client, Cohort, Context, LocalResult, Solver, Variables
+from fedjax_fair import client_state, role_calls
+from fedjax_fair.base import Cohort, Context, LocalResult, Solver, Variables
 from fedjax_fair.faults import apply
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.trees import all_finite, tree_bytes
 from fedjax_fair.parallel import collectives
 
-__all__ = ["default_clients_per_batch", "occurrences_of", "train_cohort"]
+__all__ = ["Trained", "default_clients_per_batch", "occurrences_of", "train_cohort"]
+
+
+class Trained(NamedTuple):
+    """Results of the local training of a cohort.
+
+    Attributes:
+        cohort: The cohort with the mask of responding clients.
+        results: Stacked results, which are zeros with a loss of NaN where there is no response.
+        status: Status of the uploads.
+        rows: New rows of the store of client states.
+    """
+
+    cohort: Cohort
+    results: LocalResult
+    status: apply.UploadStatus
+    rows: dict[str, Array]
 
 
 def train_cohort(
@@ -25,12 +44,14 @@ def train_cohort(
     occurrences: Int[Array, " cohort"],
     weights: Float[Array, " cohort"] | None,
     *,
+    broadcast: dict[str, PyTree],
+    store: client_state.Store | tuple[()],
     model_history: Variables | tuple[()],
     clients_per_batch: int | None,
     encode_update: Callable[..., tuple[LocalResult, PyTree]],
     responded: Bool[Array, " cohort"] | None = None,
     send: Callable[..., tuple[LocalResult, apply.UploadStatus]] | None = None,
-) -> tuple[Cohort, LocalResult, Bool[Array, " cohort"], PyTree]:
+) -> Trained:
     """Trains every participant of a cohort from the global model.
 
     Args:
@@ -39,40 +60,48 @@ def train_cohort(
         context: Context of the start of the round.
         cohort: The participants, with instructions.
         occurrences: From ``occurrences_of``.
-        weights: Weights of the sum of updates, ``[cohort]``, which is then computed during
-            training; None to skip it.
+        weights: Weights of the sum of updates that is computed during training, or None.
+        broadcast: From ``Aggregator.broadcast``.
+        store: State of the clients.
         model_history: See ``RoundState``.
         clients_per_batch: Clients per vmapped batch; None for the default.
-        encode_update: ``encode_update(client, occurrence, result)``: the result as the participant
-            sends it, and its residual.
+        encode_update: ``encode_update(client, occurrence, result, residual)``: the result as the
+            participant sends it, and its new residual.
         responded: Whether each participant responds as far as is known before training.
         send: ``send(client, result, responded)``: the result as it arrives, and its status. By
             default everything arrives unchanged.
-
-    Returns:
-        The cohort with the mask of responding clients; stacked results, which are zeros with a loss
-        of NaN where there is no response; whether each sent update was non-finite; residuals.
     """
     examples = context.examples
 
     def train(client, arguments):
         occurrence, instructions, responded = arguments
-        participant = Client(
-            model=context.model,
-            examples=examples,
-            offset=examples.offsets[client],
-            size=examples.sizes[client],
-            round=context.round,
+        row = store.read(examples, client) if store else client_state.ClientRow()
+        participant = client_state.make_client(
+            context.model,
+            examples,
+            client,
+            context.round,
             instructions=instructions,
+            state=row.state,
+            broadcast=broadcast,
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
         start = apply.initial_model(model_history, context.round, context.variables, instructions)
-        result, residual = encode_update(
-            client, occurrence, solver.solve(key_client, start, participant)
-        )
+        trained = role_calls.solve(solver, key_client, start, participant)
+        state = trained.state  # It stays on the client, so that no other role sees it.
+        # A client that is drawn repeatedly adds its residual once.
+        used = jax.tree.map(lambda leaf: jnp.where(occurrence == 0, leaf, 0), row.residual)
+        result, residual = encode_update(client, occurrence, trained._replace(state=()), used)
         if send is None:
-            return result, apply.UploadStatus(None, ~all_finite(result.update)), residual
-        return *send(client, result, responded), residual
+            status = apply.UploadStatus(None, ~all_finite((result.update, result.sends)))
+        else:
+            result, status = send(client, result, responded)
+            assert status.responded is not None
+            residual = jax.tree.map(partial(jnp.where, status.responded), residual, used)
+        if jax.tree.leaves(state):
+            status = status._replace(state_nonfinite=~all_finite(state))
+        rows = client_state.pack_row(client_state.ClientRow(state, residual))
+        return result, status, rows
 
     def train_with_update(client, arguments):
         trained = train(client, arguments)
@@ -88,11 +117,11 @@ def train_cohort(
     batch_size = batch_size if batch_size > 1 else None
     weighted_sum = None
     if weights is None:
-        results, status, residuals = collectives.map_local_clients(
+        results, status, rows = collectives.map_local_clients(
             examples, train, cohort.clients, arguments, batch_size
         )
     else:
-        (results, status, residuals), weighted_sum = collectives.map_and_sum(
+        (results, status, rows), weighted_sum = collectives.map_and_sum(
             examples, train_with_update, weights, cohort.clients, arguments, batch_size
         )
     loss, steps, counts = collectives.all_reduce(
@@ -100,7 +129,7 @@ def train_cohort(
     )
     results = results._replace(loss=loss, steps=steps, weighted_sum=weighted_sum)
     status = jax.tree.map(lambda count: count > 0, counts)
-    return cohort._replace(responded=status.responded), results, status.nonfinite, residuals
+    return Trained(cohort._replace(responded=status.responded), results, status, rows)
 
 
 def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:
@@ -126,8 +155,7 @@ def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size:
 def occurrences_of(clients: Int[Array, " cohort"]) -> Int[Array, " cohort"]:
     """Counts how many earlier slots of the cohort hold the same client.
 
-    The count separates the random keys of a repeated client without making keys depend on the other
-    participants.
+    It separates the random keys of a repeated client.
 
     Examples:
         >>> occurrences_of(jnp.array([3, 1, 3])).tolist()

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
 from enum import IntEnum
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair import checks
+from fedjax_fair import checks, client_state, role_calls
 from fedjax_fair.base import (
     Aggregator,
     Cohort,
     Context,
     Faults,
     Info,
+    LocalResult,
     Model,
     Selector,
+    ServerView,
     Solver,
     Variables,
 )
@@ -34,11 +34,10 @@ from fedjax_fair.communication.noise import PrivacyMechanism
 from fedjax_fair.communication.opaque import restrict_context, restrict_results
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.faults import apply
-from fedjax_fair.local_training import occurrences_of, train_cohort
-from fedjax_fair.metrics.communication import bytes_per_round
+from fedjax_fair.local_training import Trained, occurrences_of, train_cohort
 from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.numerics.trees import all_finite
+from fedjax_fair.numerics.trees import all_finite, tree_bytes
 from fedjax_fair.parallel import collectives
 from fedjax_fair.tree import Tree
 
@@ -48,6 +47,7 @@ __all__ = [
     "Round",
     "RoundInfo",
     "RoundState",
+    "Traffic",
     "derive_key",
     "make_context",
     "run",
@@ -62,6 +62,11 @@ class Purpose(IntEnum):
     SOLVE = 2
     FAULTS = 3
     COMMUNICATION = 4
+    CLIENTS = 5
+    PERSONALIZE = 6
+
+
+Keys = dict[Purpose, Key[Array, ""]]
 
 
 class RoundState(NamedTuple):
@@ -74,9 +79,10 @@ class RoundState(NamedTuple):
         selector: State of the selector.
         aggregator: State of the aggregator.
         participation: Rounds each client has trained in, ``[clients]``.
-        communication: State of compression and privacy; empty if participants send plain updates.
+        communication: State of privacy; empty without.
         model_history: Past global models, ``[history_length, ...]``, with that of round ``r`` at
             ``r % history_length``; empty unless a fault needs them.
+        clients: State of all clients (`fedjax_fair.client_state.Store`); empty if they have none.
     """
 
     key: Key[Array, ""]
@@ -87,21 +93,37 @@ class RoundState(NamedTuple):
     participation: Int[Array, " clients"]
     communication: PyTree = ()
     model_history: Variables | tuple[()] = ()
+    clients: client_state.Store | tuple[()] = ()
+
+
+class Traffic(Tree):
+    """Bytes that one participant communicates in a round.
+
+    Attributes:
+        up: Bytes that it sends: its compressed update and other sends.
+        down: Bytes that it receives: the model and what the server broadcasts.
+    """
+
+    up: int
+    down: int
 
 
 class RoundInfo(NamedTuple):
     """Diagnostics of one round.
 
     Attributes:
-        clients: Ids of the selected clients, ``[cohort]``.
-        weights: Their weights in the update, ``[cohort]``.
-        loss: Their mean minibatch losses during local training, ``[cohort]``, nats.
-        steps: Their numbers of local steps, ``[cohort]``.
+        clients: Ids of the selected clients.
+        weights: Their weights in the update.
+        loss: Their mean minibatch losses during local training, nats.
+        steps: Their numbers of local steps.
         finite: Whether the update was finite and therefore applied.
-        responded: Whether each result has arrived, ``[cohort]``.
-        nonfinite: Whether each sent update had a NaN or an infinity, ``[cohort]``.
+        responded: Whether each result has arrived.
+        nonfinite: Whether each sent update had a NaN or an infinity.
         selector: Info of the selector.
         aggregator: Info of the aggregator and of privacy.
+        traffic: Bytes per participant, which are structure.
+        state_nonfinite: Whether each new state of a client had a NaN or an infinity and was not
+            stored; None without state.
     """
 
     clients: Int[Array, " cohort"]
@@ -113,15 +135,16 @@ class RoundInfo(NamedTuple):
     nonfinite: Bool[Array, " cohort"]
     selector: Info
     aggregator: Info
+    traffic: Traffic
+    state_nonfinite: Bool[Array, " cohort"] | None = None
 
 
 def derive_key(
     key: Key[Array, ""], purpose: Purpose, round: Int[Array, ""] | int = 0
 ) -> Key[Array, ""]:
-    """Returns the key of one purpose in one round.
+    """Returns the key of one purpose in one absolute round.
 
-    With the absolute round a resumed run equals an uninterrupted one. With the purpose the selected
-    clients stay the same if a solver draws more random numbers.
+    A resumed run therefore equals an uninterrupted one, and cohorts do not depend on the solver.
     """
     return jax.random.fold_in(jax.random.fold_in(key, purpose), round)
 
@@ -131,8 +154,7 @@ class BaseRound(Tree):
 
     Attributes:
         model: The network.
-        is_centralized: Whether it trains on the examples of all clients together, with client ids
-            of -1 in its ``RoundInfo``.
+        is_centralized: Whether it trains on pooled examples, with client ids of -1 in `RoundInfo`.
     """
 
     model: Model
@@ -144,27 +166,40 @@ class BaseRound(Tree):
 
     @abstractmethod
     def step(
-        self, state: RoundState, data: FederatedData, drop_nonfinite: bool = False
+        self,
+        state: RoundState,
+        data: FederatedData,
+        drop_nonfinite: bool = False,
+        skip_nonfinite: bool = False,
     ) -> tuple[RoundState, RoundInfo]:
-        """Runs one round.
+        """Runs one round; an update of the model that is not finite is not applied.
 
-        Args:
-            state: State before the round.
-            data: The federated dataset.
-            drop_nonfinite: Whether to treat a participant whose update is not finite as one that
-                has not responded.
+        With ``drop_nonfinite``, a participant whose update is not finite counts as not responding.
+        With ``skip_nonfinite``, a round whose update is not applied changes neither the state of
+        the aggregator nor those of clients, and the selector does not observe it.
         """
 
-    def bytes_up(self, variables: Variables) -> int:
-        """Returns the bytes that a participant sends in a round."""
-        return bytes_per_round(variables, cohort_size=1)
+    @property
+    def is_personalized(self) -> bool:
+        """Whether clients have personalized models."""
+        return False
+
+    @property
+    def has_global_model(self) -> bool:
+        """Whether the global model is a result."""
+        return True
+
+    def personalize(
+        self, state: RoundState, data: FederatedData
+    ) -> Callable[[Int[Array, ""]], Variables]:
+        """Returns a function from a client's id to its model, where its examples are."""
+        raise ValueError(f"{type(self).__name__} has no personalized models.")
 
 
 class Round(BaseRound):
     """One round of federated learning: a model and three roles.
 
-    Data is an argument of the methods, so that one compiled function serves all partitions of the
-    same shape.
+    Data is an argument of the methods, so that partitions of equal shape share a compiled function.
 
     Args:
         model: The network.
@@ -173,15 +208,14 @@ class Round(BaseRound):
         aggregator: Combines their updates.
         faults: Failures from `fedjax_fair.faults`, applied in this order. Without any response the
             model and the aggregator do not change.
-        aggregation: ``"secure"``, or `fedjax_fair.communication.SecureAggregation` with settings,
-            hides single updates from the server. Roles may only read sums or scalars, and all
-            updates of the cohort are in memory.
+        aggregation: ``"secure"``, or `fedjax_fair.communication.SecureAggregation`, hides single
+            updates from the server. Roles may only read sums or scalars, and all updates of the
+            cohort are in memory.
         compression: Compression of updates, from `fedjax_fair.communication`.
         privacy: Clipping and noise from `fedjax_fair.communication`, for a mean of equal weights.
-        clients_per_batch: Clients that train in parallel (vmapped). Larger batches take more memory
-            and change results only by rounding. Default: all on a GPU; models of 8 MiB together on
-            a TPU; on a CPU as many as fit into its cache if all take equally many steps, otherwise
-            one, because clients in a batch wait for the slowest.
+        clients_per_batch: Clients that train in parallel (vmapped), which changes memory, and
+            results only by rounding. Default: all on a GPU; models of 8 MiB together on a TPU; on a
+            CPU as many as fit into its cache if all take equally many steps, otherwise one.
 
     Raises:
         ValueError: If a role is not of its type or needs what secure aggregation hides, or
@@ -214,6 +248,9 @@ class Round(BaseRound):
         checks.instance("selector", self.selector, Selector, "selectors.Uniform(cohort_size=10)")
         checks.instance("solver", self.solver, Solver, "solvers.SGD(0.1, batch_size=10, epochs=1)")
         checks.instance("aggregator", self.aggregator, Aggregator, "aggregators.Mean()")
+        for role in (self.selector, self.aggregator):
+            name = f"{type(role).__name__}.server_view"
+            checks.one_of(name, role.server_view, get_args(ServerView))
         if self.clients_per_batch is not None:
             checks.positive_int("clients_per_batch", self.clients_per_batch)
         self._convert(faults=self._faults)
@@ -239,9 +276,15 @@ class Round(BaseRound):
         is_plain = self._communication.secure is None
         return results if is_plain else restrict_results(results, role.server_view)
 
-    def bytes_up(self, variables: Variables) -> int:
-        """Returns the bytes that a participant sends in a round."""
-        return communication.bytes_up(self._communication, variables)
+    @property
+    def is_personalized(self) -> bool:
+        """Whether clients have personalized models."""
+        return self.solver.personalize is not None
+
+    @property
+    def has_global_model(self) -> bool:
+        """Whether the global model is a result."""
+        return self.solver.has_global_model
 
     def init(self, key: Key[Array, ""], data: FederatedData) -> RoundState:
         """Returns the state before the first round."""
@@ -249,146 +292,277 @@ class Round(BaseRound):
         variables = self.model.init(derive_key(key, Purpose.INIT), data.train.features[:1])
         round = jnp.zeros((), jnp.int32)
         context = make_context(self.model, round, variables, data)
+        aggregator_context = self._visible_context(self.aggregator, context)
+        aggregator = role_calls.init(self.aggregator, aggregator_context)
         return RoundState(
             key=key,
             round=round,
             variables=variables,
-            selector=self.selector.init(self._visible_context(self.selector, context)),
-            aggregator=self.aggregator.init(self._visible_context(self.aggregator, context)),
+            selector=role_calls.init(self.selector, self._visible_context(self.selector, context)),
+            aggregator=aggregator,
             participation=jnp.zeros(data.num_clients, jnp.int32),
-            communication=communication.init(self._communication, data.num_clients, variables),
+            communication=communication.init(self._communication, variables),
             model_history=apply.init_model_history(self._faults, variables),
+            clients=client_state.init_store(
+                self.solver,
+                derive_key(key, Purpose.CLIENTS),
+                self.model,
+                variables,
+                data.train,
+                self._broadcast(aggregator, aggregator_context),
+                communication.residual_width(self._communication, variables),
+            ),
         )
+
+    def personalize(
+        self, state: RoundState, data: FederatedData
+    ) -> Callable[[Int[Array, ""]], Variables]:
+        """Returns a function from a client's id to its model; see `BaseRound.personalize`."""
+        key = derive_key(state.key, Purpose.PERSONALIZE, state.round)
+        context = make_context(self.model, state.round, state.variables, data)
+        broadcast = self._broadcast(
+            state.aggregator, self._visible_context(self.aggregator, context)
+        )
+
+        def model_of(client):
+            participant = client_state.make_client(
+                self.model,
+                data.train,
+                client,
+                state.round,
+                state=state.clients.read(data.train, client).state if state.clients else (),
+                broadcast=broadcast,
+            )
+            key_client = jax.random.fold_in(key, client)
+            return role_calls.personalize(self.solver, key_client, state.variables, participant)
+
+        return model_of
 
     def step(
-        self, state: RoundState, data: FederatedData, drop_nonfinite: bool = False
+        self,
+        state: RoundState,
+        data: FederatedData,
+        drop_nonfinite: bool = False,
+        skip_nonfinite: bool = False,
     ) -> tuple[RoundState, RoundInfo]:
         """Runs one round; see `BaseRound.step`."""
-        selector, aggregator, settings = self.selector, self.aggregator, self._communication
         data = jax.tree.map(jnp.asarray, data)
-        key_select, key_solve, key_faults, key_communication = (
-            derive_key(state.key, purpose, state.round)
-            for purpose in (Purpose.SELECT, Purpose.SOLVE, Purpose.FAULTS, Purpose.COMMUNICATION)
-        )
+        keys = {purpose: derive_key(state.key, purpose, state.round) for purpose in Purpose}
         context = make_context(self.model, state.round, state.variables, data)._replace(
-            available=apply.available(self._faults, key_faults, state.round, data.num_clients)
+            available=apply.available(
+                self._faults, keys[Purpose.FAULTS], state.round, data.num_clients
+            )
+        )
+        selected = self._select(keys, state, context)
+        instructed = self._instruct(state, selected.cohort, context)
+        trained = self._train(keys, state, instructed, context, drop_nonfinite)
+        received = communication.receive(
+            self._communication,
+            keys[Purpose.COMMUNICATION],
+            state.communication,
+            trained.cohort,
+            instructed.weights,
+            trained.results,
+            context,
+        )
+        cohort, results, add = trained.cohort, received.results, received.add
+        is_personal = self._is_personal(context)
+        aggregated = self._aggregate(state, cohort, results, context, add, is_personal)
+        selector = self._observe(selected.state, cohort, results, context, add)
+        is_unwritten = trained.status.state_nonfinite
+        if skip_nonfinite:
+            aggregator = _where(aggregated.is_finite, aggregated.state, state.aggregator)
+            aggregated = aggregated._replace(state=aggregator)
+            selector = _where(aggregated.is_finite, selector, selected.state)
+            is_skipped = jnp.full(cohort.clients.shape, ~aggregated.is_finite)
+            is_unwritten = is_skipped if is_unwritten is None else is_unwritten | is_skipped
+        new_state = RoundState(
+            key=state.key,
+            round=state.round + 1,
+            variables=jax.tree.map(jnp.add, state.variables, aggregated.update),
+            selector=selector,
+            aggregator=aggregated.state,
+            participation=state.participation.at[cohort.responder_ids].add(1, mode="drop"),
+            communication=received.state,
+            model_history=apply.append_model(state.model_history, state.round, state.variables),
+            clients=client_state.write_rows(
+                state.clients, data.train, cohort, trained.rows, is_unwritten
+            ),
+        )
+        return new_state, RoundInfo(
+            clients=cohort.clients,
+            weights=aggregated.weights,
+            loss=results.loss,
+            steps=results.steps,
+            finite=aggregated.is_finite,
+            responded=cohort.responded_mask,
+            nonfinite=trained.status.nonfinite,
+            selector=selected.info,
+            aggregator=aggregated.info | received.info,
+            traffic=self._traffic(
+                state.variables, is_personal, instructed.broadcast, results.sends
+            ),
+            state_nonfinite=trained.status.state_nonfinite,
         )
 
-        # Selection
-        selector_context = self._visible_context(selector, context)
-        cohort, selector_state, selector_info = selector.select(
-            key_select, state.selector, selector_context
+    def _select(self, keys: Keys, state: RoundState, context: Context) -> _Selected:
+        visible = self._visible_context(self.selector, context)
+        return _Selected(
+            *role_calls.select(self.selector, keys[Purpose.SELECT], state.selector, visible)
         )
-        cohort = _check_cohort(cohort, data.num_clients)
-        aggregator_context = self._visible_context(aggregator, context)
-        cohort = aggregator.prepare(state.aggregator, cohort, aggregator_context)
-        weights = None
-        if aggregator.compute_weights is not None:
-            weights = aggregator.compute_weights(state.aggregator, cohort, aggregator_context)
 
-        # Local training
+    def _instruct(self, state: RoundState, cohort: Cohort, context: Context) -> _Instructed:
+        visible = self._visible_context(self.aggregator, context)
+        cohort, weights = role_calls.prepare(self.aggregator, state.aggregator, cohort, visible)
+        return _Instructed(cohort, weights, self._broadcast(state.aggregator, visible))
+
+    def _broadcast(self, aggregator_state: PyTree, visible: Context) -> dict[str, PyTree]:
+        broadcast = role_calls.broadcast(self.aggregator, aggregator_state, visible)
+        if missing := [name for name in self.solver.needs if name not in broadcast]:
+            raise ValueError(
+                f"aggregator: {type(self.aggregator).__name__} does not broadcast "
+                f"{', '.join(map(repr, missing))}, which {type(self.solver).__name__} needs; use "
+                "the aggregator that belongs to this solver."
+            )
+        return broadcast
+
+    def _train(
+        self,
+        keys: Keys,
+        state: RoundState,
+        instructed: _Instructed,
+        context: Context,
+        drop_nonfinite: bool,
+    ) -> Trained:
+        cohort, settings = instructed.cohort, self._communication
         responded = send = None
         if self._faults or drop_nonfinite:
-            cohort, responded = apply.apply_faults(self._faults, key_faults, cohort, context)
-            send = partial(apply.send, self._faults, key_faults, drop_nonfinite, context)
-        occurrences = occurrences_of(cohort.clients)
+            key = keys[Purpose.FAULTS]
+            cohort, responded = apply.apply_faults(self._faults, key, cohort, context)
+            send = partial(apply.send, self._faults, key, drop_nonfinite, context)
         # Masked updates are summed after training, when the responding clients are known.
-        streaming_weights = weights if settings.secure is None else None
-        cohort, results, nonfinite, residuals = train_cohort(
+        streaming_weights = instructed.weights if settings.secure is None else None
+        trained = train_cohort(
             self.solver,
-            key_solve,
+            keys[Purpose.SOLVE],
             context,
             cohort,
-            occurrences,
+            occurrences_of(cohort.clients),
             streaming_weights,
+            broadcast=instructed.broadcast,
+            store=state.clients,
             model_history=state.model_history,
             clients_per_batch=self.clients_per_batch,
             encode_update=partial(
-                communication.send, settings, key_communication, state.communication
+                communication.send, settings, keys[Purpose.COMMUNICATION], state.communication
             ),
             responded=responded,
             send=send,
         )
-        results = apply.collude(self._faults, cohort, results, streaming_weights, context)
-        received = communication.receive(
-            settings,
-            key_communication,
-            state.communication,
-            cohort,
-            occurrences,
-            weights,
-            results,
-            residuals,
-            context,
+        results = apply.collude(
+            self._faults, trained.cohort, trained.results, streaming_weights, context
         )
-        results, add = received.results, received.add
+        return trained._replace(results=results)
 
-        # Aggregation
-        update, aggregator_state, aggregation = aggregator.aggregate(
+    def _aggregate(
+        self,
+        state: RoundState,
+        cohort: Cohort,
+        results: LocalResult,
+        context: Context,
+        add: Callable | None,
+        is_personal: Variables,
+    ) -> _Aggregated:
+        """Returns the update that is applied: zeros if it is not finite or no client responded."""
+        update, new_state, aggregation = role_calls.aggregate(
+            self.aggregator,
             state.aggregator,
             cohort,
-            self._visible_results(aggregator, results),
-            self._visible_context(aggregator, context, add),
+            self._visible_results(self.aggregator, results),
+            self._visible_context(self.aggregator, context, add),
+        )
+        # Faults and noise change all arrays of an update, also those that are not communicated.
+        update = jax.tree.map(
+            lambda personal, leaf: jnp.zeros_like(leaf) if personal else leaf, is_personal, update
         )
         finite = is_applied = all_finite(update)
         if cohort.responded is not None:
             any_responded = jnp.any(cohort.responded)
             # Without any response there is no update that could be non-finite.
             finite, is_applied = finite | ~any_responded, finite & any_responded
-            aggregator_state = jax.tree.map(
-                partial(jnp.where, any_responded), aggregator_state, state.aggregator
-            )
+            new_state = _where(any_responded, new_state, state.aggregator)
         update = jax.tree.map(
             lambda leaf: jnp.where(is_applied, leaf, jnp.zeros_like(leaf)), update
         )
-        new_state = RoundState(
-            key=state.key,
-            round=state.round + 1,
-            variables=jax.tree.map(jnp.add, state.variables, update),
-            selector=selector.observe(
-                selector_state,
-                cohort,
-                self._visible_results(selector, results),
-                self._visible_context(selector, context, add),
-            ),
-            aggregator=aggregator_state,
-            participation=state.participation.at[cohort.responder_ids].add(1, mode="drop"),
-            communication=received.state,
-            model_history=apply.append_model(state.model_history, state.round, state.variables),
+        return _Aggregated(update, new_state, finite, *aggregation)
+
+    def _observe(
+        self,
+        selector_state: PyTree,
+        cohort: Cohort,
+        results: LocalResult,
+        context: Context,
+        add: Callable | None,
+    ) -> PyTree:
+        return role_calls.observe(
+            self.selector,
+            selector_state,
+            cohort,
+            self._visible_results(self.selector, results),
+            self._visible_context(self.selector, context, add),
         )
-        return new_state, RoundInfo(
-            clients=cohort.clients,
-            weights=aggregation.weights,
-            loss=results.loss,
-            steps=results.steps,
-            finite=finite,
-            responded=cohort.responded_mask,
-            nonfinite=nonfinite,
-            selector=selector_info,
-            aggregator=aggregation.info | received.info,
+
+    def _is_personal(self, context: Context) -> Variables:
+        if self.solver.is_personal is None:
+            return jax.tree.map(lambda leaf: False, context.variables)
+        x = context.examples.features[:1]
+        return self.solver.is_personal(context.variables, self.model, x)
+
+    def _traffic(
+        self,
+        variables: Variables,
+        is_personal: Variables,
+        broadcast: dict[str, PyTree],
+        sends: dict[str, PyTree],
+    ) -> Traffic:
+        pairs = zip(*map(jax.tree.leaves, (variables, is_personal)), strict=True)
+        shared = [leaf for leaf, personal in pairs if not personal]
+        cohort_size = max((leaf.shape[0] for leaf in jax.tree.leaves(sends)), default=1)
+        return Traffic(
+            up=communication.bytes_up(self._communication, shared)
+            + tree_bytes(sends) // cohort_size,
+            down=tree_bytes(shared) + tree_bytes(broadcast),
         )
 
 
-def _check_cohort(cohort: Cohort, num_clients: int) -> Cohort:
-    """Returns a selector's cohort as arrays, after checking shapes and concrete ids."""
-    checks.instance("selector: what it selects", cohort, Cohort, "Cohort(clients, weights)")
-    clients, weights = cohort.clients, jnp.asarray(cohort.weights)
-    if not isinstance(clients, Tracer):
-        ids = np.asarray(clients)
-        invalid = ids[(ids < 0) | (ids >= num_clients)]
-        if invalid.size:
-            raise ValueError(
-                f"selector: the cohort names client {invalid[0]}: expected ids in "
-                f"[0, {num_clients})."
-            )
-        clients = jnp.asarray(ids)
-    is_integer = jnp.issubdtype(clients.dtype, jnp.integer)
-    if not is_integer or clients.ndim != 1 or not clients.size or weights.shape != clients.shape:
-        raise ValueError(
-            f"selector: a cohort of clients {clients.dtype}{list(clients.shape)} with weights "
-            f"{weights.dtype}{list(weights.shape)}: expected integers [cohort] and as many weights."
-        )
-    return cohort._replace(clients=clients, weights=weights)
+class _Selected(NamedTuple):
+    """Result of the selector."""
+
+    cohort: Cohort
+    state: PyTree
+    info: Info
+
+
+class _Instructed(NamedTuple):
+    """What participants receive, and the weights of the sum that is formed during training."""
+
+    cohort: Cohort
+    weights: Float[Array, " cohort"] | None
+    broadcast: dict[str, PyTree]
+
+
+class _Aggregated(NamedTuple):
+    """Result of the aggregator."""
+
+    update: Variables
+    state: PyTree
+    is_finite: Bool[Array, ""]
+    weights: Float[Array, " cohort"]
+    info: Info
+
+
+def _where(condition: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(partial(jnp.where, condition), new, old)
 
 
 def run(
@@ -398,27 +572,26 @@ def run(
     num_rounds: int,
     *,
     drop_nonfinite: bool = False,
+    skip_nonfinite: bool = False,
 ) -> tuple[RoundState, RoundInfo]:
     """Runs rounds sequentially, as one ``lax.scan``.
 
     Args:
         round: The round function.
-        state: Initial state, from ``round.init`` or an earlier ``run``.
+        state: From ``round.init`` or an earlier ``run``.
         data: The federated dataset.
-        num_rounds: Number of rounds.
-        drop_nonfinite: See `BaseRound.step`. Without it, one non-finite update makes the update of
-            the round non-finite.
+        num_rounds: Number of rounds, >= 0.
+        drop_nonfinite: See `BaseRound.step`. Without it, one non-finite update makes that of the
+            round non-finite.
+        skip_nonfinite: See `BaseRound.step`.
 
     Returns:
         The new state, and a ``RoundInfo`` with a leading axis ``rounds``.
-
-    Raises:
-        ValueError: If ``num_rounds`` is not an integer >= 0.
     """
     checks.non_negative_int("num_rounds", num_rounds)
 
     def step(state, _):
-        return round.step(state, data, drop_nonfinite=drop_nonfinite)
+        return round.step(state, data, drop_nonfinite, skip_nonfinite)
 
     return jax.lax.scan(step, state, length=num_rounds)
 
@@ -426,14 +599,7 @@ def run(
 def make_context(
     model: Model, round: Int[Array, ""], variables: Variables, data: FederatedData
 ) -> Context:
-    """Makes the context of selectors and aggregators at the start of a round.
-
-    Args:
-        model: The network.
-        round: The absolute round.
-        variables: The global model.
-        data: The federated dataset; only training examples and groups are read.
-    """
+    """Makes the context of selectors and aggregators at the start of a round."""
     performance = partial(client_performance, model, examples=data.train)
     return Context(
         round=round,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-__all__ = ["escape_control_chars", "format_columns"]
+__all__ = ["escape_control_chars", "format_columns", "resume_command"]
 
 
 def escape_control_chars(text: object) -> str:
@@ -20,6 +22,20 @@ def escape_control_chars(text: object) -> str:
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
         for char in str(text)
     )
+
+
+def resume_command(folder: str | Path, plugins: Iterable[Path] = ()) -> str:
+    """Formats the command that continues a run, on one line.
+
+    Examples:
+        >>> resume_command("-my runs/1")
+        "fedjax-fair resume './-my runs/1'"
+    """
+    # "./" keeps a folder from being read as an option.
+    words = ["fedjax-fair", "resume", f"{'./' * str(folder).startswith('-')}{folder}"]
+    for file in plugins:
+        words += ["--plugin", str(file)]
+    return escape_control_chars(shlex.join(words))
 
 
 def format_columns(rows: Mapping[str, object], indent: str = "") -> str:

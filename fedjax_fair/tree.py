@@ -1,7 +1,7 @@
 """Frozen dataclasses that are pytrees: the base class of roles, rounds, models and set functions.
 
-An instance splits into children, which JAX traces, and structure, which decides what is compiled.
-Two instances of equal structure share a compiled function, whatever their children are.
+JAX traces the children of an instance. The rest is structure; instances of equal structure share a
+compiled function.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
+from fedjax_fair import checks
 from fedjax_fair.printing import format_value
 
-__all__ = ["Integer", "Number", "Tree", "child_fields", "stack", "stacked_leaves"]
+__all__ = ["Integer", "Number", "Tree", "child_fields", "stacked_leaves"]
 
 Number = float | Float[Array, ""]
-"""A scalar that only enters arithmetic, so that as a field it is a child: new values never
-recompile, and `stack` makes it a batch axis."""
+"""A scalar that only enters arithmetic. Such a field is a child: new values never recompile, and
+`stacked_leaves` makes it a batch axis."""
 
 Integer = int | Int[Array, ""]
 """An integer that only enters arithmetic."""
@@ -42,12 +43,12 @@ class Tree:
 
     A field is a child if its annotation names ``Number``, ``Integer``, an array type or ``PyTree``,
     or if its value is a registered pytree (another ``Tree``, a ``jax.tree_util.Partial``) or a
-    tuple of such values. Everything else is structure and has to be hashable: sizes, strings,
-    functions. None, strings, functions and a plain zero are structure under any annotation, so that
-    a term with a factor of zero is not computed. A missing annotation therefore only recompiles.
+    tuple of such values. Everything else is structure and has to be hashable. None, strings,
+    functions and a plain zero are structure under any annotation, so that a term with a factor of
+    zero is not computed. A missing annotation therefore only recompiles.
 
-    ``__post_init__`` checks values. It runs in the constructor, but not when JAX rebuilds an
-    instance, whose children can then be any objects.
+    ``__post_init__`` checks values in the constructor, but not when JAX rebuilds an instance, whose
+    children can be any objects.
 
     Raises:
         ValueError: If a structure field is traced, an array, or not hashable; if an ``int`` field
@@ -95,51 +96,31 @@ class Tree:
     def __hash__(self) -> int:
         return hash((type(self), jax.tree.structure(self)))
 
-    def __copy__(self: _Same) -> _Same:
-        return self
-
-    def __deepcopy__(self: _Same, memo: Any) -> _Same:
-        return self
-
     def __repr__(self) -> str:
         return format_value(self)
 
 
-def stack(trees: Sequence[Any]) -> Any:
-    """Stacks instances of equal structure.
+def stacked_leaves(trees: Sequence[Any]) -> tuple[Any, tuple[Any, ...], tuple[bool, ...]]:
+    """Stacks one or more instances of equal structure.
 
     A zero is stacked with other scalars, although it is structure, so that a sweep may start at
     zero.
 
-    Args:
-        trees: One or more instances.
-
     Returns:
-        An instance in which children that differ have a leading axis ``[len(trees)]``, and equal
-        children are unchanged.
+        The structure; the leaves, of which those that differ are NumPy arrays with a leading axis
+        ``[len(trees)]``; and whether each differs.
 
     Raises:
-        ValueError: If they differ in structure; the message names the first such field.
+        ValueError: If instances differ in structure; the message names the first such field.
 
     Examples:
         >>> class Scale(Tree):
         ...     size: int
         ...     factor: Number = 1.0
-        >>> stack([Scale(3, 0.0), Scale(3, 0.5)]).factor.tolist()
+        >>> _, (factors,), _ = stacked_leaves([Scale(3, 0.0), Scale(3, 0.5)])
+        >>> factors.tolist()
         [0.0, 0.5]
     """
-    tree, leaves, varied = stacked_leaves(trees)
-    return jax.tree.unflatten(
-        tree,
-        [
-            jnp.asarray(leaf) if batched else leaf
-            for leaf, batched in zip(leaves, varied, strict=True)
-        ],
-    )
-
-
-def stacked_leaves(trees: Sequence[Any]) -> tuple[Any, tuple[Any, ...], tuple[bool, ...]]:
-    """Returns the structure and leaves of ``stack``, and which leaves are stacked NumPy arrays."""
     leaves, tree = jax.tree.flatten(_stack("", list(trees)))
     values = tuple(leaf.array if isinstance(leaf, _Varied) else leaf for leaf in leaves)
     return tree, values, tuple(isinstance(leaf, _Varied) for leaf in leaves)
@@ -318,12 +299,15 @@ def _check_structure(tree: Tree) -> None:
     tree.__dict__.pop(_CHILDREN, None)
     children = child_fields(tree)
     for field in dataclasses.fields(tree):
+        value, name = tree.__dict__[field.name], f"{cls.__name__}.{field.name}"
+        if isinstance(value, (float, np.floating)):
+            checks.representable(name, value)
         if field.name in children:
             continue
-        value, name = tree.__dict__[field.name], f"{cls.__name__}.{field.name}"
         if any(isinstance(leaf, (np.ndarray, jax.Array)) for leaf in jax.tree.leaves(value)):
             raise ValueError(
-                f"{name} is an array, but it is structure; annotate it as an array type."
+                f"{name} is an array, but it is structure; pass a Python value, or annotate it as "
+                "an array type."
             )
         try:
             hash(value)

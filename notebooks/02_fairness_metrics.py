@@ -26,7 +26,7 @@ import numpy as np
 import fedjax_fair as ff
 from fedjax_fair.metrics import fairness, performance
 
-federations = {
+cases = {
     "even": jnp.full(20, 0.80),
     "one left out": jnp.array([0.84] * 19 + [0.04]),
     "two camps": jnp.array([0.90] * 10 + [0.70] * 10),
@@ -35,7 +35,7 @@ federations = {
 metrics = {
     "mean": performance.mean_over_clients,
     "minimum": performance.minimum,
-    "worst 10 %": performance.worst_10pct,
+    "worst 10%": performance.worst_10pct,
     "standard deviation": fairness.standard_deviation,
     "dissimilarity": fairness.client_dissimilarity,
     "Gini": fairness.gini,
@@ -44,7 +44,7 @@ metrics = {
 }
 table = {
     name: {metric: float(function(values)) for metric, function in metrics.items()}
-    for name, values in federations.items()
+    for name, values in cases.items()
 }
 for metric in metrics:
     print(f"{metric:20s}", *(f"{name}: {table[name][metric]:.3f}" for name in table), sep="  ")
@@ -120,8 +120,8 @@ ff.report.plots.learning_curves(runs, "client_dissimilarity")
 
 # %%
 final = runs.isel(round=-1).mean("seed")
-shown = ["accuracy_mean_clients", "accuracy_worst_10pct", "client_dissimilarity"]
-final[[*shown, "client_dissimilarity_noise"]].to_dataframe().round(3)
+columns = ["accuracy_mean_clients", "accuracy_worst_10pct", "client_dissimilarity"]
+final[[*columns, "client_dissimilarity_noise"]].to_dataframe().round(3)
 
 # %% [markdown]
 # Every metric has its population and its weighting as attributes.

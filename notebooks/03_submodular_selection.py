@@ -42,9 +42,9 @@ from fedjax_fair.submodular import estimators
 
 # %%
 rng = np.random.default_rng(0)
-crowds = rng.normal(size=(6, 2)) * 3
+centers = rng.normal(size=(6, 2)) * 3
 sizes = (40, 30, 20, 15, 10, 5)
-points = np.repeat(crowds, sizes, axis=0) + rng.normal(size=(sum(sizes), 2)) / 2
+points = np.repeat(centers, sizes, axis=0) + rng.normal(size=(sum(sizes), 2)) / 2
 model = estimators.FacilityLocation(6).fit(points)
 
 assert (np.diff(model.gains_) <= 0).all(), "gains never grow"
@@ -62,18 +62,18 @@ network = ff.models.mlp(digits.num_classes, hidden=(64,))
 solver = ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=2)
 
 
-def federated(selector):
+def method(selector):
     return ff.Round(network, selector, solver, ff.aggregators.Mean())
 
 
-start = federated(ff.selectors.Uniform(10))
+start = method(ff.selectors.Uniform(10))
 state, _ = ff.run(start, start.init(jax.random.key(0), digits), digits, 5)
-known = client_gradients(network, state.variables, digits.train)
-distances = pairwise_distances(known.gradient)
+clients = client_gradients(network, state.variables, digits.train)
+distances = pairwise_distances(clients.gradient)
 owners = np.repeat(np.arange(50), digits.train.sizes)
-owned = np.zeros((50, 10), int)
-np.add.at(owned, (owners, digits.train.labels[digits.train.order]), 1)
-most = owned.argmax(axis=1)
+class_counts = np.zeros((50, 10), int)
+np.add.at(class_counts, (owners, digits.train.labels[digits.train.order]), 1)
+most_frequent = class_counts.argmax(axis=1)
 
 # %% [markdown]
 # Dark squares are clients with similar gradients. Clients are sorted by their most frequent digit.
@@ -82,19 +82,19 @@ most = owned.argmax(axis=1)
 # selected clients.
 
 # %%
-represented = submodular.Scaled(submodular.facility_location_from_distances(distances), 1 / 50)
-print(represented)
+representation = submodular.Scaled(submodular.facility_location_from_distances(distances), 1 / 50)
+print(representation)
 
 
 def subtrunc(lam, b=20.0):
-    bonus = submodular.truncated_modular(jnp.log1p(known.loss), bound=b, scale=lam)
-    return submodular.greedy(submodular.Sum((represented, bonus)), 10)
+    bonus = submodular.truncated_modular(jnp.log1p(clients.loss), bound=b, scale=lam)
+    return submodular.greedy(submodular.Sum((representation, bonus)), 10)
 
 
-selection.selected_clients(distances, subtrunc(lam=0).items, group=most)
+selection.selected_clients(distances, subtrunc(lam=0).items, group=most_frequent)
 
 # %%
-selection.selected_clients(distances, subtrunc(lam=30).items, group=most)
+selection.selected_clients(distances, subtrunc(lam=30).items, group=most_frequent)
 
 # %% [markdown]
 # With a larger weight of the bonus, the mean loss of the cohort increases and its representation
@@ -105,9 +105,9 @@ selection.selected_clients(distances, subtrunc(lam=30).items, group=most)
 # %%
 weights = jnp.logspace(-2, 2, 60)
 cohorts = jax.jit(jax.vmap(subtrunc))(weights).items
-losses = known.loss[cohorts].mean(axis=1)
+losses = clients.loss[cohorts].mean(axis=1)
 masks = jax.vmap(lambda items: jnp.zeros(50, bool).at[items].set(True))(cohorts)
-values = jax.vmap(represented.value)(masks)
+values = jax.vmap(representation.value)(masks)
 
 figure, (left, right) = plt.subplots(2, 1, figsize=(7, 4.5), sharex=True, layout="constrained")
 left.plot(weights, losses, color="#0072B2")
@@ -125,7 +125,7 @@ assert values[-1] < values[0]
 # repeatedly. UnionFL prevents this by a penalty for recently selected clients.
 
 # %%
-runs = {
+selectors = {
     "random": ff.selectors.Uniform(10),
     "power_of_choice": ff.selectors.PowerOfChoice(10, 20),
     "divfl": ff.selectors.DivFL(10),
@@ -134,8 +134,8 @@ runs = {
 }
 results = ff.results.combine(
     {
-        name: ff.fit(federated(selector), digits, rounds=40, seeds=(0, 1), eval_every=10)
-        for name, selector in runs.items()
+        name: ff.fit(method(selector), digits, rounds=40, seeds=(0, 1), eval_every=10)
+        for name, selector in selectors.items()
     }
 )
 selection.participation(results)
@@ -150,6 +150,6 @@ selection.participation_lorenz(results)
 
 # %%
 bias = results.selection_approximation_error.mean(("seed", "training_round")).to_series().dropna()
-steps = results.selection_unsaturated.sel(algorithm="subtrunc").mean("seed")
-assert 0 <= float(steps.min()) <= float(steps.max()) <= 1
+unsaturated = results.selection_unsaturated.sel(algorithm="subtrunc").mean("seed")
+assert 0 <= float(unsaturated.min()) <= float(unsaturated.max()) <= 1
 bias.round(3)

@@ -42,7 +42,7 @@ planted
 
 
 # %%
-class Watching(ff.aggregators.Mean):
+class MeanWithEmbedding(ff.aggregators.Mean):
     def aggregate(self, state, cohort, results, context):
         update, state, info = super().aggregate(state, cohort, results, context)
         vectors = ff.aggregators.Equitable().activation_vectors(cohort, results, context)
@@ -50,9 +50,9 @@ class Watching(ff.aggregators.Mean):
         return update, state, info._replace(info={"second": points[:, 1], "third": points[:, 2]})
 
 
-all_clients = ff.Round(network, ff.selectors.Full(), solver, Watching())
-seen = ff.fit(all_clients, digits, rounds=5, seeds=(0,), eval_every=5)
-points = np.stack([seen.aggregation_second, seen.aggregation_third], axis=-1)[0, -1]
+all_clients = ff.Round(network, ff.selectors.Full(), solver, MeanWithEmbedding())
+run = ff.fit(all_clients, digits, rounds=5, seeds=(0,), eval_every=5)
+points = np.stack([run.aggregation_second, run.aggregation_third], axis=-1)[0, -1]
 groups.embedding(points, clusters=(points[:, 0] > 0).astype(int), groups=planted)
 
 # %% [markdown]
@@ -60,9 +60,9 @@ groups.embedding(points, clusters=(points[:, 0] > 0).astype(int), groups=planted
 # separates the groups. Its sign (color) agrees with the ground-truth groups (shape).
 
 # %%
-sides = [set((points[planted == group, 0] > 0).tolist()) for group in (0, 1)]
-assert sides[0] != sides[1]
-assert all(len(side) == 1 for side in sides)
+signs = [set((points[planted == group, 0] > 0).tolist()) for group in (0, 1)]
+assert signs[0] != signs[1]
+assert all(len(sign) == 1 for sign in signs)
 
 # %% [markdown]
 # ## Equal weights for groups
@@ -71,7 +71,7 @@ assert all(len(side) == 1 for side in sides)
 # ground-truth groups, an upper bound for clustering.
 
 # %%
-contenders = {
+aggregators = {
     "mean": ff.aggregators.Mean("num_examples"),
     "equitable": ff.aggregators.Equitable(num_clusters=2),
     "oracle": ff.aggregators.Equitable(num_clusters=2, groups="oracle"),
@@ -85,7 +85,7 @@ results = ff.results.combine(
             seeds=(0, 1, 2),
             eval_every=5,
         )
-        for name, aggregator in contenders.items()
+        for name, aggregator in aggregators.items()
     }
 )
 groups.group_curves(results)
@@ -105,7 +105,7 @@ plots.learning_curves(results, "sigma_acc")
 
 # %%
 late = results.group_accuracy_gap.sel(round=slice(30, None)).mean(["round", "seed"])
-gap = {str(name): round(100 * late.sel(algorithm=name).item(), 1) for name in contenders}
+gap = {str(name): round(100 * late.sel(algorithm=name).item(), 1) for name in aggregators}
 gap
 
 # %% [markdown]

@@ -44,10 +44,10 @@ closeness.shape
 # Another town of this size needs no compilation.
 
 # %%
-problem, five = fed.facility_location(closeness), matroids.Uniform(5, len(sites))
-greedy = fed.centralized_greedy(problem, five)
-run = fed.fedcg(jax.random.key(0), problem, five, rounds=20, cohort_size=40)
-print(five)
+problem, matroid = fed.facility_location(closeness), matroids.Uniform(5, len(sites))
+greedy = fed.centralized_greedy(problem, matroid)
+run = fed.fedcg(jax.random.key(0), problem, matroid, rounds=20, cohort_size=40)
+print(matroid)
 
 # %% [markdown]
 # ## Fractional solution and rounding
@@ -59,15 +59,15 @@ print(five)
 # Rounding does not contact the clients; comparing five roundings takes one sum each.
 
 # %%
-decomposed = rounding.decompose(five, run.x)
-swapped = [rounding.swap(jax.random.key(seed), five, decomposed) for seed in range(5)]
-found = {
+decomposition = rounding.decompose(matroid, run.x)
+roundings = [rounding.swap(jax.random.key(seed), matroid, decomposition) for seed in range(5)]
+solutions = {
     "centralized greedy": greedy.chosen,
-    "voting, heaviest base": rounding.greedy(five, run.x),
-    "voting, best of five swap roundings": max(swapped, key=problem.value),
-    "random": fed.random_base(jax.random.key(1), five),
+    "voting, heaviest base": rounding.greedy(matroid, run.x),
+    "voting, best of five swap roundings": max(roundings, key=problem.value),
+    "random": fed.random_base(jax.random.key(1), matroid),
 }
-values = {name: float(problem.value(mask)) for name, mask in found.items()}
+values = {name: float(problem.value(mask)) for name, mask in solutions.items()}
 assert values["voting, heaviest base"] < values["voting, best of five swap roundings"]
 values
 
@@ -104,7 +104,7 @@ figure, panels = plt.subplots(1, 2, figsize=(9, 4.4), sharex=True, sharey=True)
 for axes, name in zip(
     panels, ("centralized greedy", "voting, best of five swap roundings"), strict=True
 ):
-    mask = np.asarray(found[name])
+    mask = np.asarray(solutions[name])
     axes.scatter(*homes.T, s=6, color="0.6", label="homes, private")
     axes.scatter(*sites.T, s=18, facecolor="none", edgecolor="#0072B2", label="sites, public")
     axes.scatter(*sites[mask].T, s=90, marker="*", color="#D55E00", label="opened")

@@ -64,11 +64,11 @@ network = ff.models.mlp(digits.num_classes, hidden=(64,))
 solver = ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=2)
 
 
-def federated(selector):
+def method(selector):
     return ff.Round(network, selector, solver, ff.aggregators.Mean())
 
 
-print(federated(Rested(10)))
+print(method(Rested(10)))
 
 # %% [markdown]
 # ## What compiles again
@@ -82,7 +82,7 @@ print(federated(Rested(10)))
 # %%
 def seconds(penalty):
     start = time.perf_counter()
-    ff.fit(federated(Rested(10, penalty)), digits, rounds=20, seeds=(0,), eval_every=10)
+    ff.fit(method(Rested(10, penalty)), digits, rounds=20, seeds=(0,), eval_every=10)
     return round(time.perf_counter() - start, 1)
 
 
@@ -95,7 +95,7 @@ def seconds(penalty):
 # %%
 penalties = (0.0, 0.1, 0.5, 2.0)
 batch = ff.fit_batch(
-    [federated(Rested(10, penalty)) for penalty in penalties], digits, rounds=40, seeds=[0] * 4
+    [method(Rested(10, penalty)) for penalty in penalties], digits, rounds=40, seeds=[0] * 4
 )
 recent = batch.selection_recent.mean("training_round")
 assert (recent.diff("seed") <= 0).all()
@@ -111,13 +111,13 @@ assert (recent.diff("seed") <= 0).all()
 # %%
 owners = jnp.repeat(jnp.arange(50), digits.train.sizes)
 labels = digits.train.labels[digits.train.order]
-owned = jnp.zeros((50, 10), bool).at[owners, labels].set(True)
+has_class = jnp.zeros((50, 10), bool).at[owners, labels].set(True)
 
 
 def value(context):
     gradients = context.gradients(context.variables).gradient
-    represented = facility_location_from_distances(pairwise_distances(gradients))
-    return Sum((Scaled(represented, 1 / 50), Coverage(owned)))
+    representation = facility_location_from_distances(pairwise_distances(gradients))
+    return Sum((Scaled(representation, 1 / 50), Coverage(has_class)))
 
 
 covering = ff.selectors.Submodular(value, cohort_size=10)
@@ -129,7 +129,7 @@ covering = ff.selectors.Submodular(value, cohort_size=10)
 # seeds.
 
 # %%
-contenders = {
+selectors = {
     "random": ff.selectors.Uniform(10),
     "power_of_choice": ff.selectors.PowerOfChoice(10, 20),
     "divfl": ff.selectors.DivFL(10),
@@ -140,8 +140,8 @@ contenders = {
 }
 results = ff.results.combine(
     {
-        name: ff.fit(federated(selector), digits, rounds=40, seeds=(0, 1, 2), eval_every=5)
-        for name, selector in contenders.items()
+        name: ff.fit(method(selector), digits, rounds=40, seeds=(0, 1, 2), eval_every=5)
+        for name, selector in selectors.items()
     }
 )
 plots.learning_curves(results, "client_dissimilarity")
@@ -157,10 +157,10 @@ selection.tradeoff(results, average_last=3)
 # %%
 def classes_covered(name):
     cohorts = results.cohort_clients.sel(algorithm=name).values.astype(int)
-    return owned[cohorts].any(axis=-2).sum(axis=-1)
+    return has_class[cohorts].any(axis=-2).sum(axis=-1)
 
 
-covered = {name: float(classes_covered(name).mean()) for name in contenders}
+covered = {name: float(classes_covered(name).mean()) for name in selectors}
 assert classes_covered("covering").min() == 10
 assert covered["random"] < 10
 covered

@@ -43,18 +43,16 @@ base = replace(
     selector=replace(base.selector, cohort_size=5),
 )
 rates = [0.03, 0.1, 0.3, 1.0]
-strengths: dict[str, dict[str, Any]] = {
+grids: dict[str, dict[str, Any]] = {
     "q_fedavg": {"q": [0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]},
     "tilted": {"tilt": [0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]},
     "subtrunc": {"lam": [0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0]},
 }
-swept = {
-    method: sweep(
-        replace(base, methods=(method,)), seeds=range(10), learning_rate=rates, **strength
-    )
-    for method, strength in strengths.items()
+sweeps = {
+    method: sweep(replace(base, methods=(method,)), seeds=range(10), learning_rate=rates, **grid)
+    for method, grid in grids.items()
 }
-runs = sum(int(one["accuracy_mean_clients"].isel(round=-1).size) for one in swept.values())
+runs = sum(int(dataset["accuracy_mean_clients"].isel(round=-1).size) for dataset in sweeps.values())
 assert runs == 1000
 print(runs)
 
@@ -65,7 +63,7 @@ print(runs)
 # `validation_*` and measured on test examples.
 
 # %%
-swept["subtrunc"]["accuracy_mean_clients"].sizes
+sweeps["subtrunc"]["accuracy_mean_clients"].sizes
 
 # %% [markdown]
 # ## Pareto front
@@ -76,9 +74,9 @@ swept["subtrunc"]["accuracy_mean_clients"].sizes
 
 
 # %%
-def points(one, prefix=""):
+def points(dataset, prefix=""):
     """Accuracy and its standard deviation over clients, in %, of every setting."""
-    last = 100 * results.final_metrics(one).mean("seed")
+    last = 100 * results.final_metrics(dataset).mean("seed")
     return np.stack(
         [
             last[prefix + name].values.ravel()
@@ -95,10 +93,10 @@ def front(accuracy, dispersion):
 
 
 figure, axes = plt.subplots()
-for method, one in swept.items():
-    accuracy, dispersion = points(one)
-    best = front(*points(one, "validation_"))
-    (line,) = axes.plot(accuracy[best], dispersion[best], "o-", markersize=9, label=method)
+for method, dataset in sweeps.items():
+    accuracy, dispersion = points(dataset)
+    on_front = front(*points(dataset, "validation_"))
+    (line,) = axes.plot(accuracy[on_front], dispersion[on_front], "o-", markersize=9, label=method)
     axes.scatter(accuracy, dispersion, color=line.get_color(), s=12)
 axes.set(xlabel="Mean accuracy of clients, %", ylabel="Standard deviation over clients, %")
 axes.set(xlim=(60, 96), ylim=(5, 25))
@@ -111,17 +109,19 @@ plt.show()
 # fairness costs no accuracy. The effect of the parameters is visible at the best step size.
 
 # %%
-for method, one in swept.items():
-    (name,) = strengths[method]
-    last = 100 * results.final_metrics(one).isel(algorithm=0)
+for method, dataset in sweeps.items():
+    (name,) = grids[method]
+    last = 100 * results.final_metrics(dataset).isel(algorithm=0)
     rate = last["validation_accuracy_mean_clients"].mean(["seed", name]).idxmax("learning_rate")
     at_rate = last.sel(learning_rate=rate)
-    least = int(at_rate["validation_accuracy_standard_deviation"].mean("seed").argmin(name))
+    most_even = int(at_rate["validation_accuracy_standard_deviation"].mean("seed").argmin(name))
     dispersion = at_rate["accuracy_standard_deviation"]
     change = dispersion - dispersion.isel({name: 0})
     spread = change.std("seed", ddof=1) / np.sqrt(change.sizes["seed"])
-    gain, error = float(change.mean("seed")[least]), float(spread[least])
-    print(f"{method}, steps of {float(rate)}: {name} = {float(change[name][least])} changes it by")
+    gain, error = float(change.mean("seed")[most_even]), float(spread[most_even])
+    print(
+        f"{method}, steps of {float(rate)}: {name} = {float(change[name][most_even])} changes it by"
+    )
     print(f"    {gain:+.2f} ± {error:.2f} points")
 
 # %% [markdown]

@@ -13,13 +13,17 @@ from experiments.reliability.factories import TAKES_NUMBERS, bad_values, call_wi
 from fedjax_fair import (
     aggregators,
     checks,
+    communication,
     data,
+    faults,
     fit,
     models,
     selectors,
+    server_optimizers,
     solvers,
 )
 from fedjax_fair import submodular as sets
+from fedjax_fair.base import Number
 from fedjax_fair.simulate import Round
 
 FUNCTION = sets.Modular(np.ones(3, np.float32))
@@ -80,6 +84,64 @@ def test_a_number_may_be_a_python_a_numpy_or_a_jax_scalar(as_users_call):
         selectors.Uniform(size)
 
 
+LARGEST, SMALLEST = "at most 3.402823e+38 in float32.", "at least 1.175494e-38 in float32."
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (1e39, "clipping_norm=1e+39: expected a number > 0, with a magnitude of " + LARGEST),
+        (np.float64(1e308), "clipping_norm=np.float64(1e+308): expected a number > 0, with "),
+        (np.longdouble("1e400"), LARGEST),
+        (1e-46, "clipping_norm=1e-46: expected a number > 0, with 0 or a magnitude of " + SMALLEST),
+        (1e-40, SMALLEST),  # XLA rounds subnormal numbers to zero.
+        (2**31, "clipping_norm=2147483648: expected a number > 0, with a magnitude of at most "),
+        (np.int64(2**40), "a magnitude of at most 2147483647 or a float."),
+        (10**400, "clipping_norm=2**1328...: expected a number > 0, with a magnitude of at most "),
+        (np.uint8(1), "expected a number > 0, as a float or a signed integer."),
+        (
+            np.ma.array(1.0),
+            "clipping_norm=masked_array(data=1., mask=False, fill_value=1e+20): exp",
+        ),
+        (np.ones((40, 3)), "clipping_norm=array([[1., 1., 1.], [1., 1., 1.], [1., 1., 1.],"),
+        (np.bool_(True), "clipping_norm=np.True_: expected a number > 0."),
+        (np.str_("1"), "clipping_norm=np.str_('1'): expected a number > 0."),
+    ],
+    ids=str,
+)
+def test_numbers_that_float32_cannot_hold_are_refused(value, message, as_users_call):
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        communication.DifferentialPrivacy(value, 1.0)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("value", [1 - 1e-9, np.float64(1 - 1e-9)])
+def test_numbers_below_a_limit_stay_below_it_in_float32(value, as_users_call):
+    with pytest.raises(ValueError, match=r"momentum=.*in \[0, 1\), also when rounded to float32"):
+        solvers.SGD(0.1, 2, steps=1, momentum=value)
+
+
+def test_custom_roles_need_no_checks_of_the_range():
+    class Scaled(selectors.uniform.FixedSizeSelector):
+        scale: Number = 1.0
+
+        def select(self, key, state, context):
+            raise NotImplementedError
+
+    for value in (1e39, -1e39, 1e-46, np.float64(1e300)):
+        with pytest.raises(ValueError, match=r"Scaled.scale=.*: expected .*magnitude of at"):
+            Scaled(2, scale=value)
+    for value in (0.0, 1e38, -1e-37, np.inf, np.nan, jnp.float32(np.inf)):
+        Scaled(2, scale=value)
+
+
+@pytest.mark.parametrize("value", [10**400, 2**31])
+def test_sizes_have_32_bits(value, as_users_call):
+    with pytest.raises(ValueError, match=r"cohort_size=2\S+: expected .* and <= 2147483647\.$"):
+        selectors.Uniform(value)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -102,8 +164,21 @@ def test_a_number_may_be_a_python_a_numpy_or_a_jax_scalar(as_users_call):
             "optimizer='adam': expected a fun",
         ),
         (lambda: solvers.SGD(0.1, 2, steps=1, optimizer=optax.sgd(0.1)), "optimizer=Gradient"),
-        (lambda: aggregators.Mean(server_optimizer="adam"), "server_optimizer is a str: expected"),
-        (lambda: aggregators.Mean(server_optimizer=optax.adam), "server_optimizer is a function"),
+        (lambda: server_optimizers.Optax("adam", 0.1), "optimizer='adam': expected a function"),
+        (lambda: server_optimizers.Optax(optax.adam(0.1), 0.1), "optimizer=Gradient"),
+        (lambda: server_optimizers.Optax(optax.adam, -1.0), r"learning_rate=-1\.0: expected"),
+        (lambda: server_optimizers.FedAvgM(beta1=1.0), r"beta1=1\.0: expected a number in \[0, 1"),
+        (lambda: server_optimizers.FedAdagrad(tau=0.0), r"tau=0\.0: expected a number > 0"),
+        (lambda: server_optimizers.FedAdam(v0=-1.0), r"v0=-1\.0: expected a number >= 0"),
+        (lambda: server_optimizers.FedYogi(beta2=1.0), r"beta2=1\.0: expected a number in"),
+        (
+            lambda: aggregators.WithServerOptimizer(aggregators.Mean(), optax.adam),
+            "optimizer is a function: expected a ServerOptimizer",
+        ),
+        (
+            lambda: aggregators.WithServerOptimizer("mean", server_optimizers.FedAdam()),
+            "inner is a str: expected a Aggregator, such as",
+        ),
         (lambda: selectors.Submodular(FUNCTION, 2), "set_function_fn=Modular"),
         (lambda: models.mlp(2, hidden=5), "hidden=5: expected a sequence of widths"),
         (lambda: models.mlp(2, hidden="20"), "hidden='20': expected a sequence of widths"),
@@ -114,6 +189,15 @@ def test_a_number_may_be_a_python_a_numpy_or_a_jax_scalar(as_users_call):
         (lambda: data.iid(2).split(LABELS, None), "seed=None: expected an integer >= 0"),
         (lambda: data.iid(2).split(LABELS, 1.5), r"seed=1\.5: expected an integer >= 0"),
         (lambda: sets.best_swap(FUNCTION, [0.5]), r"items=\[0\.5\]: expected integers"),
+        (lambda: faults.Byzantine([True, 2], "sign_flip"), "clients=.*: expected integers"),
+        (
+            lambda: faults.Byzantine([[0], [1]], "sign_flip"),
+            r"clients=\[\[0\], \[1\]\]: exp",
+        ),
+        (
+            lambda: faults.Byzantine(np.ma.array([0, 1], mask=[0, 1]), "sign_flip"),
+            r"clients=masked_array\(.*: expected integers",
+        ),
         (
             lambda: sets.greedy(FUNCTION, 1, initial_items=[1.5]),
             r"initial_items=\[1\.5\]: expected integers",

@@ -26,10 +26,16 @@ def test_means_of_every_client_equal_a_loop(model, federation):
         )
 
 
-@pytest.mark.parametrize("shape", [(4,), (2, 2, 1)])
-@pytest.mark.parametrize("owned", [49, 50, 51, 100, 249, 250, 251, 500, 777])
-def test_chunks_cover_all_examples(owned, shape):
-    """Tries sizes around the length of a chunk, with clients without examples."""
+@pytest.mark.parametrize(
+    ("shape", "owned"),
+    [((4,), owned) for owned in (51, 249, 250, 251, 500, 777)]
+    + [((2, 2, 1), owned) for owned in (49, 50, 51, 100, 777)],
+)
+def test_chunks_cover_all_examples(shape, owned):
+    """Tries sizes around the length of a chunk, with clients without examples.
+
+    It is 250 examples, or 50 images.
+    """
     rng = np.random.default_rng(0)
     model, size = models.logistic(3), owned - 20
     sizes = np.array([0, size, 0, 20], np.int32)
@@ -38,7 +44,7 @@ def test_chunks_cover_all_examples(owned, shape):
     labels = rng.integers(0, 3, owned).astype(np.int32)
     examples = ClientExamples(features, labels, np.arange(owned, dtype=np.int32), offsets, sizes)
     variables = model.init(jax.random.key(1), features[:1])
-    means = jax.jit(lambda start: client_performance(model, start, examples))(variables)
+    means = jax.jit(client_performance, static_argnums=0)(model, variables, examples)
     head = jax.tree.map(np.asarray, variables.params["head"])
     logits = np.asarray(features).reshape(owned, -1) @ head["kernel"] + head["bias"]
     correct = logits.argmax(axis=1) == labels
@@ -74,8 +80,10 @@ def numpy_loss_and_gradient(variables, examples, client):
     return loss, gradient
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 8, 100])
-@pytest.mark.parametrize("ids", [None, [5, 1, 7, 1, 3]])
+@pytest.mark.parametrize(
+    ("batch_size", "ids"),
+    [(1, None), (3, None), (8, None), (100, None), (3, [5, 1, 7, 1, 3])],
+)
 def test_batched_clients_equal_single_clients(monkeypatch, model, batch_size, ids):
     monkeypatch.setattr(client_evaluation, "_clients_per_batch", lambda *_: batch_size)
     variables = model.init(jax.random.key(1), UNEVEN.train.features[:1])
@@ -99,10 +107,12 @@ def test_batched_clients_equal_single_clients(monkeypatch, model, batch_size, id
 def test_batches_of_small_clients_have_a_thousand_examples(size, expected):
     examples = make_federation(sizes=(size,) * 3).train
 
-    def clients_per_batch(width):
-        return client_evaluation._clients_per_batch(
-            lambda indices, mask: jnp.zeros(width, jnp.float32), examples
-        )
+    def clients_per_batch(width, client_bytes=0):
+        def sum_fn(indices, mask):
+            return jnp.zeros(width, jnp.float32)
+
+        return client_evaluation._clients_per_batch(lambda _: sum_fn, examples, client_bytes)
 
     assert clients_per_batch(15) == expected
-    assert clients_per_batch(2**17) == 1  # The sums of one client fill the cache.
+    assert clients_per_batch(2**17) == 1  # The sums of one client fill the cache,
+    assert clients_per_batch(15, client_bytes=2**19) == 1  # and so does its model.

@@ -1,7 +1,9 @@
 """One battery that every role passes; a new class joins by getting a line here.
 
 ``test_nothing_is_left_out`` fails for a public class without one. Each combination of roles is
-compiled once, and one of each class also mapped over keys; all tests read these programs.
+compiled once, and one of each class also mapped over keys; all tests read these programs. Local
+training is half of a program, so that a solver which only scales the model stands in for SGD where
+neither SGD nor its reports matter.
 """
 
 from collections.abc import Callable
@@ -16,12 +18,23 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import linear_model, make_federation
+from conftest import linear_model, make_federation, normalized_model
 
-from fedjax_fair import aggregators, faults, selectors, solvers
+from fedjax_fair import aggregators, faults, selectors, server_optimizers, solvers
+from fedjax_fair.base import LocalResult, Solver
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.simulate import Round, run
 from fedjax_fair.submodular import Modular
+
+
+class Scaling(Solver):
+    """Shrinks the model, that of small clients the most."""
+
+    def solve(self, key, variables, client):
+        step = 0.3 / client.size.astype(jnp.float32)
+        update = jax.tree.map(lambda leaf: -step * (leaf + 1), variables)
+        return LocalResult(update, step, jnp.int32(1))
+
 
 SELECTORS = {
     "uniform": partial(selectors.Uniform, 3),
@@ -33,6 +46,8 @@ SELECTORS = {
         selectors.PowerOfChoice, 3, 5, variant="cpow", loss_examples=2
     ),
     "power_of_choice, reported": partial(selectors.PowerOfChoice, 3, 5, variant="rpow"),
+    "oort": partial(selectors.Oort, 3, max_selections=2),
+    "fedcor": partial(selectors.FedCor, 3, warmup=1, interval=2, embedding_size=1),
     "clustered_by_size": partial(selectors.ClusteredBySize, 3),
     "clustered_by_similarity": partial(selectors.ClusteredBySimilarity, 3),
     "divfl": partial(selectors.DivFL, 3, candidates=4),
@@ -79,12 +94,41 @@ SOLVERS = {
         solvers.SGD, 0.1, 2, steps=3, momentum=0.9, weight_decay=0.01, prox=0.1
     ),
     "sgd with replacement": partial(solvers.SGD, 0.1, 2, steps=3, replacement=True),
+    "scaffold": lambda: solvers.Scaffold(solvers.SGD(0.1, 2, epochs=1)),
+    "ditto": lambda: solvers.Ditto(solvers.SGD(0.1, 2, epochs=1), personal_prox=0.5),
+    "propfair": lambda: solvers.PropFair(solvers.SGD(0.1, 2, epochs=1)),
+    "local": lambda: solvers.Local(solvers.SGD(0.1, 2, epochs=1)),
+    "fedper": lambda: solvers.FedPer(solvers.SGD(0.1, 2, epochs=1), ("bias",)),
+    "fedrep": lambda: solvers.FedRep(solvers.SGD(0.1, 2, epochs=1), ("bias",)),
+    "lg_fedavg": lambda: solvers.LGFedAvg(solvers.SGD(0.1, 2, epochs=1), ("bias",)),
+    "fedbn": lambda: solvers.FedBN(solvers.SGD(0.1, 2, epochs=1)),
+    "fedbabu": lambda: solvers.FedBABU(solvers.SGD(0.1, 2, epochs=1), ("bias",)),
+    "fednova": lambda: solvers.FedNova(solvers.SGD(0.1, 2, epochs=1, momentum=0.5, prox=0.1)),
+    "feddyn": lambda: solvers.FedDyn(solvers.SGD(0.1, 2, epochs=1), alpha=0.5),
+    "mime_lite": lambda: solvers.MimeLite(solvers.SGD(0.1, 2, epochs=1)),
+    "fine_tuned": lambda: solvers.FineTuned(solvers.SGD(0.1, 2, epochs=1), fine_tuning_steps=2),
+    "per_fedavg": lambda: solvers.PerFedAvg(solvers.SGD(0.1, 2, epochs=1)),
+    "pfedme": lambda: solvers.PFedMe(solvers.SGD(0.05, 2, epochs=1), inner_steps=2),
+    "apfl": lambda: solvers.APFL(solvers.SGD(0.1, 2, epochs=1)),
 }
 AGGREGATORS = {
     "mean by size": partial(aggregators.Mean, "num_examples"),
     "mean by cohort": partial(aggregators.Mean, "selector"),
     "mean with a server optimizer": partial(
-        aggregators.Mean, server_optimizer=optax.sgd(0.5, momentum=0.9)
+        aggregators.WithServerOptimizer,
+        aggregators.Mean(),
+        server_optimizers.Optax(jax.tree_util.Partial(optax.sgd, momentum=0.9), 0.5),
+    ),
+    "centered clipping with a server optimizer": partial(
+        aggregators.WithServerOptimizer,
+        aggregators.CenteredClipping(0.1),
+        server_optimizers.FedYogi(bias_correction=True),
+    ),
+    "gifair with a server optimizer": partial(
+        aggregators.WithServerOptimizer, aggregators.GIFAIR(0.5), server_optimizers.FedAdagrad()
+    ),
+    "with_server_optimizer": partial(
+        aggregators.WithServerOptimizer, aggregators.Mean(), server_optimizers.FedAdam()
     ),
     "equitable": partial(aggregators.Equitable, 2),
     "equitable, of the last batch": partial(
@@ -94,6 +138,11 @@ AGGREGATORS = {
     "gifair": partial(aggregators.GIFAIR, 0.5),
     "q_fedavg": partial(aggregators.QFedAvg, 1.0, learning_rate=0.1),
     "tilted": partial(aggregators.Tilted, 1.0),
+    "adafed": aggregators.AdaFed,
+    "fedmgda": aggregators.FedMGDA,
+    "fedfv": partial(aggregators.FedFV, history=2),
+    "fedfa": aggregators.FedFA,
+    "aaggff": aggregators.AAggFF,
     "fltrust": lambda: aggregators.FLTrust(
         (FEDERATION.train.features[:8], FEDERATION.train.labels[:8]), solvers.SGD(0.1, 4, epochs=1)
     ),
@@ -103,17 +152,39 @@ AGGREGATORS = {
     "geometric_median": aggregators.GeometricMedian,
     "norm_clipping": partial(aggregators.NormClipping, 0.1, "num_examples"),
     "centered_clipping": partial(aggregators.CenteredClipping, 0.1, iterations=2),
+    "scaffold_mean": aggregators.ScaffoldMean,
+    "fednova_mean": aggregators.FedNovaMean,
+    "feddyn_mean": aggregators.FedDynMean,
+    "mime_lite_mean": partial(aggregators.MimeLiteMean, 0.5),
     "mean": aggregators.Mean,  # The last, so that it is combined with DRFA, which needs it.
 }
-ROLES = (SELECTORS, SOLVERS, AGGREGATORS)
+NEED_SGD = {"drfa", "equitable, of the last batch", "fltrust"}
+"""Roles that read reports of SGD, or compare updates with its own."""
+PAIRS = {
+    "scaffold": "scaffold_mean",
+    "fednova": "fednova_mean",
+    "feddyn": "feddyn_mean",
+    "mime_lite": "mime_lite_mean",
+}
+"""Aggregators by the solver that needs them."""
 
 
 def combine(condition):
     """Combines the roles whose names fulfill a condition, so that each of them appears once."""
-    chosen = [[name for name in roles if condition(name)] for roles in ROLES]
-    rows = zip_longest(*chosen)
-    baseline = ("uniform", "sgd", "mean")
-    return [tuple(name or other for name, other in zip(row, baseline, strict=True)) for row in rows]
+    chosen = [
+        [name for name in roles if condition(name)] for roles in (SELECTORS, SOLVERS, AGGREGATORS)
+    ]
+    chosen[1] = [solver for solver in chosen[1] if solver not in PAIRS]
+    chosen[2] = [aggregator for aggregator in chosen[2] if aggregator not in PAIRS.values()]
+    combined = [
+        (
+            selector or "uniform",
+            solver or ("sgd" if {selector, aggregator} & NEED_SGD else "scaling"),
+            aggregator or "mean",
+        )
+        for selector, solver, aggregator in zip_longest(*chosen)
+    ]
+    return combined + [("uniform", *pair) for pair in PAIRS.items() if condition(pair[0])]
 
 
 CLASSES = combine(str.isidentifier)
@@ -148,12 +219,19 @@ class Programs(NamedTuple):
     together: Callable
 
 
+def model_of(names):
+    return normalized_model() if "fedbn" in names else linear_model()
+
+
+def roles_of(names):
+    selector, solver, aggregator = names
+    solvers = SOLVERS | {"scaling": Scaling}
+    return SELECTORS[selector](), solvers[solver](), AGGREGATORS[aggregator]()
+
+
 @lru_cache(maxsize=1)
 def programs(names):
-    selector, solver, aggregator = names
-    round = Round(
-        linear_model(), SELECTORS[selector](), SOLVERS[solver](), AGGREGATORS[aggregator]()
-    )
+    round = Round(model_of(names), *roles_of(names))
     traced = []
 
     def recorded(key, data):
@@ -201,7 +279,7 @@ def assert_eager_is_alike(names):
     assert_close(info, eager_info)
 
 
-@pytest.mark.parametrize("names", [("power_of_choice", "sgd", "tilted")], ids=" | ".join)
+@pytest.mark.parametrize("names", [("power_of_choice", "scaling", "tilted")], ids=" | ".join)
 def test_compiled_equals_eager(names):
     assert_eager_is_alike(names)
 
@@ -241,10 +319,10 @@ def test_state_keeps_its_structure_and_types(names):
     assert all(leaf.size for leaf in jax.tree.leaves(after))
 
 
+@pytest.mark.parametrize("names", CLASSES, ids=" | ".join, indirect=True, scope="module")
 def test_faults_that_need_older_models_keep_the_structure_of_the_state(names):
-    make = (roles[name] for roles, name in zip(ROLES, names, strict=True))
     late = [faults.Staleness(0.5, max_staleness=2), faults.Dropout(0.5)]
-    round = Round(linear_model(), *(role() for role in make), faults=late)
+    round = Round(model_of(names), *roles_of(names), faults=late)
 
     def program(key, data):
         start = round.init(key, data)
@@ -277,5 +355,14 @@ def test_the_cohort_is_valid_and_its_weights_sum_to_one(names):
 
 def test_the_model_moves(names):
     start, after, _ = programs(names).alone(keys()[0], FEDERATION)
-    moved = jax.tree.map(lambda a, b: bool((a != b).any()), after.variables, start.variables)
-    assert all(jax.tree.leaves(moved.params))
+    round = programs(names).round
+    if round.has_global_model:
+        before, moved = start.variables, after.variables
+    else:
+        before, moved = start.clients, after.clients
+    moved = jax.tree.map(lambda a, b: bool((a != b).any()), moved, before)
+    if round.has_global_model and round.solver.is_personal is not None:
+        x = FEDERATION.train.features[:1]
+        fixed = round.solver.is_personal(start.variables, round.model, x)
+        moved = jax.tree.map(lambda moved, fixed: moved != fixed, moved, fixed)
+    assert all(jax.tree.leaves(moved))

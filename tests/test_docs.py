@@ -8,10 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
+import xarray as xr
 
-from fedjax_fair.app.build import server_view
+from fedjax_fair.app import method_page
 from fedjax_fair.app.registry import METHODS
+from fedjax_fair.metrics import GROUP_SUMMARIES, SUMMARIES, definitions
+from fedjax_fair.results.comparison import default_metrics
+from fedjax_fair.results.tables import SWEEP_COLUMNS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -25,23 +30,45 @@ def test_there_are_pages():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_python_blocks_run(page):
+    """Blocks marked ``py`` instead of ``python`` are parts of files."""
     names: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        exec(compile(block, str(page), "exec"), names)
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    # Schedules of optax mix integers and floats.
+    with jax.numpy_dtype_promotion("standard" if page.stem == "own-models" else "strict"):
+        for block in blocks:
+            exec(compile(block, str(page), "exec"), names)
     if page == ADDITIONS:
         assert names["run"].accuracy_mean_clients.isel(round=-1).min() > 0.3  # Chance is 0.1.
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_methods_page_has_every_method(name):
-    """A row per method, with its weighting and what the server sees."""
-    method = METHODS[name]
-    page = (ROOT / "docs" / "methods.md").read_text()
-    (row,) = re.findall(rf"^\| `{name}` \|.*$", page, re.MULTILINE)
-    cells = [cell.strip() for cell in row.split("|")]
-    assert server_view(method) in cells
-    if method.aggregator is None and method.centralized_fn is None:
-        assert method.weighting in cells
+def test_methods_page_is_current():
+    """It has a row for each method, and the conditions that are refused."""
+    page = (ROOT / "docs" / "methods.md").read_text("utf8")
+    begin, end = (
+        "<!-- tables of `fedjax-fair methods --format markdown` -->\n",
+        "<!-- end of tables -->",
+    )
+    tables = page.partition(begin)[2].partition(end)[0]
+    assert tables == method_page.tables(), "Replace the tables of docs/methods.md."
+    assert all(f"| `{name}` |" in tables for name in METHODS)
+
+
+def test_metrics_page_is_current():
+    page = (ROOT / "docs" / "metrics.md").read_text("utf8")
+    command = "fedjax-fair metrics --format markdown > docs/metrics.md"
+    assert page == definitions.page(), f"Regenerate it: {command}"
+
+
+def test_metrics_and_headings_of_tables_are_defined():
+    """Once each: a term does not replace a metric."""
+    registered = {metric.name for metric in SUMMARIES + GROUP_SUMMARIES}
+    assert definitions.columns().keys() == registered | definitions.TERMS.keys()
+    assert not registered & definitions.TERMS.keys()
+    names = ("accuracy_mean_clients", "accuracy_worst_10pct", "client_dissimilarity")
+    values = dict.fromkeys((*names, "group_accuracy_gap"), ("algorithm", [0.5]))
+    dataset = xr.Dataset(values, {"algorithm": ["fedavg"]})
+    headings = {*SWEEP_COLUMNS.values(), *default_metrics(dataset)[1].values()}
+    assert headings <= definitions.TERMS.keys()
 
 
 PROGRAM = """
@@ -71,20 +98,24 @@ print(json.dumps({
 
 
 def test_following_the_page_adds_what_it_says(tmp_path):
-    """On a copy of the package, in a process of its own."""
+    """On a copy of the package, in a process of its own.
+
+    The line above a block names its file: GitHub does not show what follows the language.
+    """
     shutil.copytree(ROOT / "fedjax_fair", tmp_path / "fedjax_fair")
     touched: dict[str, set[str]] = {}
     chapter = ""
-    pattern = r"^## (.+?)$|```python (file|into)=(\S+)(?: after=(.+?))?\n(.*?)```"
-    for title, kind, path, after, text in re.findall(
-        pattern, ADDITIONS.read_text(), re.DOTALL | re.MULTILINE
-    ):
+    page = ADDITIONS.read_text()
+    place = r"(New file|In) `([^`\n]+)`(?:, below `([^`\n]+?)(?: \.\.\.)?`)?:\n\n"
+    additions = re.findall(rf"^## (.+?)$|{place}```py\n(.*?)```", page, re.DOTALL | re.MULTILINE)
+    assert sum(not title for title, *_ in additions) == page.count("```py\n")
+    for title, kind, path, after, text in additions:
         if title:
             chapter = title
             continue
         touched.setdefault(chapter, set()).add(path)
         file = tmp_path / path
-        if kind == "file":
+        if kind == "New file":
             assert not file.exists()
             file.write_text(text)
             continue

@@ -10,8 +10,8 @@ import pytest
 
 PAGE = Path(__file__).parents[1] / "docs" / "first-hour.md"
 BLOCKS = re.findall(
-    r"```(sh|python file=(\S+)|python typed)\n(.*?)```", PAGE.read_text(), re.DOTALL
-)
+    r"(?:`(\S+\.py)`:\n\n)?```(sh|py)\n(.*?)```", PAGE.read_text(), re.DOTALL
+)  # The file that the line above a block names, if any.
 ENVIRONMENT = os.environ | {
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     "COLUMNS": "90",
@@ -36,7 +36,7 @@ def shell(command: list[str], folder: Path, given: str = "") -> str:
 
 def test_the_commands_of_the_page_are_valid(tmp_path):
     typed = []
-    for kind, file, text in BLOCKS:
+    for file, kind, text in BLOCKS:
         if file:
             (tmp_path / file).write_text(text)
         elif kind == "sh":
@@ -59,7 +59,7 @@ def test_the_commands_of_the_page_are_valid(tmp_path):
 def test_the_page_runs(tmp_path):
     """Findings are compared without last digits, which differ between processors."""
     printed = []
-    for kind, file, text in BLOCKS:
+    for file, kind, text in BLOCKS:
         if file:
             (tmp_path / file).write_text(text)
         else:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import linear_model
 from jax.extend.core import ClosedJaxpr, Jaxpr
-from test_conformance import AGGREGATORS, SELECTORS, SOLVERS
+from test_conformance import AGGREGATORS, PAIRS, SELECTORS, SOLVERS
 
 from fedjax_fair import faults
 from fedjax_fair.data.client_examples import ClientExamples
@@ -38,6 +38,7 @@ ALL = {
         "unionfl, of a pool",
         "unionfl, by updates",
     },
+    "all clients are scored": {"oort", "fedcor"},
     "its set function is of all clients": {"submodular"},
 }
 """Why a selector touches all clients."""
@@ -86,11 +87,14 @@ def touches_all(round):
     return large, len(num_states)
 
 
+SOLVER_OF = {aggregator: solver for solver, aggregator in PAIRS.items()}
+
+
 def round_of(selector="uniform", aggregator="mean", **options):
     return Round(
         linear_model(),
         SELECTORS[selector](),
-        SOLVERS["sgd"](),
+        SOLVERS[SOLVER_OF.get(aggregator, "sgd")](),
         AGGREGATORS[aggregator](),
         **options,
     )

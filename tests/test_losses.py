@@ -100,23 +100,22 @@ def test_labels_that_do_not_fit_the_loss_are_refused_before_compilation():
             ff.fit(method(model), REGRESSION[1], rounds=1)
 
 
-@pytest.mark.parametrize("role", ["divfl", "power_of_choice", "gifair", "q_fedavg", "equitable"])
-def test_roles_that_measure_clients_use_the_loss_of_the_model(role):
+@pytest.mark.parametrize(
+    ("selector", "aggregator"),
+    [
+        (ff.selectors.DivFL(3), ff.aggregators.GIFAIR(0.5)),
+        (
+            ff.selectors.PowerOfChoice(3, variant="cpow"),
+            ff.aggregators.QFedAvg(1.0, learning_rate=RATE),
+        ),
+        (ff.selectors.Uniform(3), ff.aggregators.Equitable(2)),
+    ],
+    ids=lambda role: type(role).__name__,
+)
+def test_roles_that_measure_clients_use_the_loss_of_the_model(selector, aggregator):
     model, data = REGRESSION
     data = data._replace(groups=np.array([0, 1, 0, 1, 0, 1], np.int32))
-    round = ff.Round(
-        model,
-        {
-            "divfl": ff.selectors.DivFL(3),
-            "power_of_choice": ff.selectors.PowerOfChoice(3, variant="cpow"),
-        }.get(role, ff.selectors.Uniform(3)),
-        ff.solvers.SGD(RATE, 5, steps=1),
-        {
-            "gifair": ff.aggregators.GIFAIR(0.5),
-            "q_fedavg": ff.aggregators.QFedAvg(1.0, learning_rate=RATE),
-            "equitable": ff.aggregators.Equitable(2),
-        }.get(role, ff.aggregators.Mean()),
-    )
+    round = ff.Round(model, selector, ff.solvers.SGD(RATE, 5, steps=1), aggregator)
     state, info = jax.jit(ff.run, static_argnums=(0, 3))(
         round, round.init(jax.random.key(0), data), data, 3
     )

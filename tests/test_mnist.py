@@ -1,4 +1,4 @@
-"""A real data set end to end, where it is at hand."""
+"""Training on MNIST from files to results; skipped without the files."""
 
 import fedjax_fair as ff
 

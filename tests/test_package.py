@@ -87,21 +87,19 @@ def test_it_is_cited_as_the_version_that_it_is():
     assert cited[1] == PROJECT["version"]
 
 
-def declared() -> tuple[list[Requirement], list[Requirement], list[Requirement]]:
-    """What the package needs, what an extra of it needs, and what tests and experiments need."""
+def declared() -> tuple[list[Requirement], list[Requirement]]:
+    """What the package needs, and what tests and experiments need also."""
     extras = PROJECT["optional-dependencies"]
-    own, *besides = map(Requirement, extras["test"])
+    own, *others_of_test = map(Requirement, extras["test"])
     assert own.name == PROJECT["name"]
-    needed, optional = PROJECT["dependencies"], extras["privacy"]
-    others = [line for extra in sorted(own.extras - {"privacy"}) for line in extras[extra]]
+    others = [line for extra in sorted(own.extras) for line in extras[extra]]
     return (
-        [*map(Requirement, needed)],
-        [*map(Requirement, optional)],
-        [*besides, *map(Requirement, others)],
+        [*map(Requirement, PROJECT["dependencies"])],
+        [*others_of_test, *map(Requirement, others)],
     )
 
 
-NEEDED, OPTIONAL, BESIDES = declared()
+NEEDED, BESIDES = declared()
 
 
 def pins(file: str) -> dict[str, Version]:
@@ -110,9 +108,7 @@ def pins(file: str) -> dict[str, Version]:
     return {canonicalize_name(name): Version(pin) for name, pin in pairs}
 
 
-@pytest.mark.parametrize(
-    "requirement", NEEDED + OPTIONAL + BESIDES, ids=lambda requirement: requirement.name
-)
+@pytest.mark.parametrize("requirement", NEEDED + BESIDES, ids=lambda requirement: requirement.name)
 def test_lower_bounds_are_what_the_oldest_environment_has(requirement):
     (bound,) = requirement.specifier
     assert bound.operator == ">="
@@ -123,9 +119,9 @@ def test_lower_bounds_are_what_the_oldest_environment_has(requirement):
 @pytest.mark.parametrize(
     ("folder", "allowed"),
     [
-        ("fedjax_fair", NEEDED + OPTIONAL),
-        ("experiments", NEEDED + OPTIONAL + BESIDES),
-        ("tests", NEEDED + OPTIONAL + BESIDES),
+        ("fedjax_fair", NEEDED),
+        ("experiments", NEEDED + BESIDES),
+        ("tests", NEEDED + BESIDES),
     ],
 )
 def test_what_is_imported_is_declared(folder, allowed):

@@ -13,6 +13,7 @@ from fedjax_fair import results
 from fedjax_fair.app.console import format_table
 from fedjax_fair.metrics import paired
 from fedjax_fair.results.comparison import default_metrics
+from fedjax_fair.results.datasets import configurations_as_methods
 from fedjax_fair.results.intervals import format_number
 from fedjax_fair.results.tables import SWEEP_COLUMNS, Table, comparison_table, final_tables
 
@@ -20,16 +21,16 @@ DIMS = ("algorithm", "seed", "round")
 
 
 def made_up(**metrics):
-    """Three methods, four seeds, two evaluations."""
+    """Three methods, five seeds, two evaluations."""
     rng = np.random.default_rng(0)
-    columns = {name: (DIMS, rng.uniform(0.4, 0.6, (3, 4, 2))) for name in metrics}
+    columns = {name: (DIMS, rng.uniform(0.4, 0.6, (3, 5, 2))) for name in metrics}
     runs = xr.Dataset(
-        {"accuracy_mean_clients": (DIMS, rng.uniform(0.4, 0.6, (3, 4, 2)))} | columns,
-        {"algorithm": ["one", "two", "three"], "seed": range(4), "round": [0, 9]},
+        {"accuracy_mean_clients": (DIMS, rng.uniform(0.4, 0.6, (3, 5, 2)))} | columns,
+        {"algorithm": ["one", "two", "three"], "seed": range(5), "round": [0, 9]},
         {"data": "made up"},
     )
     for name, shift in metrics.items():
-        runs[name][1, :, 1] = runs[name][0, :, 1] + shift + [-0.01, 0.01, 0.0, 0.01]
+        runs[name][1, :, 1] = runs[name][0, :, 1] + shift + [-0.01, 0.01, 0.0, 0.01, 0.0]
     return runs
 
 
@@ -39,7 +40,7 @@ def test_results_are_compared_at_their_last_evaluation():
     assert found.algorithm.values.tolist() == ["two", "three"]
     alone = stats.ttest_rel(*(runs.client_dissimilarity.values[i, :, 1] for i in (1, 0)))
     other = stats.ttest_rel(*(runs.client_dissimilarity.values[i, :, 1] for i in (2, 0)))
-    np.testing.assert_allclose(found.difference[0], -0.1975)
+    np.testing.assert_allclose(found.difference[0], -0.198)
     np.testing.assert_allclose(found.p, [2 * alone.pvalue, max(other.pvalue, 2 * alone.pvalue)])
     turned = results.compare(runs, "client_dissimilarity", baseline="two")
     assert turned.algorithm.values.tolist() == ["one", "three"]
@@ -54,7 +55,7 @@ def test_what_cannot_be_compared_is_named():
         results.compare(runs, "client_dissimilarity", baseline="four")
     with pytest.raises(ValueError, match="two or more methods and seeds, got 3 and 1"):
         results.compare(runs.isel(seed=[0]), "client_dissimilarity")
-    with pytest.raises(ValueError, match="got 1 and 4"):
+    with pytest.raises(ValueError, match="got 1 and 5"):
         results.compare(runs.isel(algorithm=[0]), "client_dissimilarity")
 
 
@@ -69,10 +70,10 @@ def test_the_table_of_methods_has_means_differences_and_stars():
         for row, method in enumerate(("one", "two", "three")):
             values = finals[name].values[row]
             mean, *difference = cells[method][place]
-            half = stats.t.ppf(0.975, 3) * stats.sem(values)
+            half = stats.t.ppf(0.975, 4) * stats.sem(values)
             assert mean == f"{values.mean():.1f} ± {half:.1f}"
             point, low, high = (float(gaps[key][row]) for key in ("difference", "low", "high"))
-            star = "*" if gaps["p"][row] < 0.05 else ""
+            star = "*" if gaps["is_significant"][row] else ""
             assert difference == (
                 [f"{format_number(point)}{star}", f"{format_number(low)} to {format_number(high)}"]
                 if row
@@ -92,10 +93,11 @@ def test_columns_of_a_comparison_equal_those_of_scipy():
         interval = test.confidence_interval(0.95)
         one = found.isel(algorithm=row)
         np.testing.assert_allclose([one["mean"], one.deviation], [own.mean(), own.std(ddof=1)])
+        np.testing.assert_allclose(one.half_width, stats.t.ppf(0.975, 4) * stats.sem(own))
         np.testing.assert_allclose([one.low, one.high], interval)
         np.testing.assert_allclose(one.effect_size, gaps.mean() / gaps.std(ddof=1))
         needed = paired.seeds_needed(gaps.mean(), gaps.std(ddof=1))
-        assert (one.seeds, one.seeds_needed) == (4, needed)
+        assert (one.seeds, one.seeds_needed) == (5, needed)
         assert (one.bootstrap_low.item(), one.bootstrap_high.item()) == paired.bootstrap(gaps)
     np.testing.assert_allclose(found.baseline_mean, ends[0].mean())
     np.testing.assert_allclose(found.baseline_deviation, ends[0].std(ddof=1))
@@ -205,18 +207,51 @@ def test_noise_floors_are_per_method_and_means_over_partitions():
 
 def test_merged_runs_have_distinct_names():
     runs = made_up(client_dissimilarity=-0.2)
-    other = runs.isel(algorithm=[0]).assign_coords(seed=[2, 3, 4, 5]) + 0.1
+    other = runs.isel(algorithm=[0]).assign_coords(seed=[2, 3, 4, 5, 6]) + 0.1
     other.attrs = runs.attrs
     merged = results.merge_runs({"a": runs, "b": other})
     assert merged.algorithm.values.tolist() == ["one (a)", "two", "three", "one (b)"]
-    assert merged.seed.values.tolist() == [0, 1, 2, 3, 4, 5]
+    assert merged.seed.values.tolist() == [0, 1, 2, 3, 4, 5, 6]
     found = results.compare(merged, "client_dissimilarity", baseline="one (a)")
-    assert found.seeds.values.tolist() == [4, 4, 2]
+    assert found.seeds.values.tolist() == [5, 5, 3]
     with pytest.raises(
         ValueError,
         match=r"b: results on others .* cannot be combined with the first ones, on made up",
     ):
         results.merge_runs({"a": runs, "b": other.assign_attrs(data="others")})
+
+
+def test_equal_results_of_a_method_are_merged():
+    """Padding by other methods, with more rounds or larger cohorts, is no difference."""
+    runs = made_up(client_dissimilarity=-0.2)
+    runs["cohort_clients"] = (
+        ("algorithm", "seed", "training_round", "slot"),
+        np.ones((3, 5, 9, 2)),
+    )
+    runs = runs.assign_coords(slot=[0, 1])
+    longer = (
+        runs.isel(algorithm=[0])
+        .pad(round=(0, 1), slot=(0, 1))
+        .assign_coords(round=[0, 9, 20], slot=[0, 1, 2])
+    )
+    merged = results.merge_runs({"a": runs, "b": longer.assign_attrs(runs.attrs)})
+    assert merged.algorithm.values.tolist() == ["one", "two", "three"]
+    for name, place in (("cohort_clients", (0, 4, 8, 1)), ("client_dissimilarity", (0, 4, 1))):
+        other = longer.copy(deep=True)
+        other[name][place] += 1e-9
+        merged = results.merge_runs({"a": runs, "b": other})
+        assert merged.algorithm.values.tolist() == ["one (a)", "two", "three", "one (b)"]
+
+
+def test_configurations_of_personalized_models_keep_their_mark():
+    accuracy = [[[[0.5]], [[0.6]]], [[[0.4]], [[0.7]]]]
+    names = ["ditto", "ditto (personalized)"]
+    swept = xr.Dataset(
+        {"accuracy_mean_clients": (("algorithm", "prox", "seed", "round"), accuracy)},
+        {"algorithm": names, "prox": [0.0, 0.1]},
+    )
+    shown = configurations_as_methods(swept).algorithm.values.tolist()
+    assert shown[1::2] == ["ditto, prox=0.1", "ditto, prox=0.1 (personalized)"]
 
 
 def compared(units="1"):
@@ -243,7 +278,7 @@ def test_a_csv_table_has_all_digits_in_percent():
 def test_markdown_and_latex_have_the_same_cells_and_stars():
     comparison = compared()
     about, _, head, ruled, *rows = results.to_text(comparison).splitlines()
-    assert "in %: differences to by_size. Over 4 paired seeds" in about
+    assert "in %: differences to by_size. Over 5 paired seeds" in about
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (head, ruled, *rows)]
     assert {len(row) for row in cells} == {9}
     two = comparison.sel(algorithm="50 % {x}")
@@ -263,13 +298,59 @@ def test_markdown_and_latex_have_the_same_cells_and_stars():
     assert f"$+${100 * two.difference.item():.2f}$^*$ & " in body[1]
 
 
-@pytest.mark.parametrize(("p", "star"), [(0.049, "*"), (0.051, ""), (float("nan"), "")])
-def test_a_star_needs_five_percent(p, star):
+@pytest.mark.parametrize("seeds", [2, 4, 5, 6])
+def test_differences_are_marked_from_five_seeds_on(seeds):
+    """The same ones in the table of methods, in comparisons and in all their formats."""
+    rng = np.random.default_rng(0)
+    base = rng.uniform(0.4, 0.6, (1, seeds, 1))
+    shift = np.array([0.0, 0.3, 0.004])[:, None, None] + rng.normal(0, 1e-3, (3, seeds, 1))
+    runs = xr.Dataset(
+        {"accuracy_mean_clients": (DIMS, base + shift, {"units": "1", "long_name": "Accuracy"})},
+        {"algorithm": ["one", "two", "three"], "client": range(3)},
+        {"data": "made up"},
+    )
+    comparison = results.compare(runs, "accuracy_mean_clients")
+    assert comparison.p[0] < 0.05
+    expected = ((comparison.p < 0.05) & (seeds >= 5)).values.tolist()
+    assert comparison.is_significant.values.tolist() == expected
+    (table,) = final_tables(runs)
+    stars = ["*" in row[1] for row in table.rows[1:]]
+    rows = comparison_table(comparison, digits=1).rows[1:]
+    assert stars == ["*" in row[3] for row in rows] == expected
+    for form in ("markdown", "latex"):
+        lines = results.to_text(comparison, form).splitlines()
+        (two,) = [line for line in lines if re.match(r"(\| )?two", line)]
+        assert ("*" in two) == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("p", "shown"),
+    [(0.0499, ".050"), (0.001, ".001"), (0.00099, "< .001"), (0, "< .001"), (np.nan, "-")],
+)
+def test_p_values_are_never_zero(p, shown):
     comparison = compared()
     comparison["p"] = ("algorithm", [p, 1.0])
-    row = comparison_table(comparison, digits=1).rows[1]
-    assert row[3] == f"{100 * comparison.difference[0].item():+.1f}{star}"
-    assert row[6] == ("-" if np.isnan(p) else f"{p:.3f}")
+    rows = comparison_table(comparison, digits=1).rows
+    assert [row[6] for row in rows] == ["-", shown, "1.000"]
+    latex = results.to_text(comparison, "latex").splitlines()[6]
+    assert latex.split(" & ")[6] == shown.replace("<", "$<$")
+
+
+def test_plus_minus_is_half_of_the_interval_in_every_table():
+    runs = made_up(client_dissimilarity=0.2).assign_coords(client=range(3))
+    (table,) = final_tables(runs)
+    (place,) = (i for i, name in enumerate(table.headings) if name == "dissimilarity")
+    comparison = results.compare(runs, "client_dissimilarity")
+    for row, other, values in zip(
+        table.rows,
+        comparison_table(comparison.assign_attrs(units="1"), digits=1).rows,
+        100 * runs.client_dissimilarity.values[:, :, -1],
+        strict=True,
+    ):
+        half = stats.t.ppf(0.975, 4) * stats.sem(values)
+        assert row[place].split("\n")[0] == other[1] == f"{values.mean():.1f} ± {half:.1f}"
+    assert "half of the 95% CI" in table.note
+    assert "±: half of the 95% CI of the mean" in comparison_table(comparison, 1).note
 
 
 @pytest.mark.usefixtures("as_users_call")

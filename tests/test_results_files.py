@@ -2,10 +2,12 @@
 
 import errno
 import logging
+import re
 import shutil
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +17,13 @@ from hypothesis import strategies as st
 
 from experiments.reliability.disks import REASON, full_disk
 from fedjax_fair import results
+from fedjax_fair.app.config import Config
+from fedjax_fair.app.model_files import _read as read_model
 from fedjax_fair.app.model_files import save_model
+from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.base import Variables
 from fedjax_fair.results.files import verify_checksum, write_text, written_by_orbax
+from fedjax_fair.training.checkpoints import Checkpoints
 
 RNG = np.random.default_rng(0)
 DATASET = xr.Dataset(
@@ -37,6 +43,83 @@ def file(tmp_path_factory):
 def test_they_come_back(file):
     xr.testing.assert_identical(results.open(file), DATASET)
     xr.testing.assert_identical(results.open(file.parent), DATASET)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("~", "~root", "~/runs", "a::b", "simplecache::b", "file://runs", "http://localhost/runs"),
+        *(
+            "s3://bucket",
+            "*",
+            "[ab]",
+            "a?",
+            "{a,b}",
+            "-dash",
+            "--flag=1",
+            "$HOME",
+            "%20#",
+            "Läufe ☃",
+        ),
+        *(" spaces ", "line\nfeed", "x" * 250, "runs.zip", "a:b@c"),
+    ],
+)
+def test_paths_are_used_as_they_are(name, tmp_path, monkeypatch):
+    """No ``~``, URL, chain of file systems, variable or pattern is looked for in a path."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    for folder in (home, home / "runs", here / "a", here / "b", here / "runs"):
+        folder.mkdir(parents=True, exist_ok=True)
+        results.save(DATASET + 1, folder / "results.nc")
+    (here / name).mkdir(parents=True, exist_ok=True)
+    results.save(DATASET, f"{name}/results.nc")
+    xr.testing.assert_identical(results.open(name), DATASET)
+    xr.testing.assert_identical(results.open(f"{name}/results.nc"), DATASET)
+    results.save(DATASET, f"{name}/{name.replace('/', '')}")
+    xr.testing.assert_identical(results.open(f"{name}/{name.replace('/', '')}"), DATASET)
+    monkeypatch.chdir(home)
+    xr.testing.assert_identical(results.open(here / name), DATASET)
+
+
+@pytest.mark.parametrize("name", ["~", "file://a::b", "-dash", "Läufe ☃\n"])
+def test_paths_of_models_are_used_as_they_are(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, absolute = Path(name, "model"), Path(name, "model").absolute()
+    absolute.parent.mkdir(parents=True)
+    save_model(Variables({"kernel": np.arange(3.0)}, {}), model)
+    monkeypatch.chdir("/")
+    np.testing.assert_array_equal(read_model(absolute).params["kernel"], np.arange(3.0))
+
+
+@pytest.mark.parametrize("name", ["[1] a", "a*", "a?"])
+def test_runs_are_refused_where_orbax_cannot_read_them(name, tmp_path):
+    """Before a folder is made, and before anything is compiled."""
+    with pytest.raises(ValueError, match=r"expected a path without \*, \? and \["):
+        RunFolder.create(Config(output=str(tmp_path / name)), "digits")
+    with pytest.raises(ValueError, match=r"expected a path without \*, \? and \["):
+        save_model(Variables({}, {}), tmp_path / name)
+    with pytest.raises(ValueError, match=r"expected a path without \*, \? and \["):
+        Checkpoints(tmp_path / name / "fedavg", (0,), {}, 1, 1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", ["", ".", "/", "folder", "file/results.nc"])
+def test_paths_that_cannot_be_written_are_named(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("file").write_text("")
+    with pytest.raises(OSError, match=re.escape(str(Path(path)))):
+        results.save(DATASET, path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+    with pytest.raises(ValueError, match=re.escape(f"path='{Path(path)}': expected a run folder")):
+        results.open(path)
+
+
+def test_a_home_folder_is_not_looked_for():
+    with pytest.raises(ValueError, match=r"path='~/nothing': .*; ~ is not expanded"):
+        results.open("~/nothing")
 
 
 def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path, capfd):

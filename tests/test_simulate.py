@@ -3,27 +3,38 @@
 from functools import partial
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from conftest import linear_model
+from jaxtyping import Array, Int
+from test_conformance import Scaling
 
-from fedjax_fair import aggregators, models, selectors, solvers
-from fedjax_fair.base import Client, Cohort, Selector, Variables
+from fedjax_fair import aggregators, selectors, solvers
+from fedjax_fair.base import Client, Cohort, Model, Selector, Variables
 from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.local_training import default_clients_per_batch
 from fedjax_fair.numerics import target
 from fedjax_fair.simulate import Purpose, Round, derive_key, make_context, run
+from fedjax_fair.tree import Tree
 
 LARGE = 100
 
 
+class Fixed(Selector):
+    """Selects the same slots in every round; other clients do not compile again."""
+
+    clients: Int[Array, " cohort"]
+
+    def select(self, key, state, context):
+        size = len(self.clients)
+        return Cohort(self.clients, jnp.full(size, 1 / size)), state, {}
+
+
 def fixed(*clients):
-    """Returns a selector of fixed slots."""
-    cohort = Cohort(jnp.array(clients), jnp.full(len(clients), 1 / len(clients), jnp.float32))
-    return Selector.from_functions(lambda key, state, context: (cohort, state, {}))
+    return Fixed(np.array(clients, np.int32))
 
 
 def make(model, selector=None, solver=None, aggregator=None, **settings):
@@ -37,7 +48,6 @@ def make(model, selector=None, solver=None, aggregator=None, **settings):
 
 
 # Rounds are arguments, so that rounds of equal structure share a compiled function.
-@jax.jit
 def init(round, data):
     return round.init(jax.random.key(0), data)
 
@@ -79,46 +89,50 @@ def test_one_client_and_one_step_is_a_centralized_step(model, federation):
     np.testing.assert_allclose(info.loss, [loss], rtol=1e-6)
 
 
-def test_clients_per_batch_never_changes_results(model, federation):
-    expected, _ = rounds_of(make(model, selectors.Uniform(5)), federation)
-    for clients_per_batch in (1, 2, 3, 5):  # 4 makes batches of 3.
-        grouped = make(model, selectors.Uniform(5), clients_per_batch=clients_per_batch)
-        actual, _ = rounds_of(grouped, federation)
-        assert_close(actual.variables, expected.variables, rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(actual.participation, expected.participation)
+SHARES = np.array([0.1, 0.4, 0.2, 0.0, 0.3], np.float32)
 
 
-@pytest.mark.parametrize("clients_per_batch", [1, 2, 3, 5])
-def test_streamed_sums_equal_sums_of_stored_updates(model, federation, clients_per_batch):
-    shares = jnp.array([0.1, 0.4, 0.2, 0.0, 0.3])
+class Weighted(Selector):
+    """Selects a repeated client, with unequal weights."""
 
-    class Seen(aggregators.Mean):
-        def aggregate(self, state, cohort, results, context):
-            update, state, aggregation = super().aggregate(state, cohort, results, context)
-            seen = {"updates": results.update, "weighted_sum": results.weighted_sum}
-            return update, state, aggregation._replace(info=seen)
+    def select(self, key, state, context):
+        return Cohort(jnp.array([1, 2, 1, 4, 5]), jnp.asarray(SHARES)), state, {}
 
-    cohort, *_ = fixed(1, 2, 1, 4, 5).select(None, (), None)
-    weighted = cohort._replace(weights=shares)
-    round = make(
-        model,
-        Selector.from_functions(lambda key, state, context: (weighted, state, {})),
-        aggregator=Seen("selector"),
-        clients_per_batch=clients_per_batch,
-    )
-    start = init(round, federation)
-    after, info = step(round, start, federation)
-    seen = info.aggregator
-    expected = jax.tree.map(lambda leaf: np.tensordot(shares, leaf, 1), seen["updates"])
-    assert_close(seen["weighted_sum"], expected, rtol=1e-5, atol=1e-6)
-    assert any(np.any(np.abs(leaf) > 1e-3) for leaf in jax.tree.leaves(expected))
-    moved = jax.tree.map(jnp.subtract, after.variables, start.variables)
-    assert_close(moved, expected, rtol=1e-4, atol=1e-6)
-    np.testing.assert_array_equal(info.weights, shares)
+
+class Stored(aggregators.Mean):
+    """The mean, with the results that it aggregates as state."""
+
+    def init(self, context):
+        zeros = jax.tree.map(lambda leaf: jnp.zeros((5, *leaf.shape)), context.variables)
+        return zeros, context.variables
+
+    def aggregate(self, state, cohort, results, context):
+        update, _, aggregation = super().aggregate((), cohort, results, context)
+        return update, (results.update, results.weighted_sum), aggregation
+
+
+def test_streamed_sums_equal_sums_of_stored_updates_for_all_clients_per_batch(model, federation):
+    expected = None
+    for clients_per_batch in (None, 2, 3, 5):  # None is 1 here, and 4 makes batches of 3.
+        settings = {"aggregator": Stored("selector"), "clients_per_batch": clients_per_batch}
+        round = make(model, Weighted(), **settings)
+        start = init(round, federation)
+        after, info = step(round, start, federation)
+        updates, weighted_sum = after.aggregator
+        if expected is None:
+            expected = updates
+            assert any(np.any(np.abs(leaf) > 1e-3) for leaf in jax.tree.leaves(expected))
+        assert_close(updates, expected, rtol=1e-5, atol=1e-6)
+        mean = jax.tree.map(lambda leaf: np.tensordot(SHARES, leaf, 1), expected)
+        assert_close(weighted_sum, mean, rtol=1e-5, atol=1e-6)
+        moved = jax.tree.map(np.subtract, after.variables, start.variables)
+        assert_close(moved, mean, rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(info.weights, SHARES)
+        assert after.participation.tolist() == [0, 2, 1, 0, 1, 1]
 
 
 def test_streamed_updates_are_not_stored(federation):
-    model = models.mlp(3, hidden=(1000,))
+    model = linear_model(3000)
     sizes = jax.tree.map(lambda leaf: leaf.nbytes, model.init(jax.random.key(0), jnp.ones((1, 2))))
     model_bytes = sum(jax.tree.leaves(sizes))
 
@@ -189,7 +203,7 @@ def test_minibatches_depend_on_client_and_round(federation, model):
 
 def test_a_repeated_client_trains_independently(model, federation):
     round = make(model, fixed(5, 5, 5), solvers.SGD(0.1, 2, steps=2))
-    _, info = rounds_of(round, federation, num_rounds=1)
+    _, info = rounds_of(round, federation, num_rounds=4)
     assert len(set(info.loss[0].tolist())) == 3
 
 
@@ -200,34 +214,40 @@ def test_a_client_does_not_depend_on_the_rest_of_the_cohort(model, federation):
 
 
 def test_cohorts_do_not_depend_on_the_solver(model, federation):
-    _, short = rounds_of(make(model, solver=solvers.SGD(0.1, 2, steps=1)), federation)
-    _, long = rounds_of(make(model, solver=solvers.SGD(0.1, 3, steps=9)), federation)
-    np.testing.assert_array_equal(short.clients, long.clients)
+    _, random = rounds_of(make(model), federation)
+    _, deterministic = rounds_of(make(model, solver=Scaling()), federation)
+    np.testing.assert_array_equal(random.clients, deterministic.clients)
 
 
 def test_rounds_in_two_runs_equal_rounds_in_one(model, federation):
     round = make(model)
-    advance = jax.jit(run, static_argnums=(0, 3))
-    state = init(round, federation)
-    half, first = advance(round, state, federation, 3)
-    resumed, second = advance(round, half, federation, 3)
-    uninterrupted, info = advance(round, state, federation, 6)
+    half, first = rounds_of(round, federation)
+    resumed, second = jax.jit(run, static_argnums=3)(round, half, federation, 3)
+    uninterrupted, info = rounds_of(round, federation, num_rounds=6)
     jax.tree.map(np.testing.assert_array_equal, resumed.variables, uninterrupted.variables)
     np.testing.assert_array_equal(jnp.concatenate([first.clients, second.clients]), info.clients)
     assert int(resumed.round) == 6
 
 
-class Normalized(nn.Module):
-    """A network with running statistics."""
+class Normalized(Tree):
+    """A linear classifier of inputs minus their mean, of which it keeps a running average."""
 
-    @nn.compact
-    def __call__(self, x, train):
-        x = nn.BatchNorm(use_running_average=not train, momentum=0.5)(nn.Dense(5)(x))
-        return nn.Dense(3)(nn.relu(x))
+    linear: Model
+
+    def init(self, key, x):
+        params, _ = self.linear.init(key, x)
+        return Variables(params, {"mean": jnp.zeros(x.shape[1:])})
+
+    def apply(self, params, state, x, *, train, key):
+        mean = jnp.mean(x, axis=0) if train else state["mean"]
+        outputs, _ = self.linear.apply(params, {}, x - mean[None], train=train, key=key)
+        return outputs, {"mean": (state["mean"] + mean) / 2}
 
 
-def test_statistics_are_averaged_with_the_parameters(federation):
-    model, solver = models.from_flax(Normalized()), solvers.SGD(0.1, 4, steps=3)
+def test_statistics_are_averaged_with_the_parameters(model, federation):
+    normalized = Normalized(model)
+    model = Model.from_functions(normalized.init, normalized.apply, model.features)
+    solver = solvers.SGD(0.1, 4, steps=3)
     round = make(model, fixed(1, 2), solver, aggregators.Mean("num_examples"))
     state = init(round, federation)
     after, _ = step(round, state, federation)
@@ -237,42 +257,44 @@ def test_statistics_are_averaged_with_the_parameters(federation):
 
     def trained(client):
         participant = Client(
-            model, train, train.offsets[client], train.sizes[client], jnp.int32(0), {}
+            model, train, train.offsets[client], train.sizes[client], jnp.int32(0), {}, client
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), 0)
         result = solver.solve(key_client, state.variables, participant)
         return jax.tree.map(jnp.add, state.variables, result.update)
 
     share = train.sizes[1] / (train.sizes[1] + train.sizes[2])
-    first, second = (jax.jit(trained)(jnp.int32(client)) for client in (1, 2))
+    first, second = map(jax.jit(trained), jnp.arange(1, 3))
     expected = jax.tree.map(lambda one, two: share * one + (1 - share) * two, first, second)
     assert jax.tree.leaves(after.variables.state)
     assert_close(after.variables, expected, rtol=1e-5, atol=1e-6)
 
 
-class Dropped(nn.Module):
-    """A network whose training loss depends on its random stream."""
-
-    @nn.compact
-    def __call__(self, x, train):
-        return nn.Dense(3)(nn.Dropout(0.5, deterministic=not train)(x))
-
-
-def test_dropout_differs_between_clients_steps_and_rounds(federation):
+def test_dropout_differs_between_clients_steps_and_rounds(model, federation):
     """Uses equal examples and a step size of zero, so that losses differ only by dropout."""
+
+    def apply(params, state, x, *, train, key):
+        if train:
+            x = jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0)
+        return model.apply(params, state, x, train=train, key=key)
+
+    round = make(
+        Model.from_functions(model.init, apply, model.features),
+        selectors.Uniform(6),
+        solvers.SGD(0.0, 16, epochs=1),
+    )
     train = federation.train
     same = train._replace(
         features=np.ones_like(train.features),
         labels=np.zeros_like(train.labels),
         offsets=np.zeros_like(train.offsets),
-        sizes=np.full_like(train.sizes, 32),
     )
-    data = federation._replace(train=same)
 
     def losses(steps):
-        solver = solvers.SGD(0.0, 32, steps=steps)
-        round = make(models.from_flax(Dropped()), selectors.Uniform(6), solver)
-        return np.asarray(rounds_of(round, data, num_rounds=2)[1].loss)
+        data = same._replace(sizes=np.full_like(train.sizes, 16 * steps))
+        _, info = rounds_of(round, federation._replace(train=data), num_rounds=2)
+        assert (info.steps == steps).all()
+        return np.asarray(info.loss)
 
     one = losses(1)
     assert len(np.unique(one)) == 12
@@ -280,7 +302,8 @@ def test_dropout_differs_between_clients_steps_and_rounds(federation):
 
 
 def test_participation_counts_slots(model, federation):
-    state, _ = rounds_of(make(model, fixed(1, 1, 3)), federation, num_rounds=4)
+    round = make(model, fixed(1, 1, 3), solvers.SGD(0.1, 2, steps=2))
+    state, _ = rounds_of(round, federation, num_rounds=4)
     assert state.participation.tolist() == [0, 8, 0, 4, 0, 0]
 
 
@@ -370,14 +393,18 @@ def test_instructions_of_the_aggregator_reach_the_solver(model, federation):
             instructions = {"loss_weight": jnp.array([0.0, 1.0]), "snapshot_step": jnp.ones(2, int)}
             return cohort._replace(instructions=instructions)
 
+        def init(self, context):
+            zeros = jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape)), context.variables)
+            return {"update": zeros, "snapshot": zeros}
+
         def aggregate(self, state, cohort, results, context):
-            update, state, aggregation = super().aggregate(state, cohort, results, context)
-            seen = {"update": results.update, "snapshot": results.reports["snapshot"]}
-            return update, state, aggregation._replace(info=seen)
+            update, _, aggregation = super().aggregate((), cohort, results, context)
+            seen = {"update": results.update, "snapshot": results.sends["snapshot"]}
+            return update, seen, aggregation
 
     round = make(model, fixed(1, 2), solvers.SGD(0.1, LARGE, steps=2), Preparing())
     start = init(round, federation)
-    seen = step(round, start, federation)[1].aggregator
+    seen = step(round, start, federation)[0].aggregator
     first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], seen["update"].params) for i in (0, 1))
     chex.assert_trees_all_equal(first, jax.tree.map(jnp.zeros_like, first))
     assert all(jnp.any(leaf != 0) for leaf in jax.tree.leaves(second))

@@ -24,6 +24,13 @@ def test_every_page_is_in_the_navigation():
     assert pages | notebooks <= set(NAV)
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda path: path.stem)
+def test_code_blocks_name_only_a_language(page):
+    """The site shows a block with other words after its language as text."""
+    fences = [line for line in page.read_text().splitlines() if line.startswith("```")]
+    assert not [line for line in fences if " " in line]
+
+
 def test_every_public_module_has_a_page():
     import fedjax_fair
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from fedjax_fair.tree import Integer, Number, Tree, child_fields, stack, stacked_leaves
+from fedjax_fair.training.split import split
+from fedjax_fair.tree import Integer, Number, Tree, child_fields, stacked_leaves
 
 
 class Scale(Tree):
@@ -29,6 +30,10 @@ class Chain(Tree):
     first: Scale
     rest: tuple[Scale, ...] = ()
     function: object = None
+
+
+def stack(trees):
+    return split(trees).stacked
 
 
 def add(one, other):

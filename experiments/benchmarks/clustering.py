@@ -21,7 +21,14 @@ import numpy as np
 from jaxtyping import Array
 
 import fedjax_fair as ff
-from experiments.benchmarks.timing import alternate, print_header, random_data, run_parts
+from experiments.benchmarks.timing import (
+    alternate,
+    federated_round,
+    print_header,
+    print_row,
+    random_data,
+    run_parts,
+)
 from fedjax_fair.numerics.clustering import cluster_weights, kmeans, spectral_embedding
 from fedjax_fair.simulate import make_context
 
@@ -48,11 +55,9 @@ def benchmark_kmeans(options) -> None:
             own, theirs, single = alternate(
                 ours, peer, partial(_on_one_thread, peer), repeats=options.repeats
             )
-            print(
-                f"| {count} x {num}, {name} | {1e3 * own.median:.2f} | {1e3 * theirs.median:.1f} | "
-                f"{1e3 * single.median:.1f} | **{own.ratio_to(theirs):.2f}** | "
-                f"**{own.ratio_to(single):.2f}** |"
-            )
+            ms = (f"{1e3 * own.median:.2f}", *(f"{1e3 * t.median:.1f}" for t in (theirs, single)))
+            ratios = (f"**{own.ratio_to(other):.2f}**" for other in (theirs, single))
+            print_row(f"{count} x {num}, {name}", *ms, *ratios)
             print(f"| | inertia | {ours().inertia / peer():.4f} of theirs | | | |")
 
 
@@ -66,22 +71,15 @@ def benchmark_pipeline(options) -> None:
         both, first = alternate(
             partial(whole, activations), partial(embed, activations), repeats=options.repeats
         )
-        print(
-            f"| {count} x {width}, {num} | {1e3 * both.median:.1f} | {1e3 * first.median:.1f} | "
-            f"**{first.ratio_to(both):.2f}** |"
-        )
+        ms = (f"{1e3 * times.median:.1f}" for times in (both, first))
+        print_row(f"{count} x {width}, {num}", *ms, f"**{first.ratio_to(both):.2f}**")
 
 
 def benchmark_round(options) -> None:
     """A round of local work, the activations of its models, and what clustering adds."""
     num_clients, num = 18, 5
     data = random_data((28, 28, 1), num_clients, 160, classes=62)
-    method = ff.Round(
-        ff.models.femnist_cnn(62),
-        ff.selectors.Full(),
-        ff.solvers.SGD(0.01, batch_size=64, epochs=5),
-        ff.aggregators.Mean(),
-    )
+    method = federated_round(ff.models.femnist_cnn(62), ff.selectors.Full(), 64, epochs=5)
     data = jax.device_put(data)
     start = jax.jit(method.init)(jax.random.key(0), data)
     clients = jnp.arange(num_clients, dtype=jnp.int32)

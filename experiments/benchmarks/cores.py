@@ -13,7 +13,14 @@ import jax
 import numpy as np
 
 import fedjax_fair as ff
-from experiments.benchmarks.timing import alternate, print_header, random_data, start
+from experiments.benchmarks.timing import (
+    alternate,
+    federated_round,
+    print_header,
+    print_row,
+    random_data,
+    start,
+)
 from fedjax_fair.parallel.cores import core_mesh, over_runs, replicate_on_cores
 from fedjax_fair.parallel.mesh import over_mesh, shard_data
 
@@ -33,20 +40,13 @@ def measure(model, batch_size: int, side: int, rounds: int, mesh, repeats: int) 
     """Examples a second of the three forms."""
 
     def variables(side_by_side, seed, data):
-        method = ff.Round(
-            model,
-            ff.selectors.Uniform(COHORT),
-            ff.solvers.SGD(0.01, batch_size, steps=STEPS),
-            ff.aggregators.Mean(),
-            clients_per_batch=side_by_side,
-        )
+        settings = {"steps": STEPS, "clients_per_batch": side_by_side}
+        method = federated_round(model, COHORT, batch_size, **settings)
         start = method.init(jax.random.key(seed), data)
         return ff.run(method, start, data, rounds)[0].variables
 
-    data, seeds = (
-        random_data((side, side, 1), CLIENTS, SIZE, test_size=CLIENTS),
-        np.arange(mesh.size, dtype=np.uint32),
-    )
+    data = random_data((side, side, 1), CLIENTS, SIZE, test_size=CLIENTS)
+    seeds = np.arange(mesh.size, dtype=np.uint32)
     own = partial(variables, None)
     one = partial(jax.jit(partial(variables, COHORT)), seeds[0], jax.device_put(data))
     cores = partial(jax.jit(over_mesh(own, mesh)), seeds[0], shard_data(data, mesh))
@@ -56,9 +56,8 @@ def measure(model, batch_size: int, side: int, rounds: int, mesh, repeats: int) 
 
     runs = partial(jax.jit(over_runs(mapped, mesh)), seeds, replicate_on_cores(data, mesh))
     times = alternate(one, cores, runs, repeats=repeats)
-    examples = rounds * COHORT * STEPS * batch_size
     alone = times[0]
-    rate = examples / alone.median
+    rate = rounds * COHORT * STEPS * batch_size / alone.median
     return [rate, rate * alone.ratio_to(times[1]), rate * alone.ratio_to(times[2]) * mesh.size]
 
 
@@ -70,10 +69,8 @@ def main() -> None:
     print_header("| one device, examples/s | cores share a run | | a run a core |")
     for name, case in CASES.items():
         one, cores, runs = measure(*case, mesh, options.repeats)
-        print(
-            f"| {name} | {one:,.0f} | {cores:,.0f} | **{cores / one:.2f}** | "
-            f"{runs:,.0f} | **{runs / one:.2f}** |"
-        )
+        shared, separate = ((f"{rate:,.0f}", f"**{rate / one:.2f}**") for rate in (cores, runs))
+        print_row(name, f"{one:,.0f}", *shared, *separate)
 
 
 if __name__ == "__main__":

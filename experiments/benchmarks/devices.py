@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 import fedjax_fair as ff
-from experiments.benchmarks.timing import alternate, random_data, start
+from experiments.benchmarks.timing import alternate, federated_round, random_data, start
 from fedjax_fair.base import Model, Selector
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.parallel.mesh import assign_clients, client_mesh, over_mesh, shard_data
@@ -46,11 +46,8 @@ METHODS = {
 
 
 def make(selector: Selector, model: Model) -> Round:
-    return ff.Round(
-        model,
-        selector,
-        ff.solvers.SGD(0.01, 10, steps=20),
-        ff.aggregators.Mean("num_examples"),
+    return federated_round(
+        model, selector, 10, steps=20, aggregator=ff.aggregators.Mean("num_examples")
     )
 
 

@@ -94,7 +94,7 @@ class ByNumpy:
         return x
 
     def greedy(self, k: int) -> list[int]:
-        """Gains of all items anew at every step."""
+        """Greedy that computes the gains of all items at every step."""
         best, chosen = np.zeros(CLIENTS), []
         for _ in range(k):
             more = np.maximum(self.scores - best[self.owners], 0)

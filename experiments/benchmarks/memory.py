@@ -14,11 +14,17 @@ from pathlib import Path
 import jax
 import xarray  # noqa: F401  # Loaded here, so that no run is charged for it.
 
-import fedjax_fair as ff
 from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.ours import selector_of
 from experiments.benchmarks.peers.programs.shared.workloads import WORKLOADS, Workload
-from experiments.benchmarks.timing import environment, print_header, random_data, run_python
+from experiments.benchmarks.timing import (
+    environment,
+    federated_round,
+    print_header,
+    print_row,
+    random_data,
+    run_python,
+)
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.training.fit import Callback, fit
@@ -49,11 +55,11 @@ def measure(workload: Workload, clients_per_batch: int) -> dict[str, float]:
     size = IMAGES[workload.network] // workload.clients
     shape = SHAPES[workload.network]
     data = random_data(shape, workload.clients, size, test_size=TESTED)
-    round = ff.Round(
+    round = federated_round(
         model,
         selector_of(workload),
-        ff.solvers.SGD(0.01, workload.batch_size, steps=workload.steps),
-        ff.aggregators.Mean(),
+        workload.batch_size,
+        steps=workload.steps,
         clients_per_batch=clients_per_batch,
     )
     fit(round, data, rounds=2, eval_every=2, train_loss=False, mesh=mesh, callbacks=[watch])
@@ -86,11 +92,9 @@ def main() -> None:
             lines = run_python("-m", __spec__.name, "--here", name, clients_per_batch)
             row = json.loads(lines[-1])
             parallel = clients_per_batch * row["cores"]
-            print(
-                f"| {name} | {parallel} | {row['data']:.0f} | {row['model']:.1f} | "
-                f"{row['reported']:.0f} | {row['used']:.0f} | "
-                f"{row['used'] / row['reported']:.2f} |"
-            )
+            sizes = (f"{row[name]:.0f}" for name in ("reported", "used"))
+            ratio = f"{row['used'] / row['reported']:.2f}"
+            print_row(name, parallel, f"{row['data']:.0f}", f"{row['model']:.1f}", *sizes, ratio)
 
 
 if __name__ == "__main__":

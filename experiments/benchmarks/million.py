@@ -13,7 +13,6 @@ clients, against greedy among all of them with full gradients.
 from __future__ import annotations
 
 import argparse
-import csv
 import resource
 import subprocess
 import sys
@@ -25,9 +24,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 import fedjax_fair as ff
-from experiments.benchmarks.timing import environment, print_header
+from experiments.benchmarks.timing import environment, federated_round, print_header
+from experiments.common import append_rows
 from fedjax_fair.base import Selector
 from fedjax_fair.client_evaluation import client_gradients, client_performance
 from fedjax_fair.data.client_examples import ClientExamples
@@ -112,12 +113,8 @@ def make_federation(num_clients: int) -> FederatedData:
 def measure(method: str, num_clients: int, cache: Path) -> dict[str, Any]:
     """One line of the table, in this process."""
     data = federation(num_clients, cache)
-    round = ff.Round(
-        ff.models.logistic(10),
-        make_selector(method, num_clients),
-        ff.solvers.SGD(0.05, 10, epochs=1),
-        ff.aggregators.Mean(),
-    )
+    selector = make_selector(method, num_clients)
+    round = federated_round(ff.models.logistic(10), selector, 10, rate=0.05, epochs=1)
     start = jax.jit(round.init).lower(jax.random.key(0), data).compile()
     evaluate = jax.jit(partial(client_performance, round.model))
     variables = round.model.init(jax.random.key(0), data.train.features[:1])
@@ -132,16 +129,16 @@ def measure(method: str, num_clients: int, cache: Path) -> dict[str, Any]:
         times.append(taken)
     round_s, round_cpu_s = np.median(times, axis=0)
     assert int(state.participation.sum()) == ROUNDS * COHORT
+    seconds = {"start_s": start_s, "round_s": round_s, "round_cpu_s": round_cpu_s,
+               "evaluation_s": evaluation_s}  # fmt: skip
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "clients": num_clients,
         "examples": data.train.order.shape[0] + data.test.order.shape[0],
         "method": method,
-        "start_s": f"{start_s:.4g}",
-        "round_s": f"{round_s:.4g}",
-        "round_cpu_s": f"{round_cpu_s:.4g}",
-        "evaluation_s": f"{evaluation_s:.4g}",
+        **{name: f"{value:.4g}" for name, value in seconds.items()},
         "data_gib": f"{tree_bytes(data) / 2**30:.3f}",
-        "peak_gib": f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.3f}",
+        "peak_gib": f"{peak / 2**20:.3f}",
     }
 
 
@@ -156,7 +153,8 @@ def _timed(call):
 def run_all(sizes, methods, table: Path, cache: Path, seconds: float) -> None:
     """Adds the missing lines, as many as can be begun in the time."""
     until = time.monotonic() + seconds
-    known = {(row["clients"], row["method"]) for row in read(table)}
+    lines = read(table)
+    known = set(zip(lines["clients"], lines["method"], strict=True))
     for num_clients in sizes:
         for method in methods:
             if (str(num_clients), method) in known or time.monotonic() > until:
@@ -168,41 +166,28 @@ def run_all(sizes, methods, table: Path, cache: Path, seconds: float) -> None:
             )  # fmt: skip
 
 
-def append(row: dict[str, Any], table: Path) -> None:
-    """Adds a line to the table."""
-    new = not table.exists()
-    with table.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
-
-
-def read(table: Path) -> list[dict[str, str]]:
-    """Returns the lines of the table."""
-    if not table.exists():
-        return []
-    with table.open(newline="") as file:
-        return list(csv.DictReader(file))
+def read(table: Path) -> pd.DataFrame:
+    """Returns the lines of the table, as text."""
+    return pd.read_csv(table, dtype=str) if table.exists() else pd.DataFrame(columns=COLUMNS)
 
 
 def draw(table: Path, image: Path) -> None:
     """Time of a round and peak memory against the number of clients."""
     import matplotlib.pyplot as plt
 
-    rows = read(table)
+    rows: Any = read(table).astype(
+        {"clients": int, "round_s": float, "peak_gib": float, "data_gib": float}
+    )
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     what = (("round_s", "seconds a round"), ("peak_gib", "peak memory of the process, GiB"))
     for axis, (column, label) in zip(axes, what, strict=True):
         for method, name in LABELS.items():
-            own = sorted(
-                (int(r["clients"]), float(r[column])) for r in rows if r["method"] == method
-            )
-            axis.loglog(*zip(*own, strict=True), marker="o", markersize=4, label=name)
-        data = sorted({(int(row["clients"]), float(row["data_gib"])) for row in rows})
-        ends = np.array([data[0][0], data[-1][0]])
+            measured = rows[rows["method"] == method].sort_values("clients")
+            axis.loglog(measured["clients"], measured[column], marker="o", markersize=4, label=name)
+        data: Any = rows.groupby("clients")["data_gib"].max()
+        ends = data.index.to_numpy()[[0, -1]]
         if column == "peak_gib":
-            axis.loglog(*zip(*data, strict=True), color="gray", linestyle=":", label="the data")
+            axis.loglog(data.index, data, color="gray", linestyle=":", label="the data")
         else:
             axis.loglog(ends, 5e-6 * ends, color="gray", linestyle=":", label="in proportion")
         axis.set(xlabel="clients", ylabel=label)
@@ -213,12 +198,7 @@ def draw(table: Path, image: Path) -> None:
 def compare_pools(seeds: int) -> None:
     """Prints the loss of the objective by pools and sketches at 10,000 clients."""
     data = jax.tree.map(jnp.asarray, make_federation(10_000))
-    round = ff.Round(
-        ff.models.logistic(10),
-        ff.selectors.Uniform(COHORT),
-        ff.solvers.SGD(0.05, 10, epochs=1),
-        ff.aggregators.Mean(),
-    )
+    round = federated_round(ff.models.logistic(10), COHORT, 10, rate=0.05, epochs=1)
     state = jax.jit(round.init)(jax.random.key(0), data)
     measure = jax.jit(partial(client_gradients, round.model), static_argnames="project")
     print_header("rounds before | pool | G, full gradients | distance | G, sketches | distance")
@@ -285,7 +265,7 @@ def main() -> None:
     if options.measure:
         method, clients = options.measure
         row = measure(method, int(clients), options.cache)
-        append(row, options.table)
+        append_rows(read(options.table), pd.DataFrame([row]), options.table)
         print(*row.values(), sep="  ")
     elif options.loss:
         print(environment(), end="\n\n")

@@ -14,9 +14,8 @@ from typing import Any
 
 from experiments.benchmarks.timing import print_header, start
 from fedjax_fair.app import presets
-from fedjax_fair.app.build import build
-from fedjax_fair.app.plan import groups_of_run, plans
-from fedjax_fair.app.sweep import runs_of
+from fedjax_fair.app.groups import groups_of, runs_of
+from fedjax_fair.app.plan import plans
 from fedjax_fair.training.fit import Callback, fit_batch
 
 
@@ -35,25 +34,25 @@ class Timed(Callback):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Plans for the machine at hand, and runs")
+    parser = argparse.ArgumentParser(description="Plans for this machine, compared with runs")
     parser.add_argument("--preset", default="digits", choices=presets.PRESETS)
     parser.add_argument("--repeats", type=int, default=3)
     options = start(parser)
-    ready = build(presets.resolve(presets.PRESETS[options.preset].config))
-    training: Any = ready.config.training
+    config = presets.resolve(presets.PRESETS[options.preset].config)
+    training: Any = config.training
     print_header("| planned, s | took, s | took / planned")
-    for group in groups_of_run(ready):
+    for group in groups_of(config):
         planned, took = [], []
         for _ in range(options.repeats):
-            ((_, found),) = plans([group], None, ready.mesh, train_loss=True)
+            ((_, found),) = plans([group], None, group.mesh, train_loss=True)
             planned.append(found.seconds["total"])
             timed = Timed()
-            run = partial(fit_batch, **runs_of(group, range(len(group.runs)))._asdict())
+            run = partial(fit_batch, **runs_of(group, range(len(group.runs))))
             run(
                 rounds=training.rounds,
                 eval_every=training.eval_every,
                 callbacks=[timed],
-                mesh=ready.mesh,
+                mesh=group.mesh,
             )
             took.append(timed.seconds)
         ratio = statistics.median(b / a for a, b in zip(planned, took, strict=True))

@@ -12,7 +12,6 @@ Ratios of times measured in alternation in this process:
 
 from __future__ import annotations
 
-import argparse
 import resource
 from functools import partial
 
@@ -22,7 +21,7 @@ import numpy as np
 import optax
 
 import fedjax_fair as ff
-from experiments.benchmarks.timing import alternate, random_data, start
+from experiments.benchmarks.timing import alternate, federated_round, random_data, run_parts
 from fedjax_fair.base import Model
 from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.numerics.trees import tree_bytes
@@ -73,12 +72,8 @@ def prepare(name: str, clients_per_batch: tuple[int | None, ...] = (None,)):
     loop = plain_sgd(model, jnp.asarray(drawn))
 
     def federated(setting):
-        round = ff.Round(
-            model,
-            ff.selectors.Uniform(cohort_size),
-            ff.solvers.SGD(RATE, batch_size, steps=steps),
-            ff.aggregators.Mean(),
-            clients_per_batch=setting,
+        round = federated_round(
+            model, cohort_size, batch_size, rate=RATE, steps=steps, clients_per_batch=setting
         )
         state = round.init(jax.random.key(0), data)
         program = jax.jit(lambda state, data: ff.run(round, state, data, rounds)[0].variables)
@@ -87,26 +82,26 @@ def prepare(name: str, clients_per_batch: tuple[int | None, ...] = (None,)):
     return lambda: loop(params, data.train), [federated(n) for n in clients_per_batch], drawn.size
 
 
-def compare_training(name: str, repeats: int) -> None:
+def compare_training(name: str, options) -> None:
     plain, [federated], examples = prepare(name)
-    ours, loop = alternate(federated, plain, repeats=repeats)
+    ours, loop = alternate(federated, plain, repeats=options.repeats)
     print(
         f"{name:22s} round {examples / ours.median:9,.0f} examples/s   plain scan "
         f"{examples / loop.median:9,.0f}   ratio {loop.ratio_to(ours):.3f}"
     )
 
 
-def compare_clients_per_batch(repeats: int) -> None:
+def compare_clients_per_batch(options) -> None:
     """The speed of a round relative to the plain loop, by ``clients_per_batch``."""
     settings = (1, 2, 5, 10)
     for name in (*SMALL_WORKLOADS, *(name for name in WORKLOADS if "ResNet" not in name)):
         plain, rounds, _ = prepare(name, settings)
-        loop, *ours = alternate(plain, *rounds, repeats=repeats)
+        loop, *ours = alternate(plain, *rounds, repeats=options.repeats)
         ratios = zip(settings, (loop.ratio_to(times) for times in ours), strict=True)
         print(f"{name:26s}", *(f"{n}: {ratio:.3f}" for n, ratio in ratios), sep="  ")
 
 
-def compare_evaluation(repeats: int) -> None:
+def compare_evaluation(options) -> None:
     model, data = ff.models.lenet(10), random_data((28, 28, 1), 100, 600)
     variables = model.init(jax.random.key(0), data.train.features[:1])
     test = data.test
@@ -118,24 +113,19 @@ def compare_evaluation(repeats: int) -> None:
 
     flat = jax.jit(lambda: jax.lax.map(infer, chunks))
     clients = jax.jit(lambda: client_performance(model, variables, test))
-    ours, plain = alternate(clients, flat, repeats=repeats)
+    ours, plain = alternate(clients, flat, repeats=options.repeats)
     print(
         f"{'evaluation, LeNet':22s} all clients {test.labels.size / ours.median:9,.0f} examples/s "
         f"  flat pass {test.labels.size / plain.median:9,.0f}   ratio {plain.ratio_to(ours):.3f}"
     )
 
 
-def compare_populations(repeats: int) -> None:
+def compare_populations(options) -> None:
     """The same round for a thousand and for a million clients of four examples each."""
     timed = {}
     for num_clients in (1_000, 1_000_000):
         data = jax.device_put(ff.data.synthetic(1.0, 1.0, num_clients, mean_size=5))
-        round = ff.Round(
-            ff.models.logistic(10),
-            ff.selectors.Uniform(10),
-            ff.solvers.SGD(RATE, 4, epochs=20),
-            ff.aggregators.Mean(),
-        )
+        round = federated_round(ff.models.logistic(10), 10, 4, rate=RATE, epochs=20)
         # Fifty rounds a call, with the state carried and donated as in training.fit: what is
         # measured is a round, not the transfer of the participation counts.
         program = jax.jit(partial(ff.run, round, num_rounds=50), donate_argnums=0)
@@ -145,7 +135,7 @@ def compare_populations(repeats: int) -> None:
         print(
             f"{num_clients:9,d} clients: data {owned / 2**30:.2f} GiB, peak memory {peak:.2f} GiB"
         )
-    small, large = alternate(*timed.values(), repeats=repeats)
+    small, large = alternate(*timed.values(), repeats=options.repeats)
     print(
         f"{'a round':22s} of 1,000 clients {small.median * 20:.3f} ms   of 1,000,000 "
         f"{large.median * 20:.3f} ms   ratio {large.ratio_to(small):.3f}"
@@ -164,20 +154,10 @@ class _Carried:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=9, help="alternating repetitions")
-    usual = [*WORKLOADS, "evaluation", "populations"]
-    parser.add_argument("--only", nargs="*", choices=[*usual, "clients_per_batch"], default=usual)
-    arguments = start(parser)
-    for name in arguments.only:
-        if name == "clients_per_batch":
-            compare_clients_per_batch(arguments.repeats)
-        elif name == "evaluation":
-            compare_evaluation(arguments.repeats)
-        elif name == "populations":
-            compare_populations(arguments.repeats)
-        else:
-            compare_training(name, arguments.repeats)
+    parts = {name: partial(compare_training, name) for name in WORKLOADS}
+    parts |= {"evaluation": compare_evaluation, "populations": compare_populations}
+    others = {"clients_per_batch": compare_clients_per_batch}
+    run_parts(__doc__, parts | others, repeats=9, usual=parts)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,14 @@ import optax
 
 import fedjax_fair as ff
 from experiments.benchmarks.peers.environment import Worker
-from experiments.benchmarks.timing import alternate, print_header, random_data, run_parts
+from experiments.benchmarks.timing import (
+    alternate,
+    federated_round,
+    print_header,
+    print_row,
+    random_data,
+    run_parts,
+)
 from fedjax_fair.client_evaluation import client_gradients
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import CountSketch, ravel
@@ -51,7 +58,7 @@ TOO_SLOW = {("submodlib", "NaiveGreedy", 10_000)}  # Most of a minute a call.
 
 
 def benchmark_greedy(options) -> None:
-    """Greedy facility location, side by side with the peers."""
+    """Greedy facility location, compared with other libraries in one run."""
     workers = {name: Worker(name, options.cache) for name in PEERS}
     print_header(
         "items, k | program | selection, ms | as `fit` | times ours | `fit` times ours | value"
@@ -96,7 +103,7 @@ def _compare(matrix: np.ndarray, path: str, k: int, repeats: int, workers: dict)
     }
     times: dict[str, list[float]] = {name: [] for name in own_calls}
     theirs: dict[tuple[str, str], list[dict]] = {other: [] for other in others}
-    # A repetition is a few calls of each, so that a small matrix is in the cache for all alike.
+    # A repetition is a few calls of each, so that a small matrix is in the cache for all of them.
     burst = 5 if size <= 1000 else 1
     for _ in range(repeats):
         for name, call in own_calls.items():
@@ -175,19 +182,16 @@ def benchmark_distances(options) -> None:
                 repeats=options.repeats,
             )
             peer = f"{again[1].ratio_to(again[0]):.0f}"
-        print(
-            f"| {count} | {1e3 * times[0].median:.1f} | {1e3 * times[1].median:.1f} | "
-            f"**{times[0].ratio_to(times[1]):.2f}** | {peer} |"
-        )
+        ms = (f"{1e3 * each.median:.1f}" for each in times)
+        print_row(count, *ms, f"**{times[0].ratio_to(times[1]):.2f}**", peer)
 
 
 def benchmark_round(options) -> None:
     """Rounds of LeNet with 100 clients, 10 of which take 50 steps of 50 images."""
     data = random_data((28, 28, 1), 100, 600)
     model = ff.models.lenet(10)
-    solver = ff.solvers.SGD(0.01, 50, steps=50)
     selectors = {
-        "random": ff.selectors.Uniform(10),
+        "random": 10,
         "subtrunc, updates": ff.selectors.SubTrunc(10, 0.5, gradients=Updates(0.01)),
         "subtrunc, stale": ff.selectors.SubTrunc(10, 0.5, gradients=Stale()),
         "divfl, stale": ff.selectors.DivFL(10, gradients=Stale()),
@@ -195,12 +199,10 @@ def benchmark_round(options) -> None:
         "divfl, fresh": ff.selectors.DivFL(10),
     }
     measure = jax.jit(partial(client_gradients, model))
-    start = ff.Round(model, selectors["random"], solver, ff.aggregators.Mean()).init(
-        jax.random.key(0), data
-    )
+    start = federated_round(model, 10, 50, steps=50).init(jax.random.key(0), data)
     calls = [partial(measure, start.variables, data.train, jnp.arange(10, dtype=jnp.int32))]
     for selector in selectors.values():
-        round = ff.Round(model, selector, solver, ff.aggregators.Mean())
+        round = federated_round(model, selector, 50, steps=50)
         state = jax.jit(round.init)(jax.random.key(0), data)
         calls.append(partial(jax.jit(round.step), state, data))
     gradients, random, *others = alternate(*calls, repeats=options.repeats)
@@ -218,28 +220,20 @@ class Anew(Stale):
 
 
 def benchmark_kept(options) -> None:
-    """Rounds among many clients whose distances are kept, or computed anew."""
+    """Rounds among many clients whose distances are kept, or computed in every round."""
     rounds = 5
-    model, solver = ff.models.lenet(10), ff.solvers.SGD(0.01, 10, epochs=1)
+    model = ff.models.lenet(10)
     print_header("clients, LeNet | random, s a round | DivFL, stale | all distances anew")
     for clients, size in ((100, 600), (1000, 60), (3000, 20)):
         data = random_data((28, 28, 1), clients, size)
-        anew = Anew()
-        selectors = (
-            ff.selectors.Uniform(10),
-            ff.selectors.DivFL(10, gradients=Stale()),
-            ff.selectors.DivFL(10, gradients=anew),
-        )
         calls = []
-        for selector in selectors:
-            round = ff.Round(model, selector, solver, ff.aggregators.Mean())
+        for selector in (10, *(ff.selectors.DivFL(10, gradients=g) for g in (Stale(), Anew()))):
+            round = federated_round(model, selector, 10, epochs=1)
             state = jax.jit(round.init)(jax.random.key(0), data)
             calls.append(partial(jax.jit(ff.run, static_argnums=3), round, state, data, rounds))
         random, kept, whole = alternate(*calls, repeats=options.repeats)
-        print(
-            f"| {clients} of {size} images | {random.median / rounds:.3f} | "
-            f"**{kept.ratio_to(random):.2f}** | {whole.ratio_to(random):.2f} |"
-        )
+        ratios = f"**{kept.ratio_to(random):.2f}**", f"{whole.ratio_to(random):.2f}"
+        print_row(f"{clients} of {size} images", f"{random.median / rounds:.3f}", *ratios)
 
 
 def benchmark_population(options) -> None:
@@ -257,10 +251,8 @@ def benchmark_population(options) -> None:
             partial(flat, variables, data.train),
             repeats=options.repeats,
         )
-        print(
-            f"| {clients} x {size} | {total / times[0].median:,.0f} | "
-            f"{total / times[1].median:,.0f} | **{1 / times[0].ratio_to(times[1]):.2f}** |"
-        )
+        rates = (f"{total / each.median:,.0f}" for each in times)
+        print_row(f"{clients} x {size}", *rates, f"**{1 / times[0].ratio_to(times[1]):.2f}**")
 
 
 def _flat_gradient(model, variables, examples, chunk: int):
@@ -287,9 +279,7 @@ def benchmark_sketch(options) -> None:
     """Share of the objective that cohorts found from sketches reach, on MNIST clients."""
     data = ff.data.load("mnist", data_dir=options.tfds_dir)
     model = ff.models.lenet(10)
-    round = ff.Round(
-        model, ff.selectors.Uniform(10), ff.solvers.SGD(0.01, 50, steps=50), ff.aggregators.Mean()
-    )
+    round = federated_round(model, 10, 50, steps=50)
     distances = jax.jit(
         lambda variables, project: pairwise_distances(
             client_gradients(model, variables, data.train, project=project).gradient

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+import fedjax_fair as ff
+from fedjax_fair.base import Aggregator, Model, Selector
 from fedjax_fair.data import FederatedData, from_arrays
 
 __all__ = [
@@ -21,7 +23,9 @@ __all__ = [
     "Times",
     "alternate",
     "environment",
+    "federated_round",
     "print_header",
+    "print_row",
     "random_data",
     "run_parts",
     "run_python",
@@ -74,13 +78,14 @@ def run_parts(
     parts: Mapping[str, Callable[[argparse.Namespace], None]],
     *arguments: tuple[str, Any],
     repeats: int,
+    usual: Iterable[str] | None = None,
 ) -> None:
-    """Runs the parts that ``--only`` names, by default all, with the parsed options.
+    """Runs the parts that ``--only`` names, by default ``usual`` or all, with the parsed options.
 
     ``arguments`` are names of further options with their defaults.
     """
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--only", nargs="*", choices=parts, default=list(parts))
+    parser.add_argument("--only", nargs="*", choices=parts, default=list(usual or parts))
     parser.add_argument("--repeats", type=int, default=repeats)
     for name, default in arguments:
         kind = str if default is None else type(default)
@@ -93,6 +98,34 @@ def run_parts(
 def print_header(names: str) -> None:
     """Prints the header of a Markdown table with these columns, separated by "|"."""
     print(f"| {names} |\n" + "|---" * (names.count("|") + 1) + "|")
+
+
+def print_row(*cells: Any) -> None:
+    """Prints a row of a Markdown table."""
+    print(f"| {' | '.join(map(str, cells))} |")
+
+
+def federated_round(
+    model: Model,
+    selector: Selector | int,
+    batch_size: int,
+    *,
+    rate: Any = 0.01,
+    aggregator: Aggregator | None = None,
+    clients_per_batch: int | None = None,
+    **work: Any,
+) -> ff.Round:
+    """Returns a round of plain SGD, of random clients if ``selector`` is their number.
+
+    ``work`` is ``steps`` or ``epochs``.
+    """
+    return ff.Round(
+        model,
+        ff.selectors.Uniform(selector) if isinstance(selector, int) else selector,
+        ff.solvers.SGD(rate, batch_size, **work),
+        aggregator or ff.aggregators.Mean(),
+        clients_per_batch=clients_per_batch,
+    )
 
 
 def environment() -> str:

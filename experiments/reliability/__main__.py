@@ -18,6 +18,7 @@ from experiments.reliability import bits, disks, fuzz, inputs, kills
 
 KINDS = {
     "kills": kills.trials,
+    "state-kills": kills.stateful_trials,
     "disks": disks.trials,
     "fuzz": fuzz.trials,
     "inputs": inputs.trials,

@@ -1,8 +1,8 @@
 """Small commands in separate processes: started, disturbed, continued, and compared.
 
-A command (`run`, `sweep`, `maximize`) is a fork of a process that has imported all modules and not
-started JAX. It can be disturbed after some time, or at an operation on files (opening for writing,
-renaming, creating or removing).
+A command (`run`, `sweep`, `maximize`, runs of methods with client state) is a fork of a process
+that has imported all modules and not started JAX. It can be disturbed after some time, or at an
+operation on files (opening for writing, renaming, creating or removing).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, NoReturn
@@ -32,6 +32,7 @@ from fedjax_fair.training import checkpoints
 
 __all__ = [
     "COMMANDS",
+    "STATEFUL_COMMANDS",
     "Ended",
     "Undisturbed",
     "contents",
@@ -58,6 +59,16 @@ COMMANDS: dict[str, list[str]] = {
     "maximize": ["maximize", "exemplars", "--clients", "10", "--k", "3", "--rounds", "4",
                  "--cohort-size", "4", "--seeds", "0"],
 }  # fmt: skip
+# Of ten clients six are drawn in each of four rounds, so that later rounds read stored states.
+_STATEFUL = [
+    "run", "digits", *_TINY[:3], "--selector.cohort-size=6", "--training.rounds=4",
+    "--training.eval-every=1", "--training.seeds=0:2",
+]  # fmt: skip
+STATEFUL_COMMANDS: dict[str, list[str]] = {
+    "scaffold": [*_STATEFUL, "--methods", "scaffold"],
+    "ditto": [*_STATEFUL, "--methods", "ditto"],
+    "ditto, top-k": [*_STATEFUL, "--methods", "ditto", "--communication.top-k=0.3"],
+}
 WRITES = {"os.rename", "os.mkdir", "os.remove", "os.truncate", "os.rmdir"}
 
 
@@ -100,14 +111,14 @@ def start(
     """Starts a command in a folder, or continues it as a user would.
 
     Args:
-        command: One of ``COMMANDS``.
+        command: One of ``COMMANDS`` or ``STATEFUL_COMMANDS``.
         folder: Its folder.
         at: Number of the operation on files before which ``disturb`` is called, from 1.
         disturb: Function to call, in the process of the command.
         kill_after: Seconds after which the process is killed.
     """
     existing = run_folder(command, folder)
-    arguments = [*COMMANDS[command], "--output", str(folder)]
+    arguments = [*(COMMANDS | STATEFUL_COMMANDS)[command], "--output", str(folder)]
     if existing is not None and command != "sweep":
         arguments = ["resume", str(existing)]
     (errors, write_errors), (counted, count) = os.pipe(), os.pipe()
@@ -177,15 +188,17 @@ def run_folder(command: str, folder: Path) -> Path | None:
     return made[0] if made else None
 
 
-def run_undisturbed(folder: Path) -> dict[str, Undisturbed]:
-    """Runs every command without disturbance, in subfolders.
+def run_undisturbed(
+    folder: Path, commands: Iterable[str] = tuple(COMMANDS)
+) -> dict[str, Undisturbed]:
+    """Runs commands without disturbance, in subfolders.
 
     Raises:
         AssertionError: If a command fails.
     """
     _preload()
     found = {}
-    for command in COMMANDS:
+    for command in commands:
         first = start(command, folder / command)
         started = time.monotonic()  # The first run compiled.
         again = start(command, folder / f"{command}-again")
@@ -199,6 +212,7 @@ def trials_of(
     trial: Callable[[np.random.Generator, str, Undisturbed, Path], dict[str, Any]],
     count: int,
     first: int,
+    commands: Sequence[str] = tuple(COMMANDS),
 ) -> Iterator[dict[str, Any]]:
     """Runs trials of the commands in turn; random numbers are determined by the trial's number.
 
@@ -207,14 +221,15 @@ def trials_of(
             command and an empty folder.
         count: Number of trials.
         first: Number of the first.
+        commands: Names of the commands.
 
     Yields:
         ``trial``, ``command``, and the outcome.
     """
     with TemporaryDirectory() as name:
-        undisturbed = run_undisturbed(Path(name))
+        undisturbed = run_undisturbed(Path(name), commands)
         for number in range(first, first + count):
-            command = list(COMMANDS)[number % len(COMMANDS)]
+            command = commands[number % len(commands)]
             rng, folder = np.random.default_rng(number), Path(name) / str(number)
             outcome = trial(rng, command, undisturbed[command], folder)
             yield {"trial": number, "command": command} | outcome

@@ -101,6 +101,9 @@ def bad_values(function: Callable[..., Any], name: str) -> Iterator[tuple[str, A
     annotation = str(inspect.signature(function).parameters[name].annotation)
     bad = {repr(value): value for value in (1j, float("nan"), float("inf"), "1", True, {"a": 1})}
     bad |= {"[[1], [2, 3]]": [[1], [2, 3]], "an object": object(), "a key": jax.random.key(0)}
+    bad |= {"a bool": np.True_, "a string": np.str_("1"), "masked": np.ma.array(1, mask=True)}
+    bad |= {"NaN of NumPy": np.float32(np.nan), "10**400": 10**400, "1e39": 1e39, "1e-46": 1e-46}
+    bad |= {"1e308 of NumPy": np.float64(1e308), "a subnormal of float32": np.array(1e-40)}
     if not re.search(r"(Sequence|tuple)\[(int|float)", annotation):
         bad["an array"] = _VECTOR
     if function is not faults.Dropout:  # A probability per client is valid.
@@ -158,7 +161,6 @@ def given() -> dict[str, Any]:
         "batch_size": 1,
         "bound": 1.0,
         "client_data": np.ones(2, np.float32),
-        "client_indices": [[0, 1], [2, 3]],
         "clients": [0],
         "clipping_norm": 1.0,
         "cohort_size": 2,
@@ -231,6 +233,7 @@ def _own() -> dict[Callable[..., Any], dict[str, Any]]:
     return {
         solvers.SGD: {"steps": 1},
         data.federate: {"train": (np.eye(4), _LABELS, given()["train"])},
+        data.from_arrays: {"client_indices": [[0, 1], [2, 3]]},
         data.flip_labels: {"data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]])},
         data.hold_out: {
             "data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]]),

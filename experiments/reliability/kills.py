@@ -1,7 +1,8 @@
 """Commands that are killed, continued, and compared bit for bit with undisturbed ones.
 
-A trial has a random command (`run`, `sweep`, `maximize`) and a random moment of SIGKILL: a time
-between start and end, or an operation on files, immediately or up to three milliseconds later.
+A trial has a command (`run`, `sweep`, `maximize`; or a run with client state) and a random moment
+of SIGKILL: a time between start and end, or an operation on files, immediately or up to three
+milliseconds later.
 """
 
 from __future__ import annotations
@@ -17,9 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from experiments.reliability.commands import Undisturbed, ends_as, run_folder, start, trials_of
+from experiments.reliability.commands import (
+    STATEFUL_COMMANDS,
+    Undisturbed,
+    ends_as,
+    run_folder,
+    start,
+    trials_of,
+)
 
-__all__ = ["trials"]
+__all__ = ["stateful_trials", "trials"]
 
 
 def trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
@@ -29,6 +37,11 @@ def trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
     (whether it existed), ``passed`` (whether results equal those of an undisturbed command).
     """
     return trials_of(_trial, count, first)
+
+
+def stateful_trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
+    """Returns outcomes as ``trials`` does, of runs whose clients have states."""
+    return trials_of(_trial, count, first, tuple(STATEFUL_COMMANDS))
 
 
 def _trial(

@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 
 from fedjax_fair import data, results
-from fedjax_fair.app import presets, settings
+from fedjax_fair.app import config_files, presets
 from fedjax_fair.app.config import Config, DataConfig, ModelConfig, SolverConfig, TrainingConfig
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder
 from fedjax_fair.app.sweep import sweep
@@ -116,8 +116,8 @@ _CONFIG = presets.resolve(presets.PRESETS["digits"].config)
 def _same_config(read: Any, content: bytes, undamaged: Any) -> bool:
     """Checks that a configuration can be saved and loaded."""
     with TemporaryDirectory() as folder:
-        settings.save(read, Path(folder) / "again.json")
-        return repr(settings.load(Path(folder) / "again.json")) == repr(read)
+        config_files.save(read, Path(folder) / "again.json")
+        return repr(config_files.load(Path(folder) / "again.json")) == repr(read)
 
 
 def _write_log(folder: Path) -> None:
@@ -128,7 +128,7 @@ def _write_log(folder: Path) -> None:
 
 def _read_log(folder: Path) -> bytes:
     path = folder / "metrics.jsonl"
-    MetricsLog(path, "fedavg")
+    MetricsLog(path, "fedavg", ["fedavg"])
     return path.read_bytes()
 
 
@@ -169,7 +169,7 @@ def _same_sweep(read: xr.Dataset, content: bytes, undamaged: xr.Dataset) -> bool
 
 
 def _write_environment(folder: Path) -> None:
-    settings.save(_CONFIG, folder / "config.json")
+    config_files.save(_CONFIG, folder / "config.json")
     (folder / "env.json").write_text('{"python": "3.12", "versions": {"jax": "0.10"}}')
 
 
@@ -194,8 +194,8 @@ READERS = {
     "CIFAR": Reader("data_batch_2.bin", _write_cifar, _load("cifar10"), _same_cifar),
     "config.json": Reader(
         "config.json",
-        lambda folder: settings.save(_CONFIG, folder / "config.json"),
-        lambda folder: settings.load(folder / "config.json"),
+        lambda folder: config_files.save(_CONFIG, folder / "config.json"),
+        lambda folder: config_files.load(folder / "config.json"),
         _same_config,
         words=True,
     ),

@@ -174,7 +174,7 @@ ABLATIONS = {
     "epochs": ("local epochs", {"epochs": (1, 5, 10)}),
     "prox": ("FedProx's pull", {"prox": (0, 0.01, 0.1, 1)}),
 }
-"""What tables 4 and 5 of the Equitable-FL paper vary, besides the tuned settings."""
+"""Settings that tables 4 and 5 of the Equitable-FL paper vary, without the tuned ones."""
 
 
 def _varied(setting: str, varied: Mapping[str, Iterable[object]]) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ def run_missing(
                     experiment.data,
                     rounds=experiment.config.training.rounds or 0,
                     seeds=group,
-                    eval_every=own.training.eval_every,
+                    eval_every=own.training.eval_every or 1,
                     train_loss=False,
                     on_nonfinite=on_nonfinite,
                     mesh=experiment.mesh,

@@ -29,11 +29,10 @@ class Equitable(Aggregator):
     .. math:: p_i = \frac{1}{C' \cdot |\text{cluster of } i|},
 
     where :math:`C'` is the number of non-empty clusters. (The paper divides by the requested
-    number, which would shrink the model if there are fewer.) Clusters depend only on vectors and
-    round.
+    number, which would shrink the model if there are fewer.)
 
-    A participant whose vector is not finite gets no weight. If none is finite, weights are uniform
-    and the update is not finite.
+    A participant whose vector is not finite gets no weight. If none is finite, the update is not
+    finite either.
 
     Info: the ``cluster`` of every participant (slot of its first participant; -1 without weight),
     ``num_clusters``, and the agreement with known groups, ``nmi`` and ``ari``.
@@ -53,7 +52,8 @@ class Equitable(Aggregator):
             groups.
 
     References:
-        *Equitable Federated Learning with Activation Clustering*, algorithm 1.
+        Anonymous, *Equitable Federated Learning with Activation Clustering*, 2024, algorithm 1,
+        https://arxiv.org/abs/2410.19207
 
     Examples:
         >>> aggregator = Equitable(num_clusters=2)
@@ -121,6 +121,12 @@ class Equitable(Aggregator):
                 values, _ = context.model.apply(params, state, features, train=False, key=None)
             else:
                 values = context.model.features(params, state, features)
+            if values.ndim != 2:
+                raise ValueError(
+                    f"Equitable: layer={self.layer!r} has shape {list(values.shape[1:])} for an "
+                    "example; expected a vector, such as the mean over positions from a method "
+                    "`features` of the network."
+                )
             return jax.nn.log_softmax(values)
 
         if self.examples == "all":
@@ -169,7 +175,7 @@ class Equitable(Aggregator):
         limit = max(2, size - 1) if self.num_clusters == "eigengap" else self.num_clusters
         limit = min(limit, size)
         points = spectral_embedding(similarity, limit)
-        if self.num_clusters == "eigengap":
+        if self.num_clusters == "eigengap" and size > 1:  # A single participant is one cluster.
             active = eigengap(similarity, limit)
             # Eigenvectors beyond the gap are left out.
             points = jnp.where(jnp.arange(limit)[None, :] < active, points, 0)

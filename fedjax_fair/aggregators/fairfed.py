@@ -26,8 +26,8 @@ class FairFed(Aggregator):
         \sum_{j \in S} \Delta_j\big)\Big).
 
     The update is the mean with these weights, or with sizes if all are zero. A repeated client
-    counts in every slot. This is the method for clients without a sensitive attribute; it reduces
-    the weight of a small group of low accuracy.
+    counts in every slot. Without a sensitive attribute, as here, the method reduces the weight of a
+    small group of low accuracy.
 
     Info: the ``deviation`` :math:`\Delta_k` of every participant.
 

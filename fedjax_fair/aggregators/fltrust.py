@@ -34,12 +34,11 @@ class FLTrust(Aggregator):
         {\lVert u_0 \rVert \lVert u_k \rVert}\right).
 
     However many clients are Byzantine, the model moves by at most the norm of :math:`u_0` and never
-    against it. The updates of the whole cohort are in memory. The root examples are arrays, so that
-    this is not a method of the command line.
+    against it. The updates of the whole cohort are in memory. This is not a method of the command
+    line, because the root examples are arrays.
 
-    The weights are :math:`s_k / \sum_j s_j`, also for normalization statistics.
-    Info: the ``trust`` :math:`s_k` of every participant, and ``root_norm``, the norm of
-        :math:`u_0`.
+    The weights are :math:`s_k / \sum_j s_j`, also for normalization statistics. Info: the ``trust``
+    :math:`s_k` of every participant, and ``root_norm``, the norm of :math:`u_0`.
 
     Args:
         root: The trusted examples, features ``[n, ...]`` and labels ``[n]``, of the clients' shapes
@@ -104,6 +103,7 @@ class FLTrust(Aggregator):
             size=size,
             round=context.round,
             instructions={},
+            id=jnp.int32(0),
         )
         key = jax.random.fold_in(jax.random.key(self.seed), context.round)
         return self.solver.solve(key, context.variables, server).update

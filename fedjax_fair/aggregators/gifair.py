@@ -11,6 +11,7 @@ from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, Number, ServerView
 from fedjax_fair.metrics import groups as by_group
+from fedjax_fair.numerics.labels import count_labels, sum_labels
 
 __all__ = ["GIFAIR"]
 
@@ -34,8 +35,8 @@ class GIFAIR(Aggregator):
     part; at first, that of its clients at the initial model. Losses that are not finite are
     ignored.
 
-    Updates are averaged by size, for uniform cohorts; the paper draws by size and averages
-    uniformly. Info: the ``loss_weight`` of every participant.
+    Updates are averaged by size; the paper draws by size and averages uniformly. Info: the
+    ``loss_weight`` of every participant.
 
     Args:
         strength: :math:`\lambda / \lambda_{\max}` in ``[0, 1]``; 0 is ``Mean("num_examples")``.
@@ -80,9 +81,12 @@ class GIFAIR(Aggregator):
         def loss_fn(variables, features, labels):
             params, state = variables
             outputs, _ = context.model.apply(params, state, features, train=False, key=None)
-            return context.model.loss(outputs, labels)
+            losses = context.model.loss(outputs, labels)
+            return sum_labels(losses, labels), count_labels(labels)
 
-        losses = context.client_means(loss_fn, cohort.clients, updates=results.update)
+        losses, num_labels = context.client_means(loss_fn, cohort.clients, updates=results.update)
+        if num_labels is not None:  # Per example, like the losses.
+            losses = losses / num_labels
         losses = jnp.where(cohort.responded_mask & jnp.isfinite(losses), losses, jnp.nan)
         groups, labels = _groups_of(cohort, context)
         latest = by_group.means(losses, labels, labels.shape[0])[labels]

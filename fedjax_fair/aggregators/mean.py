@@ -1,16 +1,14 @@
-"""Federated averaging, optionally with an optimizer at the server."""
+"""Federated averaging."""
 
 from __future__ import annotations
 
 from typing import ClassVar, Literal, get_args
 
-import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float
 
 from fedjax_fair import checks
-from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, ServerView, Variables
+from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, ServerView
 
 __all__ = ["WEIGHTING_SCHEMES", "Mean", "WeightingScheme", "scheme_weights"]
 
@@ -22,56 +20,41 @@ class Mean(Aggregator):
     """Averages the updates of the cohort.
 
     Args:
-        weights: ``"uniform"`` weights, weights proportional to ``"num_examples"`` for training, or
-            the weights that the ``"selector"`` proposes.
-        server_optimizer: An optax optimizer that takes the negative mean update as gradient (Reddi
-            et al.); by default the mean update is applied unchanged. Normalization statistics are
-            averaged in either case.
+        weights: ``"uniform"``, proportional to ``"num_examples"`` for training, or those that the
+            ``"selector"`` proposes.
 
     Raises:
-        ValueError: If ``weights`` is none of the three options, or the optimizer is not of optax.
+        ValueError: If ``weights`` is none of the three options.
 
     References:
         McMahan, Moore, Ramage, Hampson, Aguera y Arcas, *Communication-Efficient Learning of Deep
         Networks from Decentralized Data*, 2017, https://arxiv.org/abs/1602.05629
 
-        Reddi et al., *Adaptive Federated Optimization*, 2021, https://arxiv.org/abs/2003.00295
-
     Examples:
         >>> fedavg = Mean(weights="num_examples")
-        >>> fedadam = Mean(server_optimizer=optax.adam(1e-2))
     """
 
     server_view: ClassVar[ServerView] = "aggregate"
 
     weights: WeightingScheme = "uniform"
-    server_optimizer: optax.GradientTransformation | None = None
 
     def __post_init__(self):
         checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
-        if self.server_optimizer is not None:
-            kind = optax.GradientTransformation
-            checks.instance("server_optimizer", self.server_optimizer, kind, "optax.adam(0.01)")
 
     @property
     def equal_weights(self):
         return self.weights == "uniform"
-
-    def init(self, context):
-        if self.server_optimizer is None:
-            return ()
-        return self.server_optimizer.init(context.variables.params)
 
     def compute_weights(self, state, cohort, context):
         return scheme_weights(self.weights, cohort, context)
 
     def aggregate(self, state, cohort, results, context):
         update = results.weighted_sum
-        assert update is not None  # Weights are known before training.
-        if self.server_optimizer is not None:
-            gradient = jax.tree.map(jnp.negative, update.params)
-            params, state = self.server_optimizer.update(gradient, state, context.variables.params)
-            update = Variables(params=params, state=update.state)
+        if update is None:
+            raise ValueError(
+                "results.weighted_sum is None: expected an aggregator that wraps Mean to define "
+                "compute_weights, which returns those of the Mean."
+            )
         return update, state, Aggregation(self.compute_weights(state, cohort, context), {})
 
 

@@ -32,11 +32,12 @@ class QFedAvg(Aggregator):
     L \sum_k a_k \lVert u_k \rVert^2 / F_k`, a form in which no power of a loss can overflow.
     Normalization statistics are averaged with the weights and not scaled.
 
-    Without losses, all slots of the cohort have equal weights. The paper draws clients in
-    proportion to size and without replacement; ``BySize`` draws with replacement.
+    The paper draws clients in proportion to size without replacement; ``BySize`` draws with
+    replacement. After uniform selection all clients count equally, whatever their sizes. :math:`L`
+    is the same in all rounds; the paper's follows a learning rate that decays.
 
-    The weights are the :math:`a_k`. Info: the ``received_loss`` :math:`F_k` of every participant,
-    and the ``step_divisor`` of the mean, at least 1.
+    Info: the ``received_loss`` :math:`F_k` of every participant, and the ``step_divisor`` of the
+    mean, at least 1.
 
     Args:
         q: Exponent of the loss, >= 0; 0 is ``Mean("uniform")``.

@@ -1,8 +1,8 @@
 """Aggregators that tolerate Byzantine clients.
 
 The updates of the whole cohort are in memory on every device. Updates that have not arrived or are
-not finite are ignored; the others are called valid. Krum, median and trimmed mean tolerate a number
-of participants and ignore weights, which participants could choose.
+not finite are ignored; the others are called valid. Krum, median and trimmed mean have no weights,
+which participants could choose.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class OrderStatistic(Aggregator):
 class Median(OrderStatistic):
     """The median of every coordinate.
 
-    It lies between honest values if fewer than half of the participants are Byzantine.
+    It lies between honest values if a minority of the participants is Byzantine.
 
     References:
         Yin, Chen, Ramchandran, Bartlett, *Byzantine-Robust Distributed Learning: Towards Optimal
@@ -160,8 +160,8 @@ class GeometricMedian(Aggregator):
     """The point with the smallest sum of distances to the updates.
 
     It stays near the honest updates if Byzantine participants have less than half of the weight.
-    Weiszfeld's iterations start from the coordinate-wise median, because Byzantine clients can move
-    the mean. The weights are those of the last iteration.
+    Weiszfeld's iterations start from the coordinate-wise median. The weights are those of the last
+    iteration.
 
     Args:
         weights: Weights of the distances, as in `Mean`.
@@ -210,8 +210,8 @@ class GeometricMedian(Aggregator):
 class NormClipping(Aggregator):
     """The mean of norm-clipped updates.
 
-    A Byzantine client moves the mean by at most its weight times the bound. Info: the ``norm`` of
-    every update before clipping.
+    A Byzantine client moves it by at most its weight times the bound. Info: the ``norm`` of every
+    update before clipping.
 
     Args:
         bound: The clipping norm, > 0.

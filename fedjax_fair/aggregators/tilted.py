@@ -17,11 +17,10 @@ __all__ = ["Tilted"]
 class Tilted(Aggregator):
     r"""Weights updates as the gradient of a tilted loss does.
 
-    The gradient of :math:`\frac{1}{t} \log \sum_k p_k e^{t F_k(w)}` is a mean of the clients'
-    gradients with weights proportional to :math:`p_k e^{t F_k(w)}`, where :math:`F_k` is the mean
-    training loss of a participant on the received model. Updates get these weights.
-
-    Info: the ``received_loss`` :math:`F_k` of every participant.
+    The gradient of :math:`\frac{1}{t} \log \sum_k p_k e^{t F_k(w)}` is a mean of gradients with
+    weights proportional to :math:`p_k e^{t F_k(w)}`, where :math:`F_k` is the mean training loss on
+    the received model. Updates get these weights. Info: the ``received_loss`` :math:`F_k` of every
+    participant.
 
     Args:
         tilt: :math:`t`, per nat; 0 is ``Mean(weights)``. Large values give the highest loss all the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import jax
@@ -10,44 +11,34 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int
 
-from fedjax_fair import checks, data, models
+from fedjax_fair import aggregators, checks, data, models
+from fedjax_fair.app import presets
 from fedjax_fair.app.conditions import make_communication, make_faults
-from fedjax_fair.app.config import DATA_NAMES, Config, ModelConfig, SolverConfig
+from fedjax_fair.app.config import DATA_NAMES, SERVER_NAMES, Config, DataConfig, ModelConfig
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.app.memory import MemoryEstimate, check_memory, min_memory
+from fedjax_fair.app.memory import check_memory, min_memory
 from fedjax_fair.app.method import Method
-from fedjax_fair.app.registry import MODELS, PARTITIONERS, role_classes
-from fedjax_fair.app.settings import lookup
+from fedjax_fair.app.registry import COHORT_SIZE, MODELS, PARTITIONERS, role_classes
+from fedjax_fair.app.settings import lookup, places
 from fedjax_fair.app.signatures import construct
-from fedjax_fair.app.variants import check_unused_settings, resolve_method
+from fedjax_fair.app.variants import check_unused_settings, method_identity, resolve_method
 from fedjax_fair.base import Model, ServerView
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import CORES
-from fedjax_fair.parallel.mesh import is_run_on_one_device, num_run_groups
+from fedjax_fair.parallel.mesh import is_run_on_one_device
+from fedjax_fair.role_errors import explain_errors
 from fedjax_fair.simulate import BaseRound, Round
 from fedjax_fair.training.memory import total_memory
 
-__all__ = [
-    "Experiment",
-    "build",
-    "load_data",
-    "local_steps",
-    "memory_of",
-    "method_round",
-    "server_view",
-]
+__all__ = ["Experiment", "build", "load_data", "local_steps", "method_round", "server_view"]
 
-_COHORT_SIZE = 10
+_TABLES = {".csv", ".tsv", ".txt", ".parquet", ".feather", ".xls", ".xlsx"}
 
 
 class Experiment(NamedTuple):
-    """Data and round functions of a configuration.
+    """A resolved configuration, its federated dataset, and the round of each method.
 
-    Attributes:
-        config: The resolved configuration.
-        data: The federated dataset of all methods.
-        rounds: The round of each method, in order.
-        mesh: The devices; None for a single one.
+    ``mesh`` is None for a single device.
     """
 
     config: Config
@@ -59,51 +50,59 @@ class Experiment(NamedTuple):
 def build(
     config: Config, federation: FederatedData | None = None, memory: float | None = None
 ) -> Experiment:
-    """Builds data and round functions, and checks all settings.
+    """Builds data and rounds of a resolved configuration, and checks all settings.
 
     Args:
-        config: A resolved configuration.
+        config: The configuration.
         federation: The federated dataset; by default it is loaded.
         memory: Bytes that a run may take; by default those of the local device.
 
     Raises:
-        ValueError: If a setting is out of range, unknown or not used, or a run exceeds the memory.
+        ValueError: If a setting is missing, out of range, unknown or not used, or a run exceeds the
+            memory.
         FileNotFoundError: If the data set is missing.
     """
     mesh = mesh_of(config.devices)
     _check(config, mesh)  # Before data is loaded, which can take long.
     if federation is None:
         federation = load_data(config)
-    network_settings = {name: resolve_method(config, name)[1].model for name in config.methods}
+    rounds: dict[str, BaseRound] = {}
     networks: dict[ModelConfig, Model] = {}  # Methods with equal networks share compiled functions.
-    for part in network_settings.values():
+    for name in config.methods:
+        part = resolve_method(config, name)[1].model
         if part not in networks:
             networks[part] = _make_model(part, federation.num_classes)
             _check_network(str(part.name), networks[part], federation)
-    rounds = {
-        name: method_round(
-            config, name, federation.num_classes, largest_client(federation), networks[part]
+        rounds[name] = method_round(
+            config,
+            name,
+            federation.num_classes,
+            largest_client(federation),
+            networks[part],
+            num_clients=federation.num_clients,
         )
-        for name, part in network_settings.items()
-    }
-    experiment = Experiment(config, federation, rounds, mesh)
-    limit = total_memory() if memory is None else int(memory)
-    for name, estimate in memory_of(experiment).items():
-        check_memory(name, estimate, resolve_method(config, name)[1], limit)
-    return experiment
+    limit, seeds = total_memory() if memory is None else int(memory), config.training.seeds
+    for name, method in rounds.items():
+        _, own = resolve_method(config, name)
+        check_memory(name, min_memory(method, own, len(seeds), federation, mesh), limit)
+    return Experiment(config, federation, rounds, mesh)
 
 
 def _check(config: Config, mesh: Mesh | None) -> None:
-    training = config.training
-    if not config.methods or len(set(config.methods)) < len(config.methods):
+    training, resolved = config.training, presets.resolve(config)
+    for section, name in sorted(set(places(config).values())):
+        values = [getattr(getattr(each, section), name) for each in (config, resolved)]
+        if values[0] is None and values[1] is not None:
+            raise ValueError(f"{section}.{name}=None: expected a value, such as {values[1]!r}.")
+    identities = {method_identity(config, name) for name in config.methods}
+    if not config.methods or len(identities) < len(config.methods):
         raise ValueError(f"methods={config.methods}: expected one or more different methods.")
     make_faults(config)
     make_communication(config)
-    checks.positive_int("training.rounds", training.rounds)
-    checks.positive_int("training.eval_every", training.eval_every)
+    checks.positive_int("training.rounds", training.rounds, at_most=checks.MAX_INT)
+    checks.positive_int("training.eval_every", training.eval_every, at_most=checks.MAX_INT)
     checks.seeds("training.seeds", training.seeds)
-    if config.data.validation_fraction is not None:
-        checks.unit_interval("data.validation_fraction", config.data.validation_fraction)
+    checks.unit_interval("data.validation_fraction", config.data.validation_fraction or 0.0)
     if config.distributed and config.devices != "all":
         raise ValueError(f"devices={config.devices!r}: expected 'all' with distributed.")
     if config.data.partition_per_seed:
@@ -122,7 +121,7 @@ def _check(config: Config, mesh: Mesh | None) -> None:
 
 
 def _check_all_clients(mesh: Mesh | None, config: Config, why: str) -> None:
-    """Checks that each device or core computes all clients."""
+    """Checks that no device computes only some clients."""
     if not (is_run_on_one_device(mesh) or (mesh is not None and mesh.axis_names == (CORES,))):
         raise ValueError(
             f"devices={config.devices!r}: expected 1, 'auto' or 'runs=R,clients=1' {why}."
@@ -130,7 +129,7 @@ def _check_all_clients(mesh: Mesh | None, config: Config, why: str) -> None:
 
 
 def _check_network(name: str, model: Model, federation: FederatedData) -> None:
-    """Checks that a network takes the features, which may be too small images."""
+    """Checks that a network takes features of this shape."""
     shape = federation.train.features.shape[1:]
     try:
         jax.eval_shape(model.init, jax.random.key(0), federation.train.features[:1])
@@ -140,30 +139,12 @@ def _check_network(name: str, model: Model, federation: FederatedData) -> None:
         ) from None
 
 
-def memory_of(experiment: Experiment) -> dict[str, MemoryEstimate]:
-    """Returns lower bounds of the memory of each method on a device, without the data."""
-    config, data, rounds, mesh = experiment
-    runs = -(-len(config.training.seeds) // num_run_groups(mesh))
-    return {
-        name: min_memory(
-            jax.eval_shape(method.init, jax.random.key(0), data.partition(0)),
-            resolve_method(config, name)[1].solver,
-            runs,
-            data,
-        )
-        for name, method in rounds.items()
-    }
-
-
 def load_data(config: Config) -> FederatedData:
-    """Loads the federated dataset of a resolved configuration.
-
-    Raises:
-        ValueError: If a setting is out of range or not used.
-        FileNotFoundError: If the data set is missing.
-    """
+    """Loads the federated dataset of a resolved configuration; errors as `build`."""
     part = config.data
     check_unused_settings(config)
+    if part.file is not None:
+        return _load_file(part.file, part)
     seed: Any = part.seed
     if part.partition_per_seed:
         seed = tuple(part.seed + run for run in config.training.seeds)
@@ -171,6 +152,32 @@ def load_data(config: Config) -> FederatedData:
     partitioner = construct(partition, part, DATA_NAMES)
     fraction = part.validation_fraction or 0.0
     return data.load(part.name, partitioner, seed, part.dir, validation_fraction=fraction)
+
+
+def _load_file(file: str, part: DataConfig) -> FederatedData:
+    """Reads the federated dataset of an ``.npz`` file."""
+    path = Path(file)
+    if path.suffix.lower() in _TABLES:
+        raise ValueError(
+            f"data.file={file!r}: tables are not supported yet; expected an .npz file, such as of "
+            f"np.savez('{path.stem}.npz', features=..., labels=..., client=...) with columns read "
+            "by pandas."
+        )
+    if not path.is_file():
+        raise FileNotFoundError(f"data.file={file!r}: no such file; expected an .npz file.")
+    if part.partition_per_seed:
+        raise ValueError(
+            "data.partition_per_seed=True: expected False with data.file, which has one partition; "
+            "--data.no-partition-per-seed sets it."
+        )
+    fraction = part.validation_fraction or 0.0
+    loaded = data.from_npz(file, validation_fraction=fraction, seed=part.seed)
+    if loaded.train.has_targets:
+        raise ValueError(
+            f"data.file={file!r}: expected labels that are classes; targets need Python "
+            "(models.as_regression)."
+        )
+    return loaded
 
 
 def largest_client(data: FederatedData) -> int:
@@ -184,16 +191,18 @@ def method_round(
     num_classes: int,
     largest_client: int | None = None,
     model: Model | None = None,
+    num_clients: int = COHORT_SIZE,
 ) -> BaseRound:
-    """Makes the round of one method.
+    """Makes the round of one method of a resolved configuration.
 
     Args:
-        config: A resolved configuration.
+        config: The configuration.
         name: The method, as in ``config.methods``.
         num_classes: Number of classes.
-        largest_client: Training examples of the largest client. Sampling without replacement has no
-            larger batches; their examples are the same.
+        largest_client: Training examples of the largest client, which limit batches that are
+            sampled without replacement.
         model: The network; by default it is made.
+        num_clients: Number of clients, which limits the default cohort.
 
     Raises:
         ValueError: If a setting is out of range or unknown.
@@ -206,29 +215,37 @@ def method_round(
     method, own = resolve_method(config, name)
     if model is None:
         model = _make_model(own.model, num_classes)
-    classes = role_classes(method)
+    classes, solver_settings = role_classes(method), own.solver
     if method.centralized_fn is not None:
         # Pooled training has no global model for a proximal term.
-        solver = construct(classes["solver"], replace(own.solver, prox=None))
-        return method.centralized_fn(model, solver)
-    solver_settings = _limit_batch_size(own.solver, largest_client)
-    from_solver = {to: getattr(own.solver, of) for to, of in method.from_solver.items()}
+        solver = construct(classes["solver"], replace(solver_settings, prox=None))
+        with explain_errors(name):
+            pooled = method.centralized_fn(model, solver)
+        checks.instance(f"{name}: centralized_fn", pooled, BaseRound, "Centralized(model, solver)")
+        return pooled
+    from_solver = {to: getattr(solver_settings, of) for to, of in method.from_solver.items()}
     for to, of in method.from_solver.items():
         if from_solver[to] is None:
             raise ValueError(f"solver.{of}=None: expected a value for {name}.")
-    faults, communication = make_faults(config), make_communication(config)
-    selector = construct(classes["selector"], own.selector, cohort_size=_COHORT_SIZE, **from_solver)
+    batch_size = solver_settings.batch_size
+    if largest_client is not None and batch_size is not None and not solver_settings.replacement:
+        solver_settings = replace(solver_settings, batch_size=min(batch_size, largest_client))
+    default_size = min(COHORT_SIZE, num_clients)
+    selector = construct(classes["selector"], own.selector, cohort_size=default_size, **from_solver)
     solver = construct(classes["solver"], solver_settings)
     aggregator = construct(classes["aggregator"], own.aggregator, **from_solver)
+    if method.server_optimizer is not None:
+        optimizer = construct(method.server_optimizer, own.server_optimizer, SERVER_NAMES)
+        aggregator = aggregators.WithServerOptimizer(aggregator, optimizer)
     try:
         return Round(
             model,
             selector,
             solver,
             aggregator,
-            faults=faults,
+            faults=make_faults(config),
             clients_per_batch=own.training.clients_per_batch,
-            **communication,
+            **make_communication(config),
         )
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
@@ -238,12 +255,6 @@ def _make_model(part: ModelConfig, num_classes: int) -> Model:
     network = lookup("model.name", str(part.name), MODELS)
     model = construct(network, part, num_classes=num_classes)
     return models.in_bfloat16(model) if part.compute == "bfloat16" else model
-
-
-def _limit_batch_size(solver: SolverConfig, largest_client: int | None) -> SolverConfig:
-    if largest_client is None or solver.replacement or solver.batch_size is None:
-        return solver
-    return replace(solver, batch_size=min(solver.batch_size, largest_client))
 
 
 def server_view(method: Method) -> str:
@@ -258,17 +269,17 @@ def server_view(method: Method) -> str:
         return "examples"
     classes = role_classes(method)
     placeholders: dict[str, Any] = dict.fromkeys(method.from_solver, 1)
-    roles = [
-        construct(classes[role], None, cohort_size=_COHORT_SIZE, **placeholders)
-        for role in ("selector", "aggregator")
-    ]
-    return max((role.server_view for role in roles), key=get_args(ServerView).index)
+    roles = [construct(classes[role], None, **placeholders) for role in ("selector", "aggregator")]
+    views = get_args(ServerView)
+    for role in roles:
+        checks.one_of(f"{type(role).__name__}.server_view", role.server_view, views)
+    return max((role.server_view for role in roles), key=views.index)
 
 
 def local_steps(
     config: Config, name: str, sizes: Int[np.ndarray, " clients"]
 ) -> Int[np.ndarray, " clients"]:
-    """Returns the local steps of clients of some sizes in a round of one method.
+    """Returns the local steps of clients of some sizes.
 
     Examples:
         >>> from fedjax_fair.app import presets

@@ -1,26 +1,32 @@
-"""Entry points of the command line, ``fedjax-fair``."""
+"""Entry points of the command line, ``fedjax-fair``.
+
+Other modules are imported in functions, because signals are handled before.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-import traceback
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-import jax
-
-from fedjax_fair.app import plugins
-from fedjax_fair.app.termination import Terminated, interruptible
-from fedjax_fair.parallel import processes
-from fedjax_fair.text import escape_control_chars
-from fedjax_fair.training.cache import enable_compilation_cache
-from fedjax_fair.training.fit import DivergenceError
+from fedjax_fair.app.interruptions import (
+    Terminated,
+    exit_on_signals,
+    ignored_signals,
+    interruptible,
+)
 
 if TYPE_CHECKING:
     from fedjax_fair.app.presets import Preset
 
 __all__ = ["main", "program"]
+
+_BROKEN_PIPE = 128 + 13
+"""Exit status of a program that SIGPIPE ends."""
 
 
 def main(
@@ -33,34 +39,33 @@ def main(
         presets: Presets of ``run``, ``sweep`` and ``plan`` by name; by default the package's.
 
     Returns:
-        The exit status: 0; 2 after an error of the user, which is printed as one line; 130 after an
-        interruption, 143 after SIGTERM.
+        The exit status: 0; 2 after an error of the user, which is printed as one line, with
+        ``--traceback`` after the calls that led to it; 130 after an interruption, 143 after
+        SIGTERM, 129 after SIGHUP, 141 if its output was closed.
     """
-    enable_compilation_cache()
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    report = partial(_report, with_traceback="--traceback" in words)
     try:
-        with interruptible():
-            rest = _load_plugins(sys.argv[1:] if arguments is None else list(arguments))
-            # Imported only now, because the options include the methods of plugins.
-            from fedjax_fair.app.commands.dispatch import dispatch
-
-            dispatch(rest, presets)
+        dispatch, rest = _prepare([word for word in words if word != "--traceback"])
     except Exception as error:
-        is_user_error = isinstance(error, (ValueError, OSError, ImportError, DivergenceError))
-        if is_user_error or _is_out_of_memory(error):
-            words = map(escape_control_chars, str(error).split())
-            reason = () if is_user_error else ("out of memory:",)
-            print("fedjax-fair:", *reason, *words, file=sys.stderr)
-            processes.abort(2)
-            return 2
-        if jax.distributed.is_initialized():  # Other processes must not wait for this one.
-            traceback.print_exc()
-            processes.abort(1)
-        raise
-    except (KeyboardInterrupt, Terminated) as end:
-        word, status = ("terminated", 143) if isinstance(end, Terminated) else ("interrupted", 130)
-        print(f"fedjax-fair: {word}", *getattr(end, "__notes__", ()), sep="; ", file=sys.stderr)
-        processes.abort(status)
-        return status
+        return report(error)
+    with interruptible():
+        try:
+            dispatch(rest, presets)
+        except BrokenPipeError:
+            _abort(_BROKEN_PIPE)
+            return _BROKEN_PIPE
+        except Exception as error:
+            return report(error)
+        except (KeyboardInterrupt, Terminated) as end:
+            with ignored_signals():
+                is_terminated = isinstance(end, Terminated)
+                words = ["terminated" if is_terminated else "interrupted"]
+                words += getattr(end, "__notes__", ())
+                print(f"fedjax-fair: {'; '.join(words)}", file=sys.stderr, flush=True)
+                status = end.status if is_terminated else 130
+                _abort(status)
+                return status
     return 0
 
 
@@ -70,8 +75,21 @@ def program(presets: Mapping[str, Preset] | None = None) -> NoReturn:
     Args:
         presets: As for ``main``.
     """
-    status = main(presets=presets)
-    if status in (130, 143):
+    exit_on_signals()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # Names that a terminal cannot show.
+    warnings.formatwarning = _format_warning
+    try:
+        status = main(presets=presets)
+    except SystemExit as end:  # Of --help.
+        status = end.code if isinstance(end.code, int) else 0
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = status or _BROKEN_PIPE
+    if status == _BROKEN_PIPE:  # Python would report it again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if status > 128:
         # A normal exit would wait for background compilation.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -79,13 +97,34 @@ def program(presets: Mapping[str, Preset] | None = None) -> NoReturn:
     sys.exit(status)
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    exhausted = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
-    return exhausted or isinstance(error, MemoryError)
+def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
+    """Formats a warning as one line, without the line of code that caused it."""
+    from fedjax_fair.text import escape_control_chars
+
+    words = map(escape_control_chars, str(message).split())
+    return f"fedjax-fair: warning: {' '.join(words)}\n"
+
+
+def _prepare(arguments: list[str]) -> tuple[Callable[..., None], list[str]]:
+    """Loads plugins; returns the function that runs a command, and the other arguments."""
+    from fedjax_fair.app.overview import is_overview, print_overview
+
+    if is_overview(arguments):
+        return print_overview, arguments
+    from fedjax_fair.training.cache import enable_compilation_cache
+
+    enable_compilation_cache()
+    rest = _load_plugins(arguments)
+    # Imported only now, because the options include the methods of plugins.
+    from fedjax_fair.app.commands.dispatch import dispatch
+
+    return dispatch, rest
 
 
 def _load_plugins(arguments: list[str]) -> list[str]:
     """Loads the file of each ``--plugin``, and returns the other arguments."""
+    from fedjax_fair.app import plugins
+
     rest, words = [], iter(arguments)
     for word in words:
         flag, equals, file = word.partition("=")
@@ -95,5 +134,60 @@ def _load_plugins(arguments: list[str]) -> list[str]:
         file = file if equals else next(words, None)
         if not file:
             raise ValueError("--plugin: expected a Python file.")
-        plugins.load(file)
+        plugins.load(os.path.expanduser(file))
     return rest
+
+
+def _report(error: Exception, with_traceback: bool) -> int:
+    """Prints an error of the user as one line, and raises any other."""
+    message = _message(error)
+    if message is None:
+        import jax
+
+        if jax.distributed.is_initialized():  # Other processes must not wait for this one.
+            sys.excepthook(type(error), error, error.__traceback__)
+            _abort(1)
+        raise error
+    from fedjax_fair.text import escape_control_chars
+
+    if with_traceback:
+        import traceback
+
+        traceback.print_exception(error)
+    else:
+        message += getattr(error, "hint", "")
+    print("fedjax-fair:", *map(escape_control_chars, message.split()), file=sys.stderr)
+    _abort(2)
+    return 2
+
+
+def _message(error: Exception) -> str | None:
+    """Returns the message of an error of the user, or None."""
+    if isinstance(error, (ValueError, OSError, ImportError)):
+        return str(error)
+    import traceback
+
+    import jax
+
+    from fedjax_fair.training.fit import DivergenceError
+
+    if isinstance(error, DivergenceError):
+        return str(error)
+    exhausted = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+    if exhausted or isinstance(error, MemoryError):
+        return f"out of memory: {error}"
+    frames = traceback.extract_tb(error.__traceback__)
+    if frames[-1].filename.endswith("xla_bridge.py"):  # JAX finds no device.
+        reason = f" ({error})" if str(error) else ""
+        return (
+            f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')!r}: none of these devices can be "
+            f"used{reason}; expected available ones, such as cpu."
+        )
+    return None
+
+
+def _abort(status: int) -> None:
+    if "jax" in sys.modules:
+        from fedjax_fair.parallel import processes
+
+        processes.abort(status)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from typing_extensions import Doc
 
 from fedjax_fair.app.registry import (
     COMMUNICATION,
@@ -19,10 +21,11 @@ from fedjax_fair.app.registry import (
     PARTITIONERS,
     role_classes,
 )
-from fedjax_fair.app.signatures import section
+from fedjax_fair.app.signatures import default_hint, section
 
 __all__ = [
     "DATA_NAMES",
+    "SERVER_NAMES",
     "AggregatorConfig",
     "CommunicationConfig",
     "Config",
@@ -34,6 +37,7 @@ __all__ = [
     "ModelConfig",
     "RatingsConfig",
     "SelectorConfig",
+    "ServerOptimizerConfig",
     "SolverConfig",
     "TrainingConfig",
 ]
@@ -41,44 +45,69 @@ __all__ = [
 DATA_NAMES = {"num_clients": "clients", "classes": "classes_per_client"}
 """Fields of the section ``data`` by the parameters of partitions that have another name."""
 
+_OF_DATA = default_hint("that of the data set")
+_TFDS = default_hint("$TFDS_DATA_DIR or ~/tensorflow_datasets")
+SERVER_NAMES = {"learning_rate": "server_learning_rate"}
+"""Fields of the section ``server_optimizer`` by the parameters that have another name."""
+
 # The data or the solver determines these parameters.
 _DETERMINED = ("num_classes", "local_steps", "learning_rate")
 
 
-def _role(role: str) -> dict[str, list[Callable[..., Any]]]:
+def _role(role: str) -> dict[str, Callable[..., Any]]:
     """Returns the class of a role by method."""
     classes = {name: role_classes(method) for name, method in METHODS.items()}
-    return {name: [by_role[role]] for name, by_role in classes.items() if role in by_role}
+    return {name: by_role[role] for name, by_role in classes.items() if role in by_role}
 
 
 def _components(table: dict[str, Any], fixed: type = object, *, hidden: tuple[str, ...]) -> Any:
-    constructors = {key: [constructor] for key, (constructor, _) in table.items()}
-    return section(
-        constructors, fixed, {key: names for key, (_, names) in table.items()}, hidden=hidden
-    )
+    constructors, names = ({key: use[i] for key, use in table.items()} for i in (0, 1))
+    return section(constructors, fixed, names, hidden=hidden)
 
 
 @dataclass(frozen=True)
 class _Data:
-    """Data set and partition."""
-
     name: str = "digits"
     """Data set; `fedjax-fair data list` lists them."""
 
-    dir: str | None = None
-    """Folder of prepared tensorflow-datasets sets, or of the original files of MNIST or CIFAR;
-    default: $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+    dir: Annotated[
+        str | None,
+        _TFDS,
+        Doc(
+            "Folder of prepared tensorflow-datasets sets, or of the original files of MNIST or "
+            "CIFAR."
+        ),
+    ] = None
 
-    partition: str | None = None
-    """Partition of examples over clients: iid, classes_per_client, shards, dirichlet,
-    quantity_skew or planted_clusters."""
+    file: Annotated[
+        str | None,
+        default_hint(),
+        Doc(
+            "File of arrays, .npz, with features, labels and client, the owner of each example, "
+            "instead of a data set and a partition (docs/data.md)."
+        ),
+    ] = None
+
+    partition: Annotated[
+        str | None,
+        _OF_DATA,
+        Doc(
+            "Partition of examples over clients: iid, classes_per_client, shards, dirichlet, "
+            "quantity_skew or planted_clusters."
+        ),
+    ] = None
 
     seed: int = 0
     """Seed of the partition."""
 
-    validation_fraction: float | None = None
-    """Fraction of each client's training examples held out for validation, in [0, 1); default: 0,
-    and 0.1 in a sweep, which ranks configurations by it."""
+    validation_fraction: Annotated[
+        float | None,
+        default_hint("0; 0.1 in a sweep"),
+        Doc(
+            "Fraction of each client's training examples held out for validation, in [0, 1). A "
+            "sweep ranks configurations by it."
+        ),
+    ] = None
 
     partition_per_seed: bool = False
     """Whether each run has another partition, with the sum of both seeds."""
@@ -86,26 +115,18 @@ class _Data:
 
 @dataclass(frozen=True)
 class _Model:
-    """Network."""
-
-    name: str | None = None
+    name: Annotated[str | None, _OF_DATA] = None
     """Network: logistic, mlp, lenet, cifar_cnn, cifar100_cnn, femnist_cnn or resnet18."""
 
     compute: Literal["float32", "bfloat16"] = "float32"
     """Precision of layers; parameters are float32."""
 
 
-class DataConfig(
-    section(
-        {name: [f] for name, f in PARTITIONERS.items()},
-        _Data,
-        dict.fromkeys(PARTITIONERS, DATA_NAMES),
-    )
-):
+class DataConfig(section(PARTITIONERS, _Data, dict.fromkeys(PARTITIONERS, DATA_NAMES))):
     """Data set and partition."""
 
 
-class ModelConfig(section({name: [f] for name, f in MODELS.items()}, _Model, hidden=_DETERMINED)):
+class ModelConfig(section(MODELS, _Model, hidden=_DETERMINED)):
     """Network."""
 
 
@@ -121,6 +142,15 @@ class AggregatorConfig(section(_role("aggregator"), hidden=_DETERMINED)):
     """Aggregation."""
 
 
+class ServerOptimizerConfig(
+    section(
+        _role("server_optimizer"),
+        names=dict.fromkeys(_role("server_optimizer"), SERVER_NAMES),
+    )
+):
+    """Optimizer of the server."""
+
+
 class FaultsConfig(_components(FAULTS, hidden=("seed",))):
     """Client faults."""
 
@@ -129,6 +159,9 @@ class FaultsConfig(_components(FAULTS, hidden=("seed",))):
 class _Communication:
     aggregation: Literal["plain", "secure"] = "plain"
     """Whether the server sees single updates or only their masked sum."""
+
+    delta: Annotated[float | None, default_hint("1 / number of clients")] = None
+    """Probability in (0, 1) at which epsilon of differential privacy is computed."""
 
 
 class CommunicationConfig(
@@ -141,20 +174,25 @@ class CommunicationConfig(
 class TrainingConfig:
     """Rounds, evaluations and seeds."""
 
-    rounds: int | None = None
+    rounds: Annotated[int | None, _OF_DATA] = None
     """Number of rounds."""
 
-    eval_every: int = 10
+    eval_every: Annotated[int | None, default_hint("a tenth of the rounds")] = None
     """Rounds between evaluations."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the runs, which determine initial models, cohorts and minibatches."""
 
-    on_nonfinite: Literal["raise", "drop_client", "skip_round"] | None = None
-    """How to handle non-finite updates; default: raise, and skip_round in a sweep."""
+    on_nonfinite: Annotated[
+        Literal["raise", "drop_client", "skip_round"] | None,
+        default_hint("raise; skip_round in a sweep"),
+    ] = None
+    """How to handle non-finite updates."""
 
-    clients_per_batch: int | None = None
-    """Clients that train in parallel; default: all on a GPU, fewer on a TPU or CPU."""
+    clients_per_batch: Annotated[
+        int | None, default_hint("all on a GPU, fewer on a TPU or CPU")
+    ] = None
+    """Clients that train in parallel."""
 
 
 @dataclass(frozen=True)
@@ -164,16 +202,25 @@ class Config:
     Defaults depend on the data set.
     """
 
-    methods: tuple[str, ...] = ("fedavg", "power_of_choice", "divfl", "subtrunc", "unionfl")
-    """Methods to compare; `fedjax-fair methods` lists them. A method may have settings:
-    subtrunc:lam=0.25 or fedprox:prox=0.1,steps=5."""
+    methods: Annotated[
+        tuple[str, ...],
+        Doc(
+            "Methods to compare; `fedjax-fair methods` lists them. A method may have settings: "
+            "subtrunc:lam=0.25 or fedprox:prox=0.1,steps=5."
+        ),
+    ] = ("fedavg", "power_of_choice", "divfl", "subtrunc", "unionfl")
 
     output: str = "runs"
     """Folder in which the run folder is created."""
 
-    devices: int | str = "auto"
-    """Number of devices that clients are divided over, or all; runs=R,clients=C for R groups of C
-    devices, which divide the runs; auto is one device, or all cores of a CPU."""
+    devices: Annotated[
+        int | str,
+        Doc(
+            "Number of devices that clients are divided over, or all; runs=R,clients=C for R "
+            "groups of C devices, which divide the runs; auto is one device, or all cores of a "
+            "CPU."
+        ),
+    ] = "auto"
 
     distributed: bool = False
     """Whether this is one of several processes of one run (docs/scaling.md)."""
@@ -183,6 +230,7 @@ class Config:
     solver: SolverConfig = field(default_factory=SolverConfig)
     selector: SelectorConfig = field(default_factory=SelectorConfig)
     aggregator: AggregatorConfig = field(default_factory=AggregatorConfig)
+    server_optimizer: ServerOptimizerConfig = field(default_factory=ServerOptimizerConfig)
     faults: FaultsConfig = field(default_factory=FaultsConfig)
     communication: CommunicationConfig = field(default_factory=CommunicationConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -226,9 +274,8 @@ class RatingsConfig:
     name: str = "movielens/100k-ratings"
     """Data set of tensorflow-datasets, such as movielens/1m-ratings."""
 
-    dir: str | None = None
-    """Folder of prepared tensorflow-datasets sets; default: $TFDS_DATA_DIR or
-    ~/tensorflow_datasets."""
+    dir: Annotated[str | None, _TFDS] = None
+    """Folder of prepared tensorflow-datasets sets."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from fedjax_fair.metrics.definitions import HINT
 from fedjax_fair.report.maximization_page import maximization_table
 from fedjax_fair.results.tables import Table, final_tables
 from fedjax_fair.text import escape_control_chars
@@ -15,31 +16,36 @@ from fedjax_fair.text import escape_control_chars
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["format_table", "print_tables"]
+__all__ = ["format_results", "format_table", "print_tables"]
 
 
 def print_tables(results: xr.Dataset) -> None:
-    """Prints the final results of a run, a sweep or a maximization.
-
-    Raises:
-        ValueError: If ``results`` are of another kind.
-    """
+    """Prints the final results of a run, a sweep or a maximization; others are a ``ValueError``."""
     if "algorithm" not in results.dims or not {"final_value", "accuracy_mean_clients"} & set(
         results
     ):
         raise ValueError("results: expected those of a run, a sweep or a maximization.")
-    tables = [maximization_table(results)] if "final_value" in results else final_tables(results)
-    print(*map(format_table, tables), sep="\n")
+    if "final_value" in results:
+        print(format_table(maximization_table(results)))
+        return
+    width = shutil.get_terminal_size().columns - 1
+    if "settings" in results.attrs:
+        print(textwrap.fill(escape_control_chars(f"Settings: {results.attrs['settings']}"), width))
+    print(*map(format_results, final_tables(results)), sep="\n")
+    if "privacy" in results.attrs:
+        print(textwrap.fill(escape_control_chars(results.attrs["privacy"]), width))
+
+
+def format_results(table: Table) -> str:
+    """Lays out a table of metrics, with the command that defines them."""
+    return format_table(table._replace(note=f"{table.note} {HINT}"))
 
 
 def format_table(table: Table, width: int | None = None) -> str:
     r"""Lays out a table without breaking a name or a number.
 
-    If the table is too wide, names are on separate lines, and cells continue on further lines.
-
-    Args:
-        table: The table.
-        width: Columns of the terminal; by default of the current one.
+    If the table is wider than ``width`` (default: the terminal), names are on separate lines, and
+    cells continue on further lines.
 
     Examples:
         >>> table = Table("Gaps", ("method", "gap"), [("fedavg", "2.5\n±0.1")], "In %.")
@@ -70,8 +76,11 @@ def format_table(table: Table, width: int | None = None) -> str:
     head, *body = (_lines(row, widths, blocks, gap, is_head=row is rows[0]) for row in rows)
     ruler = "-" * max(sum(widths[i] + gap for i in block) - gap for block in blocks)
     lines = [*head, ruler, *(line for row in body for line in row)]
-    title, note = escape_control_chars(table.title), textwrap.wrap(table.note, width)
-    return "\n".join(["", title, *(f" {line}" for line in lines), *note, ""])
+    title, note = (
+        textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
+        for text in (escape_control_chars(table.title), table.note)
+    )
+    return "\n".join(["", *title, *(f" {line}" for line in lines), *note, ""])
 
 
 def _lines(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from fedjax_fair import results
 from fedjax_fair.app.build import Experiment
-from fedjax_fair.app.model_files import folder_name, save_model
+from fedjax_fair.app.config_files import as_dict
+from fedjax_fair.app.defaults import format_settings
+from fedjax_fair.app.guarantees import add_epsilon, describe_guarantees, guarantee
+from fedjax_fair.app.model_files import folder_name, save_model, save_personalized
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
 from fedjax_fair.parallel import processes
-from fedjax_fair.training.fit import Callback
-from fedjax_fair.training.methods import train_methods
+from fedjax_fair.training.fit import Callback, train_methods
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -27,9 +29,8 @@ def execute(
 ) -> xr.Dataset:
     """Trains all methods and writes results, models, figures and report to the run folder.
 
-    Methods train sequentially, while the next ones are compiled. A run that was interrupted
-    continues from its checkpoints with the same results. Of several processes the main one writes;
-    checkpoints need a shared folder.
+    An interrupted run continues from its checkpoints with the same results. Of several processes
+    the main one writes; checkpoints need a shared folder.
 
     Args:
         experiment: The experiment.
@@ -37,54 +38,59 @@ def execute(
         callback_fn: Makes the callbacks of each method.
 
     Returns:
-        The results of all methods, with the dimension ``algorithm``.
+        The results, with the dimension ``algorithm``.
 
     Raises:
         DivergenceError: If a method diverges. Earlier methods are saved.
         ValueError: If another process uses the folder.
     """
-    if not processes.is_main_process():
-        return results.combine(_train(experiment, folder, None))
-    with locked(folder.path):
-        folder.extend(experiment.config.training.rounds)
-        folder.environment()  # Warns about a damaged file before hours of training.
-        _train(experiment, folder, callback_fn)
+    is_main, config = processes.is_main_process(), experiment.config
+    training, num_clients = config.training, experiment.data.num_clients
+    privacy = {
+        name: guarantee(name, round_fn, config, num_clients)
+        for name, round_fn in experiment.rounds.items()
+    }
+    attrs = {"settings": format_settings(config, num_clients=num_clients)}
+    known = {name: [value] for name, value in privacy.items() if value is not None}
+    if known:
+        attrs["privacy"] = describe_guarantees(known, config, num_clients)
+    done: dict[str, xr.Dataset] = {}
+    with locked(folder.path) if is_main else nullcontext():
+        if is_main:
+            folder.extend(training.rounds, num_clients)
+            folder.environment()  # Warns about a damaged file before hours of training.
+        for name, fitted in train_methods(
+            experiment.rounds,
+            experiment.data,
+            rounds=training.rounds or 0,
+            seeds=training.seeds,
+            eval_every=training.eval_every or 1,
+            on_nonfinite=training.on_nonfinite or "raise",
+            callbacks=lambda name: (
+                [MetricsLog(folder.metrics, name, list(experiment.rounds)), *callback_fn(name)]
+                if is_main
+                else []
+            ),
+            checkpoints=lambda name: folder.checkpoints / folder_name(name),
+            mesh=experiment.mesh,
+        ):
+            done[name] = add_epsilon(fitted.dataset, privacy[name]).assign_attrs(attrs)
+            save_model(fitted.variables, folder.models / folder_name(name))
+            save_personalized(fitted, folder.models / folder_name(name))
+            if is_main:
+                results.save(results.combine(done), folder.results)
+        if not is_main:
+            return results.combine(done)
         combined = results.open(folder.results)
         draw(combined, folder)
         return combined
-
-
-def _train(
-    experiment: Experiment,
-    folder: RunFolder,
-    callback_fn: Callable[[str], Sequence[Callback]] | None,
-) -> dict[str, xr.Dataset]:
-    """Returns results by method; with callbacks, that is in the main process, also writes them."""
-    training: Any = experiment.config.training
-    done: dict[str, xr.Dataset] = {}
-    for name, fitted in train_methods(
-        experiment.rounds,
-        experiment.data,
-        rounds=training.rounds,
-        seeds=training.seeds,
-        eval_every=training.eval_every,
-        on_nonfinite=training.on_nonfinite or "raise",
-        callbacks=lambda name: (
-            [MetricsLog(folder.metrics, name), *callback_fn(name)] if callback_fn else []
-        ),
-        checkpoints=lambda name: folder.checkpoints / folder_name(name),
-        mesh=experiment.mesh,
-    ):
-        done[name] = fitted.dataset
-        save_model(fitted.variables, folder.models / folder_name(name))
-        if callback_fn:
-            results.save(results.combine(done), folder.results)
-    return done
 
 
 def draw(dataset: xr.Dataset, folder: RunFolder) -> None:
     """Writes the standard figures and the report to the folder."""
     from fedjax_fair import report
 
-    page = report.page(dataset, asdict(folder.config()), folder.environment())
+    page = report.page(
+        dataset, as_dict(folder.config(), dataset.sizes["client"]), folder.environment()
+    )
     folder.write_figures(report.standard_figures(dataset), page)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
+from fedjax_fair.app.model_files import folder_name
 from fedjax_fair.app.settings import lookup
 from fedjax_fair.training.fit import Callback, Evaluation
 
@@ -37,7 +38,7 @@ class _TensorBoard:
     """Writes event files to ``tensorboard/METHOD/SEED`` of the run folder."""
 
     def __init__(self, folder: Path, method: str, seed: int) -> None:
-        path = folder / "tensorboard" / quote(method, safe="=,+:") / str(seed)
+        path = folder / "tensorboard" / folder_name(method) / str(seed)
         self._writer = import_module("tensorboard.summary").Writer(str(path))
         self.close = self._writer.close
 

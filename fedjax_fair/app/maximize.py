@@ -22,28 +22,17 @@ from fedjax_fair.submodular.federated import comparison
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = [
-    "Task",
-    "check",
-    "execute",
-    "exemplars",
-    "movielens",
-    "similarity",
-    "solve",
-    "task_of",
-]
+__all__ = ["Task", "check", "execute", "exemplars", "movielens", "similarity", "solve", "task_of"]
 
 
 class Task(NamedTuple):
-    """A problem on real data.
+    """Data of a problem.
 
     Attributes:
         name: Name of the data.
-        make: Makes the problem of ``scores``.
-        scores: Private scores of the clients.
+        make: Makes the problem of ``scores``, which are private to clients.
         labels: Label of each item, ``[items]``.
         pictures: Picture of each item, ``[items, height, width]``, or None.
-        num_clients: Number of clients.
     """
 
     name: str
@@ -65,9 +54,8 @@ def task_of(config: Maximize) -> Task:
 def exemplars(num_clients: int) -> Task:
     """Makes the problem of selecting public images of digits that represent private ones.
 
-    Every fifth image of a class of scikit-learn's digits is public. The other 1,442 are partitioned
-    over clients, 10 or more, with three classes each. ``f_i(S)`` is the mean over a client's images
-    of their `similarity` to the most similar public image in *S*, between 0 and 1.
+    Every fifth image of a class is public. Ten or more clients own the others, of three classes
+    each. ``f_i(S)`` is the mean `similarity` of a client's images to the most similar one in *S*.
 
     Examples:
         >>> task = exemplars(20)
@@ -103,12 +91,7 @@ def similarity(images: np.ndarray, others: np.ndarray) -> Float[np.ndarray, "ima
 
 
 def movielens(name: str, data_dir: str | None) -> Task:
-    """Makes the problem of selecting movies; a user's value is its best rating of one of them.
-
-    Raises:
-        FileNotFoundError: If the data set is not prepared.
-        ValueError: If it holds no ratings.
-    """
+    """Makes the problem of selecting movies; a user's value is its best rating of one of them."""
     ratings = read_ratings(name, data_dir)
     scores = fed.sparse_scores(
         ratings.users,
@@ -123,7 +106,7 @@ def movielens(name: str, data_dir: str | None) -> Task:
 def execute(
     task: Task, config: Maximize, folder: RunFolder, show: Callable[[str], None] = lambda name: None
 ) -> xr.Dataset:
-    """Compares all methods on a task, and writes results, figures and report to the folder.
+    """Compares all methods, and writes results, figures and report to the folder.
 
     ``show`` is called with the name of each method before it runs.
     """
@@ -138,14 +121,7 @@ def execute(
 def solve(
     task: Task, config: Maximize, show: Callable[[str], None] = lambda name: None
 ) -> xr.Dataset:
-    """Compares all methods on a task; arguments as for ``execute``.
-
-    Returns:
-        What ``comparison.compare`` returns, with the ``label`` and ``picture`` of each item.
-
-    Raises:
-        ValueError: If a setting is out of range for the task.
-    """
+    """Compares all methods, as ``comparison.compare``, with the label and picture of each item."""
     check(config, task)
     matroid = matroids.Uniform(config.k, len(task.labels))
     problem = task.make(task.scores)
@@ -165,9 +141,9 @@ def solve(
 
 
 def check(config: Maximize, task: Task) -> None:
-    """Checks that the settings fit a task; raises ``ValueError`` otherwise."""
+    """Raises ``ValueError`` if a setting does not fit a task."""
     checks.positive_int("k", config.k, at_most=len(task.labels))
-    checks.positive_int("rounds", config.rounds)
+    checks.positive_int("rounds", config.rounds, at_most=checks.MAX_INT)
     checks.positive_int("local_steps", config.local_steps, at_most=config.rounds)
     checks.positive_int("cohort_size", config.cohort_size, at_most=task.num_clients)
     checks.seeds("seeds", config.seeds)

@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from fedjax_fair.app.config import Config, SolverConfig
+import jax
+from jax.sharding import Mesh
+
+from fedjax_fair.app.config import Config
 from fedjax_fair.data import FederatedData
 from fedjax_fair.numerics.trees import tree_bytes
-from fedjax_fair.simulate import RoundState
+from fedjax_fair.parallel.collectives import AXIS
+from fedjax_fair.parallel.mesh import num_run_groups
+from fedjax_fair.simulate import BaseRound
 from fedjax_fair.solvers.sgd import STEPS_PER_BLOCK
 
-__all__ = [
-    "MemoryEstimate",
-    "check_memory",
-    "format_bytes",
-    "min_memory",
-]
-
-
-class MemoryEstimate(NamedTuple):
-    """Lower bounds of the memory of a method on a device, in bytes.
-
-    Attributes:
-        model: One model.
-        runs: States of all runs, and the model and gradient of a client.
-        minibatches: Drawn examples of a client, and the features of one minibatch.
-    """
-
-    model: int
-    runs: int
-    minibatches: int
+__all__ = ["check_memory", "format_bytes", "min_memory"]
 
 
 def min_memory(
-    state: RoundState, solver: SolverConfig, runs: int, data: FederatedData
-) -> MemoryEstimate:
-    """Computes lower bounds of the memory of a method, without the data.
+    method: BaseRound, config: Config, num_runs: int, data: FederatedData, mesh: Mesh | None
+) -> dict[str, int]:
+    """Computes lower bounds of the memory of a method on a device, without the data.
 
-    Args:
-        state: State of one run, or its shapes.
-        solver: Settings of local training.
-        runs: Number of runs on a device.
-        data: The federated dataset.
+    Returns:
+        Bytes, by the settings that decide: of the states of the clients of a device, if there are
+        any; of other states, a model and a gradient; of the drawn examples of a client and the
+        features of a minibatch.
     """
-    model = tree_bytes(state.variables)
-    states = runs * tree_bytes(state._replace(key=None)) + 2 * model
+    state = jax.eval_shape(method.init, jax.random.key(0), data.partition(0))
+    runs = -(-num_runs // num_run_groups(mesh))
+    # The device with the most clients has at least the mean.
+    shards = 1 if mesh is None else mesh.shape.get(AXIS, 1)
+    clients = -(-tree_bytes(state.clients) // shards)
+    subject = f"data.clients={data.num_clients}: the states of clients in {num_runs} runs"
+    client_states = {subject: runs * clients} if clients else {}
+    model, solver = tree_bytes(state.variables), config.solver
     train: Any = data.train
     batch_size = solver.batch_size or 0
     if not solver.replacement:
@@ -52,28 +43,23 @@ def min_memory(
     label = train.labels.nbytes // len(train.labels) + train.order.itemsize
     drawn = (solver.steps or STEPS_PER_BLOCK) * (label + 1)
     features = train.features.nbytes // len(train.features)
-    return MemoryEstimate(model, states, batch_size * (drawn + features))
+    return client_states | {
+        f"training.seeds: {num_runs} runs of a model of {format_bytes(model)}": runs
+        * tree_bytes(state._replace(key=None, clients=()))
+        + 2 * model,
+        f"solver.batch_size={solver.batch_size}, solver.steps={solver.steps}: the minibatches of a "
+        "client": batch_size * (drawn + features),
+    }
 
 
-def check_memory(name: str, estimate: MemoryEstimate, config: Config, limit: int) -> None:
-    """Checks that lower bounds do not exceed a limit in bytes.
-
-    Raises:
-        ValueError: If they do; names the settings that decide.
-    """
-    expected = f"expected at most the {format_bytes(limit)} of memory."
-    if estimate.runs > limit:
-        raise ValueError(
-            f"training.seeds: {len(config.training.seeds)} runs of {name}, whose model takes "
-            f"{format_bytes(estimate.model)}, need {format_bytes(estimate.runs)} or more: "
-            f"{expected}"
-        )
-    if estimate.minibatches > limit:
-        solver = config.solver
-        raise ValueError(
-            f"solver.batch_size={solver.batch_size}, solver.steps={solver.steps}: the minibatches "
-            f"of a client of {name} need {format_bytes(estimate.minibatches)} or more: {expected}"
-        )
+def check_memory(method: str, needed: dict[str, int], limit: int) -> None:
+    """Raises ``ValueError`` if a lower bound of the memory of a method exceeds a limit."""
+    for subject, size in needed.items():
+        if size > limit:
+            raise ValueError(
+                f"{subject} need {format_bytes(size)} or more for {method}: expected at most the "
+                f"{format_bytes(limit)} of memory."
+            )
 
 
 def format_bytes(size: int) -> str:

@@ -7,22 +7,25 @@ from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from fedjax_fair.base import Aggregator, Model, Selector, Solver
+from fedjax_fair.server_optimizers import ServerOptimizer
 from fedjax_fair.simulate import BaseRound
 
 __all__ = ["Method"]
 
 
 class Method(NamedTuple):
-    """A federated method: the roles in which it differs from federated averaging.
+    """The roles in which a method differs from federated averaging.
 
     A role is a class, or a ``functools.partial`` of one with other defaults.
 
     Attributes:
-        summary: One line; by default from the docstring of the selector or aggregator.
+        summary: One line; by default from the docstring of a role.
         selector: Class of the selector; None for ``selectors.Uniform``.
         solver: Class of the solver; None for ``solvers.SGD``.
         aggregator: Class of the aggregator; None for ``aggregators.Mean``.
-        weighting: Default weights of that mean.
+        server_optimizer: Class of the optimizer that applies the update of the aggregator; None to
+            add the update unchanged.
+        weighting: Default weights of the mean.
         centralized_fn: Makes a round of a model and a solver, for training on pooled examples.
         from_solver: Settings of the solver by the parameters of other roles that they set.
     """
@@ -31,11 +34,13 @@ class Method(NamedTuple):
     selector: Callable[..., Selector] | None = None
     solver: Callable[..., Solver] | None = None
     aggregator: Callable[..., Aggregator] | None = None
+    server_optimizer: Callable[..., ServerOptimizer] | None = None
     weighting: Literal["uniform", "num_examples"] = "num_examples"
     centralized_fn: Callable[[Model, Solver], BaseRound] | None = None
     from_solver: Mapping[str, str] = {}
 
     def describe(self) -> str:
         """Returns the summary, or the first sentence of the docstring of a role."""
-        docstring = str(inspect.getdoc(self.selector or self.aggregator))
+        role = self.selector or self.aggregator or self.server_optimizer
+        docstring = str(inspect.getdoc(role))
         return self.summary or docstring.splitlines()[0].partition(". ")[0].rstrip(".")

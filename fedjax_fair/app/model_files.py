@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,20 +18,31 @@ from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel import processes
 from fedjax_fair.results.files import verify_checksum, write_checksum, written_by_orbax
 from fedjax_fair.training.fit_result import FitResult
+from fedjax_fair.warning import warn
 
-__all__ = ["folder_name", "load_model", "save_model"]
+__all__ = ["folder_name", "load_model", "save_model", "save_personalized"]
+
+_MAX_NAME = 120
+_PERSONALIZED = ".personalized"
+_MAX_BYTES = 2**30
+"""Size of the personalized models of a method that a run folder stores."""
 
 
 def folder_name(method: str) -> str:
-    """Returns the name of the folder of a method."""
-    return quote(method, safe="=,")
+    """Returns the name of the folder of a method; a long one ends in a hash.
+
+    Examples:
+        >>> folder_name("fedprox:prox=0.1"), len(folder_name("fedprox:" + 99 * "prox=0.1,"))
+        ('fedprox%3Aprox=0.1', 117)
+    """
+    name = quote(method, safe="=,")
+    # File systems allow 255 bytes, and Orbax appends some to the names of unfinished folders.
+    digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 20]}-{digest}"
 
 
 def save_model(variables: Variables, path: Path) -> None:
-    """Writes the variables of all seeds, leaves ``[seeds, ...]``; all processes must call it.
-
-    An existing model is replaced.
-    """
+    """Writes or replaces variables, leaves ``[seeds, ...]``; all processes must call it."""
     import orbax.checkpoint as ocp
 
     # A background thread would print its errors instead of raising them.
@@ -43,19 +55,44 @@ def save_model(variables: Variables, path: Path) -> None:
         write_checksum(path)
 
 
-def load_model(folder: str | Path, method: str, seed: int | None = None) -> FitResult:
-    """Reads the trained models of a method.
+def save_personalized(fitted: FitResult, path: Path) -> None:
+    """Writes the personalized models of all clients, leaves ``[seeds, clients, ...]``."""
+    if fitted.personalized is None:
+        return
+    path = path.with_name(f"{path.name}{_PERSONALIZED}")
+    num_clients = fitted.dataset.sizes["client"]
+    num_bytes = num_clients * tree_bytes(fitted.variables)
+    if num_bytes > _MAX_BYTES:
+        warn(
+            f"{path.name}: personalized models of {num_bytes:,} bytes are not stored, more than "
+            f"{_MAX_BYTES:,}."
+        )
+        return
+    models = [
+        fitted.personalized(run, client)
+        for run in range(len(fitted.rounds))
+        for client in range(num_clients)
+    ]
+    shape = len(fitted.rounds), num_clients
+    stacked = jax.tree.map(lambda *v: np.stack(v).reshape(*shape, *np.shape(v[0])), *models)
+    save_model(stacked, path)
+
+
+def load_model(
+    folder: str | Path, method: str, seed: int | None = None, client: int | None = None
+) -> FitResult:
+    """Reads results and trained models of a method from a run folder.
 
     Args:
-        folder: A run folder of ``fedjax-fair run``.
-        method: One of its methods.
-        seed: One of its seeds; by default all.
-
-    Returns:
-        The method's results, and the models after the last round.
+        folder: The folder.
+        method: The method.
+        seed: The seed; by default all.
+        client: Id of a client, whose personalized models are the result's variables; by default
+            these are the global models.
 
     Raises:
-        ValueError: If there is no such run, method or seed, or the files are damaged.
+        ValueError: If there is no such run, method, seed or personalized model, or the files are
+            damaged.
     """
     run = RunFolder(folder)
     config = run.config()
@@ -74,7 +111,20 @@ def load_model(folder: str | Path, method: str, seed: int | None = None) -> FitR
         variables = jax.tree.map(lambda leaf: leaf[place : place + 1], variables)
     model = method_round(config, method, dataset.sizes["class"]).model
     rounds = np.full(dataset.sizes["seed"], dataset["round"].values[-1])
-    return FitResult(dataset, variables, model, rounds)
+    own = run.models / f"{folder_name(method)}{_PERSONALIZED}"
+    if not own.is_dir():
+        fitted = FitResult(dataset, variables, model, rounds)
+    else:
+        stored, places = _read(own), [seeds.index(one) for one in dataset["seed"].values]
+
+        def personalized(index: int, client: int) -> Variables:
+            return jax.tree.map(lambda leaf: leaf[places[index], client], stored)
+
+        fitted = FitResult(dataset, variables, model, rounds, personalized)
+    if client is None:
+        return fitted
+    models = [fitted.variables_for(one, client) for one in dataset["seed"].values.tolist()]
+    return fitted._replace(variables=jax.tree.map(lambda *leaves: np.stack(leaves), *models))
 
 
 def _read(path: Path) -> Variables:

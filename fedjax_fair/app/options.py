@@ -2,54 +2,70 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_args, get_type_hints
 
 import tyro
 
+from fedjax_fair.app.overview import HELP
+from fedjax_fair.app.registry import METHODS
 from fedjax_fair.app.settings import suggest
 from fedjax_fair.app.values import is_sequence, members, parse_value
+from fedjax_fair.data.sources import SOURCES
 
-__all__ = ["HELP", "options_of", "parse", "split_option"]
+__all__ = ["PATHS", "assemble", "options_of", "parse", "parse_options", "print_help"]
 
-HELP = {"-h", "--help"}
+PATHS = {"--config", "--data.dir", "--data.file", "--output", "--run", "--runs"}
+"""Options that are files or folders. A leading ``~`` is the home folder."""
+_NAMED: dict[str, Mapping[str, Any]] = {"--methods": METHODS, "--data.name": SOURCES}
+"""Options that take one of some names, by which they are suggested."""
 
 
 def parse(kind: Any, arguments: list[str], command: str, default: Any = None) -> Any:
-    """Parses arguments into a dataclass.
+    """Parses arguments into a dataclass; as `parse_options`, `assemble` and `print_help`."""
+    if HELP & set(arguments):
+        print_help(kind, command, default)
+    return assemble(kind, parse_options(kind, arguments, command), default)
+
+
+def print_help(kind: Any, command: str, default: Any = None) -> None:
+    """Prints the options of a dataclass with their defaults; raises ``SystemExit``."""
+    given = {} if default is None else {"default": default}
+    config = (tyro.conf.DisallowNone,)
+    tyro.cli(kind, args=["--help"], prog=f"fedjax-fair {command}", config=config, **given)
+
+
+def parse_options(kind: Any, arguments: list[str], command: str) -> dict[str, Any]:
+    """Parses the arguments of a command into values by option.
 
     The words after an option belong to it if its type is a tuple. A bool takes no word;
     ``--no-NAME`` sets it to False. Other options take one word. The remaining words belong to the
     field that is ``Positional``.
 
     Args:
-        kind: The dataclass; a field that is a dataclass is a section of options.
+        kind: A dataclass; a field that is a dataclass is a section of options.
         arguments: What follows the command.
         command: Name of the command.
-        default: Values of options that are not given.
 
     Raises:
         ValueError: If an option is unknown, or a value does not fit.
-        SystemExit: After printing the help.
     """
-    if HELP & set(arguments):
-        given = {} if default is None else {"default": default}
-        config = (tyro.conf.DisallowNone,)
-        tyro.cli(kind, args=["--help"], prog=f"fedjax-fair {command}", config=config, **given)
     types = dict(options_of(kind))
-    queue = deque(word for argument in arguments for word in split_option(argument))
     flags = [flag for flag, kind in types.items() if bool in members(kind)]
     negations = {re.sub(r"(--|\.)(?=[\w-]+$)", r"\1no-", flag): flag for flag in flags}
     values: dict[str, Any] = {}
     positional: list[str] = []
-    while queue:
-        flag = queue.popleft()
-        if not flag.startswith("--"):
-            positional.append(flag)
+    given = words = ["--output" if word == "-o" else word for word in arguments]
+    while words:
+        word, *words = words
+        if not word.startswith("--"):
+            positional.append(word)
             continue
+        written, equals, text = word.partition("=")
+        flag = written.replace("_", "-")
         switch = "False" if flag in negations else "True"
         flag = negations.get(flag, flag)
         if flag not in types:
@@ -57,27 +73,51 @@ def parse(kind: Any, arguments: list[str], command: str, default: Any = None) ->
             help_hint = f"`fedjax-fair {command} --help` lists them."
             hint = f"did you mean {similar}?" if similar else help_hint
             raise ValueError(f"unknown option {flag}: {hint}")
-        is_flag = bool in members(types[flag])
-        num_words = len(queue) if is_sequence(types[flag]) else not is_flag
-        words: list[str] = []
-        while queue and len(words) < num_words and not queue[0].startswith("--"):
-            words.append(queue.popleft())
+        texts = [text] if equals else []
+        if flag in flags:
+            if equals:
+                raise ValueError(f"{flag}={text}: expected {flag} without a value.")
+            texts = [switch]
+        else:
+            most = len(words) if is_sequence(types[flag]) else 1 - len(texts)
+            ends = (place for place, word in enumerate(words[:most]) if word.startswith("--"))
+            count = next(ends, min(most, len(words)))
+            texts, words = texts + words[:count], words[count:]
+        texts = _expand(flag, texts)
         try:
-            values[flag] = parse_value(types[flag], [switch] if is_flag else words)
+            values[flag] = parse_value(types[flag], texts)
         except ValueError as error:
-            raise ValueError(f"{' '.join([flag, *words])}: {error}") from None
-    values |= _positional_value(kind, positional, command)
-    return _assemble(kind, values, default)
+            raise ValueError(f"{' '.join([flag, *texts])}: {error}") from None
+    hints = get_type_hints(kind, include_extras=True)
+    names = [name for name, hint in hints.items() if tyro.conf.Positional in get_args(hint)]
+    if not names:
+        if positional:
+            word = positional[0]
+            flags_of_word = (flag for flag, names in _NAMED.items() if word in names)
+            flag = next((flag for flag in flags_of_word if flag in types), None)
+            hint = f"did you mean {flag} {word}? " if flag else ""
+            before = given[: given.index(word)]
+            after = f" after {before[-1]}" if before and before[-1] in types else ""
+            raise ValueError(
+                f"unexpected argument {word!r}{after}; {hint}`fedjax-fair {command} --help` lists "
+                "the options."
+            )
+        return values
+    (flag,) = (f"--{name}" for name in names)
+    is_list = is_sequence(types[flag])
+    if not positional or (len(positional) > 1 and not is_list):
+        given = " ".join(positional) or "nothing"
+        raise ValueError(f"{command}: expected {names[0].upper()}, got {given}.")
+    paths = _expand(flag, positional)
+    return values | {flag: tuple(paths) if is_list else paths[0]}
 
 
-def split_option(argument: str) -> list[str]:
-    """Splits ``--some_option=value``; other arguments remain as they are."""
-    if argument == "-o":
-        return ["--output"]
-    if not argument.startswith("--"):
-        return [argument]
-    flag, *value = argument.split("=", 1)
-    return [flag.replace("_", "-"), *value]
+def _expand(flag: str, texts: list[str]) -> list[str]:
+    if flag not in PATHS:
+        return texts
+    if "" in texts:
+        raise ValueError(f"{flag.removeprefix('--')}='': expected a path.")
+    return [os.path.expanduser(text) for text in texts]
 
 
 def options_of(kind: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
@@ -91,32 +131,14 @@ def options_of(kind: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
             yield name, types[item.name]
 
 
-def _positional_value(kind: Any, words: list[str], command: str) -> dict[str, Any]:
-    """Returns the value of the positional field, if the dataclass has one."""
-    types = get_type_hints(kind, include_extras=True)
-    for name, hint in types.items():
-        if tyro.conf.Positional not in get_args(hint):
-            continue
-        if is_sequence(get_args(hint)[0]) and words:
-            return {f"--{name}": tuple(words)}
-        if len(words) != 1:
-            given = " ".join(words) or "nothing"
-            raise ValueError(f"{command}: expected {name.upper()}, got {given}.")
-        return {f"--{name}": words[0]}
-    if words:
-        raise ValueError(
-            f"unexpected argument {words[0]!r}; `fedjax-fair {command} --help` lists the options."
-        )
-    return {}
-
-
-def _assemble(kind: Any, values: dict[str, Any], default: Any) -> Any:
-    """Makes a dataclass of the values of its options."""
-    if default is None:
-        sections: Any = [item for item in fields(kind) if is_dataclass(item.default_factory)]
-        given = {item.name: item.default_factory() for item in sections}
-    else:
-        given = {item.name: getattr(default, item.name) for item in fields(kind)}
+def assemble(kind: Any, values: Mapping[str, Any], default: Any = None) -> Any:
+    """Makes a dataclass of values by option and the fields of ``default``."""
+    given: dict[str, Any] = {}
+    for item in fields(kind):
+        if default is not None:
+            given[item.name] = getattr(default, item.name)
+        elif isinstance(item.default_factory, type):  # A section.
+            given[item.name] = item.default_factory()
     for flag, value in values.items():
         section, _, name = flag.removeprefix("--").replace("-", "_").rpartition(".")
         given[section or name] = replace(given[section], **{name: value}) if section else value

@@ -1,34 +1,106 @@
-"""Plans of runs and sweeps for a machine, and their presentation."""
+"""Costs of runs and sweeps: dry runs, and plans for a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+import tomli_w
 from jax.sharding import Mesh
-from rich import box
-from rich.table import Table
 
-from fedjax_fair.app.build import Experiment, local_steps
-from fedjax_fair.app.memory import format_bytes
-from fedjax_fair.app.sweep import Group, runs_of
+from fedjax_fair.app.build import local_steps
+from fedjax_fair.app.config import Config
+from fedjax_fair.app.console import format_table
+from fedjax_fair.app.defaults import format_methods, unset_defaults
+from fedjax_fair.app.groups import Axis, Group, runs_of
+from fedjax_fair.app.memory import format_bytes, min_memory
+from fedjax_fair.app.variants import resolve_method
+from fedjax_fair.numerics.trees import tree_bytes
+from fedjax_fair.planning.costs import Cost
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.measurement import measure_plan
-from fedjax_fair.planning.plan import Plan, plan
+from fedjax_fair.planning.plan import Plan, measure_plan, plan
+from fedjax_fair.results.tables import Table
 from fedjax_fair.text import format_columns
 
-__all__ = ["as_json", "format_plan", "groups_of_run", "plans"]
+__all__ = ["as_json", "as_toml", "format_plan", "num_compilations", "plans", "print_dry_run"]
 
 
-def groups_of_run(experiment: Experiment) -> list[Group]:
-    """Returns the runs of each method of an experiment as a group."""
-    config, data, rounds, mesh = experiment
-    runs: list[tuple[tuple[Any, ...], int]] = [((), seed) for seed in config.training.seeds]
-    return [
-        Group(name, config, data, mesh, {}, [], [], runs, {(): round})
-        for name, round in rounds.items()
-    ]
+def print_dry_run(config: Config, groups: Sequence[Group], axes: Sequence[Axis] = ()) -> None:
+    """Prints a configuration as TOML, with defaults and costs as comments."""
+    varied = [(axis.section, axis.field) for axis in axes]
+    print(as_toml(config, varied, groups[0].data.num_clients))
+    print(*(f"# {line}" for line in format_columns(_costs(groups)).splitlines()), sep="\n")
+
+
+def as_toml(
+    config: Config, varied: Collection[tuple[str, str]] = (), num_clients: int | None = None
+) -> str:
+    """Formats a configuration for ``--config``, with the defaults that it uses as comments.
+
+    Settings that are None and have no default are omitted, and defaults of ``varied`` settings.
+
+    Examples:
+        >>> from fedjax_fair.app import presets
+        >>> shown = as_toml(presets.resolve(Config(methods=("fedavg",)))).splitlines()
+        >>> shown[:3], shown[shown.index("[selector]") + 1]
+        (['methods = [', '    "fedavg",', ']'], '# cohort_size = 10')
+    """
+
+    def given(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: value for name, value in items if value is not None}
+
+    values, defaults = (
+        asdict(config, dict_factory=given),
+        unset_defaults(config, varied, num_clients),
+    )
+    sections = {name: part for name, part in values.items() if isinstance(part, dict)}
+    blocks = [tomli_w.dumps({name: values[name] for name in values if name not in sections})]
+    for section, part in sections.items():
+        lines = [_comment(*item) for item in defaults.get(section, {}).items()]
+        if part or lines:
+            blocks.append("".join([tomli_w.dumps({section: part}), *lines]))
+    return "\n".join(blocks)
+
+
+def _comment(name: str, by_method: Mapping[str, Any]) -> str:
+    """Formats the default of a setting as comment lines, ``name = value`` if all are equal."""
+    values = list(by_method.values())
+    if any(value != values[0] for value in values):
+        return f"# {name}: {format_methods(by_method)}\n"
+    return "".join(f"# {line}\n" for line in tomli_w.dumps({name: values[0]}).splitlines())
+
+
+def num_compilations(config: Config) -> int:
+    """Counts the functions compiled for a method: initial state, chunks of rounds, evaluation."""
+    rounds: Any = config.training.rounds
+    chunk = config.training.eval_every
+    return 3 + (rounds > chunk and rounds % chunk > 0)
+
+
+def _costs(groups: Sequence[Group]) -> dict[str, str]:
+    """Describes runs that are compiled together, if memory holds them all, and their memory."""
+    rows, memory = {}, {}
+    for number, group in enumerate(groups, 1):
+        fixed = [f"{name}={value}" for name, value in group.labels.items()]
+        axes = [f"{axis.name}={','.join(map(str, axis.values))}" for axis in group.axes]
+        runs = f"{len(group.runs)} runs, {num_compilations(group.config)} compilations"
+        rows[f"{number}. {group.name}"] = "; ".join([runs, *fixed, *axes])
+        method, (_, own) = (
+            next(iter(group.rounds.values())),
+            resolve_method(group.config, group.name),
+        )
+        needed = min_memory(method, own, len(group.runs), group.data, group.mesh)
+        memory[group.name] = sum(needed.values())
+    runs = sum(len(group.runs) for group in groups)
+    compilations = sum(num_compilations(group.config) for group in groups)
+    largest = max(memory, key=memory.__getitem__)
+    return rows | {
+        "total": f"{runs} runs, {compilations} compilations",
+        "memory": f"{format_bytes(tree_bytes(groups[0].data))} of data; {largest} needs "
+        f"{format_bytes(memory[largest])} or more for models and minibatches",
+    }
 
 
 def plans(
@@ -36,17 +108,14 @@ def plans(
 ) -> Iterator[tuple[str, Plan]]:
     """Plans groups of runs sequentially, and yields the name and plan of each.
 
-    Args:
-        groups: The groups.
-        machine: The target, or None for the local machine, which runs some rounds.
-        mesh: Devices of the target; None for one.
-        train_loss: Whether evaluations measure training losses.
+    ``machine`` and ``mesh`` are the target; without a machine, some rounds run locally.
+    ``train_loss`` is whether evaluations measure training losses.
     """
     for group in groups:
         labels = [f"{name}={value}" for name, value in group.labels.items()]
         training: Any = group.config.training
         arguments: dict[str, Any] = {
-            **runs_of(group, range(len(group.runs)))._asdict(),
+            **runs_of(group, range(len(group.runs))),
             "rounds": training.rounds,
             "eval_every": training.eval_every,
             "train_loss": train_loss,
@@ -69,17 +138,11 @@ def as_json(machine: Machine | None, plans: dict[str, Plan]) -> dict[str, Any]:
     return {"machine": "local" if machine is None else machine._asdict(), "plans": rows}
 
 
-def format_plan(machine: Machine | None, plans: dict[str, Plan]) -> tuple[Table, str]:
-    """Formats plans by name as a table of 80 columns and notes."""
-    title = f"Estimated cost per method on {'this machine' if machine is None else machine.name}"
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
-    )
-    table.add_column("method", overflow="fold")
-    for heading in ("runs", "memory", "fit", "round", "evaluation", "total", "compiling"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, each in plans.items():
-        table.add_row(
+def format_plan(machine: Machine | None, plans: dict[str, Plan]) -> str:
+    """Formats plans by name as a table and notes."""
+    headings = ("method", "runs", "memory", "fit", "round", "evaluation", "total", "compiling")
+    rows = [
+        (
             name,
             f"{each.runs}",
             format_bytes(sum(each.memory.values())),
@@ -87,7 +150,11 @@ def format_plan(machine: Machine | None, plans: dict[str, Plan]) -> tuple[Table,
             *(_duration(each.seconds[part]) for part in ("round", "evaluation", "total")),
             _duration(each.compile_seconds),
         )
-    return table, format_columns(_notes(machine, plans))
+        for name, each in plans.items()
+    ]
+    where = "this machine" if machine is None else machine.name
+    table = Table(f"Estimated cost per method on {where}", headings, rows, "")
+    return f"{format_table(table)}\n{format_columns(_notes(machine, plans))}"
 
 
 def _notes(machine: Machine | None, plans: dict[str, Plan]) -> dict[str, str]:
@@ -104,24 +171,35 @@ def _notes(machine: Machine | None, plans: dict[str, Plan]) -> dict[str, str]:
         return notes
     notes["memory"] += f"; a device has {format_bytes(int(machine.memory))}"
     notes["host"] = f"{format_bytes(sum(each.records for each in plans.values()))} of records"
-    for name, each in plans.items():
-        if (work := each.work) is None:
-            continue
-        counts = [f"{work.kernels:,.0f} kernels", f"{work.flops / 1e9:,.3g} billion FLOPs"]
-        if work.cycles:
-            counts.insert(0, f"{work.cycles:,.0f} cycles")
-        if work.fp32_flops:
-            counts[-1] += f" ({work.fp32_flops / 1e9:,.3g} in float32)"
-        counts.append(f"{format_bytes(int(work.bytes))} moved")
-        if work.collectives:
-            size = format_bytes(int(work.collective_bytes))
-            counts.append(f"{work.collectives:,.0f} collectives of {size}")
-        notes[name] = f"a round: {', '.join(counts)}"
-    source = "cycles of the compiler" if machine.clock_hz else "bytes and FLOPs of each kernel"
-    notes["how"] = f"lower bounds from the {source}, not validated on a device"
+    works = {name: each.work for name, each in plans.items() if each.work is not None}
+    notes |= {name: f"a round: {_format_work(machine, work)}" for name, work in works.items()}
+    if machine.module is None:
+        notes["how"] = (
+            f"times are lower bounds from the peak rates of {machine.name}: only matrix products "
+            "count, each at least 1 us; they and memory are those of a program for the CPU of this "
+            "machine"
+        )
+    else:
+        source = "cycles of the compiler" if machine.clock_hz else "bytes and FLOPs of each kernel"
+        notes["how"] = f"lower bounds from the {source}, not validated on a device"
     if unknown := sum(each.unknown_loops for each in plans.values()):
         notes["how"] += f"; loops of unknown length ({unknown}) count once"
     return notes
+
+
+def _format_work(machine: Machine, work: Cost) -> str:
+    fp32 = f" ({work.fp32_flops / 1e9:,.3g} in float32)" if work.fp32_flops else ""
+    is_bound = machine.module is None
+    counts = [
+        f"{work.cycles:,.0f} cycles" if work.cycles else "",
+        f"{work.kernels:,.0f} {'products' if is_bound else 'kernels'}",
+        f"{work.flops / 1e9:,.3g} billion FLOPs{fp32}",
+        f"{format_bytes(int(work.bytes))} moved{' beyond the cache' if is_bound else ''}",
+    ]
+    if work.collectives:
+        size = format_bytes(int(work.collective_bytes))
+        counts.append(f"{work.collectives:,.0f} collectives of {size}")
+    return ", ".join(filter(None, counts))
 
 
 def _duration(seconds: float) -> str:

@@ -1,34 +1,48 @@
-"""Methods and data sources of installed packages and of files.
+"""Methods, data sources and machines of installed packages and of files.
 
-A package lists them in the groups ``fedjax_fair.methods`` and ``fedjax_fair.sources`` of its entry
-points:
+A package lists them in the groups ``fedjax_fair.methods``, ``fedjax_fair.sources`` and
+``fedjax_fair.machines`` of its entry points:
 
     [project.entry-points."fedjax_fair.methods"]
     newest = "my_package:newest"
 
-A file, for ``--plugin``, has them in ``METHODS`` and ``SOURCES``, by name. A method is a
-`fedjax_fair.app.method.Method`, whose settings become options, settings after the name, and axes
-of sweeps. A data source is a `fedjax_fair.data.Source`. The registry adds them when it is imported.
+A file, for ``--plugin``, has them in ``METHODS`` (`fedjax_fair.app.method.Method` by name),
+``SOURCES`` (`fedjax_fair.data.Source`) and ``MACHINES`` (`fedjax_fair.planning.machines.Machine`).
+The registry adds methods and sources when it is imported.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 import sys
-import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from fedjax_fair.app.method import Method
+from fedjax_fair.app.signatures import settings_of
+from fedjax_fair.base import Aggregator, Selector, Solver
 from fedjax_fair.data import Source
+from fedjax_fair.planning.machines import Machine
+from fedjax_fair.planning.machines import check as check_rates
+from fedjax_fair.printing import format_value
+from fedjax_fair.role_errors import RoleError, explain_errors
+from fedjax_fair.server_optimizers import ServerOptimizer
 
-__all__ = ["load", "loaded", "methods", "sources"]
+__all__ = ["load", "loaded", "machines", "methods", "sources"]
 
 GROUP = "fedjax_fair.methods"
+_ROLES = {
+    "selector": Selector,
+    "solver": Solver,
+    "aggregator": Aggregator,
+    "server_optimizer": ServerOptimizer,
+}
 _FROM_CONFIGURATION = ("cohort_size", "learning_rate", "batch_size")
 """Parameters that need no default, because every configuration has a value."""
 
@@ -36,14 +50,13 @@ _files: dict[Path, dict[str, dict[str, Any]]] = {}
 
 
 def load(file: str) -> None:
-    """Runs a Python file and stores its methods and data sources for the registry.
+    """Runs a Python file and stores its methods, data sources and machines.
 
-    Args:
-        file: The file. It may import modules of its folder.
+    The file may import modules of its folder.
 
     Raises:
-        ValueError: If it cannot be run, has neither ``METHODS`` nor ``SOURCES``, an entry is
-            invalid, or the registry has been imported already.
+        ValueError: If it raises an error, has none of ``METHODS``, ``SOURCES`` and ``MACHINES``,
+            an entry is invalid, or the registry has been imported already.
 
     Examples:
         >>> load("my_methods.txt")
@@ -59,15 +72,18 @@ def load(file: str) -> None:
         raise ValueError(f"plugin={file!r}: expected to be loaded before app.registry is imported.")
     module = _run(path, file)
     tables = {kind: getattr(module, kind) for kind in _CHECKS if hasattr(module, kind)}
+    origin = f"plugin={file!r}"
     if not tables or not all(isinstance(table, Mapping) for table in tables.values()):
         raise ValueError(
-            f"plugin={file!r}: expected METHODS, a dict of methods by name, or SOURCES, a dict of "
-            "data sources by name."
+            f"plugin={file!r}: expected METHODS, a dict of methods by name, SOURCES, a dict of "
+            "data sources by name, or MACHINES, a dict of machines by name."
         )
-    for kind, table in tables.items():
+    with _named_errors(origin):  # A mapping may compute its values.
+        entries = {kind: dict(table) for kind, table in tables.items()}
+    for kind, table in entries.items():
         for name, value in table.items():
-            _CHECKS[kind](name, value, f"plugin={file!r}")
-    _files[path] = {kind: dict(table) for kind, table in tables.items()}
+            _CHECKS[kind](name, value, origin)
+    _files[path] = entries
 
 
 def loaded() -> list[Path]:
@@ -78,11 +94,8 @@ def loaded() -> list[Path]:
 def methods(taken: Collection[str]) -> dict[str, Method]:
     """Returns the methods of packages and files by name.
 
-    Args:
-        taken: Names of other methods.
-
     Raises:
-        ValueError: If a method of a package cannot be imported or is invalid, or a name is taken.
+        ValueError: If a method of a package is invalid, or a name is ``taken`` by another method.
     """
     return _collect("METHODS", GROUP, taken)
 
@@ -92,14 +105,17 @@ def sources(taken: Collection[str]) -> dict[str, Source]:
     return _collect("SOURCES", "fedjax_fair.sources", taken)
 
 
+def machines(taken: Collection[str]) -> dict[str, Machine]:
+    """Returns the machines of packages and files by name; see `methods`."""
+    return _collect("MACHINES", "fedjax_fair.machines", taken)
+
+
 def _collect(kind: str, group: str, taken: Collection[str]) -> dict[str, Any]:
     entries: list[tuple[str, str, Any]] = []
     for point in metadata.entry_points(group=group):
         origin = f"entry point {point.name!r} = {point.value!r}"
-        try:
+        with _named_errors(origin):
             value = point.load()
-        except Exception as error:
-            raise ValueError(f"{origin}: {type(error).__name__}: {error}") from None
         _CHECKS[kind](point.name, value, origin)
         entries.append((origin, point.name, value))
     for path, tables in _files.items():
@@ -123,14 +139,26 @@ def _run(path: Path, file: str) -> ModuleType:
     sys.modules[path.stem] = module  # Where dataclasses look up their module.
     sys.path.append(str(path.parent))
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        with _named_errors(f"plugin={file!r}"):
+            spec.loader.exec_module(module)
+    except RoleError:
         del sys.modules[path.stem]
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-        line = lines[-1] if lines else getattr(error, "lineno", None)
-        raise ValueError(f"plugin={file!r}: line {line}: {type(error).__name__}: {error}") from None
+        raise
     return module
+
+
+@contextmanager
+def _named_errors(origin: str) -> Iterator[None]:
+    """Names a plugin in any error of its code."""
+    try:
+        with explain_errors(origin):
+            yield
+    except RoleError:
+        raise
+    except (Exception, SystemExit) as error:
+        number = getattr(error, "lineno", None)  # Of a SyntaxError.
+        line = f", line {number}" if number else ""
+        raise RoleError(f"{origin}{line}: {type(error).__name__}: {error}") from error
 
 
 def _check_method(name: Any, method: Any, origin: str) -> None:
@@ -140,20 +168,26 @@ def _check_method(name: Any, method: Any, origin: str) -> None:
     if not isinstance(method, Method):
         raise ValueError(f"{origin}: {name}={method!r}: expected a Method.")
     without_default = {*_FROM_CONFIGURATION, *method.from_solver}
-    for role in ("selector", "solver", "aggregator"):
+    for role, base in _ROLES.items():
         role_class = getattr(method, role)
         if role_class is None:
             continue
-        if not callable(role_class):
+        is_other_class = isinstance(role_class, type) and not issubclass(role_class, base)
+        if not callable(role_class) or is_other_class:
             raise ValueError(
-                f"{origin}: {name}.{role}={role_class!r}: expected a class, such as selectors.Full."
+                f"{origin}: {name}.{role}={format_value(role_class)}: expected a class derived "
+                f"from {base.__name__}."
             )
-        for setting in inspect.signature(role_class).parameters.values():
+        with _named_errors(f"{origin}: {name}.{role}"):
+            parameters = inspect.signature(role_class).parameters.values()
+        for setting in parameters:
             where = f"{origin}: {name}.{role}: {setting.name}"
             if setting.annotation is setting.empty:
                 raise ValueError(f"{where}: expected an annotation, such as int or float.")
             if setting.default is setting.empty and setting.name not in without_default:
                 raise ValueError(f"{where}: expected a default.")
+        with _named_errors(f"{origin}: {name}.{role}"):
+            settings_of(role_class)
 
 
 def _check_source(name: Any, source: Any, origin: str) -> None:
@@ -163,7 +197,21 @@ def _check_source(name: Any, source: Any, origin: str) -> None:
         raise ValueError(f"{origin}: {name}={source!r}: expected a data.Source.")
 
 
+def _check_machine(name: Any, machine: Any, origin: str) -> None:
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
+        raise ValueError(
+            f"{origin}: {name!r}: expected a name of letters, digits, '-', '_' or '.'."
+        )
+    if not isinstance(machine, Machine):
+        raise ValueError(f"{origin}: {name}={machine!r}: expected a planning.machines.Machine.")
+    try:
+        check_rates(machine)
+    except ValueError as error:
+        raise ValueError(f"{origin}: {name}: {error}") from None
+
+
 _CHECKS: dict[str, Callable[[Any, Any, str], None]] = {
     "METHODS": _check_method,
     "SOURCES": _check_source,
+    "MACHINES": _check_machine,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
+from fedjax_fair.base import PERSONALIZED
 from fedjax_fair.text import escape_control_chars
 from fedjax_fair.training.fit import Callback, Evaluation
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["show_steps", "show_training"]
 
 _METRICS = {"accuracy": "accuracy_mean_clients", "dissimilarity": "client_dissimilarity"}
+_MAX_SILENCE_S = 30.0
+"""Longest time without a line."""
 
 
 @contextmanager
@@ -31,47 +35,81 @@ def show_training(
 ) -> Iterator[Callable[[str], Callback]]:
     """Shows the progress of runs: bars on a terminal, otherwise lines; nothing if ``quiet``.
 
-    Yields:
-        A function from the name of a method to its callback.
+    The context is a function from the name of a method to its callback.
     """
     console = console or Console()
     if quiet:
         yield lambda method: Callback()
     elif console.is_terminal:
-        with _Bars(console) as bars:
-            yield lambda method: _Bar(bars, method)
+        with _bars(console) as bars:
+            yield lambda method: _Bar(method, bars)
     else:
-        yield lambda method: _Lines(console, method)
+        with _lines(console) as print_line:
+            yield lambda method: _Lines(method, print_line)
 
 
 @contextmanager
 def show_steps(
     console: Console | None = None, *, quiet: bool = False
 ) -> Iterator[Callable[[str], None]]:
-    """Shows the current step of work and its duration; as ``show_training``."""
+    """Shows the current step of work; as ``show_training``."""
     console = console or Console()
     if quiet:
         yield lambda step: None
     elif console.is_terminal:
-        with progress.Progress(
-            progress.SpinnerColumn(),
-            progress.TextColumn("{task.description}", markup=False),
-            progress.TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        ) as bar:
-            task = bar.add_task("preparing", total=None)
-            yield lambda step: bar.update(task, description=escape_control_chars(step))
+        with console.status("preparing") as status:
+            yield lambda step: status.update(Text(escape_control_chars(step)))
     else:
-        yield lambda step: console.print(escape_control_chars(step), markup=False, highlight=False)
+        with _lines(console) as print_line:
+            yield lambda step: print_line(escape_control_chars(step))
 
 
-class _Display(Callback):
-    """Reports quality, speed and remaining time of a run."""
+@contextmanager
+def _lines(console: Console) -> Iterator[Callable[[str], None]]:
+    """Prints lines, and the last one again, with its age, after ``_MAX_SILENCE_S`` without any."""
+    last, printed, ended = "", time.monotonic(), threading.Event()
+    written = printed
 
-    def __init__(self, method: str) -> None:
+    def write(line: str) -> None:
+        nonlocal written
+        written = time.monotonic()
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def print_line(line: str) -> None:
+        nonlocal last, printed
+        last, printed = line, time.monotonic()
+        write(line)
+
+    def repeat() -> None:
+        while not ended.wait(max(0.0, written + _MAX_SILENCE_S - time.monotonic())):
+            if time.monotonic() >= written + _MAX_SILENCE_S:
+                age = timedelta(seconds=round(time.monotonic() - printed))
+                write(f"{last or 'preparing'}  ({age} ago)")
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield print_line
+    finally:
+        ended.set()
+        thread.join()
+
+
+class _Lines(Callback):
+    """Prints quality, speed and remaining time of a run."""
+
+    def __init__(self, method: str, print_line: Callable[[str], None] = print) -> None:
         self._method = escape_control_chars(method)
+        self._print_line = print_line
         self._first: Evaluation | None = None
+
+    def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
+        self._started = time.monotonic()
+        self._print("compiling")
+
+    def on_compiled(self, num_bytes: int) -> None:
+        took = time.monotonic() - self._started
+        self._print(f"compiled in {took:.0f} s, {num_bytes / 2**20:,.0f} MiB")
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         done, rounds = evaluation.round, evaluation.rounds
@@ -85,76 +123,64 @@ class _Display(Callback):
             speed = f"{pace:,.3g} rounds/s"
             if left := rounds - done:
                 speed += f", {timedelta(seconds=round(left / pace))} left"
-        self.show(done, rounds, _format_metrics(evaluation.summaries), speed)
+        self._show(done, rounds, _format_metrics(evaluation.summaries), speed)
 
-    def show(self, done: int, rounds: int, metrics: str, speed: str = "") -> None:
-        """Shows metrics and speed after a round."""
-        raise NotImplementedError
-
-
-def _format_metrics(values: Mapping[str, np.ndarray]) -> str:
-    """Formats means over runs."""
-    means = {name: 100 * float(np.mean(values[metric])) for name, metric in _METRICS.items()}
-    return "  ".join(f"{name} {mean:.1f}%" for name, mean in means.items())
-
-
-class _Lines(_Display):
-    def __init__(self, console: Console, method: str) -> None:
-        super().__init__(method)
-        self._print = lambda text: console.print(
-            f"{self._method}: {text}", markup=False, highlight=False, soft_wrap=True
-        )
-
-    def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
-        self._started = time.monotonic()
-        self._print("compiling")
-
-    def on_compiled(self, num_bytes: int) -> None:
-        took = time.monotonic() - self._started
-        self._print(f"compiled in {took:.0f} s, {num_bytes / 2**20:,.0f} MiB")
-
-    def show(self, done: int, rounds: int, metrics: str, speed: str = "") -> None:
+    def _show(self, done: int, rounds: int, metrics: str, speed: str) -> None:
         self._print(f"round {done}/{rounds}  {metrics}  {speed}".rstrip())
 
-
-class _Bars(progress.Progress):
-    """Shows a bar for each method; a context manager."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(
-            progress.TextColumn("{task.description:<12}", markup=False),
-            progress.BarColumn(bar_width=10),
-            progress.TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            _Status(Column()),  # Two lines, which fit 80 columns.
-            console=console,
-        )
+    def _print(self, text: str) -> None:
+        self._print_line(f"{self._method}: {text}")
 
 
-class _Status(progress.ProgressColumn):
-    """Shows the status of a run, or how long it has been compiling."""
+def _bars(console: Console) -> progress.Progress:
+    return progress.Progress(
+        progress.TextColumn("{task.description:<12}", markup=False),
+        progress.BarColumn(bar_width=10),
+        progress.TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("{task.fields[status]}", markup=False, table_column=Column()),
+        console=console,
+    )
 
-    def render(self, task: progress.Task) -> Text:
-        compiling = f"compiling ({task.elapsed or 0:.0f} s so far)"
-        return Text(task.fields["status"] or compiling)
 
+class _Bar(_Lines):
+    """Shows the same as a bar with two lines."""
 
-class _Bar(_Display):
-    def __init__(self, bars: _Bars, method: str) -> None:
+    def __init__(self, method: str, bars: progress.Progress) -> None:
         super().__init__(method)
         self._bars = bars
 
     def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
-        self._task = self._bars.add_task(self._method, total=rounds, status="")
+        self._task = self._bars.add_task(self._method, total=rounds, status="compiling")
 
     def on_compiled(self, num_bytes: int) -> None:
         self._bars.update(self._task, status=f"{num_bytes / 2**20:,.0f} MiB")
-
-    def show(self, done: int, rounds: int, metrics: str, speed: str = "") -> None:
-        self._bars.update(self._task, completed=done, status=f"{metrics}\n{speed}".rstrip())
 
     def on_end(self, results: xr.Dataset) -> None:
         """Shows the results if all rounds were done by an earlier process."""
         if self._first is None:
             last = results.isel(round=-1)
-            values = {metric: last[metric].values for metric in _METRICS.values()}
-            self.show(int(last["round"]), int(last["round"]), _format_metrics(values))
+            names = {
+                f"{prefix}{name}" for prefix in ("", PERSONALIZED) for name in _METRICS.values()
+            }
+            values = {name: last[name].values for name in names & set(last)}
+            self._show(int(last["round"]), 0, _format_metrics(values), "")
+
+    def _show(self, done: int, rounds: int, metrics: str, speed: str) -> None:
+        self._bars.update(self._task, completed=done, status=f"{metrics}\n{speed}".rstrip())
+
+
+def _format_metrics(values: Mapping[str, np.ndarray]) -> str:
+    """Formats means over runs, of each model if there are personalized ones."""
+    models = {"": ""}
+    if PERSONALIZED + _METRICS["accuracy"] in values:
+        models = {"global: ": "", "personalized: ": PERSONALIZED}
+    parts = []
+    for label, prefix in models.items():
+        means = {
+            name: 100 * float(np.mean(values[prefix + metric])) for name, metric in _METRICS.items()
+        }
+        if label and np.isnan(means["accuracy"]):
+            continue
+        parts.append(label + "  ".join(f"{name} {mean:.1f}%" for name, mean in means.items()))
+    return "  ".join(parts)

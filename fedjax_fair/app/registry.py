@@ -7,61 +7,193 @@ An entry names a class or function. Its settings, types and defaults are read fr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from fedjax_fair import aggregators, communication, data, faults, models, selectors, solvers
+from fedjax_fair import (
+    aggregators,
+    communication,
+    data,
+    faults,
+    models,
+    selectors,
+    server_optimizers,
+    solvers,
+)
 from fedjax_fair.app import plugins
 from fedjax_fair.app.method import Method
+from fedjax_fair.app.signatures import REQUIRED, Wrapping, settings_of
 from fedjax_fair.base import Model
 from fedjax_fair.data import Partitioner
 from fedjax_fair.training import Centralized
 
-__all__ = ["COMMUNICATION", "FAULTS", "METHODS", "MODELS", "PARTITIONERS", "role_classes"]
+__all__ = [
+    "COHORT_SIZE",
+    "COMMUNICATION",
+    "FAULTS",
+    "GROUPS",
+    "METHODS",
+    "MODELS",
+    "PARTITIONERS",
+    "role_classes",
+]
 
-
-def _mean_by_mixture() -> aggregators.Mean:
-    return aggregators.Mean("selector")
-
-
-def _uniform_mean() -> aggregators.Mean:
-    return aggregators.Mean("uniform")
-
+COHORT_SIZE = 10
+"""Default number of clients per round, or all clients if there are fewer."""
 
 _STEPS, _RATE = {"local_steps": "steps"}, {"learning_rate": "learning_rate"}
 _EVERYWHERE = "SGD on the pooled examples of all clients, as a reference"
 
-METHODS: dict[str, Method] = {
-    "fedavg": Method("FedAvg: random clients, local SGD, averaged models (McMahan et al., 2017)"),
-    "power_of_choice": Method(selector=selectors.PowerOfChoice, weighting="uniform"),
-    "divfl": Method(selector=selectors.DivFL),
-    "subtrunc": Method(selector=selectors.SubTrunc, weighting="uniform"),
-    "unionfl": Method(selector=selectors.UnionFL, weighting="uniform"),
-    "clustered_by_size": Method(selector=selectors.ClusteredBySize, weighting="uniform"),
-    "clustered_by_similarity": Method(
-        selector=selectors.ClusteredBySimilarity, weighting="uniform"
-    ),
-    "full": Method(selector=selectors.Full),
-    "round_robin": Method(selector=selectors.RoundRobin),
-    "agnostic": Method(selector=selectors.Agnostic, aggregator=_mean_by_mixture),
-    "drfa": Method(selector=selectors.DRFA, aggregator=_uniform_mean, from_solver=_STEPS),
-    "fedprox": Method("FedAvg with a proximal term", solver=partial(solvers.SGD, prox=1.0)),
-    "equitable": Method(aggregator=aggregators.Equitable),
-    "fairfed": Method(aggregator=aggregators.FairFed),
-    "gifair": Method(aggregator=aggregators.GIFAIR),
-    "q_fedavg": Method(aggregator=aggregators.QFedAvg, from_solver=_RATE),
-    "tilted": Method(aggregator=aggregators.Tilted),
-    "median": Method(aggregator=aggregators.Median),
-    "trimmed_mean": Method(aggregator=aggregators.TrimmedMean),
-    "krum": Method(aggregator=aggregators.Krum),
-    "geometric_median": Method(aggregator=aggregators.GeometricMedian),
-    "norm_clipping": Method(aggregator=aggregators.NormClipping),
-    "centered_clipping": Method(aggregator=aggregators.CenteredClipping),
-    "centralized": Method(_EVERYWHERE, centralized_fn=Centralized),
-}
-"""Methods of ``fedjax-fair run --methods``; docs/methods.md has their sources."""
+_SGD = solvers.SGD
 
-METHODS.update(plugins.methods(METHODS))
+GROUPS: dict[str, dict[str, Method]] = {
+    "selection": {
+        "fedavg": Method(
+            "FedAvg: random clients, local SGD, averaged models (McMahan et al., 2017)"
+        ),
+        "power_of_choice": Method(selector=selectors.PowerOfChoice, weighting="uniform"),
+        "divfl": Method(selector=selectors.DivFL),
+        "subtrunc": Method(selector=selectors.SubTrunc, weighting="uniform"),
+        "unionfl": Method(selector=selectors.UnionFL, weighting="uniform"),
+        "clustered_by_size": Method(selector=selectors.ClusteredBySize, weighting="uniform"),
+        "clustered_by_similarity": Method(
+            selector=selectors.ClusteredBySimilarity, weighting="uniform"
+        ),
+        "agnostic": Method(
+            selector=selectors.Agnostic, aggregator=partial(aggregators.Mean, "selector")
+        ),
+        "drfa": Method(
+            selector=selectors.DRFA,
+            aggregator=partial(aggregators.Mean, "uniform"),
+            from_solver=_STEPS,
+        ),
+        "full": Method(selector=selectors.Full),
+        "round_robin": Method(selector=selectors.RoundRobin),
+        "oort": Method(selector=selectors.Oort, weighting="uniform"),
+        "fedcor": Method(selector=selectors.FedCor, weighting="uniform"),
+    },
+    "weighting": {
+        "equitable": Method(aggregator=aggregators.Equitable),
+        "fairfed": Method(aggregator=aggregators.FairFed),
+        "gifair": Method(aggregator=aggregators.GIFAIR),
+        "q_fedavg": Method(aggregator=aggregators.QFedAvg, from_solver=_RATE),
+        "tilted": Method(aggregator=aggregators.Tilted),
+        "propfair": Method(
+            "FedAvg on a logarithm of the minibatch loss, for proportional fairness",
+            solver=Wrapping(solvers.PropFair, _SGD, "solver"),
+        ),
+        "adafed": Method(aggregator=aggregators.AdaFed),
+        "fedmgda": Method(aggregator=aggregators.FedMGDA),
+        "fedfv": Method(aggregator=aggregators.FedFV),
+        "fedfa": Method(
+            "Weights by low accuracy and frequent participation, with momentum of the server",
+            aggregator=aggregators.FedFA,
+            server_optimizer=server_optimizers.FedAvgM,
+        ),
+        "aaggff": Method(aggregator=aggregators.AAggFF),
+    },
+    "server": {
+        "fedavgm": Method(server_optimizer=server_optimizers.FedAvgM),
+        "fedadagrad": Method(server_optimizer=server_optimizers.FedAdagrad),
+        "fedadam": Method(server_optimizer=server_optimizers.FedAdam),
+        "fedyogi": Method(server_optimizer=server_optimizers.FedYogi),
+    },
+    "drift": {
+        "fedprox": Method("FedAvg with a proximal term", solver=partial(solvers.SGD, prox=1.0)),
+        "scaffold": Method(
+            "SGD with control variates against drift",
+            solver=Wrapping(solvers.Scaffold, _SGD, "solver"),
+            aggregator=aggregators.ScaffoldMean,
+        ),
+        "fednova": Method(
+            "Updates per effective local step, times the mean number of steps",
+            solver=Wrapping(solvers.FedNova, _SGD, "solver"),
+            aggregator=aggregators.FedNovaMean,
+        ),
+        "feddyn": Method(
+            "Dynamic regularization that aligns local optima with the global one",
+            solver=Wrapping(solvers.FedDyn, _SGD, "solver"),
+            aggregator=aggregators.FedDynMean,
+        ),
+        "mime_lite": Method(
+            "Local SGD with the momentum of the server",
+            solver=Wrapping(solvers.MimeLite, _SGD, "solver"),
+            aggregator=aggregators.MimeLiteMean,
+        ),
+    },
+    "personalized": {
+        "ditto": Method(
+            "FedAvg, and a personalized model of each client that is pulled to the global one",
+            solver=Wrapping(solvers.Ditto, _SGD, "solver"),
+        ),
+        "fedper": Method(
+            "A shared body, and a head of each client, trained together",
+            solver=Wrapping(solvers.FedPer, _SGD, "solver"),
+        ),
+        "fedrep": Method(
+            "A shared body, and a head of each client that is trained first",
+            solver=Wrapping(solvers.FedRep, _SGD, "solver"),
+            weighting="uniform",
+        ),
+        "lg_fedavg": Method(
+            "A shared head, and a body of each client",
+            solver=Wrapping(solvers.LGFedAvg, _SGD, "solver"),
+        ),
+        "fedbn": Method(
+            "FedAvg with batch normalization that stays on each client",
+            solver=Wrapping(solvers.FedBN, _SGD, "solver"),
+            weighting="uniform",
+        ),
+        "fedbabu": Method(
+            "FedAvg of the body with a fixed head, and fine-tuning on each client",
+            solver=Wrapping(solvers.FedBABU, _SGD, "solver"),
+        ),
+        "fine_tuned": Method(
+            "FedAvg, and a personalized model that is fine-tuned from the global one",
+            solver=Wrapping(solvers.FineTuned, _SGD, "solver"),
+        ),
+        "per_fedavg": Method(
+            "A global model that is good after a local step (first-order MAML)",
+            solver=Wrapping(solvers.PerFedAvg, _SGD, "solver"),
+            weighting="uniform",
+        ),
+        "pfedme": Method(
+            "Personalized models as proximal points of the global one (Moreau envelopes)",
+            solver=Wrapping(solvers.PFedMe, _SGD, "solver"),
+            weighting="uniform",
+        ),
+        "apfl": Method(
+            "A learned mixture of the global and a local model of each client",
+            solver=Wrapping(solvers.APFL, _SGD, "solver"),
+            weighting="uniform",
+        ),
+    },
+    "robust": {
+        "median": Method(aggregator=aggregators.Median),
+        "trimmed_mean": Method(aggregator=aggregators.TrimmedMean),
+        "krum": Method(aggregator=aggregators.Krum),
+        "geometric_median": Method(aggregator=aggregators.GeometricMedian),
+        "norm_clipping": Method(aggregator=aggregators.NormClipping),
+        "centered_clipping": Method(aggregator=aggregators.CenteredClipping),
+    },
+    "reference": {
+        "local": Method(
+            "Every client trains a model alone, as a reference of personalized models",
+            solver=Wrapping(solvers.Local, _SGD, "solver"),
+        ),
+        "centralized": Method(_EVERYWHERE, centralized_fn=Centralized),
+    },
+}
+"""Methods by what distinguishes them; docs/methods.md is generated from them."""
+
+METHODS: dict[str, Method] = {
+    name: method for methods in GROUPS.values() for name, method in methods.items()
+}
+"""Methods of ``fedjax-fair run --methods``, and those of plugins."""
+
+if _of_plugins := plugins.methods(METHODS):
+    GROUPS["plugin"] = dict(_of_plugins)
+    METHODS.update(_of_plugins)
 data.SOURCES.update(plugins.sources(data.SOURCES))
 
 
@@ -102,7 +234,8 @@ COMMUNICATION: dict[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
     "aggregation": (communication.SecureAggregation, {}),
     "top_k": (communication.TopK, {"fraction": "top_k"}),
     "bits": (communication.StochasticQuantization, {}),
-    "clipping_norm": (communication.DifferentialPrivacy, {}),
+    # Without noise updates are only clipped.
+    "clipping_norm": (partial(communication.DifferentialPrivacy, noise_multiplier=0.0), {}),
     "target_unclipped_quantile": (
         communication.AdaptiveClipping,
         {"initial_clipping_norm": "clipping_norm"},
@@ -116,8 +249,20 @@ def role_classes(method: Method) -> dict[str, Callable[..., Any]]:
     solver = method.solver or solvers.SGD
     if method.centralized_fn is not None:
         return {"solver": solver}
-    return {
+    roles = {
         "solver": solver,
-        "selector": method.selector or selectors.Uniform,
+        "selector": _with_cohort_size(method.selector or selectors.Uniform),
         "aggregator": method.aggregator or partial(aggregators.Mean, weights=method.weighting),
     }
+    if method.server_optimizer is not None:
+        roles["server_optimizer"] = method.server_optimizer
+    return roles
+
+
+@cache
+def _with_cohort_size(selector: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds a default cohort size to a selector that requires one."""
+    size = settings_of(selector).get("cohort_size")
+    if size is None or size.default is not REQUIRED:
+        return selector
+    return partial(selector, cohort_size=COHORT_SIZE)

@@ -1,14 +1,14 @@
 """Run folders: files of a run, which can be continued.
 
 =================  =================================================================
-``config.json``    The resolved configuration.
+``config.json``    The resolved configuration and the defaults that it uses.
 ``env.json``       Versions, device and git commit.
 ``metrics.jsonl``  One line per evaluation, method and seed.
 ``checkpoints/``   The latest state of each method.
 ``models/``        The trained models of each method, for ``fedjax_fair.load_model``.
 ``results.nc``     The results of finished methods, as one Dataset.
 ``plots/``         Figures drawn from ``results.nc``.
-``report.html``    Everything a person wants to see, on one page.
+``report.html``    Results and figures on one page.
 =================  =================================================================
 """
 
@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import platform
 import subprocess
 import uuid
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from importlib import metadata
@@ -32,34 +30,33 @@ from typing import TYPE_CHECKING, Any
 import jax
 from filelock import FileLock, Timeout
 
-from fedjax_fair import metrics
-from fedjax_fair.app import settings
+from fedjax_fair.app import config_files
 from fedjax_fair.app.config import Config, Maximize
-from fedjax_fair.results.files import add_file_name, write_text
+from fedjax_fair.app.settings import change
+from fedjax_fair.results.files import add_file_name, check_orbax_path, write_text
+from fedjax_fair.results.log import corrected_log, format_line, read_log
+from fedjax_fair.training.fingerprint import numeric_settings
 from fedjax_fair.training.fit import Callback, Evaluation
+from fedjax_fair.warning import warn
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-__all__ = ["MetricsLog", "RunFolder", "environment", "locked"]
+__all__ = ["MetricsLog", "RunFolder", "environment", "is_locked", "locked", "make_folder"]
 
-SUMMARY_NAMES = [metric.name for metric in metrics.ALL_SUMMARIES]
+_MAX_PATH = 3500
+"""Linux allows 4,096 bytes; checkpoints in a run folder have the longest names."""
+
 PACKAGES = ("fedjax-fair", "jax", "jaxlib", "flax", "optax", "numpy")
 
 
 class RunFolder:
-    """The paths of one run.
-
-    Args:
-        path: The folder.
-
-    Raises:
-        ValueError: If it holds no ``config.json``.
-    """
+    """The paths of one run; raises ``ValueError`` without a ``config.json``."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._config = self.path / "config.json"
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.models = self.path / "models"
@@ -70,42 +67,40 @@ class RunFolder:
             raise ValueError(f"run={str(path)!r}: expected a run folder, with a config.json in it.")
 
     @classmethod
-    def create(cls, config: Config | Maximize, name: str) -> RunFolder:
+    def create(
+        cls, config: Config | Maximize, name: str, num_clients: int | None = None
+    ) -> RunFolder:
         """Creates a folder under ``config.output``, named after the time and ``name``.
 
-        It is renamed into place once it has its configuration.
+        It is renamed once it has its configuration.
         """
         parent = Path(config.output)
-        parent.mkdir(parents=True, exist_ok=True)
+        check_orbax_path(parent, "output")
+        make_folder(parent)
         unfinished = parent / f".unfinished-{uuid.uuid4().hex}"
         unfinished.mkdir()
-        write_text(unfinished / "env.json", _as_text(environment()))
-        settings.save(config, unfinished / "config.json")
-        stem = f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
-        for number in itertools.count(1):
-            path = parent / (stem if number == 1 else f"{stem}-{number}")
+        _write_environment(unfinished)
+        config_files.save(config, unfinished / "config.json", num_clients)
+        path = first = parent / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+        for number in itertools.count(2):
             try:
-                unfinished.rename(path)
+                return cls(unfinished.rename(path))
             except OSError:
                 if not path.exists():
                     raise
-            else:
-                return cls(path)
+                path = first.with_name(f"{first.name}-{number}")
         raise AssertionError
-
-    @property
-    def _config(self) -> Path:
-        return self.path / "config.json"
 
     def config(self) -> Config | Maximize:
         """Reads the configuration of the run."""
-        return settings.load(self._config)
+        return config_files.load(self._config)
 
-    def extend(self, rounds: int | None) -> None:
+    def extend(self, rounds: int | None, num_clients: int) -> None:
         """Stores the number of rounds, which the next start continues to."""
         config = self.config()
         if isinstance(config, Config) and config.training.rounds != rounds:
-            settings.save(settings.change(config, "training", "rounds", rounds), self._config)
+            extended = change(config, "training", "rounds", rounds)
+            config_files.save(extended, self._config, num_clients)
 
     def write_figures(self, figures: Mapping[str, Figure], page: str) -> None:
         """Writes figures by name, and the report."""
@@ -115,24 +110,34 @@ class RunFolder:
         write_text(self.report, page)
 
     def environment(self) -> dict[str, Any]:
-        """Reads the environment in which the run was started; rewrites a damaged file."""
+        """Reads the environment of the run's start; rewrites a damaged file."""
         file = self.path / "env.json"
         try:
             return dict(json.loads(file.read_text(encoding="utf8")))
         except (OSError, ValueError, TypeError, RecursionError):
-            warnings.warn(f"{file} is missing or damaged; written again.", stacklevel=2)
-            current = environment()
-            write_text(file, _as_text(current))
-            return current
+            warn(f"{file} is missing or damaged; written again.")
+            return _write_environment(self.path)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder, whose path must be UTF-8 and leave room for names of files."""
+    try:
+        sizes = [len(name.encode()) for name in path.absolute().parts]
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"output={str(path)!r}: expected a path in UTF-8; LC_ALL=C.UTF-8 may help."
+        ) from None
+    if max(sizes) > 255 or sum(sizes) + len(sizes) > _MAX_PATH:
+        raise ValueError(
+            f"output={str(path)!r}: expected a path of at most {_MAX_PATH:,} bytes, with names of "
+            "at most 255."
+        )
+    path.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Locks a folder for this process; a crash releases it.
-
-    Raises:
-        ValueError: If another process has locked it.
-    """
+    """Locks a folder until this process ends, or raises ``ValueError`` if another one has."""
     lock, holder = FileLock(folder / ".lock"), folder / ".holder"
     try:
         lock.acquire(blocking=False)
@@ -148,16 +153,29 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _as_text(values: dict[str, Any]) -> str:
-    return json.dumps(values, indent=2) + "\n"
+def is_locked(folder: Path) -> bool:
+    """Returns whether a process has locked a folder."""
+    try:
+        with FileLock(folder / ".lock").acquire(blocking=False):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # Of others, who have the right to read only.
+        return False
+
+
+def _write_environment(folder: Path) -> dict[str, Any]:
+    current = environment()
+    write_text(folder / "env.json", json.dumps(current, indent=2) + "\n")
+    return current
 
 
 def environment() -> dict[str, Any]:
-    """Returns versions, device and commit, on which results may depend.
+    """Returns versions, device, commit and settings of JAX, on which results may depend.
 
     Examples:
         >>> sorted(environment())
-        ['device', 'device_count', 'git_commit', 'platform', 'python', 'versions']
+        ['device', 'device_count', 'git_commit', 'platform', 'python', 'settings', 'versions']
     """
     return {
         "versions": {name: metadata.version(name) for name in PACKAGES},
@@ -166,6 +184,7 @@ def environment() -> dict[str, Any]:
         "device": jax.devices()[0].device_kind,
         "device_count": jax.device_count(),
         "git_commit": _git_commit(),
+        "settings": numeric_settings(),
     }
 
 
@@ -186,84 +205,53 @@ def _git_commit() -> str | None:
 class MetricsLog(Callback):
     """Appends a line of JSON for every evaluation and seed of one method.
 
-    Lines that exist are not written again, and an incomplete last line is removed. At the end
-    missing lines are written without a time, and those of other evaluations are removed.
+    Lines that exist are not written again. At the end, those of the method are compared with its
+    results, and missing or changed lines are written again, without a time.
 
     Args:
         path: The file, ``metrics.jsonl``.
         method: Name of the method.
+        methods: Names of all methods of the run.
 
     Raises:
-        ValueError: If the file has a damaged line.
+        ValueError: If a line is damaged or of another run.
     """
 
-    def __init__(self, path: Path, method: str) -> None:
-        self._path = path
-        self._method = method
-        self._written = {_identity(line) for line in _complete_lines(path)}
+    def __init__(self, path: Path, method: str, methods: Sequence[str]) -> None:
+        self._path, self._method, self._methods = path, method, methods
+        self._written = {place for place, _, _ in read_log(path)}
+        if path.exists():  # A kill may have left an incomplete line.
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+
+    def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
+        """Checks that all lines are of this run."""
+        for number, (place, _, _) in enumerate(read_log(self._path), start=1):
+            method, seed, done = place
+            if method not in self._methods or seed not in seeds or not 0 <= done <= rounds:
+                raise ValueError(
+                    f"path={str(self._path)!r}: line {number} is of {method!r}, seed {seed}, round "
+                    f"{done}, which are not of this run. Delete the file to write it again."
+                )
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Writes new lines."""
         for index, seed in enumerate(evaluation.seeds):
-            summaries = {name: value[index] for name, value in evaluation.summaries.items()}
-            self._write(seed, evaluation.round, round(evaluation.seconds, 3), summaries)
+            place = self._method, seed, evaluation.round
+            if place not in self._written:
+                self._written.add(place)
+                summaries = {name: value[index] for name, value in evaluation.summaries.items()}
+                line = format_line(place, round(evaluation.seconds, 3), summaries)
+                with add_file_name(self._path), self._path.open("a") as file:
+                    file.write(f"{line}\n")
 
     def on_end(self, results: xr.Dataset) -> None:
-        """Completes the file."""
-        lines = _complete_lines(self._path)
-        valid = [
-            line
-            for line in lines
-            if line["algorithm"] != self._method or line["round"] in results["round"].values
-        ]
-        if len(valid) < len(lines):
-            write_text(self._path, "".join(json.dumps(line) + "\n" for line in valid))
-        names = [name for name in SUMMARY_NAMES if name in results]
-        for seed in results["seed"].values.tolist():
-            for done in results["round"].values.tolist():
-                if (self._method, seed, done) not in self._written:
-                    cell = results.sel(seed=seed, round=done)
-                    self._write(seed, done, None, {name: cell[name].item() for name in names})
-
-    def _write(
-        self, seed: int, done: int, seconds: float | None, summaries: dict[str, Any]
-    ) -> None:
-        line = {"algorithm": self._method, "seed": seed, "round": done, "seconds": seconds}
-        if _identity(line) in self._written:
-            return
-        self._written.add(_identity(line))
-        line |= {name: _number(value) for name, value in summaries.items()}
-        with add_file_name(self._path), self._path.open("a") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
-
-
-def _identity(line: dict[str, Any]) -> tuple[str, int, int]:
-    return line["algorithm"], line["seed"], line["round"]
-
-
-def _number(value: Any) -> float | None:
-    """Replaces NaN and infinities, which JSON does not have, by None."""
-    return float(value) if math.isfinite(value) else None
-
-
-def _complete_lines(path: Path) -> list[dict[str, Any]]:
-    """Reads the lines of a file, and removes what follows the last newline."""
-    if not path.exists():
-        return []
-    content = path.read_bytes()
-    end = content.rfind(b"\n") + 1
-    lines = []
-    for number, text in enumerate(content[:end].splitlines(), start=1):
-        try:
-            line = json.loads(text)
-            kinds = [type(part) for part in _identity(line)]
-            if kinds != [str, int, int]:
-                raise TypeError
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise ValueError(
-                f"path={str(path)!r}: line {number} is damaged; expected JSON with algorithm, seed "
-                "and round. Delete the file to write it again."
-            ) from None
-        lines.append(line)
-    os.truncate(path, end)
-    return lines
+        """Compares the file with the results."""
+        lines, num_wrong = corrected_log(self._path, self._method, results)
+        if num_wrong:
+            warn(
+                f"{str(self._path)!r}: {num_wrong} lines of {self._method!r} had changed; written "
+                "again."
+            )
+        content = "".join(f"{line}\n" for line in lines)
+        if not self._path.exists() or content.encode() != self._path.read_bytes():
+            write_text(self._path, content)

@@ -1,86 +1,33 @@
-"""Sweeps: many configurations of a method in one compiled function.
-
-Seeds and numeric hyperparameters are a batch axis. Other settings are compiled separately.
-"""
+"""Sweeps: many seeds and numeric hyperparameters in one compiled function."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import jax
-import numpy as np
-from jax.sharding import Mesh
+from typing import TYPE_CHECKING, Any
 
 from fedjax_fair import checks, report, results
-from fedjax_fair.app import presets
-from fedjax_fair.app.build import build, largest_client, method_round
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.run_folder import environment, locked
-from fedjax_fair.app.settings import change, lookup, places
-from fedjax_fair.app.signatures import Setting
-from fedjax_fair.app.variants import method_settings
-from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
+from fedjax_fair.app.defaults import collapse, format_settings, unset_defaults
+from fedjax_fair.app.groups import Group, plan_sweep, runs_of
+from fedjax_fair.app.guarantees import add_epsilon, describe_guarantees, guarantee
+from fedjax_fair.app.run_folder import environment, locked, make_folder
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text
-from fedjax_fair.simulate import BaseRound
+from fedjax_fair.results.history import client_coordinate
+from fedjax_fair.training.fingerprint import describe_run, differences
 from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
 from fedjax_fair.training.memory import free_memory
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Axis", "Group", "Runs", "plan_sweep", "runs_of", "sweep"]
-
-_VALIDATION = 0.1
-
-
-class Axis(NamedTuple):
-    """A setting that is varied."""
-
-    name: str
-    section: str
-    field: str
-    values: tuple[Any, ...]
-
-
-class Group(NamedTuple):
-    """Runs of one method that can be compiled together.
-
-    Attributes:
-        name: The method.
-        config: Configuration without the varied settings.
-        data: The federated dataset.
-        mesh: Devices; None for a single one.
-        labels: Varied settings that are equal for all runs, by name.
-        axes: Varied settings on the batch axis.
-        unused: Varied settings that the method does not use.
-        runs: Values of ``axes`` and seed of each run.
-        rounds: Round of each combination of values.
-    """
-
-    name: str
-    config: Config
-    data: FederatedData
-    mesh: Mesh | None
-    labels: dict[str, Any]
-    axes: list[Axis]
-    unused: list[Axis]
-    runs: list[tuple[tuple[Any, ...], int]]
-    rounds: dict[tuple[Any, ...], BaseRound]
-
-
-class Runs(NamedTuple):
-    """Arguments of ``fit_batch`` for some runs of a group."""
-
-    methods: Sequence[BaseRound]
-    seeds: tuple[int, ...]
-    data: FederatedData
+__all__ = ["sweep", "sweep_folder"]
 
 
 def sweep(
@@ -94,15 +41,13 @@ def sweep(
 ) -> xr.Dataset:
     """Runs every combination of some settings, for every method and seed.
 
-    Runs that differ in numeric hyperparameters share a compiled function, as far as memory allows.
-
     Args:
-        base: Configuration of the other settings. ``data.validation_fraction`` is 0.1 by default.
+        base: Other settings. ``data.validation_fraction`` is 0.1 by default.
         seeds: Seeds of the runs; those of ``base`` by default.
         folder: Folder of ``results.nc``, ``report.html`` and finished batches, which the same call
             does not run again.
         runs_per_batch: Runs that are compiled together; by default as many as fit into memory.
-        callback_fn: Makes the callbacks of every batch of runs, from its description.
+        callback_fn: Makes the callbacks of a batch of runs from its description.
         **varied: Values by the name of a setting, or by ``section.name`` if that is ambiguous.
 
     Returns:
@@ -110,7 +55,7 @@ def sweep(
 
     Raises:
         ValueError: If a setting is unknown or not used, its values do not fit, or the folder holds
-            another sweep or is used by another process.
+            a run or another sweep (also of other code or data), or is used by another process.
 
     Examples:
         >>> from dataclasses import replace
@@ -119,129 +64,109 @@ def sweep(
         >>> base = replace(base, methods=("fedprox",), training=replace(base.training, rounds=2))
         >>> runs = sweep(base, seeds=(0, 1), prox=[0.0, 0.1, 1.0])
         >>> dict(runs.accuracy_mean_clients.sizes)
-        {'algorithm': 1, 'prox': 3, 'seed': 2, 'round': 2}
+        {'algorithm': 1, 'prox': 3, 'seed': 2, 'round': 3}
     """
     if runs_per_batch is not None:
         checks.positive_int("runs_per_batch", runs_per_batch)
     config, axes, groups = plan_sweep(base, varied, seeds=seeds)
-    description = asdict(config) | {"varied": {axis.name: axis.values for axis in axes}}
-    path = None if folder is None else _claim(Path(folder), description)
+    settings = asdict(config) | {"varied": {axis.name: axis.values for axis in axes}}
+    path = None if folder is None else Path(folder)
+    if path is not None:
+        if (path / "config.json").exists():
+            raise ValueError(f"folder={str(folder)!r}: expected the folder of a sweep, not a run.")
+        make_folder(path)
     parts = []
     with nullcontext() if path is None else locked(path):
+        store = None if path is None else _Store(path, settings, groups)
         for number, group in enumerate(groups):
-            for part in _finish(group, path, f"{number:03d}", runs_per_batch, callback_fn):
+            for part in _finish(group, store, f"{number:03d}", runs_per_batch, callback_fn):
                 # Runs are the same for all values of a setting that the method does not use.
                 for values in product(*(axis.values for axis in group.unused)):
                     parts.append(_label(group, part, values))
-        combined = _combine(parts, [axis.name for axis in axes])
+        varied_places = [(axis.section, axis.field) for axis in axes]
+        num_clients, guarantees = groups[0].data.num_clients, {}
+        attrs = {"settings": format_settings(config, varied_places, num_clients)}
+        for group in groups:
+            if (value := _guarantee(group)) is not None:
+                guarantees.setdefault(group.name, []).append(value)
+        if guarantees:
+            attrs["privacy"] = describe_guarantees(guarantees, config, num_clients)
+        combined = _combine(parts, [axis.name for axis in axes]).assign_attrs(attrs)
+        combined = combined.assign_coords(client_coordinate(groups[0].data))
         if path is not None:
+            shown = settings | {
+                "defaults": collapse(unset_defaults(config, varied_places, num_clients))
+            }
             results.save(combined, path / "results.nc")
-            write_text(path / "report.html", report.page(combined, description, environment()))
+            write_text(path / "report.html", report.page(combined, shown, environment()))
     return combined
 
 
-def plan_sweep(
+def sweep_folder(
+    parent: str | Path,
+    name: str,
     base: Config,
     varied: Mapping[str, Sequence[Any]],
-    *,
-    seeds: Sequence[int] | None = None,
-    memory: float | None = None,
-) -> tuple[Config, list[Axis], list[Group]]:
-    """Returns the resolved configuration of a sweep, the varied settings, and its groups of runs.
-
-    Arguments and errors are those of ``sweep``; ``memory`` is that of ``build``.
-    """
-    if seeds is not None:
-        checks.seeds("seeds", seeds)
-        base = change(base, "training", "seeds", tuple(seeds))
-    if base.data.validation_fraction is None:
-        base = change(base, "data", "validation_fraction", _VALIDATION)
-    config = presets.resolve(base)
-    if config.distributed:
-        raise ValueError("distributed=True: expected False for a sweep.")
-    axes = [_axis(config, name, values) for name, values in varied.items()]
-    return config, axes, list(_groups(config, axes, memory))
+    seeds: Sequence[int] | None,
+) -> Path:
+    """Returns the folder of a sweep under ``parent``, the same one for the same arguments."""
+    text = json.dumps([asdict(base), varied, seeds], default=str)
+    return Path(parent) / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def _groups(config: Config, axes: list[Axis], memory: float | None) -> Iterator[Group]:
-    traced = [axis for axis in axes if _is_traced(config, axis)]
-    fixed = [axis for axis in axes if axis not in traced]
-    data = None  # Loaded once, because settings of the data cannot be varied.
-    for fixed_values in product(*(axis.values for axis in fixed)):
-        own = _set(config, fixed, fixed_values)
-        labels = {axis.name: value for axis, value in zip(fixed, fixed_values, strict=True)}
-        experiment = build(own, data, memory)
-        data = experiment.data
-        for name in config.methods:
-            used = [axis for axis in traced if _setting(own, name, axis) is not None]
-            unused = [axis for axis in traced if axis not in used]
-            configurations = list(product(*(axis.values for axis in used)))
-            # Making all rounds first checks all values before anything runs.
-            rounds = {
-                values: method_round(
-                    _set(own, used, values), name, data.num_classes, largest_client(data)
-                )
-                for values in configurations
-            }
-            runs = list(product(configurations, own.training.seeds))
-            yield Group(name, own, data, experiment.mesh, labels, used, unused, runs, rounds)
+class _Store:
+    """Finished batches of a sweep, in a folder without batches of other settings, code or data."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any], groups: list[Group]) -> None:
+        self._folder, file = folder, folder / "sweep.json"
+        first, *others = (next(iter(group.rounds.values())) for group in groups)
+        made_of = describe_run(first, groups[0].data, others=others)
+        text = json.dumps({"settings": settings, "made_of": made_of}, default=str, indent=2)
+        self._checksum = hashlib.sha256(text.encode()).hexdigest()
+        if not file.exists():
+            write_text(file, text)
+        elif file.read_bytes() != text.encode():
+            raise ValueError(
+                f"folder={str(folder)!r}: expected this sweep, {file.name} has another"
+                f"{_first_difference(json.loads(text), file)}; use another folder."
+            )
+
+    def read(self, key: str) -> list[xr.Dataset]:
+        """Reads the batches of a group."""
+        parts = []
+        for file in sorted(self._folder.glob(f"{key}-*.nc")):
+            parts.append(results.open(file))
+            if parts[-1].attrs.pop("sweep", None) != self._checksum:
+                raise ValueError(f"path={str(file)!r}: expected runs of this sweep.")
+        return parts
+
+    def write(self, key: str, part: xr.Dataset) -> None:
+        """Writes a batch of a group."""
+        file = self._folder / f"{key}-{part['run'].values[0]:05d}.nc"
+        results.save(part.assign_attrs(sweep=self._checksum), file)
 
 
-def _axis(config: Config, name: str, values: Sequence[Any]) -> Axis:
-    section, field = lookup("setting", name, places(config))
-    if not len(values) or len(set(values)) < len(values):
-        raise ValueError(f"{name}={list(values)!r}: expected one or more different values.")
-    if field == "seeds" or section == "data":
-        raise ValueError(f"{name}: expected a setting of methods, model or training.")
-    return Axis(name, section, field, tuple(values))
-
-
-def _setting(config: Config, name: str, axis: Axis) -> Setting | None:
-    """Returns the setting of a method that an axis varies, if the method uses it."""
-    return method_settings(config, name).get(axis.section, {}).get(axis.field)
-
-
-def _is_traced(config: Config, axis: Axis) -> bool:
-    """Whether a setting only enters arithmetic in all methods that use it.
-
-    Raises:
-        ValueError: If no method uses it.
-    """
-    is_of_model = axis.section == "model" and axis.field in ("name", "compute")
-    if is_of_model or axis.section in ("training", "faults", "communication"):
-        return False
-    settings = [setting for name in config.methods if (setting := _setting(config, name, axis))]
-    if not settings:
-        methods = ", ".join(config.methods)
-        raise ValueError(f"{axis.name}: expected a setting that one of {methods} uses.")
-    return all(setting.traced for setting in settings)
-
-
-def _set(config: Config, axes: Sequence[Axis], values: Sequence[Any]) -> Config:
-    for axis, value in zip(axes, values, strict=True):
-        config = change(config, axis.section, axis.field, value)
-    return config
-
-
-def _claim(folder: Path, description: dict[str, Any]) -> Path:
-    """Makes the folder of a sweep, or checks that it holds the same sweep."""
-    text, file = json.dumps(description, indent=2, default=str), folder / "sweep.json"
-    if file.exists() and file.read_bytes() != text.encode():
-        raise ValueError(f"folder={str(folder)!r}: expected this sweep, {file.name} has another.")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(file, text)
-    return folder
+def _first_difference(expected: dict[str, Any], file: Path) -> str:
+    """Describes how code, data or settings of JAX differ from those in a file."""
+    try:
+        recorded = json.loads(file.read_bytes())
+        if recorded["settings"] != expected["settings"]:
+            return ""
+        path, value, before = differences(expected["made_of"], recorded["made_of"])[0]
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return " or is damaged"
+    return f" with {path}={before}, now {value}"
 
 
 def _finish(
     group: Group,
-    folder: Path | None,
+    store: _Store | None,
     key: str,
     runs_per_batch: int | None,
     callback_fn: Callable[[str], Sequence[Callback]],
 ) -> list[xr.Dataset]:
-    """Runs what is missing of a group in batches, and returns all batches."""
-    parts = [] if folder is None else _read_parts(folder, key)
+    """Runs missing batches of a group, and returns all."""
+    parts = [] if store is None else store.read(key)
     done = {int(number) for part in parts for number in part["run"]}
     waiting = [number for number in range(len(group.runs)) if number not in done]
     size = runs_per_batch or len(waiting)
@@ -255,54 +180,31 @@ def _finish(
         except MemoryLimitError as error:
             size = num_groups * max(1, int(error.fits * -(-len(batch) // num_groups)))
             continue
-        if folder is not None:
-            results.save(part, folder / f"{key}-{batch[0]:05d}.nc")
+        if store is not None:
+            store.write(key, part)
         parts.append(part)
         waiting = waiting[size:]
     return parts
 
 
-def _read_parts(folder: Path, key: str) -> list[xr.Dataset]:
-    parts = []
-    for file in sorted(folder.glob(f"{key}-*.nc")):
-        parts.append(results.open(file))
-        if "run" not in parts[-1].coords:
-            raise ValueError(f"path={str(file)!r}: expected runs of this sweep.")
-    return parts
-
-
-def runs_of(group: Group, numbers: Sequence[int]) -> Runs:
-    """Returns some runs of a group.
-
-    Args:
-        group: From ``plan_sweep``.
-        numbers: Indices into ``group.runs``.
-    """
-    configurations, seeds = zip(*(group.runs[number] for number in numbers), strict=True)
-    data, training = group.data, group.config.training
-    if data.num_partitions is not None:
-        indices = np.array([training.seeds.index(seed) for seed in seeds])
-        arrays = jax.tree.map(lambda leaf: leaf[indices], partition_arrays(data))
-        data = with_partition_arrays(data, arrays)
-    return Runs([group.rounds[values] for values in configurations], seeds, data)
-
-
 def _run(
     group: Group, numbers: list[int], limit: int | None, callbacks: Sequence[Callback]
 ) -> xr.Dataset:
-    """Runs a batch; its dimension is ``run``, the index into ``group.runs``."""
+    """Runs a batch, whose dimension is the index into ``group.runs``."""
     training = group.config.training
     part = fit_batch(
-        **runs_of(group, numbers)._asdict(),
+        **runs_of(group, numbers),
         rounds=training.rounds or 0,
-        eval_every=training.eval_every,
+        eval_every=training.eval_every or 1,
         train_loss=False,
-        on_nonfinite=training.on_nonfinite or "skip_round",
+        on_nonfinite=training.on_nonfinite or "raise",
         callbacks=callbacks,
         memory_limit=limit,
         mesh=group.mesh,
     )
-    return part.drop_vars("seed").rename(seed="run").assign_coords(run=numbers)
+    # The names of clients may differ in batches of an earlier call; the sweep gets the latest.
+    part = part.drop_vars(["seed", "client"], errors="ignore")
+    return part.rename(seed="run").assign_coords(run=numbers)
 
 
 def _label(group: Group, part: xr.Dataset, unused_values: tuple[Any, ...]) -> xr.Dataset:
@@ -314,11 +216,19 @@ def _label(group: Group, part: xr.Dataset, unused_values: tuple[Any, ...]) -> xr
     for index, axis in enumerate(group.axes):
         columns[axis.name] = [values[index] for values, _ in runs]
     columns["seed"] = [seed for _, seed in runs]
+    part = add_epsilon(part, _guarantee(group))
+    if "epsilon" in part:
+        part["epsilon"] = part["epsilon"].expand_dims(run=part["run"])
     return part.drop_vars("run").assign_coords({name: ("run", c) for name, c in columns.items()})
 
 
+def _guarantee(group: Group) -> float | str | None:
+    method = next(iter(group.rounds.values()))
+    return guarantee(group.name, method, group.config, group.data.num_clients)
+
+
 def _combine(parts: list[xr.Dataset], names: list[str]) -> xr.Dataset:
-    """Combines all runs, with a dimension for the method, each setting and the seed."""
+    """Combines all runs along methods, settings and seeds."""
     import xarray as xr
 
     by_run = [part[[name for name in part if "run" in part[name].dims]] for part in parts]
@@ -330,4 +240,6 @@ def _combine(parts: list[xr.Dataset], names: list[str]) -> xr.Dataset:
     first_configuration = dict.fromkeys(("algorithm", *names), 0)
     for name in set(results.PARTITION_VARIABLES) & set(combined):
         shared[name] = combined[name].isel(first_configuration).variable
+    if "epsilon" in combined:  # Equal for all seeds.
+        shared["epsilon"] = combined["epsilon"].isel(seed=0).variable
     return combined.assign(shared).transpose("algorithm", *names, "seed", ...)

@@ -1,101 +1,68 @@
-"""Interruptions: Ctrl-C, and SIGTERM, which schedulers send before they kill a process."""
+"""End of a run after its next checkpoint, on SIGTERM or SIGHUP."""
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from fedjax_fair.app.interruptions import Terminated
 from fedjax_fair.training.fit import Callback, Evaluation
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Terminated", "Termination", "interruptible"]
-
-_TIMEOUT_S = 2.0
-"""Time until an interruption without effect is raised again."""
-_RETRY_S = 0.01
-"""Time until an interruption that Python has ignored is raised again."""
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Makes Ctrl-C raise ``KeyboardInterrupt`` in the context until that ends the work.
-
-    Python ignores exceptions in finalizers, and libraries in some callbacks. An interruption that
-    Python would report as ignored is raised again at once, any other after a timeout.
-    """
-    if threading.current_thread() is not threading.main_thread():  # Only it receives signals.
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.setitimer(signal.ITIMER_REAL, _TIMEOUT_S)
-        raise KeyboardInterrupt
-
-    hook = sys.unraisablehook
-
-    def retry(exception: sys.UnraisableHookArgs) -> None:
-        if exception.exc_type is KeyboardInterrupt:
-            signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
-        else:
-            hook(exception)
-
-    signals = (signal.SIGINT, signal.SIGALRM)
-    handlers = {number: signal.signal(number, interrupt) for number in signals}
-    sys.unraisablehook = retry
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.unraisablehook = hook
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-class Terminated(BaseException):
-    """SIGTERM has ended the work, which can be continued."""
+__all__ = ["Terminated", "Termination"]
 
 
 class Termination(Callback):
-    """Context in which SIGTERM ends a run after its next checkpoint; the second one at once.
+    """Context in which SIGTERM or SIGHUP ends a run after its next checkpoint, the second at once.
 
-    It is the last callback of the run. With ``at_once`` the first SIGTERM ends the run at once.
+    It is the last callback of the run. With ``at_once`` the first one ends the run at once.
 
     Raises:
         Terminated: When the run has ended.
     """
 
     def __init__(self, at_once: bool = False) -> None:
-        self.requested = False
+        self._number: int | None = None
         self._at_once = at_once
 
+    @property
+    def requested(self) -> bool:
+        """Whether a signal was received."""
+        return self._number is not None
+
     def __enter__(self) -> Termination:
-        self._handler = signal.signal(signal.SIGTERM, self._request)
+        self._terminals = [output for output in (1, 2) if os.isatty(output)]
+        self._handlers = {}
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # As SIGHUP under nohup.
+                self._handlers[number] = signal.signal(number, self._request)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        signal.signal(signal.SIGTERM, self._handler)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
+        for output in self._terminals:
+            if not os.isatty(output):  # The terminal was closed, and writing would fail.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         if self.requested or self._at_once:
-            raise Terminated
-        self.requested = True
+            raise Terminated(number)
+        self._number = number
 
     def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:
         """Stores the number of rounds."""
         self._rounds = rounds
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """Stops the run if SIGTERM was received."""
+        """Stops the run if a signal was received."""
         return self.requested
 
     def on_end(self, results: xr.Dataset) -> None:
         """Raises ``Terminated`` if rounds are missing."""
-        if self.requested and results["round"].values[-1] < self._rounds:
-            raise Terminated
+        if self._number is not None and results["round"].values[-1] < self._rounds:
+            raise Terminated(self._number)

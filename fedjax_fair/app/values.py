@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
+import re
 from collections.abc import Iterator, Sequence
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-__all__ = ["describe_type", "is_sequence", "members", "parse_value"]
+__all__ = ["describe_type", "is_sequence", "members", "parse_float", "parse_value"]
 
 _NAMES = {int: "an integer", float: "a number", bool: "True or False", str: "a string"}
 _PLURALS = {int: "integers", float: "numbers", str: "strings"}
@@ -15,7 +16,7 @@ _MAX_RANGE = 10_000
 
 
 def members(kind: Any) -> tuple[Any, ...]:
-    """Returns the types of a union, or the type itself, without None."""
+    """Returns the types of a union without None, or the type itself."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return tuple(each for each in kinds if each is not type(None))
 
@@ -48,9 +49,6 @@ def parse_value(kind: Any, texts: Sequence[str]) -> Any:
 
     Items of a tuple may also be separated by commas, and ``0:3`` is ``0, 1, 2``.
 
-    Raises:
-        ValueError: If they are no value of this type.
-
     Examples:
         >>> parse_value(tuple[int, ...], ["0", "3:6,9"])
         (0, 3, 4, 5, 9)
@@ -58,9 +56,17 @@ def parse_value(kind: Any, texts: Sequence[str]) -> Any:
         ('fedavg', 'subtrunc:lam=0.1,b=5', 'divfl')
     """
     for member in members(kind):
-        with contextlib.suppress(ValueError):
+        try:
             return _convert(member, texts)
+        except _RangeError:
+            raise
+        except ValueError:
+            continue
     raise ValueError(f"expected {describe_type(kind)}.")
+
+
+class _RangeError(ValueError):
+    """A value of the right type is out of range."""
 
 
 def _convert(kind: Any, texts: Sequence[str]) -> Any:
@@ -71,14 +77,31 @@ def _convert(kind: Any, texts: Sequence[str]) -> Any:
         return tuple(part for text in texts for part in split(text))
     (text,) = texts
     choices = (False, True) if kind is bool else get_args(kind)
-    return choices[list(map(str, choices)).index(text)] if choices else kind(text)
+    if choices:
+        return choices[list(map(str, choices)).index(text)]
+    return parse_float(text) if kind is float else kind(text)
+
+
+def parse_float(text: str) -> float:
+    """Converts a string into a number that is not rounded to 0 or infinity.
+
+    Examples:
+        >>> parse_float("1e-3")
+        0.001
+    """
+    value, digits = float(text), text.casefold().partition("e")[0]
+    if (value == 0 and re.search("[1-9]", digits)) or (math.isinf(value) and "inf" not in digits):
+        raise _RangeError(f"{text} is beyond the range of numbers.")
+    return value
 
 
 def _integers(text: str) -> Iterator[int]:
     for part in text.split(","):
         first, colon, end = part.partition(":")
         start, stop = int(first), int(end) if colon else int(first) + 1
-        if not 0 < stop - start <= _MAX_RANGE:
+        if stop - start > _MAX_RANGE:
+            raise _RangeError(f"expected at most {_MAX_RANGE:,} integers in a range.")
+        if stop <= start:
             raise ValueError
         yield from range(start, stop)
 

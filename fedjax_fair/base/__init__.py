@@ -9,7 +9,7 @@ from fedjax_fair.base.context import (
     LocalResult,
     ServerView,
 )
-from fedjax_fair.base.metrics import ClientMetric, ClientMetrics, Metric, Predictions
+from fedjax_fair.base.metrics import PERSONALIZED, ClientMetric, ClientMetrics, Metric, Predictions
 from fedjax_fair.base.models import Model, Variables, is_correct, top_class
 from fedjax_fair.base.roles import (
     Aggregation,
@@ -23,6 +23,7 @@ from fedjax_fair.base.roles import (
 from fedjax_fair.tree import Integer, Number
 
 __all__ = [
+    "PERSONALIZED",
     "Aggregation",
     "Aggregator",
     "Client",

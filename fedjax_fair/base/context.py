@@ -25,10 +25,13 @@ class Client(NamedTuple):
     Attributes:
         model: The network.
         examples: Examples of all clients.
-        offset: Start of this client's examples in ``examples.order``.
-        size: Number of this client's examples.
+        offset: Start of the client's examples in ``examples.order``.
+        size: Number of the client's examples.
         round: The absolute round, from 0.
-        instructions: This client's entries of ``Cohort.instructions``.
+        instructions: The client's entries of ``Cohort.instructions``.
+        id: The client's id.
+        state: The client's state: that of ``Solver.init``, or of its last ``LocalResult``.
+        broadcast: Values from ``Aggregator.broadcast``.
     """
 
     model: Model
@@ -37,21 +40,28 @@ class Client(NamedTuple):
     size: Int[Array, ""]
     round: Int[Array, ""]
     instructions: dict[str, PyTree]
+    id: Int[Array, ""]
+    state: PyTree = ()
+    broadcast: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
 
 
 class LocalResult(NamedTuple):
     """The result of one client's local training; stacked, with a leading axis ``cohort``.
 
-    On several devices ``update`` and ``reports`` are on the client's device, with zeros elsewhere;
-    `Context.weighted_sum` and `Context.map_clients` read them.
+    On several devices ``update``, ``sends`` and ``reports`` are on the client's device, zeros
+    elsewhere; read them with `Context.weighted_sum` and `Context.map_clients`.
 
     Attributes:
         update: New minus old variables.
         loss: Mean minibatch loss during local training.
         steps: Number of local steps.
-        reports: Anything else that the client sends, by name; see `fedjax_fair.solvers.SGD`.
+        reports: Values of the simulation by name, which count as no communication; see
+            `fedjax_fair.solvers.SGD`.
         weighted_sum: Sum of the cohort's updates with ``Aggregator.compute_weights``; None from a
             solver, and without this method.
+        state: The client's new state, which it keeps for its next round if the result arrives;
+            like that of ``Solver.init``. Other roles do not see it.
+        sends: What the client sends in addition to its update, by name.
     """
 
     update: Variables
@@ -59,6 +69,8 @@ class LocalResult(NamedTuple):
     steps: Int[Array, "..."]
     reports: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
     weighted_sum: Variables | None = None
+    state: PyTree = ()
+    sends: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
 
 
 class Cohort(NamedTuple):
@@ -67,10 +79,10 @@ class Cohort(NamedTuple):
     Attributes:
         clients: Client ids; a repeated id trains independently each time.
         weights: Weights proposed by the selector, non-negative, summing to 1.
-        instructions: Arrays ``[cohort, ...]`` by name for the solver; see
+        instructions: Arrays ``[cohort, ...]`` by name for the solver, such as
             `fedjax_fair.solvers.SGD`.
-        responded: Whether each result has arrived; None before local training and without
-            `fedjax_fair.faults`. Other results are zeros and do not count.
+        responded: Whether each result has arrived; other results are zeros. None before local
+            training and without `fedjax_fair.faults`.
     """
 
     clients: Int[Array, " cohort"]
@@ -91,6 +103,26 @@ class Cohort(NamedTuple):
         if self.responded is None:
             return self.clients
         return jnp.where(self.responded, self.clients, jnp.iinfo(self.clients.dtype).max)
+
+    @property
+    def last_slots(self) -> Int[Array, " cohort"]:
+        """The slot of the last response of each slot's client; its last slot without response.
+
+        Examples:
+            >>> clients, responded = jnp.array([3, 1, 3]), jnp.array([True, True, False])
+            >>> Cohort(clients, jnp.ones(3) / 3, responded=responded).last_slots.tolist()
+            [0, 1, 0]
+        """
+        order = jnp.lexsort((self.responded_mask, self.clients)).astype(jnp.int32)
+        ranked = self.clients[order]
+        last = order[jnp.searchsorted(ranked, ranked, side="right") - 1]
+        return jnp.zeros_like(order).at[order].set(last)
+
+    @property
+    def is_last_response(self) -> Bool[Array, " cohort"]:
+        """The mask of the last response of each client, for clients that are drawn repeatedly."""
+        slots = jnp.arange(self.clients.shape[0], dtype=jnp.int32)
+        return self.responded_mask & (self.last_slots == slots)
 
     def renormalize_weights(self, weights: Float[Array, " cohort"]) -> Float[Array, " cohort"]:
         """Returns weights of the responding clients that sum to 1, or zeros if there are none."""
@@ -126,7 +158,7 @@ class Context(NamedTuple):
         model: The network.
         examples: Training examples of all clients.
         groups: Ground-truth group of each client, or None.
-        losses: ``losses(variables, clients=None) -> [ids]``, mean training losses.
+        losses: ``losses(variables, clients=None) -> [ids]``, mean training losses of all labels.
         accuracies: ``accuracies(variables, clients=None) -> [ids]``, training accuracies.
         gradients: ``gradients(variables, clients=None, project=ravel) -> ClientGradients``;
             ``project`` maps a gradient, shaped like the parameters, to a vector.

@@ -12,28 +12,27 @@ from jaxtyping import Array, Float, Int, Shaped
 from fedjax_fair.base.models import Model
 from fedjax_fair.tree import Tree
 
+PERSONALIZED = "personalized_"
+"""Prefix of the names of metrics of personalized models."""
+
 
 class ClientMetrics(NamedTuple):
     """Metrics of the global model on every client, and participation so far.
 
-    Accuracies (fractions) and mean losses are NaN for clients without examples. Validation fields
-    are None without validation examples.
+    Accuracies (fractions) and mean losses are NaN for clients without examples. Sizes are numbers
+    of examples, or of labels that are not masked if examples have sequences of labels. Validation
+    fields are None without validation examples.
 
     Attributes:
-        test_accuracy: Test accuracies.
-        test_loss: Test losses.
         train_loss: Training losses; NaN if not measured.
-        test_sizes: Numbers of test examples.
-        train_sizes: Numbers of training examples.
         participation: Rounds each client has trained in.
         cohort: Ids of the clients that trained last; -1 before the first round.
         groups: Ground-truth groups, or None.
-        class_accuracy: Test accuracy of each class over all clients, NaN for a class without
-            examples. Regression targets form one class. None if not measured.
-        validation_accuracy: Validation accuracies.
-        validation_loss: Validation losses.
-        validation_sizes: Numbers of validation examples.
+        class_accuracy: Test accuracy of each class over all clients, NaN without examples.
+            Regression targets form one class. None if not measured.
         custom: Values of each `ClientMetric` by name.
+        personalized: The same metrics of each client's personalized model, without those of
+            classes; None without such models.
     """
 
     test_accuracy: Float[Array, " clients"]
@@ -49,6 +48,7 @@ class ClientMetrics(NamedTuple):
     validation_loss: Float[Array, " clients"] | None = None
     validation_sizes: Int[Array, " clients"] | None = None
     custom: dict[str, Float[Array, " clients"]] = {}  # noqa: RUF012 (never changed)
+    personalized: ClientMetrics | None = None
 
 
 class Metric(Tree):
@@ -61,6 +61,7 @@ class Metric(Tree):
         population: The clients that are counted, for example "clients with test examples".
         weighting: "uniform" over the population or "examples".
         function: Pure function from ``ClientMetrics`` to a scalar.
+        is_of_model: Whether it depends on the model, so that personalized models have it too.
     """
 
     name: str
@@ -69,10 +70,13 @@ class Metric(Tree):
     population: str
     weighting: str
     function: Callable[[ClientMetrics], Float[Array, ""]]
+    is_of_model: bool = True
 
 
 class Predictions(NamedTuple):
     """Outputs of a model for the examples of all clients, sorted by client.
+
+    If examples have sequences of labels, each label that is not masked counts as an example.
 
     Attributes:
         model: The network.

@@ -29,13 +29,13 @@ class Variables(NamedTuple):
 
 
 def is_correct(
-    logits: Float[Array, "batch classes"], labels: Int[Array, " batch"]
-) -> Float[Array, " batch"]:
+    logits: Float[Array, "*batch classes"], labels: Int[Array, "*batch"]
+) -> Float[Array, "*batch"]:
     """Returns 1 where the largest logit is that of the label, 0 elsewhere."""
     return (top_class(logits) == labels).astype(logits.dtype)
 
 
-def top_class(logits: Float[Array, "batch classes"]) -> Int[Array, " batch"]:
+def top_class(logits: Float[Array, "*batch classes"]) -> Int[Array, "*batch"]:
     """Returns the class of the largest logit."""
     return jnp.argmax(logits, axis=-1)
 
@@ -44,9 +44,10 @@ class Model(Tree):
     """A network and its loss as pure functions.
 
     Attributes:
-        loss: ``loss(outputs, labels) -> [batch]``; by default cross-entropy in nats.
+        loss: ``loss(outputs, labels) -> [batch]``; by default cross-entropy in nats. If labels are
+            sequences, ``[batch, length]``, so are losses; those of masked labels are ignored.
         accuracy: ``accuracy(outputs, labels) -> [batch]``, in ``[0, 1]``; NaN where undefined, as
-            in regression.
+            in regression. ``[batch, length]`` like losses.
         predict: ``predict(outputs) -> [batch, ...]``, labels; by default the largest logit's class.
         probabilities: ``probabilities(outputs) -> [batch, classes]``; by default the softmax. None
             where outputs are not logits.
@@ -74,12 +75,8 @@ class Model(Tree):
     ) -> tuple[Float[Array, "batch ..."], PyTree]:
         """Returns outputs and the new state.
 
-        Args:
-            params: Trained parameters.
-            state: Running statistics.
-            x: Raw inputs; the network scales ``uint8`` images itself.
-            train: Whether the network is in training mode.
-            key: Random key of dropout; may be None when ``train`` is false.
+        The network scales raw ``uint8`` images itself. The random key of dropout may be None when
+        ``train`` is false.
         """
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """The roles of a round: selector, solver, aggregator and faults.
 
-A role is a `fedjax_fair.tree.Tree`: its fields are settings, its methods are pure. State is what
-the next round needs; info is diagnostics.
+The fields of a role are settings, its methods are pure. State is what the next round needs; info is
+diagnostics.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ class Sampling(NamedTuple):
 class Selector(Tree):
     """Selects the clients that train.
 
-    A subclass defines ``select``, and ``init`` or ``observe`` if it has state or learns from local
-    training.
+    A subclass defines ``select``, and ``init`` and ``observe`` if it has state.
 
     Attributes:
         server_view: See ``ServerView``.
@@ -109,13 +108,29 @@ class FunctionSelector(Selector):
 
 
 class Solver(Tree):
-    """Trains one client.
+    """Trains one client, which may keep a state from round to round.
 
     Attributes:
         fixed_num_steps: Whether all clients take equally many steps, as is best in batches.
+        needs: Names of the values from ``Aggregator.broadcast`` that it reads.
+        personalize: Method ``personalize(key, variables, client) -> Variables`` that returns the
+            model of one client at the global model ``variables``, if clients have personalized
+            models. Evaluations then measure both.
+        has_global_model: Whether the global model is a result; if not, its metrics are NaN.
+        is_personal: Method ``is_personal(variables, model, x) -> Variables`` of booleans, one for
+            each array, true for those that are not communicated: the server never changes them. Of
+            the batch ``x`` only the shape and dtype matter.
     """
 
     fixed_num_steps: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ()
+    personalize: ClassVar[Callable[..., Variables] | None] = None
+    has_global_model: ClassVar[bool] = True
+    is_personal: ClassVar[Callable[..., PyTree] | None] = None
+
+    def init(self, key: Key[Array, ""], variables: Variables, client: Client) -> PyTree:
+        """Returns the state of one client before its first round; by default none."""
+        return ()
 
     @abstractmethod
     def solve(self, key: Key[Array, ""], variables: Variables, client: Client) -> LocalResult:
@@ -153,6 +168,10 @@ class Aggregator(Tree):
         """Returns the state at the initial model."""
         return ()
 
+    def broadcast(self, state: PyTree, context: Context) -> dict[str, PyTree]:
+        """Returns what all participants receive in addition to the model; by default nothing."""
+        return {}
+
     def prepare(self, state: PyTree, cohort: Cohort, context: Context) -> Cohort:
         """Adds instructions to the cohort before local training; by default none."""
         return cohort
@@ -181,8 +200,8 @@ class FaultContext(NamedTuple):
 class Faults(Tree):
     """Failures of clients. A subclass defines some of the methods; the others are None.
 
-    Keys belong to a client and a round, so that faults do not depend on the rest of the cohort.
-    ``context`` is a `FaultContext`, except in ``collude``.
+    Keys belong to a client and a round, so that faults do not depend on the cohort. ``context`` is
+    a `FaultContext`, except in ``collude``.
 
     Attributes:
         available: ``available(key, round, num_clients) -> [clients]``, the available clients.

@@ -21,11 +21,10 @@ def epsilon(
 ) -> float:
     r"""Computes :math:`\varepsilon` of the models of a run, for clients as the unit of privacy.
 
-    Neighboring federated datasets differ in all data of one client, which is replaced; the number
-    of clients is public. The sum of updates then changes by at most twice the clipping norm, so
-    that half of the noise multiplier counts. For `Full` and `RoundRobin` the number of rounds of a
-    client is known, and :math:`\varepsilon` is the exact one of Gaussian noise. For `Uniform` it is
-    a bound by Rényi divergences, with amplification by sampling.
+    Neighboring federated datasets differ in all data of one client, which is replaced. The sum of
+    updates then changes by at most twice the clipping norm, so that half of the noise multiplier
+    counts. For `Full` and `RoundRobin` :math:`\varepsilon` is the exact one of Gaussian noise. For
+    `Uniform` it is a bound by Rényi divergences, with amplification by sampling.
 
     The guarantee covers the models and the adaptive clipping norm, with a server trusted to add the
     noise, but neither client metrics in results nor cohorts that depend on availability.
@@ -33,7 +32,7 @@ def epsilon(
     Args:
         privacy: Clipping and noise.
         selector: Selector of the cohorts.
-        num_clients: Number of clients.
+        num_clients: Number of clients, which is public.
         rounds: Number of rounds.
         delta: In (0, 1); meaningful below ``1 / num_clients``.
 
@@ -43,7 +42,6 @@ def epsilon(
     Raises:
         ValueError: If an argument is out of range, or the choice of the selector depends on the
             data of clients, which the noise does not cover.
-        ImportError: If dp-accounting is not installed.
 
     References:
         Wang, Balle, Kasiviswanathan, *Subsampled Rényi Differential Privacy and Analytical Moments
@@ -61,9 +59,8 @@ def epsilon(
         >>> round(spent, 2)
         0.43
     """
-    checks.instance(
-        "privacy", privacy, PrivacyMechanism, "communication.DifferentialPrivacy(1.0, 1.0)"
-    )
+    example = "communication.DifferentialPrivacy(1.0, 1.0)"
+    checks.instance("privacy", privacy, PrivacyMechanism, example)
     checks.instance("selector", selector, Selector, "selectors.Uniform(10)")
     checks.positive_int("num_clients", num_clients)
     checks.positive_int("rounds", rounds)
@@ -81,28 +78,21 @@ def epsilon(
     checks.positive_int("cohort_size", cohort_size, at_most=num_clients)
     if float(noise_multiplier) == 0:
         return math.inf
-    try:
-        import dp_accounting
-        from dp_accounting import rdp
-    except ImportError as error:
-        raise ImportError(
-            "communication.epsilon needs dp-accounting: pip install 'fedjax-fair[privacy]'."
-        ) from error
+    import dp_accounting  # Takes a second.
+    from dp_accounting import rdp
+
     noise = float(noise_multiplier) / 2
-    rounds_of_client = rounds
-    if sampling.kind == "round_robin":
-        rounds_of_client = math.ceil(rounds * cohort_size / num_clients)
-    without_sampling = dp_accounting.get_epsilon_gaussian(
-        noise / math.sqrt(rounds_of_client), delta
-    )
+    in_turn = sampling.kind == "round_robin"
+    rounds_of_client = math.ceil(rounds * cohort_size / num_clients) if in_turn else rounds
+    noise_of_all = noise / math.sqrt(rounds_of_client)
+    without_sampling = dp_accounting.get_epsilon_gaussian(noise_of_all, delta)
     if sampling.kind != "uniform" or cohort_size == num_clients:
         return float(without_sampling)
     event = dp_accounting.SampledWithoutReplacementDpEvent(
         num_clients, cohort_size, dp_accounting.GaussianDpEvent(noise)
     )
-    accountant = rdp.RdpAccountant(
-        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
-    )
+    replace_one = dp_accounting.NeighboringRelation.REPLACE_ONE
+    accountant = rdp.RdpAccountant(neighboring_relation=replace_one)
     accountant.compose(event, rounds)
     # Both are valid bounds, because a client takes part in at most all rounds.
     return float(min(without_sampling, accountant.get_epsilon(delta)))

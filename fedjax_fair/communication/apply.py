@@ -1,8 +1,8 @@
 """Application of privacy, secure aggregation and compression within a round.
 
-A participant compresses its update, clips it, and weights and masks it. The server receives the sum
-and adds noise. Clipping follows compression, because the privacy guarantee depends on the norm of
-what is sent. Faults apply afterwards: Byzantine clients neither compress nor clip.
+A participant compresses, clips, weights and masks its update. The server receives the sum and adds
+noise. Clipping follows compression, because the privacy guarantee depends on the norm of what is
+sent. Faults apply afterwards: Byzantine clients neither compress nor clip.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fedjax_fair.communication.compression import Compression
 from fedjax_fair.communication.noise import PrivacyMechanism
 from fedjax_fair.communication.opaque import secure_sums
 from fedjax_fair.faults.apply import renormalize_sum
-from fedjax_fair.metrics.communication import bytes_per_round
 from fedjax_fair.numerics.secure_sum import SecureAggregation
-from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.numerics.trees import all_finite
+from fedjax_fair.numerics.trees import all_finite, tree_bytes
 
-__all__ = ["Communication", "Received", "bytes_up", "check", "init", "receive", "send"]
+__all__ = [
+    "Communication", "Received", "bytes_up", "check", "init", "receive", "residual_width", "send",
+]  # fmt: skip
 
 # Purposes of random keys.
 _MASKS, _NOISE, _COUNT, _ROUNDING = range(4)
@@ -65,16 +65,12 @@ class Received(NamedTuple):
 def check(
     settings: Communication, selector: Selector, aggregator: Aggregator, faults: Sequence[Faults]
 ) -> None:
-    """Checks that settings are compatible with each other and with the roles.
-
-    Raises:
-        ValueError: If they are not.
-    """
+    """Raises a ``ValueError`` if settings are not compatible with each other or with the roles."""
     if settings.compression is not None:
         example = "communication.TopK(0.1)"
         checks.instance("compression", settings.compression, Compression, example)
     if settings.secure is not None:
-        for role, given in {"selector": selector, "aggregator": aggregator}.items():
+        for role, given in (("selector", selector), ("aggregator", aggregator)):
             if given.server_view == "vectors":
                 raise ValueError(
                     f"{role}: {type(given).__name__} needs vectors of single clients, which "
@@ -97,7 +93,7 @@ def check(
             raise ValueError("privacy requires equal weights; use aggregators.Mean('uniform').")
 
 
-def init(settings: Communication, num_clients: int, variables: Variables) -> Any:
+def init(settings: Communication, variables: Variables) -> Any:
     """Returns the initial state.
 
     Raises:
@@ -112,13 +108,17 @@ def init(settings: Communication, num_clients: int, variables: Variables) -> Any
             )
         if settings.privacy.adapt is not None:
             state["clipping_norm"] = settings.privacy.init_clipping_norm()
-    if settings.compression is not None and settings.compression.error_feedback:
-        state["residual"] = jnp.zeros((num_clients, ravel(variables).shape[0]))
     return state or ()
 
 
-def bytes_up(settings: Communication, variables: Variables) -> int:
-    """Returns the bytes of the update that a participant sends.
+def residual_width(settings: Communication, variables: Variables) -> int:
+    """Returns the elements of a client's residual; 0 without error feedback."""
+    has_feedback = settings.compression is not None and settings.compression.error_feedback
+    return sum(leaf.size for leaf in jax.tree.leaves(variables)) if has_feedback else 0
+
+
+def bytes_up(settings: Communication, variables: PyTree) -> int:
+    """Returns the bytes that a participant sends of the arrays of an update.
 
     Examples:
         >>> from fedjax_fair.communication import TopK
@@ -133,7 +133,7 @@ def bytes_up(settings: Communication, variables: Variables) -> int:
         return 4 * size
     if settings.compression is not None:
         return settings.compression.num_bytes(size)
-    return bytes_per_round(variables, cohort_size=1)
+    return tree_bytes(variables)
 
 
 def send(
@@ -143,7 +143,8 @@ def send(
     client: Int[Array, ""],
     occurrence: Int[Array, ""],
     result: LocalResult,
-) -> tuple[LocalResult, Float[Array, " width"] | None]:
+    residual: Float[Array, " width"] | tuple[()],
+) -> tuple[LocalResult, Float[Array, " width"] | tuple[()]]:
     """Compresses and clips the update of a participant.
 
     Args:
@@ -153,30 +154,35 @@ def send(
         client: Id of the client.
         occurrence: Number of earlier slots of the cohort with the same client.
         result: Result of local training.
+        residual: The client's residual; ``()`` without error feedback.
 
     Returns:
-        The result that is sent, and the new residual (None without error feedback).
+        The result that is sent, and the new residual.
     """
-    compression, privacy, new_residual = settings.compression, settings.privacy, None
+    compression, privacy = settings.compression, settings.privacy
+    for name, setting in (("compression", compression), ("privacy", privacy)):
+        if setting is not None and result.sends:
+            raise ValueError(
+                f"{name}={setting!r}: the solver also sends {', '.join(sorted(result.sends))}, to "
+                "which it would not apply; use a solver that sends updates only."
+            )
     if compression is not None:
         key_client = jax.random.fold_in(jax.random.fold_in(key, _ROUNDING), client)
         vector, unravel = ravel_pytree(result.update)
-        residual = jnp.zeros_like(vector)
-        if compression.error_feedback:
-            # A client that is in the cohort more than once adds its residual once.
-            residual = jnp.where(occurrence == 0, state["residual"][client], 0)
         key_slot = jax.random.fold_in(key_client, occurrence)
-        sent = compression.compress(key_slot, vector + residual)
+        if isinstance(residual, tuple):
+            sent = compression.compress(key_slot, vector)
+        else:
+            sent = compression.compress(key_slot, vector + residual)
+            residual = jnp.where(all_finite(vector), vector + residual - sent, residual)
         result = result._replace(update=unravel(sent))
-        if compression.error_feedback:
-            new_residual = jnp.where(all_finite(vector), vector + residual - sent, residual)
     if privacy is not None:
         update, unclipped = noise.clip_update(result.update, _clipping_norm(privacy, state))
         result = result._replace(update=update)
         if privacy.adapt is not None:
             reports = result.reports | {"unclipped": unclipped.astype(jnp.float32)}
             result = result._replace(reports=reports)
-    return result, new_residual
+    return result, residual
 
 
 def receive(
@@ -184,10 +190,8 @@ def receive(
     key: Key[Array, ""],
     state: Any,
     cohort: Cohort,
-    occurrences: Int[Array, " cohort"],
     weights: Float[Array, " cohort"] | None,
     results: LocalResult,
-    residuals: Float[Array, "cohort width"] | None,
     context: Context,
 ) -> Received:
     """Sums updates, adds noise, and updates the state.
@@ -197,10 +201,8 @@ def receive(
         key: Key of the round.
         state: Current state.
         cohort: The cohort, with the mask of the responding clients.
-        occurrences: Number of earlier slots of the cohort with the same client.
         weights: Aggregation weights, if they do not depend on the results.
         results: Results that were sent.
-        residuals: New residuals of the participants.
         context: Context at the start of the round.
     """
     add = None
@@ -221,18 +223,9 @@ def receive(
         mean = noise.add_noise(key_noise, privacy, clipping_norm, cohort, results.weighted_sum)
         results = results._replace(weighted_sum=mean)
         if privacy.adapt is not None:
-            key_count, fraction = jax.random.fold_in(key, _COUNT), results.reports["unclipped"]
-            state["clipping_norm"] = privacy.adapt(
-                key_count, clipping_norm, cohort, average(fraction)
-            )
-            info["clipping_norm"] = clipping_norm
-    if residuals is not None:
-        new = context.map_clients(lambda client, residual: residual, cohort.clients, residuals)
-        # The first slot of a client used its residual up, and each of its slots leaves a new one.
-        no_client = jnp.iinfo(cohort.clients.dtype).max
-        first = jnp.where(occurrences == 0, cohort.responder_ids, no_client)
-        used_up = state["residual"].at[first].set(0, mode="drop")
-        state["residual"] = used_up.at[cohort.responder_ids].add(new, mode="drop")
+            key_count, unclipped = jax.random.fold_in(key, _COUNT), results.reports["unclipped"]
+            adapted = privacy.adapt(key_count, clipping_norm, cohort, average(unclipped))
+            state["clipping_norm"], info["clipping_norm"] = adapted, clipping_norm
     return Received(results, state or (), info, add)
 
 

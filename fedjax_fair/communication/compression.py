@@ -25,16 +25,12 @@ class Compression(Tree):
     error_feedback: ClassVar[bool] = False
 
     @abstractmethod
-    def compress(
-        self, key: Key[Array, ""], vector: Float[Array, " width"]
-    ) -> Float[Array, " width"]:
+    def compress(self, key: Key[Array, ""], vector: Float[Array, " n"]) -> Float[Array, " n"]:
         """Returns the decompressed vector that the server receives."""
-        raise NotImplementedError
 
     @abstractmethod
     def num_bytes(self, size: int) -> int:
         """Returns the bytes of a compressed vector of ``size`` elements."""
-        raise NotImplementedError
 
 
 class TopK(Compression):
@@ -47,9 +43,6 @@ class TopK(Compression):
 
     Args:
         fraction: Fraction of elements that is sent, in (0, 1], at least one element.
-
-    Raises:
-        ValueError: If ``fraction`` is out of range.
 
     References:
         Stich, Cordonnier, Jaggi, *Sparsified SGD with Memory*, 2018,
@@ -93,9 +86,6 @@ class StochasticQuantization(Compression):
 
     Args:
         bits: :math:`b`, bits per element, 2 to 16.
-
-    Raises:
-        ValueError: If ``bits`` is out of range.
 
     References:
         Alistarh, Grubic, Li, Tomioka, Vojnovic, *QSGD: Communication-Efficient SGD via Gradient

@@ -1,8 +1,7 @@
 r"""Differential privacy of clients: clipped updates and Gaussian noise on their mean.
 
-Participants have equal weights and clip their updates to a norm; the server adds noise to the mean.
-Replacing all data of one client then changes the sum by at most twice the norm, from which
-`fedjax_fair.communication.epsilon` computes a guarantee.
+Replacing all data of one client changes the sum of clipped updates by at most twice the norm, from
+which `fedjax_fair.communication.epsilon` computes a guarantee.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ class PrivacyMechanism(Tree):
     """Interface of mechanisms that clip updates and add noise to their mean.
 
     Attributes:
-        noise_multiplier: Noise multiplier of a round, a field of each mechanism. If the mechanism
-            releases more than the mean, it is that of a mean with the same privacy guarantee.
+        noise_multiplier: Field with the noise multiplier of a mean that has the privacy guarantee
+            of all releases of a round.
         adapt: None for a constant clipping norm. Otherwise a method ``adapt(key, clipping_norm,
             cohort, unclipped) -> clipping_norm``, given the fraction of unclipped updates.
     """
@@ -41,12 +40,10 @@ class PrivacyMechanism(Tree):
     @abstractmethod
     def init_clipping_norm(self) -> Float[Array, ""]:
         """Returns the clipping norm of the first round."""
-        raise NotImplementedError
 
     @abstractmethod
     def update_noise(self, cohort: Cohort) -> Number:
         """Returns the standard deviation of the noise on the sum, divided by the clipping norm."""
-        raise NotImplementedError
 
 
 class DifferentialPrivacy(PrivacyMechanism):
@@ -58,14 +55,11 @@ class DifferentialPrivacy(PrivacyMechanism):
         \xi \sim N(0, I).
 
     A non-finite update counts as zero. With dropouts the mean is over the responding clients, with
-    the same noise on the sum. It requires an aggregator with equal weights, ``Mean("uniform")``.
+    the same noise on the sum. The aggregator must have equal weights, as ``Mean("uniform")`` has.
 
     Args:
         clipping_norm: The norm :math:`C` > 0.
         noise_multiplier: :math:`z` >= 0; 0 only clips.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     References:
         McMahan, Ramage, Talwar, Zhang, *Learning Differentially Private Recurrent Language Models*,
@@ -92,11 +86,10 @@ class DifferentialPrivacy(PrivacyMechanism):
 class AdaptiveClipping(PrivacyMechanism):
     r"""Clipping to a norm that tracks a quantile of the norms of updates.
 
-    Participants report whether their update has at most the norm :math:`C`. The server receives the
-    fraction :math:`b` of unclipped updates with noise :math:`N(0, (\sigma_b/m)^2)`, and sets
-    :math:`C \leftarrow C \exp(-\eta (b - \gamma))`. The noise on updates increases to
-    :math:`z_\Delta = (z^{-2} - (2 \sigma_b)^{-2})^{-1/2}`, so that both releases together have the
-    privacy guarantee of the noise multiplier :math:`z`. Everything else is as for
+    The server receives the fraction :math:`b` of unclipped updates with noise :math:`N(0,
+    (\sigma_b/m)^2)`, and sets :math:`C \leftarrow C \exp(-\eta (b - \gamma))`. The noise on updates
+    increases to :math:`z_\Delta = (z^{-2} - (2 \sigma_b)^{-2})^{-1/2}`, so that both releases
+    together have the privacy guarantee of the noise multiplier :math:`z`. Otherwise as
     `DifferentialPrivacy`. Info: ``clipping_norm``, that of the round.
 
     Args:
@@ -106,9 +99,6 @@ class AdaptiveClipping(PrivacyMechanism):
         learning_rate: :math:`\eta` >= 0.
         clipped_count_stddev: :math:`\sigma_b` > :math:`z / 2`. The default is the maximum of
             :math:`z` and a twentieth of the cohort size.
-
-    Raises:
-        ValueError: If an argument is out of range.
 
     References:
         Andrew, Thakkar, McMahan, Ramaswamy, *Differentially Private Learning with Adaptive
@@ -194,14 +184,11 @@ def add_noise(
     """Adds noise to the mean over the responding clients."""
     deviation = mechanism.update_noise(cohort) * clipping_norm / _num_responded(cohort)
     leaves, structure = jax.tree.flatten(mean)
-    keys = [jax.random.fold_in(key, index) for index in range(len(leaves))]
-    return jax.tree.unflatten(
-        structure,
-        [
-            leaf + deviation * jax.random.normal(key, leaf.shape, leaf.dtype)
-            for key, leaf in zip(keys, leaves, strict=True)
-        ],
-    )
+    noisy = []
+    for index, leaf in enumerate(leaves):
+        noise = jax.random.normal(jax.random.fold_in(key, index), leaf.shape, leaf.dtype)
+        noisy.append(leaf + deviation * noise)
+    return jax.tree.unflatten(structure, noisy)
 
 
 def _num_responded(cohort: Cohort) -> Float[Array, ""]:

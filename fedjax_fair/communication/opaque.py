@@ -1,8 +1,8 @@
 """Access of the server to updates under secure aggregation.
 
-Selector and aggregator receive opaque updates. They can compute weighted sums of them and, with the
-server view ``"scalars"`` (`fedjax_fair.base.ServerView`), request scalars from each client. All
-other access raises an error when a round is traced.
+Selector and aggregator can compute weighted sums of opaque updates and, with the server view
+``"scalars"`` (`fedjax_fair.base.ServerView`), request scalars from each client. Other access raises
+an error when a round is traced.
 """
 
 from __future__ import annotations
@@ -47,15 +47,13 @@ def masked_sum(
     weights: Float[Array, " cohort"],
     updates: PyTree,
 ) -> PyTree:
-    """Computes a weighted sum of stacked updates by secure summation.
-
-    The sum is over integers, hence the same on any number of devices.
+    """Computes a weighted sum of stacked updates over integers, equal on any number of devices.
 
     Args:
         key: Key of this sum.
         context: Context at the start of the round.
         cohort: The cohort, with the mask of the responding clients.
-        secure: Settings.
+        secure: The settings.
         weights: Non-negative weights, whose sum is at most 1.
         updates: Stacked updates, each on the device of its client.
 
@@ -100,30 +98,32 @@ def restrict_context(
             return context.weighted_sum(weights, updates)
         return add(weights, updates._value)
 
-    def refuse(what):
+    def refuse(values):
         def raise_error(*args, **kwargs):
-            raise _access_error(what)
+            raise _access_error(values)
 
         return raise_error
 
-    limited = {"gradients": refuse("gradients of clients")}
+    def scalars_of(function):
+        return lambda value_fn, clients, updates=None: _check_scalars(
+            function(value_fn, clients, _unwrap(updates))
+        )
+
     if server_view == "aggregate":
-        names = ("losses", "accuracies", "client_means", "map_clients")
-        limited |= {name: refuse(f"{name} of clients") for name in names}
+        names = ("gradients", "losses", "accuracies", "client_means", "map_clients")
+        limited = {name: refuse(f"{name} of clients") for name in names}
     else:
-        limited["client_means"] = lambda metric_fn, clients, updates=None: _check_scalars(
-            context.client_means(metric_fn, clients, _unwrap(updates))
-        )
-        limited["map_clients"] = lambda function, clients, values=None: _check_scalars(
-            context.map_clients(function, clients, _unwrap(values))
-        )
+        limited = {"gradients": refuse("gradients of clients")} | {
+            name: scalars_of(getattr(context, name)) for name in ("client_means", "map_clients")
+        }
     return context._replace(weighted_sum=weighted_sum, **limited)
 
 
 def restrict_results(results: LocalResult, server_view: ServerView) -> LocalResult:
-    """Makes updates and reports opaque, and for the view ``"aggregate"`` losses and steps too."""
+    """Makes what clients send opaque, and for the view ``"aggregate"`` losses and steps too."""
     hidden: dict[str, Any] = {"update": Opaque(results.update)}
-    hidden["reports"] = {name: Opaque(report) for name, report in results.reports.items()}
+    for field in ("reports", "sends"):
+        hidden[field] = {name: Opaque(value) for name, value in getattr(results, field).items()}
     if server_view == "aggregate":
         hidden |= {"loss": Opaque(results.loss), "steps": Opaque(results.steps)}
     return results._replace(**hidden)
@@ -143,10 +143,8 @@ def secure_sums(
 
 
 def _unwrap(values: PyTree) -> PyTree:
-    def unwrap(leaf):
-        return leaf._value if isinstance(leaf, Opaque) else leaf
-
-    return jax.tree.map(unwrap, values, is_leaf=lambda leaf: isinstance(leaf, Opaque))
+    # Opaque is no pytree, and therefore a leaf.
+    return jax.tree.map(lambda leaf: leaf._value if isinstance(leaf, Opaque) else leaf, values)
 
 
 def _check_scalars(measured: PyTree) -> PyTree:
@@ -155,8 +153,8 @@ def _check_scalars(measured: PyTree) -> PyTree:
     return measured
 
 
-def _access_error(what: str) -> ValueError:
+def _access_error(hidden: str) -> ValueError:
     return ValueError(
-        f"aggregation='secure' hides {what} from a role whose server_view does not include them; "
+        f"aggregation='secure' hides {hidden} from a role whose server_view does not include them; "
         "use context.weighted_sum, or declare the server_view that the role needs."
     )

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedjax_fair import checks
-from fedjax_fair.data.client_examples import ClientExamples, as_integers
+from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples
+from fedjax_fair.data.conversion import as_array, as_integers, check_names, check_range, require
 from fedjax_fair.data.federated import FederatedData, validate
-from fedjax_fair.data.partition import assign_by_owner, by_column, from_indices
+from fedjax_fair.data.npz import read_npz
+from fedjax_fair.data.partition import assign_by_owner, from_indices
 from fedjax_fair.data.partitioner import (
     Partition,
     generator,
+    index_arrays,
     join_indices,
     make_partition,
     split_off,
 )
 from fedjax_fair.data.validation import hold_out
+from fedjax_fair.numerics.labels import are_sequences
 
 __all__ = ["federate", "from_arrays", "from_npz"]
 
@@ -46,37 +48,36 @@ def federate(
         test: Features, labels and partition of the test examples, or None to hold them out.
         num_classes: Number of classes.
         name: Name in results.
-        label_skew_only: As in `Partitioner`, for both partitions.
+        label_skew_only: As in `Partitioner`.
         test_fraction: Fraction of every client's examples held out for testing, rounded down, in
             ``[0, 1)``.
-        validation_fraction: Fraction of every client's remaining training examples held out for
-            validation (`hold_out`), in ``[0, 1)``.
+        validation_fraction: As in `hold_out`, of the remaining examples; 0 for none.
         seed: Seed of the choice of held-out examples.
 
     Raises:
         ValueError: If the arguments do not fit together (see `validate`).
     """
-    checks.positive_int("num_classes", num_classes)
     checks.unit_interval("test_fraction", test_fraction)
     checks.unit_interval("validation_fraction", validation_fraction)
     checks.non_negative_int("seed", seed)
     features, labels, partition = train
-    num_unassigned = 0
+    groups: Any = partition.groups
+    examples, num_unassigned = _as_examples(features, labels), 0
     if test is None:
         num_unassigned = len(partition.unassigned)
         # Streams 0 and 1 split examples over clients.
         parts = split_off(partition, test_fraction, generator(seed, 2))
         # Copies of disjoint parts: two views of all examples would take twice the memory on a
         # device.
-        train, test = (_compact(features, labels, part) for part in parts)
-    train_part, test_part = (
-        ClientExamples.of(_as_features(features), _as_labels("labels", labels), part)
-        for features, labels, part in (train, test)
-    )
-    groups: Any = partition.groups
+        train, test = (_compact(*examples, part) for part in parts)
+    else:
+        train = (*examples, partition)
+        test = (*_as_examples(*test[:2], "test_"), test[2])
+    train_part, test_part = ClientExamples.of(*train), ClientExamples.of(*test)
     data = FederatedData(
-        train_part, test_part, groups, num_classes, name, label_skew_only, num_unassigned
-    )
+        train_part, test_part, groups, num_classes, name, label_skew_only, num_unassigned,
+        client_names=partition.client_names,
+    )  # fmt: skip
     validate(data)
     return hold_out(data, validation_fraction, seed) if validation_fraction else data
 
@@ -84,37 +85,70 @@ def federate(
 def _compact(features: Any, labels: Any, partition: Partition) -> tuple[Any, Any, Partition]:
     """Copies the assigned examples, in the order of their clients."""
     order, total = partition.order, len(partition.order)
-    assigned = make_partition(np.arange(total), partition.sizes, total)
-    return np.asarray(features)[order], np.asarray(labels)[order], assigned
+    return features[order], labels[order], make_partition(np.arange(total), partition.sizes, total)
 
 
-def _as_features(features: Any) -> np.ndarray:
-    array = np.asarray(features)
-    if 0 in array.shape[1:]:
-        raise ValueError(f"features of shape {array.shape}: expected no axis of length 0.")
-    if array.dtype == np.uint8:
-        return array[..., None] if array.ndim == 3 else array
-    if np.issubdtype(array.dtype, np.floating):
-        return array.astype(np.float32, copy=False)
-    if np.issubdtype(array.dtype, np.integer):
-        return _as_int32("features", array)
-    raise ValueError(
-        f"features of {array.dtype}: expected uint8, integers or floats; encode other types first."
-    )
-
-
-def _as_labels(name: str, labels: Any) -> np.ndarray:
-    """Converts classes to int32 or targets to float32."""
-    array = np.asarray(labels)
-    if array.ndim == 2 and array.shape[1] and np.issubdtype(array.dtype, np.floating):
-        return array.astype(np.float32, copy=False)
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+def _as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
+    """Converts features and labels to the types of `federate`, and checks their lengths."""
+    kind, table = type(features).__name__, features
+    if isinstance(features, Mapping):
         raise ValueError(
-            f"{name} of {array.dtype} and shape {array.shape}: expected the class of each example, "
-            "1-D integers from 0, which np.unique(labels, return_inverse=True)[1] makes of other "
-            "values; or targets, floats [total, outputs]."
+            f"{prefix}features is a {kind} of {', '.join(map(str, features))}: expected one array; "
+            "join its arrays along an axis, such as np.concatenate(arrays, axis=1)."
         )
-    return _as_int32(name, array)
+    features, labels = as_array(f"{prefix}features", features), as_array(f"{prefix}labels", labels)
+    if features.dtype == object and _is_numeric_table(table):
+        features = np.asarray(table, np.float64)
+    if labels.ndim == 2 and labels.shape[1] and np.issubdtype(labels.dtype, np.floating):
+        labels = _as_float32(labels)
+    elif (labels.ndim == 1 and labels.dtype.kind in "biu") or (
+        labels.ndim == 2 and labels.shape[1] and labels.dtype.kind in "iu"
+    ):
+        labels = _as_int32(f"{prefix}labels", labels)
+    else:
+        raise ValueError(
+            f"{prefix}labels of {labels.dtype} and shape {labels.shape}: expected the class of "
+            "each example, 1-D integers from 0 or booleans; np.unique(labels, return_inverse=True)"
+            "[1] makes classes of other values; or a sequence of classes for each, integers "
+            "[total, length]; or targets, floats [total, outputs]."
+        )
+    require(
+        features.shape[:1] == labels.shape[:1] and 0 not in features.shape[1:],
+        f"{prefix}features of shape {features.shape} ({kind}): expected one for each of "
+        f"{len(labels)} labels, and no axis of length 0.",
+    )
+    if features.dtype == np.uint8:
+        is_channels_first = features.ndim == 4 and features.shape[1] in (1, 3)
+        if is_channels_first and features.shape[3] not in (1, 3, 4):
+            raise ValueError(
+                f"{prefix}features of uint8 and shape {features.shape}: expected images with "
+                f"channels last, such as np.moveaxis({prefix}features, 1, -1)."
+            )
+        features = features[..., None] if features.ndim == 3 else features
+    elif features.dtype.kind in "bf":
+        features = _as_float32(features)
+    elif np.issubdtype(features.dtype, np.integer):
+        features = _as_int32(f"{prefix}features", features)
+    else:
+        raise ValueError(
+            f"{prefix}features of {features.dtype}: expected uint8, integers, floats or booleans; "
+            "encode other types first."
+        )
+    return features, labels
+
+
+def _is_numeric_table(table: Any) -> bool:
+    """Returns whether all columns of a DataFrame are NumPy numbers or booleans.
+
+    A DataFrame with both converts to an array of objects.
+    """
+    dtypes: Any = getattr(table, "dtypes", None)
+    return all(isinstance(dtype, np.dtype) and dtype.kind in "biuf" for dtype in np.ravel(dtypes))
+
+
+def _as_float32(values: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):  # `validate` reports infinities.
+        return values.astype(np.float32, copy=False)
 
 
 def _as_int32(name: str, values: np.ndarray) -> np.ndarray:
@@ -129,11 +163,13 @@ def _as_int32(name: str, values: np.ndarray) -> np.ndarray:
 def from_arrays(
     features: Any,
     labels: Any,
-    client_indices: Mapping[Any, Any] | Sequence[Any],
+    client_indices: Mapping[Any, Any] | Sequence[Any] | None = None,
     *,
+    clients: Any = None,
     test_features: Any = None,
     test_labels: Any = None,
     test_client_indices: Sequence[Any] | None = None,
+    test_clients: Any = None,
     groups: Any = None,
     num_classes: int | None = None,
     name: str = "custom",
@@ -144,53 +180,79 @@ def from_arrays(
     """Makes a federated dataset of arrays in memory.
 
     Args:
-        features: Inputs, ``[total, ...]``: images ``uint8`` ``[total, height, width, channels]`` or
-            gray without channels, otherwise floats or integers.
-        labels: Classes, ``[total]``, integers from 0; or targets, floats ``[total, outputs]``
-            (`models.as_regression`, `models.as_multi_label`).
-        client_indices: Indices of each client's examples, as in `from_indices`.
+        features: Inputs, ``[total, ...]``: floats, booleans (as floats), integers, or images
+            ``uint8`` ``[total, height, width, channels]``, gray ones also without channels, not
+            channels first.
+        labels: Classes, ``[total]``, integers from 0 or booleans; or a sequence of classes for each
+            example, ``[total, length]``, integers from 0, and -1 in masked places, such as padding;
+            or targets, floats ``[total, outputs]`` (`models.as_regression`,
+            `models.as_multi_label`).
+        client_indices: Indices of each client's examples, as in `from_indices`; in a mapping, by
+            the client's name, which results have as the coordinate ``client``.
+        clients: Instead of ``client_indices``, the owner of each example, ``[total]``, integers or
+            strings. Clients are the distinct owners, ascending. Strings are names.
         test_features: Test inputs. The three test arguments are given together or not at all.
         test_labels: Test classes or targets.
-        test_client_indices: Indices of each client's test examples; they may be empty.
+        test_client_indices: Indices of each client's test examples, in a list; they may be empty.
+        test_clients: With ``clients``, the owner of each test example instead.
         groups: Ground-truth group of each client, ``[clients]``.
-        num_classes: Number of classes, by default one more than the largest label; of targets, the
-            number of outputs.
+        num_classes: Number of classes, at most a million, by default one more than the largest
+            label, and 2 for booleans; of targets, the number of outputs.
         name: Name in results.
         test_fraction: As in `federate`, without test arguments.
         validation_fraction: As in `federate`.
         seed: As in `federate`.
 
     Returns:
-        A validated federated dataset of NumPy arrays.
+        A federated dataset of NumPy arrays.
 
     Raises:
-        ValueError: If the arrays do not fit together (see `validate`).
+        ValueError: If an array is masked, or the arrays do not fit together (see `validate`).
 
     Examples:
         >>> data = from_arrays(np.eye(10), np.arange(10) % 2, [range(5), range(5, 10)])
         >>> data.train.sizes.tolist(), data.test.sizes.tolist(), data.num_classes
         ([4, 4], [1, 1], 2)
+        >>> from_arrays(np.eye(4), [0, 1, 0, 1], clients=["b", "a", "a", "a"]).client_names
+        ('a', 'b')
     """
-    labels = _as_labels("labels", labels)
-    _check_length("features", features, labels)
+    if (client_indices is None) == (clients is None):
+        raise ValueError(
+            "client_indices, clients: expected one of the two, the indices of each client's "
+            f"examples or the owner of each example, got {'none' if clients is None else 'both'}."
+        )
+    if (test_client_indices if client_indices is None else test_clients) is not None:
+        raise ValueError(
+            "test_client_indices, test_clients: expected test_client_indices with client_indices, "
+            "or test_clients with clients."
+        )
+    has_booleans = as_array("labels", labels).dtype == bool
+    features, labels = _as_examples(features, labels)
+    test, test_owners = None, test_client_indices if clients is None else test_clients
+    given = [array is not None for array in (test_features, test_labels, test_owners)]
+    if any(given) and not all(given):
+        raise ValueError(
+            "test_features, test_labels, test_client_indices or test_clients: expected all three "
+            f"or none, got {given}."
+        )
+    if all(given):
+        test_features, test_labels = _as_examples(test_features, test_labels, "test_")
+    if clients is not None:
+        client_indices, test_client_indices = _indices_by_owner(
+            {"clients": clients, "test_clients": test_clients}, labels, test_labels
+        )
+    assert client_indices is not None
     partition = from_indices(client_indices).split(labels, seed)
     if groups is not None:
-        groups = as_integers("groups", groups).astype(np.int32)
-        partition = partition._replace(groups=groups)
-    test = None
-    given = [test_features is not None, test_labels is not None, test_client_indices is not None]
-    if test_client_indices is not None and all(given):
-        test_labels = _as_labels("test_labels", test_labels)
-        _check_length("test_features", test_features, test_labels)
-        order, sizes = join_indices(test_client_indices, len(test_labels))
-        test = (test_features, test_labels, make_partition(order, sizes, len(test_labels)))
-    elif any(given):
-        raise ValueError(
-            "test_features, test_labels, test_client_indices: expected all three or none, got "
-            f"{given}."
-        )
+        groups = as_integers("groups", groups)
+        check_range("groups", groups, len(partition.sizes), f" ({len(partition.sizes)} clients)")
+        partition = partition._replace(groups=groups.astype(np.int32))
+    if all(given):
+        indices = join_indices(index_arrays(test_client_indices), len(test_labels))
+        test = (test_features, test_labels, make_partition(*indices, len(test_labels)))
     if num_classes is None:
-        num_classes = _num_classes(labels, np.zeros(0, labels.dtype) if test is None else test[1])
+        test_classes = labels if test is None else test[1]
+        num_classes = 2 if has_booleans else _num_classes(labels, test_classes)
     return federate(
         (features, labels, partition),
         test,
@@ -203,22 +265,21 @@ def from_arrays(
 
 
 def _num_classes(labels: np.ndarray, test_labels: np.ndarray) -> int:
-    if labels.ndim > 1:
+    if labels.ndim > 1 and not are_sequences(labels):
         return labels.shape[1]
-    labels = np.concatenate([labels, test_labels])
-    first, last = labels.min(), labels.max()
-    if first > 0:
+    both = np.concatenate([labels.ravel(), test_labels.ravel()])
+    first, last = int(both.min()), int(both.max())
+    if first > 0 and labels.ndim == 1:
         raise ValueError(
             f"labels span [{first}, {last}]: expected classes from 0. Pass labels - {first} for "
             f"{last - first + 1} classes, or num_classes={last + 1} if the first have no examples."
         )
-    return 1 + int(last)
-
-
-def _check_length(name: str, features: Any, labels: np.ndarray) -> None:
-    shape = np.shape(features)
-    if shape[:1] != labels.shape[:1]:
-        raise ValueError(f"{name} of shape {shape}: expected one for each of {len(labels)} labels.")
+    if last >= MAX_CLASSES:
+        raise ValueError(
+            f"labels span [{first}, {last}]: expected classes below {MAX_CLASSES}, which "
+            "np.unique(labels, return_inverse=True)[1] makes of other values."
+        )
+    return 1 + max(last, 0)
 
 
 def from_npz(
@@ -231,30 +292,29 @@ def from_npz(
     """Reads a federated dataset from an ``.npz`` file, without pickles.
 
     Args:
-        path: A file with ``features [total, ...]``, ``labels [total]`` and ``client [total]``, the
-            owner of each example, an integer or a string; clients are the distinct owners,
-            ascending. Optional are ``test_features``, ``test_labels`` and ``test_client``
-            (together), ``groups [clients]`` and ``num_classes``.
+        path: A file with ``features``, ``labels`` and ``client [total]``, the owner of each
+            example, as ``clients`` of `from_arrays`. Optional are ``test_features``,
+            ``test_labels`` and ``test_client`` (together), ``groups [clients]`` and
+            ``num_classes``.
         test_fraction: As in `from_arrays`.
         validation_fraction: As in `from_arrays`.
         seed: As in `from_arrays`.
 
     Returns:
-        A validated federated dataset named after the file.
+        A federated dataset named after the file.
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If the file is damaged, contains pickles or lacks an array, or the arrays do not
-            fit together.
+        ValueError: If it is damaged, contains pickles or lacks an array, or as `from_arrays`.
 
     Examples:
         >>> import tempfile
         >>> path = os.path.join(tempfile.mkdtemp(), "wards.npz")
         >>> np.savez(path, features=np.eye(4), labels=[0, 1, 0, 1], client=["a", "b", "a", "b"])
-        >>> from_npz(path).train.order.tolist()
-        [0, 1, 2, 3]
+        >>> from_npz(path).client_names
+        ('a', 'b')
     """
-    arrays = _read_npz(path)
+    arrays = read_npz(path)
     if missing := {"features", "labels", "client"} - set(arrays):
         raise ValueError(f"{path} lacks {sorted(missing)}: expected features, labels and client.")
     try:
@@ -271,39 +331,57 @@ def from_npz(
 
 def _arguments(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """Makes arguments of ``from_arrays`` of the arrays of a file."""
-    client, labels = arrays["client"], _as_labels("labels", arrays["labels"])
-    if client.dtype.kind not in "iuUS":
-        raise ValueError(f"client of {client.dtype}: expected integers or strings.")
-    names = ("features", "test_features", "test_labels", "groups")
+    names = ("features", "labels", "test_features", "test_labels", "groups")
     arguments: dict[str, Any] = {name: arrays.get(name) for name in names}
-    arguments["labels"] = labels
-    arguments["client_indices"] = by_column("client").split(labels, 0, client=client).client_indices
+    _, labels = _as_examples(arrays["features"], arrays["labels"])
+    owners = {name: arrays.get(name) for name in ("client", "test_client")}
+    arguments["client_indices"], arguments["test_client_indices"] = _indices_by_owner(
+        owners, labels, arrays.get("test_labels")
+    )
     if "num_classes" in arrays:
         arguments["num_classes"] = arrays["num_classes"].tolist()
-        checks.positive_int("num_classes", arguments["num_classes"])
-    if "test_client" in arrays:
-        test_client = arrays["test_client"]
-        test = assign_by_owner(client, test_client)
-        if test.unassigned.size or test_client.shape != arrays.get("test_labels", client).shape:
-            raise ValueError(
-                f"test_client of shape {test_client.shape}: expected an owner with training "
-                f"examples for every test example, {test.unassigned.size} have none."
-            )
-        arguments["test_client_indices"] = test.client_indices
     return arguments
 
 
-def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    with open(path, "rb") as file:
-        try:
-            with np.load(file, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-        except _DAMAGED as error:
-            raise ValueError(f"{path}: expected an .npz file of plain arrays ({error}).") from error
+def _indices_by_owner(
+    owners: dict[str, Any], labels: np.ndarray, test_labels: np.ndarray | None
+) -> tuple[Sequence[Any] | Mapping[str, Any], list[np.ndarray] | None]:
+    """Returns the indices of each client's training and test examples, the former by its name.
+
+    ``owners`` are those of training and test examples, by argument for messages; the latter may be
+    None.
+    """
+    (name, clients), (test_name, test_clients) = owners.items()
+    clients = _as_owners(name, clients, labels)
+    train = assign_by_owner(clients, clients)
+    indices: Any = train.client_indices
+    if train.client_names is not None:
+        check_names(name, train.client_names, len(indices))
+        indices = dict(zip(train.client_names, indices, strict=True))
+    if test_clients is None:
+        return indices, None
+    test_clients = _as_owners(test_name, test_clients, test_labels, "test ")
+    test = assign_by_owner(clients, test_clients)
+    require(
+        not test.unassigned.size,
+        f"{test_name}: {test.unassigned.size} owners lack training examples; expected none.",
+    )
+    return indices, test.client_indices
 
 
-# MemoryError: a header that claims more than there is. NumPy commits no memory before it reads.
-_DAMAGED = (
-    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
-    *(AttributeError, MemoryError, OSError, TypeError, ValueError),
-)
+def _as_owners(name: str, owners: Any, labels: np.ndarray | None, part: str = "") -> np.ndarray:
+    """Converts the owner of each example to an array of integers or strings."""
+    owners = as_array(name, owners)
+    # Columns of strings are objects in pandas.
+    if owners.dtype == object and all(isinstance(owner, str) for owner in owners.ravel()):
+        owners = owners.astype(str)
+    require(
+        owners.dtype.kind in "iuUS",
+        f"{name} of {owners.dtype}: expected integers or strings, none missing.",
+    )
+    expected = (owners if labels is None else labels).shape[:1]
+    require(
+        owners.shape == expected,
+        f"{name} of shape {owners.shape}: expected the owner of each {part}example, {expected}.",
+    )
+    return owners

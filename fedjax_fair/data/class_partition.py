@@ -12,10 +12,10 @@ from fedjax_fair import checks
 from fedjax_fair.data.partitioner import (
     Partition,
     Partitioner,
-    check_enough,
     equal_parts,
     generator,
     make_partition,
+    random_partitioner,
     shuffled_by_class,
 )
 
@@ -29,18 +29,14 @@ def classes_per_client(num_clients: int, classes: int = 3) -> Partitioner:
 
     Classes are assigned at random, each equally often or once more, and swapped between clients
     until none has a class twice. Each class is then shuffled and split into equal shards, one per
-    client.
+    client; its remainder is unassigned.
 
     Args:
         num_clients: Number of clients.
-        classes: Classes of each client.
-
-    Returns:
-        A partitioner that leaves the remainder of each class unassigned.
+        classes: Classes of each client, at most those in the labels.
 
     Raises:
-        ValueError: If a setting is not a positive integer; when splitting, if ``classes`` exceeds
-            the number of classes, or a class has fewer examples than clients.
+        ValueError: When splitting, if a class has fewer examples than clients.
 
     Examples:
         >>> labels = np.arange(40) % 4
@@ -48,23 +44,21 @@ def classes_per_client(num_clients: int, classes: int = 3) -> Partitioner:
         >>> [len(set(labels[indices])) for indices in partition.client_indices]
         [2, 2, 2, 2, 2, 2]
     """
-    checks.positive_int("num_clients", num_clients)
     checks.positive_int("classes", classes)
 
-    def split(labels, /, seed, **columns):
+    def assign(labels, rng):
         present = np.unique(labels)
         if classes > len(present):
             raise ValueError(
                 f"{classes=}: expected at most the {len(present)} classes in the labels."
             )
-        check_enough(len(labels), num_clients, classes)
-        rng = generator(seed)
         uses = rng.permutation(equal_parts(num_clients * classes, len(present)))
         slots = present[_draw_slots(num_clients, uses, rng)]
         order, lengths = _split_over_slots(labels, slots.ravel(), np.inf, rng)
-        return make_partition(order, lengths.reshape(slots.shape).sum(axis=1), len(labels))
+        return order, lengths.reshape(slots.shape).sum(axis=1)
 
-    return Partitioner(f"classes_per_client({num_clients}, {classes})", split, label_skew_only=True)
+    name = f"classes_per_client({num_clients}, {classes})"
+    return random_partitioner(name, assign, num_clients, classes)
 
 
 def _draw_slots(num_clients: int, uses: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -154,18 +148,15 @@ PLANTED: dict[str, tuple[Cluster, ...]] = {
 def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner:
     """Makes groups of clients with the same classes; ``Partition.groups`` is the group of each.
 
-    Every class is shuffled and split equally over its clients, up to ``at_most`` examples each.
+    Every class is shuffled and split equally over its clients, up to ``at_most`` examples each; all
+    other examples are unassigned. Clients are in the order of the groups.
 
     Args:
         clusters: The groups, or a name in ``PLANTED``: ``"digits"``, ``"mnist"``, ``"cifar10"``,
             ``"cifar100"`` (10 clients each) or ``"femnist"`` (90 clients, EMNIST by class).
 
-    Returns:
-        A partitioner with clients in the order of the groups; all other examples are unassigned.
-
     Raises:
-        ValueError: If the name is unknown, a size is not positive or a group repeats a class;
-            when splitting, if a class has fewer examples than clients.
+        ValueError: When splitting, if a class has fewer examples than clients.
 
     Examples:
         >>> split = planted_clusters([Cluster(1, [0], 4), Cluster(2, [1, 2], 9)]).split
@@ -187,32 +178,27 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
             raise ValueError(f"clusters: expected each to be a data.Cluster, got {cluster!r}.")
         checks.positive_int("num_clients", cluster.num_clients)
         checks.positive_int("at_most", cluster.at_most)
-        for label in cluster.classes:
+        classes = cluster.classes
+        if not isinstance(classes, Sequence) or len(set(classes)) != len(classes) or not classes:
+            raise ValueError(f"{classes=}: expected a list of one or more classes, each once.")
+        for label in classes:
             checks.non_negative_int("classes", label)
-        if len(set(cluster.classes)) != len(cluster.classes) or not cluster.classes:
-            raise ValueError(f"classes={list(cluster.classes)}: expected one or more, each once.")
     num_clients = sum(cluster.num_clients for cluster in clusters)
 
-    def split(labels, /, seed, **columns):
-        check_enough(len(labels), num_clients)
+    def assign(labels, rng):
         groups = np.repeat(np.arange(len(clusters)), [cluster.num_clients for cluster in clusters])
         per_client = [cluster for cluster in clusters for _ in range(cluster.num_clients)]
         widths = np.array([len(cluster.classes) for cluster in per_client], np.int64)
         slots = np.concatenate([list(cluster.classes) for cluster in per_client])
         at_most = np.repeat([cluster.at_most for cluster in per_client], widths)
-        order, lengths = _split_over_slots(labels, slots, at_most, generator(seed))
-        sizes = np.add.reduceat(lengths, np.cumsum(widths) - widths)
-        return make_partition(order, sizes, len(labels), groups)
+        order, lengths = _split_over_slots(labels, slots, at_most, rng)
+        return order, np.add.reduceat(lengths, np.cumsum(widths) - widths), groups
 
-    return Partitioner(f"planted_clusters({name})", split, label_skew_only=True)
+    return random_partitioner(f"planted_clusters({name})", assign, num_clients)
 
 
 def _split_over_slots(labels: Any, slots: np.ndarray, at_most: Any, rng: np.random.Generator):
-    """Shuffles every class and splits it equally over its slots.
-
-    Returns:
-        The assigned indices, grouped by slot, and the number of indices of each slot.
-    """
+    """Shuffles every class and splits it over its slots: indices by slot, and their numbers."""
     classes, counts = np.unique(labels, return_counts=True)
     used, num_slots = np.unique(slots, return_counts=True)
     available = np.zeros(len(used), np.int64)
@@ -253,17 +239,14 @@ def split_test(
 ) -> Partition:
     """Splits test examples with the class distribution of each client's training examples.
 
-    The largest remainders of a class are rounded up, equal ones at random.
+    The largest remainders of a class are rounded up, equal ones at random. A client may have no
+    examples. Classes without training examples are unassigned.
 
     Args:
         train: Partition of the training examples.
         train_labels: Classes of the training examples.
         test_labels: Classes of the test examples.
         seed: Seed, which may be that of ``train``.
-
-    Returns:
-        A partition of the test examples with the same clients and groups. A client may have no
-        examples. Classes without training examples are unassigned.
 
     Examples:
         >>> from fedjax_fair.data.partition import from_indices

@@ -7,16 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Int, Shaped
 
+from fedjax_fair.data.conversion import as_array, as_integers, check_range, require
 from fedjax_fair.data.partitioner import Partition
+from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences
 
-__all__ = [
-    "ClientExamples",
-    "Replicated",
-    "as_integers",
-    "check_examples",
-    "check_range",
-    "require",
-]
+__all__ = ["MAX_CLASSES", "ClientExamples", "Replicated", "check_examples"]
+
+MAX_CLASSES = 1_000_000  # Results have a count for every client and class.
 
 
 class Replicated(NamedTuple):
@@ -28,14 +25,16 @@ class ClientExamples(NamedTuple):
 
     Attributes:
         features: Inputs of all examples, ``[total, ...]``; images are ``uint8``.
-        labels: Class of each example, ``[total]``, integers; or floating-point targets ``[total,
-            ...]``, for a model whose loss compares outputs with them.
+        labels: Class of each example, ``[total]``, integers; or a sequence of classes for each,
+            ``[total, length]``, -1 where masked; or targets ``[total, ...]``, floats.
         order: Indices into the examples, grouped by client, ``[assigned]``.
         offsets: Exclusive cumulative sum of ``sizes``, ``[clients]``.
         sizes: Number of examples of each client, ``[clients]``.
-        devices: Device of each client's examples, ``[clients]``, if there are several
-            (`fedjax_fair.parallel.mesh`): it has ``features``, ``labels`` and ``order`` of its
-            clients. ``Replicated()`` if every device has all examples, None for one device.
+        devices: Device that has the features, labels and ``order`` of each client, ``[clients]``
+            (`fedjax_fair.parallel.mesh`); ``Replicated()`` if each has all, None for one device.
+        residents: Clients of each device, padded with -1 to an equal number, one device after
+            another; None if a device has all clients.
+        slots: Index of each client among the residents of its device, ``[clients]``, or None.
     """
 
     features: Shaped[Array, "total ..."]
@@ -44,13 +43,15 @@ class ClientExamples(NamedTuple):
     offsets: Int[Array, " clients"]
     sizes: Int[Array, " clients"]
     devices: Int[Array, " clients"] | Replicated | None = None
+    residents: Int[Array, " slots"] | None = None
+    slots: Int[Array, " clients"] | None = None
 
     @classmethod
     def of(cls, features: Any, labels: Any, partition: Partition) -> ClientExamples:
         """Makes NumPy arrays of a partition; training moves them to a device once."""
-        offsets: Any = (np.cumsum(partition.sizes) - partition.sizes).astype(np.int32)
         order: Any = partition.order
         sizes: Any = partition.sizes
+        offsets: Any = (np.cumsum(sizes) - sizes).astype(np.int32)
         return cls(features, labels, order, offsets, sizes)
 
     @property
@@ -69,14 +70,18 @@ class ClientExamples(NamedTuple):
         return np.issubdtype(self.labels.dtype, np.floating)
 
     def class_counts(self, num_classes: int) -> Int[np.ndarray, "*runs clients classes"]:
-        """Counts the examples of each client and class; targets count as one class."""
+        """Counts the labels of each client and class; targets count as one class."""
         labels, orders, sizes = map(np.asarray, (self.labels, self.order, self.sizes))
         if self.has_targets:
             return sizes[..., None]
 
         def count(order, sizes):
             owners = np.repeat(np.arange(sizes.size), sizes)
-            cells = owners * num_classes + labels[order[: owners.size]]
+            classes = labels[order[: owners.size]]
+            if are_sequences(classes):
+                is_label = classes != MASKED_LABEL
+                owners, classes = np.repeat(owners, is_label.sum(axis=1)), classes[is_label]
+            cells = owners * num_classes + classes
             return np.bincount(cells, minlength=sizes.size * num_classes).reshape(-1, num_classes)
 
         if sizes.ndim == 1:
@@ -86,7 +91,9 @@ class ClientExamples(NamedTuple):
 
 def check_examples(name: str, examples: ClientExamples, num_classes: int) -> None:
     """Checks shapes, types and ranges of the arrays of one partition; see `validate`."""
-    features, labels = np.asarray(examples.features), np.asarray(examples.labels)
+    features, labels = (
+        as_array(f"{name}.{field}", getattr(examples, field)) for field in ("features", "labels")
+    )
     order, offsets, sizes = (
         as_integers(f"{name}.{field}", getattr(examples, field))
         for field in ("order", "offsets", "sizes")
@@ -103,11 +110,16 @@ def check_examples(name: str, examples: ClientExamples, num_classes: int) -> Non
     for field, values in {"features": features, "labels": labels}.items():
         if np.issubdtype(values.dtype, np.floating):
             bad = values.size - np.isfinite(values).sum()
-            require(not bad, f"{name}.{field}: {bad} values are not finite; expected none.")
-    if not np.issubdtype(labels.dtype, np.floating):
+            require(
+                not bad,
+                f"{name}.{field}: {bad} values are not finite as {values.dtype}; expected none.",
+            )
+    if are_sequences(labels):
+        _check_sequences(f"{name}.labels", labels, num_classes)
+    elif not np.issubdtype(labels.dtype, np.floating):
         labels = as_integers(f"{name}.labels", labels)
-        check_range(f"{name}.labels", labels, num_classes, f"{num_classes=}")
-    check_range(f"{name}.order", order, len(labels), f"{len(labels)} examples")
+        check_range(f"{name}.labels", labels, num_classes, f" ({num_classes=})")
+    check_range(f"{name}.order", order, len(labels), f" ({len(labels)} examples)")
     require(
         sizes.size and sizes.min() >= 0,
         f"{name}.sizes={sizes}: expected one or more clients, no size negative.",
@@ -119,25 +131,22 @@ def check_examples(name: str, examples: ClientExamples, num_classes: int) -> Non
     )
 
 
-def as_integers(name: str, values: Any) -> np.ndarray:
-    """Checks that values are a 1-D array of integers."""
-    array = np.asarray(values)
+def _check_sequences(name: str, labels: np.ndarray, num_classes: int) -> None:
+    """Checks shape and range of sequences of labels, and that no sequence is masked entirely."""
     require(
-        np.issubdtype(array.dtype, np.integer) and array.ndim == 1,
-        f"{name} of {array.dtype} and shape {array.shape}: expected 1-D integers.",
+        labels.ndim == 2,
+        f"{name} of {labels.dtype} and shape {labels.shape}: expected one class for each example, "
+        "[examples], or a sequence, [examples, length].",
     )
-    return array
-
-
-def require(valid: Any, message: str) -> None:
-    """Raises a ValueError unless a condition holds."""
-    if not valid:
-        raise ValueError(message)
-
-
-def check_range(name: str, values: np.ndarray, end: int, reason: str) -> None:
-    """Checks that values are in ``[0, end)``."""
-    if values.size and not 0 <= values.min() <= values.max() < end:
-        raise ValueError(
-            f"{name} span [{values.min()}, {values.max()}]: expected [0, {end - 1}] ({reason})."
-        )
+    first, last = (labels.min(), labels.max()) if labels.size else (0, 0)
+    require(
+        MASKED_LABEL <= first <= last < num_classes,
+        f"{name} span [{first}, {last}]: expected [0, {num_classes - 1}] ({num_classes=}), or "
+        f"{MASKED_LABEL} where masked.",
+    )
+    empty = np.flatnonzero((labels == MASKED_LABEL).all(axis=1))
+    require(
+        not empty.size,
+        f"{name}: all labels of {empty.size} examples are masked ({MASKED_LABEL}), first "
+        f"{empty[:5].tolist()}; expected one or more labels for each, so leave these examples out.",
+    )

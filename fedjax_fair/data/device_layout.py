@@ -69,11 +69,7 @@ class FlatImages:
 
 
 def flatten_images(features: Any) -> Any:
-    """Flattens features with several axes to ``FlatImages`` if the `target` is an accelerator.
-
-    Args:
-        features: ``[total, ...]``, or None.
-    """
+    """Flattens features with several axes to ``FlatImages`` if the `target` is an accelerator."""
     if features is None or features.ndim < 3 or target.current().is_cpu:
         return features
     return FlatImages(features.reshape(len(features), -1), features.shape[1:])
@@ -81,8 +77,6 @@ def flatten_images(features: Any) -> Any:
 
 def on_device(data: FederatedData, sharding: Sharding | None = None) -> FederatedData:
     """Copies a federated dataset to the default device, in the layout of the device.
-
-    Compiled functions do not copy it if it is an argument, as in ``fit``.
 
     Args:
         data: A federated dataset on the host.

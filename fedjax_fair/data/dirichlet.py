@@ -7,13 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_fair import checks
-from fedjax_fair.data.partitioner import (
-    Partitioner,
-    check_enough,
-    generator,
-    make_partition,
-    parts_by_weight,
-)
+from fedjax_fair.data.conversion import as_array
+from fedjax_fair.data.partitioner import Partitioner, parts_by_weight, random_partitioner
 
 __all__ = ["dirichlet"]
 
@@ -27,24 +22,21 @@ def dirichlet(
 ) -> Partitioner:
     """Splits each class in proportions drawn from a Dirichlet distribution.
 
-    A draw that leaves a client below ``min_partition_size`` is repeated, up to eleven times; the
-    result equals that of ``DirichletPartitioner`` of flwr-datasets 0.6.1 with
-    ``self_balancing=False`` and the same seed. If no draw succeeds, which is an error there,
+    All examples are assigned. A draw that leaves a client below ``min_partition_size`` is repeated,
+    up to eleven times; the result equals that of ``DirichletPartitioner`` of flwr-datasets 0.6.1
+    with ``self_balancing=False`` and the same seed. If no draw succeeds, which is an error there,
     clients below the minimum get random examples of the others, in proportion to what these have
     beyond it.
 
     Args:
         num_clients: Number of clients.
-        alpha: Concentration, above 0, a scalar or ``[clients]``. If small, every class has few
-            clients; if large, all clients have the same class distribution.
+        alpha: Concentration, above 0 and at most 1e9, a scalar or ``[clients]``. If small, every
+            class has few clients; if large, all clients have the same class distribution.
         min_partition_size: Minimum number of examples of a client, at least 1.
 
-    Returns:
-        A partitioner that assigns all examples.
-
     Raises:
-        ValueError: If a setting is out of range; when splitting, if there are fewer than
-            ``num_clients * min_partition_size`` examples.
+        ValueError: When splitting, if there are fewer than ``num_clients * min_partition_size``
+            examples.
 
     References:
         Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, 2019,
@@ -56,18 +48,16 @@ def dirichlet(
         >>> int(partition.sizes.sum()), partition.unassigned.tolist()
         (20, [])
     """
-    checks.positive_int("num_clients", num_clients)
-    checks.positive("alpha", alpha, many=True)
+    as_array("alpha", alpha)  # Not masked.
+    checks.positive("alpha", alpha, many=True, at_most=1e9)
     checks.positive_int("min_partition_size", min_partition_size)
     if np.shape(alpha) not in ((), (num_clients,)):
         raise ValueError(
             f"alpha of shape {np.shape(alpha)}: expected a scalar or {num_clients=} elements."
         )
 
-    def split(labels, /, seed, **columns):
-        check_enough(len(labels), num_clients, min_partition_size)
+    def assign(labels, rng):
         concentration = np.broadcast_to(np.asarray(alpha, float), (num_clients,))
-        rng = generator(seed)
         for _ in range(ATTEMPTS):
             owners = _owners(labels, concentration, rng)
             sizes = np.bincount(owners, minlength=num_clients)
@@ -81,9 +71,10 @@ def dirichlet(
         order = by_class[np.argsort(owners[by_class], kind="stable")]
         for client in np.split(order, np.cumsum(sizes)[:-1]):
             rng.shuffle(client)
-        return make_partition(order, sizes, len(labels))
+        return order, sizes
 
-    return Partitioner(f"dirichlet({num_clients}, {alpha})", split, label_skew_only=True)
+    name = f"dirichlet({num_clients}, {alpha})"
+    return random_partitioner(name, assign, num_clients, min_partition_size)
 
 
 def _owners(labels, concentration, rng) -> np.ndarray:
@@ -97,10 +88,7 @@ def _owners(labels, concentration, rng) -> np.ndarray:
 
 
 def _fill_up(owners, labels, sizes, min_partition_size, rng) -> None:
-    """Moves random examples from large clients to those below the minimum size, in place.
-
-    They are assigned class by class, so that the receiving clients have few classes as well.
-    """
+    """Moves random examples from large clients to those below the minimum size, in place."""
     missing = np.maximum(min_partition_size - sizes, 0)
     given = parts_by_weight(int(missing.sum()), np.maximum(sizes - min_partition_size, 0))
     shuffled = rng.permutation(len(owners))
@@ -108,5 +96,6 @@ def _fill_up(owners, labels, sizes, min_partition_size, rng) -> None:
     position = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     moved = by_owner[position < np.repeat(given, sizes)]
     receivers = rng.permutation(np.flatnonzero(missing))
+    # Class by class, so that the receiving clients have few classes as well.
     moved = moved[np.argsort(labels[moved], kind="stable")]
     owners[moved] = np.repeat(receivers, missing[receivers])

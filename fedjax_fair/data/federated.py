@@ -6,25 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int
 
 from fedjax_fair import checks
-from fedjax_fair.data.client_examples import (
-    ClientExamples,
-    as_integers,
-    check_examples,
-    check_range,
-    require,
-)
+from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples, check_examples
+from fedjax_fair.data.conversion import as_integers, check_names, check_range, require
 from fedjax_fair.numerics.inequality import gini
+from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.text import escape_control_chars
 
 __all__ = [
+    "PARTS",
     "FederatedData",
-    "PartitionArrays",
     "label_distance",
     "map_arrays",
     "partition_arrays",
@@ -33,14 +28,17 @@ __all__ = [
     "with_partition_arrays",
 ]
 
+PARTS = ("train", "test", "validation")
+_MAX_NAMES = 10
+
 
 # `register_dataclass` would give the same pytree, but run-time checks of its annotations break
 # `vmap` and `eval_shape`.
 class FederatedData(NamedTuple):
-    """A federated dataset: a pytree whose fields that are no arrays are static.
+    """A federated dataset: a pytree, summarized by ``print``, whose other fields are static.
 
-    ``print`` summarizes it in ten lines. If every run has a separate partition (`stack`), the
-    arrays of the partition and ``groups`` have a leading axis ``runs``.
+    If every run has a separate partition (`stack`), its arrays and ``groups`` have a leading axis
+    ``runs``.
 
     Attributes:
         train: Training examples; every client has at least one.
@@ -48,10 +46,11 @@ class FederatedData(NamedTuple):
         groups: Ground-truth group of each client, ``[clients]``, or None.
         num_classes: Number of classes; of outputs if labels are targets.
         name: Name in results.
-        label_skew_only: Whether clients differ only in their number of examples of each class,
-            which `results.class_based` requires.
+        label_skew_only: Whether clients differ only in their number of examples of each class.
         num_unassigned: Number of examples of no client that are not in the arrays.
         validation: Examples to choose settings by (`hold_out`), or None. Clients may have none.
+        client_names: Different name of each client, the coordinate ``client`` of results; or None
+            for ids. `fit` compiles without it.
     """
 
     train: ClientExamples
@@ -62,22 +61,23 @@ class FederatedData(NamedTuple):
     label_skew_only: bool = False
     num_unassigned: int = 0
     validation: ClientExamples | None = None
+    client_names: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
-        leaves = jax.tree.leaves(self)
-        concrete = all(
+        is_concrete = all(
             isinstance(leaf, np.ndarray | jax.Array) and not isinstance(leaf, Tracer)
-            for leaf in leaves
+            for leaf in jax.tree.leaves(self)
         )
-        if not concrete or self.train.devices is not None:
+        if not is_concrete or self.train.devices is not None:
             return repr(self)
         name = escape_control_chars(self.name)
         try:
             validate(self)
         except ValueError as error:
             return f"{name}, an invalid federated dataset: {error}"
-        lines = (f"{title:<17}  {text}" for title, text in _summary(self).items())
-        return "\n".join([name, *lines])
+        return "\n".join(
+            [name, *(f"{title:<17}  {text}" for title, text in _summary(self).items())]
+        )
 
     @property
     def num_clients(self) -> int:
@@ -89,6 +89,10 @@ class FederatedData(NamedTuple):
         """Number of partitions, or None if all runs share one."""
         return self.train.order.shape[0] if self.train.order.ndim == 2 else None
 
+    def label_clients(self, ids: Sequence[int]) -> list[Any]:
+        """Returns the names of clients, or without names their ids, for messages."""
+        return list(ids if self.client_names is None else (self.client_names[id] for id in ids))
+
     def partition(self, run: int) -> FederatedData:
         """Returns the federated dataset of one run."""
         if self.num_partitions is None:
@@ -98,60 +102,42 @@ class FederatedData(NamedTuple):
 
     def map_parts(self, function: Callable[[ClientExamples], ClientExamples]) -> FederatedData:
         """Applies a function to training, test and, if there are any, validation examples."""
-        return self._replace(
-            train=function(self.train),
-            test=function(self.test),
-            validation=self.validation and function(self.validation),
-        )
+        parts = {name: getattr(self, name) for name in PARTS}
+        return self._replace(**{name: part and function(part) for name, part in parts.items()})
 
 
 def _flatten(data: FederatedData):
     names = ("train", "test", "groups", "validation")
     children = tuple((jax.tree_util.GetAttrKey(name), getattr(data, name)) for name in names)
-    return children, (data.num_classes, data.name, data.label_skew_only, data.num_unassigned)
+    static = data.num_classes, data.name, data.label_skew_only, data.num_unassigned
+    return children, (static, data.client_names)
 
 
-def _unflatten(static: tuple[int, str, bool, int], children: Any) -> FederatedData:
+def _unflatten(fields: tuple[tuple[int, str, bool, int], Any], children: Any) -> FederatedData:
     train, test, groups, validation = children
-    return FederatedData(train, test, groups, *static, validation)
+    static, client_names = fields
+    return FederatedData(train, test, groups, *static, validation, client_names)
 
 
 # JAX would otherwise treat the static fields of a NamedTuple as arrays.
 jax.tree_util.register_pytree_with_keys(FederatedData, _flatten, _unflatten)
 
 
-class PartitionArrays(NamedTuple):
-    """The arrays of a partition: ``order``, ``offsets`` and ``sizes`` by part, and groups."""
-
-    train: tuple[Any, Any, Any]
-    test: tuple[Any, Any, Any]
-    groups: Any
-    validation: tuple[Any, Any, Any] | None = None
-
-
-def partition_arrays(data: FederatedData) -> PartitionArrays:
-    """Returns the arrays of the partition of a federated dataset."""
-
-    def arrays(part: Any) -> Any:
-        return part and (part.order, part.offsets, part.sizes)
-
-    return PartitionArrays(
-        arrays(data.train), arrays(data.test), data.groups, arrays(data.validation)
-    )
+def partition_arrays(data: FederatedData) -> dict[str, Any]:
+    """Returns the arrays of the partition, by field: of parts ``order``, ``offsets``, ``sizes``."""
+    parts = {name: getattr(data, name) for name in PARTS if getattr(data, name) is not None}
+    return {"groups": data.groups} | {
+        name: {field: getattr(part, field) for field in ("order", "offsets", "sizes")}
+        for name, part in parts.items()
+    }
 
 
-def with_partition_arrays(data: FederatedData, arrays: PartitionArrays) -> FederatedData:
+def with_partition_arrays(data: FederatedData, arrays: dict[str, Any]) -> FederatedData:
     """Replaces the partition of a federated dataset."""
-
-    def replace(part: Any, arrays: Any) -> Any:
-        return part._replace(**dict(zip(("order", "offsets", "sizes"), arrays, strict=True)))
-
-    return data._replace(
-        train=replace(data.train, arrays.train),
-        test=replace(data.test, arrays.test),
-        groups=arrays.groups,
-        validation=arrays.validation and replace(data.validation, arrays.validation),
-    )
+    parts = {
+        name: getattr(data, name)._replace(**arrays[name]) for name in arrays.keys() & set(PARTS)
+    }
+    return data._replace(groups=arrays["groups"], **parts)
 
 
 def map_arrays(
@@ -180,9 +166,6 @@ def stack(datasets: Sequence[FederatedData]) -> FederatedData:
         A federated dataset whose partition has a leading axis ``runs``; shorter rows of ``order``
         are padded.
 
-    Raises:
-        ValueError: If examples or numbers of clients differ.
-
     Examples:
         >>> from fedjax_fair.data import iid, load
         >>> both = stack([load("digits", iid(20), seed=seed) for seed in (0, 1)])
@@ -192,23 +175,24 @@ def stack(datasets: Sequence[FederatedData]) -> FederatedData:
     require(datasets, "datasets=[]: expected one or more.")
     first = datasets[0]
     for run, data in enumerate(datasets):
+        checks.instance(f"datasets[{run}]", data, FederatedData, "data.load('digits')")
         require(
             data.num_clients == first.num_clients,
             f"datasets[{run}] has {data.num_clients} clients: expected {first.num_clients}, as the "
             "first.",
         )
-        for name in ("train", "test", "validation"):
+        require(
+            data.client_names == first.client_names,
+            f"datasets[{run}].client_names: expected those of the first dataset.",
+        )
+        for name in PARTS:
             part, expected = getattr(data, name), getattr(first, name)
             require(
                 (part is None) == (expected is None),
                 f"datasets[{run}].{name}: expected it in all datasets or in none.",
             )
             require(
-                part is None
-                or (
-                    _equal(part.features, expected.features)
-                    and _equal(part.labels, expected.labels)
-                ),
+                part is None or all(map(_equal, part[:2], expected[:2])),
                 f"datasets[{run}].{name}: expected the examples of the first dataset.",
             )
     return with_partition_arrays(first, jax.tree.map(_stack_rows, *map(partition_arrays, datasets)))
@@ -228,27 +212,27 @@ def validate(data: FederatedData) -> None:
 
     Raises:
         ValueError: If shapes or dtypes do not match, features are not finite, a label or an index
-            is out of range, ``offsets`` are not the exclusive cumulative sum of ``sizes``, or a
-            client has no training examples.
+            is out of range, ``offsets`` are not the exclusive cumulative sum of ``sizes``, a client
+            has no training examples, or two have the same name.
 
     Examples:
-        >>> from fedjax_fair.data.arrays import from_arrays
-        >>> data = from_arrays(np.zeros((4, 2)), [0, 1, 0, 1], [[0, 1], [2, 3]])
-        >>> validate(data)
-        >>> validate(FederatedData(data.train, data.test, None, 1, "one class"))
+        >>> from fedjax_fair.data import load
+        >>> validate(load("digits")._replace(num_classes=9))
         Traceback (most recent call last):
         ...
-        ValueError: train.labels span [0, 1]: expected [0, 0] (num_classes=1).
+        ValueError: train.labels span [0, 9]: expected [0, 8] (num_classes=9).
     """
     checks.instance("data", data, FederatedData, "data.load('digits')")
-    checks.positive_int("num_classes", data.num_classes)
+    checks.positive_int("num_classes", data.num_classes, at_most=MAX_CLASSES)
+    if data.client_names is not None:
+        check_names("client_names", data.client_names, data.num_clients)
     if data.num_partitions is not None:
         for run in range(data.num_partitions):
             validate(data.partition(run).map_parts(_without_padding))
         return
     train = data.train
-    check_examples("train", train, data.num_classes)
-    for name, part in (("test", data.test), ("validation", data.validation)):
+    for name in PARTS:
+        part = getattr(data, name)
         if part is None:
             continue
         check_examples(name, part, data.num_classes)
@@ -257,21 +241,22 @@ def validate(data: FederatedData) -> None:
             f"{name}.sizes of shape {part.sizes.shape}: expected train's {train.sizes.shape}.",
         )
         # Labels may differ in width.
-        same_type = {
+        has_types_of_train = {
             "features": part.features.dtype == train.features.dtype,
             "labels": part.has_targets == train.has_targets,
         }
-        for field, is_same_type in same_type.items():
+        for field, has_type in has_types_of_train.items():
             values, expected = getattr(part, field), getattr(train, field)
             require(
-                values.shape[1:] == expected.shape[1:] and is_same_type,
+                values.shape[1:] == expected.shape[1:] and has_type,
                 f"{name}.{field} {values.shape} of {values.dtype}: expected {field} like train's "
                 f"{expected.shape} of {expected.dtype}.",
             )
     empty = np.flatnonzero(np.asarray(train.sizes) == 0)
     require(
         not empty.size,
-        f"{empty.size} clients without training examples, first {empty[:5].tolist()}: "
+        f"{empty.size} clients without training examples, first "
+        f"{data.label_clients(empty[:5].tolist())}: "
         "expected none.",
     )
     if data.groups is not None:
@@ -280,7 +265,7 @@ def validate(data: FederatedData) -> None:
             groups.shape == train.sizes.shape,
             f"groups of shape {groups.shape}: expected {train.sizes.shape}.",
         )
-        check_range("groups", groups, groups.size, f"{groups.size} clients")
+        check_range("groups", groups, groups.size, f" ({groups.size} clients)")
 
 
 def _without_padding(part: ClientExamples) -> ClientExamples:
@@ -296,6 +281,8 @@ def _summary(data: FederatedData) -> dict[str, str]:
     skew = label_distance(counts)
     if data.train.has_targets:
         classes, skew = f"none: targets of shape {labels.shape[1:]}, {labels.dtype}", np.nan
+    if are_sequences(labels):
+        classes += f"; {labels.shape[1]:,} labels per example, {counts.sum():,} not masked"
     shape = " x ".join(map(str, data.train.features.shape[1:])) or "scalar"
     groups = ""
     if data.groups is not None:
@@ -304,14 +291,14 @@ def _summary(data: FederatedData) -> dict[str, str]:
     num_validation = 0 if data.validation is None else int(np.sum(data.validation.sizes))
     total_train, total_test = len(labels) + data.num_unassigned, len(data.test.labels)
     return {
-        "clients": f"{len(train):,}{groups}",
+        "clients": f"{len(train):,}{groups}{_names(data)}",
         "training examples": f"{train.sum():,}; {_range(train)}"
         + (f"; {num_validation:,} more for validation" if num_validation else ""),
         "test examples": f"{test.sum():,}; {_range(test)}",
         "features": f"{shape}, {data.train.features.dtype}",
         "classes": classes,
         "label skew": f"{skew:.2f} (mean total variation distance to all clients, 0 to 1)",
-        "size skew": f"{float(gini(jnp.asarray(train, jnp.float32))):.2f} (Gini index, 0 to 1)",
+        "size skew": f"{jax.jit(gini)(train.astype(np.float32)):.2f} (Gini index, 0 to 1)",
         "unassigned": f"{total_train - num_validation - train.sum():,} of {total_train:,} training "
         f"examples, {total_test - test.sum():,} of {total_test:,} test examples",
         "partitions": "one for all runs"
@@ -320,12 +307,20 @@ def _summary(data: FederatedData) -> dict[str, str]:
     }
 
 
+def _names(data: FederatedData) -> str:
+    """Lists the first clients by name."""
+    if data.client_names is None:
+        return ""
+    shown = [escape_control_chars(name) for name in data.client_names[:_MAX_NAMES]]
+    return f": {', '.join(shown)}{', ...' if data.num_clients > _MAX_NAMES else ''}"
+
+
 def _range(values: np.ndarray) -> str:
     return f"{values.min():,} to {values.max():,} per client, median {np.median(values):,.0f}"
 
 
 def label_distance(counts: Int[np.ndarray, "clients classes"]) -> float:
-    """Mean total variation distance between the class distributions of a client and of all clients.
+    """Mean total variation distance of the clients' class distributions to that of all examples.
 
     Args:
         counts: Number of examples of every client and class; clients without any are ignored.
@@ -335,8 +330,6 @@ def label_distance(counts: Int[np.ndarray, "clients classes"]) -> float:
         (0.5, 0.0)
     """
     counts = counts[counts.sum(axis=1) > 0]
-    per_client, overall = (
-        counts / counts.sum(axis=1, keepdims=True),
-        counts.sum(axis=0) / counts.sum(),
-    )
+    per_client = counts / counts.sum(axis=1, keepdims=True)
+    overall = counts.sum(axis=0) / counts.sum()
     return float(np.mean(np.abs(per_client - overall).sum(axis=1)) / 2)

@@ -26,8 +26,8 @@ class FlwrPartitioner(Protocol):
 def as_partitioner(partition: Partitioner | FlwrPartitioner) -> Partitioner:
     """Converts a partitioner of flwr-datasets; returns one of this package unchanged.
 
-    A copy of it gets a data set of the library ``datasets``, with the column ``label`` and all
-    scalar columns. The seed is that of the partitioner, not of the split.
+    Its data set has the column ``label`` and all scalar columns. The seed is that of the
+    partitioner, not of the split.
 
     Raises:
         ValueError: If it is no partitioner; when splitting, if it needs a column that is missing,

@@ -36,14 +36,14 @@ def synthetic(
         W_k, b_k \sim N(u_k, 1), \; u_k \sim N(0, \alpha), \quad
         x \sim N(v_k, \mathrm{diag}(j^{-1.2})), \; v_k \sim N(B_k, 1), \; B_k \sim N(0, \beta),
 
-    with 60 features and 10 classes. (``u_k`` shifts all logits of an example equally, so ``alpha``
-    changes no label; models differ because each is drawn independently.)
+    with 60 features and 10 classes. (``u_k`` shifts all logits equally, so ``alpha`` changes no
+    label; models differ because each is drawn independently.)
 
     Args:
         alpha: Variance of the models' means, at least 0; see above.
         beta: Variance of the clients' mean inputs, at least 0.
         num_clients: Number of clients.
-        mean_size: Mean number of examples of a client, training and test, at least 2.
+        mean_size: Mean number of examples of a client, training and test; each has at least 2.
         spread: Standard deviation of the logarithm of the lognormal sizes, at least 0.
         max_size: Maximum number of examples of a client, at least ``mean_size``.
         independent: Whether all clients share one model and ``x ~ N(0, diag(j^-1.2))``.
@@ -65,13 +65,18 @@ def synthetic(
         >>> data.train.features.shape, data.test.sizes.tolist()
         ((24, 60), [2, 2, 2])
     """
-    checks.non_negative("alpha", alpha)
-    checks.non_negative("beta", beta)
+    checks.non_negative("alpha", alpha, at_most=1e9)
+    checks.non_negative("beta", beta, at_most=1e9)
     checks.positive_int("num_clients", num_clients)
     checks.positive_int("max_size", max_size)
     checks.positive_int("mean_size", mean_size, at_most=max_size)
-    checks.non_negative("spread", spread)
+    checks.non_negative("spread", spread, at_most=100)
     checks.unit_interval("test_fraction", test_fraction)
+    if num_clients * mean_size >= 2**31:
+        raise ValueError(
+            f"{num_clients=}, {mean_size=}: expected fewer than 2**31 examples, whose indices have "
+            "32 bits."
+        )
     rng = generator(seed)
     # exp(spread z - spread^2 / 2) has mean 1.
     sizes = mean_size * np.exp(spread * rng.standard_normal(num_clients) - spread**2 / 2)
@@ -119,7 +124,7 @@ def _blocks(sizes: np.ndarray):
 
 
 def _models(rng, means):
-    """Draws weights ``[clients, features, classes]`` and biases ``[clients, classes]``."""
+    """Draws weights ``[clients, features, classes]`` and biases."""
     weights = rng.standard_normal((len(means), NUM_FEATURES, NUM_CLASSES), np.float32)
     biases = rng.standard_normal((len(means), NUM_CLASSES), np.float32)
     return weights + means[:, None, None], biases + means[:, None]

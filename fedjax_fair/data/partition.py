@@ -11,15 +11,16 @@ from typing import Any, Literal
 import numpy as np
 
 from fedjax_fair import checks
+from fedjax_fair.data.conversion import as_array, check_names, names_of
 from fedjax_fair.data.partitioner import (
     Partition,
     Partitioner,
-    check_enough,
     equal_parts,
-    generator,
+    index_arrays,
     join_indices,
     make_partition,
     parts_by_weight,
+    random_partitioner,
     shuffled_by_class,
 )
 
@@ -37,24 +38,17 @@ def iid(num_clients: int) -> Partitioner:
     """Splits shuffled examples into parts whose sizes differ by at most one.
 
     Args:
-        num_clients: Number of clients.
-
-    Raises:
-        ValueError: If ``num_clients`` is not a positive integer; when splitting, if there are fewer
-            examples than clients.
+        num_clients: Number of clients, at most that of examples.
 
     Examples:
         >>> iid(3).split(np.zeros(10, int), seed=0).sizes.tolist()
         [4, 3, 3]
     """
-    checks.positive_int("num_clients", num_clients)
 
-    def split(labels, /, seed, **columns):
-        check_enough(len(labels), num_clients)
-        sizes = equal_parts(len(labels), num_clients)
-        return make_partition(generator(seed).permutation(len(labels)), sizes, len(labels))
+    def assign(labels, rng):
+        return rng.permutation(len(labels)), equal_parts(len(labels), num_clients)
 
-    return Partitioner(f"iid({num_clients})", split, label_skew_only=True)
+    return random_partitioner(f"iid({num_clients})", assign, num_clients)
 
 
 def quantity_skew(
@@ -64,7 +58,7 @@ def quantity_skew(
     skew: float = 1.0,
     min_partition_size: int = 1,
 ) -> Partitioner:
-    """Splits shuffled examples into unequal parts.
+    """Splits all examples, shuffled, into unequal parts.
 
     Client ``i`` gets ``min_partition_size`` examples and a share of the rest in proportion to ``(i
     + 1) ** -skew`` (power) or ``exp(skew * z_i)``, ``z_i`` standard normal (lognormal).
@@ -72,28 +66,22 @@ def quantity_skew(
     Args:
         num_clients: Number of clients.
         distribution: ``"power"`` or ``"lognormal"``.
-        skew: At least 0; 0 for equal parts.
+        skew: From 0, equal parts, to 1000.
         min_partition_size: Minimum number of examples of a client, at least 1.
 
-    Returns:
-        A partitioner that assigns all examples.
-
     Raises:
-        ValueError: If a setting is out of range; when splitting, if there are fewer than
-            ``num_clients * min_partition_size`` examples.
+        ValueError: When splitting, if there are fewer than ``num_clients * min_partition_size``
+            examples.
 
     Examples:
         >>> quantity_skew(3, "power", skew=1.0).split(np.zeros(25, int), seed=0).sizes.tolist()
         [13, 7, 5]
     """
-    checks.positive_int("num_clients", num_clients)
     checks.one_of("distribution", distribution, ("power", "lognormal"))
-    checks.non_negative("skew", skew)
+    checks.non_negative("skew", skew, at_most=1000)
     checks.positive_int("min_partition_size", min_partition_size)
 
-    def split(labels, /, seed, **columns):
-        check_enough(len(labels), num_clients, min_partition_size)
-        rng = generator(seed)
+    def assign(labels, rng):
         if distribution == "power":
             logarithms = -skew * np.log(np.arange(1, num_clients + 1))
         else:
@@ -101,10 +89,10 @@ def quantity_skew(
         weights = np.exp(logarithms - logarithms.max())
         rest = len(labels) - num_clients * min_partition_size
         sizes = min_partition_size + parts_by_weight(rest, weights)
-        return make_partition(rng.permutation(len(labels)), sizes, len(labels))
+        return rng.permutation(len(labels)), sizes
 
     name = f"quantity_skew({num_clients}, {distribution}, {skew})"
-    return Partitioner(name, split, label_skew_only=True)
+    return random_partitioner(name, assign, num_clients, min_partition_size)
 
 
 def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
@@ -113,11 +101,7 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
     Args:
         num_clients: Number of clients.
         shards_per_client: Shards of each client, each with ``examples // (num_clients *
-            shards_per_client)`` examples; the rest is unassigned.
-
-    Raises:
-        ValueError: If a setting is out of range; when splitting, if there are fewer examples than
-            shards.
+            shards_per_client)`` examples, at least one; the rest is unassigned.
 
     References:
         McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
@@ -127,34 +111,28 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
         >>> shards(2, 2).split(np.arange(9) % 3, seed=0).sizes.tolist()
         [4, 4]
     """
-    checks.positive_int("num_clients", num_clients)
     checks.positive_int("shards_per_client", shards_per_client)
 
-    def split(labels, /, seed, **columns):
+    def assign(labels, rng):
         num_shards = num_clients * shards_per_client
-        check_enough(len(labels), num_clients, shards_per_client)
-        rng = generator(seed)
         size = len(labels) // num_shards
         # Draw from all shards, so that unassigned ones are not always of the last class.
         drawn = rng.permutation(len(labels) // size)[:num_shards]
         order = shuffled_by_class(labels, rng)[(drawn[:, None] * size + np.arange(size)).ravel()]
-        return make_partition(order, np.full(num_clients, shards_per_client * size), len(labels))
+        return order, np.full(num_clients, shards_per_client * size)
 
-    return Partitioner(f"shards({num_clients}, {shards_per_client})", split, label_skew_only=True)
+    name = f"shards({num_clients}, {shards_per_client})"
+    return random_partitioner(name, assign, num_clients, shards_per_client)
 
 
 def by_column(column: str) -> Partitioner:
     """Makes one client of every distinct value of a column, ascending, such as a writer.
 
+    All examples are assigned, and the seed is ignored.
+
     Args:
-        column: Name of the column. Test examples that have it go to the same client; those of
-            other owners are unassigned.
-
-    Returns:
-        A partitioner that assigns all examples and ignores the seed.
-
-    Raises:
-        ValueError: When splitting, if the column is missing or has another length than the labels.
+        column: Name of the column, which decides the client of test examples as well
+            (`assign_by_owner`).
 
     Examples:
         >>> partition = by_column("writer").split(np.zeros(4, int), 0, writer=["b", "a", "b", "b"])
@@ -165,7 +143,7 @@ def by_column(column: str) -> Partitioner:
     def split(labels, /, seed, **columns):
         if column not in columns:
             raise ValueError(f"{column=}: expected one of the columns {sorted(columns)}.")
-        owners = np.asarray(columns[column])
+        owners = as_array(f"column {column!r}", columns[column])
         if owners.shape != (len(labels),):
             raise ValueError(
                 f"{column=} of shape {owners.shape}: expected one value for each of {len(labels)} "
@@ -179,11 +157,11 @@ def by_column(column: str) -> Partitioner:
 def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partition:
     """Assigns test examples to the clients that `by_column` makes of the training examples.
 
-    Test examples of other owners are unassigned.
+    Test examples of other owners are unassigned. Owners that are strings are the clients' names.
 
     Args:
-        train_owners: The column's value of every training example.
-        test_owners: The column's value of every test example.
+        train_owners: The column of training examples.
+        test_owners: The column of test examples.
 
     Examples:
         >>> test = assign_by_owner(np.array(["b", "a"]), np.array(["a", "c", "b", "a"]))
@@ -194,30 +172,30 @@ def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partit
     assigned = np.flatnonzero(np.isin(test_owners, owners))
     clients = np.searchsorted(owners, test_owners[assigned])
     order = assigned[np.argsort(clients, kind="stable")]
-    return make_partition(order, np.bincount(clients, minlength=len(owners)), len(test_owners))
+    sizes = np.bincount(clients, minlength=len(owners))
+    partition = make_partition(order, sizes, len(test_owners))
+    return partition._replace(client_names=names_of(owners.tolist()))
 
 
 def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:
-    """Assigns given examples to each client.
+    """Assigns given examples to each client, whatever the seed.
 
     Args:
-        indices: Indices of each client's examples, one non-empty array per client, no index twice;
-            in a list, or a mapping by client name. Clients are numbered in this order.
-
-    Returns:
-        A partitioner that ignores the seed.
-
-    Raises:
-        ValueError: If a client has no examples; when splitting, if an index is not an integer in
-            ``[0, examples)`` or appears twice.
+        indices: Indices of each client's examples, one non-empty array of integers in ``[0,
+            examples)`` per client, no index twice; in a list, or a mapping by client name. Clients
+            are numbered in this order. Keys that are not strings are ignored.
 
     Examples:
         >>> partition = from_indices({"ward 7": [3, 0], "ward 9": [1]}).split(np.zeros(4, int), 0)
         >>> partition.client_indices, partition.unassigned.tolist()
         ([array([3, 0], dtype=int32), array([1], dtype=int32)], [2])
+        >>> partition.client_names
+        ('ward 7', 'ward 9')
     """
-    values = indices.values() if isinstance(indices, Mapping) else indices
-    arrays = [np.asarray(array) for array in values]
+    names = names_of(indices) if isinstance(indices, Mapping) else None
+    arrays = index_arrays(indices.values() if isinstance(indices, Mapping) else indices)
+    if names is not None:
+        check_names("client indices", names, len(arrays))
     empty = [client for client, array in enumerate(arrays) if not array.size]
     if empty or not arrays:
         raise ValueError(
@@ -226,6 +204,7 @@ def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:
         )
 
     def split(labels, /, seed, **columns):
-        return make_partition(*join_indices(arrays, len(labels)), len(labels))
+        partition = make_partition(*join_indices(arrays, len(labels)), len(labels))
+        return partition._replace(client_names=names)
 
     return Partitioner(f"from_indices({len(arrays)})", split)

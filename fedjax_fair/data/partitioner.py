@@ -9,16 +9,18 @@ import numpy as np
 from jaxtyping import Int
 
 from fedjax_fair import checks
+from fedjax_fair.data.conversion import as_array, check_range
 
 __all__ = [
     "Partition",
     "Partitioner",
-    "check_enough",
     "equal_parts",
     "generator",
+    "index_arrays",
     "join_indices",
     "make_partition",
     "parts_by_weight",
+    "random_partitioner",
     "shuffled_by_class",
     "split_off",
 ]
@@ -32,12 +34,14 @@ class Partition(NamedTuple):
         sizes: Number of examples of each client, ``[clients]``, int32.
         groups: Ground-truth group of each client, ``[clients]``, int32, or None.
         unassigned: Indices of the examples of no client, ascending, int32.
+        client_names: Name of each client, or None.
     """
 
     order: Int[np.ndarray, " assigned"]
     sizes: Int[np.ndarray, " clients"]
     groups: Int[np.ndarray, " clients"] | None
     unassigned: Int[np.ndarray, " unassigned"]
+    client_names: tuple[str, ...] | None = None
 
     @property
     def client_indices(self) -> list[np.ndarray]:
@@ -52,8 +56,7 @@ class Partitioner(NamedTuple):
         name: Name in results, with settings.
         split: ``split(labels, seed, **columns) -> Partition``, with arrays ``[examples]`` and a
             non-negative seed. Every client gets at least one example.
-        column: Column that names the owner of training and test examples; None to split test
-            examples with the class distribution of the training examples.
+        column: Column that names the owner of training and test examples; None for `split_test`.
         label_skew_only: Whether a client's examples of a class are random ones of that class.
     """
 
@@ -94,13 +97,26 @@ def split_off(
     )
 
 
-def check_enough(num_examples: int, num_clients: int, per_client: int = 1) -> None:
-    """Checks that there are ``per_client`` examples for every client."""
-    if num_examples < num_clients * per_client:
-        raise ValueError(
-            f"{num_examples} examples for {num_clients=}: expected at least "
-            f"{num_clients * per_client}, {per_client} per client."
-        )
+def random_partitioner(
+    name: str, assign: Callable[..., tuple[Any, ...]], num_clients: int, per_client: int = 1
+) -> Partitioner:
+    """Makes a partitioner of ``assign(labels, rng)``, which returns order, sizes and any groups.
+
+    Splitting fewer than ``per_client`` examples per client is an error.
+    """
+    checks.positive_int("num_clients", num_clients)
+
+    def split(labels, /, seed, **columns):
+        labels = as_array("labels", labels)
+        if len(labels) < num_clients * per_client:
+            raise ValueError(
+                f"{len(labels)} examples for {num_clients=}: expected at least "
+                f"{num_clients * per_client}, {per_client} per client."
+            )
+        order, sizes, *groups = assign(labels, generator(seed))
+        return make_partition(order, sizes, len(labels), *groups)
+
+    return Partitioner(name, split, label_skew_only=True)
 
 
 def equal_parts(total: int, parts: int) -> np.ndarray:
@@ -122,18 +138,29 @@ def shuffled_by_class(labels: np.ndarray, rng: np.random.Generator) -> np.ndarra
     return shuffled[np.argsort(np.asarray(labels)[shuffled], kind="stable")]
 
 
-def join_indices(arrays: Sequence[Any], total: int) -> tuple[np.ndarray, np.ndarray]:
-    """Joins indices in ``[0, total)``, one array per client, to ``order`` and ``sizes``."""
-    arrays = [np.asarray(array) for array in arrays]
-    # An empty list is an array of floats, which would make floats of all indices.
-    filled = [array for array in arrays if array.size] or [np.zeros(0, np.int64)]
-    if any(array.ndim != 1 or not np.issubdtype(array.dtype, np.integer) for array in filled):
-        raise ValueError("client indices: expected a 1-D array of integers for each client.")
-    order = np.concatenate(filled)
-    if order.size and not 0 <= order.min() <= order.max() < total:
+def index_arrays(indices: Any) -> list[np.ndarray]:
+    """Converts the indices of each client's examples, in a list, to arrays."""
+    try:
+        arrays = [as_array("client indices", array) for array in indices]
+    except TypeError:
         raise ValueError(
-            f"client indices span [{order.min()}, {order.max()}]: expected [0, {total - 1}]."
+            f"client indices are {indices!r}: expected the indices of each client's examples, such "
+            "as [[0, 1], [2]]."
+        ) from None
+    # An empty list is an array of floats.
+    if any(array.ndim != 1 or (array.size and array.dtype.kind not in "iu") for array in arrays):
+        raise ValueError(
+            "client indices: expected a 1-D array of integers for each client; the owner of each "
+            "example is the argument clients of from_arrays."
         )
+    return arrays
+
+
+def join_indices(arrays: Sequence[np.ndarray], total: int) -> tuple[np.ndarray, np.ndarray]:
+    """Joins indices in ``[0, total)``, one array per client, to ``order`` and ``sizes``."""
+    for client, array in enumerate(arrays):
+        check_range(f"indices of client {client}", array, total)
+    order = np.concatenate([np.zeros(0, np.int64), *(array.astype(np.int64) for array in arrays)])
     repeated = np.flatnonzero(np.bincount(order, minlength=1) > 1)
     if repeated.size:
         raise ValueError(

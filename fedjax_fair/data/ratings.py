@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from fedjax_fair.data.cache import cache_folder, cached
+from fedjax_fair.data.npz import cache_folder, cached
 from fedjax_fair.data.source import DataDir
 from fedjax_fair.data.tfds_folder import find_prepared, read_chunks
 from fedjax_fair.data.tfds_images import cache_key
@@ -37,14 +37,9 @@ class Ratings(NamedTuple):
 
 
 def read_ratings(name: str, data_dir: DataDir = None) -> Ratings:
-    """Reads a set of ratings, decoded once and then from a cache.
+    """Reads a set such as ``movielens/100k-ratings``, decoded once and then from a cache.
 
-    Args:
-        name: Name in tensorflow-datasets, such as ``movielens/100k-ratings``.
-        data_dir: As in `fedjax_fair.data.load`.
-
-    Returns:
-        All ratings. Users and movies are numbered in the order of their names.
+    Users and movies are numbered in the order of their names.
 
     Raises:
         FileNotFoundError: If it is not prepared there as array_record.

@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_fair.data.source import DamagedError, DataDir, Examples, Splits, resolve_data_dir
+from fedjax_fair.data.source import (
+    DamagedError,
+    DataDir,
+    Examples,
+    Info,
+    Splits,
+    resolve_data_dir,
+)
 
 __all__ = ["RawFiles", "expected_files", "find"]
 
@@ -55,43 +62,33 @@ class RawFiles(NamedTuple):
     """The files of a data set.
 
     Attributes:
-        folder: Folder of the files.
+        info: Description.
         files: Paths by split.
-        shape: Height, width and channels of an image.
-        num_classes: Number of classes.
         label_bytes: As in the format.
-        lengths: Number of examples by split.
     """
 
-    folder: Path
-    files: dict[str, tuple[Path, ...]]
-    shape: tuple[int, ...]
-    num_classes: int
+    info: Info
+    files: dict[str, list[Path]]
     label_bytes: int
-    lengths: dict[str, int]
 
     def read(self) -> Splits:
-        """Reads all examples in the order of the files.
-
-        Returns:
-            Images ``uint8`` ``[examples, height, width, channels]`` and classes. CIFAR-100 has the
-            column ``coarse_label``.
+        """Reads all examples in the order of the files, with ``coarse_label`` of CIFAR-100.
 
         Raises:
             DamagedError: If a file has changed since ``find``, or contains an invalid class.
         """
-        splits = []
-        for paths in (self.files["train"], self.files["test"]):
-            if self.label_bytes:
-                images, labels = _read_cifar(paths, self.label_bytes, self.num_classes)
-            else:
-                images, labels = _read_idx(paths[0], 3)[..., None], _read_idx(paths[1], 1)[:, None]
-                _check_classes(paths[1], labels, self.num_classes)
-            labels = labels.astype(np.int32)
-            columns = {"coarse_label": labels[:, 0]} if self.label_bytes == 2 else {}
-            splits.append(Examples(images, labels[:, -1], columns))
-        train, test = splits
-        return Splits(train, test, self.num_classes)
+        train, test = (self._read_split(paths) for paths in self.files.values())
+        return Splits(train, test, self.info.num_classes)
+
+    def _read_split(self, paths: list[Path]) -> Examples:
+        if self.label_bytes:
+            images, labels = _read_cifar(paths, self.label_bytes, self.info.num_classes)
+        else:
+            images, labels = _read_idx(paths[0], 3)[..., None], _read_idx(paths[1], 1)[:, None]
+            _check_classes(paths[1], labels, self.info.num_classes)
+        labels = labels.astype(np.int32)
+        columns = {"coarse_label": labels[:, 0]} if self.label_bytes == 2 else {}
+        return Examples(images, labels[:, -1], columns)
 
 
 def expected_files(name: str) -> str:
@@ -101,31 +98,28 @@ def expected_files(name: str) -> str:
         >>> expected_files("cifar100")
         'train.bin, test.bin'
     """
-    if name not in _FORMATS:
-        return ""
-    return ", ".join(file for files in _FORMATS[name].files.values() for file in files)
+    return ", ".join(sum(_FORMATS[name].files.values(), ())) if name in _FORMATS else ""
 
 
 def find(name: str, data_dir: DataDir = None) -> RawFiles | None:
-    """Finds the files of a data set without reading its examples.
+    """Finds the files of a data set, or None, without reading its examples.
 
     Args:
-        name: ``mnist``, ``fashion_mnist``, ``cifar10`` or ``cifar100``; no other set has files.
+        name: Name of the data set.
         data_dir: The folder with the files, compressed by gzip or not, or the folder above
             ``MNIST/raw``, ``cifar-10-batches-bin`` and so on, or above one of the set's name.
 
-    Returns:
-        The files, or None if there are none.
-
     Raises:
-        DamagedError: If one is missing, truncated or of another format.
+        DamagedError: If a file is missing, truncated or of another format.
     """
     if name not in _FORMATS:
         return None
-    file_format, root = _FORMATS[name], resolve_data_dir(data_dir)
-    for folder in (root, *(root / subfolder for subfolder in file_format.folders)):
-        names = [file for files in file_format.files.values() for file in files]
-        paths: dict[str, Any] = {file: _existing(folder, file) for file in names}
+    folders, names, num_classes, label_bytes = _FORMATS[name]
+    root = resolve_data_dir(data_dir)
+    for folder in (root, *(root / subfolder for subfolder in folders)):
+        paths: dict[str, Any] = {
+            file: _existing(folder, file) for files in names.values() for file in files
+        }
         if any(paths.values()):
             break
     else:
@@ -133,17 +127,18 @@ def find(name: str, data_dir: DataDir = None) -> RawFiles | None:
     for file, path in paths.items():
         if path is None:
             raise DamagedError(f"{folder / file}: expected it beside the other files of {name}.")
-    files = {split: tuple(paths[n] for n in names) for split, names in file_format.files.items()}
-    shape, label_bytes = _CIFAR_SHAPE, file_format.label_bytes
+    files = {split: [paths[file] for file in names[split]] for split in names}
     if label_bytes:
-        lengths = {s: sum(_num_cifar_rows(p, label_bytes) for p in files[s]) for s in files}
+        train, test = (
+            (sum(_num_cifar_rows(path, label_bytes) for path in paths), *_CIFAR_SHAPE)
+            for paths in files.values()
+        )
     else:
-        train, test = (_idx_images_shape(*files[split]) for split in files)
-        if train[1:] != test[1:]:
-            train_file, test_file = files["train"][0], files["test"][0]
-            raise DamagedError(f"{test_file}: expected images as large as in {train_file}.")
-        shape, lengths = (*train[1:], 1), {"train": train[0], "test": test[0]}
-    return RawFiles(folder, files, shape, file_format.num_classes, label_bytes, lengths)
+        train, test = ((*_idx_images_shape(*paths), 1) for paths in files.values())
+    if train[1:] != test[1:]:
+        train_file, test_file = files["train"][0], files["test"][0]
+        raise DamagedError(f"{test_file}: expected images as large as in {train_file}.")
+    return RawFiles(Info(folder, train[1:], num_classes, train[0], test[0]), files, label_bytes)
 
 
 def _existing(folder: Path, file: str) -> Path | None:
@@ -197,7 +192,7 @@ def _num_cifar_rows(path: Path, label_bytes: int) -> int:
 
 
 def _read_cifar(
-    paths: tuple[Path, ...], label_bytes: int, num_classes: int
+    paths: list[Path], label_bytes: int, num_classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
     row = label_bytes + math.prod(_CIFAR_SHAPE)
     tables = [np.fromfile(path, np.uint8).reshape(-1, row) for path in paths]

@@ -45,10 +45,10 @@ class Splits(NamedTuple):
 
 
 class Info(NamedTuple):
-    """Description of the files of a data set.
+    """Description of a data set.
 
     Attributes:
-        folder: Folder of the files, or None for a data set that an installed package contains.
+        folder: Folder of its files, or None if an installed package contains it.
         shape: Shape of the features of one example.
         num_classes: Number of classes.
         num_train: Number of training examples.
@@ -63,7 +63,7 @@ class Info(NamedTuple):
 
 
 def bundled(_data_dir: DataDir) -> None:
-    """Returns None as the location of a data set that an installed package contains."""
+    """Returns None: an installed package contains the data set."""
 
 
 class Source(NamedTuple):
@@ -71,8 +71,8 @@ class Source(NamedTuple):
 
     Attributes:
         read: ``read(location) -> Splits`` reads all examples.
-        find: ``find(data_dir) -> location`` finds the files without reading examples. It raises
-            FileNotFoundError if they are missing and `DamagedError` if they are damaged.
+        find: ``find(data_dir) -> location`` finds the files without reading examples; it raises
+            FileNotFoundError or `DamagedError`.
         describe: ``describe(location) -> Info``; by default from the examples.
         partition: Factory of the default partitioner, called with ``num_clients``.
         num_clients: Default number of clients.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,6 @@ from fedjax_fair.data.partitioner import Partitioner
 from fedjax_fair.data.source import (
     DamagedError,
     DataDir,
-    Info,
     Source,
     Splits,
     bundled,
@@ -28,26 +28,13 @@ from fedjax_fair.data.source import (
 )
 from fedjax_fair.data.tfds_folder import names_prepared
 
-__all__ = [
-    "SOURCES",
-    "Description",
-    "available",
-    "describe",
-    "get_source",
-    "load",
-    "prepare",
-]
+__all__ = ["SOURCES", "Description", "available", "describe", "get_source", "load", "prepare"]
 
 
 def _images(name: str, **defaults: Any) -> Source:
     """Returns the source of an image set of tensorflow-datasets, or of its original files."""
-
-    def describe(images) -> Info:
-        lengths = images.lengths
-        num_test = lengths.get("test", 0)
-        return Info(images.folder, images.shape, images.num_classes, lengths["train"], num_test)
-
-    return Source(lambda images: images.read(), partial(_find_images, name), describe, **defaults)
+    find = partial(_find_images, name)
+    return Source(methodcaller("read"), find, attrgetter("info"), **defaults)
 
 
 def _find_images(name: str, data_dir: DataDir) -> tfds_images.ImageSet | raw_files.RawFiles:
@@ -59,10 +46,9 @@ def _find_images(name: str, data_dir: DataDir) -> tfds_images.ImageSet | raw_fil
         hint = ""
         if expected := raw_files.expected_files(name):
             hint = f" The original files also work: {expected}."
-        elif name not in SOURCES and (
-            close := difflib.get_close_matches(name.casefold(), SOURCES, n=1)
-        ):
-            hint = f" Did you mean {close[0]!r}?"
+        elif name not in SOURCES:
+            close = difflib.get_close_matches(name.casefold(), SOURCES, n=1)
+            hint = "".join(f" Did you mean {other!r}?" for other in close)
         raise FileNotFoundError(f"{error}{hint}") from None
 
 
@@ -104,10 +90,9 @@ def load(
 ) -> FederatedData:
     """Loads a data set and splits it over clients.
 
-    ``digits`` comes with scikit-learn: 1,797 gray images of 8 x 8 pixels, scaled from 0 to 16 to 0
-    to 255, every fifth of each class for testing. Names that are not in ``SOURCES`` are those of
-    image classification sets in tensorflow-datasets, which are decoded once and then read from a
-    cache. EMNIST is transposed back.
+    ``digits`` comes with scikit-learn: 1,797 gray images of 8 x 8 pixels, scaled to 0 to 255, every
+    fifth of each class for testing. Names that are not in ``SOURCES`` are those of image
+    classification sets in tensorflow-datasets, which are decoded once and then read from a cache.
 
     Test examples follow the class distribution of each client's training examples, or the
     partition's column. Without a test split, a fifth of each client's examples is held out.
@@ -115,15 +100,11 @@ def load(
     Args:
         name: Name of the data set.
         partition: A partitioner of this package or of flwr-datasets; by default that of `Source`.
-        seed: Seed of the partition, a non-negative integer. A sequence makes one partition for each
-            run of ``fit`` (`stack`).
+        seed: Non-negative seed of the partition, or a sequence for one partition per run (`stack`).
         data_dir: Folder of prepared sets, or of the original files of MNIST, Fashion-MNIST or CIFAR
             (`fedjax_fair.data.raw_files`), in which the same examples have another order. By
             default the environment variable ``TFDS_DATA_DIR``, or ``~/tensorflow_datasets``.
         validation_fraction: As in `hold_out`; 0 for no validation examples.
-
-    Returns:
-        A validated federated dataset.
 
     Raises:
         FileNotFoundError: If the data set is missing; the message contains the command that
@@ -135,6 +116,7 @@ def load(
         >>> data.num_clients, data.train.features.shape, data.num_classes
         (50, (1442, 8, 8, 1), 10)
     """
+    checks.instance("name", name, str, "'digits'")
     seeds = tuple(seed) if isinstance(seed, Sequence) else (seed,)
     if not seeds or any(not checks.is_int(one) or one < 0 for one in seeds):
         raise ValueError(f"{seed=}: expected an integer >= 0, or a sequence of them.")
@@ -176,13 +158,14 @@ class Description(NamedTuple):
         name: Name for ``load``.
         prepared: Whether it can be loaded.
         folder: Folder of its files, existing or expected; None if an installed package contains it.
-        shape: Shape of the features of one example. None if not prepared, as the next three.
-        num_classes: Number of classes.
-        num_train: Number of training examples.
-        num_test: Number of test examples.
+        shape: As in `Info`; None if not prepared.
+        num_classes: Likewise.
+        num_train: Likewise.
+        num_test: Likewise.
         partition: Name of the default partition.
         validation: Size of a tenth of each client's training examples.
-        damage: Error of a damaged data set, or None.
+        damage: Error of a damaged data set.
+        missing: For one that is not prepared, how to get it.
     """
 
     name: str
@@ -195,14 +178,11 @@ class Description(NamedTuple):
     partition: str = ""
     validation: str | None = None
     damage: str | None = None
+    missing: str | None = None
 
 
 def describe(name: str, data_dir: DataDir = None) -> Description:
     """Describes one data set, prepared or not.
-
-    Args:
-        name: Name of the data set.
-        data_dir: As in ``load``.
 
     Raises:
         ValueError: If it is damaged, no image classification set, or neither prepared nor in
@@ -218,28 +198,22 @@ def describe(name: str, data_dir: DataDir = None) -> Description:
     except FileNotFoundError as error:
         if name not in SOURCES:
             raise ValueError(str(error)) from error
-        return _missing(name, data_dir)
+        return _missing(name, data_dir, missing=str(error))
     size = info.num_train // entry.num_clients
-    return Description(
-        name,
-        True,
-        *info,
-        partition=entry.partitioner.name,
-        validation=f"{size // 10} of about {size} training examples per client, with "
-        "--data.validation-fraction 0.1",
-    )
+    tenth = f"{size // 10} of about {size} training examples per client, with "
+    tenth += "--data.validation-fraction 0.1"
+    return Description(name, True, *info, entry.partitioner.name, tenth)
 
 
-def _missing(name: str, data_dir: DataDir, damage: str | None = None) -> Description:
+def _missing(
+    name: str, data_dir: DataDir, *, damage: str | None = None, missing: str | None = None
+) -> Description:
     folder, partition = resolve_data_dir(data_dir) / name, get_source(name).partitioner.name
-    return Description(name, False, folder, partition=partition, damage=damage)
+    return Description(name, False, folder, partition=partition, damage=damage, missing=missing)
 
 
 def available(data_dir: DataDir = None) -> list[Description]:
     """Describes the data sets of ``SOURCES``, and all other image sets prepared in a folder.
-
-    Args:
-        data_dir: As in ``load``.
 
     Examples:
         >>> [entry.name for entry in available() if entry.folder is None]
@@ -258,10 +232,6 @@ def available(data_dir: DataDir = None) -> list[Description]:
 
 def prepare(name: str, data_dir: DataDir = None) -> Path | None:
     """Downloads and prepares a data set for ``load``.
-
-    Args:
-        name: Name of the data set.
-        data_dir: As in ``load``.
 
     Returns:
         The folder written; None if an installed package contains the data set.

@@ -7,6 +7,7 @@ tensorflow-datasets imports. Only feature classes of tensorflow-datasets itself 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -47,25 +48,19 @@ def names_prepared(data_dir: DataDir = None) -> list[str]:
 
 
 def find_prepared(name: str, data_dir: DataDir = None) -> Prepared:
-    """Finds a prepared set of any kind.
-
-    Args:
-        name: Name in tensorflow-datasets.
-        data_dir: As in `fedjax_fair.data.load`.
-
-    Returns:
-        The newest version of the set.
+    """Finds the newest version of a prepared set of any kind.
 
     Raises:
-        FileNotFoundError: If it is not prepared there as array_record; the message contains the
-            command that prepares it.
+        FileNotFoundError: If it is not prepared there as array_record.
         DamagedError: If a file is missing, truncated or invalid, or a feature is of a class that
             tensorflow-datasets does not have.
     """
-    folder = resolve_data_dir(data_dir) / name
+    root = resolve_data_dir(data_dir)
+    folder = root / name
     versions = [path.parent for path in folder.glob("*/dataset_info.json") if _version(path.parent)]
     if not versions:
-        raise FileNotFoundError(_not_prepared(name, f"not found in {folder}", data_dir))
+        reason = f"not found in {folder}" if root.is_dir() else f"no such folder: {root}"
+        raise FileNotFoundError(_not_prepared(name, reason, data_dir))
     newest = max(versions, key=_version)
     info = _read_object(newest / "dataset_info.json")
     if info.get("fileFormat") != "array_record":
@@ -84,10 +79,16 @@ def read_chunks(folder: Path, split: str) -> Iterator[list[dict[str, Any]]]:
     """Decodes the examples of a split in order, 4,096 at a time."""
     import tensorflow_datasets as tfds
 
+    logging.getLogger("absl").addFilter(_is_not_about_opencv)
     builder: Any = tfds.builder_from_directory(str(folder))
     examples = builder.as_data_source(split)
     for start in range(0, len(examples), CHUNK):
         yield examples.__getitems__(list(range(start, min(start + CHUNK, len(examples)))))
+
+
+def _is_not_about_opencv(record: logging.LogRecord) -> bool:
+    """Whether a message is not the advice to install OpenCV: images are decoded only once."""
+    return not record.getMessage().startswith("OpenCV is not installed")
 
 
 def _not_prepared(name: str, reason: str, data_dir: DataDir) -> str:
@@ -144,25 +145,18 @@ def _class_names(tree: Any) -> Iterator[str]:
 
 def _shards(folder: Path, name: str, info: dict[str, Any]) -> Iterator[tuple[Path, str, int]]:
     """Path, split and number of examples of every file of records."""
+    dataset = info.get("name", name.partition("/")[0])
     try:
         for split in info["splits"]:
             lengths = [int(length) for length in split["shardLengths"]]
-            values = {
-                "DATASET": str(info.get("name", name.partition("/")[0])),
-                "SPLIT": str(split["name"]),
-                "FILEFORMAT": "array_record",
-                "NUM_SHARDS": f"{len(lengths):05d}",
-            }
             for index, length in enumerate(lengths):
-                values["SHARD_INDEX"] = f"{index:05d}"
-                values["SHARD_X_OF_Y"] = f"{index:05d}-of-{len(lengths):05d}"
-                file = str(split.get("filepathTemplate", _TEMPLATE))
-                for key, value in values.items():
-                    file = file.replace(f"{{{key}}}", value)
-                # A template must not lead out of the folder.
-                if length < 0 or Path(file).name != file:
+                shard = f"{index:05d}-of-{len(lengths):05d}"
+                file = f"{dataset}-{split['name']}.array_record-{shard}"
+                has_name = split.get("filepathTemplate", _TEMPLATE) == _TEMPLATE
+                # A name must not lead out of the folder.
+                if length < 0 or Path(file).name != file or not has_name:
                     raise ValueError(f"shard {file!r} of {length} examples")
-                yield folder / file, values["SPLIT"], length
+                yield folder / file, str(split["name"]), length
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         path = folder / "dataset_info.json"
         raise DamagedError(f"{path}: expected splits with shardLengths ({error!r}).") from None
@@ -172,10 +166,8 @@ def _check_records(path: Path, length: int) -> None:
     """Checks the number of records of a file, which is at its end."""
     if not path.is_file():
         raise DamagedError(f"{path}: expected {length:,} records, but the file is missing.")
-    try:
-        from array_record.python.array_record_module import ArrayRecordReader
-    except ImportError:  # There is no array_record for Windows.
-        return
+    from array_record.python.array_record_module import ArrayRecordReader
+
     try:
         num_records = ArrayRecordReader(os.fspath(path)).num_records()
     except RuntimeError as error:

@@ -9,8 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_fair.data.cache import cache_folder, cached
-from fedjax_fair.data.source import DamagedError, DataDir, Examples, Splits, resolve_data_dir
+from fedjax_fair.data.npz import cache_folder, cached
+from fedjax_fair.data.source import (
+    DamagedError,
+    DataDir,
+    Examples,
+    Info,
+    Splits,
+    resolve_data_dir,
+)
 from fedjax_fair.data.tfds_folder import dig, find_prepared, read_chunks
 
 __all__ = ["ImageSet", "cache_key", "find", "prepare"]
@@ -22,22 +29,16 @@ class ImageSet(NamedTuple):
     """A prepared image classification set.
 
     Attributes:
+        info: Description, with the folder of the newest version.
         name: Name in tensorflow-datasets, with its configuration.
-        folder: Folder of the newest version.
         image: Name of the image feature.
         label: Name of the class feature.
-        shape: Height, width and channels of an image.
-        num_classes: Number of classes.
-        lengths: Number of examples of ``train`` and, if it exists, ``test``.
     """
 
+    info: Info
     name: str
-    folder: Path
     image: str
     label: str
-    shape: tuple[int, ...]
-    num_classes: int
-    lengths: dict[str, int]
 
     def read(self) -> Splits:
         """Reads all examples, decoded once and then from a cache.
@@ -50,43 +51,35 @@ class ImageSet(NamedTuple):
         Raises:
             DamagedError: If its records cannot be read.
         """
+        folder: Any = self.info.folder
         try:
-            arrays = cached(
-                cache_folder(self.folder), cache_key(self.folder), lambda: _decode(self)
-            )
+            arrays = cached(cache_folder(folder), cache_key(folder), lambda: _decode(self))
         except (ImportError, MemoryError):
             raise
         except Exception as error:  # Decoders raise errors of many types.
             reason = " ".join(str(error).split()[:40])
-            raise DamagedError(f"{self.folder}: its records cannot be read ({reason}).") from error
-        splits: dict[str, Examples] = {}
-        for split in self.lengths:
-            columns = {
-                name.partition(".")[2]: array
-                for name, array in arrays.items()
-                if name.startswith(f"{split}.")
-            }
-            splits[split] = Examples(columns[self.image], columns[self.label], columns)
-        return Splits(splits["train"], splits.get("test"), self.num_classes)
+            raise DamagedError(f"{folder}: its records cannot be read ({reason}).") from error
+        train, test = (self._examples(arrays, split) for split in ("train", "test"))
+        return Splits(train, test, self.info.num_classes)
+
+    def _examples(self, arrays: dict[str, np.ndarray], split: str) -> Any:
+        columns = {
+            name.removeprefix(f"{split}."): array
+            for name, array in arrays.items()
+            if name.startswith(f"{split}.")
+        }
+        return Examples(columns[self.image], columns[self.label], columns) if columns else None
 
 
 def find(name: str, data_dir: DataDir = None) -> ImageSet:
-    """Finds a prepared set.
-
-    Args:
-        name: Name in tensorflow-datasets, such as ``mnist`` or ``emnist/byclass``.
-        data_dir: As in `fedjax_fair.data.load`.
-
-    Returns:
-        Its newest version.
+    """Finds the newest version of a prepared set, such as ``mnist`` or ``emnist/byclass``.
 
     Raises:
         FileNotFoundError: As `find_prepared`.
-        DamagedError: As `find_prepared`.
-        ValueError: If it is no image classification set with images of one shape.
+        ValueError: As `find_prepared`, or if it is no classification set of images of one shape.
     """
-    newest, info, features, lengths = find_prepared(name, data_dir)
-    pair = dig(info, "supervisedKeys", "tuple", "items")
+    newest, contents, features, lengths = find_prepared(name, data_dir)
+    pair = dig(contents, "supervisedKeys", "tuple", "items")
     keys = [dig(item, "featureKey") for item in pair] if isinstance(pair, list) else []
     image, label = keys if len(keys) == 2 else (None, None)
     try:
@@ -103,8 +96,8 @@ def find(name: str, data_dir: DataDir = None) -> ImageSet:
             f"{name=} has {sorted(features)} in splits {sorted(lengths)}, images of shape "
             f"{shape}: expected a train split of classified uint8 images of one shape."
         )
-    lengths = {split: lengths[split] for split in ("train", "test") if lengths.get(split)}
-    return ImageSet(name, newest, str(image), str(label), shape, num_classes, lengths)
+    info = Info(newest, shape, num_classes, lengths["train"], lengths.get("test", 0))
+    return ImageSet(info, name, str(image), str(label))
 
 
 def cache_key(folder: Path) -> str:
@@ -116,36 +109,29 @@ def cache_key(folder: Path) -> str:
 
 def _decode(images: ImageSet) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
-    for split, total in images.lengths.items():
+    folder: Any = images.info.folder
+    _, shape, _, num_train, num_test = images.info
+    for split, total in {"train": num_train, "test": num_test}.items():
+        if not total:
+            continue
         # Filled in place: a list of all images would need their memory twice.
-        pixels, start = np.empty((total, *images.shape), np.uint8), 0
+        pixels, start = np.empty((total, *shape), np.uint8), 0
         scalars: dict[str, list[Any]] = {}
-        for chunk in read_chunks(images.folder, split):
+        for chunk in read_chunks(folder, split):
             pixels[start : start + len(chunk)] = [example[images.image] for example in chunk]
             start += len(chunk)
             for name, value in chunk[0].items():
                 if np.ndim(value) == 0 and not isinstance(value, dict):
                     scalars.setdefault(name, []).extend(example[name] for example in chunk)
-        arrays[f"{split}.{images.image}"] = _upright(images.name, pixels)
+        if images.name.split("/")[0] == "emnist":
+            pixels = np.ascontiguousarray(pixels.swapaxes(1, 2))
+        arrays[f"{split}.{images.image}"] = pixels
         arrays |= {f"{split}.{name}": np.asarray(values) for name, values in scalars.items()}
     return arrays
 
 
-def _upright(name: str, pixels: np.ndarray) -> np.ndarray:
-    if name.split("/")[0] == "emnist":
-        return np.ascontiguousarray(pixels.swapaxes(1, 2))
-    return pixels
-
-
 def prepare(name: str, data_dir: DataDir = None) -> Path:
-    """Downloads a set and writes it as array_record files.
-
-    Args:
-        name: Name in tensorflow-datasets.
-        data_dir: As in `fedjax_fair.data.load`.
-
-    Returns:
-        The folder written.
+    """Downloads a set, writes it as array_record files and returns their folder.
 
     Raises:
         ModuleNotFoundError: If TensorFlow, which preparing needs, is not installed.

@@ -25,10 +25,6 @@ def hold_out(data: FederatedData, validation_fraction: float, seed: int = 0) -> 
         The federated dataset with ``validation``, which shares the arrays of examples. Results have
         ``validation_*`` in addition to ``test_*``.
 
-    Raises:
-        ValueError: If the fraction is out of range or too small for a validation example, or there
-            are validation examples.
-
     Examples:
         >>> import fedjax_fair as ff
         >>> data = hold_out(ff.data.load("digits"), 0.1)

@@ -1,7 +1,7 @@
 """Failures of clients: dropout, slow, stale, unavailable and Byzantine clients.
 
-`fedjax_fair.Round` takes one or several, with any selector, solver and aggregator. Weights are
-renormalized over the responding clients, and states, histories and participation record only these.
+They combine with all roles of a `fedjax_fair.Round`. Weights are renormalized over the responding
+clients, and states, histories and participation record only these.
 """
 
 from fedjax_fair.faults.availability import Diurnal, Trace

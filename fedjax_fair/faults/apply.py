@@ -9,20 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from fedjax_fair import role_calls
 from fedjax_fair.base import Cohort, Context, FaultContext, Faults, LocalResult, Variables
 from fedjax_fair.numerics.trees import all_finite
 
-__all__ = [
-    "UploadStatus",
-    "append_model",
-    "apply_faults",
-    "available",
-    "collude",
-    "init_model_history",
-    "initial_model",
-    "renormalize_sum",
-    "send",
-]
+_SENDS = 2**16
+"""Key of values that are sent in addition to updates, behind the indices of their arrays."""
 
 
 class UploadStatus(NamedTuple):
@@ -31,10 +23,12 @@ class UploadStatus(NamedTuple):
     Attributes:
         responded: Whether it has arrived; None without faults.
         nonfinite: Whether it had a NaN or an infinity when it was sent.
+        state_nonfinite: Whether the new state of the client has one; None without state.
     """
 
     responded: Bool[Array, "..."] | None
     nonfinite: Bool[Array, "..."]
+    state_nonfinite: Bool[Array, "..."] | None = None
 
 
 def available(
@@ -42,7 +36,7 @@ def available(
 ) -> Bool[Array, " clients"] | None:
     """Returns the mask of available clients; None for all."""
     masks = [
-        fault.available(jax.random.fold_in(key, index), round, num_clients)
+        role_calls.call(fault, "available", jax.random.fold_in(key, index), round, num_clients)
         for index, fault in enumerate(faults)
         if fault.available is not None
     ]
@@ -54,9 +48,9 @@ def apply_faults(
 ) -> tuple[Cohort, Bool[Array, " cohort"]]:
     """Returns the cohort with the faults' instructions, and the mask of expected responses."""
 
-    def map_cohort(function, index):
+    def map_cohort(method, index):
         def of_client(client):
-            return function(*_arguments(key, index, client, context))
+            return role_calls.call(faults[index], method, *_arguments(key, index, client, context))
 
         return jax.vmap(of_client)(cohort.clients)
 
@@ -66,9 +60,9 @@ def apply_faults(
     instructions = dict(cohort.instructions)
     for index, fault in enumerate(faults):
         if fault.responds is not None:
-            responded &= map_cohort(fault.responds, index)
+            responded &= map_cohort("responds", index)
         if fault.instruct is not None:
-            for name, value in map_cohort(fault.instruct, index).items():
+            for name, value in map_cohort("instruct", index).items():
                 earlier = instructions.get(name)
                 instructions[name] = value if earlier is None else jnp.minimum(earlier, value)
     return cohort._replace(instructions=instructions), responded
@@ -120,16 +114,25 @@ def send(
     responded: Bool[Array, ""],
 ) -> tuple[LocalResult, UploadStatus]:
     """Returns a participant's result as it arrives, zeros if it does not, and its status."""
-    update = result.update
+    update, sends = result.update, result.sends
     for index, fault in enumerate(faults):
-        if fault.send is not None:
-            update = fault.send(*_arguments(key, index, client, context), update)
-    nonfinite = responded & ~all_finite(update)
+        if fault.send is None:
+            continue
+        key_client, fault_context = _arguments(key, index, client, context)
+        update = role_calls.call(fault, "send", key_client, fault_context, update)
+        role_calls.check_update(fault, "send", update, result.update)
+        if sends:
+            key_sends = jax.random.fold_in(key_client, _SENDS)
+            values = Variables(params=sends, state={})
+            sent = role_calls.call(fault, "send", key_sends, fault_context, values)
+            role_calls.check_update(fault, "send", sent, values)
+            sends = sent.params
+    nonfinite = responded & ~all_finite((update, sends))
     if drop_nonfinite:
         responded &= ~nonfinite
     result = jax.tree.map(
         lambda leaf: jnp.where(responded, leaf, jnp.zeros_like(leaf)),
-        result._replace(update=update),
+        result._replace(update=update, sends=sends),
     )
     result = result._replace(loss=jnp.where(responded, result.loss, jnp.nan))
     return result, UploadStatus(responded, nonfinite)
@@ -146,7 +149,14 @@ def collude(
     updates = results.update
     for fault in faults:
         if fault.collude is not None:
-            updates = fault.collude(cohort, updates, context)
+            if results.sends:
+                raise ValueError(
+                    f"faults={fault!r}: colluding attacks change updates only, but the solver also "
+                    f"sends {', '.join(sorted(results.sends))}; use 'sign_flip', 'scaling', "
+                    "'noise' or 'nan'."
+                )
+            updates = role_calls.call(fault, "collude", cohort, updates, context)
+            role_calls.check_update(fault, "collude", updates, results.update)
     if weights is None or cohort.responded is None:
         return results._replace(update=updates)
     if updates is not results.update:

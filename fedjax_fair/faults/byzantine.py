@@ -20,14 +20,7 @@ from fedjax_fair.parallel import collectives
 
 __all__ = ["Byzantine"]
 
-_STRENGTHS = {
-    "sign_flip": 1.0,
-    "scaling": 10.0,
-    "noise": 1.0,
-    "nan": 0.0,
-    "alie": 1.0,
-    "ipm": 0.5,
-}
+_STRENGTHS = {"sign_flip": 1.0, "scaling": 10.0, "noise": 1.0, "nan": 0.0, "alie": 1.0, "ipm": 0.5}
 _COLLUDING = ("alie", "ipm")
 
 

@@ -20,8 +20,8 @@ class Staleness(Faults):
     rounds. Learning rates and minibatches are those of the current round.
 
     Args:
-        probability: Probability that a participant is stale in a round, in ``[0, 1]``.
-        max_staleness: Maximum staleness, in rounds. Every run keeps that many models in memory.
+        probability: Probability that a participant is stale in a round.
+        max_staleness: Maximum staleness, in rounds; as many models are in memory.
 
     Raises:
         ValueError: If a setting is out of range.

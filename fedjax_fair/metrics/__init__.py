@@ -1,8 +1,8 @@
 """Metrics of accuracy, fairness and communication, and statistics to compare runs.
 
-`SUMMARIES` lists the metrics of every evaluation by their names in results, and `GROUP_SUMMARIES`
-the additional ones where ground-truth groups are known. `predictions` has metrics on request,
-`paired` compares runs, and `noise` estimates the effect of finite test sets.
+`SUMMARIES` are those of every evaluation, and `GROUP_SUMMARIES` additional ones where ground-truth
+groups are known. `predictions` has metrics on request, `paired` compares runs, and `noise`
+estimates the effect of finite test sets.
 
 Examples:
     >>> from fedjax_fair.metrics import SUMMARIES

@@ -1,8 +1,8 @@
 r"""Accuracies of clients computed from accuracies of classes, where clients differ only in labels.
 
 The expected accuracy of a client with label shares :math:`\pi_c` is :math:`\sum_c \pi_c a_c`, where
-:math:`a_c` is the accuracy on all test examples of class :math:`c`. The accuracy on the client's
-test examples has the same mean but much more binomial noise, which inflates measures of spread.
+:math:`a_c` is the accuracy on all test examples of class :math:`c`. The measured accuracy has the
+same mean but much more binomial noise, which inflates measures of spread.
 """
 
 from __future__ import annotations
@@ -66,11 +66,12 @@ def standard_error(
 
     Args:
         summary: Function of the result of `class_based_accuracy`.
-        class_accuracy: As for `class_based_accuracy`.
-        examples: As for `class_based_accuracy`.
+        class_accuracy: As for it.
+        examples: As for it.
 
     Returns:
-        Standard errors, shaped like the summary. A class with a single example contributes 0.
+        Standard errors, shaped like the summary; NaN where it is NaN or has no derivative, such as
+        a standard deviation of 0. A class with a single example contributes 0.
 
     Examples:
         >>> examples = jnp.array([[3, 0], [0, 101]])
@@ -79,8 +80,12 @@ def standard_error(
     """
     known = jnp.where(jnp.isnan(class_accuracy), 0.0, class_accuracy)
     others = jnp.maximum(jnp.sum(examples, axis=0) - 1, 1).astype(known.dtype)
-    slope = jax.jacobian(lambda accuracy: summary(class_based_accuracy(accuracy, examples)))(known)
-    return jnp.sqrt(product(slope**2, known * (1 - known) / others))
+
+    def value(accuracy: Array) -> Array:
+        return summary(class_based_accuracy(accuracy, examples))
+
+    errors = jnp.sqrt(product(jax.jacobian(value)(known) ** 2, known * (1 - known) / others))
+    return jnp.where(jnp.isnan(value(known)), jnp.nan, errors)
 
 
 def summarize(
@@ -116,11 +121,15 @@ def summarize(
 def _measure(class_accuracy: Array, examples: Array):
     """Returns accuracies, their errors, summaries, and their errors."""
     sizes = jnp.sum(examples, axis=1)
-
-    def summaries(values: Array):
-        return jnp.stack(accuracy_summaries(_SUMMARIES, values, sizes))
-
     values = class_based_accuracy(class_accuracy, examples)
-    errors = standard_error(lambda values: values, class_accuracy, examples)
-    summary_errors = standard_error(summaries, class_accuracy, examples)
-    return values, errors, summaries(values), summary_errors
+
+    def error(summary: Callable[[Array], Array]) -> Array:
+        return standard_error(summary, class_accuracy, examples)
+
+    # Separately, because one summary without a derivative makes derivatives of all of them NaN.
+    summary_errors = [
+        error(lambda values, name=name: accuracy_summaries([name], values, sizes)[0])
+        for name in _SUMMARIES
+    ]
+    summaries = accuracy_summaries(_SUMMARIES, values, sizes)
+    return values, error(lambda values: values), jnp.stack(summaries), jnp.stack(summary_errors)

@@ -22,17 +22,13 @@ def normalized_mutual_information(
     merged groups; positive by chance, increasingly with the number of groups (see
     `adjusted_rand_index`).
 
-    Args:
-        estimated: Group of each entry.
-        truth: Group of each entry in the other grouping.
-
     Returns:
         A value in ``[0, 1]``: 1 for equal groupings up to names (also two single groups), 0 for
         independent ones (also if only one grouping is a single group).
 
     Examples:
         >>> estimated, truth = jnp.array([1, 1, 0, 0, -1]), jnp.array([7, 7, 9, 9, 9])
-        >>> normalized_mutual_information(estimated, truth).item()
+        >>> jax.jit(normalized_mutual_information)(estimated, truth).item()
         1.0
     """
     counted = (estimated >= 0) & (truth >= 0)
@@ -48,10 +44,6 @@ def adjusted_rand_index(estimated: Int[Array, " n"], truth: Int[Array, " n"]) ->
     Use: agreement with mean 0 for random groups of any number. Limitation: small groups have few
     pairs and hardly count.
 
-    Args:
-        estimated: Group of each entry.
-        truth: Group of each entry in the other grouping.
-
     Returns:
         A value in ``[-0.5, 1]``: 1 for equal groupings up to names, 0 on average for random ones.
 
@@ -60,7 +52,7 @@ def adjusted_rand_index(estimated: Int[Array, " n"], truth: Int[Array, " n"]) ->
 
     Examples:
         >>> estimated, truth = jnp.array([0, 0, 1, 1]), jnp.array([0, 0, 1, 2])
-        >>> print(f"{adjusted_rand_index(estimated, truth):.4f}")
+        >>> print(f"{jax.jit(adjusted_rand_index)(estimated, truth):.4f}")
         0.5714
     """
     counted = (estimated >= 0) & (truth >= 0)

@@ -17,13 +17,10 @@ def bytes_per_round(variables: Variables, cohort_size: int) -> int:
 
     Args:
         variables: The model, as arrays or as ``jax.ShapeDtypeStruct``.
-        cohort_size: Participants per round, counted with repetitions.
+        cohort_size: Participants per round, positive, counted with repetitions.
 
     Returns:
         Bytes from clients to the server, and as many back, as an exact Python integer.
-
-    Raises:
-        ValueError: If ``cohort_size`` is not a positive integer.
 
     Examples:
         >>> import numpy as np

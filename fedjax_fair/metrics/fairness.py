@@ -1,7 +1,10 @@
 """Metrics of how evenly accuracies, losses or participation are distributed over clients.
 
 All functions take one value per client, ignore NaN (a client without test examples) and return NaN
-if no client is left. They work under ``jit`` and ``vmap``. Means over pairs take ``O(n log n)``.
+if no client is left. ``sizes`` are the clients' numbers of test examples. Standard deviations and
+differences are >= 0, in the unit of the values. `gini`, `jain_index` and `entropy` take values
+>= 0, and are NaN for an infinite mean. Functions work under ``jit`` and ``vmap``; means over pairs
+take ``O(n log n)``.
 """
 
 from __future__ import annotations
@@ -32,12 +35,6 @@ def standard_deviation(values: Float[Array, " clients"]) -> Float[Array, ""]:
 
     Use: spread in the unit of the values. Limitation: includes the noise of finite test sets.
 
-    Args:
-        values: One value per client.
-
-    Returns:
-        The standard deviation, at least 0; 0 for a single client.
-
     Examples:
         >>> standard_deviation(jnp.array([0.25, 0.75, jnp.nan])).item()
         0.25
@@ -50,15 +47,9 @@ def sigma_acc(
 ) -> Float[Array, ""]:
     """Computes the root mean square distance of clients from the accuracy on the pooled examples.
 
-    ``sqrt(mean_i (accuracy_i - pooled)^2)`` equals `standard_deviation` for test sets of equal
-    size. Use: spread and the shift of small clients. Limitation: does not separate them.
-
-    Args:
-        accuracy: Test accuracy of each client.
-        sizes: Test examples of each client.
-
-    Returns:
-        The distance, at least `standard_deviation`, in the unit of ``accuracy``.
+    ``sqrt(mean_i (accuracy_i - pooled)^2)`` is at least `standard_deviation`, which it equals for
+    test sets of equal size. Use: spread and the shift of small clients. Limitation: does not
+    separate them.
 
     References:
         "Equitable Federated Learning with Activation Clustering", sigma_Acc.
@@ -67,7 +58,10 @@ def sigma_acc(
         >>> sigma_acc(jnp.array([1.0, 0.5]), jnp.array([10, 10])).item()
         0.25
     """
-    return jnp.sqrt(jnp.nanmean((accuracy - mean_over_examples(accuracy, sizes)) ** 2))
+    measured = ~jnp.isnan(accuracy)
+    # NaN is replaced before squaring, whose derivative would be NaN.
+    distances = jnp.where(measured, accuracy - mean_over_examples(accuracy, sizes), 0)
+    return jnp.sqrt(jnp.mean(distances**2, where=measured))
 
 
 def client_dissimilarity(values: Float[Array, " clients"]) -> Float[Array, ""]:
@@ -76,12 +70,8 @@ def client_dissimilarity(values: Float[Array, " clients"]) -> Float[Array, ""]:
     Use: the expected gap between two random clients; about 1.128 standard deviations of normal
     values. Limitation: includes the noise of finite test sets (see `dissimilarity_noise`).
 
-    Args:
-        values: One value per client, usually test accuracy.
-
     Returns:
-        The mean difference, at least 0, in the unit of ``values``; NaN with fewer than two
-        clients.
+        The mean difference; NaN with fewer than two clients.
 
     References:
         Castillo, Kaya, Ye, Hashemi, "Submodular Maximization Approaches for Equitable Client
@@ -102,21 +92,16 @@ def dissimilarity_noise(
 ) -> Float[Array, ""]:
     r"""Estimates the `client_dissimilarity` that the sampling noise of finite test sets produces.
 
-    An accuracy ``a`` on ``n`` examples has variance ``v = a (1 - a) / (n - 1)``. For normal noise a
-    pair differs by ``sqrt(2 (v_i + v_j) / pi)`` on average. With the mean inside the root this is
+    With the variance ``v = a (1 - a) / (n - 1)`` of an accuracy ``a`` on ``n`` examples it is
 
     .. math:: 2 \sqrt{\operatorname{mean}_i(v_i) / \pi},
 
-    which is exact for equal variances and an upper bound otherwise: 3 % too large if half of the
-    clients have four times the variance of the others, 4 % with ten examples per client. Use: a
+    exact for normal noise of equal variances, otherwise an upper bound: 3 % too large if half of
+    the clients have four times the variance of the others, 4 % with ten examples per client. Use: a
     lower limit for measured dissimilarity. Limitation: must not be subtracted from it.
 
-    Args:
-        accuracy: Test accuracy of each client, in ``[0, 1]``.
-        sizes: Test examples of each client; clients with fewer than two are ignored.
-
     Returns:
-        The noise floor, a fraction like ``accuracy``; NaN with fewer than two clients.
+        The noise floor; NaN with fewer than two clients that have two or more test examples.
 
     Examples:
         >>> floor = dissimilarity_noise(jnp.full(100, 0.83), jnp.full(100, 100))
@@ -135,18 +120,16 @@ def client_disagreement(
     """Computes the mean absolute difference of test loss over pairs of participants.
 
     Use: how unequally the new model serves its participants. Limitation: ignores all other clients.
-    Equation 9 of the source, unlike its text, is twice this mean.
 
     Args:
         loss: Test loss of every client.
         cohort: Ids of the participants, -1 for an empty slot. A client in two slots counts twice.
 
     Returns:
-        The mean difference, at least 0, in the unit of ``loss``; NaN with fewer than two
-        participants.
+        The mean difference; NaN with fewer than two participants.
 
     References:
-        "Equitable Federated Learning with Activation Clustering", eq. 9.
+        "Equitable Federated Learning with Activation Clustering", half of eq. 9, as in its text.
 
     Examples:
         >>> loss = jnp.array([0.5, 9.0, 1.0, 2.0])
@@ -162,9 +145,6 @@ def jain_index(values: Float[Array, " clients"]) -> Float[Array, ""]:
 
     Use: the effective share of clients served. Limitation: ignores the level; close to 1 for
     moderate spread.
-
-    Args:
-        values: One non-negative value per client.
 
     Returns:
         The index, in ``[1 / n, 1]``: 1 for equal values (also all zero), ``1 / n`` if one client
@@ -188,9 +168,6 @@ def entropy(values: Float[Array, " clients"]) -> Float[Array, ""]:
 
     Use: evenness, with emphasis on values near zero. Limitation: ignores the level; comparable only
     for equal numbers of clients.
-
-    Args:
-        values: One non-negative value per client.
 
     Returns:
         Nats, in ``[0, log n]``: ``log n`` for equal values (also all zero), 0 if one client has

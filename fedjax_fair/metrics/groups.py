@@ -1,6 +1,7 @@
 """Metrics of groups of clients, such as ground-truth clusters.
 
-All functions take one value per client and ignore NaN. Within a group all clients count equally.
+All functions take one value per client and its group, an id below the number of clients. They
+ignore NaN and return NaN if no client is left. Within a group all clients count equally.
 """
 
 from __future__ import annotations
@@ -31,20 +32,13 @@ def means(
         >>> means(jnp.array([1.0, 0.5, 0.25]), jnp.array([0, 0, 2]), 3).tolist()
         [0.75, nan, 0.25]
     """
-    known = ~jnp.isnan(values)
-    total = jax.ops.segment_sum(jnp.where(known, values, 0), groups, num_groups)
-    return total / jax.ops.segment_sum(known.astype(values.dtype), groups, num_groups)
+    measured = ~jnp.isnan(values)
+    total = jax.ops.segment_sum(jnp.where(measured, values, 0), groups, num_groups)
+    return total / jax.ops.segment_sum(measured.astype(values.dtype), groups, num_groups)
 
 
 def lowest(values: Float[Array, " clients"], groups: Int[Array, " clients"]) -> Float[Array, ""]:
     """Computes the smallest group mean: the worst group, if values are accuracies.
-
-    Args:
-        values: One value per client.
-        groups: Group of each client, in ``[0, clients)``.
-
-    Returns:
-        The mean, in the unit of ``values``; NaN if no client is left.
 
     Examples:
         >>> lowest(jnp.array([1.0, 0.5, 0.25]), jnp.array([0, 0, 2])).item()
@@ -57,13 +51,6 @@ def gap(values: Float[Array, " clients"], groups: Int[Array, " clients"]) -> Flo
     """Computes the difference between the largest and the smallest group mean.
 
     Use: the effect of group membership. Limitation: ignores differences within groups.
-
-    Args:
-        values: One value per client.
-        groups: Group of each client, in ``[0, clients)``.
-
-    Returns:
-        The difference, at least 0, in the unit of ``values``; NaN if no client is left.
 
     Examples:
         >>> gap(jnp.array([1.0, 0.5, 0.25]), jnp.array([0, 0, 2])).item()
@@ -82,14 +69,6 @@ def sigma_acc(
 
     Use: differences between groups, with less noise of small test sets. Limitation: ignores
     differences within groups.
-
-    Args:
-        accuracy: Test accuracy of each client.
-        sizes: Test examples of each client.
-        groups: Group of each client, in ``[0, clients)``.
-
-    Returns:
-        The distance, at least 0, in the unit of ``accuracy``.
 
     References:
         *Equitable Federated Learning with Activation Clustering*, sigma_Acc.

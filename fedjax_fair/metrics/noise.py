@@ -1,8 +1,7 @@
-r"""Noise floor of fairness metrics: their values where all clients have the same accuracy.
+"""Noise floor of fairness metrics: their values where all clients have the same accuracy.
 
-If every example is classified correctly with the same probability :math:`p`, the measured accuracy
-of client :math:`k` is a binomial fraction of its :math:`n_k` test examples, so that accuracies
-still differ. A measured spread below this level is not evidence of unfairness.
+Measured accuracies are then binomial fractions of the clients' test examples, so that they still
+differ. A measured spread below this level is not evidence of unfairness.
 """
 
 from __future__ import annotations
@@ -53,16 +52,16 @@ def expected(
         names: Names from ``OF_SPREAD``, or with the suffix ``_class_based`` those of
             `fedjax_fair.results.class_based`.
         accuracy: Accuracy of all clients, in ``[0, 1]``.
-        examples: Test examples of every client and class.
+        examples: Test examples of every client and class, at least one client.
         groups: Ground-truth group of each client, required by metrics of groups.
         draws: Maximum number of simulated test sets, from a fixed seed. Fewer are used for more
             than 10,000 clients.
 
     Returns:
-        The means by name.
+        The means by name; NaN where a metric is NaN, such as for a single client.
 
     Raises:
-        ValueError: If a name is unknown or ``accuracy`` is not a probability.
+        ValueError: If an argument is invalid, or ``groups`` is missing.
 
     Examples:
         >>> floors = expected(["client_dissimilarity"], 0.83, np.full((100, 1), 100))
@@ -70,19 +69,28 @@ def expected(
         0.042
     """
     checks.probability("accuracy", accuracy)
+    checks.positive_int("draws", draws)
+    counts = np.asarray(examples)
+    if counts.ndim != 2 or not counts.size or counts.dtype.kind not in "iu" or counts.min() < 0:
+        raise ValueError(
+            f"examples: expected integers >= 0 of shape [clients, classes], got {counts.dtype} of "
+            f"shape {counts.shape}."
+        )
     for name in names:
         checks.one_of("name", name.removesuffix("_class_based"), OF_SPREAD)
-    rng = np.random.default_rng(0)
-    draws = max(1, min(draws, _MAX_BINOMIALS // len(examples)))
-    group_ids = np.zeros(len(examples)) if groups is None else groups
+        if name.startswith("group_") and groups is None:
+            raise ValueError(f"groups=None: expected a group of each client, for {name!r}.")
+    draws = max(1, min(draws, _MAX_BINOMIALS // len(counts)))
+    group_ids = np.zeros(len(counts)) if groups is None else groups
     means = {}
     for class_based in (False, True):
         selected = [name for name in names if name.endswith("_class_based") == class_based]
         if selected:
+            rng = np.random.default_rng(0)  # A metric has the same value whatever else is asked.
             metrics = tuple(name.removesuffix("_class_based") for name in selected)
-            accuracies = _simulate(rng, accuracy, examples.sum(axis=int(not class_based)), draws)
-            counts, ids = examples.astype(np.int32), group_ids.astype(np.int32)
-            values = _averages(metrics, class_based, accuracies, counts, ids)
+            accuracies = _simulate(rng, accuracy, counts.sum(axis=int(not class_based)), draws)
+            arrays = counts.astype(np.int32), group_ids.astype(np.int32)
+            values = _averages(metrics, class_based, accuracies, *arrays)
             means |= dict(zip(selected, map(float, values), strict=True))
     return {name: means[name] for name in names}
 

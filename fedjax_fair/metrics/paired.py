@@ -5,26 +5,32 @@ Runs with the same seeds are compared as pairs (`interval` of the differences), 
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_fair import checks
+
 __all__ = ["Difference", "bootstrap", "effect_size", "holm", "interval", "seeds_needed", "welch"]
 
 _RESAMPLES = 9999  # SciPy's default.
+_MAX_SEEDS = 2**20
 
 
 class Difference(NamedTuple):
     """Mean difference of two methods, or a single mean compared to zero.
 
+    All but the mean are NaN for a single run, and all for a value that is not finite.
+
     Attributes:
-        low: Lower limit of the 95 % confidence interval (Student's t); NaN for a single run.
+        low: Lower limit of the 95 % confidence interval (Student's t).
         mean: Mean difference.
         high: Upper limit.
-        p: P value of Student's test of no difference; NaN for a single run or zero variance.
+        p: P value of Student's test of no difference; NaN for zero variance.
         deviation: Standard deviation of the paired differences; without pairs, root mean square of
-            the standard deviations of both methods.
+            the standard deviations of both methods. 0 for runs equal up to rounding of float32.
     """
 
     low: float
@@ -35,13 +41,7 @@ class Difference(NamedTuple):
 
 
 def interval(values: np.ndarray) -> Difference:
-    """Compares a mean over runs, such as one of paired differences, to zero.
-
-    Args:
-        values: One value per run, ``[runs]``.
-
-    Returns:
-        The `Difference` to zero.
+    """Compares the mean of one value per run, such as paired differences, to zero.
 
     Examples:
         >>> difference = interval(np.array([2.0, 3.0, 1.0]))
@@ -49,25 +49,18 @@ def interval(values: np.ndarray) -> Difference:
         (2.0, 2.48)
     """
     sample = np.asarray(values, np.float64)
-    mean = float(np.mean(sample))
+    mean = _mean(sample)
     if sample.size < 2:
         return Difference(np.nan, mean, np.nan, np.nan, np.nan)
-    deviation = float(np.std(sample, ddof=1))
+    deviation = float(np.sqrt(_variance(sample)))
     return _student(mean, deviation / np.sqrt(sample.size), sample.size - 1, deviation)
 
 
 def welch(first: np.ndarray, second: np.ndarray) -> Difference:
-    """Compares two methods over independent runs.
+    """Compares the values of two methods in any numbers of independent runs.
 
     Welch, *The generalization of "Student's" problem when several different population variances
-    are involved*, 1947.
-
-    Args:
-        first: One value per run of the first method, ``[runs]``.
-        second: Values of the second method, of any number of runs.
-
-    Returns:
-        The `Difference` of ``first`` minus ``second``.
+    are involved*, 1947. The difference is ``first`` minus ``second``.
 
     Examples:
         >>> difference = welch(np.array([3.0, 5.0, 4.0]), np.array([1.0, 2.0]))
@@ -75,16 +68,35 @@ def welch(first: np.ndarray, second: np.ndarray) -> Difference:
         (2.5, 0.01, 4.99)
     """
     samples = [np.asarray(values, np.float64) for values in (first, second)]
-    mean = float(np.mean(samples[0]) - np.mean(samples[1]))
+    mean = _mean(samples[0]) - _mean(samples[1])
     sizes = np.array([sample.size for sample in samples])
     if min(sizes) < 2:
         return Difference(np.nan, mean, np.nan, np.nan, np.nan)
-    variances = np.array([np.var(sample, ddof=1) for sample in samples])
+    variances = np.array([_variance(sample) for sample in samples])
     of_means = variances / sizes
     squares = float(np.sum(of_means**2 / (sizes - 1)))
     freedom = float(np.sum(of_means) ** 2) / squares if squares > 0 else float(np.sum(sizes - 1))
     error = float(np.sqrt(np.sum(of_means)))
     return _student(mean, error, freedom, float(np.sqrt(np.mean(variances))))
+
+
+def _mean(sample: np.ndarray) -> float:
+    return float(np.mean(sample)) if sample.size and _has_variance(sample) else np.nan
+
+
+def _variance(sample: np.ndarray) -> float:
+    """Computes the variance of at least two values, exactly 0 for equal ones."""
+    if not _has_variance(sample):
+        return np.nan
+    return 0.0 if _is_constant(sample) else float(np.var(sample, ddof=1))
+
+
+def _has_variance(sample: np.ndarray) -> bool:
+    return bool(np.all(np.abs(sample) < 1e150))  # Squares are finite.
+
+
+def _is_constant(sample: np.ndarray) -> bool:
+    return bool(np.ptp(sample) <= max(1e-6 * np.max(np.abs(sample)), 1e-150))
 
 
 def _student(mean: float, error: float, freedom: float, deviation: float) -> Difference:
@@ -99,22 +111,23 @@ def bootstrap(*samples: np.ndarray) -> tuple[float, float]:
     """Computes the 95 % bootstrap interval of a mean or of a difference of two means.
 
     Bias-corrected and accelerated (Efron, *Better bootstrap confidence intervals*, 1987), from
-    9,999 resamples with a fixed seed. Often too narrow for fewer than ten runs.
+    9,999 resamples with a fixed seed. Too narrow for fewer than ten runs.
 
     Args:
         *samples: Paired differences, ``[pairs]``, or the runs of both methods.
 
     Returns:
-        Lower and upper limit: NaN for a single run, the difference itself for zero variance.
+        Lower and upper limit: NaN for a single run or a value that is not finite, the difference
+        itself for zero variance.
 
     Examples:
         >>> bootstrap(np.array([1.0, 3.0, 2.0, 2.0]))
         (1.25, 2.75)
     """
     arrays = [np.asarray(sample, np.float64) for sample in samples]
-    if min(array.size for array in arrays) < 2:
+    if not all(array.size > 1 and _has_variance(array) for array in arrays):
         return np.nan, np.nan
-    if all(np.ptp(array) == 0 for array in arrays):
+    if all(map(_is_constant, arrays)):
         constant = float(_difference_of_means(*arrays, axis=0))
         return constant, constant
     from scipy import stats
@@ -133,11 +146,7 @@ def _difference_of_means(first: np.ndarray, *second: np.ndarray, axis: int) -> A
 def effect_size(difference: Difference) -> float:
     """Returns a difference in standard deviations: Cohen's d, or d_z for pairs.
 
-    Args:
-        difference: The difference.
-
-    Returns:
-        The effect size; NaN for zero variance.
+    It is NaN for zero variance.
 
     Examples:
         >>> effect_size(interval(np.array([2.0, 3.0, 1.0])))
@@ -149,13 +158,8 @@ def effect_size(difference: Difference) -> float:
 def holm(p_values: Sequence[float]) -> np.ndarray:
     """Adjusts p values for multiple comparisons, which controls the family-wise error rate.
 
-    Holm, *A simple sequentially rejective multiple test procedure*, 1979.
-
-    Args:
-        p_values: One per comparison; NaN does not count as a comparison.
-
-    Returns:
-        Adjusted p values in the same order.
+    Holm, *A simple sequentially rejective multiple test procedure*, 1979. NaN does not count as a
+    comparison.
 
     Examples:
         >>> holm([0.01, 0.04, 0.03]).tolist()
@@ -178,11 +182,15 @@ def seeds_needed(
     Args:
         difference: The true difference.
         deviation: The true deviation, as in `Difference`.
-        power: Probability of a significant result.
+        power: Probability of a significant result, in ``[0, 1)``.
         paired: Whether both methods have the same seeds.
 
     Returns:
-        Seeds per method: infinity for no difference or more than a million, NaN for NaN.
+        Seeds per method: infinity for no difference or more than a million, NaN for a difference or
+        deviation that is not finite.
+
+    Raises:
+        ValueError: If ``power`` is out of range.
 
     Examples:
         >>> seeds_needed(difference=0.5, deviation=1.0)
@@ -190,6 +198,7 @@ def seeds_needed(
         >>> seeds_needed(difference=0.5, deviation=1.0, paired=False)
         64.0
     """
+    checks.unit_interval("power", power)
     if not np.isfinite(difference) or not np.isfinite(deviation):
         return np.nan
     if difference == 0:
@@ -205,13 +214,6 @@ def seeds_needed(
         freedom = means * (seeds - 1)
         return bool(1 - nctdtr(freedom, shift, stdtrit(freedom, 0.975)) >= power)
 
-    high = 2
-    while not is_enough(high):
-        if high > 10**6:
-            return np.inf
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return float(high)
+    if not is_enough(_MAX_SEEDS):
+        return np.inf
+    return float(2 + bisect.bisect_left(range(2, _MAX_SEEDS), True, key=is_enough))

@@ -1,7 +1,7 @@
 """Levels of accuracy and loss over all clients, the worst and the best of them.
 
-All functions take one value per client, ignore NaN (a client without examples) and return NaN if no
-client is left. They work under ``jit`` and ``vmap``.
+All functions take one value per client, ignore NaN (a client without examples), and return a value
+in the same unit, or NaN if no client is left. They work under ``jit`` and ``vmap``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,6 @@ def mean_over_clients(values: Float[Array, " clients"]) -> Float[Array, ""]:
 
     Use: the level of an average client. Limitation: ignores spread and the sizes of clients.
 
-    Args:
-        values: One value per client.
-
-    Returns:
-        The mean, in the unit of ``values``.
-
     Examples:
         >>> mean_over_clients(jnp.array([1.0, 0.5, jnp.nan])).item()
         0.75
@@ -37,13 +31,6 @@ def mean_over_examples(
 
     Use: the value on the pooled examples. Limitation: small clients hardly count.
 
-    Args:
-        values: One value per client.
-        sizes: Examples of each client.
-
-    Returns:
-        The weighted mean, in the unit of ``values``; NaN if no examples are left.
-
     Examples:
         >>> mean_over_examples(jnp.array([1.0, 0.5, jnp.nan]), jnp.array([1, 3, 0])).item()
         0.625
@@ -57,12 +44,6 @@ def minimum(values: Float[Array, " clients"]) -> Float[Array, ""]:
 
     Use: the worst case (Rawls). Limitation: mostly sampling noise if test sets are small.
 
-    Args:
-        values: One value per client.
-
-    Returns:
-        The minimum, in the unit of ``values``.
-
     Examples:
         >>> minimum(jnp.array([0.5, 0.25, jnp.nan])).item()
         0.25
@@ -74,12 +55,6 @@ def worst_10pct(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """Computes the mean of the ``ceil(n / 10)`` smallest of ``n`` values.
 
     Use: the lower tail, with less noise than the minimum. Limitation: ignores all other clients.
-
-    Args:
-        values: One value per client.
-
-    Returns:
-        The mean of the tail, in the unit of ``values``.
 
     References:
         Li, Sanjabi, Beirami, Smith, "Fair Resource Allocation in Federated Learning",
@@ -97,12 +72,6 @@ def best_10pct(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """Computes the mean of the ``ceil(n / 10)`` largest of ``n`` values.
 
     Use: with `worst_10pct`, the cost for the best clients. Limitation: alone not a fairness metric.
-
-    Args:
-        values: One value per client.
-
-    Returns:
-        The mean of the tail, in the unit of ``values``.
 
     Examples:
         >>> best_10pct(jnp.arange(20.0)).item()  # of 18 and 19

@@ -38,13 +38,14 @@ class FunctionOf(Tree):
         return self.function(*(getattr(metrics, name) for name in self.names))
 
 
-def _entries(quantity: str, field: str, unit: str, population: str) -> Callable[..., Metric]:
-    """Returns a constructor of metrics of a field of `ClientMetrics`."""
+def _entries(quantity: str, unit: str, population: str, *fields: str) -> Callable[..., Metric]:
+    """Returns a constructor of metrics that are functions of fields of `ClientMetrics`."""
 
-    def entry(name: str, summary: str, function: Callable[..., Array], *others: str) -> Metric:
+    def entry(name: str, summary: str, function: Callable[..., Array]) -> Metric:
         weighting = "examples" if function is performance.mean_over_examples else "uniform"
-        of_fields = FunctionOf(function, (field, *others))
-        return Metric(name, f"{quantity}{summary}", unit, population, weighting, of_fields)
+        of_fields = FunctionOf(function, fields)
+        is_of_model = population != EVERYONE
+        return Metric(name, quantity + summary, unit, population, weighting, of_fields, is_of_model)
 
     return entry
 
@@ -57,75 +58,56 @@ def _num_participated(participation: Array, accuracy: Array) -> Array:
     return jnp.sum(participation > 0).astype(accuracy.dtype)
 
 
-_accuracy = _entries("Test accuracy, ", "test_accuracy", "1", TESTED)
-_entropy = _entries("Test accuracy, ", "test_accuracy", "nat", TESTED)
-_dissimilarity = _entries("Client dissimilarity", "test_accuracy", "1", TESTED)
-_noise = _entries("Client dissimilarity", "test_accuracy", "1", TESTED_TWICE)
-_group_sigma = _entries("Test accuracy of the clients' groups, ", "test_accuracy", "1", TESTED)
-_loss = _entries("Test loss, ", "test_loss", "nat", TESTED)
-_train_loss = _entries("Training loss, ", "train_loss", "nat", TRAINED)
-_disagreement = _entries("Client disagreement: ", "test_loss", "nat", COHORT)
-_rounds = _entries("Rounds trained in, ", "participation", "1", EVERYONE)
-_count = _entries("Clients that have trained ", "participation", "clients", EVERYONE)
+_accuracy = _entries("Test accuracy, ", "1", TESTED, "test_accuracy")
+_of_sizes = _entries("Test accuracy, ", "1", TESTED, "test_accuracy", "test_sizes")
+_of_groups = _entries("Test accuracy, ", "1", TESTED, "test_accuracy", "groups")
+_entropy = _entries("Test accuracy, ", "nat", TESTED, "test_accuracy")
+_pairs = _entries("Client dissimilarity: mean difference ", "1", TESTED, "test_accuracy")
+_noise = _entries("Client dissimilarity that ", "1", TESTED_TWICE, "test_accuracy", "test_sizes")
+_groups_and_sizes = _entries(
+    "Test accuracy of the clients' groups, ", "1", TESTED, "test_accuracy", "test_sizes", "groups"
+)
+_loss = _entries("Test loss, ", "nat", TESTED, "test_loss")
+_loss_of_sizes = _entries("Test loss, ", "nat", TESTED, "test_loss", "test_sizes")
+_loss_of_groups = _entries("Test loss, ", "nat", TESTED, "test_loss", "groups")
+_training = _entries("Training loss, ", "nat", TRAINED, "train_loss")
+_training_of_sizes = _entries("Training loss, ", "nat", TRAINED, "train_loss", "train_sizes")
+_cohort = _entries("Client disagreement: ", "nat", COHORT, "test_loss", "cohort")
+_rounds = _entries("Rounds trained in, ", "1", EVERYONE, "participation", "test_accuracy")
+_count = _entries("Clients that have ", "clients", EVERYONE, "participation", "test_accuracy")
 _mean, _pooled = performance.mean_over_clients, performance.mean_over_examples
+_deviation, _difference = fairness.standard_deviation, fairness.client_dissimilarity
+_disagreement, _floor = fairness.client_disagreement, fairness.dissimilarity_noise
+_distance = "root mean square distance to the pooled value"
 
 SUMMARIES: tuple[Metric, ...] = (
     _accuracy("accuracy_mean_clients", "mean over clients", _mean),
-    _accuracy("accuracy_mean_examples", "pooled examples", _pooled, "test_sizes"),
+    _of_sizes("accuracy_mean_examples", "pooled examples", _pooled),
     _accuracy("accuracy_minimum", "worst client", performance.minimum),
-    _accuracy("accuracy_worst_10pct", "mean of the worst 10 % of clients", performance.worst_10pct),
-    _accuracy("accuracy_best_10pct", "mean of the best 10 % of clients", performance.best_10pct),
-    _accuracy(
-        "accuracy_standard_deviation",
-        "standard deviation over clients",
-        fairness.standard_deviation,
-    ),
-    _accuracy(
-        "sigma_acc",
-        "root mean square distance to the pooled value",
-        fairness.sigma_acc,
-        "test_sizes",
-    ),
-    _dissimilarity(
-        "client_dissimilarity",
-        ": mean difference of test accuracy over pairs",
-        fairness.client_dissimilarity,
-    ),
-    _noise(
-        "client_dissimilarity_noise",
-        " that finite test sets alone would produce",
-        fairness.dissimilarity_noise,
-        "test_sizes",
-    ),
+    _accuracy("accuracy_worst_10pct", "mean of the worst 10% of clients", performance.worst_10pct),
+    _accuracy("accuracy_best_10pct", "mean of the best 10% of clients", performance.best_10pct),
+    _accuracy("accuracy_standard_deviation", "standard deviation over clients", _deviation),
+    _of_sizes("sigma_acc", _distance, fairness.sigma_acc),
+    _pairs("client_dissimilarity", "of test accuracy over pairs", _difference),
+    _noise("client_dissimilarity_noise", "finite test sets alone would produce", _floor),
     _accuracy("accuracy_gini", "Gini index over clients", fairness.gini),
     _accuracy("accuracy_jain_index", "Jain's index over clients", fairness.jain_index),
     _entropy("accuracy_entropy", "entropy of the clients' shares", fairness.entropy),
     _loss("test_loss_mean_clients", "mean over clients", _mean),
-    _loss("test_loss_mean_examples", "pooled examples", _pooled, "test_sizes"),
-    _train_loss("train_loss_mean_clients", "mean over clients", _mean),
-    _train_loss("train_loss_mean_examples", "pooled examples", _pooled, "train_sizes"),
-    _disagreement(
-        "client_disagreement",
-        "mean difference of test loss over pairs",
-        fairness.client_disagreement,
-        "cohort",
-    ),
-    _rounds("participation_gini", "Gini index over clients", _participation_gini, "test_accuracy"),
-    _count("num_clients_participated", "at least once", _num_participated, "test_accuracy"),
+    _loss_of_sizes("test_loss_mean_examples", "pooled examples", _pooled),
+    _training("train_loss_mean_clients", "mean over clients", _mean),
+    _training_of_sizes("train_loss_mean_examples", "pooled examples", _pooled),
+    _cohort("client_disagreement", "mean difference of test loss over pairs", _disagreement),
+    _rounds("participation_gini", "Gini index over clients", _participation_gini),
+    _count("num_clients_participated", "trained at least once", _num_participated),
 )
 """Metrics of every evaluation. Their functions are pure, hence work inside ``jit``."""
 
 GROUP_SUMMARIES: tuple[Metric, ...] = (
-    _accuracy("group_accuracy_minimum", "worst ground-truth group", groups.lowest, "groups"),
-    _accuracy("group_accuracy_gap", "best ground-truth group less worst", groups.gap, "groups"),
-    _group_sigma(
-        "group_sigma_acc",
-        "root mean square distance to the pooled value",
-        groups.sigma_acc,
-        "test_sizes",
-        "groups",
-    ),
-    _loss("group_loss_gap", "worst ground-truth group less best", groups.gap, "groups"),
+    _of_groups("group_accuracy_minimum", "worst ground-truth group", groups.lowest),
+    _of_groups("group_accuracy_gap", "best ground-truth group less worst", groups.gap),
+    _groups_and_sizes("group_sigma_acc", _distance, groups.sigma_acc),
+    _loss_of_groups("group_loss_gap", "worst ground-truth group less best", groups.gap),
 )
 """Metrics of evaluations with ground-truth groups."""
 

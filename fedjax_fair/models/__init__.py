@@ -2,11 +2,10 @@
 
 from fedjax_fair.models.classic import cifar100_cnn, cifar_cnn, femnist_cnn, lenet, logistic, mlp
 from fedjax_fair.models.conv import Conv, max_pool
-from fedjax_fair.models.precision import in_bfloat16
-from fedjax_fair.models.pretrained import pretrained
 from fedjax_fair.models.resnet import resnet18
 from fedjax_fair.models.tasks import as_multi_label, as_regression
 from fedjax_fair.models.wrap import from_flax
+from fedjax_fair.models.wrappers import in_bfloat16, pretrained
 
 __all__ = [
     "Conv",

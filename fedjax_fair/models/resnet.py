@@ -66,18 +66,17 @@ def resnet18(num_classes: int, norm: Literal["group", "batch"] = "group") -> Mod
             minibatch affect its batch statistics.
 
     Returns:
-        The model, for images ``[batch, height, width, channels]``; 11,173,962 parameters for three
-        channels and 10 classes, with either norm.
+        The model, for images ``[batch, height, width, channels]``.
 
     References:
-        He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition, 2015,
+        He et al., Deep Residual Learning for Image Recognition, 2015,
         https://arxiv.org/abs/1512.03385. Wu and He, Group Normalization, 2018,
         https://arxiv.org/abs/1803.08494.
 
     Examples:
-        >>> import jax, jax.numpy as jnp
-        >>> model, images = resnet18(10), jnp.zeros((1, 32, 32, 3))
-        >>> variables = jax.eval_shape(model.init, jax.random.key(0), images)
+        >>> import jax
+        >>> images = jax.numpy.zeros((1, 32, 32, 3))
+        >>> variables = jax.eval_shape(resnet18(10).init, jax.random.key(0), images)
         >>> sum(leaf.size for leaf in jax.tree.leaves(variables.params))
         11173962
     """

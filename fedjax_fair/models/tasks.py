@@ -26,10 +26,10 @@ def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared"
 
     Args:
         model: A network with as many outputs as targets.
-        loss: The mean over an example's targets of the squared or the absolute error.
+        loss: Mean squared or mean absolute error of an example.
 
     Returns:
-        The model, without probabilities. ``Model.predict`` returns targets.
+        The model, without probabilities.
 
     Raises:
         ValueError: If ``loss`` is another string; while tracing, if outputs and targets differ in
@@ -49,8 +49,6 @@ def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared"
         ... )
         >>> bool((fitted.dataset.test_mean_absolute_error[0, -1] < 0.2).all())
         True
-        >>> fitted.predict(data.test.features[:5]).shape
-        (1, 5, 1)
     """
     checks.one_of("loss", loss, ("squared", "absolute"))
     return model.replace(
@@ -64,8 +62,8 @@ def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared"
 def as_multi_label(model: Model) -> Model:
     """Returns the same network for multi-label classification.
 
-    Labels are floats, 0 or 1, ``[total, outputs]``. The loss is the mean binary cross-entropy of
-    logits, in nats; the accuracy is the fraction of correct labels.
+    Labels are floats, 0 or 1, ``[total, outputs]``. The loss is `binary_cross_entropies`; the
+    accuracy is the fraction of correct labels.
 
     Args:
         model: A network with an output for each label.
@@ -88,8 +86,6 @@ def as_multi_label(model: Model) -> Model:
         >>> fitted = ff.train(method, data, rounds=20)
         >>> fitted.predict(np.array([[1.0, -1.0, 1.0]])).tolist()
         [[[True, False, True]]]
-        >>> bool(fitted.dataset.accuracy_mean_clients[0, -1] > 0.8)
-        True
     """
     return model.replace(
         loss=binary_cross_entropies,
@@ -100,13 +96,13 @@ def as_multi_label(model: Model) -> Model:
 
 
 def squared_errors(outputs: Outputs, targets: Targets) -> PerExample:
-    """Means over an example's targets of the squared error."""
+    """Mean squared error of each example."""
     _check_shapes(outputs, targets)
     return jnp.mean(jnp.square(outputs - targets), axis=-1)
 
 
 def absolute_errors(outputs: Outputs, targets: Targets) -> PerExample:
-    """Means over an example's targets of the absolute error."""
+    """Mean absolute error of each example."""
     _check_shapes(outputs, targets)
     return jnp.mean(jnp.abs(outputs - targets), axis=-1)
 
@@ -122,13 +118,13 @@ def as_targets(outputs: Outputs) -> Outputs:
 
 
 def binary_cross_entropies(outputs: Outputs, labels: Targets) -> PerExample:
-    """Means over an example's labels of the binary cross-entropy of logits, in nats."""
+    """Mean binary cross-entropy of each example's labels, in nats."""
     _check_shapes(outputs, labels)
     return jnp.mean(optax.sigmoid_binary_cross_entropy(outputs, labels), axis=-1)
 
 
 def fraction_correct(outputs: Outputs, labels: Targets) -> PerExample:
-    """Fraction of an example's labels that the sign of the output predicts."""
+    """Fraction of correct labels of each example."""
     return jnp.mean(((outputs > 0) == (labels > 0.5)).astype(outputs.dtype), axis=-1)
 
 

@@ -12,22 +12,18 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Key, PyTree, Shaped
+from jaxtyping import Array, Key, PyTree, Shaped
 from optax import softmax_cross_entropy_with_integer_labels
 
 from fedjax_fair import checks
 from fedjax_fair.base import Model, Variables, is_correct
 
-__all__ = ["LinenModel", "NNXModel", "as_float", "classifier", "from_flax", "settings_of"]
+__all__ = ["LinenModel", "NNXModel", "classifier", "from_flax", "scale_bytes"]
 
 
-def as_float(x: Shaped[Array, "batch ..."]) -> Float[Array, "batch ..."]:
-    """Converts ``uint8`` inputs to ``float32`` in ``[0, 1]``; returns floats unchanged."""
-    if x.dtype == jnp.uint8:
-        return x.astype(jnp.float32) / 255
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        raise ValueError(f"x has dtype {x.dtype}: expected uint8 or a floating-point type.")
-    return x
+def scale_bytes(x: Shaped[Array, "batch ..."]) -> Shaped[Array, "batch ..."]:
+    """Converts ``uint8`` inputs to ``float32`` in ``[0, 1]``; returns others unchanged."""
+    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
 
 
 def from_flax(
@@ -37,26 +33,26 @@ def from_flax(
 ) -> Model:
     """Makes a `Model` of a Linen module, or of an NNX module class or factory.
 
-    ``uint8`` inputs are divided by 255. The module's call takes the batch and returns logits. An
-    optional method ``features`` returns the activations of the last hidden layer, ``[batch,
-    width]``. Use `fedjax_fair.models.Conv` instead of Flax's convolutions, which are slow in a
-    simulation.
+    ``uint8`` inputs are divided by 255; other integers, such as tokens, reach the module unchanged.
+    The module's call takes the batch and returns logits. An optional method ``features`` returns
+    the activations of the last hidden layer, ``[batch, width]``. `fedjax_fair.models.Conv` replaces
+    Flax's convolutions, which are slow in a simulation.
 
-    Linen: ``train`` is passed to methods that have a parameter of that name; the random stream is
-    ``dropout``; every collection except ``params`` is state. NNX: the factory is called as
-    ``module(rngs=nnx.Rngs(key))``; ``train`` chooses between ``Module.train()`` and
+    Linen: methods with a parameter ``train`` receive it; the random stream is ``dropout``; every
+    collection except ``params`` is state. NNX: ``train`` chooses between ``Module.train()`` and
     ``Module.eval()``; all random streams are seeded at every call; ``nnx.BatchStat`` is state.
 
     Args:
-        module: A ``flax.linen.Module``, or a callable that takes ``rngs`` and returns an
-            ``flax.nnx.Module``.
-        loss: ``loss(outputs, labels) -> [batch]`` per example; cross-entropy by default.
+        module: A ``flax.linen.Module``, or a callable from ``rngs`` to a ``flax.nnx.Module``.
+        loss: ``loss(outputs, labels) -> [batch]`` per example; cross-entropy by default. With
+            sequences of labels ``[batch, length]``, one per label.
         accuracy: ``accuracy(outputs, labels) -> [batch]``, the fraction of an example's labels that
-            is correct; by default whether the largest output is that of the label.
+            is correct; by default whether the largest output is that of the label. With sequences
+            of labels ``[batch, length]``.
 
     Raises:
-        ValueError: If ``module`` is neither (a Linen class or an NNX object, say), or an NNX module
-            holds variables other than parameters, batch statistics and random streams.
+        ValueError: If ``module`` is neither, or an NNX module holds variables other than
+            parameters, batch statistics and random streams.
 
     Examples:
         >>> class Net(nn.Module):
@@ -98,30 +94,37 @@ class LinenModel(Model):
     module: nn.Module | _ByContents
 
     def __post_init__(self):
-        self._convert(module=_hashable(self.module))
+        try:
+            hash(self.module)
+        except TypeError:
+            self._convert(module=_ByContents(self._flax))
+
+    @property
+    def _flax(self) -> Any:
+        return self.module.module if isinstance(self.module, _ByContents) else self.module
 
     def init(self, key, x):
-        module = _unwrapped(self.module)
         key_params, key_dropout = jax.random.split(key)
         rngs = {"params": key_params, "dropout": key_dropout}
-        variables = dict(module.init(rngs, as_float(x), **_mode(module.__call__, False)))
+        settings = _mode(self._flax.__call__, False)
+        variables = dict(self._flax.init(rngs, scale_bytes(x), **settings))
         return Variables(variables.pop("params", {}), variables)
 
     def apply(self, params, state, x, *, train, key):
-        module = _unwrapped(self.module)
-        variables = {"params": params, **state}
-        rngs = {} if key is None else {"dropout": key}
-        settings = _mode(module.__call__, train)
-        mutable = list(state) if train else []
-        logits, new = module.apply(variables, as_float(x), rngs=rngs, mutable=mutable, **settings)
+        logits, new = self._flax.apply(
+            {"params": params, **state},
+            scale_bytes(x),
+            rngs={} if key is None else {"dropout": key},
+            mutable=list(state) if train else [],
+            **_mode(self._flax.__call__, train),
+        )
         return logits, {**state, **new}
 
     def features(self, params, state, x):
-        module = _unwrapped(self.module)
-        _check_features(type(module))
-        settings = _mode(module.features, False)
+        _check_features(type(self._flax))
+        settings = _mode(self._flax.features, False)
         variables = {"params": params, **state}
-        return module.apply(variables, as_float(x), method="features", **settings)
+        return self._flax.apply(variables, scale_bytes(x), method="features", **settings)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,18 +143,6 @@ class _ByContents:
 
     def __hash__(self) -> int:
         return hash(type(self.module))
-
-
-def _hashable(module: Any) -> nn.Module | _ByContents:
-    try:
-        hash(module)
-    except TypeError:
-        return _ByContents(module)
-    return module
-
-
-def _unwrapped(module: nn.Module | _ByContents) -> Any:
-    return module.module if isinstance(module, _ByContents) else module
 
 
 def _mode(method: Callable[..., Any], train: bool) -> dict[str, Any]:
@@ -180,21 +171,21 @@ class NNXModel(Model):
     def apply(self, params, state, x, *, train, key):
         module = _rebuilt(self.factory, params, state, key)
         (module.train if train else module.eval)()
-        logits = module(as_float(x))
+        logits = module(scale_bytes(x))
         return logits, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
 
     def features(self, params, state, x):
         _check_features(_abstract(self.factory).kind)
         module = _rebuilt(self.factory, params, state, None)
         module.eval()
-        return module.features(as_float(x))
+        return module.features(scale_bytes(x))
 
 
 _KINDS = (nnx.Param, nnx.BatchStat, nnx.RngState)
 
 
 class _Abstract(NamedTuple):
-    """Structure of a module: templates of parameters, batch statistics and random streams."""
+    """Class, graph and templates of parameters, batch statistics and random streams."""
 
     kind: type
     graph: Any
@@ -259,11 +250,6 @@ def _comparable(factory: Callable[..., Any]) -> Callable[..., Any]:
     return comparable
 
 
-def settings_of(model: Model) -> dict[str, Any]:
-    """Returns the functions of outputs of a model, such as its loss, for a wrapper."""
-    return {field.name: getattr(model, field.name) for field in dataclasses.fields(Model)}
-
-
 class _Classifier(nn.Module):
     body: nn.Module
     num_classes: int
@@ -272,6 +258,8 @@ class _Classifier(nn.Module):
         self.head = nn.Dense(self.num_classes)
 
     def features(self, x, train):
+        if jnp.issubdtype(x.dtype, jnp.integer):
+            x = x.astype(jnp.float32)
         return self.body(x, train)
 
     def __call__(self, x, train):

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedjax_fair import checks
@@ -30,7 +29,7 @@ class KMeans(NamedTuple):
         labels: Cluster of each point, -1 for a masked point.
         centers: Mean of each cluster; for an empty one, the mean of all points.
         inertia: Sum of the squared distances of points to their centers.
-        steps: Number of steps of the best restart, including the last, which moved no point.
+        steps: Number of steps of the best restart.
     """
 
     labels: Int[Array, " n"]
@@ -45,19 +44,13 @@ def spectral_embedding(
 ) -> Float[Array, "n clusters"]:
     """Returns the eigenvectors of the largest eigenvalues, one row per point.
 
-    In each column the entry of largest magnitude is positive. For equal eigenvalues the basis is
-    arbitrary.
-
     Args:
         similarity: A symmetric, finite matrix.
-        num_clusters: Number of columns.
+        num_clusters: Number of columns, at most the number of points.
 
     Returns:
-        Orthonormal columns, by descending eigenvalue; zero for eigenvalues below 1e-6 of the
-        largest, because these would be arbitrary.
-
-    Raises:
-        ValueError: If there are fewer points than columns.
+        Orthonormal columns, by descending eigenvalue, whose entry of largest magnitude is positive;
+        zero for eigenvalues below 1e-6 of the largest, because these would be arbitrary.
 
     Examples:
         >>> groups = jnp.array([[2.0, 2.0, 0.0], [2.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
@@ -76,28 +69,24 @@ def spectral_embedding(
 
 @partial(jax.jit, static_argnums=1)
 def eigengap(similarity: Float[Array, "n n"], at_most: int) -> Int[Array, ""]:
-    """Returns the number of clusters after which the ratio of eigenvalues is largest.
+    """Returns the number of clusters, >= 2, after which the ratio of eigenvalues is largest.
 
-    It is at least 2: the first eigenvalue of similarities of one sign always exceeds the others.
-    Eigenvalues below 1 % of the second count as equal.
+    The first eigenvalue of similarities of one sign always exceeds the others. Eigenvalues below
+    1 % of the second count as equal.
 
     Args:
         similarity: A symmetric, finite matrix of inner products. Negative eigenvalues, due to
             rounding, count as zero.
-        at_most: Largest result; it may exceed the number of points.
+        at_most: Largest result, >= 2; it may exceed the number of points.
 
     Returns:
-        An integer in ``[2, at_most]``, the smallest of equally good ones.
-
-    Raises:
-        ValueError: If ``at_most`` is not an integer of at least 2.
+        The smallest of equally good integers.
 
     Examples:
         >>> eigengap(jnp.diag(jnp.array([90.0, 8.0, 4.0, 0.5])), 3).item()
         3
     """
-    checks.positive_int("at_most", at_most)
-    if at_most < 2:
+    if not checks.is_int(at_most) or at_most < 2:
         raise ValueError(f"{at_most=}: expected an integer >= 2.")
     values = jnp.maximum(jnp.linalg.eigvalsh(similarity)[::-1], 0.0)
     missing = max(at_most + 1 - similarity.shape[0], 0)
@@ -120,24 +109,19 @@ def kmeans(
     Lloyd's steps move every point to the nearest mean. If no point moves, the single move with the
     largest decrease of the inertia (Hartigan) is made if it exceeds one part in 10,000. With up to
     10,000 points, clusters thus remain empty only if there are fewer distinct points. A restart
-    ends when no point moves, or after 300 steps.
-
-    A group whose diameter is less than a thousandth of its distance from the mean of all points is
-    not split, because squared distances are exact to about 1e-6 of those from that mean.
+    ends when no point moves, or after 300 steps. Squared distances are exact to about 1e-6 of those
+    from the mean of all points, so that closer groups are not split.
 
     Args:
         key: Random key of the initialization.
         points: One point per row, finite where the mask is true.
         num_clusters: Number of clusters; may exceed the number of points.
-        restarts: Number of restarts.
+        restarts: Number of restarts, positive.
         active: Number of clusters used, in ``[1, num_clusters]``, all by default; may be traced.
         mask: True for points to be clustered, all by default.
 
     Returns:
         The clusters of the first restart with the smallest inertia.
-
-    Raises:
-        ValueError: If a setting is not a positive integer, or ``active`` exceeds ``num_clusters``.
 
     References:
         Arthur, Vassilvitskii, *k-means++: The Advantages of Careful Seeding*, SODA 2007 (each seed
@@ -152,10 +136,8 @@ def kmeans(
     """
     checks.positive_int("num_clusters", num_clusters)
     checks.positive_int("restarts", restarts)
-    if active is None:
-        active = num_clusters
-    elif not isinstance(active, Tracer):
-        checks.positive_int("active", int(active), at_most=num_clusters)
+    active = num_clusters if active is None else active
+    checks.positive_integer("active", active, at_most=num_clusters)
     return _kmeans(key, points, active, mask, num_clusters, restarts)
 
 
@@ -172,9 +154,8 @@ def _kmeans(
     valid = jnp.ones(points.shape[0], bool) if mask is None else mask
 
     centered, mean = _Points.of(points, valid)
-    seeds = jax.vmap(lambda key: _seeds(key, centered, num_clusters))(
-        jax.random.split(key, restarts)
-    )
+    keys = jax.random.split(key, restarts)
+    seeds = jax.vmap(lambda key: _seeds(key, centered, num_clusters))(keys)
     # Sequentially: in parallel, all searches would continue until the slowest ends.
     runs = jax.lax.map(lambda seeds: _search(centered, used, seeds), seeds)
     first = jnp.argmin(runs.inertia)
@@ -193,9 +174,6 @@ def cluster_weights(labels: Int[Array, " n"], num_clusters: int) -> Float[Array,
     Returns:
         ``1 / (C' * size of the cluster)``, with ``C'`` the number of non-empty clusters. Uniform if
         all labels are -1.
-
-    Raises:
-        ValueError: If ``num_clusters`` is not a positive integer.
 
     Examples:
         >>> cluster_weights(jnp.array([0, 0, 2, -1]), 3).tolist()
@@ -321,14 +299,14 @@ def _move_one(
     A point contributes ``size / (size - 1)`` times its squared distance to its cluster, and would
     contribute ``size / (size + 1)`` times the distance to another, or 0 if that is empty.
     """
-    own = jnp.where(points.valid, jnp.min(squared, axis=0), 0.0)
-    decrease = own * (sizes / jnp.maximum(sizes - 1.0, 1.0))[labels]
+    to_center = jnp.where(points.valid, jnp.min(squared, axis=0), 0.0)
+    decrease = to_center * (sizes / jnp.maximum(sizes - 1.0, 1.0))[labels]
     increase = squared * (sizes / (sizes + 1.0))[:, None]
     increase = jnp.where(sizes[:, None] > 0, increase, jnp.where(used, 0.0, jnp.inf)[:, None])
     is_other = jnp.arange(used.shape[0], dtype=jnp.int32)[:, None] != labels[None]
     increase = jnp.where(is_other, increase, jnp.inf)
     gains = jnp.where(points.valid, decrease - jnp.min(increase, axis=0), 0.0)
     point = jnp.argmax(gains)
-    min_gain = jnp.maximum(_ROUNDING * points.squares[point], _MIN_GAIN * jnp.sum(own))
+    min_gain = jnp.maximum(_ROUNDING * points.squares[point], _MIN_GAIN * jnp.sum(to_center))
     target = jnp.argmin(increase[:, point]).astype(jnp.int32)
     return labels.at[point].set(jnp.where(gains[point] > min_gain, target, labels[point]))

@@ -28,8 +28,7 @@ _ROWS = 4096
 def pairwise_distances(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
     """Computes Euclidean distances of all pairs of rows, to a relative accuracy of 1e-5.
 
-    Takes about as long as the product of the matrix with its transpose, and another pass over all
-    rows for each row with a nearly equal one.
+    Takes about as long as the product with the transpose, and a pass for each row with a near one.
 
     Args:
         vectors: One vector per row. One that is not finite, or whose square is not, has NaN
@@ -40,7 +39,7 @@ def pairwise_distances(vectors: Float[Array, "n width"]) -> Float[Array, "n n"]:
 
     Examples:
         >>> line = jnp.array([[0.0], [1.0], [10.0]])
-        >>> pairwise_distances(line)[0].tolist()
+        >>> jax.jit(pairwise_distances)(line).tolist()[0]
         [0.0, 1.0, 10.0]
     """
     # The sum of a row is finite if all its elements are; testing each element takes longer.
@@ -65,8 +64,6 @@ def renewed_distances(
 ) -> Float[Array, "n n"]:
     """Updates all distances after a few rows have changed.
 
-    Multiplies all rows by the changed ones instead of by each other.
-
     Args:
         distances: The distances of the previous rows.
         vectors: The current rows, as in `pairwise_distances`.
@@ -76,9 +73,9 @@ def renewed_distances(
         A matrix as from `pairwise_distances`, with the same accuracy.
 
     Examples:
-        >>> line = jnp.array([[0.0], [1.0], [10.0]])
-        >>> before = pairwise_distances(line)
-        >>> renewed_distances(before, line.at[1].set(4.0), jnp.array([1])).tolist()
+        >>> line = jnp.array([[0.0], [4.0], [10.0]])  # The second was 1.
+        >>> before = jnp.array([[0.0, 1.0, 10.0], [1.0, 0.0, 9.0], [10.0, 9.0, 0.0]])
+        >>> jax.jit(renewed_distances)(before, line, jnp.array([1])).tolist()
         [[0.0, 4.0, 10.0], [4.0, 0.0, 6.0], [10.0, 6.0, 0.0]]
     """
     places = jnp.minimum(rows, vectors.shape[0] - 1)
@@ -116,7 +113,7 @@ def nearest(
 
     Examples:
         >>> line = jnp.array([[0.0], [1.0], [10.0]])
-        >>> places, distances = nearest(line, jnp.array([2, 0]))
+        >>> places, distances = jax.jit(nearest)(line, jnp.array([2, 0]))
         >>> places.tolist(), distances.tolist()
         ([1, 1, 0], [0.0, 1.0, 0.0])
     """

@@ -11,15 +11,15 @@ __all__ = ["gini", "mean_difference", "mean_or_one"]
 def gini(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """Gini index: half the mean absolute difference of two clients, relative to the mean.
 
-    The mean runs over all ordered pairs, a client with itself included. Limitation: it ignores the
-    level; all clients at 10 % are as equal as all at 90 %.
+    The mean is over all ordered pairs, ``i = j`` included. Limitation: it ignores the level; all
+    clients at 10 % are as equal as all at 90 %.
 
     Args:
         values: One non-negative value per client; NaN is ignored.
 
     Returns:
         A value in ``[0, 1 - 1 / n]``: 0 if all are equal (all zero included), ``1 - 1 / n`` if all
-        but one are zero.
+        but one are zero; NaN if the mean is infinite.
 
     References:
         Gini, "Variabilità e mutabilità", 1912.
@@ -33,9 +33,12 @@ def gini(values: Float[Array, " clients"]) -> Float[Array, ""]:
 
 
 def mean_or_one(values: Float[Array, " clients"]) -> Float[Array, ""]:
-    """Returns the mean; 1 if it is zero, because values that are all zero are equal."""
+    """Returns the mean; 1 if it is zero, because values that are all zero are equal.
+
+    An infinite mean is NaN: relative to it, all values would be equal.
+    """
     mean = jnp.nanmean(values)
-    return jnp.where(mean == 0, 1.0, mean)
+    return jnp.where(jnp.isinf(mean), jnp.nan, jnp.where(mean == 0, 1.0, mean))
 
 
 def mean_difference(values: Float[Array, " clients"]) -> Float[Array, ""]:

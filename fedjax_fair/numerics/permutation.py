@@ -1,8 +1,7 @@
 """Random permutations whose entries are computed independently, without storing them.
 
-A minibatch is a few positions of a permutation of a client's examples; a cohort is a few positions
-of a permutation of all clients. Each round of the *swap-or-not* shuffle pairs ``x`` with ``K - x``
-mod ``n`` for a random ``K`` and swaps the pair with probability one half, by a hash of the pair.
+Each round of the *swap-or-not* shuffle pairs ``x`` with ``K - x`` mod ``n`` for a random ``K`` and
+swaps the pair with probability one half, by a hash of the pair.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Simulated secure sum: pairwise masks over the integers mod 2^32.
 
-A participant encodes its values as multiples of a step and adds a mask for every other participant,
-who subtracts it. If a participant drops out, the others reveal the keys of its pairs, and the
-server removes the remaining masks. The step is so large that the sum of all values in range stays
-below :math:`2^{31}`. A value out of range makes the sum NaN.
+A participant encodes its values as multiples of a step, so large that sums stay below
+:math:`2^{31}`, and adds a mask for every other participant, who subtracts it. If a participant
+drops out, the others reveal the keys of its pairs, and the server removes the remaining masks.
 """
 
 from __future__ import annotations
@@ -18,16 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 from fedjax_fair import checks
 from fedjax_fair.tree import Tree
 
-__all__ = [
-    "SLACK",
-    "Masked",
-    "SecureAggregation",
-    "as_secure",
-    "mask_values",
-    "quantization_step",
-    "secure_sum",
-    "unmask_sum",
-]
+__all__ = ["SLACK", "SecureAggregation", "as_secure", "mask_values", "secure_sum", "unmask_sum"]
 
 _MAX_PARTICIPANTS = 2**15  # Pairs are counted in 32 bits.
 _MIN_EXPONENT = -100  # Float32 resolves no less.
@@ -42,9 +32,6 @@ class SecureAggregation(Tree):
     Args:
         max_abs_value: The largest absolute value of an element of an update, > 0, before weighting.
             An update out of range makes the update of the round NaN.
-
-    Raises:
-        ValueError: If ``max_abs_value`` is not a number > 0.
 
     Examples:
         >>> aggregation = SecureAggregation(max_abs_value=4.0)
@@ -103,11 +90,11 @@ def mask_values(
     max_abs_value: Float[Array, ""] | float,
     step: float,
 ) -> Masked:
-    """Encodes and masks the values of one participant.
+    """Encodes and masks the values of one participant, with an index in ``[0, participants)``.
 
     Args:
-        key: Key of this sum, never used for another; keys of pairs are derived from it.
-        participant: Index of the participant, in ``[0, participants)``.
+        key: Key of this sum, never used for another.
+        participant: Index of the participant.
         participants: Number of participants.
         values: The values.
         max_abs_value: The largest absolute value of this participant.
@@ -132,12 +119,12 @@ def unmask_sum(
     step: float,
     responded: Bool[Array, " participants"] | None = None,
 ) -> Float[Array, " width"]:
-    """Decodes a sum of messages, without the masks shared with participants that dropped out.
+    """Removes masks shared with participants that dropped out, and decodes a sum of messages.
 
     Args:
-        key: As in `mask_values`.
+        key: As for `mask_values`.
         total: The sum of the messages of the responding participants.
-        step: As in `mask_values`.
+        step: As for `mask_values`.
         responded: Mask of the responding participants; all if None.
 
     Returns:
@@ -175,14 +162,11 @@ def secure_sum(
         key: Random key, never used for another sum.
         values: One vector per participant.
         responded: Mask of the participants whose message arrives; all if None.
-        max_abs_value: The largest absolute value of an element.
+        max_abs_value: The largest absolute value of an element, > 0.
 
     Returns:
         The sum over the responding participants, with an error of half a `quantization_step` for
         each, and rounding. NaN if one of their values exceeds ``max_abs_value``.
-
-    Raises:
-        ValueError: If ``max_abs_value`` is not positive.
 
     References:
         Bonawitz et al., *Practical Secure Aggregation for Privacy-Preserving Machine Learning*,
@@ -201,7 +185,7 @@ def secure_sum(
     def add(index, total):
         message = mask_values(key, index, participants, values[index], max_abs_value, step)
         arrives = True if responded is None else responded[index]
-        return jax.tree.map(lambda sum, own: sum + jnp.where(arrives, own, 0), total, message)
+        return jax.tree.map(lambda sum, leaf: sum + jnp.where(arrives, leaf, 0), total, message)
 
     zero = Masked(jnp.zeros(values.shape[1], jnp.uint32), jnp.zeros((), jnp.uint32))
     return unmask_sum(key, jax.lax.fori_loop(0, participants, add, zero), step, responded)

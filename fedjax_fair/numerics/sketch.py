@@ -24,15 +24,11 @@ class CountSketch(Tree):
 
     Element *i* of the gradient is added to position *i* modulo ``size``, with a sign drawn once for
     all clients and rounds. Inner products, hence squared distances, are unbiased; the relative
-    error of one distance is at most about ``1 / sqrt(size)``. ``docs/performance.md`` lists that of
-    selectors.
+    error of one distance is at most about ``1 / sqrt(size)`` (``docs/performance.md``).
 
     Args:
-        size: Length of the sketch.
-        seed: Seed of the signs.
-
-    Raises:
-        ValueError: If ``size`` is not positive.
+        size: Length of the sketch, positive.
+        seed: Seed of the signs, of 32 bits.
 
     References:
         Charikar, Chen, Farach-Colton, *Finding Frequent Items in Data Streams*, 2002
@@ -50,7 +46,7 @@ class CountSketch(Tree):
 
     def __post_init__(self):
         checks.positive_int("size", self.size)
-        checks.non_negative_int("seed", self.seed)
+        checks.non_negative_int("seed", self.seed, at_most=2**32 - 1)
 
     def __call__(self, gradient: PyTree) -> Float[Array, " size"]:
         """Returns the sketch of a gradient."""

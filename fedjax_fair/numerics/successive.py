@@ -1,9 +1,8 @@
 """Sampling in proportion to size, without replacement.
 
-*Successive sampling* draws items sequentially, each in proportion to its size among the remaining
-ones. The largest values of ``log(size)`` plus Gumbel noise have this distribution, but need noise
-for all items. With many items, uniform positions in the cumulative sizes are drawn (inverse CDF),
-and repeated items are skipped.
+The largest values of ``log(size)`` plus Gumbel noise have this distribution, but need noise for all
+items. With many items, uniform positions in the cumulative sizes are drawn (inverse CDF), and
+repeated items are skipped.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ def sample_successively(
     Args:
         key: Random key.
         cumulative_sizes: The cumulative sum of all sizes, which are >= 0.
-        count: Number of items to draw, at most all.
+        count: Items to draw, at most all.
 
     Returns:
-        Distinct ids in the order of the draws, then the smallest ids of items of size zero.
+        Ids in the order of the draws, then the smallest ids of items of size zero.
 
     References:
         Rosén, *Asymptotic Theory for Successive Sampling with Varying Probabilities Without

@@ -1,7 +1,7 @@
 """The target device of tracing, and the batch sizes for it.
 
-Choices during tracing depend on the target only, so that a function can be compiled for a device
-that is not available (`tracing_for`).
+Choices during tracing depend on it only, so that functions can be compiled for devices that are not
+available (`tracing_for`).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Target(NamedTuple):
     flat_images: int
     flat_vectors: int
     client_examples: int
-    clients_measured: int | None
-    clients_trained: int | None
-    models_bytes: int | None
-    model_bytes: int | None
-    similarities: int | None
+    clients_measured: int | None = None
+    clients_trained: int | None = None
+    models_bytes: int | None = None
+    model_bytes: int | None = None
+    similarities: int | None = None
 
     @property
     def is_cpu(self) -> bool:
@@ -58,11 +58,8 @@ _CPU = Target(
     flat_images=50,
     flat_vectors=250,
     client_examples=200,
-    clients_measured=None,
     clients_trained=16,
     models_bytes=8 * 2**20,
-    model_bytes=None,
-    similarities=None,
 )
 # A core that is a separate device has a smaller cache. Only the smallest networks, whose operations
 # take less time than their launch, train faster in parallel.
@@ -73,8 +70,6 @@ _GPU = Target(
     flat_vectors=2000,
     client_examples=512,
     clients_measured=16,
-    clients_trained=None,
-    models_bytes=None,
     # By the bytes that an H200 moves and the kernels that it launches, ResNet-18 (43 MiB) takes 1.4
     # times as long with four clients in parallel, because their wide convolutions are sequential
     # within each layer; networks of up to 6 MiB take half as long with the entire cohort.
@@ -100,25 +95,17 @@ def current() -> Target:
         >>> current().platform == jax.default_backend()
         True
     """
-    if _chosen.value is not None:
-        return _chosen.value
-    return _target(jax.default_backend(), jax.local_device_count())
+    return _chosen.value or _target(jax.default_backend(), jax.local_device_count())
 
 
 def tracing_for(platform: Platform, devices: int = 1) -> AbstractContextManager[None]:
-    """Traces functions for a kind of device, available or not, within a ``with`` block.
+    """Traces functions of this thread for a kind of device in a ``with`` block, available or not.
 
     A call still runs on the usual device; ``lower`` specifies the device to compile for.
 
     Args:
         platform: "cpu", "gpu" or "tpu".
-        devices: Number of devices of this process. On a CPU, more than one means one per core.
-
-    Returns:
-        A context manager, for this thread.
-
-    Raises:
-        ValueError: If ``platform`` is another string, or ``devices`` is not a positive integer.
+        devices: Number of devices of this process, >= 1. On a CPU, more means one per core.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -135,6 +122,5 @@ def tracing_for(platform: Platform, devices: int = 1) -> AbstractContextManager[
 
 
 def _target(platform: str, devices: int) -> Target:
-    if platform == "cpu":
-        return _CPU if devices == 1 else _CORE
-    return _TPU if platform == "tpu" else _GPU
+    cpu = _CPU if devices == 1 else _CORE
+    return {"cpu": cpu, "tpu": _TPU}.get(platform, _GPU)

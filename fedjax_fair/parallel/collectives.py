@@ -20,19 +20,9 @@ from fedjax_fair.numerics import target
 from fedjax_fair.numerics.products import weighted_total
 
 __all__ = [
-    "AXIS",
-    "all_reduce",
-    "device_index",
-    "is_local",
-    "local_sizes",
-    "map_and_sum",
-    "map_clients",
-    "map_local_clients",
-    "num_examples",
-    "per_device",
-    "shard",
-    "weighted_sum",
-]
+    "AXIS", "all_reduce", "device_index", "is_local", "local_sizes", "map_and_sum", "map_clients",
+    "map_local_clients", "num_examples", "per_device", "shard", "weighted_sum",
+]  # fmt: skip
 
 AXIS = "clients"
 """The mesh axis along which clients are assigned to devices."""
@@ -50,9 +40,9 @@ def map_local_clients(
 ) -> T:
     """Maps ``function(client, value)`` over clients, each on a device that holds its examples.
 
-    Each device loops over its clients only. The loops differ in length, so ``function`` must not
-    contain collectives. ``clients`` may repeat, and leaves of ``values`` are ``[ids, ...]``. With a
-    ``batch_size`` each step of the loop is a vmap over that many clients.
+    The loops of devices differ in length, so ``function`` must not contain collectives. ``clients``
+    may repeat, and leaves of ``values`` are ``[ids, ...]``. With a ``batch_size`` each step of the
+    loop is a vmap over that many clients.
 
     Returns:
         The results, ``[ids, ...]``; zeros for clients of other devices.
@@ -79,21 +69,10 @@ def map_and_sum(
 ) -> tuple[T, S]:
     """Maps ``function(client, value) -> (result, part)`` and sums the parts with weights.
 
-    A result that is never used takes no memory, because the compiler removes an array of a loop
-    that is only written.
+    The compiler removes results that are never used.
 
     Returns:
         The results as of ``map_local_clients``, and the weighted sum of the parts on all devices.
-
-    Examples:
-        >>> import fedjax_fair as ff
-        >>> train = jax.tree.map(jnp.asarray, ff.data.load("digits").train)
-        >>> weights, values = jnp.array([0.5, 0.25]), jnp.array([6.0, 8.0])
-        >>> results, total = map_and_sum(
-        ...     train, lambda client, value: (client, value), weights, jnp.array([2, 4]), values
-        ... )
-        >>> results.tolist(), total.tolist()
-        ([2, 4], 5.0)
     """
     results, total = _map_local(
         lambda each: function(*each), (clients, values), examples, weights, batch_size
@@ -116,13 +95,6 @@ def map_clients(
     """Maps a function over clients, for all devices; arguments are those of ``map_local_clients``.
 
     By default a CPU loops over clients, and other devices use vmap batches of 16.
-
-    Examples:
-        >>> import fedjax_fair as ff
-        >>> train = jax.tree.map(jnp.asarray, ff.data.load("digits").train)
-        >>> map_clients(train, lambda client, value: train.sizes[client] * value,
-        ...             jnp.array([3, 1]), jnp.array([1, 0])).shape
-        (2,)
     """
     if batch_size is None:
         batch_size = target.current().clients_measured
@@ -132,15 +104,7 @@ def map_clients(
 def weighted_sum(
     examples: ClientExamples, weights: Float[Array, " cohort"], updates: PyTree
 ) -> PyTree:
-    """Returns the weighted sum of updates ``[cohort, ...]`` from ``map_local_clients``.
-
-    Examples:
-        >>> import fedjax_fair as ff
-        >>> train = ff.data.load("digits").train
-        >>> updates = jnp.array([[4.0, 0.0], [0.0, 4.0]])
-        >>> weighted_sum(train, jnp.array([0.25, 0.75]), updates).tolist()
-        [1.0, 3.0]
-    """
+    """Returns the weighted sum of updates ``[cohort, ...]`` from ``map_local_clients``."""
     summed = jax.tree.map(lambda leaf: weighted_total(weights, leaf), updates)
     return all_reduce(examples, summed)
 

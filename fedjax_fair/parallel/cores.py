@@ -1,8 +1,8 @@
 """CPU cores as devices, which share one copy of the data.
 
-XLA sees a CPU as one device and spreads every operation over its cores, which then wait for each
-other. The small products of local training keep little more than one core busy. As devices, the
-cores make whole runs, or train different clients and meet once per round.
+XLA spreads every operation on a CPU over its cores, which then wait for each other. The small
+products of local training keep little more than one core busy. As devices, the cores make whole
+runs, or train different clients and meet once per round.
 """
 
 from __future__ import annotations
@@ -22,14 +22,9 @@ from fedjax_fair import checks
 from fedjax_fair.numerics import target
 
 __all__ = [
-    "CORES",
-    "core_mesh",
-    "default_core_mesh",
-    "num_usable_cores",
-    "over_runs",
-    "pad_to_multiple",
+    "CORES", "core_mesh", "default_core_mesh", "num_usable_cores", "over_runs", "pad_to_multiple",
     "replicate_on_cores",
-]
+]  # fmt: skip
 
 CORES = "cores"
 """The mesh axis of ``core_mesh``."""
@@ -44,18 +39,13 @@ def core_mesh(cores: int | Literal["all"] = "all") -> Mesh:
     """Returns a mesh of CPU cores, for ``fit(..., mesh=)``.
 
     With as many runs as cores or more, each core makes whole runs. Otherwise the cores share the
-    cohort, evaluations and measurements of each run. Results are those of one device, up to
-    rounding and the order of sums.
+    clients of each run. Results are those of one device, up to rounding and the order of sums.
 
-    Call it before anything else uses JAX's devices or arrays, or set ``JAX_NUM_CPU_DEVICES``,
-    because JAX reads the number of devices when it starts.
+    JAX reads the number of devices when it starts: call this function before anything else uses its
+    devices or arrays, or set ``JAX_NUM_CPU_DEVICES``.
 
     Raises:
         ValueError: If JAX has started with fewer CPU devices, or uses an accelerator.
-
-    Examples:
-        >>> core_mesh(1).axis_names
-        ('cores',)
     """
     checks.positive_int("cores", cores, words=("all",))
     wanted = num_usable_cores() if cores == "all" else cores
@@ -72,10 +62,7 @@ def core_mesh(cores: int | Literal["all"] = "all") -> Mesh:
 
 
 def default_core_mesh() -> Mesh | None:
-    """Returns a mesh of all cores; None on an accelerator or a single core.
-
-    If JAX has not started yet, it will start with a device for each core.
-    """
+    """Returns a mesh of all cores; None on an accelerator or a single core."""
     _request_devices(num_usable_cores())
     if not target.current().is_cpu or jax.process_count() > 1 or jax.device_count() == 1:
         return None
@@ -94,22 +81,21 @@ def replicate_on_cores(tree: PyTree, mesh: Mesh) -> PyTree:
     return jax.tree.map(replicate, tree)
 
 
-def over_runs(function: Callable[[PyTree, PyTree], PyTree], mesh: Mesh) -> Callable:
+def over_runs(function: Callable[..., PyTree], mesh: Mesh) -> Callable:
     """Maps ``function(runs, data)`` over cores, each with a part of the leading axis of ``runs``.
 
-    If there are fewer runs than a multiple of the cores, the last one is repeated.
+    The number of runs is a multiple of the cores. A third argument has the axis of runs too.
     """
     split = PartitionSpec(CORES)
-    sharded = jax.shard_map(
-        function, mesh=mesh, in_specs=(split, PartitionSpec()), out_specs=split, check_vma=False
-    )
 
-    def mapped(runs, data):
-        count = jax.tree.leaves(runs)[0].shape[0]
-        results = sharded(pad_to_multiple(runs, mesh.size), data)
-        if count % mesh.size == 0:
-            return results
-        return jax.tree.map(lambda leaf: leaf[:count], results)
+    def mapped(runs, data, *stores):
+        return jax.shard_map(
+            function,
+            mesh=mesh,
+            in_specs=(split, PartitionSpec(), *(split for _ in stores)),
+            out_specs=split,
+            check_vma=False,
+        )(runs, data, *stores)
 
     return mapped
 

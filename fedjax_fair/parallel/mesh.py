@@ -1,8 +1,7 @@
 """Assignment of clients and runs to devices, and functions that run on all of them.
 
 A mesh with the axes ``runs`` and ``clients`` divides the runs of a batch over groups of devices,
-and assigns clients to the devices of each group. A group of one device computes what it would
-without a mesh.
+and assigns clients to the devices of each group.
 """
 
 from __future__ import annotations
@@ -24,17 +23,9 @@ from fedjax_fair.parallel.collectives import AXIS
 from fedjax_fair.parallel.cores import CORES, replicate_on_cores
 
 __all__ = [
-    "RUNS",
-    "assign_clients",
-    "client_mesh",
-    "is_run_on_one_device",
-    "num_run_groups",
-    "over_mesh",
-    "replicate",
-    "shapes_on",
-    "shard_data",
-    "split_runs",
-]
+    "RUNS", "assign_clients", "client_mesh", "is_run_on_one_device", "num_run_groups",
+    "over_mesh", "replicate", "shapes_of_runs", "shapes_on", "shard_data", "split_runs",
+]  # fmt: skip
 
 RUNS = "runs"
 """The mesh axis along which runs are split over groups of devices."""
@@ -52,13 +43,12 @@ def client_mesh(
 
     Args:
         devices: How many, or all devices of all processes.
-        runs: The number of groups of equal size, each of which makes its share of the runs (seeds,
-            or configurations of a sweep); None if all devices share each run.
+        runs: The number of groups, each of which makes its share of the runs (seeds, or
+            configurations of a sweep); None if all devices share each run.
         available: The devices to choose from; by default ``jax.devices()``.
 
     Raises:
-        ValueError: If there are fewer devices, or (with several processes) more; if groups do not
-            divide them, or several processes would be divided.
+        ValueError: If there are fewer devices, or groups or several processes do not divide them.
 
     Examples:
         >>> client_mesh(1).axis_names
@@ -87,22 +77,12 @@ def client_mesh(
 
 
 def num_run_groups(mesh: Mesh | None) -> int:
-    """Returns the number of groups of devices; 1 for cores and without a mesh.
-
-    Examples:
-        >>> num_run_groups(client_mesh(1, runs=1)), num_run_groups(None)
-        (1, 1)
-    """
+    """Returns the number of groups of devices; 1 for cores and without a mesh."""
     return 1 if mesh is None else mesh.shape.get(RUNS, 1)
 
 
 def is_run_on_one_device(mesh: Mesh | None) -> bool:
-    """Returns whether one device has all clients of a run.
-
-    Examples:
-        >>> is_run_on_one_device(client_mesh(1, runs=1)), is_run_on_one_device(client_mesh(1))
-        (True, False)
-    """
+    """Returns whether one device has all clients of a run."""
     return mesh is None or (RUNS in mesh.axis_names and mesh.shape[AXIS] == 1)
 
 
@@ -110,7 +90,7 @@ def assign_clients(sizes: Int[np.ndarray, " clients"], devices: int) -> Int[np.n
     """Assigns clients by decreasing size, each to the device with the fewest examples so far.
 
     The largest load is at most a third above the optimum (Graham, *Bounds on Multiprocessing Timing
-    Anomalies*, 1969). Of equal loads, the lowest device wins.
+    Anomalies*, 1969).
 
     Examples:
         >>> assign_clients(np.array([5, 9, 4, 1]), 2).tolist()
@@ -129,8 +109,8 @@ def shard_data(data: FederatedData, mesh: Mesh) -> FederatedData:
     """Copies the examples of each client to its device, in every group; cores share all examples.
 
     Training examples are balanced; test and validation examples follow their clients. Every
-    process passes the same dataset and keeps the shards of its devices. Client ids do not change.
-    For devices to compile for, the result has shapes instead of arrays.
+    process passes the same dataset and keeps the shards of its devices. For devices to compile for,
+    the result has shapes instead of arrays.
 
     Returns:
         The dataset, for functions of ``over_mesh``. Features, labels and ``order`` have a shard for
@@ -138,16 +118,10 @@ def shard_data(data: FederatedData, mesh: Mesh) -> FederatedData:
 
     Raises:
         ValueError: If the mesh has other axes, or devices share runs with different partitions.
-
-    Examples:
-        >>> import fedjax_fair as ff
-        >>> sharded = shard_data(ff.data.load("digits"), client_mesh(1))
-        >>> sharded.train.devices.shape
-        (50,)
     """
     if mesh.axis_names == (CORES,):
         data = map_arrays(data, lambda data: replicate_on_cores(data, mesh))
-        return _map_parts(data, lambda examples: examples._replace(devices=Replicated()))
+        return data.map_parts(lambda examples: examples._replace(devices=Replicated()))
     if mesh.axis_names not in ((AXIS,), (RUNS, AXIS)):
         raise ValueError(
             f"mesh with axes {mesh.axis_names}: expected ({AXIS!r},) or ({RUNS!r}, {AXIS!r})."
@@ -163,19 +137,8 @@ def shard_data(data: FederatedData, mesh: Mesh) -> FederatedData:
             "devices of this mesh share each run; use groups of one device or cores."
         )
     devices = assign_clients(np.asarray(data.train.sizes), mesh.shape[AXIS])
-    data = _map_parts(data, lambda examples: _shard(examples, devices, mesh))
-    return data._replace(groups=replicate(data.groups, mesh))
-
-
-def _map_parts(
-    data: FederatedData, function: Callable[[ClientExamples], ClientExamples]
-) -> FederatedData:
-    """Applies a function to training, test and validation examples."""
-    return data._replace(
-        train=function(data.train),
-        test=function(data.test),
-        validation=None if data.validation is None else function(data.validation),
-    )
+    sharded = data.map_parts(lambda examples: _shard(examples, devices, mesh))
+    return sharded._replace(groups=replicate(data.groups, mesh))
 
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
@@ -199,29 +162,50 @@ def split_runs(tree: PyTree, mesh: Mesh) -> PyTree:
     return jax.device_put(tree, sharding) if RUNS in mesh.axis_names else replicate(tree, mesh)
 
 
-def over_mesh(function: Callable[[PyTree, FederatedData], PyTree], mesh: Mesh) -> Callable:
+def shapes_of_runs(
+    state: PyTree, store: PyTree, data: FederatedData, mesh: Mesh, *, one_run_per_core: bool
+) -> tuple[PyTree, PyTree]:
+    """Returns shapes of states of runs and of their clients, with the devices that they are on."""
+    if one_run_per_core:
+        specs = (PartitionSpec(CORES),) * 2
+    else:
+        specs = _runs_spec(mesh), _store_spec(mesh, data)
+    state_devices, store_devices = (NamedSharding(mesh, spec) for spec in specs)
+    return shapes_on(state_devices, state), shapes_on(store_devices, store)
+
+
+def over_mesh(function: Callable[..., PyTree], mesh: Mesh) -> Callable:
     """Returns a function that runs ``function(runs, data)`` on every device.
 
     ``function`` may cross devices with `fedjax_fair.parallel.collectives` only, and must return the
     same on all devices of a group. With groups, its leaves ``[runs, ...]`` are those of one group.
-    The returned function takes all runs, and data from ``shard_data``.
+    The returned function takes all runs, and data from ``shard_data``. A third argument is the
+    state of the clients, ``[runs, clients, ...]``, which ``function`` returns after its result;
+    each device has the rows of its clients.
     """
     if mesh.axis_names == (CORES,):
         mesh = Mesh(mesh.devices, (AXIS,))  # Collectives use the axis of clients.
     runs_spec = _runs_spec(mesh)
 
-    def mapped(values, data):
+    def mapped(values, data, *stores):
         # With check_vma, JAX would add a collective to each gradient by replicated parameters, and
         # devices would reach them unequally often.
+        store_spec = _store_spec(mesh, data)
         return jax.shard_map(
             function,
             mesh=mesh,
-            in_specs=(runs_spec, _specs(data)),
-            out_specs=runs_spec,
+            in_specs=(runs_spec, _specs(data), *(store_spec for _ in stores)),
+            out_specs=(runs_spec, store_spec) if stores else runs_spec,
             check_vma=False,
-        )(values, data)
+        )(values, data, *stores)
 
     return mapped
+
+
+def _store_spec(mesh: Mesh, data: FederatedData) -> PartitionSpec:
+    if data.train.has_all_clients:
+        return _runs_spec(mesh)
+    return PartitionSpec(RUNS if RUNS in mesh.axis_names else None, AXIS)
 
 
 def _runs_spec(mesh: Mesh) -> PartitionSpec:
@@ -231,8 +215,8 @@ def _runs_spec(mesh: Mesh) -> PartitionSpec:
 def _specs(data: FederatedData) -> Any:
     if data.train.has_all_clients:
         return _REPLICATED
-    specs: list[Any] = [_SHARDED] * 3 + [_REPLICATED] * 3
-    return _map_parts(data, lambda _: ClientExamples(*specs))._replace(groups=_REPLICATED)
+    specs: list[Any] = [_SHARDED] * 3 + [_REPLICATED] * 3 + [_SHARDED, _REPLICATED]
+    return data.map_parts(lambda _: ClientExamples(*specs))._replace(groups=_REPLICATED)
 
 
 def _shard(
@@ -259,12 +243,35 @@ def _shard(
     offsets[by_device] = np.cumsum(sizes[by_device]) - sizes[by_device]
     offsets -= starts.astype(sizes.dtype)[devices]
     local = np.arange(capacity, dtype=np.int32)
+    residents, slots = _residents(devices, shards)
     return ClientExamples(
         features=jax.tree.map(split, flatten_images(np.asarray(examples.features))),
         labels=split(np.asarray(examples.labels)),
         order=_placed((shards * capacity,), np.int32, mesh, _SHARDED, lambda index: local),
-        **replicate({"offsets": offsets, "sizes": sizes, "devices": devices}, mesh),
+        residents=_placed(
+            residents.shape, np.int32, mesh, _SHARDED, lambda index: residents[index]
+        ),
+        **replicate({"offsets": offsets, "sizes": sizes, "devices": devices, "slots": slots}, mesh),
     )
+
+
+def _residents(
+    devices: Int[np.ndarray, " clients"], shards: int
+) -> tuple[Int[np.ndarray, " slots"], Int[np.ndarray, " clients"]]:
+    """Returns ``ClientExamples.residents`` and ``slots``.
+
+    Examples:
+        >>> residents, slots = _residents(np.array([1, 0, 1]), 2)
+        >>> residents.tolist(), slots.tolist()
+        ([1, -1, 0, 2], [0, 0, 1])
+    """
+    counts = np.bincount(devices, minlength=shards)
+    by_device = np.argsort(devices, kind="stable")
+    slots = np.zeros(len(devices), np.int32)
+    slots[by_device] = np.arange(len(devices)) - np.repeat(np.cumsum(counts) - counts, counts)
+    residents = np.full((shards, counts.max()), -1, np.int32)
+    residents[devices, slots] = np.arange(len(devices))
+    return residents.reshape(-1), slots
 
 
 def _placed(

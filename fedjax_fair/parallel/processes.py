@@ -18,8 +18,8 @@ def initialize() -> None:
     """Connects to the other processes; call it before anything else uses a device of JAX.
 
     JAX finds them on Slurm, Kubernetes, Open MPI and TPU pods. Elsewhere set
-    ``JAX_COORDINATOR_ADDRESS`` (host and port of the first process), ``JAX_NUM_PROCESSES`` and
-    ``JAX_PROCESS_ID``. If one process dies, the others end within a minute.
+    ``JAX_COORDINATOR_ADDRESS`` (host and port of the first one), ``JAX_NUM_PROCESSES`` and
+    ``JAX_PROCESS_ID``. If one dies, the others end within a minute.
 
     Raises:
         ValueError: If neither the platform nor the environment names the other processes.
@@ -50,22 +50,21 @@ def abort(status: int) -> None:
 
 
 def is_main_process() -> bool:
-    """Returns whether this process writes files and prints.
-
-    Examples:
-        >>> is_main_process()
-        True
-    """
+    """Returns whether this process writes files and prints."""
     return jax.process_index() == 0
 
 
-def broadcast_from_main(make: Callable[[], str]) -> str:
-    """Calls a function in the main process and returns its string in all processes.
+def to_host(array: jax.Array) -> np.ndarray:
+    """Returns the values of an array of which each process may have a part, in all processes."""
+    if array.is_fully_addressable or array.is_fully_replicated:
+        return np.asarray(array)
+    from jax.experimental import multihost_utils
 
-    Examples:
-        >>> broadcast_from_main(lambda: "runs/today")
-        'runs/today'
-    """
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+
+
+def broadcast_from_main(make: Callable[[], str]) -> str:
+    """Calls a function in the main process and returns its string in all processes."""
     if jax.process_count() == 1:
         return make()
     from jax.experimental import multihost_utils

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 from jax.sharding import Mesh, SingleDeviceSharding
@@ -22,15 +24,13 @@ __all__ = [
     "roofline_seconds",
 ]  # fmt: skip
 
+_LOWERED = {"gpu": "cuda"}
+_PRODUCT_OF_16_BITS = re.compile(r"stablehlo\.(dot_general|convolution)\b.*xb?f16>")
 _LAUNCH_S = 1e-6  # XLA's performance model assumes it for starting a kernel.
 
 
 class Compiled(NamedTuple):
-    """A function that was compiled for a machine.
-
-    ``seconds`` is the estimated run time, ``temporaries`` include outputs, and sizes are bytes of
-    one device.
-    """
+    """A compiled function: estimated seconds, and bytes of one device (outputs are temporaries)."""
 
     program: Program
     seconds: float
@@ -53,11 +53,16 @@ def compile_ahead(
     started = time.perf_counter()
     with tracing_for(machine.platform):
         traced = jitted.trace(*arguments)
-    platform = "cuda" if machine.platform == "gpu" else machine.platform
+    platform = "cpu" if machine.module is None else _LOWERED.get(machine.platform, machine.platform)
     lowered = traced.lower(lowering_platforms=(platform,))
     executable = lowered.compile()
     compile_seconds = time.perf_counter() - started
     program = read_program(executable.as_text(), trip_count_fn)
+    is_16bit = _PRODUCT_OF_16_BITS.search(lowered.as_text()) is not None
+    if is_16bit:
+        machine = machine._replace(peak_flops=machine.peak_16bit_flops)
+    if machine.module is None:
+        program = _products_of(program, machine.cache, is_16bit)
     return Compiled(
         program,
         sum(each.runs * kernel_seconds(machine, each.cost) for each in program.operations),
@@ -68,12 +73,28 @@ def compile_ahead(
     )
 
 
+def _products_of(program: Program, cache: float, is_16bit: bool) -> Program:
+    """Returns the part of a CPU's program that has the same cost on a device, or a smaller one.
+
+    Other compilers fuse other operations than matrix products differently. Inputs and results of a
+    product may stay in the cache. A CPU converts 16-bit ones to float32.
+    """
+    share = 0.5 if is_16bit else 1.0
+    operations = [
+        each._replace(cost=each.cost._replace(bytes=max(0.0, share * each.cost.bytes - cache)))
+        for each in program.operations
+        if each.cost.flops
+    ]
+    cost = reduce(Cost.plus, (each.cost.times(each.runs) for each in operations), Cost())
+    return program._replace(cost=cost, operations=operations)
+
+
 def kernel_seconds(machine: Machine, cost: Cost) -> float:
     """Estimates the seconds of one instruction.
 
-    A TPU's compiler estimates cycles. A GPU kernel takes the time of its bytes or its products at
-    the device's peak, and at least the time to start it. A collective sends twice its bytes around
-    a ring and starts as a kernel; neither compiler counts waiting for other devices.
+    A TPU's compiler estimates cycles. A GPU kernel takes the time of its bytes or products at the
+    device's peak, and at least the time to start it. A collective sends twice its bytes around a
+    ring; waiting for other devices is not counted.
     """
     if cost.collectives:
         return max(2 * cost.collective_bytes / machine.link, _LAUNCH_S)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache, reduce
 from typing import NamedTuple
 
 from fedjax_fair.planning.instructions import (
     Computation,
     Instruction,
-    attribute,
     bytes_of,
     computations_of,
     flops_of,
-    is_collective,
 )
 
 __all__ = ["Cost", "Loop", "Operation", "Program", "read_program"]
@@ -91,64 +90,34 @@ class Program(NamedTuple):
 def read_program(
     text: str, trip_count_fn: Callable[[str], float | None] = lambda origin: None
 ) -> Program:
-    """Reads the text of a compiled program.
+    """Reads ``compiled.as_text()``; conditionals count with their most expensive branch.
 
-    Conditionals count with their most expensive branch.
-
-    Args:
-        text: ``compiled.as_text()``.
-        trip_count_fn: Maps the origin of a loop whose length the program does not contain to its
-            trip count; None if that is unknown, which counts as one trip.
-
-    Examples:
-        >>> program = read_program('''HloModule example
-        ...
-        ... %body (a: s32[]) -> s32[] {
-        ...   %b = s32[] add(%a), backend_config={"estimated_cycles":"20"}
-        ... }
-        ...
-        ... %condition (a: s32[]) -> pred[] {
-        ...   %c = s32[] constant(3)
-        ...   ROOT %d = pred[] compare(%a, %c), direction=LT
-        ... }
-        ...
-        ... ENTRY %main (a: s32[]) -> s32[] {
-        ...   %e = s32[] while(%a), condition=%condition, body=%body
-        ... }''')
-        >>> program.cost.cycles, program.loops[0].trip_count
-        (60, 3)
+    ``trip_count_fn`` maps the origin of a loop whose length the program does not contain to its
+    trip count, or None.
     """
     computations = computations_of(text)
-    costs: dict[str, Cost] = {}
-    operations_by_name = {
-        name: {
-            one.name: _cost(one, computation, computations)
-            for one in computation.instructions.values()
-            if one.is_work
-        }
-        for name, computation in computations.items()
-    }
 
+    @cache
+    def operations_of(name: str) -> list[Operation]:
+        work = (one for one in computations[name].instructions.values() if one.is_work)
+        return [Operation(_cost(one), 1, one.text, _origin(one)) for one in work]
+
+    @cache
+    def called_by(name: str) -> list[_Called]:
+        return list(_called(computations, name, cost, trip_count_fn))
+
+    @cache
     def cost(name: str) -> Cost:
-        if name not in costs:
-            total = Cost()
-            for operation_cost in operations_by_name[name].values():
-                total = total.plus(operation_cost)
-            for called in _called(computations, name, cost, trip_count_fn):
-                total = total.plus(cost(called.name).times(called.runs))
-            costs[name] = total
-        return costs[name]
+        direct = [operation.cost for operation in operations_of(name)]
+        indirect = [cost(called.name).times(called.runs) for called in called_by(name)]
+        return reduce(Cost.plus, direct + indirect, Cost())
 
     loops: list[Loop] = []
     operations: list[Operation] = []
 
     def visit(name: str, runs: float) -> None:
-        for operation, operation_cost in operations_by_name[name].items():
-            instruction = computations[name].instructions[operation]
-            operations.append(
-                Operation(operation_cost, runs, instruction.text, _origin(instruction))
-            )
-        for called in _called(computations, name, cost, trip_count_fn):
+        operations.extend(operation._replace(runs=runs) for operation in operations_of(name))
+        for called in called_by(name):
             if called.is_loop:
                 loops.append(
                     Loop(called.runs, called.known, cost(called.name), runs, called.origin)
@@ -170,17 +139,16 @@ class _Called(NamedTuple):
     origin: str = ""
 
 
-def _cost(
-    instruction: Instruction, computation: Computation, computations: Mapping[str, Computation]
-) -> Cost:
+def _cost(instruction: Instruction) -> Cost:
     """Returns the cost of an instruction without the computations that it runs."""
     cycles = _CYCLES.search(instruction.text)
-    waits = is_collective(instruction)
+    flops, fp32_flops = flops_of(instruction)
+    waits = instruction.is_collective
     return Cost(
         cycles=int(cycles[1]) if cycles else 0,
-        flops=flops_of(instruction, computation, computations),
-        fp32_flops=flops_of(instruction, computation, computations, fp32_only=True),
-        bytes=bytes_of(instruction, computation, computations),
+        flops=flops,
+        fp32_flops=fp32_flops,
+        bytes=bytes_of(instruction),
         kernels=1,
         collectives=int(waits),
         collective_bytes=sum(shape.bytes for shape in instruction.results) if waits else 0,
@@ -197,7 +165,7 @@ def _called(
     for one in computations[name].instructions.values():
         if one.kind == "while" and (match := _WHILE.search(one.text)):
             condition, body = match.groups()
-            count = _trip_count(one, computations[condition], computations)
+            count = _trip_count(one, computations[condition])
             count = count or trip_count_fn(_origin(one))
             yield _Called(body, count or 1, True, count is not None, _origin(one))
         elif one.kind == "conditional":
@@ -205,23 +173,20 @@ def _called(
             branches = _TWO_BRANCHES.findall(one.text)
             if listed:
                 branches = re.findall(r"%([\w.\-]+)", listed[1])
-            yield _Called(max(branches, key=lambda branch: _weight(cost(branch))), 1)
+            # The compiler of a TPU estimates cycles, others do not.
+            yield _Called(
+                max(branches, key=lambda one: (cost(one).cycles, cost(one).bytes, cost(one).flops)),
+                1,
+            )
         elif one.kind == "call" and (match := _CALL.search(one.text)):
             yield _Called(match[1], 1)
 
 
-def _weight(cost: Cost) -> tuple[float, ...]:
-    """Returns the order of branches: by cycles, where the compiler estimates them."""
-    return (cost.cycles, cost.bytes, cost.flops)
-
-
-def _trip_count(
-    loop: Instruction, condition: Computation, computations: Mapping[str, Computation]
-) -> int | None:
+def _trip_count(loop: Instruction, condition: Computation) -> int | None:
     """Returns the trip count of a loop if the program contains it."""
     if stated := _TRIP_COUNT.search(loop.text):
         return int(stated[1])
-    fusions = [computations.get(attribute(one, "calls")) for one in condition.instructions.values()]
+    fusions = [one.fusion for one in condition.instructions.values()]
     instructions = [
         one for part in (condition, *fusions) if part for one in part.instructions.values()
     ]

@@ -7,21 +7,17 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 __all__ = [
-    "Computation",
-    "Instruction",
-    "Shape",
-    "attribute",
-    "bytes_of",
-    "computations_of",
-    "flops_of",
-    "is_collective",
-]
+    "Computation", "Instruction", "Shape", "bytes_of", "computations_of", "flops_of",
+]  # fmt: skip
 
 _HEAD = re.compile(r"^(ENTRY )?%([\w.\-]+) \(", re.MULTILINE)
 _INSTRUCTION = re.compile(r"^\s*(ROOT )?%([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
 _SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
 _NAME = re.compile(r"%([\w.\-]+)")
+_CALLS = re.compile(r"\bcalls=%([\w.\-]+)")
 _DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"window=\{([^}]*)\}")
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][\[{]([^\]}]*)')
@@ -50,10 +46,12 @@ class Instruction(NamedTuple):
     """An instruction.
 
     Attributes:
-        name: Its name, unique in the program.
-        kind: Its opcode, such as "fusion".
-        results: Its outputs.
-        operands: Names of its inputs.
+        name: Unique in the program.
+        kind: Opcode, such as "fusion".
+        results: Outputs.
+        operands: Names of inputs.
+        inputs: Their arrays; none of an unknown one.
+        fusion: The computation of a fusion.
         text: The complete line.
         is_root: Whether its output is that of the computation.
     """
@@ -62,6 +60,8 @@ class Instruction(NamedTuple):
     kind: str
     results: tuple[Shape, ...]
     operands: tuple[str, ...]
+    inputs: tuple[tuple[Shape, ...], ...]
+    fusion: Computation | None
     text: str
     is_root: bool
 
@@ -70,6 +70,11 @@ class Instruction(NamedTuple):
         """Whether the device executes it."""
         is_done = self.kind.endswith("-done")  # Its start counts.
         return not _NO_WORK.fullmatch(self.kind) and not is_done
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether it waits for other devices."""
+        return self.kind.startswith(_COLLECTIVES) and self.is_work
 
 
 class Computation(NamedTuple):
@@ -80,64 +85,52 @@ class Computation(NamedTuple):
 
 
 def computations_of(text: str) -> dict[str, Computation]:
-    """Returns all computations of ``compiled.as_text()`` by name.
-
-    Examples:
-        >>> computations = computations_of('''ENTRY %main (a: f32[8]) -> f32[8] {
-        ...   %a = f32[8]{0} parameter(0)
-        ...   ROOT %b = f32[8]{0} add(%a, %a)
-        ... }''')
-        >>> computations["main"].instructions["b"].operands
-        ('a', 'a')
-    """
+    """Returns all computations of ``compiled.as_text()`` by name."""
     heads = list(_HEAD.finditer(text))
     stops = [head.start() for head in heads[1:]] + [len(text)]
-    computations = {}
+    computations: dict[str, Computation] = {}  # A fusion is in the text before its call.
     for head, stop in zip(heads, stops, strict=True):
-        instructions = {}
+        instructions: dict[str, Instruction] = {}
         for line in text[head.end() : stop].splitlines():
             if match := _INSTRUCTION.match(line):
                 root, name, types, kind, rest = match.groups()
                 operands = tuple(_NAME.findall(rest[: _end_of_operands(rest)]))
+                inputs = (instructions.get(operand) for operand in operands)
                 results = tuple(map(_shape, _SHAPE.finditer(types)))
                 if kind.endswith("-start") or 'custom_call_target="__cu' in rest:
                     results = results[:1]  # The others are passed on, or workspace.
+                called = _CALLS.search(rest)
                 instructions[name] = Instruction(
-                    name, kind, results, operands, line.strip(), root is not None
+                    name,
+                    kind,
+                    results,
+                    operands,
+                    tuple(one.results if one else () for one in inputs),
+                    computations.get(called[1]) if called else None,
+                    line.strip(),
+                    root is not None,
                 )
         computations[head[2]] = Computation(instructions, head[1] is not None)
     return computations
 
 
-def is_collective(instruction: Instruction) -> bool:
-    """Returns whether an instruction waits for other devices."""
-    return instruction.kind.startswith(_COLLECTIVES) and instruction.is_work
-
-
-def bytes_of(
-    instruction: Instruction, computation: Computation, computations: Mapping[str, Computation]
-) -> int:
+def bytes_of(instruction: Instruction) -> int:
     """Returns the bytes that a working instruction moves from and to device memory.
 
     Of an array in which it only reads or replaces slices, the slices count.
     """
-    fusion = computations.get(attribute(instruction, "calls"))
-    moved = 0
-    for index, operand in enumerate(instruction.operands):
-        source = computation.instructions.get(operand)
-        if source is not None:
-            size = _off_chip(source.results)
-            moved += min(size, _bytes_read(instruction, index, fusion, size))
-    return moved + _bytes_written(instruction, computation, fusion)
+    sizes = map(_off_chip, instruction.inputs)
+    moved = sum(min(size, _bytes_read(instruction, i, size)) for i, size in enumerate(sizes))
+    return moved + _bytes_written(instruction)
 
 
-def _bytes_read(instruction: Instruction, index: int, fusion: Computation | None, size: int) -> int:
+def _bytes_read(instruction: Instruction, index: int, size: int) -> int:
     """Returns the bytes of an operand that are read."""
-    if fusion is None:
+    if instruction.fusion is None:
         is_lookup = instruction.kind in _LOOKUPS and index == 0
         return _total(instruction.results) if is_lookup else size
     marker = f" parameter({index})"
-    inner = fusion.instructions.values()
+    inner = instruction.fusion.instructions.values()
     parameter = next((one.name for one in inner if marker in one.text), None)
     readers = [one for one in inner if parameter in one.operands]
     if not readers or not all(
@@ -147,50 +140,40 @@ def _bytes_read(instruction: Instruction, index: int, fusion: Computation | None
     return sum(0 if one.kind == "dynamic-update-slice" else _total(one.results) for one in readers)
 
 
-def _bytes_written(
-    instruction: Instruction, computation: Computation, fusion: Computation | None
-) -> int:
-    root, scope = instruction, computation
+def _bytes_written(instruction: Instruction) -> int:
+    root, fusion = instruction, instruction.fusion
     if fusion is not None:
-        root, scope = next(one for one in fusion.instructions.values() if one.is_root), fusion
-    if root.kind == "dynamic-update-slice":
-        update = scope.instructions.get(root.operands[1])
-        if update is not None:
-            return _total(update.results)
+        root = next(one for one in fusion.instructions.values() if one.is_root)
+    if root.kind == "dynamic-update-slice" and root.inputs[1]:
+        return _total(root.inputs[1])
     return _off_chip(instruction.results)
 
 
-def flops_of(
-    instruction: Instruction,
-    computation: Computation,
-    computations: Mapping[str, Computation],
-    *,
-    fp32_only: bool = False,
-) -> int:
+def flops_of(instruction: Instruction) -> tuple[int, int]:
     """Returns the multiplications and additions of matrix products and convolutions.
 
-    Products with padding do not count. ``fp32_only`` counts products in the precision of float32,
-    which devices reduce by default.
+    Products with padding do not count. The second value counts products in the precision of
+    float32, which devices reduce by default.
     """
-    called = computations.get(attribute(instruction, "calls"))
-    if called is not None:
-        inner = called.instructions.values()
-        return sum(flops_of(one, called, computations, fp32_only=fp32_only) for one in inner)
-    if fp32_only and not _FULL_PRECISION.search(instruction.text):
-        return 0
-    if "dim_labels=" in instruction.text:
-        return _flops_of_convolution(instruction, computation)
+    if instruction.fusion is not None:
+        flops, fp32_flops = zip(
+            *map(flops_of, instruction.fusion.instructions.values()), strict=True
+        )
+        return sum(flops), sum(fp32_flops)
     contracted = _CONTRACTED.search(instruction.text)
-    if contracted is None or instruction.operands[0] not in computation.instructions:
-        return 0
-    dims = computation.instructions[instruction.operands[0]].results[0].dims
-    summed = [dims[int(axis)] for axis in re.findall(r"\d+", contracted[1])]
-    return 2 * math.prod(instruction.results[0].dims) * math.prod(summed)
+    flops = 0
+    if "dim_labels=" in instruction.text:
+        flops = _flops_of_convolution(instruction)
+    elif contracted and instruction.inputs[0]:
+        dims = instruction.inputs[0][0].dims
+        summed = [dims[int(axis)] for axis in re.findall(r"\d+", contracted[1])]
+        flops = 2 * math.prod(instruction.results[0].dims) * math.prod(summed)
+    return flops, flops if _FULL_PRECISION.search(instruction.text) else 0
 
 
-def _flops_of_convolution(instruction: Instruction, computation: Computation) -> int:
+def _flops_of_convolution(instruction: Instruction) -> int:
     labels = _DIM_LABELS.findall(instruction.text)[0]
-    operands = [computation.instructions[name].results[0].dims for name in instruction.operands[:2]]
+    operands = [shapes[0].dims for shapes in instruction.inputs[:2]]
     result = instruction.results[0].dims
     # cuDNN gets the labels of the forward convolution for all three of its arrays.
     if "convBackwardInput" in instruction.text:
@@ -221,18 +204,10 @@ def _unpadded_pairs(text: str, axis: int, images: int, kernel: int, output: int)
 
     stride, kernel_dilation = int(setting("stride", "1")), int(setting("rhs_dilate", "1"))
     dilation, padding = int(setting("lhs_dilate", "1")), int(setting("pad", "0_0").split("_")[0])
-    pairs = 0
-    for kernel_position in range(kernel):
-        for output_position in range(output):
-            position = output_position * stride + kernel_position * kernel_dilation - padding
-            pairs += position >= 0 and position % dilation == 0 and position // dilation < images
-    return pairs
-
-
-def attribute(instruction: Instruction, name: str) -> str:
-    """Returns the computation of an attribute such as ``calls=%body``, or ""."""
-    match = re.search(rf"\b{name}=%([\w.\-]+)", instruction.text)
-    return match[1] if match else ""
+    kernel_positions = np.arange(kernel)[:, None] * kernel_dilation
+    position = kernel_positions + np.arange(output) * stride - padding
+    is_read = (position >= 0) & (position % dilation == 0) & (position // dilation < images)
+    return int(np.sum(is_read))
 
 
 def _shape(match: re.Match) -> Shape:

@@ -1,7 +1,8 @@
-"""Memory and time of a batch of runs of one method on a machine."""
+"""Memory and time of a batch of runs of one method: estimated for a machine, or measured."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,11 +20,14 @@ from fedjax_fair.planning.costs import Cost
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.trip_counts import TripCounts
 from fedjax_fair.simulate import BaseRound
+from fedjax_fair.training.batch import RunBatch
+from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.functions import make_functions
-from fedjax_fair.training.memory import Memory, device_bytes
+from fedjax_fair.training.memory import Memory, device_bytes, free_memory
+from fedjax_fair.training.options import TrainOptions
 from fedjax_fair.training.split import split
 
-__all__ = ["Plan", "plan", "seconds_of"]
+__all__ = ["Plan", "measure_plan", "plan", "seconds_of"]
 
 # The share of a device's memory that runs may take, as in a sweep; the runtime needs the rest.
 _USABLE = 0.9
@@ -33,9 +37,8 @@ class Plan(NamedTuple):
     """The memory and time of a batch of runs.
 
     ``memory`` has bytes of one device by purpose. ``seconds`` are of a ``"round"``, an
-    ``"evaluation"`` and in ``"total"``, without compilation. ``records`` are bytes on the host, if
-    that is separate. ``work`` is the cost of a round, if none was run. Loops of unknown length
-    count as one trip.
+    ``"evaluation"`` and in ``"total"``, without compilation. ``records`` are bytes on a separate
+    host. ``work`` is the cost of a round, if none was run.
     """
 
     runs: int
@@ -88,8 +91,11 @@ def plan(
 
     init = compile_for(functions.init, *init_arguments)
     steps = compile_for(functions.step, *step_arguments, chunk)
-    evaluated = (state.variables, state.participation, cohort), model_shapes
-    evaluation = compile_for(functions.evaluate, evaluated, model.shared, data_shapes)
+    if method.first.is_personalized:
+        evaluated = ((state, cohort), run_shapes[1]), method.shared
+    else:
+        evaluated = ((state.variables, state.participation, cohort), model_shapes), model.shared
+    evaluation = compile_for(functions.evaluate, *evaluated, data_shapes)
 
     compiled = init, steps, evaluation
     memory = Memory(
@@ -114,6 +120,56 @@ def plan(
         work=work,
         unknown_loops=sum(not loop.known for loop in loops),
     )
+
+
+def measure_plan(
+    methods: Sequence[BaseRound],
+    seeds: tuple[int, ...],
+    data: FederatedData,
+    *,
+    rounds: int,
+    eval_every: int,
+    train_loss: bool,
+    mesh: Mesh | None = None,
+) -> Plan:
+    """Measures two rounds and an evaluation on this machine, after one of each.
+
+    Arguments are those of ``plan``.
+    """
+    started = time.perf_counter()
+    with RunBatch(data, seeds, mesh) as batch:
+        options = TrainOptions(rounds, 1, train_loss, "skip_round")
+        functions = CompiledFunctions(split(methods), batch, options)
+        memory = functions.memory()
+        compile_seconds = time.perf_counter() - started
+
+        state, init_seconds = _timed(functions.init)
+        round_seconds = []
+        for _ in range(3):
+            (state, info), seconds = _timed(lambda state=state: functions.step(state, 1))
+            round_seconds.append(seconds)
+        cohort = jax.device_get(info.clients)[:, -1]
+        evaluation_seconds = [
+            _timed(lambda: functions.evaluate(state, cohort))[1] for _ in range(2)
+        ]
+
+    share = -(-len(seeds) // batch.groups)
+    return Plan(
+        runs=len(seeds),
+        rounds=rounds,
+        memory=memory.by_purpose(),
+        max_parallel_runs=batch.groups * memory.max_runs(share, free_memory()),
+        seconds=seconds_of(
+            init_seconds, sum(round_seconds[1:]) / 2, evaluation_seconds[1], rounds, eval_every
+        ),
+        compile_seconds=compile_seconds,
+    )
+
+
+def _timed(call: Callable):
+    started = time.perf_counter()
+    result = jax.block_until_ready(call())
+    return result, time.perf_counter() - started
 
 
 def seconds_of(

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair.report.drawing import NOISE_FLOOR, by_method, first_difference, gini_indices, label
+from fedjax_fair.report import drawing
+from fedjax_fair.results.datasets import has_client_names
 from fedjax_fair.results.intervals import student
+from fedjax_fair.results.model_names import is_repeated
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -28,40 +30,35 @@ _SEEDS = ("seed", "round")
 Curve = list[list[float | None]]
 
 
-def contents(dataset: xr.Dataset) -> dict[str, Any]:
-    """Collects the data of all charts.
+def contents(dataset: xr.Dataset, floors: np.ndarray) -> dict[str, Any]:
+    """Collects the data of all charts, with curves ``[rounds, means, lows, highs]`` per method.
 
-    Args:
-        dataset: Results with the dimension ``algorithm`` and without settings.
-
-    Returns:
-        A dictionary for JSON, with curves ``[rounds, means, lows, highs]`` per method.
+    ``floors`` are the noise floors of the dissimilarity.
     """
-    level = by_method(dataset, "accuracy_mean_clients", _SEEDS)
+    level = drawing.by_method(dataset, "accuracy_mean_clients", _SEEDS)
     later = level.where(level["round"] > 0, drop=True)  # Methods are equal before training.
     numbers: dict[str, Any] = {
         "methods": [str(name) for name in dataset["algorithm"].values],
         "accuracy": _curves(level),
-        "dissimilarity": _curves(by_method(dataset, "client_dissimilarity", _SEEDS)),
-        "floor": _curves(by_method(dataset, NOISE_FLOOR, _SEEDS)),
+        "dissimilarity": _curves(drawing.by_method(dataset, "client_dissimilarity", _SEEDS)),
+        "floor": _numbers(100 * floors),
         "participation": _participation(dataset),
         "clients": _clients(dataset),
-        "start": first_difference(later) if later.size else 0,
+        "start": drawing.first_difference(later) if later.size else 0,
     }
     numbers["tradeoff"] = [
         [[column[-1] for column in curve[1:]] if curve[0] else None for curve in pair]
         for pair in zip(numbers["dissimilarity"], numbers["accuracy"], strict=True)
     ]
     if "group_accuracy" in dataset:
-        groups = by_method(dataset, "group_accuracy", ("planted_group", *_SEEDS))
+        groups = drawing.by_method(dataset, "group_accuracy", ("planted_group", *_SEEDS))
         numbers["groups"] = [_curves(group) for group in groups.transpose("planted_group", ...)]
     if "aggregation_nmi" in dataset:
-        numbers["cluster_agreement"] = []
-        for runs in by_method(dataset, "aggregation_nmi", ("seed", "training_round")).values:
-            rounds = np.arange(1, runs.shape[1] + 1)
-            so_far = np.cumsum(runs, axis=1) / rounds
-            curve = None if np.isnan(runs).all() else curve_of(rounds, so_far)
-            numbers["cluster_agreement"].append(curve)
+        agreement = drawing.mean_so_far(dataset, "aggregation_nmi")
+        numbers["cluster_agreement"] = [
+            None if np.isnan(runs).all() else curve_of(agreement["training_round"].values, runs)
+            for runs in agreement.values
+        ]
     return numbers
 
 
@@ -77,16 +74,18 @@ def curve_of(places: np.ndarray, runs: np.ndarray) -> Curve:
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    """Rounds for the page; JSON has no NaN."""
+    """Rounded values; JSON has no NaN."""
     return [None if np.isnan(value) else round(float(value), 3) for value in values]
 
 
 def _participation(dataset: xr.Dataset) -> list[dict[str, Any] | None]:
     """Share of rounds in which clients trained, the most frequent of each seed first."""
     summaries: list[dict[str, Any] | None] = []
-    for counts in by_method(dataset, "participation", ("seed", "round", "client")):
+    names = [str(name) for name in dataset["algorithm"].values]
+    for counts in drawing.by_method(dataset, "participation", ("seed", "round", "client")):
         last = counts.dropna("round", how="all").isel(round=-1)
-        if not last.any():  # Centralized training has no cohorts.
+        # Centralized training has no cohorts.
+        if not last.any() or is_repeated(str(counts["algorithm"].values), names):
             summaries.append(None)
             continue
         shares = 100 * np.sort(last.values, axis=1)[:, ::-1] / max(int(last["round"]), 1)
@@ -97,7 +96,7 @@ def _participation(dataset: xr.Dataset) -> list[dict[str, Any] | None]:
             {
                 "share": [_numbers(shown), *map(_numbers, student(curves))],
                 "never": round(float(100 * (last == 0).mean()), 1),
-                "gini": _numbers(np.asarray(student(gini_indices(last.values)))),
+                "gini": _numbers(np.asarray(student(drawing.gini_indices(last.values)))),
             }
         )
     return summaries
@@ -105,8 +104,8 @@ def _participation(dataset: xr.Dataset) -> list[dict[str, Any] | None]:
 
 def _clients(dataset: xr.Dataset) -> dict[str, Any]:
     """Accuracies and cohorts of as many clients, seeds and evaluations as fit on a page."""
-    accuracy = by_method(dataset, "test_accuracy", ("seed", "round", "client"))
-    cohorts = by_method(dataset, "cohort_clients", ("seed", "training_round", "slot"))
+    accuracy = drawing.by_method(dataset, "test_accuracy", ("seed", "round", "client"))
+    cohorts = drawing.by_method(dataset, "cohort_clients", ("seed", "training_round", "slot"))
     methods, num_seeds, evaluations, num_clients = accuracy.shape
     ids = np.unique(np.linspace(0, num_clients - 1, min(num_clients, _MAX_CLIENTS)).astype(int))
     members = methods * cohorts.sizes["training_round"] * cohorts.sizes["slot"]
@@ -128,11 +127,12 @@ def _clients(dataset: xr.Dataset) -> dict[str, Any]:
     return {
         "total": num_clients,
         "ids": ids.tolist(),
+        "names": dataset["client"].values[ids].tolist() if has_client_names(dataset) else None,
         "seeds": dataset["seed"].values[:seeds].tolist(),
         "allSeeds": num_seeds,
         "rounds": dataset["round"].values[shown].tolist(),
         "accuracy": _packed(accuracy.values[:, :seeds, shown][..., ids] * 1e4),
-        "label": label(accuracy),
+        "label": drawing.label(accuracy),
         "cohorts": list(cohorts.shape[2:]),
         "trained": _packed(trained),
         "classes": [[_sparse(client) for client in run] for run in per_seed("train_examples")],

@@ -24,9 +24,6 @@ def document(title: str, body: str, numbers: dict[str, Any], scripts: tuple[str,
         body: HTML.
         numbers: Data for the scripts, as JSON in the element ``numbers``.
         scripts: Names of files in ``web``, without ``.js``.
-
-    Returns:
-        The HTML of the page.
     """
     code = "\n".join(_file(f"{name}.js") for name in scripts)
     data = json.dumps(numbers, allow_nan=False, separators=(",", ":"))
@@ -98,10 +95,12 @@ def collapsible(summary: str, content: str) -> str:
     return f"<details><summary>{text(summary)}</summary>{content}</details>"
 
 
-def details(config: dict[str, Any], environment: dict[str, Any]) -> str:
-    """Returns the configuration and environment of a run, collapsed."""
+def details(sections: dict[str, dict[str, Any] | None]) -> str:
+    """Returns nested dictionaries by title, collapsed; None is omitted."""
     parts = []
-    for name, values in {"Configuration": config, "Environment": environment}.items():
+    for name, values in sections.items():
+        if values is None:
+            continue
         lines = "\n".join(map(text, json.dumps(values, indent=2, default=str).split("\n")))
         parts.append(collapsible(name, f"<pre>{lines}</pre>"))
     return "".join(parts)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_fair.base import PERSONALIZED
 from fedjax_fair.metrics import fairness
-from fedjax_fair.results.datasets import configurations_as_methods, swept_settings
+from fedjax_fair.results.comparison import noise_floor
+from fedjax_fair.results.datasets import VALIDATION, configurations_as_methods, swept_settings
 from fedjax_fair.results.intervals import student
+from fedjax_fair.results.models import by_model
 from fedjax_fair.text import escape_control_chars
 
 if TYPE_CHECKING:
@@ -17,35 +22,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "COLORS",
-    "MAX_CONFIGURATIONS",
-    "NOISE_FLOOR",
-    "add_legend",
-    "annotate",
-    "by_method",
-    "draw_curves",
-    "escape_mathtext",
-    "first_difference",
-    "gini_indices",
-    "is_percent",
-    "label",
-    "single_axes",
-    "style_axes",
-    "styles",
-    "to_percent",
-    "variable",
-]
-
-NOISE_FLOOR = "client_dissimilarity_noise"
-"""Dissimilarity expected from finite test sets if all clients had equal accuracy."""
 # Okabe and Ito's colors, which color-blind readers can distinguish, without yellow, which is too
 # pale for a line.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MAX_CONFIGURATIONS = 10
 """Configurations of a sweep in a figure; more could not be distinguished."""
 
+_gini = jax.jit(jax.vmap(fairness.gini))
 _DASHES = ("-", "--", ":")
+_MAX_MARKED = 3
+"""Evaluations of a curve that are marked; a line through a single one would be invisible."""
 
 
 def variable(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataArray:
@@ -68,15 +54,31 @@ def by_method(
 ) -> xr.DataArray:
     """Returns a variable over ``algorithm`` and ``dims``, in this order, also of a single method.
 
-    Configurations of a sweep are methods here, see `configurations_as_methods`.
+    Configurations of a sweep are methods here, see `configurations_as_methods`. Personalized models
+    are methods too, see `by_model`; of a sweep, the models that serve the clients.
     """
     variable(results, name, dims)
-    needed = results[[key for key in {name, "accuracy_mean_clients"} if key in results]]
+    names = {name, "accuracy_mean_clients", VALIDATION}
+    if f"{PERSONALIZED}{name}" in results or swept_settings(results):
+        names |= {f"{PERSONALIZED}{key}" for key in names}
+    needed = results[[key for key in results if key in names]]
+    needed = by_model(needed, serving=bool(swept_settings(results)))
     values = configurations_as_methods(needed, num_best)[name]
     if "algorithm" not in values.dims:
         named = "algorithm" if "algorithm" in values.coords else {"algorithm": ["run"]}
         values = values.expand_dims(named)
     return values.transpose("algorithm", *dims)
+
+
+def dissimilarity_floors(results: xr.Dataset) -> np.ndarray:
+    """Returns the noise floor of each method's dissimilarity in percent; empty if unknown."""
+    import xarray as xr
+
+    if not {"accuracy_mean_examples", "test_examples"} <= set(results):
+        return np.empty(0)
+    accuracy = by_method(results, "accuracy_mean_examples", ("seed", "round"))
+    parts = {accuracy.name: accuracy, "test_examples": results["test_examples"]}
+    return 100 * noise_floor(xr.Dataset(parts), ["client_dissimilarity"]).to_array().values[0]
 
 
 def is_percent(values: xr.DataArray) -> bool:
@@ -91,7 +93,7 @@ def is_percent(values: xr.DataArray) -> bool:
 
 def to_percent(values: xr.DataArray) -> xr.DataArray:
     """Scales accuracies and differences of accuracies to percent."""
-    return 100 * values if is_percent(values) else values
+    return (100 * values).assign_attrs(values.attrs) if is_percent(values) else values
 
 
 def first_difference(values: xr.DataArray) -> int:
@@ -103,49 +105,64 @@ def first_difference(values: xr.DataArray) -> int:
     return int(values["round"][differ.argmax()])
 
 
-def gini_indices(counts: np.ndarray) -> list[float]:
+def after_first_difference(values: xr.DataArray) -> xr.DataArray:
+    """Omits evaluations before the `first_difference`."""
+    return values.sel(round=slice(first_difference(values), None))
+
+
+def mean_so_far(results: xr.Dataset, name: str) -> xr.DataArray:
+    """Returns the mean of a variable over the training rounds so far, which count from 1."""
+    values = by_method(results, name, ("seed", "training_round"))
+    rounds = np.arange(1, values.sizes["training_round"] + 1)
+    sums = values.cumsum("training_round", skipna=False)
+    return sums.assign_coords(training_round=rounds) / rounds
+
+
+def gini_indices(counts: np.ndarray) -> np.ndarray:
     """Returns the Gini index of each row."""
-    return [float(fairness.gini(jnp.asarray(row, jnp.float32))) for row in counts]
+    return np.asarray(_gini(jnp.asarray(counts, jnp.float32)), np.float64)
 
 
-def draw_curves(
-    axes: Axes, runs: xr.DataArray, looks: list[dict[str, Any]], names: list[str] | None = None
-) -> None:
+def draw_curves(axes: Axes, runs: xr.DataArray, looks: list[dict[str, Any]]) -> None:
     """Plots means over seeds as lines and, of several seeds, their 95% intervals as bands.
 
-    Args:
-        axes: Where to plot.
-        runs: ``[curves, seeds, rounds]``. Rounds without values are omitted, and so are curves.
-        looks: Color and line style of each curve.
-        names: Labels of the lines.
+    ``runs`` are ``[curves, seeds, rounds]``, of which those without values are omitted.
     """
-    for i, look in enumerate(looks):
-        curve = runs[i].dropna(runs.dims[2], how="all")
+    from matplotlib.ticker import MaxNLocator
+
+    for values, look in zip(runs, looks, strict=True):
+        curve = values.dropna(runs.dims[2], how="all")
         if not curve.size:
             continue
         rounds = curve[runs.dims[2]].values
-        text = escape_mathtext(names[i]) if names else None
-        axes.plot(rounds, curve.mean("seed").values, label=text, **look)
+        marker = "o" if len(rounds) <= _MAX_MARKED else None
+        axes.plot(rounds, curve.mean("seed").values, marker=marker, **look)
         if curve.sizes["seed"] > 1:
             _, low, high = student(curve.values.T)
             axes.fill_between(rounds, low, high, color=look["color"], alpha=0.15, linewidth=0)
+            if len(rounds) == 1:  # A band of no width is invisible.
+                axes.vlines(rounds, low, high, color=look["color"], linewidth=1)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     style_axes(axes)
 
 
 def styles(values: xr.DataArray) -> list[dict[str, Any]]:
-    """Returns the color and line style of each method."""
-    num_colors = len(COLORS)
+    """Returns the color, line style and label of each method."""
     return [
-        {"color": COLORS[i % num_colors], "linestyle": _DASHES[i // num_colors % len(_DASHES)]}
-        for i in range(values.sizes["algorithm"])
+        {
+            "color": COLORS[i % len(COLORS)],
+            "linestyle": _DASHES[i // len(COLORS) % len(_DASHES)],
+            "label": escape_mathtext(name),
+        }
+        for i, name in enumerate(values["algorithm"].values)
     ]
 
 
-def label(values: xr.DataArray) -> str:
-    """Returns the name and unit of a variable for an axis."""
+def label(values: xr.DataArray, width: int = 100) -> str:
+    """Returns the name and unit of a variable for an axis, wrapped."""
     name = escape_mathtext(values.attrs.get("long_name", values.name))
     unit = "%" if is_percent(values) else escape_mathtext(values.attrs.get("units", "1"))
-    return name if unit == "1" else f"{name} ({unit})"
+    return textwrap.fill(name if unit == "1" else f"{name} ({unit})", width)
 
 
 def escape_mathtext(text: object) -> str:
@@ -171,9 +188,14 @@ def single_axes(height: float, results: xr.Dataset | None = None) -> tuple[Figur
 
 def add_legend(figure: Figure, title: str | None = None, **settings: Any) -> None:
     """Adds a legend to the right of the axes."""
-    figure.legend(
-        loc="outside right upper", title=title, frameon=False, alignment="left", **settings
-    )
+    place = {"loc": "outside right upper", "frameon": False, "alignment": "left"}
+    figure.legend(title=title, **place, **settings)
+
+
+def about_seeds(values: xr.DataArray, intervals: str) -> str:
+    """Returns the title of a legend of means over seeds, with the name of their intervals."""
+    seeds = values.sizes["seed"]
+    return f"mean of {seeds} seeds,\n{intervals}: 95% CI" if seeds > 1 else "one seed"
 
 
 def annotate(axes: Axes, text: str, at: tuple[float, float], right: bool = True) -> None:

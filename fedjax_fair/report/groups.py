@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedjax_fair.report.drawing import (
-    COLORS,
-    add_legend,
-    by_method,
-    draw_curves,
-    escape_mathtext,
-    first_difference,
-    label,
-    single_axes,
-    style_axes,
-    styles,
-    to_percent,
-)
+from fedjax_fair.report import drawing
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -32,14 +19,7 @@ _MARKERS = "os^Dv<>P"
 
 
 def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
-    """Plots a metric of each ground-truth group against rounds, one panel per method.
-
-    Args:
-        results: Results of one or more methods on a federated dataset with groups.
-        metric: A variable over seeds, rounds and groups.
-
-    Returns:
-        Means over seeds and their 95% intervals. Groups have the same color in every panel.
+    """Plots a variable over seeds, rounds and ground-truth groups, one panel per method.
 
     Raises:
         ValueError: If ``metric`` is not such a variable.
@@ -54,24 +34,25 @@ def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
     """
     from matplotlib.figure import Figure
 
-    values = to_percent(by_method(results, metric, ("seed", "round", "planted_group")))
-    values = values.sel(round=slice(first_difference(values), None))
+    values = drawing.by_method(results, metric, ("planted_group", "seed", "round"))
+    values = drawing.after_first_difference(drawing.to_percent(values))
     num_methods, num_groups = values.sizes["algorithm"], values.sizes["planted_group"]
     columns = min(3, num_methods)
     rows = -(-num_methods // columns)
     figure = Figure(figsize=(3.0 * columns + 1.0, 2.4 * rows + 0.4), layout="constrained")
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    looks = [{"color": COLORS[group % len(COLORS)]} for group in range(num_groups)]
+    looks = [
+        {"color": drawing.COLORS[group % len(drawing.COLORS)], "label": f"group {group}"}
+        for group in range(num_groups)
+    ]
     for axes, method in zip(panels, values, strict=False):
-        draw_curves(axes, method.transpose("planted_group", "seed", "round"), looks)
-        name = escape_mathtext(method["algorithm"].item())
-        axes.set_title(name, fontsize=10, loc="left")
+        drawing.draw_curves(axes, method, looks)
+        axes.set_title(drawing.escape_mathtext(method["algorithm"].item()), size=10, loc="left")
     for axes in panels[num_methods:]:
         axes.set_axis_off()
     figure.supxlabel("Communication round", fontsize=10)
-    figure.supylabel(textwrap.fill(label(values), 30), fontsize=10)
-    names = [f"group {group}" for group in range(num_groups)]
-    add_legend(figure, handles=panels[0].lines, labels=names)
+    figure.supylabel(drawing.label(values, 30), fontsize=10)
+    drawing.add_legend(figure, handles=panels[0].lines)
     return figure
 
 
@@ -80,13 +61,10 @@ def cluster_agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
 
     Args:
         results: Results with a method that clusters clients.
-        measure: ``"nmi"`` or ``"ari"``, from the info of the aggregator.
-
-    Returns:
-        Means over seeds and their 95% intervals, for methods that cluster clients.
+        measure: ``"nmi"`` or ``"ari"``.
 
     Raises:
-        ValueError: If no method has this info.
+        ValueError: If no method has it.
 
     Examples:
         >>> import xarray as xr
@@ -95,18 +73,15 @@ def cluster_agreement(results: xr.Dataset, measure: str = "nmi") -> Figure:
         >>> cluster_agreement(results).axes[0].lines[0].get_ydata().tolist()
         [0.0, 0.5]
     """
-    values = by_method(results, f"aggregation_{measure}", ("seed", "training_round"))
-    rounds = np.arange(1, values.sizes["training_round"] + 1)
-    so_far = values.cumsum("training_round", skipna=False) / rounds
-    figure, axes = single_axes(3.4)
-    so_far = so_far.assign_coords(training_round=rounds)
-    draw_curves(axes, so_far, styles(values), values["algorithm"].values.tolist())
+    values = drawing.mean_so_far(results, f"aggregation_{measure}")
+    figure, axes = drawing.single_axes(3.4)
+    drawing.draw_curves(axes, values, drawing.styles(values))
     axes.set(
         xlabel="Communication round",
         ylabel=f"{measure.upper()}, mean over rounds so far",
         ylim=(-0.03, 1.03),
     )
-    add_legend(figure)
+    drawing.add_legend(figure)
     return figure
 
 
@@ -117,9 +92,6 @@ def embedding(points: ArrayLike, clusters: ArrayLike, groups: ArrayLike | None =
         points: Coordinates, ``[clients, 2 or more]``, of which the first two are shown.
         clusters: Cluster of each client.
         groups: Ground-truth group of each client.
-
-    Returns:
-        A figure.
 
     Raises:
         ValueError: If the lengths differ or there are fewer than two coordinates.
@@ -136,18 +108,18 @@ def embedding(points: ArrayLike, clusters: ArrayLike, groups: ArrayLike | None =
             f"points of shape {points.shape}, {len(labels)} clusters, {len(truth)} groups: "
             "expected two or more coordinates, one cluster and one group for each client."
         )
-    figure, axes = single_axes(4.0)
+    figure, axes = drawing.single_axes(4.0)
     for cluster, group in sorted(set(zip(labels.tolist(), truth.tolist(), strict=True))):
         members = (labels == cluster) & (truth == group)
         axes.scatter(
             *points[members, :2].T,
-            color=COLORS[cluster % len(COLORS)],
+            color=drawing.COLORS[cluster % len(drawing.COLORS)],
             marker=_MARKERS[group % len(_MARKERS)],
             s=60,
             alpha=0.8,
             label=f"cluster {cluster}" + ("" if groups is None else f", group {group}"),
         )
-    style_axes(axes)
+    drawing.style_axes(axes)
     axes.set(xlabel="First coordinate", ylabel="Second coordinate")
-    add_legend(figure)
+    drawing.add_legend(figure)
     return figure

@@ -1,4 +1,4 @@
-"""Figures of federated maximization: value against communication, and selected items."""
+"""Figures of the results of ``maximize.solve``: value against communication, and selected items."""
 
 from __future__ import annotations
 
@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedjax_fair.report.drawing import (
-    add_legend,
-    escape_mathtext,
-    single_axes,
-    style_axes,
-    styles,
-)
+from fedjax_fair.report import drawing
 from fedjax_fair.submodular.federated.comparison import GREEDY
 
 if TYPE_CHECKING:
@@ -31,39 +25,31 @@ def figures(results: xr.Dataset) -> dict[str, Figure]:
 def value_against_bits(results: xr.Dataset) -> Figure:
     """Plots the value of the set, as a share of that of centralized greedy, against bits sent.
 
-    Args:
-        results: What ``maximize.solve`` returned.
-
-    Returns:
-        Means over seeds; methods that send nothing are horizontal lines.
+    Methods that send nothing are horizontal lines.
     """
     means = results.mean("seed")
     shares = means["value"] / means["final_value"].sel(algorithm=GREEDY, drop=True)
     totals = means["bits_up"] + means["bits_down"]
-    figure, axes = single_axes(4.2, results)
-    for share, total, look in zip(shares, totals, styles(shares), strict=True):
-        name, values, bits = escape_mathtext(share["algorithm"].item()), share.values, total.values
+    figure, axes = drawing.single_axes(4.2, results)
+    for share, total, look in zip(shares, totals, drawing.styles(shares), strict=True):
+        values, bits = share.values, total.values
         sent = (bits > 0) & (values > 0)
         if sent.any():
-            axes.plot(bits[sent], values[sent], marker=".", label=name, **look)
+            axes.plot(bits[sent], values[sent], marker=".", **look)
         else:
             last = values[np.isfinite(values)][-1]
-            axes.axhline(last, label=name, linewidth=1, linestyle=":", color=look["color"])
-    style_axes(axes)
+            axes.axhline(last, **look | {"linewidth": 1, "linestyle": ":"})
+    drawing.style_axes(axes)
     axes.set(xscale="log", xlabel="Bits to and from all clients so far")
     axes.set_ylabel("Value of the set / that of centralized greedy")
-    add_legend(figure)
+    drawing.add_legend(figure)
     return figure
 
 
 def chosen_pictures(results: xr.Dataset) -> Figure:
     """Plots the items that every method selected with the first seed, a row per method.
 
-    Args:
-        results: What ``maximize.solve`` returned for items that have pictures.
-
-    Returns:
-        A figure; items are in the order of their labels.
+    Items, which must have pictures, are in the order of their labels.
     """
     from matplotlib.figure import Figure
 
@@ -78,7 +64,7 @@ def chosen_pictures(results: xr.Dataset) -> Figure:
     panels = figure.subplots(len(rows), columns, squeeze=False)
     shares = first["final_value"] / first["final_value"].sel(algorithm=GREEDY, drop=True)
     for share, row, items in zip(shares, panels, rows, strict=True):
-        title = escape_mathtext(share["algorithm"].item())
+        title = drawing.escape_mathtext(share["algorithm"].item())
         title += f": {100 * share.item():.1f}% of centralized greedy"
         row[0].set_title(title, loc="left", size=8)
         for axes, item in zip(row, items, strict=False):

@@ -27,9 +27,6 @@ def page(results: xr.Dataset, config: dict[str, Any], environment: dict[str, Any
         results: What ``maximize.solve`` returned.
         config: The configuration.
         environment: Versions and device.
-
-    Returns:
-        The HTML of the page.
     """
     attrs, seeds = results.attrs, results.sizes["seed"]
     table = maximization_table(results)
@@ -54,20 +51,12 @@ def page(results: xr.Dataset, config: dict[str, Any], environment: dict[str, Any
 <label>method <select id="choose-method"></select></label>
 <label>seed <select id="choose-seed"></select></label></div>
 <p class="how" id="items-note"></p><ul class="items" id="items"></ul></div>
-{details(config, environment)}"""
+{details({"Configuration": config, "Environment": environment})}"""
     return document(title, body, _contents(results), ("charts", "maximize"))
 
 
 def maximization_table(results: xr.Dataset) -> Table:
-    """Summarizes a maximization.
-
-    Args:
-        results: What ``maximize.solve`` returned.
-
-    Returns:
-        Means over seeds of the value of the sets, of shares of the value of centralized greedy, and
-        of communication.
-    """
+    """Summarizes a maximization: values, shares of that of centralized greedy, communication."""
     final = results["final_value"]
     greedy, popular = (final.sel(algorithm=name, drop=True) for name in (GREEDY, POPULAR))
     shares = {

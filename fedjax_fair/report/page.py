@@ -7,13 +7,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair import metrics
+from fedjax_fair.metrics.definitions import HINT
+from fedjax_fair.report import drawing
 from fedjax_fair.report.contents import contents
 from fedjax_fair.report.document import collapsible, details, document, html_table, section, text
-from fedjax_fair.report.drawing import MAX_CONFIGURATIONS, NOISE_FLOOR, is_percent
-from fedjax_fair.results import default_metrics, differences, final_metrics
-from fedjax_fair.results.datasets import configurations_as_methods, swept_settings
-from fedjax_fair.results.intervals import format_mean, format_number
-from fedjax_fair.results.tables import Table, methods_table
+from fedjax_fair.results import combine, default_metrics, final_metrics, noise_floor
+from fedjax_fair.results.comparison import MIN_SEEDS
+from fedjax_fair.results.datasets import (
+    configurations_as_methods,
+    has_client_names,
+    swept_settings,
+)
+from fedjax_fair.results.intervals import format_mean
+from fedjax_fair.results.model_names import method_of
+from fedjax_fair.results.models import by_model
+from fedjax_fair.results.tables import Table, clients_table, methods_table
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,45 +31,70 @@ __all__ = ["page"]
 _INTERVALS = "Lines and dots are means over seeds, bands and bars their 95% intervals."
 
 
-def page(dataset: xr.Dataset, config: dict[str, Any], environment: dict[str, Any]) -> str:
+def page(
+    dataset: xr.Dataset,
+    config: dict[str, Any] | None = None,
+    environment: dict[str, Any] | None = None,
+) -> str:
     """Renders results as an HTML page that needs no other file and no network.
 
     Args:
-        dataset: Results of a run with the dimension ``algorithm``, or of a sweep, of which the ten
-            most accurate configurations are compared.
+        dataset: Results with the dimension ``algorithm``, or of one method; of a sweep, ten
+            configurations are shown.
         config: The configuration, as nested dictionaries.
         environment: Versions and device.
 
-    Returns:
-        The HTML of the page.
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> data = ff.data.load("digits")
+        >>> fedavg = ff.Round(ff.models.logistic(10), ff.selectors.Uniform(10),
+        ...                   ff.solvers.SGD(0.1, 10, epochs=1), ff.aggregators.Mean())
+        >>> html = page(ff.fit(fedavg, data, rounds=2))
+        >>> html.startswith("<!DOCTYPE html>")
+        True
     """
     settings = swept_settings(dataset)
-    shown = configurations_as_methods(dataset, MAX_CONFIGURATIONS)
-    numbers = contents(shown)
+    if not settings and "algorithm" not in dataset.dims:
+        name = str(dataset["algorithm"].item()) if "algorithm" in dataset.coords else "run"
+        dataset = combine({name: dataset.drop_vars("algorithm", errors="ignore")})
+    dataset = by_model(dataset, serving=bool(settings))
+    shown = configurations_as_methods(dataset, drawing.MAX_CONFIGURATIONS)
+    extended, columns = default_metrics(shown)
+    floors = noise_floor(extended, [*columns, "client_dissimilarity"])
+    numbers = contents(shown, floors["client_dissimilarity"].values)
     note = ""
     if settings:
         numbers["settings"] = _settings(dataset, settings)
         note = " Of many configurations the best one is partly so by chance."
-    extended, columns = default_metrics(shown)
-    table = methods_table(extended, columns)
+    table = methods_table(extended, columns, floors)
     title = f"Fair federated learning on {dataset.attrs['data']}"
     body = f"""<h1>{text(title)}</h1>
 <p><b>{text(_question(dataset, shown, settings))}</b></p>
-<p>{text(_configuration(dataset, config))}</p>
-<p id="finding">{text(_finding(extended, columns))}</p>
+<p>{text(_configuration(dataset, config or {}))}</p>
+{_settings_and_privacy(dataset)}
+<p id="finding">{text(_finding(extended, columns, table, floors))}</p>
 {html_table(table)}
-<p class="note">{text(table.note + note)}</p>
+<p class="note">{text(f"{table.note}{note} {HINT}")}</p>
+{_worst_clients(shown)}
 <div class="legend" id="legend" role="group" aria-label="methods"></div>
 <div class="pictures">{_charts(numbers)}</div>
 {_explorer(numbers["clients"])}
 {collapsible("All metrics of the last evaluation", html_table(_all_metrics(shown)))}
-{details(config, environment)}"""
+{details({"Configuration": config, "Environment": environment})}"""
     return document(title, body, numbers, ("charts", "run", "clients"))
+
+
+def _worst_clients(shown: xr.Dataset) -> str:
+    """The table of clients with the lowest accuracy, if clients have names."""
+    if not has_client_names(shown):
+        return ""
+    table = clients_table(shown)
+    return f'<h2>{text(table.title)}</h2>{html_table(table)}<p class="note">{text(table.note)}</p>'
 
 
 def _question(dataset: xr.Dataset, shown: xr.Dataset, settings: list[str]) -> str:
     clients = f"for {dataset.sizes['client']:,} clients?"
-    methods = [str(name) for name in shown["algorithm"].values]
+    methods = list(dict.fromkeys(method_of(str(name)) for name in shown["algorithm"].values))
     if settings:
         return (
             f"Which values of {', '.join(settings)} are most accurate and fairest {clients} "
@@ -89,39 +122,47 @@ def _configuration(dataset: xr.Dataset, config: dict[str, Any]) -> str:
     return ", ".join(str(part) for part in parts if part) + "."
 
 
-def _finding(shown: xr.Dataset, columns: dict[str, str]) -> str:
+def _settings_and_privacy(dataset: xr.Dataset) -> str:
+    """Paragraphs of all settings with their values, and of epsilon."""
+    attrs = dataset.attrs
+    parts = [f"Settings: {attrs['settings']}"] if "settings" in attrs else []
+    parts += [attrs["privacy"]] if "privacy" in attrs else []
+    return "".join(f'<p class="note">{text(part)}</p>' for part in parts)
+
+
+def _finding(shown: xr.Dataset, columns: dict[str, str], table: Table, floors: xr.Dataset) -> str:
     """The significant differences, and whether any dissimilarity is above its noise floor."""
     first, *others = map(str, shown["algorithm"].values)
-    sentences = []
-    if shown.sizes["seed"] == 1:
-        sentences.append("One seed: the significance of differences is unknown.")
-    elif others:
-        significant: dict[str, list[str]] = {}
-        for metric, heading in columns.items():
-            if metric.startswith(("accuracy_mean", "client_dissimilarity")):
-                gaps = differences(100 * final_metrics(shown[[metric]])[metric], first)
-                for name in others:
-                    if gaps["p"].sel(algorithm=name) < 0.05:
-                        point = format_number(float(gaps["difference"].sel(algorithm=name)))
-                        significant.setdefault(name, []).append(
-                            f"{heading} {point}".replace("\n", ", ")
-                        )
-        listed = "; ".join(f"{name} ({', '.join(gaps)})" for name, gaps in significant.items())
+    has_methods = any(method_of(name) != method_of(first) for name in others)
+    seeds, sentences = shown.sizes["seed"], []
+    if has_methods and seeds < MIN_SEEDS:
+        sentences.append(f"Significance of differences needs {MIN_SEEDS} seeds or more.")
+    elif has_methods:
+        significant = [
+            f"{name} ({', '.join(gaps)})"
+            for name, *cells in table.rows[1 : 1 + len(others)]
+            if (gaps := [
+                f"{heading} {cell.splitlines()[1].strip('*')}"
+                for heading, cell in zip(table.headings[1:], cells, strict=True)
+                if "*" in cell
+            ])
+        ]  # fmt: skip
         sentences.append(
-            f"Statistically significant differences to {first}, in points: {listed}."
-            if listed
-            else f"No difference to {first} is statistically significant with "
-            f"{shown.sizes['seed']} seeds."
+            f"Statistically significant differences to {method_of(first)}, in points: "
+            f"{'; '.join(significant)}."
+            if significant
+            else f"No difference to {method_of(first)} is statistically significant with {seeds} "
+            "seeds."
         )
-    measures = final_metrics(shown)[["client_dissimilarity", NOISE_FLOOR]].mean("seed")
-    spread, floor = (values.values for values in measures.values())
-    known = ~np.isnan(floor)
-    if known.any() and (spread[known] <= floor[known]).all():
+    (spread,) = [name for name in columns if name.startswith("client_dissimilarity")]
+    values = final_metrics(shown[[spread]])[spread].mean("seed")
+    known = floors[spread].notnull()
+    if known.any() and (values <= floors[spread]).where(known, True).all():
         sentences.append(
             "No dissimilarity is above its noise floor: clients have too few test examples to show "
             "that accuracies differ."
         )
-    return " ".join(sentences)
+    return " ".join(sentences).replace("\n", ", ")
 
 
 def _all_metrics(shown: xr.Dataset) -> Table:
@@ -129,9 +170,9 @@ def _all_metrics(shown: xr.Dataset) -> Table:
     last = final_metrics(shown)
     rows = []
     for metric in metrics.ALL_SUMMARIES:
-        if metric.name not in last:
-            continue
-        percent = is_percent(last[metric.name])
+        if metric.name not in last or metric.name == "client_dissimilarity_noise":
+            continue  # The noise floor of all tables is that of `noise_floor`.
+        percent = drawing.is_percent(last[metric.name])
         scale, unit = (100, "%") if percent else (1, metric.unit)
         digits = 1 if percent or unit == "clients" else 3
         values = scale * last[metric.name].transpose("algorithm", "seed").values
@@ -154,8 +195,8 @@ def _charts(numbers: dict[str, Any]) -> str:
         ),
         "spread": (
             "How much do accuracies of clients differ?",
-            "Mean difference in accuracy of two clients. Dotted lines are noise floors: lower "
-            "values may be due to small test sets alone.",
+            "Mean difference in accuracy of two clients. Dotted lines are noise floors "
+            "after the last round: lower values may be due to small test sets alone.",
         ),
         "tradeoff": (
             "Does fairness cost accuracy?",

@@ -1,36 +1,20 @@
 """Figures of learning curves, of accuracy over clients and of the partition.
 
-All but ``representatives`` take the ``xarray.Dataset`` of one run or of several methods (see
-`fedjax_fair.results`). Each returns a ``matplotlib.figure.Figure`` without global state. A method
-has the same color in every figure of a Dataset.
+Functions of ``results`` take the Dataset of one or more methods (`fedjax_fair.results`), and return
+a figure without global state, in which a method has the same color as in the others.
 """
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedjax_fair.data import FederatedData
-from fedjax_fair.report.drawing import (
-    COLORS,
-    NOISE_FLOOR,
-    add_legend,
-    annotate,
-    by_method,
-    draw_curves,
-    escape_mathtext,
-    first_difference,
-    label,
-    single_axes,
-    style_axes,
-    styles,
-    to_percent,
-    variable,
-)
+from fedjax_fair.report import drawing
 from fedjax_fair.report.representatives import representatives
 from fedjax_fair.results import partition_dataset
+from fedjax_fair.results.datasets import has_client_names
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -50,15 +34,9 @@ _LEVELS = (
 
 
 def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") -> Figure:
-    """Plots a summary metric against rounds, one line per method.
+    """Plots a variable over seeds and rounds, one line per method, with 95% intervals.
 
-    Args:
-        results: Results of one or more methods.
-        metric: A variable over seeds and rounds, such as a summary metric.
-
-    Returns:
-        Means over seeds and their 95% intervals, from the first round at which methods differ;
-        noise floors of dissimilarity are dotted.
+    Lines begin where methods differ. Noise floors of the final dissimilarity are dotted.
 
     Raises:
         ValueError: If ``metric`` is not such a variable.
@@ -71,24 +49,22 @@ def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") 
         >>> np.round(line.get_ydata(), 3).tolist()
         [10.0, 60.0]
     """
-    values = to_percent(by_method(results, metric, ("seed", "round")))
-    values = values.sel(round=slice(first_difference(values), None))
-    figure, axes = single_axes(3.8, results)
-    draw_curves(axes, values, styles(values), values["algorithm"].values.tolist())
+    values = drawing.to_percent(drawing.by_method(results, metric, ("seed", "round")))
+    values, looks = drawing.after_first_difference(values), drawing.styles(values)
+    figure, axes = drawing.single_axes(3.8, results)
+    drawing.draw_curves(axes, values, looks)
     if metric in _LEVELS:
         _stretch_towards_100(axes, values)
-    if metric == "client_dissimilarity" and NOISE_FLOOR in results:
-        floors = 100 * by_method(results, NOISE_FLOOR, ("seed", "round")).mean("seed")
-        for floor, look in zip(floors.sel(round=values["round"]), styles(floors), strict=True):
-            known = floor.dropna("round")
-            dotted = {"color": look["color"], "linestyle": (0, (1, 3)), "linewidth": 1.2}
-            axes.plot(known["round"].values, known.values, label="_", **dotted)
-        annotate(axes, "dotted: noise floor of finite test sets", (1, 1))
+    if metric == "client_dissimilarity":
+        floors = drawing.dissimilarity_floors(results)
+        for floor, look in zip(floors, looks, strict=False):
+            axes.axhline(floor, color=look["color"], linestyle=(0, (1, 3)), linewidth=1.2)
+        if floors.size:
+            drawing.annotate(axes, "dotted: noise floor of finite test sets", (1, 1))
         axes.set_ylim(bottom=0)
-    axes.set(xlabel="Communication round", ylabel=textwrap.fill(label(values), 36))
+    axes.set(xlabel="Communication round", ylabel=drawing.label(values, 36))
     axes.margins(x=0.02)
-    seeds = values.sizes["seed"]
-    add_legend(figure, f"mean of {seeds} seeds,\nband: 95% CI" if seeds > 1 else "one seed")
+    drawing.add_legend(figure, drawing.about_seeds(values, "band"))
     return figure
 
 
@@ -116,10 +92,7 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
 
     Args:
         results: Results of one or more methods.
-        round: One of the evaluated rounds, or -1 for the last of each method.
-
-    Returns:
-        A figure, in percent.
+        round: An evaluated round, or -1 for the last of each method.
 
     Raises:
         ValueError: If ``round`` was not evaluated.
@@ -131,27 +104,27 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
         >>> accuracy_distribution(results).axes[0].lines[0].get_xdata()[1:].tolist()
         [25.0, 50.0, 75.0, 100.0]
     """
-    values = by_method(results, "test_accuracy", ("seed", "round", "client"))
+    values = drawing.by_method(results, "test_accuracy", ("seed", "round", "client"))
     rounds = values["round"].values
     if round != -1 and round not in rounds:
         raise ValueError(f"round={round!r}: expected -1 or one of {rounds.tolist()}.")
-    figure, axes = single_axes(3.8)
-    for method, look in zip(values, styles(values), strict=True):
+    figure, axes = drawing.single_axes(3.8)
+    for method, look in zip(values, drawing.styles(values), strict=True):
         evaluated = method.dropna("round", how="all")
         at_round = evaluated.isel(round=-1) if round == -1 else method.sel(round=round)
         pooled = np.sort(100 * at_round.values[~np.isnan(at_round.values)])
-        axes.ecdf(pooled, label=escape_mathtext(method["algorithm"].item()), **look)
+        axes.ecdf(pooled, **look)
         if pooled.size:
             worst = pooled[-(-pooled.size // 10) - 1]
             axes.plot(worst, 0.1, marker="o", linestyle="", color=look["color"], zorder=3)
     axes.axhspan(0, 0.1, color="0.93", zorder=0)
-    annotate(axes, "worst 10%", (1, 0.1))
-    style_axes(axes)
-    axes.set(xlabel=label(values), ylabel="Share of clients with at most this accuracy (%)")
+    drawing.annotate(axes, "worst 10%", (1, 0.1))
+    drawing.style_axes(axes)
+    axes.set(xlabel=drawing.label(values), ylabel="Share of clients with at most this accuracy (%)")
     axes.set(ylim=(0, 1), yticks=np.linspace(0, 1, 6), yticklabels=range(0, 101, 20))
     parts = results.attrs.get("data", ""), "last round" if round == -1 else f"round {round}"
-    axes.set_title(", ".join(escape_mathtext(part) for part in parts if part), loc="left")
-    add_legend(figure)
+    axes.set_title(", ".join(drawing.escape_mathtext(part) for part in parts if part), loc="left")
+    drawing.add_legend(figure)
     return figure
 
 
@@ -163,9 +136,6 @@ def partition(results: xr.Dataset | FederatedData) -> Figure:
 
     Args:
         results: A federated dataset, or results, of which the first partition is shown.
-
-    Returns:
-        A figure whose title names the dataset.
 
     Raises:
         ValueError: If ``train_examples`` is missing.
@@ -184,14 +154,16 @@ def partition(results: xr.Dataset | FederatedData) -> Figure:
         results = partition_dataset(results)
     if "train_examples" in results and "seed" in results["train_examples"].dims:
         results = results.isel(seed=0)
-    counts = variable(results, "train_examples", ("client", "class"))
+    counts = drawing.variable(results, "train_examples", ("client", "class"))
     counts = counts.transpose("client", "class").values
     has_groups = "group" in results
     group = results["group"].values if has_groups else np.zeros(len(counts), int)
     clients = _sorted_clients(counts, group)
     strips, cell = _wrap(len(clients), counts.shape[1])
     columns = -(-len(clients) // strips)
-    colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(np.unique(group))}
+    colors = {
+        name: drawing.COLORS[i % len(drawing.COLORS)] for i, name in enumerate(np.unique(group))
+    }
     # The inches beside the cells leave room for labels, titles and the legend.
     size = (max(columns * cell + 2.2, 4.5), strips * (counts.shape[1] + 1) * cell + 1.2)
     figure = Figure(figsize=size, layout="constrained")
@@ -202,17 +174,23 @@ def partition(results: xr.Dataset | FederatedData) -> Figure:
         axes.set_xlim(-0.5, columns - 0.5)
         axes.tick_params(length=2, labelsize=min(8, 65 * cell))  # There are 72 points per inch.
         if len(clients) <= 40:
-            axes.set_xticks(range(len(shown)), shown, size=7)
+            if has_client_names(results):
+                names = map(drawing.escape_mathtext, results["client"].values[shown])
+                axes.set_xticks(range(len(shown)), [*names], size=7, rotation=90)
+            else:
+                axes.set_xticks(range(len(shown)), shown, size=7)
     thinned = f"{len(clients):,} of " if len(clients) < len(counts) else ""
     text = f"{thinned}{len(counts):,} clients, {counts.sum():,} training examples"
-    figure.suptitle(escape_mathtext(results.attrs.get("data", "")), x=0.01, ha="left")
+    figure.suptitle(drawing.escape_mathtext(results.attrs.get("data", "")), x=0.01, ha="left")
     figure.axes[0].set_title(f"{text}, largest dot {counts.max():,}", loc="left", size=8)
     figure.supylabel("Class", size=10)
     order = "group and most frequent class" if has_groups else "most frequent class"
     figure.supxlabel(f"Clients, sorted by {order}", size=10)
     if has_groups:
         handles = [Line2D([], [], color=color, lw=0, marker="o") for color in colors.values()]
-        add_legend(figure, "Group", handles=handles, labels=map(escape_mathtext, colors))
+        drawing.add_legend(
+            figure, "Group", handles=handles, labels=map(drawing.escape_mathtext, colors)
+        )
     return figure
 
 

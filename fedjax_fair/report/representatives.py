@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.report.drawing import COLORS, style_axes
+from fedjax_fair.report import drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,12 +25,8 @@ def representatives(points: ArrayLike, items: ArrayLike, gains: ArrayLike) -> Fi
 
     Args:
         points: Coordinates of all items, ``[n, width]``, ``width >= 2``.
-        items: Selected items, ``[k]``, in order, such as ``ranking_`` of an estimator or ``items``
-            of a maximizer; -1 for none.
+        items: Selected items, ``[k]``, in order, such as ``ranking_`` of an estimator; -1 for none.
         gains: Gain of each selected item, ``[k]``.
-
-    Returns:
-        A figure of two panels.
 
     Raises:
         ValueError: If shapes do not match, an item is not a row of ``points``, or a coordinate is
@@ -60,18 +56,18 @@ def representatives(points: ArrayLike, items: ArrayLike, gains: ArrayLike) -> Fi
     figure = Figure(figsize=(9.0, 4.0), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.3, 1))
     left.scatter(*places.T, s=8, color="0.75", linewidths=0, rasterized=True)
-    left.scatter(*places[selected].T, s=36, color=COLORS[0])
+    left.scatter(*places[selected].T, s=36, color=drawing.COLORS[0])
     if len(selected) <= _MAX_NUMBERED:
         for order, place in enumerate(places[selected], start=1):
             left.annotate(str(order), place, (4, 4), textcoords="offset points", size=8)
     left.set(xlabel=names[0], ylabel=names[1])
     left.set_title(f"{len(selected)} of {len(rows):,} items", loc="left")
-    right.plot(np.arange(1, len(selected) + 1), values, marker=".", color=COLORS[0])
+    right.plot(np.arange(1, len(selected) + 1), values, marker=".", color=drawing.COLORS[0])
     right.set(xlabel="Pick", ylabel="Gain")
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.set_title(f"sum of gains {values.sum():.4g}", loc="left")
     for axes in (left, right):
-        style_axes(axes)
+        drawing.style_axes(axes)
     return figure
 
 

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_fair.report.drawing import (
-    COLORS,
-    NOISE_FLOOR,
-    add_legend,
-    annotate,
-    by_method,
-    escape_mathtext,
-    gini_indices,
-    is_percent,
-    label,
-    single_axes,
-    style_axes,
-    styles,
-    to_percent,
-)
+from fedjax_fair.report import drawing
 from fedjax_fair.results.datasets import swept_settings
 from fedjax_fair.results.intervals import student
 
@@ -44,10 +29,7 @@ def participation(results: xr.Dataset, seed: int | None = None) -> Figure:
 
     Args:
         results: Results of one or more methods.
-        seed: Index of one of the seeds; by default all.
-
-    Returns:
-        A figure.
+        seed: Index of a seed; by default all.
 
     Raises:
         ValueError: If there is no such seed.
@@ -63,7 +45,7 @@ def participation(results: xr.Dataset, seed: int | None = None) -> Figure:
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
-    cohorts = by_method(results, "cohort_clients", ("seed", "training_round", "slot"))
+    cohorts = drawing.by_method(results, "cohort_clients", ("seed", "training_round", "slot"))
     num_methods, seeds = cohorts.sizes["algorithm"], cohorts.sizes["seed"]
     if seed is not None and not 0 <= seed < seeds:
         raise ValueError(f"seed={seed!r}: expected an index of one of the {seeds} seeds, from 0.")
@@ -71,7 +53,7 @@ def participation(results: xr.Dataset, seed: int | None = None) -> Figure:
     differ = "train_examples" in results and "seed" in results["train_examples"].dims
     figure = Figure(figsize=(7.0, 0.5 + 1.6 * num_methods), layout="constrained")
     panels = figure.subplots(num_methods, 1, sharex=True, squeeze=False)[:, 0]
-    for axes, method, look in zip(panels, cohorts, styles(cohorts), strict=True):
+    for axes, method, look in zip(panels, cohorts, drawing.styles(cohorts), strict=True):
         runs = method.values if seed is None else method.values[[seed]]
         trained = np.stack([_trained(run, num_clients) for run in runs])
         ever = (trained.sum(axis=2) > 0).sum(axis=1)
@@ -80,8 +62,7 @@ def participation(results: xr.Dataset, seed: int | None = None) -> Figure:
         shares = _most_frequent_first(trained.mean(axis=0))
         colors = LinearSegmentedColormap.from_list("", ["#f4f4f4", look["color"]])
         axes.imshow(shares, cmap=colors, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-        title = escape_mathtext(method["algorithm"].item())
-        title += f": {ever.mean():.3g} of {num_clients} clients"
+        title = f"{look['label']}: {ever.mean():.3g} of {num_clients} clients"
         axes.set_title(title + (", mean over seeds" if len(runs) > 1 else ""), loc="left", size=9)
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
@@ -105,11 +86,7 @@ def _trained(cohorts: np.ndarray, num_clients: int) -> np.ndarray:
 def participation_lorenz(results: xr.Dataset) -> Figure:
     """Plots Lorenz curves of participation, mean over seeds.
 
-    Args:
-        results: Results of one or more methods.
-
-    Returns:
-        A figure with the Gini index of every method in its legend.
+    The legend has the Gini index of each method.
 
     Examples:
         >>> import numpy as np, xarray as xr
@@ -118,18 +95,18 @@ def participation_lorenz(results: xr.Dataset) -> Figure:
         >>> participation_lorenz(results).axes[0].lines[0].get_ydata().tolist()
         [0.0, 0.25, 0.5, 1.0]
     """
-    counts = by_method(results, "participation", ("seed", "round", "client"))
-    figure, axes = single_axes(4.2)
-    for method, look in zip(counts, styles(counts), strict=True):
+    counts = drawing.by_method(results, "participation", ("seed", "round", "client"))
+    figure, axes = drawing.single_axes(4.2)
+    for method, look in zip(counts, drawing.styles(counts), strict=True):
         last = method.dropna("round", how="all").isel(round=-1).values
         ordered = np.sort(last, axis=1).astype(float)
         shares = np.insert(np.cumsum(ordered, axis=1), 0, 0.0, axis=1)
         curve = np.mean(shares / np.maximum(shares[:, -1:], 1), axis=0)
-        gini = np.mean(gini_indices(last))
-        name = escape_mathtext(method["algorithm"].item())
-        axes.plot(np.linspace(0, 1, curve.size), curve, label=f"{name} ({gini:.2f})", **look)
+        gini = np.mean(drawing.gini_indices(last))
+        look["label"] += f" ({gini:.2f})"
+        axes.plot(np.linspace(0, 1, curve.size), curve, **look)
     axes.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)
-    style_axes(axes)
+    drawing.style_axes(axes)
     axes.set(
         xlabel="Fraction of clients, least frequent first",
         ylabel="Their share of participation",
@@ -137,7 +114,7 @@ def participation_lorenz(results: xr.Dataset) -> Figure:
         ylim=(0, 1),
         aspect="equal",
     )
-    add_legend(figure, "method (Gini index)")
+    drawing.add_legend(figure, "method (Gini index)")
     return figure
 
 
@@ -150,9 +127,6 @@ def selected_clients(
         similarity: Array ``[clients, clients]``.
         clients: Ids of the selected clients.
         group: A sort key per client, for example its most frequent class.
-
-    Returns:
-        A figure.
 
     Raises:
         ValueError: If the matrix is not square or a client is not in it.
@@ -178,7 +152,7 @@ def selected_clients(
     figure.colorbar(image, ax=axes, shrink=0.8)
     # Marks are just outside of the matrix, on its left and below it.
     outside = np.full(places.size, -0.025)
-    mark = {"color": COLORS[1], "linestyle": "", "markersize": 6, "clip_on": False}
+    mark = {"color": drawing.COLORS[1], "linestyle": "", "markersize": 6, "clip_on": False}
     axes.plot(places, outside, marker="^", transform=axes.get_xaxis_transform(), **mark)
     axes.plot(outside, places, marker=">", transform=axes.get_yaxis_transform(), **mark)
     axes.set(xticks=[], yticks=[])
@@ -198,12 +172,9 @@ def tradeoff(
 
     Args:
         results: Results of methods, or of a sweep.
-        across: Horizontal metric, over seeds and rounds.
+        across: Horizontal metric.
         up: Vertical metric.
         average_last: Number of last evaluations to average.
-
-    Returns:
-        Means over seeds and their 95% intervals.
 
     Raises:
         ValueError: If there is no such metric.
@@ -215,40 +186,39 @@ def tradeoff(
         >>> len(tradeoff(results).axes[0].containers)
         1
     """
-
-    def finals(name: str) -> list[np.ndarray]:
-        """Last evaluations of each method, ``[seeds]``."""
-        values = to_percent(by_method(results, name, ("seed", "round"), num_best=None))
-        return [
-            runs.dropna("round", how="all")[:, -average_last:].mean("round").values
-            for runs in values
+    pair = [
+        drawing.to_percent(drawing.by_method(results, name, ("seed", "round"), num_best=None))
+        for name in (across, up)
+    ]
+    looks = drawing.styles(pair[0])
+    if swept_settings(results) and len(looks) > _MAX_IN_LEGEND:
+        methods = [look["label"].partition(", ")[0] for look in looks]
+        looks = [
+            looks[list(dict.fromkeys(methods)).index(name)]
+            | {"label": name if methods.index(name) == i else "_"}
+            for i, name in enumerate(methods)
         ]
-
-    pair = [by_method(results, name, ("seed", "round"), num_best=None) for name in (across, up)]
-    names, looks = [str(name) for name in pair[0]["algorithm"].values], styles(pair[0])
-    labels = names
-    if swept_settings(results) and len(names) > _MAX_IN_LEGEND:
-        methods = [name.partition(", ")[0] for name in names]
-        looks = [looks[list(dict.fromkeys(methods)).index(method)] for method in methods]
-        labels = [name if name not in methods[:i] else "_" for i, name in enumerate(methods)]
-    figure, axes = single_axes(4.2, results)
-    for x, y, name, look in zip(finals(across), finals(up), labels, looks, strict=True):
-        means, bars = (student(x).mean, student(y).mean), {}
-        if x.size > 1:
-            bars = {key: student(v).mean - student(v).low for key, v in (("xerr", x), ("yerr", y))}
-        axes.errorbar(*means, **bars, marker="o", capsize=2, label=escape_mathtext(name), **look)
-    style_axes(axes)
-    if all(map(is_percent, pair)):
+    figure, axes = drawing.single_axes(4.2, results)
+    for runs, look in zip(zip(*pair, strict=True), looks, strict=True):
+        last = [v.dropna("round", how="all")[:, -average_last:].mean("round") for v in runs]
+        (x, left, _), (y, bottom, _) = (student(values) for values in last)
+        has_bars = runs[0].sizes["seed"] > 1
+        settings: dict[str, Any] = look | (
+            {"xerr": x - left, "yerr": y - bottom} if has_bars else {}
+        )
+        axes.errorbar(x, y, marker="o", capsize=2, **settings)
+    drawing.style_axes(axes)
+    if all(map(drawing.is_percent, pair)):
         _equal_scale(axes)
-    if across == "client_dissimilarity" and NOISE_FLOOR in results:
+    floors = drawing.dissimilarity_floors(results)
+    if across == "client_dissimilarity" and floors.size:
         left, right = axes.get_xlim()
-        floor = np.nanmean(np.concatenate(finals(NOISE_FLOOR)))
-        axes.axvspan(left, float(np.clip(floor, left, right)), color="0.94", zorder=0)
+        floor = float(np.clip(np.nanmean(floors), left, right))
+        axes.axvspan(left, floor, color="0.94", zorder=0)
         axes.set_xlim(left, right)
-        annotate(axes, "below the noise floor", (0, 1), right=False)
-    axes.set(xlabel=textwrap.fill(label(pair[0]), 44), ylabel=textwrap.fill(label(pair[1]), 36))
-    seeds = pair[0].sizes["seed"]
-    add_legend(figure, f"mean of {seeds} seeds,\nbars: 95% CI" if seeds > 1 else "one seed")
+        drawing.annotate(axes, "below the noise floor", (0, 1), right=False)
+    axes.set(xlabel=drawing.label(pair[0], 44), ylabel=drawing.label(pair[1], 36))
+    drawing.add_legend(figure, drawing.about_seeds(pair[0], "bars"))
     return figure
 
 

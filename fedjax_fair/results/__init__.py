@@ -5,26 +5,25 @@ Dimensions:
 * ``algorithm``: the methods (``method`` is a parameter of ``Dataset.sel``);
 * ``seed``: the runs;
 * ``round``: completed rounds at an evaluation, 0 before training;
-* ``client``: all clients;
+* ``client``: all clients, a coordinate if they have names (`data.from_arrays`); ids, as in
+  ``cohort_clients``, are positions along it;
 * ``planted_group``: ground-truth groups of clients, if known;
 * ``class``: the classes of the data;
 * ``training_round`` and ``slot``: every round, and the slots of its cohort.
 
 Variables:
 
-* over ``(seed, round, client)``: ``test_accuracy``, ``test_loss``, ``train_loss`` and
-  ``participation``, and ``validation_accuracy`` and ``validation_loss`` if there are validation
-  examples;
+* over ``(seed, round, client)``: ``test_accuracy``, ``test_loss``, ``train_loss``,
+  ``participation``, and ``validation_accuracy`` and ``validation_loss`` if there are such examples;
 * over ``(seed, round, class)``: ``class_accuracy``;
-* over ``(seed, round)``: every summary metric, named as in ``fedjax_fair.metrics.SUMMARIES``, with
-  population and weighting as attributes; those of validation examples begin with ``validation_``;
+* over ``(seed, round)``: every metric of ``fedjax_fair.metrics.SUMMARIES``, with population and
+  weighting as attributes, also with the prefix ``validation_``;
 * over ``(seed, training_round, slot)``: ``cohort_clients``, ``cohort_weights``, ``cohort_loss``,
   ``cohort_steps``, ``cohort_responded`` and ``cohort_nonfinite``;
 * over ``(seed, training_round)``, some also over ``slot``: info of the selector and aggregator, as
-  ``selection_<name>`` and ``aggregation_<name>``, and ``update_nonfinite``, whether the update was
-  not finite and was skipped;
+  ``selection_<name>`` and ``aggregation_<name>``, and ``update_nonfinite``;
 * over ``seed``: ``diverged``, the first such round, or -1;
-* over ``(client, class)``, and over ``seed`` if every run has a partition: ``train_examples`` and
+* over ``(client, class)``, also over ``seed`` if runs differ: ``train_examples``,
   ``test_examples``.
 """
 
@@ -38,12 +37,15 @@ from fedjax_fair.results.history import (
     partition_dataset,
     to_dataset,
 )
+from fedjax_fair.results.models import by_model
 from fedjax_fair.results.tables import to_text
+from fedjax_fair.results.worse_off import share_worse_off
 
 __all__ = [
     "PARTITION_VARIABLES",
     "RECORDED",
     "History",
+    "by_model",
     "class_based",
     "combine",
     "compare",
@@ -55,6 +57,7 @@ __all__ = [
     "open",
     "partition_dataset",
     "save",
+    "share_worse_off",
     "to_dataset",
     "to_text",
 ]

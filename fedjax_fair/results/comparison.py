@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedjax_fair import checks, metrics
-from fedjax_fair.results.datasets import class_based, final_metrics
+from fedjax_fair.results.datasets import class_based, configurations_as_methods, final_metrics
+from fedjax_fair.results.model_names import MARK, method_of, reference
+from fedjax_fair.results.models import by_model
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["compare", "default_metrics", "differences", "noise_floor"]
+__all__ = ["MIN_SEEDS", "compare", "default_metrics", "differences", "noise_floor"]
+
+MIN_SEEDS = 5
+"""Seeds that statistical significance needs; with fewer, a test has hardly any power."""
 
 _PER_RUN = {"algorithm", "seed", "round"}
 
@@ -29,20 +34,19 @@ def compare(
     """Compares all methods with a baseline in one metric.
 
     Args:
-        dataset: Results with the dimension ``algorithm``, over two or more seeds.
+        dataset: Results with the dimension ``algorithm``, over two or more seeds. The
+            configurations of a sweep are compared as methods.
         metric: A variable over seeds and rounds.
-        baseline: One of the methods; by default the first.
-        paired: Whether runs with equal seeds are paired, as those of `fit` are; if not, seeds may
-            differ (Welch's test).
+        baseline: One of the methods; by default the first. With entries of `by_model`, each
+            model is compared with the corresponding one of the baseline, see `reference`.
+        paired: Whether runs with equal seeds are pairs; if not, seeds may differ (Welch's test).
         average_last: As for `final_metrics`.
 
     Returns:
-        Over the other methods: ``mean`` and ``deviation`` over seeds; the ``difference`` with its
-        95% intervals from ``low`` to ``high`` (Student's t) and from ``bootstrap_low`` to
-        ``bootstrap_high``; the ``noise_floor``; ``p``, adjusted for the number of methods (Holm);
-        ``effect_size``; ``seeds``, the number of pairs or runs; and ``seeds_needed`` to detect the
-        difference with probability 0.8 (`fedjax_fair.metrics.paired`). The baseline has
-        ``baseline_mean``, ``baseline_deviation`` and ``baseline_noise_floor``.
+        The columns of `differences` over the other methods, the ``noise_floor``, and the bootstrap
+        interval of the difference from ``bootstrap_low`` to ``bootstrap_high``. The baseline has
+        ``baseline_mean``, ``baseline_deviation``, ``baseline_half_width`` and
+        ``baseline_noise_floor``.
 
     Raises:
         ValueError: If there is no such metric or baseline, or only one method or seed.
@@ -58,11 +62,13 @@ def compare(
         >>> round(compare(runs, "accuracy_mean_clients").difference.item(), 3)
         0.1
     """
+    dataset = configurations_as_methods(dataset)
     methods = [str(name) for name in dataset["algorithm"].values]
     baseline = methods[0] if baseline is None else baseline
+    baseline = reference(f"{method_of(baseline)}{MARK}", methods, baseline) or baseline
     summaries = tuple(str(name) for name, one in dataset.items() if set(one.dims) == _PER_RUN)
     checks.one_of("metric", metric, summaries)
-    checks.one_of("baseline", baseline, tuple(methods))
+    _check_baseline(baseline, methods)
     if len(methods) < 2 or dataset.sizes["seed"] < 2:
         raise ValueError(
             f"dataset: expected two or more methods and seeds, got {len(methods)} and "
@@ -81,10 +87,18 @@ def compare(
         ("bootstrap_low", "bootstrap_high"), zip(*intervals, strict=True), strict=True
     ):
         compared[name] = ("algorithm", list(ends))
-    for name in ("mean", "deviation", "noise_floor"):
+    for name in ("mean", "deviation", "half_width", "noise_floor"):
         compared[f"baseline_{name}"] = of_baseline[name]
     labels = {name: dataset[metric].attrs.get(name, "") for name in ("long_name", "units")}
     return compared.assign_attrs(metric=metric, baseline=baseline, paired=int(paired), **labels)
+
+
+def _check_baseline(baseline: str, methods: list[str]) -> None:
+    variants = [name for name in methods if name.startswith((f"{baseline} (", f"{baseline}, "))]
+    if baseline not in methods and variants:
+        expected = " or ".join(map(repr, variants))
+        raise ValueError(f"baseline={baseline!r} has several results; expected {expected}.")
+    checks.one_of("baseline", baseline, tuple(methods))
 
 
 def differences(finals: xr.DataArray, baseline: str, *, paired: bool = True) -> xr.Dataset:
@@ -96,8 +110,12 @@ def differences(finals: xr.DataArray, baseline: str, *, paired: bool = True) -> 
         paired: As for `compare`.
 
     Returns:
-        Over all methods ``mean``, ``deviation``, ``difference``, ``low``, ``high``, ``p``,
-        ``effect_size``, ``seeds``, ``seeds_needed`` and ``difference_deviation``.
+        Over all methods: ``mean`` and ``deviation`` over seeds, and ``half_width``, half of the 95%
+        interval of the mean; the ``difference`` with its 95% interval from ``low`` to ``high``
+        (Student's t) and its ``difference_deviation``; ``p``, adjusted for the number of methods
+        (Holm); ``is_significant``, whether ``p < 0.05`` with at least five ``seeds``, the number of
+        pairs or runs; ``effect_size``; and ``seeds_needed`` to detect the difference with
+        probability 0.8 (`fedjax_fair.metrics.paired`).
 
     Examples:
         >>> import xarray as xr
@@ -106,49 +124,60 @@ def differences(finals: xr.DataArray, baseline: str, *, paired: bool = True) -> 
         >>> differences(finals, "fedavg").difference.values.round(3).tolist()
         [0.0, 0.1]
     """
+    import pandas as pd
     import xarray as xr
 
-    names = [str(name) for name in finals["algorithm"].values]
-    samples = [_samples(finals, name, baseline, paired=paired) for name in names]
-    seeds = [min(map(len, runs)) for runs in samples]
-    test = metrics.paired.interval if paired else metrics.paired.welch
     undefined = metrics.paired.Difference(*[np.nan] * 5)
-    gaps = [test(*runs) if count else undefined for runs, count in zip(samples, seeds, strict=True)]
-    columns = {
-        "difference": [gap.mean for gap in gaps],
-        "low": [gap.low for gap in gaps],
-        "high": [gap.high for gap in gaps],
-        "p": metrics.paired.holm([gap.p for gap in gaps]),
-        "difference_deviation": [gap.deviation for gap in gaps],
-        "effect_size": [metrics.paired.effect_size(gap) for gap in gaps],
-        "seeds": seeds,
-        "seeds_needed": [
-            metrics.paired.seeds_needed(gap.mean, gap.deviation, paired=paired) for gap in gaps
-        ],
-    }
-    moments = {"mean": finals.mean("seed"), "deviation": finals.std("seed", ddof=1)}
-    return xr.Dataset(moments | {name: ("algorithm", column) for name, column in columns.items()})
+    rows = {}
+    for name in finals["algorithm"].values:
+        samples = _samples(finals, str(name), baseline, paired=paired)
+        seeds = min(map(len, samples))
+        test = metrics.paired.interval if paired else metrics.paired.welch
+        gap = test(*samples) if seeds else undefined
+        runs = finals.sel(algorithm=name).dropna("seed").values
+        of_mean = metrics.paired.interval(runs) if runs.size else undefined
+        rows[name] = {
+            "mean": of_mean.mean,
+            "deviation": of_mean.deviation,
+            "half_width": of_mean.high - of_mean.mean,
+            "difference": gap.mean,
+            "low": gap.low,
+            "high": gap.high,
+            "p": gap.p,
+            "difference_deviation": gap.deviation,
+            "effect_size": metrics.paired.effect_size(gap),
+            "seeds": seeds,
+            "seeds_needed": metrics.paired.seeds_needed(gap.mean, gap.deviation, paired=paired),
+        }
+    columns: Any = pd.DataFrame.from_dict(rows, orient="index")
+    columns["p"] = metrics.paired.holm(columns["p"].tolist())
+    columns["is_significant"] = (columns["p"] < 0.05) & (columns["seeds"] >= MIN_SEEDS)
+    by_method = {name: ("algorithm", column.values) for name, column in columns.items()}
+    return xr.Dataset(by_method, {"algorithm": finals["algorithm"].values})
 
 
 def _samples(
     finals: xr.DataArray, name: str, baseline: str, *, paired: bool
 ) -> tuple[np.ndarray, ...]:
     """The differences of pairs, or the runs of both methods; without NaN."""
-    runs, baseline_runs = (finals.sel(algorithm=one).values for one in (name, baseline))
+    other = reference(name, [str(one) for one in finals["algorithm"].values], baseline)
+    runs = finals.sel(algorithm=name).values
+    if name == other != baseline:  # The other model of the baseline is compared with nothing.
+        other = None
+    baseline_runs = finals.sel(algorithm=other).values if other else np.full(runs.shape, np.nan)
     if paired:
         gaps = runs - baseline_runs
         return (gaps[~np.isnan(gaps)],)
     runs, baseline_runs = runs[~np.isnan(runs)], baseline_runs[~np.isnan(baseline_runs)]
     # The difference of a method to itself has no variance.
-    return (0 * runs, 0 * runs) if name == baseline else (runs, baseline_runs)
+    return (0 * runs, 0 * runs) if name == other else (runs, baseline_runs)
 
 
 def noise_floor(dataset: xr.Dataset, names: Sequence[str], average_last: int = 1) -> xr.Dataset:
     """Estimates measures of spread as they would be if all clients had equal accuracy.
 
-    A dissimilarity or standard deviation that is not above its floor is no evidence of unfairness,
-    nor is a worst 10% that is not below it. The floor is the mean over random test sets at a
-    method's accuracy on all examples.
+    A spread that is not above its floor is no evidence of unfairness, nor is a worst 10% that is
+    not below it. The floor is the mean over random test sets at a method's accuracy.
 
     Args:
         dataset: Results with the dimension ``algorithm``.
@@ -156,8 +185,8 @@ def noise_floor(dataset: xr.Dataset, names: Sequence[str], average_last: int = 1
         average_last: As for `final_metrics`, for the accuracy.
 
     Returns:
-        The metrics over ``algorithm``; NaN for those without a floor
-        (`fedjax_fair.metrics.noise.OF_SPREAD`), and without test examples.
+        The metrics over ``algorithm``; NaN for those not in `fedjax_fair.metrics.noise.OF_SPREAD`,
+        and without test examples.
 
     Examples:
         >>> import numpy as np, xarray as xr
@@ -213,17 +242,15 @@ def _floors(dataset: xr.Dataset, names: Sequence[str], accuracy: float) -> dict[
 
 
 def default_metrics(dataset: xr.Dataset) -> tuple[xr.Dataset, dict[str, str]]:
-    """Returns the metrics that methods are compared by unless others are requested.
+    """Returns the results and the headings of the metrics that methods are compared by.
 
-    Args:
-        dataset: Results with the dimension ``algorithm``.
-
-    Returns:
-        The results, and headings by metric. If clients differ only in their labels, measures of
-        spread are class-based, which has less noise.
+    Models are separated, see `by_model`. If clients differ only in their labels, measures of spread
+    are class-based, with less noise, unless there are personalized models.
     """
     suffix, second_line = "", ""
-    if dataset.attrs.get("label_skew_only"):
+    dataset = by_model(dataset)
+    is_personalized = any(str(name).endswith(MARK) for name in dataset["algorithm"].values)
+    if dataset.attrs.get("label_skew_only") and not is_personalized:
         dataset = dataset.merge(class_based(dataset))
         suffix, second_line = "_class_based", "\nclass-based"
     headings = {

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedjax_fair import checks, metrics
 from fedjax_fair.results.history import PARTITION_VARIABLES
+from fedjax_fair.results.model_names import MARK, method_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -18,23 +19,27 @@ __all__ = [
     "combine",
     "configurations_as_methods",
     "final_metrics",
+    "has_client_names",
     "merge_runs",
     "swept_settings",
 ]
 
 _LEVEL = "accuracy_mean_clients"
+VALIDATION = f"validation_{_LEVEL}"
+"""The metric that configurations are ranked by."""
 _PLACE = "algorithm_and_settings"
 
 
+def has_client_names(dataset: xr.Dataset) -> bool:
+    """Returns whether the coordinate ``client`` has names; otherwise clients are numbered."""
+    return "client" in dataset.dims and dataset["client"].dtype.kind not in "iu"
+
+
 def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
-    """Combines results of several methods on the same federated dataset.
+    """Combines results on the same federated dataset, by name of the method.
 
-    Args:
-        datasets: Results by name of the method. Methods with fewer rounds or smaller cohorts are
-            padded with NaN.
-
-    Returns:
-        A Dataset with the dimension ``algorithm``, which the partition does not have.
+    The dimension ``algorithm`` is added, except to the partition. Methods with fewer rounds or
+    smaller cohorts are padded with NaN.
     """
     import xarray as xr
 
@@ -48,29 +53,30 @@ def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
 
 
 def merge_runs(runs: dict[str, xr.Dataset]) -> xr.Dataset:
-    """Combines the methods of several runs.
+    """Combines the methods of several runs and the configurations of sweeps.
 
     Args:
         runs: Results with the dimension ``algorithm``, by name of the run.
 
     Returns:
-        All methods, ``fedavg (name)`` where several runs have a ``fedavg``. Values for seeds that a
-        method has not run are NaN.
+        All methods, ``fedavg (name)`` where several runs have different results of ``fedavg``;
+        equal results are returned once. Values for seeds that a method has not run are NaN.
 
     Raises:
-        ValueError: If runs are on different data, or are sweeps.
+        ValueError: If runs are on different data.
 
     Examples:
         >>> import xarray as xr
         >>> accuracy = (("algorithm", "seed", "round"), [[[0.5]]])
         >>> run = xr.Dataset({"accuracy": accuracy}, {"algorithm": ["fedavg"], "seed": [0]})
-        >>> merge_runs({"one": run, "other": run}).algorithm.values.tolist()
+        >>> merge_runs({"one": run, "other": run + 0.1}).algorithm.values.tolist()
         ['fedavg (one)', 'fedavg (other)']
+        >>> merge_runs({"one": run, "copy": run}).algorithm.values.tolist()
+        ['fedavg']
     """
     first, *_ = runs.values()
     expected = first.attrs.get("data"), first.sizes.get("client")
-    names = [str(name) for run in runs.values() for name in np.atleast_1d(run["algorithm"].values)]
-    methods = {}
+    found: list[tuple[str, str, xr.Dataset]] = []
     for label, run in runs.items():
         received = run.attrs.get("data"), run.sizes.get("client")
         if received != expected:
@@ -78,10 +84,41 @@ def merge_runs(runs: dict[str, xr.Dataset]) -> xr.Dataset:
                 f"{label}: results on {received[0]} with {received[1]} clients cannot be combined "
                 f"with the first ones, on {expected[0]} with {expected[1]} clients."
             )
-        for name in map(str, run["algorithm"].values):
-            unique = name if names.count(name) == 1 else f"{name} ({label})"
-            methods[unique] = run.sel(algorithm=name, drop=True)
-    return combine(methods)
+        # In another order, accuracies would be combined by name, and cohorts by position.
+        if (
+            "client" in run.dims
+            and run["client"].values.tolist() != first["client"].values.tolist()
+        ):
+            raise ValueError(
+                f"{label}: expected clients with the names of the first results, in their order."
+            )
+        methods = configurations_as_methods(run)
+        for name in map(str, methods["algorithm"].values):
+            method = methods.sel(algorithm=name, drop=True)
+            if not any(name == other and _is_equal(method, known) for other, _, known in found):
+                found.append((name, label, method))
+    names = [name for name, _, _ in found]
+    merged = combine(
+        {
+            name if names.count(name) == 1 else f"{name} ({label})": method
+            for name, label, method in found
+        }
+    )
+    for name in ("settings", "privacy"):  # Of the first run alone.
+        merged.attrs.pop(name, None)
+    return merged
+
+
+def _is_equal(method: xr.Dataset, other: xr.Dataset) -> bool:
+    """Returns whether results of a method are equal, except for padding by other methods."""
+    shared = [name for name in method if name in other and name not in PARTITION_VARIABLES]
+
+    def unpadded(results: xr.Dataset) -> xr.Dataset:
+        for dim in {"round", "training_round", "slot"} & set(results.dims):
+            results = results.dropna(dim, how="all")
+        return results.drop_vars(set(results.coords) - set(results.dims))
+
+    return unpadded(method[shared]).equals(unpadded(other[shared]))
 
 
 def final_metrics(dataset: xr.Dataset, average_last: int = 1) -> xr.Dataset:
@@ -89,11 +126,7 @@ def final_metrics(dataset: xr.Dataset, average_last: int = 1) -> xr.Dataset:
 
     Args:
         dataset: Results with the dimension ``algorithm``.
-        average_last: Number of last evaluations to average; all if there are fewer. NaN values are
-            ignored.
-
-    Returns:
-        The results without the dimension ``round``.
+        average_last: Number of last evaluations to average; all if there are fewer.
 
     Raises:
         ValueError: If ``average_last`` is not a positive integer.
@@ -147,7 +180,7 @@ def configurations_as_methods(results: xr.Dataset, num_best: int | None = None) 
     Args:
         results: Results, with ``accuracy_mean_clients`` if of a sweep.
         num_best: Number of configurations with the highest final accuracy to return, in order of
-            accuracy; by default all.
+            accuracy, on validation examples if there are any; by default all.
 
     Examples:
         >>> import numpy as np, xarray as xr
@@ -169,17 +202,19 @@ def configurations_as_methods(results: xr.Dataset, num_best: int | None = None) 
     level = results[_LEVEL]
     effective = {
         method: [name for name in settings if not _is_constant(values, name)]
-        for method, values in (level.groupby("algorithm") if has_methods else [(None, level)])
+        for method, values in (level.groupby("algorithm") if has_methods else [("", level)])
     }
     places: dict[str, int] = {}
     for place, values in enumerate(product(*(results[dim].values.tolist() for dim in dims))):
         configuration = dict(zip(dims, values, strict=True))
-        method = configuration.get("algorithm")
+        method = str(configuration["algorithm"]) if has_methods else ""
         parts = [f"{name}={_short(configuration[name])}" for name in effective[method]]
-        name = ", ".join([method, *parts] if has_methods else parts or ["run"])
+        name = ", ".join([method_of(method), *parts] if has_methods else parts or ["run"])
+        name += MARK if has_methods and method.endswith(MARK) else ""
         places.setdefault(name, place)
     if num_best is not None:
-        finals = final_metrics(results[[_LEVEL]])[_LEVEL].mean("seed").transpose(*dims).values
+        rank = VALIDATION if VALIDATION in results else _LEVEL
+        finals = final_metrics(results[[rank]])[rank].mean("seed").transpose(*dims).values
         places = dict(sorted(places.items(), key=lambda item: -finals.flat[item[1]])[:num_best])
     indices = np.unravel_index(list(places.values()), [results.sizes[dim] for dim in dims])
     return (
@@ -207,10 +242,6 @@ def class_based(dataset: xr.Dataset) -> xr.Dataset:
     """Estimates client accuracies from class accuracies: same expectation, lower variance.
 
     See `fedjax_fair.metrics.class_based`.
-
-    Args:
-        dataset: Results on a partition by label: ``iid``, ``quantity_skew``,
-            ``classes_per_client``, ``dirichlet``, ``shards`` or ``planted_clusters``.
 
     Returns:
         ``test_accuracy_class_based`` and summaries of it, with the suffix ``_class_based``; and

@@ -12,15 +12,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from fedjax_fair.results.log import read_log
+from fedjax_fair.text import resume_command
 
 if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = [
     "add_file_name",
+    "check_orbax_path",
     "open",
     "save",
     "verify_checksum",
@@ -33,7 +37,7 @@ _MARK = b"SHA-256:"
 """Separates a file from its checksum. Readers of HDF5 ignore what follows the end of its data."""
 
 _CHECKSUM_FILE = "sha256"
-"""Holds the checksum of its folder."""
+"""Holds the checksum of its folder, and the names of the files that it covers."""
 
 _ORBAX_METADATA_BYTES = 2**20
 """Bytes that files of Orbax take in addition to the arrays; less than half was measured."""
@@ -70,7 +74,8 @@ def open(path: str | Path) -> xr.Dataset:
         The Dataset, in memory.
 
     Raises:
-        ValueError: If there are no results, or the file is damaged.
+        ValueError: If there are no results, or the file is damaged; of an unfinished run with the
+            command that continues it.
     """
     import h5py
     import xarray as xr
@@ -78,17 +83,33 @@ def open(path: str | Path) -> xr.Dataset:
     path = Path(path)
     file = path / "results.nc" if path.is_dir() else path
     if not file.is_file():
-        raise ValueError(f"path={str(path)!r}: expected a run folder or a results.nc file.")
+        raise ValueError(f"path={str(path)!r}: {_missing(path)}.")
     try:
-        _check_intact(file)
+        # Readers get the bytes: they would expand "~" in a path, or open a URL.
+        content = file.read_bytes()
+        _check_intact(content)
         # If this fails within h5netcdf, an incomplete object prints a traceback when it is deleted.
-        with h5py.File(file, "r") as content:
-            content.attrs.get("_nc3_strict")
+        with h5py.File(io.BytesIO(content), "r") as store:
+            store.attrs.get("_nc3_strict")
         # The stored encoding would restrict what values can be written later, such as NaN.
-        return xr.load_dataset(file, engine="h5netcdf").drop_encoding()
+        return xr.load_dataset(io.BytesIO(content), engine="h5netcdf").drop_encoding()
     except Exception as error:  # HDF5, h5py and xarray raise different ones.
         reason = " ".join(str(error).split())
         raise ValueError(f"path={str(file)!r}: expected undamaged results ({reason}).") from error
+
+
+def _missing(folder: Path) -> str:
+    """Why a folder has no results, and what to do."""
+    if (folder / "config.json").is_file():
+        log = read_log(folder / "metrics.jsonl")
+        done = f", after round {log[-1][0][2]} of {log[-1][0][0]!r}" if log else ""
+        return f"this run is unfinished{done}; `{resume_command(folder)}` continues it"
+    if (folder / "sweep.json").is_file():
+        return "this sweep is unfinished; the same `fedjax-fair sweep` command continues it"
+    runs = sorted(path.parent.name for path in folder.glob("*/config.json"))
+    hint = f", such as {str(folder / runs[-1])!r}" if runs else ""
+    hint += "; ~ is not expanded" if str(folder).startswith("~") else ""
+    return f"expected a run folder or a results.nc file{hint}"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -111,6 +132,14 @@ def add_file_name(path: Path) -> Iterator[None]:
         raise
 
 
+def check_orbax_path(path: str | Path, name: str = "path") -> None:
+    """Raises ValueError for paths that Orbax reads as patterns: it would not find its files."""
+    if any(char in str(Path(path).absolute()) for char in "*?["):
+        raise ValueError(
+            f"{name}={str(path)!r}: expected a path without *, ? and [, which Orbax cannot use."
+        )
+
+
 @contextmanager
 def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
     """Converts failures of Orbax to one ``OSError`` with a file name.
@@ -121,7 +150,9 @@ def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
 
     Raises:
         OSError: If there is too little space, or a write fails.
+        ValueError: As `check_orbax_path`.
     """
+    check_orbax_path(path)
     # On a full disk several threads of Orbax fail, some late, and print tracebacks. The free space
     # is therefore checked first; if threads fail anyway, they are joined, and their output dropped.
     usage = shutil.disk_usage(path.parent)
@@ -149,51 +180,54 @@ def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    with add_file_name(path):
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    partial = path.with_name(f".{path.name[:50]}.partial")  # File systems limit names to 255 bytes.
+    try:
         partial.write_bytes(content)
         partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink()
+        error.filename, error.filename2 = str(path), None
+        raise
 
 
 def write_checksum(folder: Path) -> None:
     """Writes the checksum of a complete folder into it."""
-    write_text(folder / _CHECKSUM_FILE, _folder_checksum(folder))
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != _CHECKSUM_FILE)
+    names = sorted(path.relative_to(folder).as_posix() for path in files)
+    write_text(folder / _CHECKSUM_FILE, "\n".join([_checksum(folder, names), *names]))
 
 
 def verify_checksum(folder: Path) -> None:
     """Compares a folder with its checksum, which an incomplete folder lacks.
 
+    Files that were added later, such as those of a file manager, are ignored.
+
     Raises:
         ValueError: If they differ.
     """
     file = folder / _CHECKSUM_FILE
-    if file.exists() and file.read_text() != _folder_checksum(folder):
+    if not file.exists():
+        return
+    expected, *names = file.read_text(encoding="utf8").split("\n")
+    if _checksum(folder, names) != expected:
         raise ValueError("its files have changed since they were written")
 
 
-def _folder_checksum(folder: Path) -> str:
-    """SHA-256 over the names and contents of all files."""
+def _checksum(folder: Path, names: list[str]) -> str:
+    """SHA-256 over the names and contents of files; a missing one counts as empty."""
     digest = hashlib.sha256()
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != _CHECKSUM_FILE)
-    for path in sorted(files):
-        digest.update(str(path.relative_to(folder)).encode() + b"\0")
-        digest.update(path.read_bytes())
+    for name in names:
+        digest.update(name.encode() + b"\0")
+        digest.update((folder / name).read_bytes() if (folder / name).is_file() else b"")
     return digest.hexdigest()
 
 
-def _check_intact(file: Path) -> None:
+def _check_intact(content: bytes) -> None:
     """Compares a file with the checksum at its end; files of other programs have none."""
-    size = os.path.getsize(file)
-    digest = hashlib.sha256()
-    with file.open("rb") as content:
-        content.seek(max(0, size - len(_MARK) - digest.digest_size))
-        _, mark, expected = content.read().partition(_MARK)
-        if not mark:
-            return
-        content.seek(0)
-        length = size - len(mark) - len(expected)
-        while length and (block := content.read(min(length, 2**20))):
-            digest.update(block)
-            length -= len(block)
-    if digest.digest() != expected:
+    _, mark, expected = content[-len(_MARK) - hashlib.sha256().digest_size :].partition(_MARK)
+    data = memoryview(content)[: len(content) - len(mark) - len(expected)]
+    if mark and hashlib.sha256(data).digest() != expected:
         raise ValueError("its content has changed since it was written")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair import metrics
-from fedjax_fair.base import ClientMetric, ClientMetrics, Metric, Variables
+from fedjax_fair.base import PERSONALIZED, ClientMetric, ClientMetrics, Metric
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.metrics.communication import bytes_per_round
-from fedjax_fair.simulate import RoundInfo
+from fedjax_fair.numerics.labels import are_sequences
+from fedjax_fair.simulate import RoundInfo, Traffic
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -20,6 +20,7 @@ __all__ = [
     "PARTITION_VARIABLES",
     "RECORDED",
     "History",
+    "client_coordinate",
     "metric_attributes",
     "partition_dataset",
     "to_dataset",
@@ -39,6 +40,9 @@ RECORDED = {
 }
 """Fields of ``ClientMetrics`` that change during a run: last dimension, long name and unit."""
 
+_OF_MODELS = ("test_accuracy", "test_loss", "train_loss", "validation_accuracy", "validation_loss")
+"""Fields that personalized models have too."""
+
 _PER_SLOT = {
     "clients": ("Client in the cohort", "1"),
     "weights": ("Aggregation weight", "1"),
@@ -46,6 +50,7 @@ _PER_SLOT = {
     "steps": ("Local steps", "steps"),
     "responded": ("Whether the result has arrived", "1"),
     "nonfinite": ("Whether the update sent is not finite", "1"),
+    "state_nonfinite": ("Whether the client's new state is not finite and was not stored", "1"),
 }
 _PER_EVALUATION = ("summaries", "metrics")
 
@@ -73,6 +78,9 @@ class History:
         """Records an evaluation: summaries ``[seeds]`` and ``[seeds, clients or classes]``."""
         values: dict[str, Any] = {name: getattr(metrics, name) for name in RECORDED}
         values |= metrics.custom
+        if (own := metrics.personalized) is not None:
+            measured = {name: getattr(own, name) for name in _OF_MODELS} | own.custom
+            values |= {f"{PERSONALIZED}{name}": value for name, value in measured.items()}
         self._evaluated.append(round)
         self._records["summaries"].append(summaries)
         self._records["metrics"].append(
@@ -83,7 +91,11 @@ class History:
         """Records a chunk of rounds: leaves ``[seeds, rounds, cohort]`` or ``[seeds, rounds]``."""
         rounds = {name: getattr(info, name) for name in _PER_SLOT}
         # Booleans could not be NaN, which pads methods with fewer slots.
-        rounds |= {name: rounds[name].astype(np.int8) for name in ("responded", "nonfinite")}
+        rounds = {
+            name: value.astype(np.int8) if value.dtype == bool else value
+            for name, value in rounds.items()
+            if value is not None
+        }
         rounds["update_nonfinite"] = (~info.finite).astype(np.int8)
         for name, record in (
             ("rounds", rounds),
@@ -124,8 +136,7 @@ def to_dataset(
     history: History,
     seeds: tuple[int, ...],
     data: FederatedData,
-    variables: Variables,
-    bytes_up: int | None = None,
+    traffic: Traffic,
     custom_metrics: Sequence[Metric | ClientMetric] = (),
 ) -> xr.Dataset:
     """Converts the records of a run to a Dataset.
@@ -134,12 +145,8 @@ def to_dataset(
         history: The records.
         seeds: The seeds, in the order of the leading axes.
         data: The federated dataset.
-        variables: Variables of one model, or their shapes, for the number of bytes per round.
-        bytes_up: Bytes that a participant sends per round; by default those of a model.
+        traffic: Bytes that a participant communicates in a round.
         custom_metrics: Metrics in addition to those of the package.
-
-    Returns:
-        The Dataset that `fedjax_fair.results` describes.
     """
     import xarray as xr
 
@@ -152,6 +159,10 @@ def to_dataset(
         if isinstance(metric, ClientMetric)
         for kind in ("test", "validation")
     }
+    per_client |= {
+        f"{PERSONALIZED}{name}": (dim, f"{long_name}, of the client's personalized model", unit)
+        for name, (dim, long_name, unit) in per_client.items()
+    }
     for name, values in recorded["metrics"].items():
         dim, long_name, unit = per_client[name]
         columns[name] = (("seed", "round", dim), values, _attributes(long_name, unit))
@@ -159,11 +170,17 @@ def to_dataset(
     for metric in metrics.ALL_SUMMARIES + summaries:
         if (values := recorded["summaries"].get(metric.name)) is not None:
             columns[metric.name] = (("seed", "round"), values, metric_attributes(metric))
+        name = f"{PERSONALIZED}{metric.name}"
+        if (values := recorded["summaries"].get(name)) is not None:
+            attributes = metric_attributes(metric)
+            attributes["long_name"] += ", of personalized models"
+            columns[name] = (("seed", "round"), values, attributes)
     per_round = ("seed", "training_round", "slot")
     first_nonfinite = np.full(len(seeds), -1)
     if rounds:
         for name, (long_name, unit) in _PER_SLOT.items():
-            columns[f"cohort_{name}"] = (per_round, rounds[name], _attributes(long_name, unit))
+            if name in rounds:
+                columns[f"cohort_{name}"] = (per_round, rounds[name], _attributes(long_name, unit))
         nonfinite = rounds["update_nonfinite"]
         first_nonfinite = np.where(nonfinite.any(axis=1), nonfinite.argmax(axis=1), -1)
         attributes = _attributes("Whether the update was not finite and was skipped", "1")
@@ -174,9 +191,11 @@ def to_dataset(
         for name, values in recorded[role].items():
             attributes = {"long_name": f"{role.capitalize()}: {name.replace('_', ' ')}"}
             columns[f"{role}_{name}"] = (per_round[: values.ndim], values, attributes)
-    columns |= _communication(recorded, variables, bytes_up) | _partition_variables(data)
-    columns |= _group_metrics(recorded["metrics"], data)
+    columns |= _communication(recorded, traffic) | _partition_variables(data)
+    for prefix in ("", PERSONALIZED):
+        columns |= _group_metrics(recorded["metrics"], data, prefix)
     coordinates = {"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]}
+    coordinates |= client_coordinate(data)
     if rounds:
         _, num_rounds, slots = rounds["clients"].shape
         coordinates |= {"training_round": np.arange(num_rounds), "slot": np.arange(slots)}
@@ -194,9 +213,11 @@ def metric_attributes(metric: Metric) -> dict[str, str]:
     return _attributes(metric.description, metric.unit) | described
 
 
-def _group_metrics(clients: dict[str, np.ndarray], data: FederatedData) -> dict[str, Any]:
-    """Mean test accuracy and loss of each ground-truth group."""
-    if data.groups is None:
+def _group_metrics(
+    clients: dict[str, np.ndarray], data: FederatedData, prefix: str = ""
+) -> dict[str, Any]:
+    """Mean test accuracy and loss of each ground-truth group, with a prefix of all names."""
+    if data.groups is None or f"{prefix}test_loss" not in clients:
         return {}
     groups = np.asarray(data.groups)
     per_run = groups if groups.ndim == 2 else [groups] * len(clients["test_loss"])
@@ -205,10 +226,12 @@ def _group_metrics(clients: dict[str, np.ndarray], data: FederatedData) -> dict[
     for name, unit in {"accuracy": "1", "loss": "nat"}.items():
         values = [
             [_group_means(evaluated, group, num_groups) for evaluated in run]
-            for run, group in zip(clients[f"test_{name}"], per_run, strict=True)
+            for run, group in zip(clients[f"{prefix}test_{name}"], per_run, strict=True)
         ]
-        attributes = _attributes(f"Test {name}, mean over the clients of a group", unit)
-        columns[f"group_{name}"] = (("seed", "round", "planted_group"), values, attributes)
+        of_models = ", of personalized models" if prefix else ""
+        long_name = f"Test {name}, mean over the clients of a group{of_models}"
+        attributes = _attributes(long_name, unit)
+        columns[f"{prefix}group_{name}"] = (("seed", "round", "planted_group"), values, attributes)
     return columns
 
 
@@ -220,11 +243,8 @@ def _group_means(values: np.ndarray, groups: np.ndarray, num_groups: int) -> np.
     return np.divide(total, count, out=np.full(num_groups, np.nan), where=count > 0)
 
 
-def _communication(
-    recorded: dict[str, Any], variables: Variables, bytes_up: int | None
-) -> dict[str, Any]:
+def _communication(recorded: dict[str, Any], traffic: Traffic) -> dict[str, Any]:
     """Bytes up to every evaluation: participants receive a model, responders send an update."""
-    bytes_down = bytes_per_round(variables, cohort_size=1)
     # Centralized training has no participants.
     none = np.zeros((recorded["metrics"]["participation"].shape[0], 0, 0), bool)
     participants = recorded["rounds"].get("clients", none) >= 0
@@ -235,28 +255,16 @@ def _communication(
     )
     attributes = {"units": "byte", "population": "all clients", "weighting": "sum"}
     return {
-        "bytes_up": (
-            ("seed", "round"),
-            up * (bytes_down if bytes_up is None else bytes_up),
-            {"long_name": "Sent by clients so far", **attributes},
-        ),
-        "bytes_down": (
-            ("seed", "round"),
-            down * bytes_down,
-            {"long_name": "Sent to clients so far", **attributes},
-        ),
+        name: (("seed", "round"), values, {"long_name": f"Sent {way} clients so far"} | attributes)
+        for name, values, way in (
+            ("bytes_up", up * traffic.up, "by"),
+            ("bytes_down", down * traffic.down, "to"),
+        )
     }
 
 
 def partition_dataset(data: FederatedData) -> xr.Dataset:
     """Returns the variables of results that describe the partition.
-
-    Args:
-        data: The federated dataset.
-
-    Returns:
-        ``train_examples`` and ``test_examples`` over ``(client, class)``, and ``group`` over
-        ``client`` if there are groups; also over ``seed`` if every run has a partition.
 
     Examples:
         >>> from fedjax_fair import data
@@ -265,7 +273,12 @@ def partition_dataset(data: FederatedData) -> xr.Dataset:
     """
     import xarray as xr
 
-    return xr.Dataset(_partition_variables(data), attrs={"data": data.name})
+    return xr.Dataset(_partition_variables(data), client_coordinate(data), {"data": data.name})
+
+
+def client_coordinate(data: FederatedData) -> dict[str, np.ndarray]:
+    """Returns the names of clients as a coordinate; without names results have none."""
+    return {} if data.client_names is None else {"client": np.array(data.client_names)}
 
 
 def _partition_variables(data: FederatedData) -> dict[str, Any]:
@@ -275,7 +288,8 @@ def _partition_variables(data: FederatedData) -> dict[str, Any]:
     for name, purpose in purposes.items():
         if (examples := getattr(data, name)) is not None:
             counts = examples.class_counts(data.num_classes)
-            attributes = _attributes(f"Examples for {purpose}", "examples")
+            counted = "labels" if are_sequences(examples.labels) else "examples"
+            attributes = _attributes(f"{counted.capitalize()} for {purpose}", counted)
             columns[f"{name}_examples"] = ((*run, "client", "class"), counts, attributes)
     if data.groups is not None:
         attributes = {"long_name": "Ground-truth group"}

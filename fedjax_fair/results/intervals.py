@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["Interval", "format_mean", "format_number", "student"]
+__all__ = ["Interval", "format_half_width", "format_mean", "format_number", "format_p", "student"]
 
 
 class Interval(NamedTuple):
@@ -42,18 +42,35 @@ def student(values: ArrayLike) -> Interval:
 
 
 def format_mean(values: ArrayLike, digits: int = 1) -> str:
-    """Formats the mean of ``values`` (``[seeds]``) and half the width of its interval.
-
-    The half width is omitted where all printed digits of it are zero.
+    """Formats the mean of ``values`` (``[seeds]``) with `format_half_width`.
 
     Examples:
         >>> format_mean([1.0, 2.0, 3.0]), format_mean([50.0, 50.0]), format_mean([0.5])
         ('2.0 ± 2.5', '50.0', '0.5')
     """
     mean, low, high = (float(part) for part in student(values))
-    half = format_number((high - low) / 2, f",.{digits}f")
-    shown = format_number(mean, f",.{digits}f")
-    return shown if half == "-" or not half.strip("0.") else f"{shown} ± {half}"
+    return format_half_width(mean, (high - low) / 2, f",.{digits}f")
+
+
+def format_half_width(mean: float, half: float, form: str) -> str:
+    """Formats a mean and half the width of its 95% interval, the only meaning of ± in tables.
+
+    Examples:
+        >>> format_half_width(2.0, 2.48, ".1f"), format_half_width(2.0, 0.01, ".1f")
+        ('2.0 ± 2.5', '2.0')
+    """
+    shown, width = format_number(mean, form), format_number(half, form)
+    return f"{shown} ± {width}" if width.strip("-0.") else shown
+
+
+def format_p(p: float) -> str:
+    """Formats a p-value.
+
+    Examples:
+        >>> format_p(0.0312), format_p(1e-7), format_p(1.0), format_p(float("nan"))
+        ('.031', '< .001', '1.000', '-')
+    """
+    return "< .001" if p < 0.001 else format_number(p, ".3f").lstrip("0")
 
 
 def format_number(value: float, form: str = "+.1f") -> str:

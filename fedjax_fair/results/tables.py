@@ -8,19 +8,37 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from fedjax_fair import checks
-from fedjax_fair.results.comparison import default_metrics, differences, noise_floor
-from fedjax_fair.results.datasets import configurations_as_methods, final_metrics, swept_settings
-from fedjax_fair.results.intervals import format_mean, format_number
+from fedjax_fair.results.comparison import MIN_SEEDS, default_metrics, differences, noise_floor
+from fedjax_fair.results.datasets import (
+    VALIDATION,
+    configurations_as_methods,
+    final_metrics,
+    has_client_names,
+    swept_settings,
+)
+from fedjax_fair.results.intervals import format_half_width, format_mean, format_number, format_p
+from fedjax_fair.results.model_names import MARK, method_of, reference
+from fedjax_fair.results.models import by_model
+from fedjax_fair.results.worse_off import REFERENCES, share_worse_off
 from fedjax_fair.text import escape_control_chars
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-__all__ = ["SWEEP_COLUMNS", "Table", "comparison_table", "final_tables", "methods_table", "to_text"]
+__all__ = [
+    "SWEEP_COLUMNS",
+    "Table",
+    "clients_table",
+    "comparison_table",
+    "final_tables",
+    "methods_table",
+    "progress_table",
+    "to_text",
+]
 
 SWEEP_COLUMNS = {
-    "validation_accuracy_mean_clients": "validation",
+    VALIDATION: "validation",
     "accuracy_mean_clients": "accuracy",
     "accuracy_worst_10pct": "worst 10%",
     "accuracy_standard_deviation": "dispersion",
@@ -28,9 +46,16 @@ SWEEP_COLUMNS = {
 }
 """Metrics in the table of a sweep, and their headings."""
 
-_IN_UNIT = ["mean", "deviation", "noise_floor", "difference", "low", "high", "bootstrap_low",
-            "bootstrap_high"]  # fmt: skip
-_WITHOUT_UNIT = ["p", "effect_size", "seeds", "seeds_needed"]
+_OF_METHOD = ["mean", "deviation", "half_width", "noise_floor"]
+_OF_DIFFERENCE = ["difference", "low", "high", "bootstrap_low", "bootstrap_high"]
+_WITHOUT_UNIT = ["p", "is_significant", "effect_size", "seeds", "seeds_needed"]
+
+_STAR = (
+    f"*: statistically significant (p below .05 after Holm's correction, {MIN_SEEDS} seeds or more)"
+)
+_NOISE_FLOOR = (
+    "Noise floor: spread expected from finite test sets if all clients had equal accuracy."
+)
 
 
 class Table(NamedTuple):
@@ -50,58 +75,82 @@ class Table(NamedTuple):
 
 
 def final_tables(dataset: xr.Dataset) -> list[Table]:
-    """Summarizes the last evaluation.
-
-    Args:
-        dataset: Results of a run or a sweep, with the dimension ``algorithm``.
-
-    Returns:
-        A table of the methods and, if there are any, one of the ground-truth groups; of a sweep, a
-        table of the best configurations.
-    """
+    """Summarizes the last evaluation of methods and ground-truth groups, or of a sweep."""
     if swept_settings(dataset):
-        return [_sweep_table(dataset)]
-    groups = [_groups_table(dataset)] if "group_accuracy" in dataset else []
-    return [methods_table(*default_metrics(dataset)), *groups]
+        return [_sweep_table(by_model(dataset, serving=True))]
+    models = by_model(dataset)
+    methods = _add_worse_off(methods_table(*default_metrics(models)), dataset)
+    groups = [_groups_table(models)] if "group_accuracy" in models else []
+    clients = [clients_table(models)] if has_client_names(models) else []
+    return [methods, *groups, *clients]
 
 
-def methods_table(dataset: xr.Dataset, columns: dict[str, str]) -> Table:
-    """Summarizes the last evaluation of each method.
+def _add_worse_off(table: Table, dataset: xr.Dataset) -> Table:
+    """Adds columns of the shares of clients that are worse off than with a reference."""
+    for name in REFERENCES:
+        if name not in dataset["algorithm"].values or "test_accuracy" not in dataset:
+            continue
+        cells = [*_means(100 * share_worse_off(dataset, name)), ""]  # The noise floor has none.
+        table = table._replace(
+            headings=(*table.headings, f"worse than\n{name}"),
+            rows=[(*row, cell) for row, cell in zip(table.rows, cells, strict=False)],
+            note=f"{table.note} Worse than {name}: share of clients with lower accuracy.",
+        )
+    return table
 
-    Args:
-        dataset: Results with the dimension ``algorithm``, as `default_metrics` returns them.
-        columns: Headings by metric.
 
-    Returns:
-        Means over seeds, paired differences to the first method, and noise floors.
+def methods_table(
+    dataset: xr.Dataset, columns: dict[str, str], floors: xr.Dataset | None = None
+) -> Table:
+    """Shows means of the last evaluation, differences to the first method, and noise floors.
+
+    Arguments are what `default_metrics` and `noise_floor` return.
     """
     finals = 100 * final_metrics(dataset[list(columns)])
     names, seeds = _names(dataset), dataset.sizes["seed"]
     cells = {name: _means(finals[name]) for name in columns}
-    note = f"In %, after the last round{_about_means(seeds)}."
-    if len(names) > 1 and seeds > 1:
+    note = f"In %, after the last round{_about_means(dataset)}."
+    if len(set(map(method_of, names))) > 1 and seeds > 1:
         note += (
-            f" Below: difference to {names[0]} over paired seeds and its 95% CI; * statistically "
-            "significant (p < 0.05 after Holm's correction)."
+            f" Below: difference to {method_of(names[0])} over paired seeds and its 95% CI; "
+            f"{_STAR}."
+            f"{_about_references(names, names[0])}"
         )
         for name in columns:
             gaps = differences(finals[name], str(dataset["algorithm"].values[0]))
             for row in range(1, len(names)):
+                if method_of(names[row]) == method_of(names[0]):
+                    continue
                 point, *ends = (
                     format_number(float(gaps[key][row])) for key in ("difference", "low", "high")
                 )
-                star = "*" if gaps["p"][row] < 0.05 else ""
+                star = "*" if gaps["is_significant"][row] else ""
                 cells[name][row] += f"\n{point}{star}\n{' to '.join(ends)}"
-    floors = 100 * noise_floor(dataset, list(columns)).mean("algorithm")
-    rows = list(zip(names, *cells.values(), strict=True))
-    if any(floor.notnull() for floor in floors.values()):
-        note += (
-            " Noise floor: spread expected from finite test sets if all clients had equal accuracy."
-        )
-        shown = (format_number(float(floor), ".1f").strip("-") for floor in floors.values())
-        rows.append(("noise floor", *shown))
     title = f"Test accuracy of {dataset.sizes['client']:,} clients ({dataset.attrs['data']})"
-    return Table(title, ("method", *columns.values()), rows, note)
+    table = _table(title, dataset, dict(zip(columns.values(), cells.values(), strict=True)), note)
+    floors = noise_floor(dataset, list(columns)) if floors is None else floors
+    means = [100 * float(floors[name].mean()) for name in columns]
+    if not np.isnan(means).all():
+        shown = (format_number(mean, ".1f").strip("-") for mean in means)
+        table.rows.append(("noise floor", *shown))
+        return table._replace(note=f"{note} {_NOISE_FLOOR}")
+    return table
+
+
+def progress_table(evaluations: xr.Dataset, rounds: int) -> Table:
+    """Summarizes what `read_evaluations` returned for an unfinished run of ``rounds``."""
+    evaluations = by_model(evaluations)
+    is_complete = evaluations["accuracy_mean_clients"].notnull().all("seed")
+    complete = evaluations.where(is_complete).dropna("algorithm", how="all")
+    if not complete.sizes["algorithm"]:
+        raise ValueError("expected an evaluation of all seeds; none is complete.")
+    finals = 100 * final_metrics(complete)
+    latest = complete["round"].where(is_complete).max("round").sel(algorithm=complete["algorithm"])
+    columns = {"round": [f"{int(round)} of {rounds}" for round in latest]}
+    columns |= {
+        heading: _means(finals[name]) for name, heading in default_metrics(complete)[1].items()
+    }
+    return _table("Evaluations so far", finals, columns, f"In %{_about_means(finals)}.")
 
 
 def _groups_table(dataset: xr.Dataset) -> Table:
@@ -109,21 +158,35 @@ def _groups_table(dataset: xr.Dataset) -> Table:
     group = dataset["group"]
     sizes = np.bincount((group if group.ndim == 1 else group.isel(seed=0)).values.astype(int))
     finals = 100 * final_metrics(dataset[["group_accuracy", "group_accuracy_gap", "sigma_acc"]])
-    accuracies = finals["group_accuracy"]
     columns = {
-        f"group {i}\n{size} clients": _means(accuracies.isel(planted_group=i))
+        f"group {i}\n{size} clients": _means(finals["group_accuracy"].isel(planted_group=i))
         for i, size in enumerate(sizes)
     }
-    columns |= {
-        "gap": _means(finals["group_accuracy_gap"]),
-        "sigma_acc": _means(finals["sigma_acc"]),
-    }
+    columns["gap"] = _means(finals["group_accuracy_gap"])
+    columns["sigma_acc"] = _means(finals["sigma_acc"])
     if "aggregation_nmi" in dataset:
         nmi = dataset["aggregation_nmi"].mean(["seed", "training_round"])
         columns["NMI"] = [format_number(float(value), ".2f").strip("-") for value in nmi]
-    note = f"In %{_about_means(dataset.sizes['seed'])}; NMI from 0 to 1, mean over rounds."
-    rows = list(zip(_names(dataset), *columns.values(), strict=True))
-    return Table("Test accuracy of ground-truth groups", ("method", *columns), rows, note)
+    note = f"In %{_about_means(dataset)}; NMI from 0 to 1, mean over rounds."
+    return _table("Test accuracy of ground-truth groups", dataset, columns, note)
+
+
+def clients_table(dataset: xr.Dataset) -> Table:
+    """Shows the named clients that each method serves worst, lowest mean over seeds first."""
+    finals = final_metrics(dataset[["accuracy_mean_clients", "test_accuracy"]])
+    accuracy = 100 * finals["test_accuracy"].transpose("algorithm", "client", "seed").values
+    names = [escape_control_chars(name) for name in dataset["client"].values]
+    # Clients without test examples come last, and are not shown.
+    order = np.argsort(accuracy.mean(axis=2), axis=1, kind="stable")
+    columns = {
+        heading: [
+            f"{names[client]}\n{format_mean(runs[client])}"
+            for runs, client in zip(accuracy, order[:, place], strict=True)
+        ]
+        for place, heading in enumerate(("lowest", "second", "third")[: len(names)])
+    }
+    title = f"Clients with the lowest test accuracy ({dataset.attrs['data']})"
+    return _table(title, dataset, columns, f"In %, after the last round{_about_means(dataset)}.")
 
 
 def _sweep_table(dataset: xr.Dataset, num_rows: int = 20) -> Table:
@@ -131,21 +194,47 @@ def _sweep_table(dataset: xr.Dataset, num_rows: int = 20) -> Table:
 
     Without validation examples nothing is ranked: the best on test examples would be so by chance.
     """
-    columns = {name: heading for name, heading in SWEEP_COLUMNS.items() if name in dataset}
-    finals = 100 * final_metrics(configurations_as_methods(dataset[list(columns)]))
-    validation = next(iter(SWEEP_COLUMNS))
-    total, which, ranking = finals.sizes["algorithm"], "first", "not ranked: no validation examples"
-    if validation in columns:
-        order = np.argsort(-finals[validation].mean("seed").values, kind="stable")
-        finals, which, ranking = finals.isel(algorithm=order), "best", "ranked by validation"
-    finals = finals.isel(algorithm=slice(num_rows))
-    rows = list(zip(_names(finals), *(_means(finals[name]) for name in columns), strict=True))
-    return Table(
-        f"The {which} {len(rows)} of {total:,} configurations ({dataset.attrs['data']})",
-        ("method", *columns.values()),
-        rows,
-        f"In %, {ranking}; other columns: test examples{_about_means(dataset.sizes['seed'])}.",
+    metrics = [name for name in SWEEP_COLUMNS if name in dataset]
+    is_ranked = VALIDATION in dataset
+    swept = configurations_as_methods(dataset[metrics], 10**9 if is_ranked else None)
+    finals = 100 * final_metrics(swept)
+    shown = finals.isel(algorithm=slice(num_rows))
+    columns = {SWEEP_COLUMNS[name]: _means(shown[name]) for name in metrics}
+    names = [str(name) for name in dataset["algorithm"].values]
+    of_models = " accuracy of personalized models" if any(MARK in name for name in names) else ""
+    if of_models and not all(MARK in name for name in names):
+        of_models += ", or of global models of methods without"
+    which, ranking = ("best", f"ranked by validation{of_models}") if is_ranked else (
+        "first", "not ranked: no validation examples"
+    )  # fmt: skip
+    title = (
+        f"The {which} {shown.sizes['algorithm']} of {finals.sizes['algorithm']:,} configurations"
     )
+    note = f"In %, {ranking}; other columns: test examples{_about_means(dataset)}."
+    return _table(f"{title} ({dataset.attrs['data']})", shown, columns, note)
+
+
+def _table(title: str, dataset: xr.Dataset, columns: dict[str, list[str]], note: str) -> Table:
+    """A row per method, a column per heading."""
+    rows = list(zip(_names(dataset), *columns.values(), strict=True))
+    return Table(title, ("method", *columns), rows, note)
+
+
+def _about_references(names: list[str], baseline: str) -> str:
+    """Describes which models are compared, if there are personalized ones."""
+    methods = {method_of(name) for name in names}
+    own = {method_of(name) for name in names if name.endswith(MARK)}
+    if not own:
+        return ""
+    parts = ["global models with global ones, personalized with personalized"]
+    if own != methods:
+        serving = reference(f"{method_of(baseline)}{MARK}", names, baseline)
+        parts.append(
+            f"personalized ones with {serving}, which serves the clients"
+            if method_of(baseline) not in own
+            else f"methods without personalized models with {serving}"
+        )
+    return f" Compared: {'; '.join(parts)}."
 
 
 def _names(dataset: xr.Dataset) -> list[str]:
@@ -156,7 +245,8 @@ def _means(values: xr.DataArray) -> list[str]:
     return [format_mean(runs) for runs in values.transpose("algorithm", "seed").values]
 
 
-def _about_means(seeds: int) -> str:
+def _about_means(dataset: xr.Dataset) -> str:
+    seeds = dataset.sizes["seed"]
     return f", mean ± half of the 95% CI over {seeds} seeds" if seeds > 1 else ", one seed"
 
 
@@ -171,10 +261,7 @@ def comparison_table(compared: xr.Dataset, digits: int) -> Table:
     form = f".{digits}f" if unit == "%" else ".4g"
     rows = []
     for row in _frame(compared).to_dict("records"):
-        value = {
-            name: format_number(row[name], form) for name in ("mean", "deviation", "noise_floor")
-        }
-        value |= {name: format_number(row[name], f"+{form}") for name in _IN_UNIT[3:]}
+        value = {name: format_number(row[name], f"+{form}") for name in _OF_DIFFERENCE}
         intervals = (
             "-" if np.isnan(row[f"{kind}low"]) else f"{value[f'{kind}low']}, {value[f'{kind}high']}"
             for kind in ("", "bootstrap_")
@@ -182,28 +269,32 @@ def comparison_table(compared: xr.Dataset, digits: int) -> Table:
         rows.append(
             (
                 row["method"],
-                f"{value['mean']} ± {value['deviation']}",
-                value["noise_floor"],
-                value["difference"] + ("*" if row["p"] < 0.05 else ""),
+                format_half_width(row["mean"], row["half_width"], form),
+                format_number(row["noise_floor"], form),
+                value["difference"] + ("*" if row["is_significant"] == 1 else ""),
                 *intervals,
-                format_number(row["p"], ".3f"),
+                format_p(row["p"]),
                 format_number(row["effect_size"], "+.2f"),
                 format_number(row["seeds_needed"], ",.0f").replace("inf", "∞"),
             )
         )
-    runs = np.unique(compared["seeds"].values)
+    compared_names = [attributes["baseline"], *map(str, compared["algorithm"].values)]
+    runs = np.unique(compared["seeds"].where(compared["seeds"] > 0, drop=True).values.astype(int))
+    runs = runs if runs.size else np.zeros(1, int)
     seeds = f"{runs.min()}" if runs.size == 1 else f"{runs.min()} to {runs.max()}"
     title = (
         f"{attributes['long_name'] or attributes['metric']}{f', in {unit}' if unit else ''}: "
-        f"differences to {attributes['baseline']}"
+        f"differences to {method_of(attributes['baseline'])}"
     )
     note = (
-        f"Over {seeds} {'paired ' if attributes['paired'] else ''}seeds; *: statistically "
-        "significant (p < 0.05 after Holm's correction). Effect: Cohen's d. Seeds needed: to "
-        "detect this difference with probability 0.8. Noise floor: spread expected from finite "
-        "test sets if all clients had equal accuracy."
+        f"Over {seeds} {'paired ' if attributes['paired'] else ''}seeds; ±: half of the 95% CI of "
+        f"the mean; {_STAR}. Effect: Cohen's d. Seeds needed: to detect this difference with "
+        f"probability 0.8. {_NOISE_FLOOR}"
+        f"{_about_references(compared_names, attributes['baseline'])}"
     )
-    headings = ("method", "mean ± sd", "noise\nfloor", "difference", "95% CI\nStudent",
+    if "runs" in attributes:
+        note += f" {attributes['runs']}."
+    headings = ("method", "mean", "noise\nfloor", "difference", "95% CI\nStudent",
                 "95% CI\nbootstrap", "p\nHolm", "effect", "seeds\nneeded")  # fmt: skip
     return Table(escape_control_chars(title), headings, rows, note)
 
@@ -232,7 +323,7 @@ def to_text(compared: xr.Dataset, form: Literal["markdown", "latex", "csv"] = "m
         ...     {"algorithm": ["fedavg", "divfl"], "round": [10]},
         ... )
         >>> print(to_text(compare(runs, "accuracy_mean_clients"), "csv").splitlines()[0])
-        metric,unit,baseline,method,mean,deviation,noise_floor,difference,low,high,bootstrap_low,bootstrap_high,p,effect_size,seeds,seeds_needed
+        metric,unit,baseline,method,mean,deviation,half_width,noise_floor,difference,low,high,bootstrap_low,bootstrap_high,p,is_significant,effect_size,seeds,seeds_needed
     """
     checks.one_of("form", form, ("markdown", "latex", "csv"))
     if form == "csv":
@@ -258,12 +349,12 @@ def _frame(compared: xr.Dataset) -> pd.DataFrame:
     """One row per method, the baseline first; fractions in percent."""
     import pandas as pd
 
-    names = [*_IN_UNIT, *_WITHOUT_UNIT]
-    baseline = {name: [float(compared[f"baseline_{name}"])] for name in _IN_UNIT[:3]}
+    names = [*_OF_METHOD, *_OF_DIFFERENCE, *_WITHOUT_UNIT]
+    baseline = {name: [float(compared[f"baseline_{name}"])] for name in _OF_METHOD}
     first = pd.DataFrame(baseline, [compared.attrs["baseline"]])
     frame: Any = pd.concat([first, compared[names].to_dataframe()])[names].astype(float)
     if _unit(compared) == "%":
-        frame[_IN_UNIT] *= 100
+        frame[_OF_METHOD + _OF_DIFFERENCE] *= 100
     frame.insert(0, "method", [escape_control_chars(name) for name in frame.index])
     return frame
 
@@ -290,4 +381,5 @@ _LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
     "±": r"$\pm$",
     "∞": r"$\infty$",
     "*": r"$^*$",
+    "<": "$<$",
 }

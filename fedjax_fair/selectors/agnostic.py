@@ -25,20 +25,17 @@ class Agnostic(Selector):
 
     The mixture :math:`\lambda` is uniform at first. In every round it is updated by projected
     ascent with the losses of all clients at the current model, :math:`\lambda \leftarrow
-    \Pi_\Delta(\lambda + \gamma f(w))`. It is the weights of the cohort, which ``Mean("selector")``
-    uses. With one local step on all examples this is the algorithm of the paper. Info:
-    ``effective_clients``, :math:`1 / \sum_i \lambda_i^2`.
+    \Pi_\Delta(\lambda + \gamma f(w))`. It is the weights of the cohort, for ``Mean("selector")``.
+    With one local step on all examples this is the algorithm of the paper, except that losses are
+    over all training examples, that training uses the mixture after its update, not before, and
+    that the last model is evaluated, not the average of all rounds.
+    Info: ``effective_clients``, :math:`1 / \sum_i \lambda_i^2`.
 
-    Unlike the paper, losses are over all training examples, and the last model is evaluated rather
-    than the average model of all rounds. Non-finite losses count as zero. Differential privacy does
-    not cover this selector, because the mixture depends on losses.
+    Non-finite losses count as zero. Differential privacy does not cover a mixture of losses.
 
     Args:
         mixture_learning_rate: Step size :math:`\gamma` of the mixture, >= 0, per unit of loss; 0
             keeps the mixture uniform.
-
-    Raises:
-        ValueError: If the step size is negative.
 
     References:
         Mohri, Sivek, Suresh, *Agnostic Federated Learning*, 2019, https://arxiv.org/abs/1902.00146

@@ -8,24 +8,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from fedjax_fair import checks
-from fedjax_fair.base import Context, Selector, ServerView
-from fedjax_fair.selectors.uniform import uniform_cohort
+from fedjax_fair.base import Context, ServerView
+from fedjax_fair.selectors.uniform import FixedSizeSelector, uniform_cohort
 
 __all__ = ["BySize", "available_cumulative_sizes"]
 
 
-class BySize(Selector):
+class BySize(FixedSizeSelector):
     """Samples each slot of the cohort independently, a client with probability ``n_i / sum(n)``.
 
     The uniform average of the cohort is an unbiased estimate of the update of all clients weighted
     by size. A client that is sampled more than once trains independently each time.
 
     Args:
-        cohort_size: Slots per round.
-
-    Raises:
-        ValueError: If ``cohort_size`` is not positive.
+        cohort_size: Slots per round, positive.
 
     References:
         Li, Huang, Yang, Wang, Zhang, *On the Convergence of FedAvg on Non-IID Data*, 2020,
@@ -37,11 +33,6 @@ class BySize(Selector):
     """
 
     server_view: ClassVar[ServerView] = "aggregate"
-
-    cohort_size: int
-
-    def __post_init__(self):
-        checks.positive_int("cohort_size", self.cohort_size)
 
     def init(self, context):
         return jnp.cumsum(context.sizes)
@@ -59,12 +50,7 @@ class BySize(Selector):
 def available_cumulative_sizes(
     cumulative_sizes: Int[Array, " clients"], context: Context
 ) -> Int[Array, " clients"]:
-    """Computes cumulative sizes in which clients that are not available have size 0.
-
-    Args:
-        cumulative_sizes: Cumulative sizes of all clients, returned if all are available.
-        context: Context of the round.
-    """
+    """Returns cumulative sizes in which clients that are not available have size 0."""
     if context.available is None:
         return cumulative_sizes
     return jnp.cumsum(jnp.where(context.available, context.sizes, 0))

@@ -1,12 +1,9 @@
 """Clustered sampling: each slot of the cohort is sampled from a distribution over similar clients.
 
-If the distributions of all slots add up, for every client, to the number of slots times its share
-of the examples, the uniform average of the cohort is an unbiased estimate of the average of all
-clients, with less variance than independent samples.
-
-Probabilities are integers out of the number of all examples, so that both sums are exact: a row of
-``rows`` sums to the examples of all clients, a column to the number of slots times the examples of
-a client.
+If the probabilities of a client over all slots add up to the number of slots times its share of the
+examples, the uniform average of the cohort is an unbiased estimate of the average of all clients,
+with less variance than independent samples. Probabilities are integers out of the number of all
+examples, so that these sums, and those of a slot, are exact.
 """
 
 from __future__ import annotations
@@ -19,16 +16,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Selector, ServerView
+from fedjax_fair.base import Cohort, Context, ServerView
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
-from fedjax_fair.selectors.uniform import uniform_cohort
+from fedjax_fair.selectors.uniform import FixedSizeSelector, uniform_cohort
 
 __all__ = ["ClusteredBySimilarity", "ClusteredBySize", "rows_by_groups", "rows_by_size"]
 
 
-class ClusteredBySize(Selector):
+class ClusteredBySize(FixedSizeSelector):
     """Samples each slot from clients of similar size (algorithm 1). Weights are uniform.
 
     A client can be sampled more than once if its share of the examples exceeds that of a slot.
@@ -42,7 +39,8 @@ class ClusteredBySize(Selector):
 
     References:
         Fraboni, Vidal, Kameni, Lorenzi, *Clustered Sampling: Low-Variance and Improved
-        Representativity for Clients Selection in Federated Learning*, ICML 2021
+        Representativity for Clients Selection in Federated Learning*, 2021,
+        https://arxiv.org/abs/2105.05883
 
     Examples:
         >>> ClusteredBySize(cohort_size=10)
@@ -51,29 +49,24 @@ class ClusteredBySize(Selector):
 
     server_view: ClassVar[ServerView] = "aggregate"
 
-    cohort_size: int
-
-    def __post_init__(self):
-        checks.positive_int("cohort_size", self.cohort_size)
-
     def init(self, context):
         _check_mass(self.cohort_size, context)
         return rows_by_size(context.sizes, self.cohort_size)
 
     def select(self, key, state, context):
-        if context.available is None:
-            return _sample(key, state), state, {}
-        return _sample(key, rows_by_size(_masses(context), self.cohort_size)), state, {}
+        rows = state
+        if context.available is not None:
+            rows = rows_by_size(_masses(context), self.cohort_size)
+        return _sample(key, rows), state, {}
 
 
-class ClusteredBySimilarity(Selector):
+class ClusteredBySimilarity(FixedSizeSelector):
     """Samples each slot from clients whose last updates were similar (algorithm 2).
 
-    Weights are uniform. A client that has not trained has the update zero. Ward's tree of all
-    clients is cut where the mass of a subtree exceeds the capacity of a slot. The heaviest groups
-    get a slot each, and the remaining groups fill these slots. Memory is ``clients * parameters``
-    floats, and time of order ``clients ** 3`` for the tree. Differential privacy does not cover
-    this selector, because it depends on updates.
+    Weights are uniform. A client that has not trained has the update zero. Ward's tree is cut where
+    the mass of a subtree exceeds the capacity of a slot. The heaviest groups get a slot each, which
+    the remaining groups fill. Memory is ``clients * parameters``
+    floats, and time of order ``clients ** 3``. Differential privacy does not cover it.
 
     Args:
         cohort_size: Slots per round.
@@ -83,25 +76,24 @@ class ClusteredBySimilarity(Selector):
             the distances.
 
     Raises:
-        ValueError: If ``cohort_size`` is not positive, or (at ``init``) times the number of
-            examples exceeds 32 bits.
+        ValueError: As for `ClusteredBySize`.
 
     References:
         Fraboni, Vidal, Kameni, Lorenzi, *Clustered Sampling: Low-Variance and Improved
-        Representativity for Clients Selection in Federated Learning*, ICML 2021
+        Representativity for Clients Selection in Federated Learning*, 2021,
+        https://arxiv.org/abs/2105.05883
 
     Examples:
         >>> ClusteredBySimilarity(cohort_size=10, measure="l2")
         ClusteredBySimilarity(cohort_size=10, measure='l2')
     """
 
-    cohort_size: int
     _: KW_ONLY
     measure: Literal["arccos", "l2", "l1"] = "arccos"
     ward_input: Literal["rows", "distances"] = "rows"
 
     def __post_init__(self):
-        checks.positive_int("cohort_size", self.cohort_size)
+        super().__post_init__()
         checks.one_of("measure", self.measure, tuple(_MEASURES))
         checks.one_of("ward_input", self.ward_input, ("rows", "distances"))
 
@@ -149,7 +141,7 @@ def rows_by_size(sizes: Int[Array, " clients"], cohort_size: int) -> Int[Array, 
     """Computes the probabilities of algorithm 1, out of the number of all examples.
 
     Clients, in order of decreasing size, are adjacent intervals of length ``cohort_size`` times
-    their examples, which are divided into equal slots.
+    their examples. Equal slots divide this line.
 
     Examples:
         >>> rows_by_size(jnp.array([3, 1]), 2).tolist()
@@ -172,9 +164,9 @@ def rows_by_groups(
     Args:
         key: Random key for the order of clients within groups that share slots.
         sizes: Examples of each client.
-        cohort_size: Slots.
-        groups: Group of each client, in ``[0, clients)``. Without the slots that a client fills
-            alone, a group must fit into a slot.
+        cohort_size: Number of slots.
+        groups: Group of each client, in ``[0, clients)``; without the slots that clients fill
+            alone, each fits into a slot.
 
     Returns:
         Slots with a single client first, then those of groups, heaviest first.
@@ -202,10 +194,8 @@ def rows_by_groups(
 
 
 def ward_groups(
-    distances: Float[Array, "clients clients"],
-    masses: Int[Array, " clients"],
-    capacity: Int[Array, ""],
-) -> Int[Array, " clients"]:
+    distances: Float[Array, "n n"], masses: Int[Array, " n"], capacity: Int[Array, ""]
+) -> Int[Array, " n"]:
     """Labels clients by the largest subtrees of Ward's tree with mass at most ``capacity``."""
     count = distances.shape[0]
     clients = jnp.arange(count)
@@ -216,11 +206,8 @@ def ward_groups(
         i, j = jnp.minimum(flat // count, flat % count), jnp.maximum(flat // count, flat % count)
         # The Lance-Williams formula updates squared distances to the merged cluster.
         weights = sizes[i] + sizes[j] + sizes
-        joint = (
-            (sizes[i] + sizes) * squared[i]
-            + (sizes[j] + sizes) * squared[j]
-            - sizes * squared[i, j]
-        ) / weights
+        joint = (sizes[i] + sizes) * squared[i] + (sizes[j] + sizes) * squared[j]
+        joint = (joint - sizes * squared[i, j]) / weights
         apart = jnp.isfinite(squared[i]) & (clients != j)
         joint = jnp.where(apart, joint, jnp.inf)
         squared = squared.at[i].set(joint).at[:, i].set(joint)
@@ -229,18 +216,12 @@ def ward_groups(
         groups = jnp.where(both & (masses[i] + masses[j] <= capacity), i, groups)
         # Masses above the capacity are truncated to prevent overflow.
         mass = jnp.minimum(masses[i] + masses[j], capacity + 1)
-        return (
-            squared,
-            sizes.at[i].add(sizes[j]),
-            masses.at[i].set(mass),
-            jnp.where(both, i, clusters),
-            groups,
-        )
+        sizes, masses = sizes.at[i].add(sizes[j]), masses.at[i].set(mass)
+        return squared, sizes, masses, jnp.where(both, i, clusters), groups
 
     squared = jnp.where(jnp.eye(count, dtype=bool), jnp.inf, distances**2)
     labels = clients.astype(jnp.int32)
-    sizes = jnp.ones(count, distances.dtype)
-    tree = (squared, sizes, masses, labels, labels)
+    tree = (squared, jnp.ones(count, distances.dtype), masses, labels, labels)
     return jax.lax.fori_loop(0, count - 1, merge, tree)[-1]
 
 

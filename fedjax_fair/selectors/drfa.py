@@ -27,16 +27,21 @@ class DRFA(Selector):
     r"""Samples each slot of the cohort from the mixture of clients that is worst for the model.
 
     The objective is that of `Agnostic`. Slots are sampled from the mixture :math:`\lambda`
-    independently, with equal weights, for the aggregator ``Mean("uniform")``. Participants store a
-    snapshot of their model after a random number of local steps, the same for all (instruction
-    ``snapshot_step``). Then ``cohort_size`` clients, sampled uniformly without replacement, report
-    their losses at the average snapshot, and :math:`\lambda \leftarrow \Pi_\Delta(\lambda + \gamma
+    independently, with equal weights, for ``Mean("uniform")``. Participants store a snapshot of
+    their model after the same random number of local steps (instruction ``snapshot_step``). Then
+    ``cohort_size`` clients, sampled uniformly without replacement, report their losses at the
+    average snapshot, and :math:`\lambda \leftarrow \Pi_\Delta(\lambda + \gamma
     \cdot \text{local steps} \cdot v)` with :math:`v_i = \frac{N}{\text{cohort size}} f_i` for
-    reporting clients and 0 otherwise. Non-finite losses count as 0. Info: as for `Agnostic`.
-    Differential privacy does not cover this selector, because the mixture depends on losses.
+    reporting clients and 0 otherwise.
+
+    Readings: The mixture is uniform at first, as in `Agnostic`; that of the paper is :math:`n_i /
+    \sum_j n_j`. Reported losses are over all training examples of a client; those of the paper are
+    of a minibatch. The last model is evaluated.
+
+    Info, non-finite losses and privacy are as for `Agnostic`.
 
     Args:
-        mixture_learning_rate: Step size :math:`\gamma` of the mixture, >= 0, per unit of loss.
+        mixture_learning_rate: As for `Agnostic`.
         cohort_size: Clients per round.
         local_steps: Local steps of the solver, which must be equal.
 
@@ -85,13 +90,13 @@ class DRFA(Selector):
         return cohort, _State(mixture, reporting), mixture_info(mixture)
 
     def observe(self, state, cohort, results, context):
-        if "snapshot" not in results.reports:
+        if "snapshot" not in results.sends:
             raise ValueError(
-                f"reports={sorted(results.reports)}: expected a solver that reports a snapshot, "
+                f"sends={sorted(results.sends)}: expected a solver that sends a snapshot, "
                 "such as solvers.SGD."
             )
         weights = cohort.renormalize_weights(cohort.weights)
-        average = context.weighted_sum(weights, results.reports["snapshot"])
+        average = context.weighted_sum(weights, results.sends["snapshot"])
         snapshot = jax.tree.map(jnp.add, context.variables, average)
         losses = context.losses(snapshot, state.reporting)
         losses = losses * (context.num_clients / self.cohort_size)

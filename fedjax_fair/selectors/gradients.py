@@ -1,7 +1,6 @@
 """Sources of the clients' losses and gradients, which differ in when they are recomputed.
 
-To compare clients, a selector needs a loss and a gradient of each. Recomputing all of them in every
-round costs as much as a full-batch gradient.
+Recomputing all of them in every round costs as much as a full-batch gradient.
 """
 
 from __future__ import annotations
@@ -19,17 +18,7 @@ from fedjax_fair.base import ClientGradients, Cohort, Context, LocalResult, Numb
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.tree import Tree
 
-__all__ = [
-    "Fresh",
-    "GradientSource",
-    "LastLayer",
-    "Project",
-    "RefreshEvery",
-    "Stale",
-    "Updates",
-    "as_source",
-    "mask_nonfinite",
-]
+__all__ = ["Fresh", "GradientSource", "LastLayer", "RefreshEvery", "Stale", "Updates"]
 
 Project = Callable[[PyTree], Float[Array, " width"]]
 
@@ -39,8 +28,8 @@ class GradientSource(Tree):
 
     Attributes:
         updates_only_responders: Whether gradients change only in ``observe``, and only those of
-            responding clients. Quantities computed from other gradients, such as distances, then
-            stay valid. Such a source returns gradients after `mask_nonfinite`.
+            responding clients, so that distances of all others stay valid. Such a source returns
+            gradients after `mask_nonfinite`.
     """
 
     updates_only_responders: ClassVar[bool] = False
@@ -48,17 +37,12 @@ class GradientSource(Tree):
     @abstractmethod
     def init(self, context: Context) -> PyTree:
         """Returns the state at the initial model."""
-        raise NotImplementedError
 
     @abstractmethod
     def read(
         self, memory: PyTree, context: Context, clients: Int[Array, " ids"] | None = None
     ) -> tuple[ClientGradients, PyTree]:
-        """Returns gradients of the given clients, by default of all, and the new state.
-
-        Selectors pass clients if they sample reference clients.
-        """
-        raise NotImplementedError
+        """Returns gradients of the given clients, by default of all, and the new state."""
 
     def observe(
         self, memory: PyTree, cohort: Cohort, results: LocalResult, context: Context
@@ -68,11 +52,7 @@ class GradientSource(Tree):
 
 
 def as_source(gradients: str | GradientSource) -> GradientSource:
-    """Returns the source with the name ``"fresh"`` or ``"stale"``, or a given source.
-
-    Raises:
-        ValueError: If it is neither.
-    """
+    """Returns the source named ``"fresh"`` or ``"stale"``, or the given source."""
     if isinstance(gradients, GradientSource):
         return gradients
     checks.one_of("gradients", gradients, ("fresh", "stale"))
@@ -83,8 +63,8 @@ class Fresh(GradientSource):
     """Computes all gradients in every round, as in the objective of the papers.
 
     Args:
-        project: Function from a gradient, shaped like the parameters, to a vector: by default all
-            of it; `LastLayer`, a `fedjax_fair.numerics.sketch.CountSketch`, or a custom function.
+        project: Function from a gradient, shaped like the parameters, to a vector, such as
+            `LastLayer` or `fedjax_fair.numerics.sketch.CountSketch`; by default all of it.
 
     Examples:
         >>> from fedjax_fair.selectors import DivFL
@@ -111,9 +91,8 @@ class _StoredGradients(GradientSource):
         return mask_nonfinite(self._compute(context))
 
     def read(self, memory, context, clients=None):
-        return memory if clients is None else jax.tree.map(
-            lambda rows: rows[clients], memory
-        ), memory
+        some = memory if clients is None else jax.tree.map(lambda rows: rows[clients], memory)
+        return some, memory
 
     def observe(self, memory, cohort, results, context):
         return self._store(memory, cohort, self._compute(context, cohort.clients))
@@ -128,8 +107,7 @@ class _StoredGradients(GradientSource):
 class Stale(_StoredGradients):
     """Computes all gradients at the initial model, and then only those of the cohort.
 
-    A participant sends its loss and full gradient at the model that it receives, before it trains
-    (DivFL's "no-overhead" mode).
+    A participant computes them before it trains (DivFL's "no-overhead" mode).
 
     Args:
         project: As for `Fresh`.
@@ -150,11 +128,8 @@ class RefreshEvery(_StoredGradients):
     Seeds that run in parallel (on an accelerator) compute all gradients in every round.
 
     Args:
-        rounds: Rounds between full refreshes.
+        rounds: Rounds between full refreshes, positive.
         project: As for `Fresh`.
-
-    Raises:
-        ValueError: If ``rounds`` is not a positive integer.
 
     Examples:
         >>> from fedjax_fair.selectors import DivFL
@@ -178,15 +153,12 @@ class Updates(_StoredGradients):
     """Estimates a client's gradient as its last local update over learning rate and steps.
 
     Clients send no more than in federated averaging. For one full-batch step the estimate is exact.
-    A client that has not trained has its gradient at the initial model. The loss is the mean
-    minibatch loss of the last local training.
+    Losses are mean minibatch losses. A client that has not trained has the loss and gradient at the
+    initial model.
 
     Args:
         learning_rate: Step size of the local solver, > 0.
         project: As for `Fresh`.
-
-    Raises:
-        ValueError: If ``learning_rate`` is not positive.
 
     Examples:
         >>> from fedjax_fair.selectors import UnionFL

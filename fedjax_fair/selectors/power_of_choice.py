@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY
 from typing import ClassVar, Literal
 
@@ -10,29 +11,30 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Context, Selector, ServerView
+from fedjax_fair.base import Context, ServerView
+from fedjax_fair.numerics.labels import mean_over_labels
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.numerics.successive import sample_successively
 from fedjax_fair.selectors.by_size import available_cumulative_sizes
-from fedjax_fair.selectors.uniform import sample_clients, uniform_cohort
+from fedjax_fair.selectors.uniform import FixedSizeSelector, sample_clients, uniform_cohort
 
 __all__ = ["PowerOfChoice"]
 
 
-class PowerOfChoice(Selector):
+class PowerOfChoice(FixedSizeSelector):
     """Samples a pool in proportion to size, and selects its clients with the highest losses.
 
     The pool is sampled without replacement, successively in proportion to the sizes of the
     remaining clients. The ranked losses are
 
     * ``"pow"``: the mean over all examples of the client at the current model;
-    * ``"cpow"``: an estimate of this mean from one minibatch, at a lower cost;
+    * ``"cpow"``: an estimate of it from one minibatch;
     * ``"rpow"``: the mean minibatch loss of the client's last local training, at no cost; infinity
-      for clients that have not trained yet.
+      before the first.
 
     Ties are ranked in the order of sampling, and NaN lowest. The first cohort is sampled uniformly.
     Cohorts have uniform weights. Info: ``pool_loss``, the mean of the finite ranked losses.
-    Differential privacy does not cover this selector, because it depends on losses.
+    Differential privacy does not cover a selection by losses.
 
     Args:
         cohort_size: Clients per round, ``m``.
@@ -56,27 +58,22 @@ class PowerOfChoice(Selector):
 
     server_view: ClassVar[ServerView] = "scalars"
 
-    cohort_size: int
     pool: int | None = None
     _: KW_ONLY
     variant: Literal["pow", "cpow", "rpow"] = "pow"
     loss_examples: int = 64
 
     def __post_init__(self):
-        if self.pool is None:
-            checks.positive_int("cohort_size", self.cohort_size)
-        else:
+        if self.pool is not None:
             checks.positive_int("pool", self.pool)
-            checks.positive_int("cohort_size", self.cohort_size, at_most=self.pool)
+        checks.positive_int("cohort_size", self.cohort_size, at_most=self.pool or math.inf)
         checks.positive_int("loss_examples", self.loss_examples)
         checks.one_of("variant", self.variant, ("pow", "cpow", "rpow"))
 
     def init(self, context):
         count = context.num_clients
-        if self.pool is None:
-            checks.positive_int("cohort_size", self.cohort_size, at_most=count)
-        else:
-            checks.positive_int("pool", self.pool, at_most=count)
+        largest = "cohort_size" if self.pool is None else "pool"
+        checks.positive_int(largest, getattr(self, largest), at_most=count)
         reported = jnp.full(count, jnp.inf, jnp.float32) if self.variant == "rpow" else ()
         return jnp.cumsum(context.sizes), reported
 
@@ -99,9 +96,9 @@ class PowerOfChoice(Selector):
     def _losses(self, key, reported, context, sampled):
         if self.variant == "pow":
             return context.losses(context.variables, sampled)
-        if self.variant == "cpow":
-            return _minibatch_losses(key, context, sampled, self.loss_examples)
-        return reported[sampled]
+        if self.variant == "rpow":
+            return reported[sampled]
+        return _minibatch_losses(key, context, sampled, self.loss_examples)
 
     def observe(self, state, cohort, results, context):
         if self.variant != "rpow":
@@ -123,7 +120,8 @@ def _minibatch_losses(
         indices = examples.order[examples.offsets[client] + entries]
         features = examples.features[indices]
         outputs, _ = context.model.apply(params, state, features, train=False, key=None)
-        losses = context.model.loss(outputs, examples.labels[indices])
-        return jnp.mean(losses, where=positions < size)
+        labels = examples.labels[indices]
+        losses = context.model.loss(outputs, labels)
+        return mean_over_labels(losses, labels, positions < size)
 
     return context.map_clients(loss, clients)

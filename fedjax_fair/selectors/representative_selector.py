@@ -36,15 +36,7 @@ class RepresentativeSelector(Selector):
 
     A subclass defines `objective_term`, which is added to the objective of `DivFL`, and may define
     `init_term`, `term_info` and `remember`. The term depends only on the cohort, so that sampling
-    reference clients does not change it.
-
-    Attributes:
-        cohort_size: As for `DivFL`, like all fields.
-        candidates: Candidates per step of stochastic greedy.
-        pool: Number of clients sampled per round from which the cohort is selected.
-        num_reference_clients: Number of clients sampled outside of the pool to be represented.
-        gradients: Source of losses and gradients.
-        scale: Whether the representation is a mean or a sum over clients.
+    reference clients does not change it. `DivFL` describes the fields.
     """
 
     cohort_size: int
@@ -60,11 +52,10 @@ class RepresentativeSelector(Selector):
         self,
         memory: PyTree,
         context: Context,
-        losses: Float[Array, " items"],
-        clients: Int[Array, " items"],
+        losses: Float[Array, " n"],
+        clients: Int[Array, " n"],
     ) -> SetFunction | None:
         """Returns the additional term over the given clients, or None."""
-        raise NotImplementedError
 
     def init_term(self, context: Context) -> PyTree:
         """Returns the state of the term at the initial model."""
@@ -74,8 +65,8 @@ class RepresentativeSelector(Selector):
         self,
         memory: PyTree,
         context: Context,
-        losses: Float[Array, " cohort"],
-        clients: Int[Array, " cohort"],
+        losses: Float[Array, " n"],
+        clients: Int[Array, " n"],
     ) -> Info:
         """Returns info of a cohort, in the order of selection."""
         return {}
@@ -114,36 +105,31 @@ class RepresentativeSelector(Selector):
 
     def select(self, key, state, context):
         memory, term_state, stored_distances = state
-        source = self._source
+        source, stored = self._source, self._stores_distances
         key_pool, key = (key, key) if self.pool is None else jax.random.split(key)
         items = _pool(key_pool, context, self.pool)
-        if self.num_reference_clients is None:
+        if (count := self.num_reference_clients) is None:
             sample = _Sample(jnp.arange(context.num_clients, dtype=jnp.int32), items)
             clients, memory = source.read(memory, context)
         else:
             key_references, key = jax.random.split(key)
-            sample = _sample_references(
-                key_references, items, self.num_reference_clients, context.num_clients
-            )
+            sample = _sample_references(key_references, items, count, context.num_clients)
             clients, memory = source.read(memory, context, sample.clients)
         if not source.updates_only_responders:
             clients = sources.mask_nonfinite(clients)
         finite = jnp.isfinite(clients.loss)
         losses = jnp.where(finite, clients.loss, 0.0)
-        distances = None
-        if self.pool is None:
-            distances = stored_distances
-            if not self._stores_distances:
-                distances = pairwise_distances(clients.gradient)
-            distances = jnp.where(finite[:, None] & finite[None, :], distances, 0.0)
-            representation = facility_location_from_distances(distances)
-        else:
+        if self.pool is not None:
+            distances = None
             representation = facility_location_from_features(
                 clients.gradient, sample.items, finite, sample.weights
             )
-        eligible = finite
-        if context.available is not None:
-            eligible = finite & context.available[sample.clients]
+        else:
+            measured = stored_distances if stored else pairwise_distances(clients.gradient)
+            distances = jnp.where(finite[:, None] & finite[None, :], measured, 0.0)
+            representation = facility_location_from_distances(distances)
+        available = context.available
+        eligible = finite if available is None else finite & available[sample.clients]
         function = Scaled(representation, 1 / context.num_clients if self.scale == "mean" else 1.0)
         term = self.objective_term(term_state, context, losses[sample.items], items)
         if term is not None:
@@ -175,8 +161,7 @@ class RepresentativeSelector(Selector):
         return memory, self.remember(term_state, context, cohort.responder_ids), distances
 
     def _check_sizes(self, at_most: float = math.inf) -> None:
-        if self.num_reference_clients is not None:
-            count = self.num_reference_clients
+        if (count := self.num_reference_clients) is not None:
             checks.positive_int("num_reference_clients", count, at_most=at_most)
             if self.pool is None:
                 raise ValueError(
@@ -201,9 +186,9 @@ class _Sample(NamedTuple):
     """Clients whose gradients are read, one per row.
 
     Attributes:
-        clients: Distinct ids, ``[rows]``.
-        items: Rows that can be selected, ``[items]``.
-        weights: Number of clients that each row represents, ``[rows]``; None if all are 1.
+        clients: Distinct ids.
+        items: Rows that can be selected.
+        weights: Number of clients that each row represents; None if all are 1.
         others: Number of clients outside of the pool; 0 if all are read.
     """
 
@@ -214,14 +199,14 @@ class _Sample(NamedTuple):
 
 
 def _sample_references(
-    key: Key[Array, ""], pool: Int[Array, " pool"], num_reference_clients: int, num_clients: int
+    key: Key[Array, ""], pool: Int[Array, " pool"], num_references: int, num_clients: int
 ) -> _Sample:
     """Returns the pool and a uniform sample, without replacement, of all other clients."""
     # A candidate represents itself perfectly. With only a sample of the pool, sampled candidates
-    # would gain 1 / num_reference_clients of their distance more than the other candidates.
+    # would gain 1 / num_references of their distance more than the other candidates.
     size = pool.shape[0]
     others = num_clients - size
-    count = min(num_reference_clients, others)
+    count = min(num_references, others)
     items = jnp.arange(size, dtype=jnp.int32)
     if not count:
         return _Sample(pool, items)
@@ -245,9 +230,7 @@ def _quality(
         representative, distance = nearest(gradients, cohort)
     else:
         representative, distance = _nearest_by(distances, cohort, finite)
-    weights = finite.astype(jnp.float32)
-    if sample.weights is not None:
-        weights = weights * sample.weights
+    weights = finite.astype(jnp.float32) * (1 if sample.weights is None else sample.weights)
     weights = weights / jnp.maximum(jnp.sum(weights), 1)
     shares = jax.ops.segment_sum(weights, representative, cohort.shape[0])
     zeros = jnp.zeros_like(weights)
@@ -267,10 +250,8 @@ def _quality(
 
 
 def _nearest_by(
-    distances: Float[Array, "clients clients"],
-    cohort: Int[Array, " cohort"],
-    finite: Bool[Array, " clients"],
-) -> tuple[Int[Array, " clients"], Float[Array, " clients"]]:
+    distances: Float[Array, "n n"], cohort: Int[Array, " cohort"], finite: Bool[Array, " n"]
+) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
     """Finds the nearest finite member of the cohort of each client; each member is its own."""
     slots = jnp.argmin(jnp.where(finite[cohort][:, None], distances[cohort], jnp.inf), axis=0)
     slots = slots.astype(jnp.int32).at[cohort].set(jnp.arange(cohort.shape[0], dtype=jnp.int32))

@@ -27,7 +27,7 @@ class Submodular(Selector):
         candidates: Clients sampled at each step of stochastic greedy; ``"all"`` considers all.
 
     Raises:
-        ValueError: If an integer is not positive, or (at ``init``) exceeds the number of clients.
+        ValueError: If a size is not positive, or (at ``init``) exceeds the number of clients.
 
     Examples:
         Clients with the largest total loss, each counted up to one nat:
@@ -46,8 +46,7 @@ class Submodular(Selector):
     candidates: int | Literal["all"] = "all"
 
     def __post_init__(self):
-        function = self.set_function_fn
-        checks.function("set_function_fn", function, "from a context to a SetFunction")
+        checks.function("set_function_fn", self.set_function_fn, "from a context to a SetFunction")
         checks.positive_int("cohort_size", self.cohort_size)
         checks.positive_int("candidates", self.candidates, words=("all",))
 

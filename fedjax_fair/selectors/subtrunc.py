@@ -27,10 +27,9 @@ class SubTrunc(RepresentativeSelector):
 
     .. math:: W(S) = G(S) + \lambda \min\Big(b, \sum_{i \in S} \phi(f_i(w))\Big)
 
-    with the representation :math:`G` of `DivFL`, to which :math:`\lambda = 0` reduces it. The
-    weights of the cohort are as for `DivFL`. Info: as for `DivFL`; ``bonus``, the second term; and
-    ``unsaturated``, the fraction of greedy steps that start with a sum below ``b``, the only ones
-    in which losses matter.
+    with the representation :math:`G` of `DivFL`, to which :math:`\lambda = 0` reduces it. Weights
+    and info are as for `DivFL`. Additional info: ``bonus``, the second term; and ``unsaturated``,
+    the fraction of greedy steps that start with a sum below ``b``, in which alone losses matter.
 
     With ``scale="sum"``, :math:`G` grows by tens per step, and a bonus of about 1 never matters.
 
@@ -48,11 +47,11 @@ class SubTrunc(RepresentativeSelector):
         scale: As for `DivFL`.
 
     Raises:
-        ValueError: If an argument is out of range, or (at ``init``) exceeds the number of clients.
+        ValueError: As for `DivFL`.
 
     References:
-        Castillo J., Kaya, Ye, Hashemi, *Submodular Maximization Approaches for Equitable Client
-        Selection in Federated Learning*, 2024
+        Castillo, Kaya, Ye, Hashemi, *Submodular Maximization Approaches for Equitable Client
+        Selection in Federated Learning*, 2024, https://arxiv.org/abs/2408.13683
 
     Examples:
         >>> SubTrunc(cohort_size=10, lam=0.7)
@@ -72,8 +71,7 @@ class SubTrunc(RepresentativeSelector):
             checks.one_of("phi", self.phi, tuple(_PHI))
 
     def _utility(self, losses):
-        phi = self.phi if callable(self.phi) else _PHI[self.phi]
-        return phi(losses)
+        return (self.phi if callable(self.phi) else _PHI[self.phi])(losses)
 
     def objective_term(self, memory, context, losses, clients):
         return truncated_modular(self._utility(losses), self.b, self.lam)

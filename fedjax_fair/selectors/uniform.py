@@ -1,4 +1,4 @@
-"""Uniform client selection without replacement (*Random* in the papers)."""
+"""Client selection that depends on the number of clients only: uniform, in turn, or of all."""
 
 from __future__ import annotations
 
@@ -12,17 +12,34 @@ from fedjax_fair import checks
 from fedjax_fair.base import Cohort, Context, Sampling, Selector, ServerView
 from fedjax_fair.numerics.permutation import permutation_at
 
-__all__ = ["Uniform", "sample_clients", "uniform_cohort", "uniform_weights"]
+__all__ = ["FixedSizeSelector", "Full", "RoundRobin", "Uniform", "sample_clients", "uniform_cohort"]
 
 
-class Uniform(Selector):
+class FixedSizeSelector(Selector):
+    """Interface of selectors whose cohorts all have the same number of slots.
+
+    Attributes:
+        cohort_size: Slots per round, positive.
+    """
+
+    cohort_size: int
+
+    def __post_init__(self):
+        checks.positive_int("cohort_size", self.cohort_size)
+
+    def init(self, context):
+        checks.positive_int("cohort_size", self.cohort_size, at_most=context.num_clients)
+        return ()
+
+
+class Uniform(FixedSizeSelector):
     """Samples distinct clients with equal probabilities. The cohort has uniform weights.
 
     The cost does not depend on the number of clients, except with limited availability: available
     clients are counted in every round.
 
     Args:
-        cohort_size: Clients per round, at most the number of clients.
+        cohort_size: Clients per round.
 
     Raises:
         ValueError: If ``cohort_size`` is not positive, or (at ``init``) exceeds the number of
@@ -39,21 +56,61 @@ class Uniform(Selector):
 
     server_view: ClassVar[ServerView] = "aggregate"
 
-    cohort_size: int
-
-    def __post_init__(self):
-        checks.positive_int("cohort_size", self.cohort_size)
-
     @property
     def sampling(self):
         return Sampling("uniform", self.cohort_size)
 
-    def init(self, context):
-        checks.positive_int("cohort_size", self.cohort_size, at_most=context.num_clients)
-        return ()
-
     def select(self, key, state, context):
         return uniform_cohort(sample_clients(key, self.cohort_size, context)), state, {}
+
+
+class RoundRobin(FixedSizeSelector):
+    """Selects clients in the order of their ids, continuing after those of the previous round.
+
+    The cohort has uniform weights. The participation counts of clients differ by at most one.
+
+    Args:
+        cohort_size: Clients per round.
+
+    Raises:
+        ValueError: As for `Uniform`.
+
+    Examples:
+        >>> RoundRobin(cohort_size=10)
+        RoundRobin(cohort_size=10)
+    """
+
+    server_view: ClassVar[ServerView] = "aggregate"
+
+    @property
+    def sampling(self):
+        return Sampling("round_robin", self.cohort_size)
+
+    def init(self, context):
+        super().init(context)
+        return jnp.zeros((), jnp.int32)
+
+    def select(self, key, state, context):
+        clients = (state + jnp.arange(self.cohort_size, dtype=jnp.int32)) % context.num_clients
+        return uniform_cohort(clients), (state + self.cohort_size) % context.num_clients, {}
+
+
+class Full(Selector):
+    """Selects all clients in every round. The cohort has uniform weights.
+
+    Examples:
+        >>> Full()
+        Full()
+    """
+
+    server_view: ClassVar[ServerView] = "aggregate"
+
+    @property
+    def sampling(self):
+        return Sampling("full")
+
+    def select(self, key, state, context):
+        return uniform_cohort(jnp.arange(context.num_clients, dtype=jnp.int32)), state, {}
 
 
 def uniform_weights(count: int) -> Float[Array, " count"]:

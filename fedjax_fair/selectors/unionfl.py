@@ -23,15 +23,14 @@ class UnionFL(RepresentativeSelector):
 
     with the representation :math:`G` of `DivFL`, to which :math:`\mu = 0` reduces it, and the union
     :math:`U_t` of the last ``window`` cohorts. The objective is submodular but not monotone;
-    cohorts are filled even if that lowers it. The weights of the cohort are as for `DivFL`. Info:
-    as for `DivFL`; ``penalty``, the second term without its sign; and ``repeated``, the number of
-    selected clients in the union.
+    cohorts are filled even if that lowers it. Weights and info are as for `DivFL`. Additional info:
+    ``penalty``, the second term without its sign; ``repeated``, the selected clients in the union.
 
     Args:
         cohort_size: Clients per round.
         mu: Penalty per recent participant, >= 0. Its size relative to :math:`G` depends on
             ``scale``.
-        window: Number of recent cohorts, an integer >= 1. Memory does not depend on it.
+        window: Number of recent cohorts, >= 1, on which memory does not depend.
         candidates: As for `DivFL`.
         pool: As for `DivFL`.
         num_reference_clients: As for `DivFL`; the penalty of a cohort is exact.
@@ -39,11 +38,11 @@ class UnionFL(RepresentativeSelector):
         scale: As for `DivFL`.
 
     Raises:
-        ValueError: If an argument is out of range, or (at ``init``) exceeds the number of clients.
+        ValueError: As for `DivFL`.
 
     References:
-        Castillo J., Kaya, Ye, Hashemi, *Submodular Maximization Approaches for Equitable Client
-        Selection in Federated Learning*, 2024
+        Castillo, Kaya, Ye, Hashemi, *Submodular Maximization Approaches for Equitable Client
+        Selection in Federated Learning*, 2024, https://arxiv.org/abs/2408.13683
 
     Examples:
         >>> UnionFL(cohort_size=10, mu=0.3)

@@ -14,9 +14,10 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair import checks
 from fedjax_fair.base import Client, LocalResult, Number, Solver, Variables
+from fedjax_fair.numerics.labels import mean_over_labels, mean_per_example
 from fedjax_fair.numerics.permutation import permutation_at
 
-__all__ = ["SGD", "STEPS_PER_BLOCK"]
+__all__ = ["SGD", "STEPS_PER_BLOCK", "BatchGradient"]
 
 # Minibatches drawn together if the number of steps is traced: drawing one takes several
 # microseconds of small operations. Unrolled local steps were no faster, and compiled longer.
@@ -24,6 +25,23 @@ STEPS_PER_BLOCK = 32
 _MAX_STEPS = 2**31 - 1  # Steps are counted in 32 bits.
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
+BatchLoss = Callable[
+    [Float[Array, " batch"], Bool[Array, " batch"], Int[Array, " batch"]], Float[Array, ""]
+]
+
+
+class BatchGradient(NamedTuple):
+    """The gradient of a minibatch.
+
+    Attributes:
+        gradient: Gradient of the loss, with ``gradient_offset`` and decay, of the parameters.
+        loss: The loss, nats for cross-entropy.
+        state: The new state of the model, such as running statistics.
+    """
+
+    gradient: PyTree
+    loss: Float[Array, ""]
+    state: PyTree
 
 
 class SGD(Solver):
@@ -33,14 +51,14 @@ class SGD(Solver):
 
     .. math:: w \leftarrow w - \eta\,(\nabla f_i(w; B) + \text{decay}\, w + \mu\,(w - w_t)).
 
-    Every epoch is a random permutation of the client's examples, whose last minibatch may be
-    smaller. Padded positions repeat an example with weight zero, which only batch normalization
-    reads.
+    The minibatch loss is the mean over the labels of its examples that are not masked.
+    An epoch is a random permutation of the client's examples, whose last minibatch may be smaller.
+    Padded positions repeat an example with weight zero, which only batch normalization reads.
 
     Instructions: ``loss_weight``, a factor of the loss without proximal term and decay;
     ``snapshot_step``, the number of steps before a copy of the model; ``max_steps`` >= 1. Reports:
-    ``last_batch``, the indices of the last minibatch, -1 in padded positions; ``snapshot``, the
-    update after ``snapshot_step`` steps.
+    ``last_batch``, the indices of the last minibatch, -1 in padded positions. Sends: ``snapshot``,
+    the update after ``snapshot_step`` steps.
 
     Args:
         learning_rate: Step size, >= 0, or a schedule, a function of the absolute round.
@@ -48,16 +66,16 @@ class SGD(Solver):
         steps: Local steps of every client. Exactly one of ``steps`` and ``epochs``.
         epochs: Passes over the client's examples: a client of ``n`` examples takes ``epochs *
             ceil(n / batch_size)`` steps.
-        momentum: Heavy-ball momentum in ``[0, 1)``, which starts from zero in every round.
+        momentum: Heavy-ball momentum in ``[0, 1)``, from zero in every round.
         weight_decay: Decay, >= 0, added to the gradient.
         prox: FedProx's ``mu`` >= 0; 0 is plain SGD.
-        optimizer: A function from a learning rate to an optax optimizer, such as ``optax.adam``,
-            that replaces SGD with momentum.
+        optimizer: A function from a learning rate to an optax optimizer, in place of SGD with
+            momentum.
         replacement: Whether to draw every minibatch independently, with replacement.
 
     Raises:
-        ValueError: If a setting is out of range, if not exactly one of ``steps`` and ``epochs`` is
-            given, or if ``momentum`` is given together with ``optimizer``, which ignores it.
+        ValueError: If a setting is out of range, not exactly one of ``steps`` and ``epochs`` is
+            given, or both ``momentum`` and ``optimizer`` are.
 
     References:
         Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, *Federated Optimization in Heterogeneous
@@ -107,16 +125,87 @@ class SGD(Solver):
         """True if all clients take equally many steps."""
         return self.steps is not None
 
-    def _make_optimizer(self, round: Int[Array, ""]) -> optax.GradientTransformation:
-        rate = self.learning_rate(round) if callable(self.learning_rate) else self.learning_rate
+    def rate(self, round: Int[Array, ""]) -> Number:
+        """Returns the step size in an absolute round."""
+        return self.learning_rate(round) if callable(self.learning_rate) else self.learning_rate
+
+    def make_optimizer(self, round: Int[Array, ""]) -> optax.GradientTransformation:
+        """Returns the optimizer of an absolute round."""
+        rate = self.rate(round)
         if self.optimizer is not None:
             return self.optimizer(rate)
         return optax.sgd(rate, momentum=None if _is_zero(self.momentum) else self.momentum)
 
-    def solve(self, key: Key[Array, ""], variables: Variables, client: Client) -> LocalResult:
-        """Trains from the given variables on the client's examples."""
+    def displacement(self, round: Int[Array, ""], steps: Int[Array, ""]) -> Float[Array, ""]:
+        r"""Returns how far some steps move along a constant gradient of 1, without decay.
+
+        Plain SGD moves :math:`\eta K` in :math:`K` steps; momentum and the proximal term change
+        this distance. Divided by the step size it is the norm of the accumulation vector of FedNova
+        (Wang et al., 2020, https://arxiv.org/abs/2007.07481).
+
+        Raises:
+            ValueError: With ``optimizer``, whose steps may not be proportional to gradients.
+
+        Examples:
+            >>> sgd = SGD(0.1, batch_size=10, steps=2, momentum=0.5)
+            >>> round(float(sgd.displacement(jnp.int32(0), jnp.int32(2))), 6)  # 0.1 + 0.1 * 1.5
+            0.25
+        """
+        if self.optimizer is not None:
+            raise ValueError(f"optimizer={self.optimizer!r}: expected None, which is SGD.")
+        optimizer = self.make_optimizer(round)
+
+        def step(_, carry):
+            position, state = carry
+            gradient = _add_scaled(jnp.ones(()), self.prox, position)
+            change, state = optimizer.update(gradient, state, position)
+            return position + change, state
+
+        start = jnp.zeros(())
+        return -jax.lax.fori_loop(0, steps, step, (start, optimizer.init(start)))[0]
+
+    def solve(
+        self,
+        key: Key[Array, ""],
+        variables: Variables,
+        client: Client,
+        *,
+        start: Variables | None = None,
+        anchor: PyTree | None = None,
+        gradient_offset: PyTree | None = None,
+        is_trained: PyTree | None = None,
+        batch_loss: BatchLoss | None = None,
+        batch_gradient: Callable[..., tuple[BatchGradient, PyTree]] | None = None,
+        memory: PyTree = None,
+    ) -> LocalResult:
+        """Trains on the client's examples.
+
+        The keywords are for solvers that build on SGD.
+
+        Args:
+            key: Key of minibatches and of the model.
+            variables: The global model.
+            client: The client.
+            start: Variables to train from, and that the update is relative to; by default the
+                global model.
+            anchor: Parameters that the proximal term pulls to; by default those of the global
+                model.
+            gradient_offset: Added to every gradient, before decay, proximal term and momentum.
+            is_trained: Variables of booleans, one for each array: others stay as they are.
+            batch_loss: ``batch_loss(losses, mask, indices) -> scalar``, the loss of a minibatch
+                from the losses of its examples ``[batch]``, the mask of those that are not padding
+                and their indices; by default the mean.
+            batch_gradient: ``batch_gradient(gradient_fn, variables, memory) -> (BatchGradient,
+                memory)``, what a step follows in place of the gradient of its minibatch.
+                ``gradient_fn(variables, key_order=None) -> BatchGradient`` is that gradient at any
+                variables, or with a key that of a minibatch in the order of this key.
+            memory: What ``batch_gradient`` receives in the first step; that of the last step is the
+                report ``memory``.
+        """
+        start = variables if start is None else start
+        anchor = variables.params if anchor is None else anchor
         key_order, key_model = jax.random.split(key)
-        optimizer = self._make_optimizer(client.round)
+        optimizer = self.make_optimizer(client.round)
         num_positions = self.batch_size
         if not self.replacement:
             num_positions = min(num_positions, client.examples.order.shape[0])
@@ -128,24 +217,42 @@ class SGD(Solver):
             features = client.examples.features[batch.indices]
             outputs, state = client.model.apply(params, state, features, train=True, key=key)
             losses = client.model.loss(outputs, batch.labels)
-            loss = jnp.sum(losses, where=batch.mask) / jnp.sum(batch.mask, dtype=losses.dtype)
-            weighted = loss if loss_weight is None else loss_weight * loss
+            loss = mean_over_labels(losses, batch.labels, batch.mask)
+            trained_loss = loss
+            if batch_loss is not None:
+                losses = mean_per_example(losses, batch.labels)
+                trained_loss = batch_loss(losses, batch.mask, batch.indices)
+            weighted = trained_loss if loss_weight is None else loss_weight * trained_loss
             return weighted, (loss, state)
 
-        def step(index, batch, carry):
-            (params, state), optimizer_state, total_loss, snapshot = carry
+        def draw(step, key_order=key_order):
+            return _minibatch(key_order, client, num_positions, self.replacement, step)
+
+        def gradient_at(index, batch, variables, key_order=None):
+            batch = batch if key_order is None else draw(index, key_order)
             (_, (loss, state)), gradient = jax.value_and_grad(loss_fn, has_aux=True)(
-                params, state, batch, jax.random.fold_in(key_model, index)
+                *variables, batch, jax.random.fold_in(key_model, index)
             )
-            gradient = _add_scaled(gradient, self.weight_decay, params)
-            gradient = _add_scaled(gradient, self.prox, params, variables.params)
-            change, optimizer_state = optimizer.update(gradient, optimizer_state, params)
-            new = Variables(optax.apply_updates(params, change), state)
+            if gradient_offset is not None:
+                gradient = jax.tree.map(jnp.add, gradient, gradient_offset)
+            gradient = _add_scaled(gradient, self.weight_decay, variables.params)
+            return BatchGradient(gradient, loss, state)
+
+        def step(index, batch, carry):
+            old, optimizer_state, total_loss, snapshot, memory = carry
+            gradient_fn = partial(gradient_at, index, batch)
+            if batch_gradient is None:
+                found = gradient_fn(old)
+            else:
+                found, memory = batch_gradient(gradient_fn, old, memory)
+            gradient = _add_scaled(found.gradient, self.prox, old.params, anchor)
+            change, optimizer_state = optimizer.update(gradient, optimizer_state, old.params)
+            new = Variables(optax.apply_updates(old.params, change), found.state)
+            if is_trained is not None:
+                new = _merge(is_trained, new, old)
             if snapshot is not None:
                 snapshot = jax.tree.map(partial(jnp.where, index < snapshot_step), new, snapshot)
-            return new, optimizer_state, total_loss + loss, snapshot
-
-        draw = partial(_minibatch, key_order, client, num_positions, self.replacement)
+            return new, optimizer_state, total_loss + found.loss, snapshot, memory
 
         def take_steps(first, num_drawn, num_steps, carry):
             """Draws minibatches together and takes the first ``num_steps`` of them."""
@@ -157,13 +264,13 @@ class SGD(Solver):
             with jax.named_scope("local_steps"):
                 return jax.lax.fori_loop(0, num_steps, take_step, carry)
 
-        snapshot = None if snapshot_step is None else variables
-        carry = (variables, optimizer.init(variables.params), jnp.zeros(()), snapshot)
+        snapshot = None if snapshot_step is None else start
+        carry = (start, optimizer.init(start.params), jnp.zeros(()), snapshot, memory)
         if self.steps is not None:
             taken, stop = jnp.asarray(self.steps, jnp.int32), self.steps
             if max_steps is not None:
                 taken = stop = jnp.minimum(taken, max_steps)
-            trained, _, total_loss, snapshot = take_steps(0, self.steps, stop, carry)
+            trained, _, total_loss, snapshot, memory = take_steps(0, self.steps, stop, carry)
         else:
             assert self.epochs is not None
             # With a traced number of steps the loops become while loops: a small client stops early
@@ -179,18 +286,23 @@ class SGD(Solver):
 
             num_blocks = _ceil_div(taken, STEPS_PER_BLOCK)
             with jax.named_scope("step_blocks"):
-                trained, _, total_loss, snapshot = jax.lax.fori_loop(
+                trained, _, total_loss, snapshot, memory = jax.lax.fori_loop(
                     0, num_blocks, take_block, carry
                 )
         last = draw(taken - 1)
-        reports: dict[str, PyTree] = {"last_batch": jnp.where(last.mask, last.indices, -1)}
+        sends = {}
         if snapshot is not None:
-            reports["snapshot"] = jax.tree.map(jnp.subtract, snapshot, variables)
+            sends["snapshot"] = jax.tree.map(jnp.subtract, snapshot, start)
+        reports = {"last_batch": jnp.where(last.mask, last.indices, -1)}
+        if memory is not None:
+            reports["memory"] = memory
         return LocalResult(
-            update=jax.tree.map(jnp.subtract, trained, variables),
+            update=jax.tree.map(jnp.subtract, trained, start),
             loss=total_loss / taken.astype(jnp.float32),
             steps=taken,
             reports=reports,
+            state=client.state,
+            sends=sends,
         )
 
 
@@ -226,6 +338,11 @@ def _ceil_div(size: Int[Array, ""], batch_size: int) -> Int[Array, ""]:
 def _is_zero(number: Number) -> bool:
     """Returns whether a setting is a plain zero, whose term is not computed."""
     return isinstance(number, (int, float)) and number == 0
+
+
+def _merge(is_trained: Variables, trained: Variables, other: Variables) -> Variables:
+    """Returns the trained arrays, and the others where an array is not trained."""
+    return jax.tree.map(lambda choose, new, old: new if choose else old, is_trained, trained, other)
 
 
 def _add_scaled(gradient, scale: Number, params, origin=None):

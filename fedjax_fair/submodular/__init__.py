@@ -1,4 +1,8 @@
-"""Submodular functions and their maximizers, independent of the rest of the package."""
+"""Submodular functions and their maximizers, independent of the rest of the package.
+
+An argument that is not of the stated shape or range raises a ``ValueError`` with its name before
+compilation; ``Raises`` lists other reasons. Traced values are not checked.
+"""
 
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.combinators import Restricted, Scaled, Sum, Truncated

@@ -19,21 +19,47 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
 
-__all__ = [
-    "as_finite",
-    "as_items",
-    "as_mask",
-    "as_non_negative",
-    "as_partial",
-    "as_probabilities",
-    "as_symmetric",
-    "is_traced",
-]
-
 
 def is_traced(values: Any) -> bool:
     """Returns whether any leaf is a tracer."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
+
+
+def check_epsilon(value: Any, name: str = "epsilon") -> None:
+    """Checks for a scalar in (0, 1)."""
+    checks.positive(name, value)
+    checks.unit_interval(name, value)
+
+
+def check_result(name: str, function: Callable, shape: tuple[int, ...], *arguments: Any) -> None:
+    """Checks by tracing that a function returns real numbers of a shape."""
+    checks.function(name, function, "in JAX")
+    try:
+        result = jax.eval_shape(function, *arguments)
+    except Exception as error:  # Whatever a user's function raises.
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        raise ValueError(f"{name}: expected a function in JAX, but it raises {reason}") from error
+    dtype = getattr(result, "dtype", object)
+    is_real = any(jnp.issubdtype(dtype, real) for real in (np.bool, np.integer, np.floating))
+    if not is_real or result.shape != shape:
+        raise ValueError(f"{name}: expected to return real numbers of shape {shape}, got {result}.")
+
+
+def as_known_epsilon(value: Any) -> float:
+    """Returns a scalar in (0, 1) that decides shapes, and so must not be traced."""
+    if is_traced(value):
+        raise ValueError("epsilon is traced: expected a value that is known before compilation.")
+    check_epsilon(value)
+    return float(value)
+
+
+def check_key(key: Any) -> None:
+    """Checks for one random key, typed or as integers."""
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
+    is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if not (shape == () if is_typed else dtype == np.uint32 and shape in ((2,), (4,))):
+        got = type(key).__name__ if dtype is None else f"{dtype}{shape}"
+        raise ValueError(f"key: expected a random key, such as jax.random.key(0), got {got}.")
 
 
 def as_partial(function: Callable) -> Partial:
@@ -91,7 +117,7 @@ def as_mask(name: str, values: Any, shape: tuple[int, ...] | None = None) -> Boo
     Raises:
         ValueError: If an element is neither 0 nor 1, or the shape differs.
     """
-    array = _as_constant(values)
+    array = _as_constant(name, values)
     if array.dtype != bool:
         _assert_valid(name, array, _zero_or_one, "0 or 1")
     if shape is not None and array.shape != shape:
@@ -105,18 +131,39 @@ def as_items(name: str, values: Any, size: int) -> Int[Array, " items"]:
     Raises:
         ValueError: If it is not a vector of distinct integers in ``[0, size)``.
     """
-    array = _as_constant(values)
+    array = _as_constant(name, values)
     if array.ndim != 1:
         raise ValueError(f"{name}: expected a vector of items, got shape {array.shape}.")
     checks.items(name, array, size)
     return _on_device(array.astype(np.int32))
 
 
-def _as_constant(values: Any) -> Any:
+def as_host(name: str, values: Any) -> np.ndarray:
+    """Returns real numbers as a NumPy array.
+
+    Raises:
+        ValueError: If they are traced, or not real numbers, or some are masked.
+    """
+    if is_traced(values):
+        raise ValueError(f"{name} is traced: expected values that are known before compilation.")
+    return np.asarray(_as_constant(name, values))
+
+
+def _as_constant(name: str, values: Any) -> Any:
     """Returns JAX arrays and tracers as they are, and anything else as a NumPy array."""
-    if isinstance(values, Array) or is_traced(values):
-        return jnp.asarray(values)
-    return np.asarray(values)
+    is_array = isinstance(values, (Array, np.ndarray))
+    parts = [values] if is_array else jax.tree.leaves(values)
+    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
+        raise ValueError(f"{name}: expected no masked elements; fill or remove them.")
+    is_jax = isinstance(values, Array) or any(isinstance(part, Tracer) for part in parts)
+    try:
+        array = jnp.asarray(values) if is_jax else np.asarray(values)
+        kind, got = array.dtype, f"{array.dtype}{array.shape}"
+    except (TypeError, ValueError):
+        array, kind, got = None, object, f"a {type(values).__name__} of different lengths"
+    if not any(jnp.issubdtype(kind, real) for real in (np.bool, np.integer, np.floating)):
+        raise ValueError(f"{name}: expected an array of real numbers, got {got}.")
+    return array
 
 
 def _on_device(array: Any) -> Array:
@@ -139,23 +186,29 @@ def _aligned_copy(array: np.ndarray) -> np.ndarray:
 
 
 def _as_floats(name: str, values: Any, shape: str, valid: Callable, expectation: str) -> Array:
-    array = _as_constant(values)
-    floats = jnp.issubdtype(array.dtype, jnp.floating)
+    given = _as_constant(name, values)
+    floats = jnp.issubdtype(given.dtype, jnp.floating)
     with np.errstate(over="ignore"):  # Overflow gives infinity, which is rejected below.
-        dtype = jax.dtypes.canonicalize_dtype(array.dtype) if floats else np.float32
-        array = array.astype(dtype, copy=False)
+        dtype = jax.dtypes.canonicalize_dtype(given.dtype) if floats else np.float32
+        array = given.astype(dtype, copy=False)
     axes = shape.split()
     if array.ndim != len(axes) or 0 in array.shape:
         raise ValueError(f"{name}: expected shape [{', '.join(axes)}], got {array.shape}.")
     # Every valid range is an interval, so the extremes decide without a mask of all elements. Both
     # are NaN if any element is.
-    within = isinstance(array, np.ndarray) and valid(array.min()) and valid(array.max())
-    if not within:
+    if not isinstance(array, np.ndarray):
         _assert_valid(name, array, valid, expectation)
+    elif not (valid(array.min()) and valid(array.max())):
+        _assert_valid(name, array, valid, expectation, given)
+    elif (largest := float(max(-array.min(), array.max()))) > jnp.finfo(dtype).max / array.size:
+        got = f"elements up to {largest:.3g}"
+        raise ValueError(f"{name}: expected a finite sum in {array.dtype}, got {got}.")
     return _on_device(array)
 
 
-def _assert_valid(name: str, array: Any, valid: Callable, expectation: str) -> None:
+def _assert_valid(
+    name: str, array: Any, valid: Callable, expectation: str, given: Any = None
+) -> None:
     if isinstance(array, Tracer) or not array.size:
         return
     if isinstance(array, np.ndarray):
@@ -166,9 +219,12 @@ def _assert_valid(name: str, array: Any, valid: Callable, expectation: str) -> N
             invalid, place = _first_invalid(array, valid)
     if bool(invalid):
         place = tuple(int(k) for k in np.unravel_index(int(place), array.shape))
-        where = ", ".join(map(str, place))
-        value = float(np.asarray(array)[place])
-        raise ValueError(f"{name}[{where}]={value}: expected {expectation}.")
+        value, where = np.asarray(array)[place], ", ".join(map(str, place))
+        if given is not None and np.isfinite(exact := np.asarray(given)[place]) > np.isfinite(
+            value
+        ):
+            value, expectation = exact, f"{expectation} in single precision"
+        raise ValueError(f"{name}[{where}]={float(value)}: expected {expectation}.")
 
 
 # These use only operators that NumPy and JAX share; comparisons with NaN are false.

@@ -5,24 +5,25 @@ from __future__ import annotations
 import abc
 from typing import NamedTuple
 
+import jax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from fedjax_fair import checks
 from fedjax_fair.tree import Integer, Tree
 
-__all__ = ["MaximizationResult", "SetFunction", "WrappedSetFunction"]
+__all__ = ["ArraySetFunction", "MaximizationResult", "SetFunction", "WrappedSetFunction"]
 
 
 class SetFunction(Tree):
     """A function of subsets of ``{0, ..., size - 1}`` that is 0 at the empty set.
 
-    A maximizer adds items one at a time and carries a memo, the function's summary of the current
-    set. ``value`` is the definition; ``gains``, ``gain`` and ``add`` are its incremental form. All
+    A maximizer adds items one at a time and carries a memo, the function's summary of the set.
+    ``value`` is the definition; ``gains``, ``gain`` and ``add`` are its incremental form. All
     methods are pure.
 
-    A subclass declares arrays and scalars as fields, which are children of a pytree and may be
-    traced: functions of the same class and shapes share compiled maximizers, and can be stacked and
-    mapped. A callable field is structure, equal only to itself, unless it is a
-    ``jax.tree_util.Partial``.
+    Arrays and scalars are fields, which may be traced: functions of the same class and shapes share
+    compiled maximizers, and can be stacked and mapped. A callable field is structure, equal only to
+    itself, unless it is a ``jax.tree_util.Partial``.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -75,10 +76,23 @@ class SetFunction(Tree):
         """Returns the memo of the set with the item."""
 
 
+class ArraySetFunction(SetFunction):
+    """Base class of functions whose items are an axis of their first array."""
+
+    _item_axis = -1
+
+    @property
+    def size(self) -> int:
+        return jax.tree.leaves(self)[0].shape[self._item_axis]
+
+
 class WrappedSetFunction(SetFunction):
-    """Base class of functions that forward all methods but their own to another function."""
+    """Base class of functions that forward to another function what they do not define."""
 
     function: SetFunction
+
+    def __post_init__(self) -> None:
+        checks.instance("function", self.function, SetFunction, "Modular([1.0, 2.0])")
 
     @property
     def size(self) -> int:
@@ -105,9 +119,9 @@ class MaximizationResult(NamedTuple):
 
     Attributes:
         items: Distinct items in the order of selection; -1 in unused slots.
-        gains: Marginal gain of each item when it was selected; 0 in unused slots.
+        gains: Gain of each item when it was selected; 0 in unused slots.
         value: Value of the set.
-        num_evaluations: Number of gains evaluated; in a federated setting these are messages.
+        num_evaluations: Number of gains evaluated.
     """
 
     items: Int[Array, " k"]

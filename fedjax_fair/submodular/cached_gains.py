@@ -13,20 +13,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.base import ArraySetFunction
 from fedjax_fair.tree import Integer
-
-__all__ = ["CachedGains", "Memo"]
 
 
 class Memo(NamedTuple):
-    """Best similarity of every point to the set, and the gain of every item if it is cached."""
+    """Best similarity of every point, and the gain of every item if it is cached."""
 
     best: Float[Array, " points"]
     gains: Float[Array, " items"] | tuple[()]
 
 
-class CachedGains(SetFunction):
+class CachedGains(ArraySetFunction):
     """Facility location, ``sum_i max(floor_i, max_{j in S} s_ij) - floor_i``.
 
     A subclass defines similarities, and sums over a block of points for every item.
@@ -55,10 +53,7 @@ class CachedGains(SetFunction):
 
     @abc.abstractmethod
     def _lost(self, points: Array, old: Array, new: Array) -> Array:
-        """Returns the decrease of ``_served`` from ``old`` to ``new`` best similarities.
-
-        It is ``sum_i clip(s_ij, old_i, new_i) - old_i``.
-        """
+        """Returns ``sum_i clip(s_ij, old_i, new_i) - old_i``, the decrease of ``_served``."""
 
     def init(self) -> PyTree:
         floor = self._floor()

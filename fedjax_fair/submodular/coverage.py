@@ -12,9 +12,14 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.submodular.arrays import as_mask, as_non_negative, as_probabilities
-from fedjax_fair.submodular.base import SetFunction
-from fedjax_fair.submodular.sparse import SparseSimilarity, as_sparse, is_sparse
+from fedjax_fair.submodular.arrays import (
+    as_mask,
+    as_non_negative,
+    as_probabilities,
+    check_result,
+)
+from fedjax_fair.submodular.base import ArraySetFunction
+from fedjax_fair.submodular.sparse import as_sparse, is_sparse
 from fedjax_fair.submodular.sparse_functions import SparseSaturatedCoverage
 from fedjax_fair.tree import Integer, Number
 
@@ -33,21 +38,20 @@ Concave = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 CONCAVE: dict[str, Concave] = {"sqrt": jnp.sqrt, "log1p": jnp.log1p}
 
 
-class Coverage(SetFunction):
+class Coverage(ArraySetFunction):
     """The weight of all topics that an item of the set covers: monotone submodular.
 
     Args:
         membership: Whether each item covers each topic, ``[items, topics]``.
         weights: Weight of each topic, ``[topics]``, >= 0; by default 1.
 
-    Raises:
-        ValueError: If an element is out of range, or shapes differ.
-
     Examples:
         >>> function = Coverage([[1, 1, 0], [0, 1, 1]])
         >>> function.gains(function.add(function.init(), 0)).tolist()
         [0.0, 1.0]
     """
+
+    _item_axis = -2
 
     membership: Bool[Array, "items topics"]
     weights: Float[Array, " topics"] | None = None
@@ -58,10 +62,6 @@ class Coverage(SetFunction):
             raise ValueError(f"membership: expected shape [items, topics], got {covers.shape}.")
         weights = _weights(self.weights, covers.shape[1], "topics")
         self._convert(membership=covers, weights=weights)
-
-    @property
-    def size(self) -> int:
-        return self.membership.shape[-2]
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         covered = (self.membership & mask[:, None]).any(axis=0)
@@ -81,23 +81,22 @@ class Coverage(SetFunction):
         return jnp.where(self.membership[item], 0.0, memo)
 
 
-class ProbabilisticCoverage(SetFunction):
-    """``sum_u w_u * (1 - prod_{j in S} (1 - p_ju))``: monotone submodular.
+class ProbabilisticCoverage(ArraySetFunction):
+    """Expected weight of the topics that a set covers, if items cover them independently.
 
-    The expected weight of the covered topics, if items cover topics independently.
+    ``sum_u w_u * (1 - prod_{j in S} (1 - p_ju))``: monotone submodular.
 
     Args:
         probabilities: That each item covers each topic, ``[items, topics]``, in [0, 1].
-        weights: Weight of each topic, ``[topics]``, >= 0; by default 1.
-
-    Raises:
-        ValueError: If an element is out of range, or shapes differ.
+        weights: As for ``Coverage``.
 
     Examples:
         >>> function = ProbabilisticCoverage([[0.5, 0.0], [0.5, 1.0]])
         >>> function.gains(function.add(function.init(), 1)).tolist()[0]
         0.25
     """
+
+    _item_axis = -2
 
     probabilities: Float[Array, "items topics"]
     weights: Float[Array, " topics"] | None = None
@@ -106,10 +105,6 @@ class ProbabilisticCoverage(SetFunction):
         covers = as_probabilities("probabilities", self.probabilities, "items topics")
         weights = _weights(self.weights, covers.shape[1], "topics")
         self._convert(probabilities=covers, weights=weights)
-
-    @property
-    def size(self) -> int:
-        return self.probabilities.shape[-2]
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         missed = jnp.prod(1 - self.probabilities, axis=0, where=mask[:, None])
@@ -129,21 +124,16 @@ class ProbabilisticCoverage(SetFunction):
         return memo * (1 - self.probabilities[item])
 
 
-class SaturatedCoverage(SetFunction):
+class SaturatedCoverage(ArraySetFunction):
     """``sum_i min(sum_{j in S} s_ij, saturation * sum_j s_ij)``: monotone submodular.
 
     A point's total similarity to the set is capped at a share of that to all items (Lin and Bilmes,
-    ACL 2011).
+    ACL 2011). Greedy selects as in double precision where gains differ by more than 1e-6 of the
+    value.
 
     Args:
         similarity: ``[points, items]``, >= 0.
         saturation: The share, >= 0.
-
-    Raises:
-        ValueError: If an element is out of range.
-
-    Notes:
-        Greedy selects as in double precision where gains differ by more than 1e-6 of the value.
 
     Examples:
         >>> function = SaturatedCoverage([[1.0, 1.0], [0.0, 2.0]], saturation=0.5)
@@ -157,10 +147,6 @@ class SaturatedCoverage(SetFunction):
     def __post_init__(self) -> None:
         checks.non_negative("saturation", self.saturation)
         self._convert(similarity=as_non_negative("similarity", self.similarity, "points items"))
-
-    @property
-    def size(self) -> int:
-        return self.similarity.shape[-1]
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         totals = product(self.similarity, mask.astype(self.similarity.dtype))
@@ -182,17 +168,18 @@ class SaturatedCoverage(SetFunction):
 
 
 def saturated_coverage(
-    similarity: ArrayLike | SparseSimilarity | Any, saturation: float | Float[Array, ""]
+    similarity: Any, saturation: float | Float[Array, ""]
 ) -> SaturatedCoverage | SparseSaturatedCoverage:
     """Returns ``SaturatedCoverage`` of a dense or sparse matrix, as for ``facility_location``."""
     if is_sparse(similarity):
         return SparseSaturatedCoverage(as_sparse(similarity), saturation)
-    dense: Any = similarity
-    return SaturatedCoverage(dense, saturation)
+    return SaturatedCoverage(similarity, saturation)
 
 
-class FeatureBased(SetFunction):
+class FeatureBased(ArraySetFunction):
     """``sum_u w_u * concave(sum_{j in S} x_ju)``: monotone submodular.
+
+    The precision is that of ``SaturatedCoverage``.
 
     Args:
         features: Amount of each feature in each item, ``[items, features]``, >= 0.
@@ -200,32 +187,27 @@ class FeatureBased(SetFunction):
             0 is subtracted.
         weights: Weight of each feature, ``[features]``, >= 0; by default 1.
 
-    Raises:
-        ValueError: If an element is out of range, or shapes differ.
-
-    Notes:
-        The precision is that of ``SaturatedCoverage``.
-
     Examples:
         >>> function = FeatureBased([[4.0, 0.0], [0.0, 9.0], [5.0, 0.0]])
         >>> function.gains(function.add(function.init(), 0)).tolist()[1:]
         [3.0, 1.0]
     """
 
+    _item_axis = -2
+
     features: Float[Array, "items features"]
     concave: str | Concave = "sqrt"
     weights: Float[Array, " features"] | None = None
 
     def __post_init__(self) -> None:
-        if not callable(self.concave):
-            checks.one_of("concave", self.concave, tuple(CONCAVE))
         amounts = as_non_negative("features", self.features, "items features")
+        if callable(self.concave):
+            sums = jax.ShapeDtypeStruct(amounts.shape[1:], amounts.dtype)
+            check_result("concave", self.concave, sums.shape, sums)
+        else:
+            checks.one_of("concave", self.concave, tuple(CONCAVE))
         weights = _weights(self.weights, amounts.shape[1], "features")
         self._convert(features=amounts, weights=weights)
-
-    @property
-    def size(self) -> int:
-        return self.features.shape[-2]
 
     def _increase(
         self, before: Float[Array, " features"], after: Float[Array, " features"]

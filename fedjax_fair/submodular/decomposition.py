@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
+from fedjax_fair import checks
+from fedjax_fair.submodular.arrays import as_host
 from fedjax_fair.submodular.matroids import Matroid, heaviest_base
-
-__all__ = ["TOLERANCE", "Decomposition", "decompose", "padded"]
 
 # Differences of sums in single precision up to this are rounding errors.
 TOLERANCE = 1e-5
@@ -53,7 +53,8 @@ def decompose(matroid: Matroid, x: ArrayLike) -> Decomposition:
         >>> decompose(matroids.Uniform(1, 3), [0.5, 0.25, 0.25]).weights.tolist()
         [0.5, 0.25, 0.25]
     """
-    point = np.asarray(x, np.float64)
+    checks.instance("matroid", matroid, Matroid, "matroids.Uniform(k, num_items)")
+    point = as_host("x", x).astype(np.float64)
     if point.shape != (matroid.size,):
         raise ValueError(f"x: expected shape ({matroid.size},), got {point.shape}.")
     if not (point.min() >= -TOLERANCE and point.max() <= 1 + TOLERANCE):

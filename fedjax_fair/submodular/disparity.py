@@ -7,13 +7,20 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import as_symmetric
-from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.base import ArraySetFunction
 from fedjax_fair.tree import Integer
 
 __all__ = ["DisparityMin", "DisparitySum"]
 
 
-class DisparitySum(SetFunction):
+class _Disparity(ArraySetFunction):
+    distances: Float[Array, "n n"]
+
+    def __post_init__(self) -> None:
+        self._convert(distances=as_symmetric("distances", self.distances))
+
+
+class DisparitySum(_Disparity):
     """The sum of the distances of all pairs in the set.
 
     Monotone and supermodular: gains grow with the set, so ``lazy_greedy`` and threshold maximizers
@@ -23,31 +30,23 @@ class DisparitySum(SetFunction):
     Args:
         distances: ``[n, n]``, symmetric, >= 0. The diagonal is ignored.
 
-    Raises:
-        ValueError: If the matrix is not symmetric and non-negative.
-
     References:
         Borodin, Lee, Ye, *Max-Sum Diversification, Monotone Submodular Functions and Dynamic
         Updates*, PODS 2012
 
     Examples:
+        >>> import numpy as np
         >>> from fedjax_fair.submodular import greedy
-        >>> line = jnp.array([0.0, 1.0, 10.0, 11.0])
-        >>> result = greedy(DisparitySum(jnp.abs(line[:, None] - line[None])), 3)
+        >>> line = np.array([0.0, 1.0, 10.0, 11.0])
+        >>> result = greedy(DisparitySum(abs(line[:, None] - line)), 3)
         >>> result.items.tolist(), result.gains.tolist()
         ([0, 3, 1], [0.0, 11.0, 11.0])
     """
 
-    distances: Float[Array, "n n"]
-
     def __post_init__(self) -> None:
-        matrix = as_symmetric("distances", self.distances)
-        diagonal = jnp.eye(matrix.shape[0], dtype=bool)
-        self._convert(distances=jnp.where(diagonal, 0, matrix))
-
-    @property
-    def size(self) -> int:
-        return self.distances.shape[-1]
+        super().__post_init__()
+        diagonal = jnp.eye(self.size, dtype=bool)
+        self._convert(distances=jnp.where(diagonal, 0, self.distances))
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         chosen = mask.astype(self.distances.dtype)
@@ -63,7 +62,7 @@ class DisparitySum(SetFunction):
         return memo + self.distances[item]
 
 
-class DisparityMin(SetFunction):
+class DisparityMin(_Disparity):
     """The smallest distance of a pair in the set; 0 for fewer than two items.
 
     Neither monotone nor submodular: from the third item on no gain is positive, so ``lazy_greedy``
@@ -74,29 +73,18 @@ class DisparityMin(SetFunction):
     Args:
         distances: ``[n, n]``, symmetric, >= 0. The diagonal is ignored.
 
-    Raises:
-        ValueError: If the matrix is not symmetric and non-negative.
-
     References:
         Ravi, Rosenkrantz, Tayi, *Heuristic and Special Case Algorithms for Dispersion Problems*,
         Operations Research 1994
 
     Examples:
+        >>> import numpy as np
         >>> from fedjax_fair.submodular import greedy
-        >>> line = jnp.array([0.0, 1.0, 4.0, 11.0])
-        >>> result = greedy(DisparityMin(jnp.abs(line[:, None] - line[None])), 3)
+        >>> line = np.array([0.0, 1.0, 4.0, 11.0])
+        >>> result = greedy(DisparityMin(abs(line[:, None] - line)), 3)
         >>> result.items.tolist(), result.gains.tolist()
         ([0, 3, 2], [0.0, 11.0, -7.0])
     """
-
-    distances: Float[Array, "n n"]
-
-    def __post_init__(self) -> None:
-        self._convert(distances=as_symmetric("distances", self.distances))
-
-    @property
-    def size(self) -> int:
-        return self.distances.shape[-1]
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         pairs = jnp.outer(mask, mask) & ~jnp.eye(self.size, dtype=bool)

@@ -7,6 +7,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 from numpy.typing import ArrayLike
@@ -14,7 +15,7 @@ from numpy.typing import ArrayLike
 from fedjax_fair.numerics import target
 from fedjax_fair.submodular.arrays import as_non_negative, as_symmetric
 from fedjax_fair.submodular.cached_gains import CachedGains
-from fedjax_fair.submodular.sparse import SparseSimilarity, as_sparse, is_sparse
+from fedjax_fair.submodular.sparse import as_sparse, is_sparse
 from fedjax_fair.submodular.sparse_functions import SparseFacilityLocation
 from fedjax_fair.tree import Integer
 
@@ -38,7 +39,7 @@ class _OfMatrix(CachedGains):
 
     @property
     def _num_points(self) -> int:
-        return self.size
+        return jax.tree.leaves(self)[0].shape[-2]
 
     @abc.abstractmethod
     def _rows(self, points: Any) -> Float[Array, "... items"]:
@@ -77,9 +78,6 @@ class FacilityLocation(_OfMatrix):
     Args:
         similarity: ``[points, items]``, >= 0.
 
-    Raises:
-        ValueError: If an element is out of range, or there is none.
-
     Examples:
         >>> from fedjax_fair.submodular import greedy
         >>> similarity = [[3.0, 1.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]]
@@ -92,14 +90,6 @@ class FacilityLocation(_OfMatrix):
     def __post_init__(self) -> None:
         self._convert(similarity=as_non_negative("similarity", self.similarity, "points items"))
 
-    @property
-    def size(self) -> int:
-        return self.similarity.shape[-1]
-
-    @property
-    def _num_points(self) -> int:
-        return self.similarity.shape[-2]
-
     def _floor(self) -> Float[Array, " points"]:
         return jnp.zeros(self._num_points)
 
@@ -111,7 +101,7 @@ class FacilityLocation(_OfMatrix):
 
 
 def facility_location(
-    similarity: ArrayLike | SparseSimilarity | Any, weights: ArrayLike | None = None
+    similarity: Any, weights: ArrayLike | None = None
 ) -> FacilityLocation | SparseFacilityLocation:
     """Returns ``sum_i w_i max_{j in S} s_ij`` of a dense or sparse matrix.
 
@@ -120,12 +110,9 @@ def facility_location(
             it, stays sparse.
         weights: Weight of each point, ``[points]``, >= 0; by default 1.
 
-    Raises:
-        ValueError: If an element is out of range, or shapes differ.
-
     Examples:
         >>> from fedjax_fair.submodular import greedy
-        >>> similarity = jnp.array([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> similarity = [[3.0, 1.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]]
         >>> greedy(facility_location(similarity, [0.1, 1.0, 3.0]), 2).items.tolist()
         [2, 1]
     """
@@ -133,30 +120,28 @@ def facility_location(
         lists = as_sparse(similarity)
         if weights is not None:
             lists = lists.weighted(as_non_negative("weights", weights, "points", lists.shape[0]))
+            as_non_negative("similarity * weights", lists.values, "entries")
         return SparseFacilityLocation(lists)
-    matrix: Any = similarity
     if weights is not None:
-        matrix = as_non_negative("similarity", similarity, "points items")
-        matrix = matrix * as_non_negative("weights", weights, "points", matrix.shape[0])[:, None]
-    return FacilityLocation(matrix)
+        similarity = as_non_negative("similarity", similarity, "points items")
+        weights = as_non_negative("weights", weights, "points", similarity.shape[0])
+        weighted = similarity * weights[:, None]
+        similarity = as_non_negative("similarity * weights", weighted, "points items")
+    return FacilityLocation(similarity)
 
 
 class FacilityLocationFromDistances(_OfMatrix):
-    """The result of ``facility_location_from_distances``, which checks its arguments.
+    """Result of ``facility_location_from_distances``, which checks its arguments.
 
     Args:
-        distances: ``[n, n]``, symmetric, >= 0.
+        distances: ``[n, n]``.
         farthest: Distance of each item to the phantom, ``[n]``.
-        weights: Weight of each item, ``[n]``; by default 1.
+        weights: Weight of each item, ``[n]``.
     """
 
     distances: Float[Array, "n n"]
     farthest: Float[Array, " n"]
     weights: Float[Array, " n"] | None = None
-
-    @property
-    def size(self) -> int:
-        return self.distances.shape[-1]
 
     def _floor(self) -> Float[Array, " points"]:
         return -self.farthest if self.weights is None else -self.farthest * self.weights
@@ -186,18 +171,17 @@ def facility_location_from_distances(
         distances: ``[n, n]``, symmetric, >= 0.
         weights: Weight of each item, ``[n]``, >= 0; by default 1.
 
-    Raises:
-        ValueError: If the matrix is not symmetric and non-negative, or shapes differ.
-
     Examples:
         >>> from fedjax_fair.submodular import greedy
-        >>> line = jnp.array([0.0, 1.0, 10.0, 11.0])
-        >>> distances = jnp.abs(line[:, None] - line[None])
-        >>> result = greedy(facility_location_from_distances(distances), 2)
+        >>> import numpy as np
+        >>> line = np.array([0.0, 1.0, 10.0, 11.0])
+        >>> result = greedy(facility_location_from_distances(abs(line[:, None] - line)), 2)
         >>> result.items.tolist(), float(result.value)
         ([1, 2], 40.0)
     """
     matrix = as_symmetric("distances", distances)
+    farthest = jnp.max(matrix, axis=1)
     if weights is not None:
         weights = as_non_negative("weights", weights, "points", matrix.shape[0])
-    return FacilityLocationFromDistances(matrix, jnp.max(matrix, axis=1), weights)
+        as_non_negative("distances * weights", farthest * weights, "points")
+    return FacilityLocationFromDistances(matrix, farthest, weights)

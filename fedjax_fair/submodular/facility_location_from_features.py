@@ -20,7 +20,7 @@ _POINTS = 128
 
 
 class FacilityLocationFromFeatures(CachedGains):
-    """The result of ``facility_location_from_features``, which checks its arguments.
+    """Result of ``facility_location_from_features``, which checks its arguments.
 
     Args:
         rows: Centered features, ``[points, width]``.
@@ -119,12 +119,10 @@ def facility_location_from_features(
         counted: Mask of the points that count, ``[points]``; by default all.
         weights: Weight of each point, ``[points]``, >= 0; by default 1.
 
-    Raises:
-        ValueError: If an element is out of range, or shapes differ.
-
     Examples:
         >>> from fedjax_fair.submodular import greedy
-        >>> line = jnp.array([[0.0], [1.0], [10.0], [11.0]])
+        >>> import numpy as np
+        >>> line = np.array([[0.0], [1.0], [10.0], [11.0]])
         >>> greedy(facility_location_from_features(line), 2).items.tolist()
         [1, 2]
         >>> greedy(facility_location_from_features(line, items=[0, 3]), 1).items.tolist()
@@ -140,9 +138,10 @@ def facility_location_from_features(
     mask = jnp.ones(count, bool) if counted is None else as_mask("counted", counted, (count,))
     if weights is not None:
         weights = as_non_negative("weights", weights, "points", count)
-    return _of_features(
-        rows, chosen, mask, jnp.ones(count, rows.dtype) if weights is None else weights
-    )
+    weights = jnp.ones(count, rows.dtype) if weights is None else weights
+    function = _of_features(rows, chosen, mask, weights)
+    as_non_negative("squared lengths of features", function.squares, "points")
+    return function
 
 
 @jax.jit

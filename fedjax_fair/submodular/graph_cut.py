@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
-from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
@@ -49,9 +48,6 @@ class GraphCut(_Cut):
         similarity: ``[n, n]``, symmetric, >= 0.
         tradeoff: Weight of the similarity to all items relative to that within the set, >= 0.
 
-    Raises:
-        ValueError: If the matrix is not symmetric and non-negative.
-
     Examples:
         >>> function = GraphCut([[0.0, 3.0], [3.0, 0.0]])
         >>> float(function.value(jnp.array([True, False])))
@@ -76,15 +72,7 @@ class GraphCut(_Cut):
 
 
 class SparseGraphCut(_Cut):
-    """``GraphCut`` of sparse similarities.
-
-    Args:
-        similarity: The entries of a symmetric matrix.
-        tradeoff: As for ``GraphCut``.
-
-    Raises:
-        ValueError: If the matrix is not symmetric, or the tradeoff is negative.
-    """
+    """``GraphCut`` of the entries of a sparse matrix."""
 
     similarity: SparseSimilarity
 
@@ -113,10 +101,9 @@ class SparseGraphCut(_Cut):
 
 
 def graph_cut(
-    similarity: ArrayLike | SparseSimilarity | Any, tradeoff: float | Float[Array, ""] = 1.0
+    similarity: Any, tradeoff: float | Float[Array, ""] = 1.0
 ) -> GraphCut | SparseGraphCut:
     """Returns ``GraphCut`` of a dense or sparse matrix, as for ``facility_location``."""
     if is_sparse(similarity):
         return SparseGraphCut(as_sparse(similarity), tradeoff)
-    dense: Any = similarity
-    return GraphCut(dense, tradeoff)
+    return GraphCut(similarity, tradeoff)

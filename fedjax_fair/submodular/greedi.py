@@ -10,10 +10,10 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Key
 
 from fedjax_fair import checks
+from fedjax_fair.submodular.arrays import check_key
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
-from fedjax_fair.submodular.constraints import Constraints
 from fedjax_fair.submodular.greedy import grow_greedily
-from fedjax_fair.submodular.selection import begin
+from fedjax_fair.submodular.selection import Constraints, begin, check_function
 
 __all__ = ["greedi"]
 
@@ -31,9 +31,8 @@ def greedi(
     """Runs greedy in every part of the items, then on the union of the selected items.
 
     The result is the best of all these sets. For a monotone submodular function its value is at
-    least ``(1 - 1/e) / min(parts, k)`` of the optimum over ``k`` items, and with random parts
-    ``(1 - 1/e) / 2`` in expectation. Only ``parts * k`` items are communicated. Slots stay unused
-    only if all parts are small.
+    least ``(1 - 1/e) / min(parts, k)`` of the optimum over ``k`` items, and with random parts ``(1
+    - 1/e) / 2`` in expectation. Slots stay unused only if all parts are small.
 
     Args:
         function: Monotone and submodular.
@@ -41,7 +40,6 @@ def greedi(
         parts: Number of parts.
         key: Assigns items to random parts; by default item ``i`` is in part ``i % parts``.
         mesh: Devices that share the parts; each holds the complete function.
-
 
     Raises:
         ValueError: If there are fewer items than ``k`` or ``parts``, or ``mesh`` is no mesh.
@@ -52,11 +50,13 @@ def greedi(
 
     Examples:
         >>> from fedjax_fair.submodular import Modular
-        >>> greedi(Modular(jnp.array([2.0, 5.0, 3.0, 4.0])), 2, parts=2).items.tolist()
+        >>> greedi(Modular([2.0, 5.0, 3.0, 4.0]), 2, parts=2).items.tolist()
         [1, 3]
     """
-    checks.positive_int("k", k, at_most=function.size)
+    checks.positive_int("k", k, at_most=check_function(function))
     checks.positive_int("parts", parts, at_most=function.size)
+    if key is not None:
+        check_key(key)
     if mesh is not None:
         checks.instance("mesh", mesh, Mesh, "jax.make_mesh((4,), ('devices',))")
     return _greedi(function, key, k, parts, mesh)

@@ -1,8 +1,7 @@
 """Greedy maximizers under a cardinality constraint, a matroid or a budget.
 
 With ``k`` alone they return exactly ``k`` distinct items, even if gains are negative; ties go to
-the smallest index. Other constraints may allow fewer items: unused slots hold item -1 and gain 0.
-All of them can be jitted, mapped and scanned.
+the smallest index. Under other constraints slots may stay unused. All can be jitted and mapped.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
-from fedjax_fair.submodular.constraints import Constraints, check_arguments
 from fedjax_fair.submodular.matroids import Matroid
-from fedjax_fair.submodular.selection import begin, best_item, grow
+from fedjax_fair.submodular.selection import Constraints, begin, best_item, check_arguments, grow
 
 __all__ = ["by_gain_and_by_ratio", "greedy", "grow_greedily", "lazy_greedy", "score"]
 
@@ -36,14 +34,14 @@ def greedy(
     """Adds the item with the largest gain, ``k`` times.
 
     For a monotone submodular function the value is at least ``1 - 1/e`` of the optimum over ``k``
-    items (Nemhauser, Wolsey, Fisher, 1978), or ``1/2`` of that over a matroid (Fisher, Nemhauser,
-    Wolsey, 1978). With a budget the result is the better of two sets, the second selected by gain
-    per cost, with at least ``(1 - 1/e) / 2`` of the optimum (Leskovec et al., 2007).
+    items (Nemhauser, Wolsey, Fisher, 1978), or ``1/2`` over a matroid (Fisher, Nemhauser, Wolsey,
+    1978). With a budget the result is the better of two sets, the second selected by gain per cost,
+    with at least ``(1 - 1/e) / 2`` of the optimum (Leskovec et al., 2007).
 
     Args:
         function: What to maximize.
-        k: Number of items, a maximum under other constraints; by default the rank of the matroid
-            or all items.
+        k: Number of items, a maximum under other constraints; by default the rank of the matroid or
+            all items.
         candidate_mask: Items to select before all others, ``[size]``.
         initial_items: Items that the set already contains. They count in the value and the cost.
         matroid: Only independent sets are feasible.
@@ -60,7 +58,7 @@ def greedy(
 
     Examples:
         >>> from fedjax_fair.submodular import Modular, matroids
-        >>> function = Modular(jnp.array([2.0, -1.0, 3.0]))
+        >>> function = Modular([2.0, -1.0, 3.0])
         >>> result = greedy(function, 2)
         >>> result.items.tolist(), float(result.value)
         ([2, 0], 5.0)
@@ -71,7 +69,7 @@ def greedy(
         [2, -1, -1]
     """
     steps, *arguments = check_arguments(
-        function.size, k, candidate_mask, initial_items, matroid, costs, budget, min_gain
+        function, k, candidate_mask, initial_items, matroid, costs, budget, min_gain
     )
     return _greedy(function, steps, *arguments)
 
@@ -117,32 +115,20 @@ def lazy_greedy(
     """Selects the items of `greedy`, recomputing only gains that may be the largest.
 
     Gains of a submodular function never grow, so an old gain is an upper bound. Faster than
-    `greedy` if one gain is expensive and all gains together are not much cheaper.
-
-    Args:
-        function: What to maximize; submodular.
-        k: See `greedy`.
-        candidate_mask: See `greedy`.
-        initial_items: See `greedy`.
-        matroid: See `greedy`.
-        costs: See `greedy`.
-        budget: See `greedy`.
-        min_gain: See `greedy`.
-
-    Raises:
-        ValueError: As `greedy`.
+    `greedy` if one gain is expensive and all gains together are not much cheaper. Arguments and
+    errors are those of `greedy`; the function has to be submodular.
 
     References:
         Minoux, *Accelerated Greedy Algorithms for Maximizing Submodular Set Functions*, 1978
 
     Examples:
         >>> from fedjax_fair.submodular import Modular
-        >>> result = lazy_greedy(Modular(jnp.array([2.0, -1.0, 3.0])), 2)
+        >>> result = lazy_greedy(Modular([2.0, -1.0, 3.0]), 2)
         >>> result.items.tolist(), int(result.num_evaluations)
         ([2, 0], 4)
     """
     steps, *initial, constraints = check_arguments(
-        function.size, k, candidate_mask, initial_items, matroid, costs, budget, min_gain
+        function, k, candidate_mask, initial_items, matroid, costs, budget, min_gain
     )
     return _lazy_greedy(function, steps, *initial, constraints or Constraints())
 

@@ -1,7 +1,7 @@
 """Information measures of a set function: conditional gain and mutual information.
 
 Query and private items belong to the ground set; exclude them from a selection with
-``candidate_mask``. Gains are differences of gains of the function, and have their rounding errors.
+``candidate_mask``. Gains are differences of the function's gains, and have their rounding errors.
 """
 
 from __future__ import annotations
@@ -56,14 +56,9 @@ class _Conditional(WrappedSetFunction):
 class ConditionalGain(_Conditional):
     """``f(S | P) = f(S or P) - f(P)``: what a set adds to private items.
 
-    Submodular and monotone where the function is.
-
     Args:
-        function: The function *f*.
+        function: The function *f*; submodularity and monotonicity are kept.
         private: Distinct items *P*, ``[private]``.
-
-    Raises:
-        ValueError: If the items are not distinct.
 
     References:
         Iyer, Khargoankar, Bilmes, Asnani, *Submodular Combinatorial Information Measures with
@@ -77,6 +72,7 @@ class ConditionalGain(_Conditional):
     """
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._convert(private=as_items("private", self.private, self.size))
 
 
@@ -91,9 +87,6 @@ class MutualInformation(WrappedSetFunction):
         function: The function *f*.
         query: Distinct items *Q*, ``[query]``.
 
-    Raises:
-        ValueError: If the items are not distinct.
-
     Examples:
         >>> from fedjax_fair.submodular import Coverage
         >>> function = MutualInformation(Coverage([[1, 1, 0], [0, 1, 1], [1, 0, 0]]), query=[0])
@@ -104,35 +97,38 @@ class MutualInformation(WrappedSetFunction):
     query: Int[Array, " query"]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._convert(query=as_items("query", self.query, self.size))
 
     @property
     def _condition(self) -> Int[Array, " private"]:
         return jnp.zeros(0, jnp.int32)
 
-    # The value is f(S | P) - f(S | P or Q), and the memo has those of both.
+    # The value is the difference of the two, and the memo has those of both.
     @property
-    def _given_private(self) -> _Conditional:
-        return _Conditional(self.function, self._condition)
-
-    @property
-    def _given_both(self) -> _Conditional:
-        return _Conditional(self.function, jnp.append(self._condition, self.query))
+    def _parts(self) -> tuple[_Conditional, _Conditional]:
+        """Returns ``f(S | P)`` and ``f(S | P or Q)``."""
+        private = self._condition
+        both = jnp.append(private, self.query)
+        return _Conditional(self.function, private), _Conditional(self.function, both)
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
-        return self._given_private.value(mask) - self._given_both.value(mask)
+        first, second = self._parts
+        return first.value(mask) - second.value(mask)
 
     def init(self) -> PyTree:
-        return self._given_private.init(), self._given_both.init()
+        return tuple(part.init() for part in self._parts)
 
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
-        return self._given_private.gains(memo[0]) - self._given_both.gains(memo[1])
+        first, second = self._parts
+        return first.gains(memo[0]) - second.gains(memo[1])
 
     def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
-        return self._given_private.gain(memo[0], item) - self._given_both.gain(memo[1], item)
+        first, second = self._parts
+        return first.gain(memo[0], item) - second.gain(memo[1], item)
 
     def add(self, memo: PyTree, item: Integer) -> PyTree:
-        return self._given_private.add(memo[0], item), self._given_both.add(memo[1], item)
+        return tuple(f.add(part, item) for f, part in zip(self._parts, memo, strict=True))
 
 
 class ConditionalMutualInformation(MutualInformation):
@@ -144,9 +140,6 @@ class ConditionalMutualInformation(MutualInformation):
         function: The function *f*.
         query: Distinct items *Q*, ``[query]``.
         private: Distinct items *P*, ``[private]``.
-
-    Raises:
-        ValueError: If items are not distinct.
 
     Examples:
         >>> from fedjax_fair.submodular import Coverage

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_items, as_non_negative
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
-from fedjax_fair.submodular.constraints import check_matroid
 from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.submodular.selection import begin, check_function, check_matroid
 
 __all__ = ["best_swap", "distorted_greedy"]
 
@@ -20,9 +20,8 @@ __all__ = ["best_swap", "distorted_greedy"]
 def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> MaximizationResult:
     """Maximizes a monotone submodular function minus the costs of its items.
 
-    Early steps discount gains relative to costs. The value is at least ``(1 - 1/e) *
-    function(best) - costs(best)`` for any set of at most ``k`` items; `greedy` on the difference
-    has no guarantee.
+    Early steps discount gains relative to costs. The value is at least ``(1 - 1/e) * function(best)
+    - costs(best)`` for any set of at most ``k`` items; `greedy` on the difference has no guarantee.
 
     Args:
         function: Monotone and submodular.
@@ -32,41 +31,35 @@ def distorted_greedy(function: SetFunction, costs: ArrayLike, k: int) -> Maximiz
     Returns:
         Items, gains and value of the difference.
 
-    Raises:
-        ValueError: If there are fewer than ``k`` items or a cost is negative.
-
     References:
-        Harshaw, Feldman, Ward, Karbasi, *Submodular Maximization beyond Non-negativity:
-        Guarantees, Fast Algorithms, and Applications*, ICML 2019
+        Harshaw, Feldman, Ward, Karbasi, *Submodular Maximization beyond Non-negativity: Guarantees,
+        Fast Algorithms, and Applications*, ICML 2019
 
     Examples:
         >>> from fedjax_fair.submodular import Modular
-        >>> result = distorted_greedy(Modular(jnp.array([3.0, 2.0])), jnp.array([1.0, 2.5]), 2)
+        >>> result = distorted_greedy(Modular([3.0, 2.0]), [1.0, 2.5], 2)
         >>> result.items.tolist(), float(result.value)
         ([0, -1], 2.0)
     """
-    checks.positive_int("k", k, at_most=function.size)
-    return _distorted_greedy(function, as_non_negative("costs", costs, "items", function.size), k)
+    size = check_function(function)
+    checks.positive_int("k", k, at_most=size)
+    return _distorted_greedy(function, as_non_negative("costs", costs, "items", size), k)
 
 
 @partial(jax.jit, static_argnums=2)
 def _distorted_greedy(function, costs, k) -> MaximizationResult:
-    def step(carry, number):
-        memo, free = carry
-        gains = function.gains(memo)
+    def step(state, number):
+        gains = function.gains(state.memo)
         remaining = (k - 1 - number).astype(gains.dtype)
         distorted = (1 - 1 / k) ** remaining * gains - costs
-        best = jnp.argmax(jnp.where(free, distorted, -jnp.inf)).astype(jnp.int32)
-        improves = distorted[best] > 0
-        added = function.add(memo, best)
-        memo = jax.tree.map(lambda new, old: jnp.where(improves, new, old), added, memo)
-        item, gain = jnp.where(improves, best, -1), gains[best] - costs[best]
-        chosen = item, jnp.where(improves, gain, 0.0), jnp.sum(free)
-        return (memo, free.at[best].set(free[best] & ~improves)), chosen
+        best = jnp.argmax(jnp.where(state.free, distorted, -jnp.inf)).astype(jnp.int32)
+        improves, num_free = distorted[best] > 0, jnp.sum(state.free)
+        gain = jnp.where(improves, gains[best] - costs[best], 0.0)
+        state = jax.lax.cond(improves, lambda: state.take(function, best), lambda: state)
+        return state, (jnp.where(improves, best, -1), gain, num_free)
 
-    state = function.init(), jnp.ones(function.size, bool)
     steps = jnp.arange(k, dtype=jnp.int32)
-    _, (items, gains, num_evaluations) = jax.lax.scan(step, state, steps)
+    _, (items, gains, num_evaluations) = jax.lax.scan(step, begin(function)[0], steps)
     return MaximizationResult(items, gains, jnp.sum(gains), jnp.sum(num_evaluations))
 
 
@@ -103,16 +96,17 @@ def best_swap(
 
     Examples:
         >>> from fedjax_fair.submodular import Modular
-        >>> best_swap(Modular(jnp.array([2.0, -1.0, 3.0])), jnp.array([1, 0])).items.tolist()
+        >>> best_swap(Modular([2.0, -1.0, 3.0]), [1, 0]).items.tolist()
         [2, 0]
     """
-    chosen = as_items("items", items, function.size)
+    size = check_function(function)
+    chosen = as_items("items", items, size)
     if not chosen.size:
         raise ValueError("items=[]: expected at least one item, since swaps add none.")
     if max_swaps is not None:
         checks.positive_int("max_swaps", max_swaps)
     if matroid is not None:
-        check_matroid(matroid, function.size, "items", items)
+        check_matroid(matroid, size, "items", items)
     return _best_swap(function, chosen, max_swaps, matroid)
 
 

@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import as_symmetric
-from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.base import ArraySetFunction
 from fedjax_fair.tree import Integer
 
 __all__ = ["LogDet", "as_kernel"]
 
 
-class LogDet(SetFunction):
+class LogDet(ArraySetFunction):
     """``log det(I + K_S)``, the volume of a set: monotone submodular.
 
     The gain of an item is the logarithm of its conditional variance, from a Cholesky factor with
@@ -33,7 +33,7 @@ class LogDet(SetFunction):
         Chen, Zhang, Zhou, *Fast Greedy MAP Inference for Determinantal Point Process*, NeurIPS 2018
 
     Examples:
-        >>> function = LogDet(jnp.diag(jnp.array([1.0, 3.0])))
+        >>> function = LogDet([[1.0, 0.0], [0.0, 3.0]])
         >>> [round(float(gain), 4) for gain in function.gains(function.init())]
         [0.6931, 1.3863]
     """
@@ -42,10 +42,6 @@ class LogDet(SetFunction):
 
     def __post_init__(self) -> None:
         self._convert(kernel=as_kernel("kernel", self.kernel))
-
-    @property
-    def size(self) -> int:
-        return self.kernel.shape[-1]
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         identity = jnp.eye(self.size, dtype=self.kernel.dtype)

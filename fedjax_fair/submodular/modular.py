@@ -8,21 +8,18 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_finite, as_mask, as_non_negative
-from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.base import ArraySetFunction
 from fedjax_fair.submodular.combinators import Scaled, Truncated
 from fedjax_fair.tree import Integer
 
 __all__ = ["Modular", "truncated_modular", "union_penalty"]
 
 
-class Modular(SetFunction):
+class Modular(ArraySetFunction):
     """The sum of weights over the set; monotone if no weight is negative.
 
     Args:
-        weights: Weight of each item, ``[n]``; may be negative.
-
-    Raises:
-        ValueError: If a weight is not finite.
+        weights: Weight of each item, ``[n]``, finite.
 
     Examples:
         >>> function = Modular([1.0, 2.0, 4.0])
@@ -34,10 +31,6 @@ class Modular(SetFunction):
 
     def __post_init__(self) -> None:
         self._convert(weights=as_finite("weights", self.weights, "n"))
-
-    @property
-    def size(self) -> int:
-        return self.weights.shape[-1]
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         return jnp.sum(self.weights, where=mask)
@@ -64,11 +57,8 @@ def truncated_modular(
         bound: Cap of the sum, >= 0.
         scale: Factor, >= 0.
 
-    Raises:
-        ValueError: If an argument is negative or not finite.
-
     Examples:
-        >>> function = truncated_modular(jnp.array([1.0, 2.0, 4.0]), bound=5.5, scale=2.0)
+        >>> function = truncated_modular([1.0, 2.0, 4.0], bound=5.5, scale=2.0)
         >>> float(function.value(jnp.array([False, True, True])))
         11.0
     """
@@ -83,17 +73,12 @@ def union_penalty(history: ArrayLike, mu: float | Float[Array, ""]) -> Modular:
     UnionFL's :math:`-\mu\,|U_t \cap S|` (Castillo et al. 2024, equation 14).
 
     Args:
-        history: Masks of the last rounds, ``[window, n]``, or their union, ``[n]``.
+        history: Masks of one or more rounds, ``[window, n]``, or their union, ``[n]``.
         mu: Penalty of an item, >= 0.
 
-    Raises:
-        ValueError: If ``mu`` is negative or the window empty.
-
     Examples:
-        >>> history = jnp.array([[True, True, False], [True, False, False]])
-        >>> function = union_penalty(history, mu=0.5)
-        >>> float(function.value(jnp.array([True, True, True])))
-        -1.0
+        >>> union_penalty([[True, False], [True, True]], mu=0.5).weights.tolist()
+        [-0.5, -0.5]
     """
     checks.non_negative("mu", mu)
     masks = as_mask("history", history)

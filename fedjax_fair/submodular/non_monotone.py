@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedjax_fair import checks
+from fedjax_fair.submodular.arrays import check_key
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
-from fedjax_fair.submodular.selection import Selection, begin
+from fedjax_fair.submodular.selection import Selection, begin, check_function
 
 __all__ = ["double_greedy", "random_greedy"]
 
 
-@jax.jit
 def double_greedy(key: Key[Array, ""], function: SetFunction) -> MaximizationResult:
     """Decides for each item whether to add it to a growing set or remove it from all items.
 
@@ -37,11 +37,17 @@ def double_greedy(key: Key[Array, ""], function: SetFunction) -> MaximizationRes
 
     Examples:
         >>> from fedjax_fair.submodular import Modular
-        >>> result = double_greedy(jax.random.key(0), Modular(jnp.array([2.0, -1.0, 3.0])))
+        >>> result = double_greedy(jax.random.key(0), Modular([2.0, -1.0, 3.0]))
         >>> result.items.tolist(), float(result.value)
         ([0, -1, 2], 5.0)
     """
+    check_key(key)
+    check_function(function)
+    return _double_greedy(key, function)
 
+
+@jax.jit
+def _double_greedy(key, function) -> MaximizationResult:
     def decide(carry, item):
         state, upper = carry
         gain = function.gain(state.memo, item)
@@ -72,21 +78,17 @@ def random_greedy(key: Key[Array, ""], function: SetFunction, k: int) -> Maximiz
         function: Submodular.
         k: Maximum number of items.
 
-
-    Raises:
-        ValueError: If there are fewer than ``k`` items.
-
     References:
-        Buchbinder, Feldman, Naor, Schwartz, *Submodular Maximization with Cardinality
-        Constraints*, SODA 2014
+        Buchbinder, Feldman, Naor, Schwartz, *Submodular Maximization with Cardinality Constraints*,
+        SODA 2014
 
     Examples:
         >>> from fedjax_fair.submodular import Modular
-        >>> function = Modular(jnp.array([2.0, -1.0, 3.0]))
-        >>> random_greedy(jax.random.key(0), function, 1).items.tolist()
+        >>> random_greedy(jax.random.key(0), Modular([2.0, -1.0, 3.0]), 1).items.tolist()
         [2]
     """
-    checks.positive_int("k", k, at_most=function.size)
+    check_key(key)
+    checks.positive_int("k", k, at_most=check_function(function))
     return _random_greedy(key, function, k)
 
 

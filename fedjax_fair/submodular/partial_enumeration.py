@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
-from fedjax_fair.submodular.constraints import Constraints, check_costs
 from fedjax_fair.submodular.greedy import grow_greedily
-from fedjax_fair.submodular.selection import begin
+from fedjax_fair.submodular.selection import Constraints, begin, check_costs, check_function
 
 __all__ = ["partial_enumeration"]
 
@@ -38,23 +37,20 @@ def partial_enumeration(
         budget: As for `greedy`.
         seed_size: Items of the largest initial sets; fewer than three have no guarantee.
 
-
-    Raises:
-        ValueError: If shapes differ, or an argument is out of range.
-
     References:
         Sviridenko, *A Note on Maximizing a Submodular Set Function Subject to a Knapsack
         Constraint*, Operations Research Letters, 2004
 
     Examples:
         >>> from fedjax_fair.submodular import Modular
-        >>> weights, costs = jnp.array([6.0, 5.0, 5.0]), jnp.array([3.0, 2.0, 2.0])
-        >>> partial_enumeration(Modular(weights), costs, 4.0).items.tolist()
+        >>> function, costs = Modular([6.0, 5.0, 5.0]), [3.0, 2.0, 2.0]
+        >>> partial_enumeration(function, costs, 4.0, seed_size=1).items.tolist()
         [1, 2, -1]
     """
-    checks.positive_int("seed_size", seed_size, at_most=function.size)
-    constraints = Constraints(costs=check_costs(function.size, costs, budget), budget=budget)
-    return _partial_enumeration(function, constraints, seed_size)
+    size = check_function(function)
+    checks.positive_int("seed_size", seed_size, at_most=max(size, 3))
+    constraints = Constraints(costs=check_costs(size, costs, budget), budget=budget)
+    return _partial_enumeration(function, constraints, min(seed_size, size))
 
 
 @partial(jax.jit, static_argnums=2)

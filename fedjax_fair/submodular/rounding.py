@@ -1,8 +1,8 @@
 r"""Rounding of a fractional point of a matroid polytope to a set.
 
 Swap rounding and randomized pipage select every item with its probability, and for a submodular
-function :math:`E[f(S)] \geq \hat f(x)`. Neither evaluates the function. A point that is short of a
-base is filled up, so that no item becomes less likely.
+function :math:`E[f(S)] \geq \hat f(x)`. A point that is short of a base is filled up, so that no
+item becomes less likely.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Key
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.arrays import as_non_negative, as_partial, is_traced
+from fedjax_fair import checks
+from fedjax_fair.submodular.arrays import as_non_negative, as_partial, check_key, is_traced
 from fedjax_fair.submodular.decomposition import TOLERANCE, Decomposition, decompose, padded
 from fedjax_fair.submodular.matroids import Matroid, heaviest_base
 
@@ -48,9 +49,10 @@ def swap(
     Examples:
         >>> from fedjax_fair.submodular import matroids
         >>> chosen = swap(jax.random.key(0), matroids.Uniform(2, 4), [0.5, 0.5, 1.0, 0.0])
-        >>> int(chosen.sum()), bool(chosen[2]), bool(chosen[3])
-        (2, True, False)
+        >>> sum(chosen.tolist()), chosen.tolist()[2:]
+        (2, [True, False])
     """
+    check_key(key)
     bases, weights = x if isinstance(x, Decomposition) else decompose(matroid, x)
     count = np.int32(bases.shape[0])
     if not is_traced((bases, weights)):
@@ -106,9 +108,10 @@ def pipage(key: Key[Array, ""], matroid: Matroid, x: ArrayLike) -> Bool[Array, "
     Examples:
         >>> from fedjax_fair.submodular import matroids
         >>> chosen = pipage(jax.random.key(0), matroids.Uniform(2, 4), [0.5, 0.5, 1.0, 0.0])
-        >>> int(chosen.sum()), bool(chosen[2]), bool(chosen[3])
-        (2, True, False)
+        >>> sum(chosen.tolist()), chosen.tolist()[2:]
+        (2, [True, False])
     """
+    check_key(key)
     return _pipage(matroid, _as_block_point(matroid, x), Partial(_up_at_random, key))
 
 
@@ -129,13 +132,10 @@ def deterministic_pipage(
     If the point is short of a base, this holds for a monotone function.
 
     Args:
-        matroid: Uniform or a partition.
-        x: A point in its polytope, ``[size]``; may be traced.
+        matroid: As for `pipage`.
+        x: As for `pipage`.
         extension: Exact multilinear extension, evaluated twice for each item. A
             ``jax.tree_util.Partial`` does not compile again.
-
-    Raises:
-        ValueError: As `pipage`.
 
     Examples:
         >>> from fedjax_fair.submodular import matroids
@@ -231,9 +231,9 @@ def _settled(x, item):
 
 def _as_block_point(matroid: Matroid, x: ArrayLike) -> Float[Array, " size"]:
     """Returns a point, checked to be in the polytope of a matroid with blocks."""
+    point = _as_point(matroid, x)
     if matroid.item_blocks is None:
         raise ValueError(f"matroid: expected Uniform or Partition, got {type(matroid).__name__}.")
-    point = _as_point(matroid, x)
     if not is_traced((point, matroid)):
         with jax.ensure_compile_time_eval():
             short = np.asarray(_missing(matroid, point))
@@ -246,6 +246,7 @@ def _as_block_point(matroid: Matroid, x: ArrayLike) -> Float[Array, " size"]:
 
 
 def _as_point(matroid: Matroid, x: ArrayLike) -> Float[Array, " size"]:
+    checks.instance("matroid", matroid, Matroid, "matroids.Uniform(k, num_items)")
     point = as_non_negative("x", x, "size")
     if point.shape != (matroid.size,):
         raise ValueError(f"x: expected shape ({matroid.size},), got {point.shape}.")

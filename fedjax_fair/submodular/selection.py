@@ -1,4 +1,4 @@
-"""State and loop that the greedy maximizers share."""
+"""State, constraints and loop that the greedy maximizers share, and checks of their arguments."""
 
 from __future__ import annotations
 
@@ -7,12 +7,50 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
+from numpy.typing import ArrayLike
 
+from fedjax_fair import checks
+from fedjax_fair.submodular.arrays import as_items, as_mask, as_non_negative, is_traced
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
-from fedjax_fair.submodular.constraints import Constraints
+from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.tree import Number, Tree
 
-__all__ = ["Selection", "begin", "best_item", "best_of", "grow"]
+# Tolerance of the budget for rounding errors, as a share of it.
+_SLACK = 1e-6
+
+
+class Constraints(Tree):
+    """Conditions for adding an item to a set.
+
+    Args:
+        matroid: The set has to stay independent.
+        min_gain: Items with a gain up to this are not added.
+        costs: Cost of each item, ``[size]``, if there is a budget.
+        budget: Largest total cost.
+        allowed: Mask of the items that may be added, ``[size]``.
+    """
+
+    matroid: Matroid | None = None
+    min_gain: Number | None = None
+    costs: Float[Array, " size"] | None = None
+    budget: Number | None = None
+    allowed: Bool[Array, " size"] | None = None
+
+    def feasible_items(self, mask: Bool[Array, " size"]) -> Bool[Array, " size"]:
+        """Returns the items outside of a set that can join it."""
+        free = ~mask if self.matroid is None else self.matroid.feasible_items(mask)
+        if self.allowed is not None:
+            free = free & self.allowed
+        if self.costs is None or self.budget is None:
+            return free
+        spent = jnp.sum(self.costs, where=mask)
+        return free & (spent + self.costs <= self.budget * (1 + _SLACK))
+
+    def improves(self, gains: Float[Array, " size"]) -> Bool[Array, " size"]:
+        """Returns whether each gain is large enough."""
+        return jnp.ones(gains.shape, bool) if self.min_gain is None else gains > self.min_gain
 
 
 class Selection(NamedTuple):
@@ -107,3 +145,71 @@ def _comparable(gains: Float[Array, " some"]) -> Float[Array, " some"]:
     """Replaces NaN and minus infinity by the lowest finite value."""
     lowest = jnp.finfo(gains.dtype).min
     return jnp.maximum(jnp.where(jnp.isnan(gains), lowest, gains), lowest)
+
+
+def check_function(function: SetFunction) -> int:
+    """Returns the number of items of a set function."""
+    checks.instance("function", function, SetFunction, "FacilityLocation(similarity)")
+    return function.size
+
+
+def check_arguments(
+    function, k, candidate_mask, initial_items, matroid, costs, budget, min_gain
+) -> tuple[int, Bool[Array, " size"] | None, Int[Array, " initial"] | None, Constraints | None]:
+    """Returns the number of steps, candidates, initial items, and other constraints than ``k``."""
+    size = check_function(function)
+    if candidate_mask is not None:
+        candidate_mask = as_mask("candidate_mask", candidate_mask, (size,))
+    num_initial = 0
+    if initial_items is not None:
+        initial_items = as_items("initial_items", initial_items, size)
+        num_initial = initial_items.shape[0]
+        if num_initial == size:
+            raise ValueError("initial_items: expected an item to remain, got all of them.")
+    is_constrained = any(one is not None for one in (matroid, costs, budget, min_gain))
+    if k is None and not is_constrained:
+        raise ValueError("k=None: expected an integer, or one of matroid, budget and min_gain.")
+    most = size if matroid is None else check_matroid(matroid, size, "initial_items", initial_items)
+    steps = max(1, most - num_initial) if k is None else k
+    checks.positive_int("k", steps, at_most=size - num_initial)
+    if min_gain is not None:
+        checks.finite("min_gain", min_gain)
+    if costs is not None or budget is not None:
+        costs = check_costs(size, costs, budget)
+        if initial_items is not None and not is_traced((initial_items, costs, budget)):
+            items = np.asarray(initial_items)
+            if np.asarray(costs)[items].sum() > np.asarray(budget) * (1 + _SLACK):
+                raise ValueError(
+                    f"initial_items={items.tolist()}: expected items that cost at most {budget=}."
+                )
+    constraints = Constraints(matroid, min_gain, costs, budget) if is_constrained else None
+    return steps, candidate_mask, initial_items, constraints
+
+
+def check_matroid(matroid: Matroid, size: int, name: str, items: ArrayLike | None) -> int:
+    """Returns the rank of a matroid of ``size`` items in which ``items`` are independent."""
+    checks.instance("matroid", matroid, Matroid, "matroids.Uniform(k, num_items)")
+    if matroid.size != size:
+        raise ValueError(f"matroid: expected {size} items, got {matroid.size}.")
+    if items is not None and not is_traced((items, matroid)):
+        chosen = np.asarray(items)
+        with jax.ensure_compile_time_eval():
+            if not bool(_independent(matroid, np.isin(np.arange(size), chosen))):
+                raise ValueError(f"{name}={chosen.tolist()}: expected an independent set.")
+    return matroid.rank
+
+
+def check_costs(
+    size: int, costs: ArrayLike | None, budget: float | Float[Array, ""] | None
+) -> Float[Array, " size"]:
+    """Returns the costs as an array; requires a budget >= 0."""
+    if costs is None or budget is None:
+        missing = "budget" if budget is None else "costs"
+        raise ValueError(f"{missing}=None: expected both costs and a budget, or neither.")
+    checks.non_negative("budget", budget)
+    return as_non_negative("costs", costs, "items", size)
+
+
+@jax.jit
+def _independent(matroid: Matroid, mask: Bool[Array, " size"]) -> Bool[Array, ""]:
+    return matroid.independent(mask)

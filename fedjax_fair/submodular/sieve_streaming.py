@@ -14,20 +14,18 @@ from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.arrays import as_items
+from fedjax_fair.submodular.arrays import as_host, as_items, as_known_epsilon
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
+from fedjax_fair.submodular.selection import check_function
 
 __all__ = ["sieve_batches", "sieve_streaming"]
 
 
-class _Stream(NamedTuple):
-    """State after some items.
+_MAX_GUESSES = 10**6
 
-    Attributes:
-        sieves: A set for each guess of the optimum; arrays of ``_Sieve`` with a leading axis.
-        largest: The largest gain of a single item.
-        num_evaluations: Number of gains evaluated.
-    """
+
+class _Stream(NamedTuple):
+    """State after some items: a set for each guess of the optimum, along a leading axis."""
 
     sieves: _Sieve
     largest: Float[Array, ""]
@@ -35,15 +33,7 @@ class _Stream(NamedTuple):
 
 
 class _Sieve(NamedTuple):
-    """The set of one guess of the optimum.
-
-    Attributes:
-        exponent: The guess, as a power of ``1 + epsilon``.
-        memo: The function's memo of the set.
-        items: Its items, ``[k]``, -1 in unused slots.
-        gains: Their gains.
-        count: Number of items.
-    """
+    """The set of one guess of the optimum, a power of ``1 + epsilon``."""
 
     exponent: Int[Array, "..."]
     memo: PyTree
@@ -58,9 +48,9 @@ def sieve_streaming(
     r"""Visits every item once, and adds it to each set for which its gain is large enough.
 
     For every power *v* of :math:`1 + \varepsilon` between the largest gain of an item so far and
-    :math:`2k` times it there is a set *S*, which an item joins if its gain is at least
-    :math:`(v / 2 - f(S)) / (k - |S|)`. For a monotone submodular function the best of them is at
-    least :math:`1/2 - \varepsilon` of the optimum.
+    :math:`2k` times it there is a set *S*, which an item joins if its gain is at least :math:`(v /
+    2 - f(S)) / (k - |S|)`. For a monotone submodular function the best of them is at least
+    :math:`1/2 - \varepsilon` of the optimum.
 
     Args:
         function: Monotone and submodular.
@@ -69,22 +59,18 @@ def sieve_streaming(
             sets and memos.
         order: Distinct items in stream order, ``[some]``; by default all by index.
 
-
-    Raises:
-        ValueError: If an argument is out of range.
-
     References:
         Badanidiyuru, Mirzasoleiman, Karbasi, Krause, *Streaming Submodular Maximization: Massive
         Data Summarization on the Fly*, KDD 2014
 
     Examples:
         >>> from fedjax_fair.submodular import Modular
-        >>> result = sieve_streaming(Modular(jnp.array([2.0, 5.0, 1.0, 4.0])), 2, epsilon=0.1)
+        >>> result = sieve_streaming(Modular([2.0, 5.0, 1.0, 4.0]), 2, epsilon=0.1)
         >>> result.items.tolist(), float(result.value)
         ([1, 3], 9.0)
     """
-    checks.positive_int("k", k, at_most=function.size)
-    _check_epsilon(epsilon)
+    checks.positive_int("k", k, at_most=check_function(function))
+    epsilon = _check_epsilon(epsilon, k)
     items = None if order is None else as_items("order", order, function.size)
     return _sieve_streaming(function, k, epsilon, items)
 
@@ -114,8 +100,7 @@ def sieve_batches(
         epsilon: As for `sieve_streaming`.
 
     Returns:
-        Positions of the items in the stream.
-        ``num_evaluations`` may overflow from 2**31 gains on.
+        Positions of the items in the stream. ``num_evaluations`` may overflow from 2**31 gains on.
 
     Raises:
         ValueError: If an argument is out of range, or a batch is empty or larger than the first.
@@ -127,10 +112,12 @@ def sieve_batches(
         [0, 2]
     """
     checks.positive_int("k", k)
-    _check_epsilon(epsilon)
+    epsilon = _check_epsilon(epsilon, k)
+    checks.function("make", make, "of the rows of a batch")
+    checks.instance("batches", batches, Iterable, "np.split(rows, 4)")
     size, seen, stream = 0, 0, None
     for batch in batches:
-        rows = np.asarray(batch)
+        rows = as_host("batches", batch)
         count = len(rows) if rows.ndim else 0
         size = size or count
         if not 0 < count <= size:
@@ -139,6 +126,7 @@ def sieve_batches(
             )
         # Rows beyond the last one repeat it, and are skipped.
         function = make(rows[np.minimum(np.arange(size), count - 1)])
+        check_function(function)
         if stream is None:
             stream = _first(function, k, epsilon)
         stream = _next(function, k, epsilon, stream, np.int32(seen), np.int32(count))
@@ -149,14 +137,23 @@ def sieve_batches(
     return _last(stream)
 
 
-def _check_epsilon(epsilon: float) -> None:
-    checks.positive("epsilon", epsilon)
-    checks.unit_interval("epsilon", epsilon)
+def _num_guesses(epsilon: float, k: int) -> int:
+    return math.ceil(math.log(2 * k) / math.log1p(epsilon)) + 1
+
+
+def _check_epsilon(epsilon: float, k: int) -> float:
+    epsilon = as_known_epsilon(epsilon)
+    if (guesses := _num_guesses(epsilon, k)) > _MAX_GUESSES:
+        raise ValueError(
+            f"{epsilon=}: expected a larger one, since it needs {guesses} sets in memory, and at "
+            f"most {_MAX_GUESSES} are allowed."
+        )
+    return epsilon
 
 
 def _begin(function: SetFunction, k: int, epsilon: float) -> _Stream:
     """Returns an empty set for each guess in a window of guesses."""
-    guesses = math.ceil(math.log(2 * k) / math.log1p(epsilon)) + 1
+    guesses = _num_guesses(epsilon, k)
     empty = _empty(function, k)
     sieves = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (guesses, *leaf.shape)), empty)
     return _Stream(sieves, jnp.zeros((), empty.gains.dtype), jnp.zeros((), jnp.int32))

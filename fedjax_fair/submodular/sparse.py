@@ -69,24 +69,30 @@ def sparse_similarity(matrix: Any, name: str = "similarity") -> SparseSimilarity
         >>> lists.items.tolist(), lists.starts.tolist(), lists.points.tolist()
         ([0, 2, 1], [0, 2, 3], [0, 1, 0])
     """
+    if not hasattr(matrix, "tocsr"):
+        got = type(matrix).__name__
+        raise ValueError(f"{name}: expected a SciPy sparse matrix, such as csr_array, got {got}.")
+    if not any(np.issubdtype(matrix.dtype, real) for real in (np.bool, np.integer, np.floating)):
+        raise ValueError(f"{name}: expected real numbers, got {matrix.dtype}.")
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"{name}: expected shape [points, items], got {matrix.shape}.")
     if matrix.nnz >= 2**31:
         raise ValueError(f"{name}: expected fewer than 2**31 entries, got {matrix.nnz}.")
     if not matrix.nnz:  # A gather needs at least one entry.
         matrix = type(matrix.tocsr())(([0.0], ([0], [0])), shape=matrix.shape)
-    by_item = matrix.tocsc(copy=True).astype(np.float32, copy=False)
-    by_item.sum_duplicates()
-    # Without duplicates the rows need no conversion, in whatever order their entries are.
-    as_given = matrix.format == "csr" and by_item.nnz == matrix.nnz
-    by_point = (matrix.astype(np.float32) if as_given else by_item).tocsr()
+    with np.errstate(over="ignore"):  # Overflow gives infinity, which is rejected below.
+        by_item = matrix.tocsc(copy=True).astype(np.float32, copy=False)
+        by_item.sum_duplicates()
+        # Without duplicates the rows need no conversion, in whatever order their entries are.
+        as_given = matrix.format == "csr" and by_item.nnz == matrix.nnz
+        by_point = (matrix.astype(np.float32) if as_given else by_item).tocsr()
     good = (by_point.data >= 0) & (by_point.data < np.inf)
     if not good.all():
         place = np.argmin(good)
         row = np.searchsorted(by_point.indptr, place, side="right") - 1
         raise ValueError(
             f"{name}[{row}, {by_point.indices[place]}]={float(by_point.data[place])}: "
-            "expected finite numbers >= 0."
+            "expected finite numbers >= 0 in single precision."
         )
     rows: Any = np.repeat(np.arange(by_point.shape[0], dtype=np.int32), np.diff(by_point.indptr))
     lists: Any = SparseSimilarity(
@@ -132,10 +138,6 @@ def check_symmetric(name: str, similarity: SparseSimilarity) -> None:
     from scipy.sparse import csc_array
 
     lists = jax.tree.map(np.asarray, similarity)
-    by_item = csc_array((lists.item_values, lists.points, lists.item_starts), similarity.shape)
-    by_point = by_item.tocsr()  # With sorted rows.
-    same_places = np.array_equal(by_point.indptr, by_item.indptr)
-    same_places = same_places and np.array_equal(by_point.indices, by_item.indices)
-    tolerance = 1e-5 * by_item.data.max()
-    if not (same_places and np.abs(by_point.data - by_item.data).max() <= tolerance):
+    matrix = csc_array((lists.item_values, lists.points, lists.item_starts), similarity.shape)
+    if abs(matrix - matrix.T).max() > 1e-5 * matrix.max():
         raise ValueError(f"{name}: expected a symmetric matrix.")

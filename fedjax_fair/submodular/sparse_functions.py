@@ -24,12 +24,9 @@ ENTRIES = 64
 
 
 class _Memo(NamedTuple):
-    """State of the points, gain of every item, and the number of entries read.
+    """State of the points, gain of every item, and entries read since all gains were computed.
 
-    Attributes:
-        state: For every point, what decides the gain of its entries.
-        gains: For every item.
-        work: Entries by which gains were changed since all were computed.
+    The state of a point decides the gains of its entries.
     """
 
     state: Float[Array, " points"]
@@ -127,11 +124,7 @@ class _OfLists(SetFunction):
 
 
 class SparseFacilityLocation(_OfLists):
-    """``FacilityLocation`` of sparse similarities.
-
-    Args:
-        similarity: The entries.
-    """
+    """``FacilityLocation`` of the entries of a sparse matrix."""
 
     def _initial(self) -> Float[Array, " points"]:
         return jnp.zeros(self.similarity.shape[0])
@@ -149,15 +142,7 @@ class SparseFacilityLocation(_OfLists):
 
 
 class SparseSaturatedCoverage(_OfLists):
-    """``SaturatedCoverage`` of sparse similarities.
-
-    Args:
-        similarity: The entries.
-        saturation: As for ``SaturatedCoverage``.
-
-    Raises:
-        ValueError: If the saturation is negative.
-    """
+    """``SaturatedCoverage`` of the entries of a sparse matrix."""
 
     saturation: Number
 

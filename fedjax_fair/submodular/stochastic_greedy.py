@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.permutation import permutation_at
+from fedjax_fair.submodular.arrays import as_known_epsilon, check_key
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
-from fedjax_fair.submodular.constraints import check_arguments
 from fedjax_fair.submodular.greedy import by_gain_and_by_ratio, score
 from fedjax_fair.submodular.matroids import Matroid
-from fedjax_fair.submodular.selection import Selection, begin, best_of, grow
+from fedjax_fair.submodular.selection import Selection, begin, best_of, check_arguments, grow
 
 __all__ = ["stochastic_greedy"]
 
@@ -42,15 +42,15 @@ def stochastic_greedy(
     ``ceil(size / k * log(1 / epsilon))`` candidates the expected value for a monotone submodular
     function is at least ``1 - 1/e - epsilon`` of the optimum.
 
-    Under other constraints candidates are sampled from the feasible items, and the selection ends
-    when none of them gains enough; no bound is known.
+    Under other constraints candidates are feasible items, and the selection ends when none of them
+    gains enough; no bound is known.
 
     Args:
         key: Random key.
         function: What to maximize.
         k: See `greedy`.
-        candidates: Number of candidates in each step.
-        epsilon: Sets the number of candidates instead, in (0, 1).
+        candidates: Candidates in each step.
+        epsilon: Sets ``candidates`` instead, in (0, 1).
         candidate_mask: See `greedy`.
         initial_items: See `greedy`.
         matroid: See `greedy`.
@@ -66,24 +66,24 @@ def stochastic_greedy(
         Mirzasoleiman, Badanidiyuru, Karbasi, Vondrak, Krause, *Lazier Than Lazy Greedy*, AAAI 2015
 
     Examples:
+        >>> import numpy as np
         >>> from fedjax_fair.submodular import Modular
-        >>> function = Modular(jnp.arange(100.0))
+        >>> function = Modular(np.arange(100.0))
         >>> result = stochastic_greedy(jax.random.key(0), function, 10, epsilon=0.1)
         >>> int(result.num_evaluations)  # 24 candidates in each step
         240
     """
-    size = function.size
+    check_key(key)
     if (candidates is None) == (epsilon is None):
         raise ValueError(f"{candidates=}, {epsilon=}: expected exactly one of them.")
     steps, *arguments = check_arguments(
-        size, k, candidate_mask, initial_items, matroid, costs, budget, min_gain
+        function, k, candidate_mask, initial_items, matroid, costs, budget, min_gain
     )
     if epsilon is not None:
-        checks.unit_interval("epsilon", epsilon)
-        checks.positive("epsilon", epsilon)
+        epsilon, size = as_known_epsilon(epsilon), function.size
         candidates = min(size, math.ceil(size / steps * math.log(1 / epsilon)))
     count: Any = candidates
-    checks.positive_int("candidates", count, at_most=size)
+    checks.positive_int("candidates", count, at_most=function.size)
     return _stochastic_greedy(key, function, steps, int(count), *arguments)
 
 

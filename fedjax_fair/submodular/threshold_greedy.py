@@ -8,10 +8,15 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_fair import checks
+from fedjax_fair.submodular.arrays import check_epsilon, is_traced
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
-from fedjax_fair.submodular.selection import begin
+from fedjax_fair.submodular.selection import begin, check_function
 
 __all__ = ["threshold_greedy"]
+
+
+# Below 6e-8 a threshold in single precision would not decrease, and the loop not end.
+_MIN_EPSILON = 1e-6
 
 
 def threshold_greedy(function: SetFunction, k: int, epsilon: float) -> MaximizationResult:
@@ -29,21 +34,18 @@ def threshold_greedy(function: SetFunction, k: int, epsilon: float) -> Maximizat
     Returns:
         ``num_evaluations`` counts the items visited one by one.
 
-    Raises:
-        ValueError: If an argument is out of range.
-
     References:
         Badanidiyuru, Vondrak, *Fast Algorithms for Maximizing Submodular Functions*, SODA 2014
 
     Examples:
         >>> from fedjax_fair.submodular import Modular
-        >>> weights = jnp.array([9.0, 5.0, 9.5, 10.0])
-        >>> threshold_greedy(Modular(weights), 3, epsilon=0.2).items.tolist()
+        >>> threshold_greedy(Modular([9.0, 5.0, 9.5, 10.0]), 3, epsilon=0.2).items.tolist()
         [3, 0, 2]
     """
-    checks.positive_int("k", k, at_most=function.size)
-    checks.positive("epsilon", epsilon)
-    checks.unit_interval("epsilon", epsilon)
+    checks.positive_int("k", k, at_most=check_function(function))
+    check_epsilon(epsilon)
+    if not is_traced(epsilon) and epsilon < _MIN_EPSILON:
+        raise ValueError(f"{epsilon=}: expected at least {_MIN_EPSILON}, for thresholds to differ.")
     return _threshold_greedy(function, k, epsilon / function.size, 1 - epsilon)
 
 

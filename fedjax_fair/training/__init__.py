@@ -13,13 +13,6 @@ from fedjax_fair.training.fit import (
 from fedjax_fair.training.fit_result import FitResult
 
 __all__ = [
-    "Callback",
-    "Centralized",
-    "DivergenceError",
-    "Evaluation",
-    "FitResult",
-    "MemoryLimitError",
-    "fit",
-    "fit_batch",
-    "train",
-]
+    "Callback", "Centralized", "DivergenceError", "Evaluation", "FitResult", "MemoryLimitError",
+    "fit", "fit_batch", "train",
+]  # fmt: skip

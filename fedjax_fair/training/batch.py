@@ -21,16 +21,11 @@ from fedjax_fair.data.federated import (
     validate,
     with_partition_arrays,
 )
-from fedjax_fair.parallel.cores import (
-    CORES,
-    num_usable_cores,
-    pad_to_multiple,
-    replicate_on_cores,
-)
+from fedjax_fair.parallel.cores import CORES, num_usable_cores, pad_to_multiple, replicate_on_cores
 from fedjax_fair.parallel.mesh import num_run_groups, shard_data, split_runs
 from fedjax_fair.training.executables import compile_in
 
-__all__ = ["RunBatch"]
+__all__ = ["RunBatch", "check_debugging"]
 
 
 class RunBatch:
@@ -41,8 +36,8 @@ class RunBatch:
     Attributes:
         host_data: The dataset on the host.
         one_run_per_core: Whether each core of a mesh of ``cores`` makes whole runs.
-        groups: Groups of devices, each with an equal share of the runs; the last run is repeated if
-            necessary.
+        groups: Groups of devices, each with an equal share of the (padded) runs.
+        multiple: Runs are padded to a multiple of it: of the groups, or of cores with whole runs.
 
     Raises:
         ValueError: If the dataset is invalid or has no test examples, or the numbers of partitions
@@ -51,6 +46,7 @@ class RunBatch:
 
     def __init__(self, data: FederatedData, seeds: Sequence[int], mesh: Mesh | None = None) -> None:
         checks.seeds("seeds", seeds, different=False)
+        check_debugging()
         validate(data)
         if not np.asarray(data.test.sizes).any():
             raise ValueError(
@@ -65,6 +61,7 @@ class RunBatch:
         self.cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
         self.one_run_per_core = 1 < self.cores <= len(seeds)
         self.groups = num_run_groups(mesh)
+        self.multiple = self.cores if self.one_run_per_core else self.groups
         # All processes must compile in the same order.
         self._threads = ThreadPoolExecutor(1 if jax.process_count() > 1 else num_usable_cores())
 
@@ -80,9 +77,12 @@ class RunBatch:
     @cached_property
     def data(self) -> FederatedData:
         """The dataset on its devices."""
-        data, mesh = self.host_data, self.mesh
+        # Static fields are hashed at every call of a compiled function.
+        data, mesh = self.host_data._replace(client_names=None), self.mesh
         if data.num_partitions is not None:
-            data = with_partition_arrays(data, pad_to_multiple(partition_arrays(data), self.groups))
+            data = with_partition_arrays(
+                data, pad_to_multiple(partition_arrays(data), self.multiple)
+            )
         if mesh is None:
             return on_device(data)
         if self.one_run_per_core:
@@ -93,7 +93,7 @@ class RunBatch:
         """Returns the seeds, and leaves ``[runs, ...]`` of hyperparameters on their devices."""
         # Seeds stay on the host, because other processes could not use a key of one device.
         seeds, hyperparams = pad_to_multiple(
-            (np.asarray(self.seeds, np.uint32), hyperparams), self.groups
+            (np.asarray(self.seeds, np.uint32), hyperparams), self.multiple
         )
         if self.mesh is None:
             return seeds, jax.device_put(hyperparams)
@@ -104,3 +104,15 @@ class RunBatch:
     def compile(self, lowered: Any, options: dict[str, str | bool] | None = None) -> Future[Any]:
         """Compiles a lowered function in the background, or reuses one with the same text."""
         return compile_in(self._threads, lowered, self.mesh, options)
+
+
+def check_debugging() -> None:
+    """Checks the settings of JAX for debugging that training does not support."""
+    reasons = {
+        "disable_jit": "training needs compiled functions",
+        "debug_nans": "metrics that are undefined are NaN; on_nonfinite='raise' reports updates",
+        "debug_infs": "losses may be infinite; on_nonfinite='raise' reports updates",
+    }
+    for name, reason in reasons.items():
+        if getattr(jax.config, f"jax_{name}", False):
+            raise ValueError(f"JAX_{name.upper()}=True: expected False, because {reason}.")

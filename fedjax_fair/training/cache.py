@@ -14,21 +14,17 @@ __all__ = ["enable_compilation_cache"]
 def enable_compilation_cache(folder: str | Path | None = None) -> Path:
     """Turns on JAX's persistent compilation cache for functions of any size.
 
-    Call it before the first ``fit``. The command line calls it by itself. The environment variable
-    ``JAX_COMPILATION_CACHE_DIR`` takes precedence over the default folder.
+    Call it before the first ``fit``; the command line does so.
 
     Args:
-        folder: Where to store executables; by default ``programs`` in the user's cache folder.
+        folder: Where to store executables; by default ``JAX_COMPILATION_CACHE_DIR``, or a folder
+            in the user's cache.
 
     Returns:
         The folder.
 
     Raises:
         ValueError: If the folder is a file.
-
-    Examples:
-        >>> import fedjax_fair as ff
-        >>> folder = ff.enable_compilation_cache()  # doctest: +SKIP
     """
     if folder is None:
         if configured := os.environ.get("JAX_COMPILATION_CACHE_DIR"):

@@ -18,19 +18,15 @@ __all__ = ["Centralized"]
 class Centralized(BaseRound):
     """A reference method that trains on the pooled examples of all clients.
 
-    Each round passes them to the solver as if one client owned them: with ``steps=`` it takes that
-    many gradient steps, with ``epochs=`` it passes over all examples. Participation and traffic
-    stay zero. Evaluations are those of federated methods.
+    In each round the solver gets them as if one client owned them. Participation and traffic stay
+    zero. Evaluations are those of federated methods.
 
     Raises:
         ValueError: If a round is traced on a mesh whose devices share the clients of a run.
 
     Examples:
         >>> import fedjax_fair as ff
-        >>> reference = Centralized(
-        ...     model=ff.models.logistic(num_classes=10),
-        ...     solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, steps=20),
-        ... )
+        >>> reference = Centralized(ff.models.logistic(10), ff.solvers.SGD(0.1, 10, steps=20))
     """
 
     solver: Solver
@@ -48,10 +44,14 @@ class Centralized(BaseRound):
         return self._inner.init(key, _pooled(data))
 
     def step(
-        self, state: RoundState, data: FederatedData, drop_nonfinite: bool = False
+        self,
+        state: RoundState,
+        data: FederatedData,
+        drop_nonfinite: bool = False,
+        skip_nonfinite: bool = False,
     ) -> tuple[RoundState, RoundInfo]:
         """Returns the state after one more round, in which no client took part."""
-        new_state, info = self._inner.step(state, _pooled(data), drop_nonfinite)
+        new_state, info = self._inner.step(state, _pooled(data), drop_nonfinite, skip_nonfinite)
         new_state = new_state._replace(participation=state.participation)
         return new_state, info._replace(clients=jnp.full_like(info.clients, -1))
 

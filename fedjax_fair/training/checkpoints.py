@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import warnings
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,26 +14,47 @@ import numpy as np
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel import processes
 from fedjax_fair.results import History
-from fedjax_fair.results.files import verify_checksum, write_checksum, written_by_orbax
+from fedjax_fair.results.files import (
+    check_orbax_path,
+    verify_checksum,
+    write_checksum,
+    written_by_orbax,
+)
 from fedjax_fair.simulate import RoundState
 from fedjax_fair.training.best import BestModels, BestModelTracker
 from fedjax_fair.training.fingerprint import differences
+from fedjax_fair.warning import warn
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "SavedState"]
 
 SAVE_INTERVAL_S = 30.0
 """Minimum seconds between checkpoints: the most that a killed run loses. Writing takes little."""
+
+_CONTENTS = ("state", "history", "_CHECKPOINT_METADATA")
+"""Names in the folder of a checkpoint, also of a damaged one."""
+
+
+class SavedState(NamedTuple):
+    """The state of runs as checkpoints have it, independent of devices and platform.
+
+    Attributes:
+        state: The state without that of the clients.
+        clients: Vectors of all clients by name, ``[runs, clients, width]``, in client order.
+        shapes: Type and shape of each leaf of the state of a client, by path.
+    """
+
+    state: RoundState
+    clients: dict[str, np.ndarray]
+    shapes: dict[str, str]
 
 
 class Checkpoints:
     """A folder with the latest states and records of a batch of runs.
 
-    Orbax renames a checkpoint when it is complete. The last two remain, each with a digest of its
-    files, which Orbax does not verify. If the newest one is damaged, the one before is read. A
-    checkpoint at the end of a shorter run, between two evaluations of this one, is deleted.
-    ``description`` is a fingerprint of the runs.
-
-    ``history`` has the records of the newest usable checkpoint, or is None.
+    The last two remain, each with a checksum of its files. If the newest one is damaged, the one
+    before is read. A checkpoint at the end of a shorter run, between two evaluations of this one,
+    is deleted. ``description`` is a fingerprint of the runs. ``history`` has the records of the
+    newest usable checkpoint, or is None.
 
     Raises:
         ValueError: If the checkpoints belong to other seeds, data or settings, or all are damaged.
@@ -49,18 +70,25 @@ class Checkpoints:
     ) -> None:
         import orbax.checkpoint as ocp
 
+        check_orbax_path(folder)
         self._arguments = ocp.args
         self._seeds = np.asarray(seeds, np.int64)
         self._description = description
         self._folder = Path(folder).absolute()
+        if self._folder.is_file():
+            raise ValueError(f"checkpoints={str(folder)!r}: expected a folder, found a file.")
+        for path in self._folder.glob("[0-9]*"):
+            with suppress(OSError):
+                path.rmdir()  # An empty folder, which could have the name of the next checkpoint.
         self._manager = ocp.CheckpointManager(
-            self._folder,
-            options=ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False),
+            self._folder, options=ocp.CheckpointManagerOptions(enable_async_checkpointing=False)
         )
         self._saved_at = monotonic()
         self.history: History | None = None
         while (recorded := self._newest_intact()) is not None:
             self._check_same_run(recorded)
+            shapes = recorded.pop("client_state", None)
+            self._recorded_shapes = {} if shapes is None else json.loads(shapes.tobytes())
             history = History.from_arrays(recorded)
             if history.round >= rounds or history.round % eval_every == 0:
                 self.history = history
@@ -76,7 +104,7 @@ class Checkpoints:
     @property
     def latest(self) -> int | None:
         """The round of the latest checkpoint, or None."""
-        return self._manager.latest_step()
+        return max(self._steps(), default=None)
 
     @property
     def due(self) -> bool:
@@ -85,7 +113,7 @@ class Checkpoints:
         return processes.broadcast_from_main(lambda: "yes" if elapsed else "no") == "yes"
 
     def save(
-        self, state: RoundState, history: History, best_tracker: BestModelTracker | None = None
+        self, saved: SavedState, history: History, best_tracker: BestModelTracker | None = None
     ) -> None:
         """Writes a checkpoint of the latest evaluated round.
 
@@ -98,25 +126,42 @@ class Checkpoints:
             )
         described = np.frombuffer(json.dumps(self._description).encode(), np.uint8)
         recorded = {"seeds": self._seeds, "description": described, **history.arrays()}
-        items: dict[str, Any] = {"state": _without_key_type(state), "history": recorded}
+        if saved.shapes:
+            recorded["client_state"] = np.frombuffer(json.dumps(saved.shapes).encode(), np.uint8)
+        items: dict[str, Any] = {**_items(saved), "history": recorded}
         if best_tracker is not None and best_tracker.best is not None:
             items["best"] = best_tracker.best._asdict()
-        saved = {name: self._arguments.StandardSave(item) for name, item in items.items()}
+        arguments = {name: self._arguments.StandardSave(item) for name, item in items.items()}
         with written_by_orbax(self._folder, tree_bytes(items)):
-            self._manager.save(history.round, args=self._arguments.Composite(**saved))
+            # Forced, because a foreign folder may have the number of a later round.
+            composite = self._arguments.Composite(**arguments)
+            self._manager.save(history.round, args=composite, force=True)
         if processes.is_main_process():
             write_checksum(self._folder / str(history.round))
+        for step in self._steps()[2:]:
+            self._manager.delete(step)
         self._saved_at = monotonic()
 
     def restore(
-        self, state: RoundState, best_tracker: BestModelTracker | None = None
-    ) -> RoundState:
+        self, template: SavedState, best_tracker: BestModelTracker | None = None
+    ) -> SavedState:
         """Reads the state that belongs to ``history``, in the structure of the given one.
 
         The best models so far are assigned to ``best_tracker``.
+
+        Raises:
+            ValueError: If clients kept a state of another shape.
         """
         assert self.history is not None
-        items: dict[str, Any] = {"state": _without_key_type(state)}
+        different = differences(template.shapes, self._recorded_shapes)
+        if different:
+            path, shape, recorded_shape = different[0]
+            raise ValueError(
+                f"client state: {path} has shape {shape}; the checkpoints in "
+                f"{self._manager.directory} are of a run with shape {recorded_shape}; expected "
+                "equal shapes."
+            )
+        state, items = template.state, _items(template)
         if best_tracker is not None:
             scores = np.zeros(len(self._seeds))
             variables = jax.tree.map(np.asarray, jax.device_get(state.variables))
@@ -124,18 +169,31 @@ class Checkpoints:
         restored = self._restore(self.history.round, **items)
         if best_tracker is not None:
             best_tracker.best = BestModels(**restored["best"])
-        key = restored["state"].key
-        key = jax.random.wrap_key_data(key, impl=jax.random.key_impl(state.key))
-        return restored["state"]._replace(key=key)
+        fields = restored["state"]
+        key = jax.random.wrap_key_data(fields.pop("key"), impl=jax.random.key_impl(state.key))
+        state = state._replace(key=key, **fields)
+        return SavedState(state, restored.get("clients", {}), template.shapes)
 
     def _restore(self, step: int, **items: Any) -> Any:
         """Reads items of a checkpoint, in the structure of the given ones if any."""
         wanted = {name: self._arguments.StandardRestore(item) for name, item in items.items()}
         return self._manager.restore(step, args=self._arguments.Composite(**wanted))
 
+    def _steps(self) -> list[int]:
+        """Returns the rounds of all checkpoints, newest first; other folders are ignored."""
+        folders = {step: self._folder / str(step) for step in self._manager.all_steps()}
+        return sorted(
+            (
+                step
+                for step, folder in folders.items()
+                if not folder.is_symlink() and any((folder / name).exists() for name in _CONTENTS)
+            ),
+            reverse=True,
+        )
+
     def _newest_intact(self) -> dict[str, Any] | None:
         """Returns the records of the newest intact checkpoint, and deletes damaged ones."""
-        steps = sorted(self._manager.all_steps(), reverse=True)
+        steps = self._steps()
         for step in steps:
             try:
                 verify_checksum(self._folder / str(step))
@@ -147,7 +205,7 @@ class Checkpoints:
                     raise ValueError(
                         f"{damaged} and none is left; delete the folder to start again."
                     ) from error
-                warnings.warn(f"{damaged}; continuing from the one before.", stacklevel=2)
+                warn(f"{damaged}; continuing from the one before.")
                 self._manager.delete(step)
             else:
                 return jax.tree.map(np.asarray, history)
@@ -168,6 +226,11 @@ class Checkpoints:
             raise ValueError(f"{path}={value}: {where} {recorded_value}{more}.")
 
 
-def _without_key_type(state: RoundState) -> RoundState:
-    """Replaces the random keys by their data, because Orbax stores ordinary arrays only."""
-    return state._replace(key=jax.random.key_data(state.key))
+def _items(saved: SavedState) -> dict[str, Any]:
+    """Returns the items of a checkpoint that have a state.
+
+    Random keys are replaced by their data, because Orbax stores ordinary arrays only.
+    """
+    fields = saved.state._replace(key=jax.random.key_data(saved.state.key))._asdict()
+    del fields["clients"]
+    return {"state": fields} | ({"clients": saved.clients} if saved.clients else {})

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, PyTree, Shaped
 
 from fedjax_fair.base import ClientMetrics, Model
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics import target
+from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.numerics.trees import tree_bytes
-from fedjax_fair.parallel.cores import pad_to_multiple
-from fedjax_fair.parallel.mesh import split_runs
+from fedjax_fair.parallel.collectives import AXIS
+from fedjax_fair.parallel.cores import CORES, pad_to_multiple
+from fedjax_fair.parallel.mesh import shapes_of_runs, split_runs
 from fedjax_fair.results import RECORDED
+from fedjax_fair.role_errors import NEEDS_VALUE, explain_errors
 from fedjax_fair.simulate import RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
+from fedjax_fair.training.checkpoints import SavedState
 from fedjax_fair.training.diagnosis import is_constant
 from fedjax_fair.training.functions import make_functions
 from fedjax_fair.training.memory import Memory, device_bytes, transient_bytes
 from fedjax_fair.training.options import TrainOptions
 from fedjax_fair.training.split import Split
-from fedjax_fair.training.tracing_errors import explain_tracing_errors
+from fedjax_fair.warning import warn
 
 __all__ = ["CompiledFunctions", "check_outputs", "shapes_of_one_run"]
 
@@ -40,12 +47,11 @@ class CompiledFunctions:
 
     Attributes:
         empty_cohort: The cohort before the first round: -1 in every slot, ``[runs, cohort]``.
-        bytes_up: Bytes that a client uploads in a round.
+        traffic: Bytes that a participant communicates in a round.
         is_centralized: ``BaseRound.is_centralized``.
-        same_cohort: Whether the cohort is a constant.
     """
 
-    @explain_tracing_errors()
+    @explain_errors(kinds=NEEDS_VALUE)
     def __init__(self, method: Split, batch: RunBatch, options: TrainOptions) -> None:
         self._batch, self._options = batch, options
         self._eval_every = min(options.eval_every, options.rounds)
@@ -53,7 +59,11 @@ class CompiledFunctions:
         self.is_centralized = round.is_centralized
         seeds, self._per_run = batch.place(method.per_run)
         self._shared = method.shared
-        self._model = batch.place(model.per_run)[1], model.shared
+        self._is_personalized = round.is_personalized
+        if self._is_personalized:
+            self._evaluated = self._per_run, self._shared
+        else:
+            self._evaluated = batch.place(model.per_run)[1], model.shared
         functions = make_functions(
             method,
             model,
@@ -61,6 +71,7 @@ class CompiledFunctions:
             one_run_per_core=batch.one_run_per_core,
             train_loss=options.train_loss,
             drop_nonfinite=options.on_nonfinite == "drop_client",
+            skip_nonfinite=options.on_nonfinite == "skip_round",
             custom_metrics=options.metrics,
         )
         self._step = functions.step
@@ -69,7 +80,6 @@ class CompiledFunctions:
         init_arguments = (seeds, self._per_run), self._shared, batch.data
         lowered_init = functions.init.lower(*init_arguments)
         self._state = lowered_init.out_info
-        self.bytes_up = round.bytes_up(shapes_of_one_run(self._state.variables))
         check_outputs(round.model, self._state.variables, batch.host_data)
         init = batch.compile(lowered_init, _CPU_INIT_OPTIONS if target.current().is_cpu else None)
         self._init = lambda: init.result()(*init_arguments)
@@ -77,13 +87,14 @@ class CompiledFunctions:
         traced = self._trace(self._eval_every)
         lowered_chunk = traced.lower()
         self._info = lowered_chunk.out_info[1]
-        self.same_cohort = is_constant(traced, self._info)
+        self.traffic = self._info.traffic
+        self._has_constant_cohort = is_constant(traced, self._info)
         self._chunks = {self._eval_every: batch.compile(lowered_chunk)}
         clients = self._info.clients
         self.empty_cohort = np.full((len(batch.seeds), clients.shape[2]), -1, clients.dtype)
 
         lowered_evaluate = functions.evaluate.lower(
-            *self._evaluate_arguments(self._state, self.empty_cohort)
+            *self._evaluate_arguments(self._state_on_devices(), self.empty_cohort)
         )
         self._evaluation = lowered_evaluate.out_info
         self._evaluate = batch.compile(lowered_evaluate)
@@ -101,12 +112,27 @@ class CompiledFunctions:
             rounds = self._options.rounds
             chunk = rounds * tree_bytes(self._info) + (rounds + self._eval_every) * evaluation
             records = int(_COPIES_OF_RECORDS * (chunk // self._eval_every))
+        store = tree_bytes(self._state.clients)
+        if not batch.data.train.has_all_clients:  # Each device has the rows of its clients.
+            assert batch.mesh is not None
+            store //= batch.mesh.shape[AXIS]
+        states = tree_bytes((self._state._replace(clients=()), self._per_run)) + store
         return Memory(
             data=device_bytes(batch.data),
-            states=copies * tree_bytes((self._state, self._per_run)) // batch.groups,
+            states=copies * states // batch.groups,
             temporaries=batch.cores * max(map(transient_bytes, executables)),
             records=records,
         )
+
+    def warn_of_constant_cohort(self) -> None:
+        """Warns if all rounds have the same cohort of some clients."""
+        cohort_size, num_clients = self._info.clients.shape[2], self._batch.host_data.num_clients
+        if self._has_constant_cohort and not self.is_centralized and cohort_size < num_clients:
+            warn(
+                f"selector: every round has the same {cohort_size} of {num_clients} clients, "
+                "because its cohort does not depend on key, state or context; draw with jax.random "
+                "and the key, not with NumPy."
+            )
 
     def init(self) -> RoundState:
         """Returns the initial state of every run, padded to a multiple of the groups."""
@@ -129,29 +155,84 @@ class CompiledFunctions:
     def unpad_runs(self, tree: PyTree) -> PyTree:
         """Removes repeated runs from leaves ``[runs, ...]``; moves them to the host if needed."""
         runs = len(self._batch.seeds)
-        if runs % self._batch.groups == 0:
+        if runs % self._batch.multiple == 0:
             return tree
         return jax.tree.map(lambda leaf: leaf[:runs], jax.device_get(tree))
 
-    def pad_runs(self, state: RoundState) -> RoundState:
+    def to_saved(self, state: RoundState) -> SavedState:
+        """Returns a state as checkpoints have it."""
+        runs, store = len(self._batch.seeds), state.clients
+        fields = self.unpad_runs(state._replace(clients=()))
+        if not store:
+            return SavedState(fields, {}, {})
+        rows = store.in_client_order(runs, self._batch.data.train)
+        return SavedState(fields, rows, store.layout.shapes)
+
+    def from_saved(
+        self, state: RoundState, restore: Callable[[SavedState], SavedState]
+    ) -> RoundState:
+        """Restores a state on the devices of a given one, which is deleted.
+
+        ``restore`` gets the structure and the shapes of what it returns.
+        """
+        store = state.clients
+        fields = self.unpad_runs(state._replace(clients=()))
+        if not store:
+            return self._pad_runs(restore(SavedState(fields, {}, {})).state)
+        runs, num_clients = len(self._batch.seeds), self._batch.data.num_clients
+        rows = {
+            name: np.empty((runs, num_clients, width), store.arrays[name].dtype)
+            for name, width in store.layout.widths.items()
+        }
+        saved = restore(SavedState(fields, rows, store.layout.shapes))
+        clients = store.from_client_order(saved.clients, self._batch.data.train)
+        return self._pad_runs(saved.state)._replace(clients=clients)
+
+    def _pad_runs(self, state: RoundState) -> RoundState:
         """Inverts ``unpad_runs`` for a state."""
-        mesh, groups = self._batch.mesh, self._batch.groups
-        if mesh is None or len(self._batch.seeds) % groups == 0:
+        mesh, multiple = self._batch.mesh, self._batch.multiple
+        if mesh is None or len(self._batch.seeds) % multiple == 0:
             return state
-        return split_runs(pad_to_multiple(state, groups), mesh)
+        padded = pad_to_multiple(state, multiple)
+        if self._batch.one_run_per_core:
+            return jax.device_put(padded, NamedSharding(mesh, PartitionSpec(CORES)))
+        return split_runs(padded, mesh)
+
+    def _state_on_devices(self) -> RoundState:
+        """Returns the shapes of the state, with devices if an evaluation may not read some of it.
+
+        The compiler chooses the devices of what it reads, and others for the rest.
+        """
+        batch, state = self._batch, self._state
+        if batch.mesh is None or not self._is_personalized:
+            return state
+        fields, clients = shapes_of_runs(
+            state._replace(clients=()),
+            state.clients,
+            batch.data,
+            batch.mesh,
+            one_run_per_core=batch.one_run_per_core,
+        )
+        return fields._replace(clients=clients)
 
     def _trace(self, length: int):
         return self._step.trace(self._state, self._per_run, self._shared, self._batch.data, length)
 
     def _evaluate_arguments(self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]):
-        per_run, shared = self._model
-        cohorts = pad_to_multiple(cohort, self._batch.groups)
-        evaluated = state.variables, state.participation, cohorts
+        per_run, shared = self._evaluated
+        cohorts = pad_to_multiple(cohort, self._batch.multiple)
+        if self._is_personalized:
+            evaluated = state, cohorts
+        else:
+            evaluated = state.variables, state.participation, cohorts
         return (evaluated, per_run), shared, self._batch.data
 
 
 def check_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
-    """Checks that a model has an output for each class; fewer would give NaN losses."""
+    """Checks that a model has an output for each class; fewer would give NaN losses.
+
+    With sequences of labels, outputs, losses and accuracies have to be those of each label.
+    """
     if np.issubdtype(data.train.labels.dtype, np.floating):
         if model.loss is Model.loss:
             raise ValueError(
@@ -164,12 +245,29 @@ def check_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
         params, state = variables
         return model.apply(params, state, features, train=False, key=None)[0]
 
-    features = jax.ShapeDtypeStruct((1, *data.train.features.shape[1:]), data.train.features.dtype)
-    width = jax.eval_shape(outputs, shapes_of_one_run(variables), features).shape[-1]
-    if width < data.num_classes:
+    features, labels = (
+        jax.ShapeDtypeStruct((1, *array.shape[1:]), array.dtype)
+        for array in (data.train.features, data.train.labels)
+    )
+    predicted = jax.eval_shape(outputs, shapes_of_one_run(variables), features)
+    if are_sequences(labels) and predicted.shape[:-1] != labels.shape:
+        raise ValueError(
+            f"model with outputs {list(predicted.shape[1:])} of an example: expected "
+            f"[{labels.shape[1]}, {data.num_classes}], one for each of its labels and classes; "
+            "integer labels [examples, length] are a sequence of classes for each example."
+        )
+    if (width := predicted.shape[-1]) < data.num_classes:
         raise ValueError(
             f"model with {width} outputs: expected at least {data.num_classes}, one for each class."
         )
+    if are_sequences(labels):
+        for name in ("loss", "accuracy"):
+            values = jax.eval_shape(getattr(model, name), predicted, labels)
+            if values.shape != labels.shape:
+                raise ValueError(
+                    f"Model.{name} returns {list(values.shape[1:])} for an example: expected "
+                    f"[{labels.shape[1]}], one for each of its labels."
+                )
 
 
 def shapes_of_one_run(tree: PyTree) -> PyTree:

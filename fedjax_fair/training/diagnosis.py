@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,13 @@ import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import Bool, Float, Int, Shaped
 
+from fedjax_fair.base import PERSONALIZED
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences
 from fedjax_fair.results import History
+from fedjax_fair.role_calls import MAX_WEIGHT_ERROR
 from fedjax_fair.simulate import RoundInfo
+from fedjax_fair.warning import warn
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -38,8 +41,7 @@ _MIN_ROUNDS_TO_LEARN = 20
 def is_constant(traced: Any, info: RoundInfo) -> bool:
     """Returns whether the cohorts of a traced chunk of rounds depend on none of its inputs.
 
-    A selector that draws with NumPy draws once, while it is traced. ``info`` has the structure of
-    the chunk's ``RoundInfo``.
+    ``info`` has the structure of the chunk's ``RoundInfo``.
     """
     state, _ = traced.out_info
     no_output = jax.tree.map(lambda _: False, (state, info))
@@ -71,17 +73,20 @@ def check_participants(
 
 
 def warn_of_clients(
-    info: dict[str, Shaped[np.ndarray, "seeds rounds"]], first_round: int, seeds: tuple[int, ...]
+    info: dict[str, Shaped[np.ndarray, "seeds rounds"]],
+    first_round: int,
+    seeds: tuple[int, ...],
+    data: FederatedData,
 ) -> None:
     """Warns of the first client whose loss or gradient was not finite during selection."""
     if "first_nonfinite_client" not in info or (info["first_nonfinite_client"] < 0).all():
         return
     run, round = np.argwhere(info["first_nonfinite_client"] >= 0)[0]
-    warnings.warn(
+    (first,) = data.label_clients([int(info["first_nonfinite_client"][run, round])])
+    warn(
         f"round {first_round + round}, seed {seeds[run]}: the loss or gradient of "
         f"{info['num_nonfinite'][run, round]} clients is not finite, first of client "
-        f"{info['first_nonfinite_client'][run, round]}; they are chosen last.",
-        stacklevel=3,
+        f"{first}; they are chosen last."
     )
 
 
@@ -93,43 +98,89 @@ def warn_of_divergence(dataset: xr.Dataset) -> None:
     first = dataset.isel(seed=runs[0])
     skipped, rounds = int(first["update_nonfinite"].sum()), first.sizes["training_round"]
     others = f", and one or more in {len(runs) - 1} other runs" if len(runs) > 1 else ""
-    warnings.warn(
+    warn(
         f"round {int(first['diverged'])}, seed {int(first['seed'])}: the update is not finite; "
-        f"{skipped} of {rounds} rounds were skipped{others}.",
-        stacklevel=3,
+        f"{skipped} of {rounds} rounds were skipped{others}."
     )
 
 
 class TrainingMonitor:
-    """Warns once of each sign that a run does not learn.
+    """Warns once of each sign that a run does not learn, and of invalid weights and states.
 
-    The signs are: a test loss of a client that is not finite; a mean test loss of more than ten
-    times that of the untrained model or of guessing, whichever is higher; and, after half of 20 or
-    more rounds, no evaluation with a higher accuracy than guessing the most frequent class.
+    The signs are: a test loss that is not finite; a mean test loss of more than ten times that of
+    the untrained model or of guessing; and, after half of 20 or more rounds, no accuracy above that
+    of guessing the most frequent class. They are those of personalized models if there is no global
+    model.
     """
 
-    def __init__(self, data: FederatedData, rounds: int, seeds: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        data: FederatedData,
+        rounds: int,
+        seeds: tuple[int, ...],
+        has_global_model: bool = True,
+    ) -> None:
         self._rounds, self._seeds = rounds, seeds
+        self._prefix = "" if has_global_model else PERSONALIZED
         is_classification = np.issubdtype(data.test.labels.dtype, np.integer)
         guessing_loss = math.log(data.num_classes) if is_classification else 0.0
         self._start_loss = np.full(len(seeds), guessing_loss)
         self._guessing_accuracy = np.full(len(seeds), -np.inf)
+        num_labels = np.sum(data.test.sizes, axis=-1)
         if is_classification:
-            self._guessing_accuracy[:] = [
-                _share_of_most_frequent_class(data.partition(run)) for run in range(len(seeds))
-            ]
-        # Half of an example is far more than rounding errors.
-        self._tolerance = 0.5 / np.sum(data.test.sizes, axis=-1)
+            labels = [_test_labels(data.partition(run)) for run in range(len(seeds))]
+            num_labels = np.array([len(classes) for classes in labels])
+            # The share of the most frequent class.
+            self._guessing_accuracy[:] = [np.bincount(classes).max() for classes in labels]
+            self._guessing_accuracy /= num_labels
+        # Half of a label is far more than rounding errors.
+        self._tolerance = 0.5 / num_labels
         self._best_accuracy = np.full(len(seeds), -np.inf)
         self._has_test_examples = np.asarray(data.test.sizes) > 0
         self._warned: set[str] = set()
+
+    def check_weights(self, info: RoundInfo, first_round: int) -> None:
+        """Warns once if weights ``[seeds, rounds, cohort]`` of applied updates are invalid."""
+        weights = np.asarray(info.weights, np.float64)
+        total = np.sum(weights, axis=2)
+        # All weights are zero if no client responded, or none is trusted.
+        is_sum_wrong = (np.abs(total - 1) > MAX_WEIGHT_ERROR) & (total != 0)
+        is_negative = np.min(weights, axis=2) < -MAX_WEIGHT_ERROR
+        invalid = np.asarray(info.finite) & (is_sum_wrong | is_negative)
+        round = int(np.argmax(invalid.any(axis=0)))
+        self._warn(
+            first_round + round,
+            "weights",
+            invalid[:, round],
+            lambda run: (
+                f"the weights of the cohort are {np.round(weights[run, round], 4).tolist()}: "
+                "expected numbers >= 0 that sum to 1, from the selector and the aggregator."
+            ),
+        )
+
+    def check_states(self, info: RoundInfo, first_round: int) -> None:
+        """Warns once if new states of clients ``[seeds, rounds, cohort]`` are not finite."""
+        if info.state_nonfinite is None:
+            return
+        count = np.sum(info.state_nonfinite, axis=2)
+        round = int(np.argmax(count.any(axis=0)))
+        self._warn(
+            first_round + round,
+            "state",
+            count[:, round] > 0,
+            lambda run: (
+                f"the new states of {count[run, round]} clients are not finite and were not "
+                "stored; a smaller learning rate may help."
+            ),
+        )
 
     def replay(self, history: History) -> None:
         """Applies ``update`` to the evaluations of a resumed run."""
         arrays = history.arrays()
         for i, round in enumerate(arrays["evaluated"]):
             summaries = {name: values[:, i] for name, values in arrays["summaries"].items()}
-            self.update(int(round), summaries, arrays["metrics"]["test_loss"][:, i])
+            losses = arrays["metrics"][f"{self._prefix}test_loss"][:, i]
+            self.update(int(round), summaries, losses)
 
     def update(
         self,
@@ -138,54 +189,59 @@ class TrainingMonitor:
         losses: Float[np.ndarray, "seeds clients"],
     ) -> None:
         """Checks the evaluation after a round, with its summaries ``[seeds]`` and test losses."""
-        loss, accuracy = summaries["test_loss_mean_examples"], summaries["accuracy_mean_examples"]
-        num_nonfinite = np.sum(~np.isfinite(losses) & self._has_test_examples, axis=1)
-        self._warn(
-            round,
-            num_nonfinite > 0,
-            "loss",
-            lambda run: f"the test loss of {num_nonfinite[run]} clients is not finite.",
+        loss, accuracy = (
+            summaries[f"{self._prefix}{name}"]
+            for name in ("test_loss_mean_examples", "accuracy_mean_examples")
         )
+        num_nonfinite = np.sum(~np.isfinite(losses) & self._has_test_examples, axis=1)
         if round == 0:
             self._start_loss = np.fmax(self._start_loss, loss)
-            return
-        self._warn(
-            round,
-            (loss > _DIVERGED_LOSS_FACTOR * self._start_loss) & (self._start_loss > 0),
-            "loss",
-            lambda run: (
-                f"the test loss is {loss[run]:.4g}, of the untrained model or of guessing "
-                f"{self._start_loss[run]:.4g}; a smaller learning rate may help."
-            ),
-        )
-        self._best_accuracy = np.fmax(self._best_accuracy, accuracy)
+        else:
+            self._best_accuracy = np.fmax(self._best_accuracy, accuracy)
         is_late = self._rounds >= _MIN_ROUNDS_TO_LEARN and 2 * round >= self._rounds
         not_learned = self._best_accuracy < self._guessing_accuracy + self._tolerance
-        self._warn(
-            round,
-            is_late & np.isfinite(self._best_accuracy) & not_learned,
-            "accuracy",
-            lambda run: (
-                f"no test accuracy so far is above {self._guessing_accuracy[run]:.4g}, that of "
-                "guessing the most frequent class."
+        signs: tuple[tuple[str, Bool[np.ndarray, " seeds"], Callable[[int], str]], ...] = (
+            (
+                "loss",
+                num_nonfinite > 0,
+                lambda run: f"the test loss of {num_nonfinite[run]} clients is not finite.",
+            ),
+            (
+                "loss",
+                (loss > _DIVERGED_LOSS_FACTOR * self._start_loss) & (self._start_loss > 0),
+                lambda run: (
+                    f"the test loss is {loss[run]:.4g}, of the untrained model or of guessing "
+                    f"{self._start_loss[run]:.4g}; a smaller learning rate may help."
+                ),
+            ),
+            (
+                "accuracy",
+                is_late & np.isfinite(self._best_accuracy) & not_learned,
+                lambda run: (
+                    f"no test accuracy so far is above {self._guessing_accuracy[run]:.4g}, that of "
+                    "guessing the most frequent class."
+                ),
             ),
         )
+        for sign in signs:
+            self._warn(round, *sign)
 
     def _warn(
         self,
         round: int,
-        affected: Bool[np.ndarray, " seeds"],
         metric: str,
+        affected: Bool[np.ndarray, " seeds"],
         message: Callable[[int], str],
     ) -> None:
-        if metric in self._warned or not affected.any():
-            return
-        self._warned.add(metric)
-        run = int(np.argmax(affected))
-        warnings.warn(f"round {round}, seed {self._seeds[run]}: {message(run)}", stacklevel=4)
+        """Warns once of the first affected seed."""
+        if metric not in self._warned and affected.any():
+            self._warned.add(metric)
+            run = int(np.argmax(affected))
+            warn(f"round {round}, seed {self._seeds[run]}: {message(run)}")
 
 
-def _share_of_most_frequent_class(data: FederatedData) -> float:
-    """Returns the share of the most frequent class among the test examples of all clients."""
-    assigned = np.asarray(data.test.order)[: int(np.sum(data.test.sizes))]
-    return float(np.bincount(np.asarray(data.test.labels)[assigned]).max() / len(assigned))
+def _test_labels(data: FederatedData) -> Int[np.ndarray, " labels"]:
+    """Returns the classes of all test labels of all clients that are not masked."""
+    labels = np.asarray(data.test.labels)
+    assigned = labels[np.asarray(data.test.order)[: int(np.sum(data.test.sizes))]]
+    return assigned[assigned != MASKED_LABEL] if are_sequences(labels) else assigned

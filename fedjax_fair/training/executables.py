@@ -1,7 +1,7 @@
 """Executables of this process, by the text of their lowered functions.
 
-A method that is defined in a notebook is traced again in every call, because a helper that it uses
-may have changed. If the lowered text is equal, the executable is reused.
+A method of a notebook is traced again in every call, because a helper that it uses may have
+changed. If the lowered text is equal, the executable is reused.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""Training of a method, from a ``Round`` to an ``xarray.Dataset``."""
+"""Training of methods, from a ``Round`` to an ``xarray.Dataset``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 from jax.sharding import Mesh
 
 from fedjax_fair import checks
@@ -13,14 +16,9 @@ from fedjax_fair.base import ClientMetric, Metric
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.batch import RunBatch
+from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.fit_result import FitResult
-from fedjax_fair.training.loop import (
-    Callback,
-    DivergenceError,
-    Evaluation,
-    MemoryLimitError,
-    run,
-)
+from fedjax_fair.training.loop import Callback, DivergenceError, Evaluation, MemoryLimitError, run
 from fedjax_fair.training.options import OnNonfinite, TrainOptions
 from fedjax_fair.training.split import split
 
@@ -28,16 +26,15 @@ if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = [
-    "Callback",
-    "DivergenceError",
-    "Evaluation",
-    "MemoryLimitError",
-    "fit",
-    "fit_batch",
-    "train",
-]
+    "Callback", "DivergenceError", "Evaluation", "MemoryLimitError", "fit", "fit_batch", "train",
+    "train_methods",
+]  # fmt: skip
 
 _EXAMPLE = "Round(model, selector, solver, aggregator)"
+
+# XLA compiles a function on one core. The second of two methods ahead keeps another core busy while
+# the first compiles, and both are compiled when the current one has trained.
+_METHODS_AHEAD = 2
 
 
 def fit(
@@ -56,8 +53,7 @@ def fit(
 ) -> xr.Dataset:
     """Trains a federated method and returns metrics of every client.
 
-    All seeds share one compiled function for the rounds between two evaluations. Evaluations are
-    before training, after every ``eval_every`` rounds and after the last one.
+    Evaluations are before training, after every ``eval_every`` rounds and after the last one.
 
     Args:
         round: A `fedjax_fair.Round` or `fedjax_fair.Centralized`.
@@ -67,14 +63,14 @@ def fit(
         eval_every: Rounds between evaluations.
         train_loss: Whether evaluations measure training losses, which reads all training examples.
         on_nonfinite: How to handle non-finite updates, which never reach the model. ``"raise"``
-            ends the run, ``"skip_round"`` leaves the model unchanged and warns at the end,
-            ``"drop_client"`` treats the client as not responding.
+            ends the run, ``"skip_round"`` skips the round and warns at the end, ``"drop_client"``
+            treats the client as not responding.
         callbacks: Called at the start, every evaluation and the end; any may stop the run.
-        checkpoints: A folder for checkpoints, written at the end and at most twice a minute. A
-            second call continues from it. A larger ``rounds`` extends a finished run.
+        checkpoints: A folder for checkpoints, from which a second call continues. A larger
+            ``rounds`` extends a finished run.
         metrics: Additional metrics, of clients' metrics or predictions.
-        mesh: Devices from ``parallel.client_mesh`` or cores from ``parallel.core_mesh``; by default
-            one device. All processes make the same call, with equal callbacks.
+        mesh: Devices from ``parallel.client_mesh`` or ``parallel.core_mesh``; by default one. All
+            processes make the same call, with equal callbacks.
 
     Returns:
         An ``xarray.Dataset`` that ``fedjax_fair.results`` describes.
@@ -117,29 +113,15 @@ def train(
 ) -> FitResult:
     """Trains a federated method and returns metrics and models.
 
-    It takes the arguments of ``fit``, and ``best(evaluation) -> [seeds]``, a score of which larger
-    is better. With it the model of each seed is that of its best evaluation (the first of equal
-    ones) instead of the last. Use validation examples (`data.hold_out`), because the test metrics
-    of a model that was selected by them are biased.
-
-    Returns:
-        The dataset of ``fit``, the variables of every seed, and the network.
-
-    Raises:
-        ValueError: As ``fit``; or if ``best`` does not return a score for each seed.
-        DivergenceError: As ``fit``.
-
-    Examples:
-        >>> import fedjax_fair as ff
-        >>> data = ff.data.load("digits")
-        >>> fedavg = ff.Round(ff.models.logistic(10), ff.selectors.Uniform(10),
-        ...                   ff.solvers.SGD(0.1, 10, epochs=1), ff.aggregators.Mean())
-        >>> result = train(fedavg, data, rounds=20, seeds=(0, 1))
-        >>> result.predict(data.test.features[:3]).shape
-        (2, 3)
+    Arguments and errors are those of ``fit``. A score ``best(evaluation) -> [seeds]`` keeps the
+    model of each seed's highest score, or the first of equal ones, instead of the last model. Use
+    validation examples (`data.hold_out`): selection by test metrics biases them. `FitResult` has an
+    example.
     """
     checks.instance("round", round, BaseRound, _EXAMPLE)
     checks.seeds("seeds", seeds)
+    if best is not None and round.is_personalized:
+        raise ValueError("best: expected None, because clients have personalized models.")
     options = TrainOptions(rounds, eval_every, train_loss, on_nonfinite, metrics, best)
     with RunBatch(data, seeds, mesh) as batch:
         result = run(split([round]), batch, options, callbacks, checkpoints)
@@ -164,42 +146,26 @@ def fit_batch(
     """Trains a batch of methods of equal structure in one compiled function.
 
     Each run has a method and a seed, which may repeat. Methods may differ in fields annotated
-    ``Number``, ``Integer`` or as arrays, which become a batch axis. ``memory_limit`` is in bytes.
-    Other arguments are those of ``fit``; by default a run that diverges does not end the others.
+    ``Number``, ``Integer`` or as arrays, which become a batch axis. Other arguments and errors are
+    those of ``fit``; by default a run that diverges does not end the others.
 
     Returns:
         The dataset of ``fit``, with the runs along ``seed``.
 
     Raises:
-        ValueError: As ``fit``.
-        DivergenceError: As ``fit``.
-        MemoryLimitError: If the runs would need more than ``memory_limit``, before any starts.
+        MemoryLimitError: If the runs would need more than ``memory_limit`` bytes.
 
     Examples:
-        A sweep over a hyperparameter of a custom selector:
-
-        >>> import jax
-        >>> import jax.numpy as jnp
         >>> import fedjax_fair as ff
-        >>> class Loudest(ff.Selector):
-        ...     cohort_size: int
-        ...     penalty: ff.Number = 0.0
-        ...
-        ...     def select(self, key, state, context):
-        ...         sizes = context.sizes.astype(jnp.float32)
-        ...         utility = context.losses(context.variables) - self.penalty * sizes
-        ...         _, clients = jax.lax.top_k(utility, self.cohort_size)
-        ...         weights = jnp.full(self.cohort_size, 1 / self.cohort_size)
-        ...         return ff.Cohort(clients, weights), state, {}
         >>> data = ff.data.load("digits")
         >>> methods = [
-        ...     ff.Round(ff.models.logistic(10), Loudest(10, penalty),
-        ...              ff.solvers.SGD(0.1, 10, epochs=1), ff.aggregators.Mean())
-        ...     for penalty in (0.0, 0.01, 0.1)
+        ...     ff.Round(ff.models.logistic(10), ff.selectors.Uniform(10),
+        ...              ff.solvers.SGD(rate, 10, epochs=1), ff.aggregators.Mean())
+        ...     for rate in (0.05, 0.1)
         ... ]
-        >>> runs = ff.fit_batch(methods, data, rounds=5, seeds=(0, 0, 0))
+        >>> runs = ff.fit_batch(methods, data, rounds=20, seeds=(0, 0))
         >>> runs.accuracy_mean_clients.isel(round=-1).shape
-        (3,)
+        (2,)
     """
     checks.seeds("seeds", seeds, different=False)
     if len(methods) != len(seeds):
@@ -213,3 +179,48 @@ def fit_batch(
     )
     with RunBatch(data, seeds, mesh) as batch:
         return run(split(methods), batch, options, callbacks, checkpoints).dataset
+
+
+def train_methods(
+    methods: Mapping[str, BaseRound],
+    data: FederatedData,
+    *,
+    rounds: int,
+    seeds: Sequence[int],
+    eval_every: int,
+    on_nonfinite: OnNonfinite,
+    callbacks: Callable[[str], Sequence[Callback]],
+    checkpoints: Callable[[str], Path],
+    mesh: Mesh | None = None,
+) -> Iterator[tuple[str, FitResult]]:
+    """Trains methods sequentially, and compiles the next ones while one trains.
+
+    ``callbacks`` and ``checkpoints`` return the callbacks and the folder of a method by its name.
+    Other arguments are those of ``train``.
+
+    Yields:
+        The name of each method and its result, in order.
+    """
+    options = TrainOptions(rounds, eval_every, True, on_nonfinite)
+    names, functions = list(methods), dict[str, CompiledFunctions]()
+    splits = {name: split([method]) for name, method in methods.items()}
+    # All processes must compile and run in the same order.
+    ahead = 0 if jax.process_count() > 1 else _METHODS_AHEAD
+
+    with RunBatch(data, seeds, mesh) as batch:
+
+        def trace(name: str) -> None:
+            if name not in functions:
+                functions[name] = CompiledFunctions(splits[name], batch, options)
+
+        def functions_of(i: int) -> CompiledFunctions:
+            trace(names[i])
+            for name in names[i + 1 : i + 1 + ahead]:
+                with suppress(Exception):  # Raised again when the method is next.
+                    trace(name)
+            return functions.pop(names[i])
+
+        for i, name in enumerate(names):
+            folder, functions_fn = checkpoints(name), partial(functions_of, i)
+            result = run(splits[name], batch, options, callbacks(name), folder, functions_fn)
+            yield name, result._replace(model=methods[name].model)

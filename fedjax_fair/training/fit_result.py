@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,14 +12,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
 from fedjax_fair import metrics
-from fedjax_fair.base import Metric, Model, Variables
-from fedjax_fair.client_evaluation import evaluate
+from fedjax_fair.base import Model, Variables
 from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.federated import FederatedData, validate
-from fedjax_fair.results.history import RECORDED, metric_attributes
+from fedjax_fair.results.history import RECORDED, client_coordinate, metric_attributes
+from fedjax_fair.text import escape_control_chars
 from fedjax_fair.training.compiled_functions import check_outputs
 from fedjax_fair.training.executables import call
-from fedjax_fair.training.functions import over_runs, reuse_if_installed
+from fedjax_fair.training.functions import make_evaluation, reuse_if_installed
 from fedjax_fair.training.split import Structure, split
 
 if TYPE_CHECKING:
@@ -38,101 +39,140 @@ class FitResult(NamedTuple):
         variables: NumPy arrays ``[seeds, ...]``, in the order of ``dataset.seed``.
         model: The network.
         rounds: Rounds that each model was trained for, ``[seeds]``.
+        personalized: Function from the index of a seed and a client to the client's model; None
+            without personalized models.
 
     Examples:
         >>> import fedjax_fair as ff
-        >>> data = ff.data.load("digits", ff.data.iid(20))
-        >>> method = ff.Round(
-        ...     ff.models.logistic(10), ff.selectors.Uniform(5), ff.solvers.SGD(0.1, 10, steps=5),
-        ...     ff.aggregators.Mean(),
-        ... )
-        >>> fitted = ff.train(method, data, rounds=10, seeds=(0, 1))
+        >>> data = ff.data.load("digits")
+        >>> fedavg = ff.Round(ff.models.logistic(10), ff.selectors.Uniform(10),
+        ...                   ff.solvers.SGD(0.1, 10, epochs=1), ff.aggregators.Mean())
+        >>> fitted = ff.train(fedavg, data, rounds=20, seeds=(0, 1))
         >>> images = data.test.features[:100]
         >>> fitted.predict(images).shape, fitted.predict_proba(images).shape
         ((2, 100), (2, 100, 10))
         >>> dict(fitted.evaluate(data).test_accuracy.sizes)
-        {'seed': 2, 'client': 20}
+        {'seed': 2, 'client': 50}
+        >>> params, state = fitted.variables_for(seed=0)
     """
 
     dataset: xr.Dataset
     variables: Variables
     model: Model
     rounds: Int[np.ndarray, " seeds"]
+    personalized: Callable[[int, int], Variables] | None = None
 
-    def variables_for(self, seed: int) -> Variables:
+    def __repr__(self) -> str:
+        """Returns three lines: sizes of the data, seeds and rounds, parameters of the model."""
+        dataset, seeds = self.dataset, self.dataset["seed"].values.tolist()
+        # With a partition per seed, the sizes are those of the first.
+        train, test = (
+            int(dataset[f"{split}_examples"].isel(seed=0, missing_dims="ignore").sum())
+            for split in ("train", "test")
+        )
+        rounds = " to ".join(map(str, sorted({int(self.rounds.min()), int(self.rounds.max())})))
+        counted = dataset["train_examples"].attrs.get("units", "examples")
+        sizes = [int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(self.variables.params)]
+        shown = [*map(str, seeds[:6]), *(["..."] if len(seeds) > 6 else [])]
+        return "\n".join(
+            [
+                f"data        {escape_control_chars(dataset.attrs['data'])}: "
+                f"{dataset.sizes['client']:,} clients, {train:,} + {test:,} {counted}",
+                f"runs        {len(seeds):,} seeds ({', '.join(shown)}), models of round {rounds}, "
+                f"{dataset.sizes['round']:,} evaluations",
+                f"parameters  {sum(sizes):,} in {len(sizes):,} arrays, for each seed",
+            ]
+        )
+
+    def variables_for(self, seed: int, client: int | None = None) -> Variables:
         """Returns the variables of one seed, as NumPy arrays.
 
-        Those of Flax are nested dicts, which Linen modules take as ``{"params": params, **state}``.
+        A Flax module takes them as ``network.apply({"params": params, **state}, ...)``.
+
+        Args:
+            seed: The seed.
+            client: Id of the client whose personalized model is returned; by default the global
+                model.
 
         Raises:
-            ValueError: If there is no such seed.
-
-        Examples:
-            >>> import flax.linen as nn
-            >>> import fedjax_fair as ff
-            >>> data = ff.data.from_arrays(np.eye(8), np.arange(8) % 2, [range(4), range(4, 8)],
-            ...                            test_fraction=0.25)
-            >>> network = nn.Dense(2)
-            >>> method = ff.Round(
-            ...     ff.models.from_flax(network), ff.selectors.Full(),
-            ...     ff.solvers.SGD(0.1, 2, steps=1), ff.aggregators.Mean(),
-            ... )
-            >>> params, state = ff.train(method, data, rounds=1).variables_for(seed=0)
-            >>> network.apply({"params": params, **state}, data.test.features).shape
-            (2, 2)
+            ValueError: If there is no such seed or client, or the method has no such model.
         """
         seeds = self.dataset["seed"].values.tolist()
         if seed not in seeds:
             raise ValueError(f"seed={seed!r}: expected one of {', '.join(map(str, seeds))}.")
-        return jax.tree.map(lambda leaf: np.asarray(leaf[seeds.index(seed)]), self.variables)
+        index = seeds.index(seed)
+        if client is not None:
+            return self._personalized_model(index, client)
+        return jax.tree.map(lambda leaf: np.asarray(leaf[index]), self.variables)
 
-    def outputs(self, features: Shaped[Any, "examples ..."]) -> np.ndarray:
+    def _personalized_model(self, index: int, client: int) -> Variables:
+        if self.personalized is None:
+            raise ValueError(f"client={client!r}: expected None; there are no personalized models.")
+        total = self.dataset.sizes["client"]
+        is_id = isinstance(client, int | np.integer) and not isinstance(client, bool)
+        if not is_id or not 0 <= client < total:
+            raise ValueError(f"client={client!r}: expected an integer from 0 to {total - 1}.")
+        return jax.tree.map(np.asarray, self.personalized(index, int(client)))
+
+    def outputs(
+        self, features: Shaped[Any, "examples ..."], client: int | None = None
+    ) -> np.ndarray:
         """Returns the raw model outputs, such as logits.
 
         Args:
-            features: Inputs of the network, ``[examples, ...]``.
+            features: The examples.
+            client: Id of the client whose personalized models are used; by default the global
+                models.
 
         Returns:
             An array ``[seeds, examples, outputs]``.
 
         Raises:
-            ValueError: If the network does not accept the inputs.
+            ValueError: If the network does not accept the inputs, or there is no such model.
         """
         features = jnp.asarray(features)
         if features.ndim == 0 or not features.size:
             raise ValueError(f"features of shape {features.shape}: expected one or more examples.")
         model = split([self.model])
         outputs = reuse_if_installed(_outputs, self.model)(model.structure)
-        return np.asarray(call(outputs, self.variables, model.shared, features))
+        variables = self.variables
+        if client is not None:
+            models = [self._personalized_model(i, client) for i in range(len(self.rounds))]
+            variables = jax.tree.map(lambda *leaves: np.stack(leaves), *models)
+        return np.asarray(call(outputs, variables, model.shared, features))
 
-    def predict(self, features: Shaped[Any, "examples ..."]) -> np.ndarray:
-        """Returns predicted labels, ``Model.predict`` of the outputs of ``features``.
+    def predict(
+        self, features: Shaped[Any, "examples ..."], client: int | None = None
+    ) -> np.ndarray:
+        """Returns predicted labels ``[seeds, examples, ...]``: classes, targets, or Booleans.
 
-        They are classes ``[seeds, examples]`` of a classifier, targets of a regression, or a
-        Boolean for each of several labels.
+        ``client`` is as in `outputs`.
         """
-        return np.asarray(jax.vmap(self.model.predict)(self.outputs(features)))
+        return np.asarray(jax.vmap(self.model.predict)(self.outputs(features, client)))
 
-    def predict_proba(self, features: Shaped[Any, "examples ..."]) -> np.ndarray:
-        """Returns predicted probabilities of ``features``, ``[seeds, examples, classes]``.
+    def predict_proba(
+        self, features: Shaped[Any, "examples ..."], client: int | None = None
+    ) -> np.ndarray:
+        """Returns predicted probabilities, ``[seeds, examples, classes]``.
+
+        ``client`` is as in `outputs`.
 
         Raises:
             ValueError: If the model has no probabilities, as in regression.
         """
         if self.model.probabilities is None:
             raise ValueError("model: Model.probabilities is None; use predict.")
-        return np.asarray(jax.vmap(self.model.probabilities)(self.outputs(features)))
+        return np.asarray(jax.vmap(self.model.probabilities)(self.outputs(features, client)))
 
     def evaluate(self, data: FederatedData) -> xr.Dataset:
         """Evaluates the models on the test examples of a federated dataset.
 
         Returns:
-            Metrics of test examples of every seed, named as in the dataset of ``fit``. With
-            partitions from ``data.stack``, each seed has one.
+            Their metrics, named as in the dataset of ``fit``. With partitions from ``data.stack``,
+            each seed has one.
 
         Raises:
-            ValueError: If the dataset is invalid, has another number of partitions than seeds, or
-                has more classes than the network.
+            ValueError: If the dataset is invalid, or does not fit the seeds or the network.
         """
         import xarray as xr
 
@@ -143,41 +183,22 @@ class FitResult(NamedTuple):
                 f"data with {data.num_partitions} partitions: expected {len(seeds)}, one per seed."
             )
         check_outputs(self.model, self.variables, data)
-        summaries = [one for one in metrics.SUMMARIES if one.population in metrics.OF_TESTS]
-        if data.groups is not None:
-            summaries += metrics.GROUP_SUMMARIES
         model = split([self.model])
-        evaluate_models = reuse_if_installed(_evaluate, self.model)(
-            model.structure, tuple(summaries)
-        )
-        values, clients = jax.device_get(
-            call(evaluate_models, self.variables, model.shared, on_device(data))
-        )
+        never = np.zeros((len(seeds), data.num_clients), np.int32)
+        runs = (self.variables, never, never[:, :0]), ()
+        evaluate = make_evaluation(model, train_loss=False)
+        unnamed = on_device(data._replace(client_names=None))
+        values, clients = jax.device_get(call(evaluate, runs, model.shared, unnamed))
         columns: dict[str, Any] = {}
         for name in ("test_accuracy", "test_loss", "class_accuracy"):
             dim, long_name, unit = RECORDED[name]
             attributes = {"long_name": long_name, "units": unit}
             columns[name] = (("seed", dim), getattr(clients, name), attributes)
-        for metric in summaries:
-            columns[metric.name] = ("seed", values[metric.name], metric_attributes(metric))
-        return xr.Dataset(columns, {"seed": seeds}, {"data": data.name})
-
-
-@lru_cache(maxsize=64)
-def _evaluate(structure: Structure, summaries: tuple[Metric, ...]) -> Any:
-    """Returns a jitted function that evaluates the models on test examples."""
-
-    def evaluate_models(variables, shared, data):
-        model = structure.fill(shared, ())
-
-        def evaluate_model(variables, data):
-            never = jnp.zeros(data.num_clients, jnp.int32)
-            clients = evaluate(model, variables, data, never, never[:0], train_loss=False)
-            return {metric.name: metric.function(clients) for metric in summaries}, clients
-
-        return over_runs(evaluate_model)(variables, data)
-
-    return jax.jit(evaluate_models)
+        for metric in metrics.summaries_of(groups=data.groups is not None, validation=False):
+            if metric.population in metrics.OF_TESTS:
+                columns[metric.name] = ("seed", values[metric.name], metric_attributes(metric))
+        coordinates = {"seed": seeds} | client_coordinate(data)
+        return xr.Dataset(columns, coordinates, {"data": data.name})
 
 
 @lru_cache(maxsize=64)

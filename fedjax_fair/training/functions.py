@@ -7,11 +7,13 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from fedjax_fair import metrics, simulate
-from fedjax_fair.base import ClientMetric, Metric
+from fedjax_fair.base import PERSONALIZED, ClientMetric, ClientMetrics, Metric, Model
 from fedjax_fair.client_evaluation import evaluate
+from fedjax_fair.client_state import Store
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.numerics import target
 from fedjax_fair.parallel import cores
@@ -19,7 +21,7 @@ from fedjax_fair.parallel.mesh import is_run_on_one_device, over_mesh
 from fedjax_fair.training.inspection import is_installed
 from fedjax_fair.training.split import Split, Structure
 
-__all__ = ["Functions", "make_functions", "over_runs", "reuse_if_installed"]
+__all__ = ["Functions", "make_evaluation", "make_functions", "over_runs", "reuse_if_installed"]
 
 
 class Functions(NamedTuple):
@@ -30,7 +32,8 @@ class Functions(NamedTuple):
     * ``init((seeds, per_run), shared, data) -> state``
     * ``step(state, per_run, shared, data, length) -> (state, info)``, which donates the state
     * ``evaluate(((variables, participation, cohort), per_run), shared, data)
-      -> (summaries, clients)``
+      -> (summaries, clients)``, of the model alone; with personalized models ``(state, cohort)`` in
+      place of the triple, and leaves of the method
     """
 
     init: Any
@@ -46,23 +49,43 @@ def make_functions(
     one_run_per_core: bool = False,
     train_loss: bool,
     drop_nonfinite: bool = False,
+    skip_nonfinite: bool = False,
     custom_metrics: Sequence[Metric | ClientMetric] = (),
 ) -> Functions:
     """Returns the functions of a method.
 
-    Methods of equal structure whose code is installed share them, and what JAX compiles. Others,
-    such as those of a notebook, are traced again, because a function that they call may have been
-    defined again.
+    Methods of equal structure whose code is installed share them. Others, such as those of a
+    notebook, are traced again, because a function that they call may have been defined again.
     """
-    custom_metrics = tuple(custom_metrics)
     make_training = reuse_if_installed(_training, method.first)
-    make_evaluation = reuse_if_installed(_evaluation, (model.first, custom_metrics))
-    init, step = make_training(method.structure, mesh, one_run_per_core, drop_nonfinite)
-    return Functions(
-        init,
-        step,
-        make_evaluation(model.structure, mesh, one_run_per_core, train_loss, custom_metrics),
+    init, step = make_training(
+        method.structure, mesh, one_run_per_core, drop_nonfinite, skip_nonfinite
     )
+    evaluation = make_evaluation(
+        method if method.first.is_personalized else model,
+        mesh,
+        one_run_per_core=one_run_per_core,
+        train_loss=train_loss,
+        custom_metrics=custom_metrics,
+    )
+    return Functions(init, step, evaluation)
+
+
+def make_evaluation(
+    evaluated: Split,
+    mesh: Mesh | None = None,
+    *,
+    one_run_per_core: bool = False,
+    train_loss: bool,
+    custom_metrics: Sequence[Metric | ClientMetric] = (),
+) -> Any:
+    """Returns the function ``evaluate`` of a model, or of a method with personalized models."""
+    custom_metrics = tuple(custom_metrics)
+    is_model = isinstance(evaluated.first, Model)
+    make = reuse_if_installed(
+        _evaluation if is_model else _personalized_evaluation, (evaluated.first, custom_metrics)
+    )
+    return make(evaluated.structure, mesh, one_run_per_core, train_loss, custom_metrics)
 
 
 def reuse_if_installed(cached: Any, value: Any) -> Callable[..., Any]:
@@ -72,24 +95,39 @@ def reuse_if_installed(cached: Any, value: Any) -> Callable[..., Any]:
 
 @lru_cache(maxsize=64)
 def _training(
-    structure: Structure, mesh: Mesh | None, one_run_per_core: bool, drop_nonfinite: bool
+    structure: Structure,
+    mesh: Mesh | None,
+    one_run_per_core: bool,
+    drop_nonfinite: bool,
+    skip_nonfinite: bool,
 ) -> tuple[Any, Any]:
     mapped = partial(over_runs, mesh=mesh, one_run_per_core=one_run_per_core)
 
     def init(runs, shared, data):
-        def init_run(run, data):
+        def init_run(run, data, store):
             seed, leaves = run
-            return structure.fill(shared, leaves).init(jax.random.key(seed), data)
+            state = structure.fill(shared, leaves).init(jax.random.key(seed), data)
+            return state._replace(clients=()), state.clients
 
-        return mapped(init_run)(runs, data)
+        state, store = mapped(init_run)(runs, data)
+        return state._replace(clients=store)
 
     def step(state, per_run, shared, data, length):
-        def step_run(run, data):
+        def step_run(run, data, store):
             state, leaves = run
-            round = structure.fill(shared, leaves)
-            return simulate.run(round, state, data, length, drop_nonfinite=drop_nonfinite)
+            state, info = simulate.run(
+                structure.fill(shared, leaves),
+                state._replace(clients=store),
+                data,
+                length,
+                drop_nonfinite=drop_nonfinite,
+                skip_nonfinite=skip_nonfinite,
+            )
+            return (state._replace(clients=()), info), state.clients
 
-        return mapped(step_run)((state, per_run), data)
+        runs = state._replace(clients=()), per_run
+        (state, info), store = mapped(step_run)(runs, data, state.clients)
+        return state._replace(clients=store), info
 
     return jax.jit(init), jax.jit(step, static_argnums=4, donate_argnums=0)
 
@@ -102,30 +140,84 @@ def _evaluation(
     train_loss: bool,
     custom_metrics: tuple[Metric | ClientMetric, ...],
 ) -> Any:
+    measure = _measurements(train_loss, custom_metrics)
+
+    def evaluate_runs(runs, shared, data):
+        def evaluate_run(run, data, store):
+            (variables, participation, cohort), leaves = run
+            model = structure.fill(shared, leaves)
+            return measure(model, variables, data, participation, cohort), store
+
+        return over_runs(evaluate_run, mesh, one_run_per_core=one_run_per_core)(runs, data)[0]
+
+    return jax.jit(evaluate_runs)
+
+
+@lru_cache(maxsize=64)
+def _personalized_evaluation(
+    structure: Structure,
+    mesh: Mesh | None,
+    one_run_per_core: bool,
+    train_loss: bool,
+    custom_metrics: tuple[Metric | ClientMetric, ...],
+) -> Any:
+    measure = _measurements(train_loss, custom_metrics)
+
+    def evaluate_runs(runs, shared, data):
+        def evaluate_run(run, data, store):
+            (state, cohort), leaves = run
+            round = structure.fill(shared, leaves)
+            measured = measure(
+                round.model,
+                state.variables,
+                data,
+                state.participation,
+                cohort,
+                personalized=round.personalize(state._replace(clients=store), data),
+                has_global_model=round.has_global_model,
+            )
+            return measured, store
+
+        (state, cohort), leaves = runs
+        runs = (state._replace(clients=()), cohort), leaves
+        mapped = over_runs(evaluate_run, mesh, one_run_per_core=one_run_per_core)
+        return mapped(runs, data, state.clients)[0]
+
+    return jax.jit(evaluate_runs)
+
+
+def _measurements(
+    train_loss: bool, custom_metrics: tuple[Metric | ClientMetric, ...]
+) -> Callable[..., tuple[dict[str, Any], ClientMetrics]]:
+    """Returns a function of a model that computes summaries and metrics of clients."""
     client_metrics = [metric for metric in custom_metrics if isinstance(metric, ClientMetric)]
     custom_summaries = tuple(metric for metric in custom_metrics if isinstance(metric, Metric))
 
-    def evaluate_runs(runs, shared, data):
-        def evaluate_run(run, data):
-            (variables, participation, cohort), leaves = run
-            clients = evaluate(
-                structure.fill(shared, leaves),
-                variables,
-                data,
-                participation,
-                cohort,
-                train_loss=train_loss,
-                custom=client_metrics,
-            )
-            summaries = metrics.summaries_of(
-                groups=data.groups is not None, validation=data.validation is not None
-            )
-            summaries += custom_summaries
-            return {metric.name: metric.function(clients) for metric in summaries}, clients
+    def measure(model, variables, data, participation, cohort, **personalization):
+        clients = evaluate(
+            model,
+            variables,
+            data,
+            participation,
+            cohort,
+            train_loss=train_loss,
+            custom=client_metrics,
+            **personalization,
+        )
+        summaries = metrics.summaries_of(
+            groups=data.groups is not None, validation=data.validation is not None
+        )
+        summaries += custom_summaries
+        values = {metric.name: metric.function(clients) for metric in summaries}
+        if clients.personalized is not None:
+            values |= {
+                f"{PERSONALIZED}{metric.name}": metric.function(clients.personalized)
+                for metric in summaries
+                if metric.is_of_model
+            }
+        return values, clients
 
-        return over_runs(evaluate_run, mesh, one_run_per_core=one_run_per_core)(runs, data)
-
-    return jax.jit(evaluate_runs)
+    return measure
 
 
 def over_runs(
@@ -133,26 +225,47 @@ def over_runs(
 ) -> Callable:
     """Maps over the leading axis of the first argument, and over the partitions of the data.
 
-    An accelerator vmaps over runs. A CPU loops over them, which is faster because the models of one
-    run fit into the cache. Devices that share runs loop too, because a vmap would wait for the
-    worst assignment of a cohort to devices.
+    An accelerator vmaps over runs. A CPU and devices that share runs loop over them.
+
+    Args:
+        function: ``function(run, data, store) -> (result, store)``, with the clients' state of a
+            run, or ``()``.
+        mesh: Devices; None for one.
+        one_run_per_core: Whether each device of a mesh of cores makes whole runs.
+
+    Returns:
+        ``mapped(runs, data, store=()) -> (results, store)``.
     """
 
-    def run_with_partition(run, data):
+    def run_with_partition(run, data, store):
         arguments, partition = run
-        return function(
-            arguments, data if partition is None else with_partition_arrays(data, partition)
-        )
+        if partition is not None:
+            data = with_partition_arrays(data, partition)
+        return function(arguments, data, store)
 
-    def over(runs, data):
+    # The models of one run fit into the cache of a CPU. On devices that share runs, a vmap would
+    # wait for the worst assignment of a cohort to devices.
+    def over(runs, data, store):
         if is_run_on_one_device(mesh) and not target.current().is_cpu:
-            return jax.vmap(run_with_partition, (0, None))(runs, data)
-        return jax.lax.map(lambda run: run_with_partition(run, data), runs)
+            return jax.vmap(run_with_partition, (0, None, 0))(runs, data, store)
+        if not isinstance(store, Store):
+            return jax.lax.map(lambda run: run_with_partition(run, data, store), runs)
+
+        # A map over stores would copy them; a scan that carries all of them works in place.
+        def body(arrays, run):
+            run, index = run
+            result, new = run_with_partition(run, data, store.replace(arrays=arrays, run=index))
+            return new.arrays, result
+
+        indices = jnp.arange(jax.tree.leaves(runs)[0].shape[0], dtype=jnp.int32)
+        arrays, results = jax.lax.scan(body, store.arrays, (runs, indices))
+        return results, store.replace(arrays=arrays)
 
     if mesh is not None:
         over = cores.over_runs(over, mesh) if one_run_per_core else over_mesh(over, mesh)
 
-    def mapped(runs, data: FederatedData):
-        return over((runs, None if data.num_partitions is None else partition_arrays(data)), data)
+    def mapped(runs, data: FederatedData, store: Store | tuple[()] = ()):
+        partitions = None if data.num_partitions is None else partition_arrays(data)
+        return over((runs, partitions), data, store)
 
     return mapped

@@ -1,23 +1,26 @@
 """Inspection of values for code that can change while the process runs.
 
-Code of this package, the standard library and installed distributions does not change. A function
-of a notebook, a script or a plugin may be defined again, or call a helper that is. What was
-compiled for it must not be reused because it looks the same.
+Installed code does not change. A function of a notebook, a script or a plugin may be defined again,
+or call a helper that is: what was compiled for it must not be reused because it looks the same.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 import sys
 import sysconfig
 import types
+from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 
-__all__ = ["has_installed_code", "is_installed", "parts_of"]
+__all__ = ["has_installed_code", "is_installed", "is_installed_module", "parts_of"]
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOTS = tuple(
@@ -80,6 +83,14 @@ def has_installed_code(value: types.FunctionType | types.ModuleType | type) -> b
     return value.__module__ in _BUILTIN or _is_installed_file(_file_of(value))
 
 
+def is_installed_module(name: str) -> bool:
+    """Returns whether the module of a name is installed, without importing it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        raise ImportError(f"no module named {name!r}")
+    return spec.origin == "built-in" or spec.origin == "frozen" or _is_installed_file(spec.origin)
+
+
 def parts_of(value: Any) -> dict[str, Any]:
     """Returns the values that a value consists of, by name.
 
@@ -90,22 +101,31 @@ def parts_of(value: Any) -> dict[str, Any]:
         return defaults | (value.__kwdefaults__ or {}) | _captured(value)
     if isinstance(value, types.MethodType):
         return {"object": value.__self__, "function": value.__func__}
+    if isinstance(value, types.BuiltinMethodType):  # Of a module, or for example `{}.get`.
+        return {} if isinstance(value.__self__, types.ModuleType) else {"object": value.__self__}
     if isinstance(value, functools.partial):
         arguments = {str(i): argument for i, argument in enumerate(value.args)}
         return {"function": value.func} | arguments | value.keywords
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return value._asdict()  # pyright: ignore[reportAttributeAccessIssue]
-    if isinstance(value, dict):
+    if isinstance(value, Mapping) and not isinstance(value, WeakKeyDictionary):
         return {str(name): part for name, part in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (set, frozenset)):  # Their order differs between processes.
+        value = sorted(value, key=repr)
+    if isinstance(value, (list, tuple, deque)):
         return {str(i): part for i, part in enumerate(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = (field.name for field in dataclasses.fields(value))
         # A Flax module has a field for the module that it is part of.
         return {name: getattr(value, name, None) for name in names if name != "parent"}
-    # Functions that JAX wraps, such as custom_jvp, have an attribute for the wrapped function.
-    wrapped = getattr(value, "__wrapped__", None) if callable(value) else None
-    return {} if wrapped is None else {"wrapped": wrapped}
+    if isinstance(value, types.SimpleNamespace) or not has_installed_code(type(value)):
+        state: Any = object.__getstate__(value)  # A dict, a dict and one of slots, or None.
+        attributes, slots = state if isinstance(state, tuple) else (state, None)
+        return (attributes or {}) | (slots or {})
+    # Functions that JAX wraps have attributes for the wrapped function and for its derivatives.
+    names = ("__wrapped__", "jvp", "fwd", "bwd") if callable(value) else ()
+    wrapped = {name.strip("_"): getattr(value, name, None) for name in names}
+    return {name: part for name, part in wrapped.items() if part is not None}
 
 
 def _captured(function: types.FunctionType) -> dict[str, Any]:

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Int
 
 from fedjax_fair import results
-from fedjax_fair.base import ClientMetrics
-from fedjax_fair.simulate import RoundInfo
+from fedjax_fair.base import ClientMetrics, Variables
+from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
+from fedjax_fair.simulate import BaseRound, RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.best import BestModelTracker
 from fedjax_fair.training.checkpoints import Checkpoints
-from fedjax_fair.training.compiled_functions import CompiledFunctions, shapes_of_one_run
+from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.diagnosis import (
     TrainingMonitor,
     check_participants,
     warn_of_clients,
     warn_of_divergence,
 )
-from fedjax_fair.training.fingerprint import describe
+from fedjax_fair.training.fingerprint import describe_run
 from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.memory import Memory
 from fedjax_fair.training.options import TrainOptions
@@ -36,13 +36,7 @@ from fedjax_fair.training.split import Split
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = [
-    "Callback",
-    "DivergenceError",
-    "Evaluation",
-    "MemoryLimitError",
-    "run",
-]
+__all__ = ["Callback", "DivergenceError", "Evaluation", "MemoryLimitError", "run"]
 
 
 class DivergenceError(RuntimeError):
@@ -106,23 +100,19 @@ def run(
 
     ``functions_fn`` returns its compiled functions; by default they are compiled here.
     """
-    seeds, data = batch.seeds, batch.host_data
-    rounds, eval_every = options.rounds, options.eval_every
+    seeds, data, rounds = batch.seeds, batch.host_data, options.rounds
     started = time.perf_counter()
     for callback in callbacks:
         callback.on_start(rounds, seeds)
     with _open_checkpoints(method, batch, options, checkpoints) as store:
-        resumed = None if store is None else store.history
-        history = results.History() if resumed is None else resumed
+        resumed = store and store.history
+        history = resumed or results.History()
         if history.round > rounds:
             raise ValueError(
                 f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
                 f"{history.round}."
             )
-        if functions_fn is None:
-            functions = CompiledFunctions(method, batch, options)
-        else:
-            functions = functions_fn()
+        functions = (functions_fn or partial(CompiledFunctions, method, batch, options))()
         # Callbacks start before compilation, which they may report; a sweep that exceeds its limit
         # ends here and chooses a smaller batch.
         memory = functions.memory()
@@ -130,25 +120,13 @@ def run(
             raise MemoryLimitError(memory, options.memory_limit)
         for callback in callbacks:
             callback.on_compiled(memory.total)
-        cohort_size = functions.empty_cohort.shape[1]
-        if (
-            functions.same_cohort
-            and not functions.is_centralized
-            and cohort_size < data.num_clients
-        ):
-            warnings.warn(
-                f"selector: every round has the same {cohort_size} of {data.num_clients} clients, "
-                "because its cohort does not depend on key, state or context; draw with jax.random "
-                "and the key, not with NumPy.",
-                stacklevel=2,
-            )
+        functions.warn_of_constant_cohort()
         state = functions.init()
-        monitor = TrainingMonitor(data, rounds, seeds)
+        has_global_model = method.first.has_global_model
+        monitor = TrainingMonitor(data, rounds, seeds, has_global_model)
         # Runs that skip rounds are warned of at the end.
         is_monitored = options.on_nonfinite != "skip_round"
-        best_tracker = None
-        if options.best is not None:
-            best_tracker = BestModelTracker(options.best, len(seeds))
+        best_tracker = options.best and BestModelTracker(options.best, len(seeds))
 
         def evaluate(
             cohort: Int[np.ndarray, "seeds cohort"], info: RoundInfo | None = None
@@ -158,7 +136,8 @@ def run(
             round = int(jax.device_get(state.round)[0])
             history.add_evaluation(round, summaries, clients)
             if is_monitored:
-                monitor.update(round, summaries, clients.test_loss)
+                measured = clients if has_global_model else clients.personalized
+                monitor.update(round, summaries, measured.test_loss)
             seconds = time.perf_counter() - started
             evaluation = Evaluation(round, rounds, seeds, summaries, clients, seconds, info)
             if best_tracker is not None:
@@ -168,36 +147,73 @@ def run(
 
         # A resumed run does not repeat the evaluation of its checkpoint, but its warnings.
         stop = False
-        if store is not None and resumed is not None:
-            state = functions.pad_runs(store.restore(functions.unpad_runs(state), best_tracker))
+        if store is not None and resumed:
+            state = functions.from_saved(
+                state, lambda template: store.restore(template, best_tracker)
+            )
             if is_monitored:
                 monitor.replay(history)
         else:
             stop = evaluate(functions.empty_cohort)
         # Compiled functions cannot raise, so the host checks the diagnostics of each chunk.
         while not stop and history.round < rounds:
-            state, info = functions.step(state, min(eval_every, rounds - history.round))
+            state, info = functions.step(state, min(options.eval_every, rounds - history.round))
             info = jax.device_get(info)
             if not functions.is_centralized:
                 check_participants(info.clients, data.num_clients, history.round, seeds)
             if options.on_nonfinite == "raise":
-                _check_finite(info, history.round, seeds, store)
-            warn_of_clients(info.selector, history.round, seeds)
+                _check_finite(info, history.round, batch, store)
+            warn_of_clients(info.selector, history.round, seeds, data)
+            monitor.check_weights(info, history.round)
+            monitor.check_states(info, history.round)
             history.add_rounds(info)
             stop = evaluate(info.clients[:, -1], info)
             if store is not None and (stop or history.round == rounds or store.due):
-                store.save(functions.unpad_runs(state), history, best_tracker)
+                store.save(functions.to_saved(state), history, best_tracker)
 
-    shapes = shapes_of_one_run(state.variables)
-    dataset = results.to_dataset(history, seeds, data, shapes, functions.bytes_up, options.metrics)
+    dataset = results.to_dataset(history, seeds, data, functions.traffic, options.metrics)
     warn_of_divergence(dataset)
     for callback in callbacks:
         callback.on_end(dataset)
-    model = method.first.model
     if best_tracker is not None and best_tracker.best is not None:
-        return FitResult(dataset, best_tracker.best.variables, model, best_tracker.best.rounds)
-    variables = jax.device_get(functions.unpad_runs(state.variables))
-    return FitResult(dataset, variables, model, np.full(len(seeds), history.round, np.int64))
+        _, trained_rounds, variables = best_tracker.best
+    else:
+        trained_rounds = np.full(len(seeds), history.round, np.int64)
+        variables = jax.device_get(functions.unpad_runs(state.variables))
+    personalized = None
+    if method.first.is_personalized and best_tracker is None:
+        saved = functions.to_saved(state)
+        # In client order, because devices may have the rows of their clients only.
+        clients = state.clients and state.clients.replace(arrays=saved.clients)
+        states = saved.state._replace(clients=clients)
+        personalized = _personalized_models(method.first, states, data)
+    return FitResult(dataset, variables, method.first.model, trained_rounds, personalized)
+
+
+def _personalized_models(
+    round: BaseRound, states: RoundState, data: FederatedData
+) -> Callable[[int, int], Variables]:
+    """Returns a function from the index of a run and a client to its model.
+
+    It keeps the last states on the host.
+    """
+    key_data = jax.device_get(jax.random.key_data(states.key))
+    implementation = jax.random.key_impl(states.key)
+    states = jax.device_get(states._replace(key=()))
+
+    @jax.jit
+    def model_of(key, state, data, client):
+        state = state._replace(key=jax.random.wrap_key_data(key, impl=implementation))
+        return round.personalize(state, data)(client)
+
+    def personalized(run: int, client: int) -> Variables:
+        state, partition = jax.tree.map(lambda leaf: leaf[run], states), data
+        if data.num_partitions is not None:
+            arrays = jax.tree.map(lambda leaf: leaf[run], partition_arrays(data))
+            partition = with_partition_arrays(data, arrays)
+        return jax.device_get(model_of(key_data[run], state, partition, np.int32(client)))
+
+    return personalized
 
 
 def _open_checkpoints(
@@ -206,39 +222,48 @@ def _open_checkpoints(
     """Opens the checkpoints of these runs; None without a folder."""
     if folder is None:
         return nullcontext()
-    settings: dict[str, Any] = {
-        "eval_every": options.eval_every,
-        "train_loss": options.train_loss,
-        "drop_nonfinite": options.on_nonfinite == "drop_client",
-        "best": options.best,
-        "metrics": tuple(options.metrics),
-    }
-    stacked = method.stacked
-    roles = {field.name: getattr(stacked, field.name) for field in fields(stacked)}
-    data = batch.host_data._replace(name="")  # The name of the dataset does not matter.
-    description = describe(method=type(stacked), **roles, data=data, **settings)
+    description = describe_run(
+        method.stacked,
+        batch.host_data,
+        eval_every=options.eval_every,
+        train_loss=options.train_loss,
+        drop_nonfinite=options.on_nonfinite == "drop_client",
+        best=options.best,
+        metrics=tuple(options.metrics),
+    )
     return Checkpoints(folder, batch.seeds, description, options.rounds, options.eval_every)
 
 
 def _check_finite(
-    info: RoundInfo, first_round: int, seeds: tuple[int, ...], store: Checkpoints | None
+    info: RoundInfo, first_round: int, batch: RunBatch, store: Checkpoints | None
 ) -> None:
     """Raises if the update of a round in a chunk was not finite."""
+    seeds = batch.seeds
     nonfinite = ~np.asarray(info.finite)
     if not nonfinite.any():
         return
     round = int(np.argmax(nonfinite.any(axis=0)))
     runs = np.flatnonzero(nonfinite[:, round])
     diverged = [seeds[run] for run in runs]
-    sent = info.nonfinite[runs[0], round]
-    clients = np.unique(info.clients[runs[0], round][sent]).tolist()
+    sent, weights = info.nonfinite[runs[0], round], info.weights[runs[0], round]
+    ids = np.unique(info.clients[runs[0], round][sent]).tolist()
+    clients = batch.host_data.label_clients(ids)
+    if not clients and not np.isfinite(weights).all():
+        cause = (
+            f"because the weights of the cohort are {weights.tolist()} with seed {diverged[0]}; "
+            "expected finite numbers from the selector and the aggregator"
+        )
+    else:
+        cause = (
+            f"of clients {clients} with seed {diverged[0]} (a smaller learning rate may help, or "
+            "on_nonfinite='drop_client'; with secure aggregation a value may be beyond "
+            "max_abs_value)"
+        )
     latest = None if store is None else store.latest
     saved = (
         "no checkpoint exists" if latest is None else f"the last checkpoint is of round {latest}"
     )
     raise DivergenceError(
-        f"the update of round {first_round + round} is not finite for seeds {diverged}, of clients "
-        f"{clients} with seed {diverged[0]} (a smaller learning rate may help, or "
-        "on_nonfinite='drop_client'; with secure aggregation a value may be beyond "
-        f"max_abs_value); {saved}."
+        f"the update of round {first_round + round} is not finite for seeds {diverged}, {cause}; "
+        f"{saved}."
     )

@@ -10,21 +10,11 @@ from jaxtyping import PyTree
 
 from fedjax_fair.numerics.trees import tree_bytes
 
-__all__ = [
-    "Memory",
-    "device_bytes",
-    "free_memory",
-    "total_memory",
-    "transient_bytes",
-]
+__all__ = ["Memory", "device_bytes", "free_memory", "total_memory", "transient_bytes"]
 
 
 class Memory(NamedTuple):
-    """Bytes of one device that a batch of runs needs.
-
-    ``temporaries`` are the largest temporaries and outputs of a compiled function. ``records`` are
-    0 if they are in another memory.
-    """
+    """Bytes of one device that a batch of runs needs; ``temporaries`` include outputs."""
 
     data: int
     states: int
@@ -68,10 +58,7 @@ def total_memory() -> int:
 
 
 def free_memory() -> int:
-    """Returns the bytes that a batch of runs may take.
-
-    These are nine tenths of what is free on an accelerator, and half of what is free on a CPU.
-    """
+    """Returns nine tenths of the free bytes of an accelerator, or half of those of a CPU."""
     stats = jax.local_devices()[0].memory_stats()
     if stats is not None:
         return int(0.9 * (stats["bytes_limit"] - stats["bytes_in_use"]))

@@ -3,7 +3,6 @@
 import conftest
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from conftest import make_context, make_federation
 
@@ -45,21 +44,6 @@ def test_weights_of_the_mean(weights, expected):
     np.testing.assert_allclose(
         update.state["mean"], np.tensordot(expected, STATISTICS, 1), rtol=1e-5, atol=1e-6
     )
-
-
-def test_server_sgd_with_step_one_is_the_mean():
-    plain, _, _ = aggregate(aggregators.Mean())
-    stepped, _, _ = aggregate(aggregators.Mean(server_optimizer=optax.sgd(1.0)))
-    np.testing.assert_allclose(stepped.params["w"], plain.params["w"], rtol=1e-6)
-    np.testing.assert_array_equal(stepped.state["mean"], plain.state["mean"])
-
-
-def test_server_momentum_has_state_and_ignores_statistics():
-    aggregator = aggregators.Mean(server_optimizer=optax.sgd(1.0, momentum=0.5))
-    first, state, _ = aggregate(aggregator)
-    second, _, _ = aggregate(aggregator, state)
-    np.testing.assert_allclose(second.params["w"], 1.5 * first.params["w"], rtol=1e-5)
-    np.testing.assert_array_equal(second.state["mean"], first.state["mean"])
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -59,7 +59,7 @@ def test_gifair_favors_the_group_of_higher_loss():
         [0, 1, 2],
         [0, 0, 1],
         losses=jnp.array([0.5, 1.5, 2.0]),
-        client_means=jnp.ones(3),
+        client_means=(jnp.ones(3), None),
     )
     np.testing.assert_allclose(aggregation.info["loss_weight"], [0.85, 0.85, 1.3], rtol=1e-6)
 
@@ -71,7 +71,7 @@ def test_gifair_keeps_the_losses_of_groups_that_are_absent_or_diverged():
         [0, 2, 2, 3],
         [0, 0, 1, 2, 4],
         losses=jnp.array([1.0, 2.0, 3.0, 4.0, 5.0]),
-        client_means=jnp.array([jnp.nan, 9.0, 0.5, jnp.inf, 9.0]),
+        client_means=(jnp.array([jnp.nan, 9.0, 0.5, jnp.inf, 9.0]), None),
     )
     np.testing.assert_array_equal(losses, [1.5, 0.5, 4.0, np.nan, 5.0])
     assert np.isfinite(aggregation.info["loss_weight"]).all()
@@ -84,7 +84,7 @@ def test_gifair_of_one_group_changes_nothing():
         [0, 2, 2],
         [1, 0, 1],
         losses=jnp.array([1.0, 2.0, 3.0]),
-        client_means=jnp.ones(3),
+        client_means=(jnp.ones(3), None),
     )
     np.testing.assert_array_equal(aggregation.info["loss_weight"], np.ones(3))
 
@@ -171,6 +171,62 @@ def test_a_large_tilt_selects_one_client(t, chosen):
     losses = jnp.array([3.0, 0.25, 2.5])
     _, _, aggregation = aggregate_once(aggregators.Tilted(t), [5] * 3, [0, 1, 2], losses=losses)
     np.testing.assert_array_equal(aggregation.weights, np.eye(3)[chosen])
+
+
+def test_q_fedavg_of_one_client_shortens_its_gradient_step():
+    """One full-batch step of one client: w - g / (L + q |g|^2 / F)."""
+    gradient, rate, q, loss = np.array([0.6, -0.8]), 0.1, 2.0, 0.5
+    update, _, _ = aggregate_once(
+        aggregators.QFedAvg(q, learning_rate=rate),
+        [5],
+        [0],
+        updates=np.float32(-rate * gradient[None]),
+        losses=jnp.array([loss]),
+    )
+    expected = -gradient / (1 / rate + q * np.sum(gradient**2) / loss)
+    np.testing.assert_allclose(update.params["w"], expected, rtol=1e-5)
+
+
+def test_q_fedavg_of_equal_losses_divides_the_sum_of_gradients():
+    """Losses c: w - sum(g) / (m L + (q / c) sum |g|^2), without sizes."""
+    gradients, rate, q, loss = RNG.normal(size=(3, 2)), 0.1, 3.0, 0.7
+    update, _, aggregation = aggregate_once(
+        aggregators.QFedAvg(q, learning_rate=rate),
+        [5, 50, 1],
+        [0, 1, 2],
+        updates=np.float32(-rate * gradients),
+        losses=jnp.full(3, loss),
+    )
+    expected = -gradients.sum(axis=0) / (3 / rate + q / loss * np.sum(gradients**2))
+    np.testing.assert_allclose(update.params["w"], expected, rtol=1e-5)
+    np.testing.assert_allclose(aggregation.weights, np.full(3, 1 / 3), rtol=1e-6)
+
+
+def test_tilted_weights_of_equal_losses_are_the_shares_and_a_constant_changes_nothing():
+    def weights(losses):
+        return aggregate_once(
+            aggregators.Tilted(1.5), [5, 1, 2], [0, 1, 2], losses=jnp.asarray(losses)
+        )[2].weights
+
+    np.testing.assert_allclose(weights([40.0] * 3), np.array([5, 1, 2]) / 8, rtol=1e-5)
+    losses = np.array([0.25, 1.5, 0.75])
+    np.testing.assert_allclose(weights(losses + 64), weights(losses), rtol=1e-5)
+
+
+def test_gifair_of_single_clients_moves_weight_by_the_rank_of_losses():
+    """Weights p_k + c lambda_max r_k with ranks -(m - 1), -(m - 3), ..., m - 1."""
+    sizes, strength = np.array([4, 10, 5, 6]), 0.4
+    _, _, aggregation = aggregate_once(
+        aggregators.GIFAIR(strength),
+        sizes,
+        [0, 1, 2, 3],
+        [0, 1, 2, 3],
+        losses=jnp.array([0.5, 0.1, 2.0, 1.0]),
+        client_means=(jnp.ones(4), None),
+    )
+    shares = sizes / sizes.sum()
+    weights = shares + strength * shares.min() / 3 * np.array([-1, -3, 3, 1])
+    np.testing.assert_allclose(aggregation.info["loss_weight"] * shares, weights, rtol=1e-5)
 
 
 # --- Bad input --------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from fedjax_fair import aggregators, selectors, solvers
+from fedjax_fair import aggregators, selectors, server_optimizers, solvers
 from fedjax_fair.app import presets, registry
-from fedjax_fair.app.build import build, memory_of, method_round
+from fedjax_fair.app.build import build, method_round
 from fedjax_fair.app.config import (
     AggregatorConfig,
     CommunicationConfig,
@@ -22,7 +22,9 @@ from fedjax_fair.app.config import (
     SolverConfig,
     TrainingConfig,
 )
+from fedjax_fair.app.memory import check_memory, min_memory
 from fedjax_fair.app.variants import drop_unused_settings, method_settings
+from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.training.fingerprint import describe
 
 SMALL = presets.resolve(
@@ -52,9 +54,17 @@ def round_of(name: str, config: Config = SMALL):
 SGD = solvers.SGD(learning_rate=0.1, batch_size=10, steps=3)
 FEDAVG = (selectors.Uniform(4), SGD, aggregators.Mean("num_examples"))
 UNIFORM = aggregators.Mean("uniform")
+
+
+def optimized(optimizer, inner=FEDAVG[2]):
+    return aggregators.WithServerOptimizer(inner, optimizer)
+
+
 ROLES = {
     "fedavg": FEDAVG,
     "power_of_choice": (selectors.PowerOfChoice(4), SGD, UNIFORM),
+    "oort": (selectors.Oort(4), SGD, UNIFORM),
+    "fedcor": (selectors.FedCor(4), SGD, UNIFORM),
     "divfl": (selectors.DivFL(4), SGD, FEDAVG[2]),
     "subtrunc": (selectors.SubTrunc(4), SGD, UNIFORM),
     "unionfl": (selectors.UnionFL(4), SGD, UNIFORM),
@@ -65,20 +75,50 @@ ROLES = {
     "agnostic": (selectors.Agnostic(), SGD, aggregators.Mean("selector")),
     "drfa": (selectors.DRFA(cohort_size=4, local_steps=3), SGD, UNIFORM),
     "fedprox": (FEDAVG[0], SGD.replace(prox=1.0), FEDAVG[2]),
+    "propfair": (FEDAVG[0], solvers.PropFair(SGD), FEDAVG[2]),
+    "scaffold": (FEDAVG[0], solvers.Scaffold(SGD), aggregators.ScaffoldMean()),
+    "fednova": (FEDAVG[0], solvers.FedNova(SGD), aggregators.FedNovaMean()),
+    "feddyn": (FEDAVG[0], solvers.FedDyn(SGD), aggregators.FedDynMean()),
+    "mime_lite": (FEDAVG[0], solvers.MimeLite(SGD), aggregators.MimeLiteMean()),
+    "fine_tuned": (FEDAVG[0], solvers.FineTuned(SGD), FEDAVG[2]),
+    "per_fedavg": (FEDAVG[0], solvers.PerFedAvg(SGD), UNIFORM),
+    "pfedme": (FEDAVG[0], solvers.PFedMe(SGD), UNIFORM),
+    "apfl": (FEDAVG[0], solvers.APFL(SGD), UNIFORM),
+    "ditto": (FEDAVG[0], solvers.Ditto(SGD), FEDAVG[2]),
+    "local": (FEDAVG[0], solvers.Local(SGD), FEDAVG[2]),
+    "fedper": (FEDAVG[0], solvers.FedPer(SGD), FEDAVG[2]),
+    "fedrep": (FEDAVG[0], solvers.FedRep(SGD), UNIFORM),
+    "lg_fedavg": (FEDAVG[0], solvers.LGFedAvg(SGD), FEDAVG[2]),
+    "fedbn": (FEDAVG[0], solvers.FedBN(SGD), UNIFORM),
+    "fedbabu": (FEDAVG[0], solvers.FedBABU(SGD), FEDAVG[2]),
     "equitable": (*FEDAVG[:2], aggregators.Equitable()),
     "fairfed": (*FEDAVG[:2], aggregators.FairFed()),
     "gifair": (*FEDAVG[:2], aggregators.GIFAIR()),
     "q_fedavg": (*FEDAVG[:2], aggregators.QFedAvg(learning_rate=0.1)),
     "tilted": (*FEDAVG[:2], aggregators.Tilted()),
+    "adafed": (*FEDAVG[:2], aggregators.AdaFed()),
+    "fedmgda": (*FEDAVG[:2], aggregators.FedMGDA()),
+    "fedfv": (*FEDAVG[:2], aggregators.FedFV()),
+    "fedfa": (*FEDAVG[:2], optimized(server_optimizers.FedAvgM(), aggregators.FedFA())),
+    "aaggff": (*FEDAVG[:2], aggregators.AAggFF()),
     "median": (*FEDAVG[:2], aggregators.Median()),
     "trimmed_mean": (*FEDAVG[:2], aggregators.TrimmedMean()),
     "krum": (*FEDAVG[:2], aggregators.Krum(byzantine=0)),
     "geometric_median": (*FEDAVG[:2], aggregators.GeometricMedian()),
     "norm_clipping": (*FEDAVG[:2], aggregators.NormClipping()),
     "centered_clipping": (*FEDAVG[:2], aggregators.CenteredClipping()),
+    "fedavgm": (*FEDAVG[:2], optimized(server_optimizers.FedAvgM())),
+    "fedadagrad": (*FEDAVG[:2], optimized(server_optimizers.FedAdagrad())),
+    "fedadam": (*FEDAVG[:2], optimized(server_optimizers.FedAdam())),
+    "fedyogi": (*FEDAVG[:2], optimized(server_optimizers.FedYogi())),
     "centralized": (None, SGD, None),
 }
 """Selector, solver and aggregator of every method; tests of the roles say what they compute."""
+HIDDEN = ModelConfig(name="mlp", hidden=(8,))
+OTHER_MODELS = dict.fromkeys(("fedper", "fedrep", "lg_fedavg", "fedbabu"), HIDDEN) | {
+    "fedbn": ModelConfig(name="resnet18", norm="batch")
+}
+"""Models of methods for which logistic regression has too few layers."""
 
 
 @pytest.mark.parametrize("name", registry.METHODS)
@@ -86,6 +126,8 @@ def test_every_method_has_its_roles(name):
     # Of four participants none may be Byzantine for Krum.
     written = "krum:byzantine=0" if name == "krum" else name
     config = PLANTED if name == "gifair" else SMALL
+    if name in OTHER_MODELS:
+        config = replace(config, model=OTHER_MODELS[name])
     ready = build(drop_unused_settings(replace(config, methods=(written,))))
     built = ready.rounds[written]
     roles = (getattr(built, role, None) for role in ("selector", "solver", "aggregator"))
@@ -123,6 +165,25 @@ def test_settings_of_every_section_can_be_in_a_name():
     ("name", "roles"),
     [
         ("unionfl+fedprox:prox=2", (selectors.UnionFL(4), SGD.replace(prox=2.0), UNIFORM)),
+        (
+            "equitable+fedadam:server_learning_rate=0.5,tau=0.1",
+            (
+                *FEDAVG[:2],
+                optimized(server_optimizers.FedAdam(0.5, tau=0.1), aggregators.Equitable()),
+            ),
+        ),
+        (
+            "power_of_choice+fedavgm:learning_rate=0.5",
+            (
+                selectors.PowerOfChoice(4),
+                SGD.replace(learning_rate=0.5),
+                optimized(server_optimizers.FedAvgM(), UNIFORM),
+            ),
+        ),
+        (
+            "fedyogi+q_fedavg",
+            (*FEDAVG[:2], optimized(server_optimizers.FedYogi(), ROLES["q_fedavg"][2])),
+        ),
         ("divfl+tilted:tilt=0", (selectors.DivFL(4), SGD, aggregators.Tilted(tilt=0.0))),
         (
             "fedprox+power_of_choice:prox=1",
@@ -152,7 +213,10 @@ def test_default_methods_run_with_few_clients():
         ("subtrunc:lam=-1", "lam=-1"),
         ("unionfl:window=0", "window=0"),
         ("subtrunk:lam=1", "did you mean 'subtrunc'"),
-        ("divfl+unionfl", r"'divfl\+unionfl': expected methods with one selector"),
+        (
+            "divfl+unionfl",
+            r"'divfl\+unionfl': two of them set the selector; expected methods with one",
+        ),
         ("divfl+equitable+fairfed", "expected methods with one aggregator"),
         ("fedavg+equitable", "expected methods that each differ from fedavg in a role"),
         ("centralized+equitable", "expected methods that each differ from fedavg in a role"),
@@ -282,7 +346,7 @@ def test_the_configuration_sets_the_widths_of_the_mlp():
         ({"model": ModelConfig(name="femnist_cnn")}, r"model\.name='femnist_cnn'.* \(8, 8, 1\)"),
         ({"data": replace(SMALL.data, partition="dirichlt")}, "did you mean 'dirichlet'"),
         ({"data": replace(SMALL.data, clients=0)}, "num_clients=0"),
-        ({"solver": SolverConfig(0.1, 10)}, "steps"),
+        ({"solver": SolverConfig(0.1, 10)}, "solver.epochs=None: expected a value"),
         ({"solver": SolverConfig(-0.1, 10, epochs=1)}, "learning_rate=-0.1"),
         ({"selector": SelectorConfig(cohort_size=11)}, "cohort_size=11"),
         ({"training": replace(SMALL.training, rounds=0)}, "training.rounds=0"),
@@ -316,6 +380,9 @@ def test_invalid_settings_are_rejected(changed, message):
 
 def test_defaults_follow_the_data_set_unless_given():
     assert presets.resolve(Config()).data.clients == 50
+    for rounds, eval_every in ((100, 10), (60, 6), (19, 1), (10, 1), (1, 1)):
+        training = presets.resolve(Config(training=TrainingConfig(rounds=rounds))).training
+        assert training.eval_every == eval_every
     mnist = presets.resolve(Config(data=DataConfig(name="mnist", clients=7)))
     assert (mnist.data.clients, mnist.model.name) == (7, "lenet")
     assert presets.resolve(mnist) == mnist
@@ -332,7 +399,7 @@ def test_every_setting_of_a_method_is_a_field_with_help():
                 assert setting.help, (name, section, key)
 
 
-@pytest.mark.usefixtures("as_users_call")  # Their types are of what people write.
+@pytest.mark.usefixtures("as_users_call")  # Annotations describe users' values.
 @pytest.mark.parametrize("name", registry.METHODS)
 def test_settings_annotated_as_traced_can_be_traced(name):
     config = drop_unused_settings(replace(PLANTED, methods=(name,)))
@@ -392,8 +459,8 @@ def test_memory_is_bounded_by_states_and_minibatches():
     minibatches = batch_size * (steps * (4 + 4 + 1) + 64)
     big = replace(SMALL.solver, steps=steps, batch_size=batch_size, epochs=None)
     for config, needed, message in (
-        (SMALL, states, "runs of fedavg"),
-        (replace(SMALL, solver=big), minibatches, "minibatches of a client of fedavg"),
+        (SMALL, states, "training.seeds: 1 runs of a model of .* for fedavg"),
+        (replace(SMALL, solver=big), minibatches, "solver.steps=1000: the minibatches of a client"),
     ):
         own = replace(config, methods=("fedavg",))
         build(own, memory=needed)
@@ -402,12 +469,33 @@ def test_memory_is_bounded_by_states_and_minibatches():
 
 
 def test_a_device_needs_memory_for_its_share_of_the_runs():
-    def states(seeds, mesh=None):
-        config = replace(SMALL, training=replace(SMALL.training, seeds=tuple(range(seeds))))
-        experiment = build(drop_unused_settings(replace(config, methods=("fedavg",))))
-        return memory_of(experiment._replace(mesh=mesh))["fedavg"].runs
+    config = drop_unused_settings(replace(SMALL, methods=("fedavg",)))
+    ready = build(config)
+
+    def states(runs, mesh=None):
+        needed, _ = min_memory(ready.rounds["fedavg"], config, runs, ready.data, mesh).values()
+        return needed
 
     devices = np.array(8 * jax.devices()[:1])  # Nothing runs on them.
     groups = Mesh(devices.reshape(4, 2), ("runs", "clients"))
     assert states(6, groups) == states(2) < states(3) == states(9, groups)
     assert states(6, Mesh(devices, ("clients",))) == states(6)
+
+
+def test_states_of_clients_are_refused_with_their_bytes():
+    """Each device of a mesh needs memory for its share of the clients."""
+    config = drop_unused_settings(replace(SMALL, methods=("fedavg",)))
+    ready = build(config)
+    sgd, num_clients = ready.rounds["fedavg"].solver, ready.data.num_clients
+    local = ready.rounds["fedavg"].replace(solver=solvers.Local(sgd))
+    without = min_memory(ready.rounds["fedavg"], config, 3, ready.data, None)
+    model = tree_bytes(jax.eval_shape(local.init, jax.random.key(0), ready.data).variables)
+    devices = np.array(8 * jax.devices()[:1])  # Nothing runs on them.
+    groups = Mesh(devices.reshape(4, 2), ("runs", "clients"))
+    for mesh, runs, shards in ((None, 3, 1), (groups, 1, 2)):
+        states, *_ = needed = min_memory(local, config, 3, ready.data, mesh)
+        assert needed[states] == runs * -(-num_clients * model // shards)
+        assert len(needed) == len(without) + 1
+        check_memory("local", needed, max(needed.values()))
+        with pytest.raises(ValueError, match=r"data\.clients=.*: the states of clients in 3 runs"):
+            check_memory("local", needed, needed[states] - 1)

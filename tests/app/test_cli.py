@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import os
 import re
 import shutil
@@ -15,13 +16,14 @@ import xarray as xr
 
 import fedjax_fair as ff
 from fedjax_fair import results
-from fedjax_fair.app import experiment, presets, registry, settings
+from fedjax_fair.app import experiment, overview, presets, registry, settings
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
 from fedjax_fair.app.commands.dispatch import COMMANDS
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.console import format_table
+from fedjax_fair.app.config import Config, TrainingConfig
+from fedjax_fair.app.console import format_results
 from fedjax_fair.app.options import options_of, parse
+from fedjax_fair.app.run_folder import locked
 from fedjax_fair.app.termination import Terminated
 from fedjax_fair.app.values import describe_type
 from fedjax_fair.results.intervals import format_mean
@@ -45,6 +47,11 @@ SMALL = [
 @pytest.fixture(autouse=True)
 def wide_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def without_figures(monkeypatch):
+    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +80,56 @@ def test_show_prints_the_table_of_results(folder, capsys):
     assert main(["show", str(folder)]) == 0
     shown = capsys.readouterr().out
     (table,) = final_tables(results.open(folder))
-    assert shown.strip() == format_table(table).strip()
+    settings_line, _, rest = shown.partition("\n\n")
+    assert settings_line.startswith("Settings: ")
+    assert rest.strip() == format_results(table).strip()
+    assert "Definitions: fedjax-fair metrics" in " ".join(shown.split())
+
+
+def test_show_prints_the_evaluations_of_an_unfinished_run(folder, tmp_path, capsys):
+    copy = shutil.copytree(folder, tmp_path / "a copy")
+    lines = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (copy / "metrics.jsonl").write_text("".join(lines[:-1]) + lines[-1][:-9])
+    for has_results in (True, False):  # Of the first method.
+        assert main(["show", str(copy)]) == 0
+        shown = capsys.readouterr().out
+        assert "Evaluations so far" in shown
+        assert re.search(rf"{METHODS[0]} +4 of 4 ", shown)
+        assert re.search(rf"{METHODS[1]} +2 of 4 ", shown)
+        assert shown.endswith(f"Unfinished: `fedjax-fair resume '{copy}'` continues.\n")
+        if has_results:
+            (copy / "results.nc").unlink()
+    with locked(copy):
+        assert main(["show", str(copy)]) == 0
+    assert capsys.readouterr().out.endswith("continues in another process.\n")
+    message = (
+        rf"unfinished, after round 4 of '{METHODS[1]}'; `fedjax-fair resume '{copy}'` continues"
+    )
+    with pytest.raises(ValueError, match=message):
+        results.open(copy)
+    (copy / "metrics.jsonl").unlink()
+    with pytest.raises(ValueError, match=rf"run is unfinished; `fedjax-fair resume '{copy}'`"):
+        results.open(copy)
+    assert main(["show", str(copy)]) == 2
+    assert f"`fedjax-fair resume '{copy}'` continues it" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=rf"results\.nc file, such as '{copy}'"):
+        results.open(tmp_path)
+
+
+def test_show_needs_neither_log_nor_configuration_of_a_finished_run(folder, tmp_path, capsys):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    assert main(["show", str(copy)]) == 0
+    table = capsys.readouterr().out
+    for name in ("metrics.jsonl", "config.json"):
+        (copy / name).write_text("{")
+        assert main(["show", str(copy)]) == 0
+        assert capsys.readouterr().out == table
+
+
+def test_an_unfinished_sweep_says_how_to_continue(tmp_path):
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(ValueError, match="the same `fedjax-fair sweep` command continues it"):
+        results.open(tmp_path)
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "latex", "csv"])
@@ -99,13 +155,15 @@ def test_methods_are_compared(form, folder, capsys):
 
 
 def test_runs_are_compared_by_default_metrics(folder, tmp_path, capsys):
-    copy = tmp_path / "later"
-    shutil.copytree(folder, copy)
+    copy = shutil.copytree(folder, tmp_path / "later")
+    changed = results.open(folder)
+    changed["accuracy_mean_clients"] += 0.01
+    results.save(changed, copy / "results.nc")
     assert main(["compare", str(folder), str(copy), "--format", "csv", "--unpaired"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert len(rows) == 3 * 4
     assert {row["method"] for row in rows} == {
-        f"{name} ({run})" for name in METHODS for run in (folder.name, "later")
+        f"{name} ({run})" for name in METHODS for run in (folder, copy)
     }
     assert {row["metric"] for row in rows} == {
         "accuracy_mean_clients",
@@ -114,6 +172,7 @@ def test_runs_are_compared_by_default_metrics(folder, tmp_path, capsys):
     }
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_resuming_a_finished_run_changes_nothing(folder, capsys):
     before = results.open(folder), (folder / "metrics.jsonl").read_text()
     assert main(["resume", str(folder)]) == 0
@@ -122,12 +181,12 @@ def test_resuming_a_finished_run_changes_nothing(folder, capsys):
     assert before[1] == (folder / "metrics.jsonl").read_text()
 
 
-def test_a_second_run_has_another_folder(folder, runs, capsys):
-    before = (folder / "results.nc").read_bytes()
-    assert main(["run", "digits", *SMALL, "--methods", "fedavg", "--output", str(runs)]) == 0
-    assert len(list(runs.iterdir())) == 2
-    assert (folder / "results.nc").read_bytes() == before
-    assert "accuracy" in capsys.readouterr().out
+def test_a_run_that_diverges_ends_in_one_line(folder, tmp_path, capsys):
+    """It has the compiled functions of the other run."""
+    options = ["--methods", "fedavg", "--solver.learning-rate=1e38", "--output", str(tmp_path)]
+    assert main(["run", *SMALL, *options, "--quiet"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the update of round 0 is not finite" in line
 
 
 @pytest.mark.parametrize(
@@ -167,13 +226,24 @@ def test_a_second_run_has_another_folder(folder, runs, capsys):
         ("run --selector.candidates al", "candidates al: expected an integer or 'auto' or 'all'."),
         ("run --selector.scale sam", "--selector.scale sam: expected 'mean' or 'sum'."),
         ("run --model.hidden 5 wide", "--model.hidden 5 wide: expected integers."),
-        ("run --distributed maybe", "unexpected argument 'maybe'"),
+        ("run --distributed maybe", "unexpected argument 'maybe' after --distributed"),
         ("run --faults.dropout nan", "faults.dropout=nan: expected a"),
         ("run --faults.staleness 2 --faults.max-staleness 3", "faults.staleness=2.0: expected"),
         (
             "run --faults.staleness 0.5",
             "faults.staleness=0.5: max_staleness=None: expected a value",
         ),
+        (
+            "run --faults.byzantine 0.2",
+            "faults.byzantine=0.2: attack=None: expected 'sign_flip' or 'scaling' or 'noise' or",
+        ),
+        ("run --methods median+krum", "two of them set the aggregator;"),
+        ("run mnist fedavg", "unexpected argument 'fedavg'; did you mean --methods fedavg?"),
+        ("data show mnist", "unexpected argument 'mnist'; did you mean --data.name mnist?"),
+        ("data show --data.name mnist --data.dir /nowhere", "(no such folder: /nowhere)"),
+        ("data list --data.dir /nowhere", "data.dir='/nowhere': no such folder."),
+        ("run --config nope.toml", "config='nope.toml': no such file; expected a TOML or JSON"),
+        ("run --config /", "config='/': is a folder; expected a TOML or JSON file."),
         ("run --faults.attack alie", "faults.attack='alie' is not used without faults.byzantine;"),
         (
             "run --training.on-nonfinite skip",
@@ -201,7 +271,6 @@ def test_a_second_run_has_another_folder(folder, runs, capsys):
         ),
         ("run --devices all --methods centralized", "'runs=R,clients=1' for centralized."),
         ("run digits mnist", "unexpected argument 'mnist'"),
-        ("run --solver.learning-rate 1e30 --training.rounds 2", "not finite"),
         ("run --data.alpha 0.1", "data.alpha=0.1 is not used by data.partition="),
         ("run --methods fedavg --selector.lam 3", "selector.lam=3.0 is not used by methods fedavg"),
         (
@@ -256,7 +325,7 @@ def test_a_second_run_has_another_folder(folder, runs, capsys):
         ),
         (
             "run --communication.target-unclipped-quantile 0.5 --methods fedavg",
-            "communication.target_unclipped_quantile=0.5: noise_multiplier=0.0: expected a number",
+            "communication.target_unclipped_quantile=0.5: noise_multiplier=None: expected a value",
         ),
         ("run --communication.clipping-norm 1 --methods fedavg", "fedavg: "),
         (
@@ -268,6 +337,43 @@ def test_a_second_run_has_another_folder(folder, runs, capsys):
             "communication: expected none with",
         ),
         ("methods fedavg", "fedavg"),
+        (
+            "run --methods fedavg fedavg:",
+            "method='fedavg:': setting='': expected one of learning_rate",
+        ),
+        ("run --methods fedprox:prox=1 fedprox:solver.prox=1.0", "one or more different methods"),
+        ("run --methods divfl+equitable equitable+divfl", "one or more different methods"),
+        ("run --solver.learning-rate 1e-400", "--solver.learning-rate 1e-400: 1e-400 is beyond"),
+        ("run --solver.learning-rate=1e400", "1e400 is beyond the range of numbers"),
+        ("run --methods fedavg:learning_rate=1e-400", "1e-400 is beyond the range of numbers"),
+        ("sweep learning_rate=0.1,1e-400", "1e-400 is beyond the range of numbers"),
+        ("run --solver.learning-rate 1e39", "learning_rate=1e+39: expected a"),
+        ("run --solver.learning-rate 1e-39", "learning_rate=1e-39: expected 0 or a"),
+        ("run --faults.dropout 1", "faults.dropout=1.0: no client would respond"),
+        (f"run --training.rounds {10**400}", "training.rounds=2**"),
+        (f"run --training.rounds {2**31}", "training.rounds=2147483648: expected an integer >= 1"),
+        (f"sweep rounds=1,{10**30} --methods fedavg", "training.rounds=2**"),
+        (f"run --solver.steps {10**400}", "steps=2**"),
+        (f"run --training.eval-every {10**400}", "training.eval_every=2**"),
+        ("run --training.seeds 0:20000", "0:20000: expected at most 10,000 integers in a range"),
+        ("sweep seeds=5:1000000000000", "expected at most 10,000 integers in a range"),
+        ("sweep lam=0.1 selector.lam=0.2", "lam, selector.lam: expected each setting once"),
+        ("run --distributed=false", "--distributed=false: expected --distributed without a value"),
+        (f"run --model.hidden 5 {10**400}", "hidden=2**"),
+        (f"run --faults.staleness 1 --faults.max-staleness {10**400}", "max_staleness=2**"),
+        (
+            f"run --faults.stragglers 1 --faults.deadline-steps {2**40}",
+            "deadline_steps=1099511627776",
+        ),
+        (f"run --faults.period {-(2**31)}", "period=-2147483648: expected"),
+        (f"maximize exemplars --rounds {10**400}", "rounds=2**"),
+        ("run --output=", "output='': expected a path"),
+        ("run --config=", "config='': expected a path"),
+        ("run --data.dir=", "data.dir='': expected a path"),
+        (
+            "data show --output partition",
+            "output='partition': expected a file such as partition.png",
+        ),
     ],
 )
 def test_a_mistake_ends_in_one_line(arguments, message, tmp_path, capsys, monkeypatch):
@@ -277,8 +383,7 @@ def test_a_mistake_ends_in_one_line(arguments, message, tmp_path, capsys, monkey
     (line,) = printed.err.splitlines()
     assert line.startswith("fedjax-fair: ")
     assert message in line
-    if "not finite" not in message:
-        assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
 
 
 def test_types_of_options_are_described_in_plain_words():
@@ -288,6 +393,48 @@ def test_types_of_options_are_described_in_plain_words():
     for text in described:
         unquoted = re.sub(r"'\w+'", "", text)
         assert not re.search(r"Union|Literal|Optional|None|tuple|\[|int\b|str\b", unquoted), text
+
+
+def test_the_runs_in_a_folder_are_compared(folder, tmp_path, capsys):
+    """Equal results are one method; others have a letter of their run."""
+    for name in ("a", "b", "c"):
+        shutil.copytree(folder, tmp_path / name)
+    changed = results.open(folder).isel(algorithm=[0])
+    changed["accuracy_mean_clients"] += 0.01
+    results.save(changed, tmp_path / "c" / "results.nc")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "config.json").write_text("{}")
+    command = ["compare", str(tmp_path), "--metrics", "accuracy_mean_clients"]
+    with pytest.warns(UserWarning, match=r": d skipped, unfinished\."):
+        assert main([*command, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    first = METHODS[0]
+    paths = {name: tmp_path / name for name in ("a", "c")}
+    expected = [f"{first} ({paths['a']})", *METHODS[1:], f"{first} ({paths['c']})"]
+    assert [row["method"] for row in rows] == expected
+    shutil.rmtree(tmp_path / "d")
+    assert main([*command, "--format", "markdown", "--baseline", f"{first} (C)"]) == 0
+    shown = capsys.readouterr().out
+    assert f"A: {paths['a']}; C: {paths['c']}." in shown
+    assert f"| {first} (A) |" in shown
+    assert main([*command, "--baseline", first]) == 2
+    expected = f"baseline='{first}' has several results; expected '{first} (A)' or '{first} (C)'.\n"
+    assert capsys.readouterr().err.endswith(expected)
+
+
+def test_the_configurations_of_a_sweep_are_compared(tmp_path, capsys):
+    command = ["sweep", "prox=0,0.1", *SMALL, "--methods=fedprox"]
+    assert main([*command, "--output", str(tmp_path)]) == 0
+    assert main([*command, "--output", str(tmp_path), "--solver.batch-size=5"]) == 0
+    folder, _ = tmp_path.iterdir()  # Other settings have another folder.
+    capsys.readouterr()
+    assert main(["compare", str(folder), "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["method"] for row in rows} == {"fedprox, prox=0", "fedprox, prox=0.1"}
+    dataset = results.open(folder)
+    compared = results.compare(dataset, "accuracy_mean_clients")
+    finals = dataset["accuracy_mean_clients"].isel(algorithm=0, round=-1).mean("seed")
+    assert compared["difference"].item() == pytest.approx(float(finals[1] - finals[0]))
 
 
 def test_an_interruption_prints_how_to_continue(monkeypatch, capsys, tmp_path):
@@ -337,7 +484,7 @@ def test_a_run_without_enough_memory_ends_in_one_line(error, monkeypatch, capsys
             ["solver.batch_size=1000000000", "minibatches"],
         ),
         (["--solver.steps", "2000000000"], ["solver.steps=2000000000", "minibatches"]),
-        (["--model.name", "mlp", "--model.hidden", "10000000000"], ["training.seeds", "model"]),
+        (["--model.name", "mlp", "--model.hidden", "2000000000"], ["training.seeds", "model"]),
     ],
     ids=["batch", "steps", "model"],
 )
@@ -393,6 +540,63 @@ def test_data_sets_are_listed(capsys):
     assert described["validation"].startswith("2 of about 28 training examples per client")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "eval_every"),
+    [
+        ("run digits", 10),
+        ("run digits --training.rounds 10", 1),
+        ("run digits --training.rounds 10 --training.eval-every 10", 10),
+        ("run groups", 5),
+        ("run groups --training.rounds 40", 5),
+        ("run groups --training.rounds 9", 1),
+        ("run equitable", 5),
+        ("run seldom", 10),
+        ("run seldom --training.rounds 20", 10),
+        ("run seldom --training.rounds 19", 1),
+        ("run seldom --config {file}", 2),
+        ("run seldom --config {rounds}", 1),
+        ("run --config {rounds}", 1),
+    ],
+)
+def test_a_run_has_several_evaluations_unless_asked(arguments, eval_every, tmp_path, capsys):
+    files = {"file": "rounds = 4\neval_every = 2", "rounds": "rounds = 4"}
+    for name, settings_of_training in files.items():
+        (tmp_path / f"{name}.toml").write_text(f"[training]\n{settings_of_training}\n")
+    paths = {name: tmp_path / f"{name}.toml" for name in files}
+    training = TrainingConfig(rounds=10, eval_every=10)
+    seldom = presets.Preset("", Config(training=training))
+    words = arguments.format(**paths).split()
+    assert main([*words, "--dry-run"], presets.PRESETS | {"seldom": seldom}) == 0
+    assert f"\neval_every = {eval_every}\n" in capsys.readouterr().out
+
+
+def test_a_missing_data_set_is_described_with_how_to_get_it(capsys, tmp_path):
+    assert main(["data", "info", "mnist", "--data.dir", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    described = dict(line.split(maxsplit=1) for line in lines[:5])
+    assert described["prepared"] == "False"
+    assert "None" not in described.values()
+    # Long paths are wrapped.
+    assert "run `fedjax-fair data prepare mnist --data.dir" in " ".join(" ".join(lines).split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "note"),
+    [
+        (["run", "--training.seeds", "3"], "note: one seed, 3; for 3 seeds write"),
+        (["sweep", "--training.seeds=3"], "note: one seed, 3; for 3 seeds write"),
+        (["sweep", "seeds=3"], "note: one seed, 3; for 3 seeds write"),
+        (["run", "--training.seeds", "1"], ""),
+        (["run", "--training.seeds", "3", "4"], ""),
+    ],
+)
+def test_one_seed_is_no_number_of_seeds(arguments, note, capsys):
+    small = ["--methods", "fedavg", "--training.rounds", "2", "--dry-run"]
+    assert main([*arguments, *small]) == 0
+    printed = capsys.readouterr().err
+    assert (printed.count(note) == 1) if note else (printed == "")
+
+
 def test_sweep_runs_every_configuration_and_ranks_them(tmp_path, capsys):
     command = ["sweep", "digits", "lam=0,0.5", "seeds=3:5", "learning_rate=0.01,0.1"]
     command += [*SMALL[:-2], "subtrunc,fedavg", "--output", str(tmp_path)]
@@ -418,7 +622,7 @@ def test_sweep_runs_every_configuration_and_ranks_them(tmp_path, capsys):
     best = best.isel(configuration=int(best.mean("seed").argmax("configuration")))
     (table,) = final_tables(dataset)
     assert table.rows[0][1] == format_mean(100 * best.values)
-    assert format_table(table) in shown
+    assert format_results(table) in shown
     assert main(command) == 0  # Nothing is run again.
     again = capsys.readouterr().out
     assert "MiB" not in again
@@ -489,14 +693,59 @@ def test_the_overview_names_every_command_and_preset(arguments, capsys):
     assert all(name in shown for name in [*COMMANDS, *presets.PRESETS])
 
 
+def test_the_overview_has_the_summaries_of_commands_and_presets():
+    documented = {name: command.__doc__.splitlines()[0] for name, command in COMMANDS.items()}
+    assert documented == overview.COMMANDS
+    assert {name: each.summary for name, each in presets.PRESETS.items()} == overview.PRESETS
+
+
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_the_overview_and_the_version_need_no_jax(argument):
+    code = f"""
+import sys
+from fedjax_fair.app.cli import main
+assert main([{argument!r}]) == 0
+heavy = {{"jax", "numpy", "tyro", "fedjax_fair.app.registry"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith({"--help": "usage: ", "--version": "fedjax-fair "}[argument])
+
+
+def test_the_overview_has_the_presets_of_the_caller(capsys):
+    given = {"own": presets.Preset("an own experiment", Config())}
+    assert main(["--help"], given) == 0
+    shown = capsys.readouterr().out
+    assert "an own experiment" in shown
+    assert "cifar10" not in shown
+
+
 def test_help_of_a_preset_shows_its_defaults(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")  # Wide terminals get the sections side by side.
+    monkeypatch.setenv("COLUMNS", "80")  # Wide terminals get sections in columns.
     with pytest.raises(SystemExit) as stop:
         main(["run", "mnist", "--help"])
     assert not stop.value.code
     _, _, after = capsys.readouterr().out.partition("--data.clients")
     described, _, _ = after.partition("--data.classes-per-client")
     assert "(default: 100)" in described
+
+
+@pytest.mark.parametrize("command", ["run", "sweep", "plan", "data show"])
+def test_help_wraps_once_and_has_no_latex(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    shown = capsys.readouterr().out
+    assert "\\" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    continued = 0
+    for line, following in itertools.pairwise(map(str.rstrip, shown.splitlines())):
+        is_description = line.startswith(" " * 6) or "  " in line.strip()
+        if is_description and following.startswith(" " * 6):
+            continued += 1
+            assert len(line) + len(f" {following.split()[0]}") > 79, line
+    assert continued
 
 
 @pytest.mark.parametrize(
@@ -536,7 +785,7 @@ def test_help_of_a_sweep_lists_what_can_be_varied(capsys):
         assert settings.lookup("setting", name, settings.places(Config()))
 
 
-@pytest.mark.parametrize("arguments", [["methods"], ["data", "list"], []])
+@pytest.mark.parametrize("arguments", [["methods"], ["metrics"], ["data", "list"], []])
 def test_lists_fit_the_terminal(arguments, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(arguments) == 0
@@ -580,15 +829,42 @@ def test_compiled_functions_are_cached_unless_jax_is_configured(tmp_path):
 
 
 def test_importing_the_package_is_light():
-    def imported(*names):
-        program = f"import sys, {', '.join(names)}; print(*sys.modules)"
-        command = [sys.executable, "-c", program]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return {module.split(".")[0] for module in done.stdout.split()}
-
     heavy = {
         "PIL", "array_record", "h5netcdf", "importlib_resources", "matplotlib", "orbax", "pandas",
         "platformdirs", "rich", "scipy", "sklearn", "tensorflow_datasets", "tyro", "xarray",
     }  # fmt: skip
-    needed = imported("jax", "flax.linen", "flax.nnx", "optax", "numpy", "jaxtyping")
-    assert (imported("fedjax_fair") - needed) & heavy == set()
+    program = """import sys, jax, flax.linen, flax.nnx, optax, numpy, jaxtyping
+needed = set(sys.modules)
+import fedjax_fair
+print(*set(sys.modules) - needed)"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = {module.split(".")[0] for module in done.stdout.split()}
+    assert "fedjax_fair" in imported
+    assert not imported & heavy
+
+
+@pytest.mark.parametrize("command", ["--help", "methods", "run --help"])
+def test_a_closed_pipe_ends_a_command_without_a_message(command):
+    program = "from fedjax_fair.app.cli import program; program()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *command.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 141
+
+
+def test_a_warning_is_one_line_without_code():
+    program = (
+        "import warnings; from fedjax_fair.app import cli; "
+        "cli.main = lambda presets: warnings.warn('a\\n  b') or 0; cli.program()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stderr == "fedjax-fair: warning: a b\n"
+    assert ended.returncode == 0

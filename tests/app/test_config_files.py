@@ -1,19 +1,20 @@
 """Configuration files and dry runs."""
 
+import json
 from dataclasses import replace
 
 import jax
 import pytest
 
 import fedjax_fair as ff
-from fedjax_fair.app import settings
+from fedjax_fair.app import config_files
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.config import Config, MaximizeExemplars
-from fedjax_fair.app.dry_run import as_toml, num_compilations
+from fedjax_fair.app.config_files import load_into
+from fedjax_fair.app.plan import as_toml, num_compilations
 from fedjax_fair.app.presets import PRESETS, resolve
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.settings import load_into
 from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.training import executables
 
@@ -70,8 +71,8 @@ def test_options_override_a_file_which_overrides_a_preset(tiny, tmp_path, capsys
     found = load_into(tmp_path / "shown.toml", Config())
     assert (found.solver.prox, found.solver.steps, found.training.seeds) == (0.25, 1, (4, 5))
     assert (found.data.name, found.data.clients, found.solver.epochs) == ("digits", 10, None)
-    assert "runs          2 methods x 2 seeds, 3 rounds each" in shown
-    assert "compilations  8, 4 per method" in shown  # One is for the last round, a shorter chunk.
+    assert "# 1. fedavg   2 runs, 4 compilations\n" in shown  # One is for the last, shorter, chunk.
+    assert "# total       4 runs, 8 compilations\n" in shown
     # Settings of the preset remain if the file does not set them.
     tiny.write_text(TINY.replace("steps = 1", "epochs = 1"))
     of_groups = dry_run(capsys, "run", "groups", "--config", tiny, "--data.partition=iid")
@@ -96,7 +97,7 @@ def test_the_configuration_of_a_run_can_be_loaded(tiny, tmp_path):
     folder = RunFolder.create(replace(config, output=str(tmp_path)), "tiny")
     again = load_into(folder.path / "config.json", Config())
     assert again == folder.config()
-    settings.save(MaximizeExemplars(), tmp_path / "other.json")
+    config_files.save(MaximizeExemplars(), tmp_path / "other.json")
     with pytest.raises(ValueError, match=r"expected settings of a run, not of a maximization"):
         load_into(tmp_path / "other.json", Config())
 
@@ -111,10 +112,6 @@ def test_the_configuration_of_a_run_can_be_loaded(tiny, tmp_path):
         ("methods = 'fedavg'", "methods='fedavg': expected strings"),
         ("methods = ['newest']", "method='newest': a method of your own needs --plugin FILE"),
         ("methods = ['fedporx']", "did you mean 'fedprox'?"),
-        (
-            "methods = ['newest']\n[selector]\nage = 1",
-            "setting='age': expected one of",
-        ),
         (
             "methods = ['newest']\n[selector]\nage = 1",
             "method='newest': a method of your own needs",
@@ -137,6 +134,93 @@ def test_mistakes_in_a_file_end_in_one_line(command, text, message, tmp_path, ca
     assert not (tmp_path / "new").exists()
 
 
+def without(*names):
+    """Removes a setting, or a section, of a configuration."""
+
+    def change(config):
+        for name in names[:-1]:
+            config = config[name]
+        del config[names[-1]]
+
+    return change
+
+
+def with_value(section, name, value):
+    def change(config):
+        (config[section] if section else config)[name] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without("methods"), "methods is missing: expected strings"),
+        (without("solver"), "solver is missing: expected settings by name"),
+        (without("faults"), "faults is missing: expected settings by name"),
+        (without("training", "seeds"), "seeds is missing: expected integers"),
+        (without("training", "eval_every"), "training.eval_every=None: expected a value, such as"),
+        (without("training", "rounds"), "training.rounds=None: expected a value, such as"),
+        (without("solver", "learning_rate"), "solver.learning_rate=None: expected a value"),
+        (with_value("solver", "learning_rate", None), "solver.learning_rate=None: expected a"),
+        (with_value("solver", "batch_size", None), "solver.batch_size=None: expected a value"),
+        (with_value("solver", "steps", None), "solver.epochs=None: expected a value"),
+        (with_value("model", "name", None), "model.name=None: expected a value"),
+        (with_value("data", "partition", None), "data.partition=None: expected a value"),
+        (with_value("data", "clients", None), "data.clients=None: expected a value"),
+        (with_value("data", "name", None), "name=None: expected a string"),
+        (with_value("", "output", None), "output=None: expected a string"),
+        (with_value("", "data", None), "data=None: expected settings by name"),
+        (with_value("", "methods", []), "expected one or more different methods"),
+        (with_value("", "methods", ["fedavg", "fedavg:steps=2", "fedavg:steps= 2"]), "different"),
+        (with_value("training", "rounds", 10**400), "training.rounds=2**"),
+        (with_value("training", "seeds", None), "seeds=None: expected integers"),
+        (with_value("solver", "learning_rate", True), "learning_rate=True: expected a number"),
+        (with_value("solver", "learning_rate", 1e39), "learning_rate=1e+39: expected a"),
+        (with_value("faults", "dropout", 1.0), "faults.dropout=1.0: no client would respond"),
+    ],
+)
+def test_the_configuration_of_a_run_is_complete(change, message, tiny, tmp_path, capsys):
+    """What is missing must not silently become a default."""
+    config = resolve(replace(load_into(tiny, Config()), output=str(tmp_path / "runs")))
+    file = RunFolder.create(config, "tiny").path / "config.json"
+    values = json.loads(file.read_text())
+    change(values)
+    file.write_text(json.dumps(values))
+    assert main(["resume", str(file.parent)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert {path.name for path in file.parent.iterdir()} == {"config.json", "env.json"}
+
+
+def test_a_setting_is_given_once(tmp_path):
+    for text in ('{"methods": ["full"], "methods": []}', '{"solver": {"prox": 1, "prox": 2}}'):
+        (tmp_path / "twice.json").write_text(text)
+        with pytest.raises(ValueError, match=r"twice\.json'.*: (methods|prox): expected once"):
+            load_into(tmp_path / "twice.json", Config())
+
+
+def test_the_configuration_of_a_maximization_is_complete(tmp_path, capsys):
+    file = RunFolder.create(MaximizeExemplars(output=str(tmp_path)), "sets").path / "config.json"
+    values = json.loads(file.read_text())
+    for name in values.keys() - {"command"}:
+        file.write_text(json.dumps({key: value for key, value in values.items() if key != name}))
+        assert main(["resume", str(file.parent)]) == 2
+        assert f"{name} is missing: expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("suffix", "template"), [
+    ("json", '{"solver": {"learning_rate": %s}}'), ("toml", "[solver]\nlearning_rate = %s")
+])  # fmt: skip
+@pytest.mark.parametrize("text", ["1e-400", "0.001e-500", "-1e-400", "1e400", "-1e999"])
+def test_numbers_in_a_file_are_not_rounded_to_zero(suffix, template, text, tmp_path, capsys):
+    file = tmp_path / f"small.{suffix}"
+    file.write_text(template % text)
+    assert main(["run", f"--config={file}", f"--output={tmp_path / 'new'}"]) == 2
+    assert f"{text} is beyond the range of numbers" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("command", ["run", "sweep"])
 def test_a_missing_file_is_named(command, capsys):
     assert main([command, "--config", "not_there.toml"]) == 2
@@ -149,14 +233,17 @@ def test_a_dry_run_of_a_sweep_counts_runs_and_compilations(tiny, tmp_path, capsy
     """Each number of steps is compiled separately; values of ``lam`` are compiled together."""
     words = ["steps=1,2", "lam=0,0.5,1", "--config", tiny, "--methods", "fedavg", "subtrunc"]
     shown = dry_run(capsys, "sweep", *words, f"--output={tmp_path / 'new'}")
-    lines = [line.split(maxsplit=3)[2:] for line in shown.splitlines() if line.startswith("# ")]
-    assert [" ".join(line) for line in lines] == [
+    costs = shown.partition("# 1. ")[2].splitlines()
+    lines = [line.split(maxsplit=3)[2:] for line in (f"# 1. {costs[0]}", *costs[1:])]
+    assert "MB of data; subtrunc needs" in shown
+    assert [" ".join(line) for line in lines[:5]] == [
         "fedavg 2 runs, 4 compilations; steps=1",
         "subtrunc 6 runs, 4 compilations; steps=1; lam=0.0,0.5,1.0",
         "fedavg 2 runs, 4 compilations; steps=2",
         "subtrunc 6 runs, 4 compilations; steps=2; lam=0.0,0.5,1.0",
         "16 runs, 16 compilations",
     ]
+    assert "# lam" not in shown  # It has no single value.
     assert "validation_fraction = 0.1" in shown  # A sweep ranks by validation.
     assert not (tmp_path / "new").exists()
 

@@ -2,17 +2,28 @@
 
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
 import weakref
+from pathlib import Path
 
 import pytest
 
-from fedjax_fair.app import termination
-from fedjax_fair.app.termination import interruptible
+from fedjax_fair.app import interruptions
+from fedjax_fair.app.interruptions import Terminated, interruptible
+from fedjax_fair.app.termination import Termination
+
+
+@pytest.fixture(autouse=True)
+def sighup_has_its_default():
+    """Undoes `nohup`, under which this process and those that it starts ignore SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def noticed_after(cause):
@@ -51,7 +62,7 @@ def collect_garbage():
 def test_an_interruption_that_python_ignores_is_raised_again(cause, monkeypatch):
     shown = []
     monkeypatch.setattr(sys, "unraisablehook", shown.append)
-    monkeypatch.setattr(termination, "_TIMEOUT_S", 60)  # Longer than the test waits.
+    monkeypatch.setattr(interruptions, "_TIMEOUT_S", 60)  # Longer than the test waits.
     before = signal.getsignal(signal.SIGINT)  # Ignored, where tests run in the background.
     with pytest.raises(KeyboardInterrupt), interruptible():
         noticed_after(cause)
@@ -62,7 +73,7 @@ def test_an_interruption_that_python_ignores_is_raised_again(cause, monkeypatch)
 
 
 def test_an_interruption_that_a_library_ignores_is_raised_again(monkeypatch):
-    monkeypatch.setattr(termination, "_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(interruptions, "_TIMEOUT_S", 0.1)
 
     def library():
         with contextlib.suppress(KeyboardInterrupt):
@@ -84,25 +95,132 @@ def test_other_ignored_errors_are_reported(monkeypatch):
     assert shown == ["a finalizer's own"]
 
 
-def test_an_interruption_does_not_wait_for_compilation(tmp_path):
+COMMAND = [sys.executable, "-c", "from fedjax_fair.app.cli import program; program()"]
+
+SEND_IN_IMPORT = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["MODULE"]:
+            sys.meta_path.remove(self)
+            for _ in range(int(os.environ["TIMES"])):
+                os.kill(os.getpid(), int(os.environ["NUMBER"]))
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Ignored in the background.
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "number", "status"),
+    [
+        ("numpy", signal.SIGINT, 130),
+        ("jax", signal.SIGTERM, 143),
+        ("jaxlib.mlir.ir", signal.SIGINT, 130),
+        ("jax.numpy", signal.SIGHUP, 129),
+        ("tyro", signal.SIGINT, 130),
+        ("fedjax_fair.app.commands.dispatch", signal.SIGTERM, 143),
+        ("fedjax_fair.app.sweep", signal.SIGHUP, 129),
+    ],
+)
+def test_a_signal_during_imports_ends_with_one_line(tmp_path, module, number, status):
+    (tmp_path / "sitecustomize.py").write_text(SEND_IN_IMPORT)
+    paths = [str(tmp_path), str(Path(__file__).parents[2])]
+    ended = subprocess.run(
+        [*COMMAND, "run", "digits", "--training.rounds=1", "--output", str(tmp_path / "runs")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join(paths), "MODULE": module}
+        | {"NUMBER": str(int(number)), "TIMES": "2"},
+    )
+    word = "interrupted" if number == signal.SIGINT else "terminated"
+    assert (ended.returncode, ended.stderr) == (status, f"fedjax-fair: {word}\n")
+
+
+def test_an_interruption_in_an_import_waits_for_its_end(tmp_path, monkeypatch):
+    (tmp_path / "interrupting.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nfor _ in range(1000): pass\nx = 1"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        noticed_after(lambda: importlib.import_module("interrupting"))
+    assert sys.modules.pop("interrupting").x == 1
+
+
+def test_further_interruptions_do_not_interrupt_the_first():
+    notes = []
+
+    def interrupted_again():
+        try:
+            interrupted()
+        finally:
+            for i in range(5):
+                interrupted()
+                notes.append(i)
+
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        interrupted_again()
+    assert notes == [0, 1, 2, 3, 4]
+
+
+def test_sighup_ends_a_run_like_sigterm():
+    with Termination() as end:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert end.requested
+        with pytest.raises(Terminated) as raised:
+            os.kill(os.getpid(), signal.SIGHUP)
+    assert raised.value.status == 129
+
+
+def test_five_interruptions_do_not_wait_for_compilation(tmp_path):
     """The network compiles for longer than the timeout of this test."""
     command = ["run", "--model.name=resnet18", "--methods=fedavg", "--output", str(tmp_path)]
-    program = "from fedjax_fair.app.cli import program; program()"
     own = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
     with subprocess.Popen(
-        [sys.executable, "-c", program, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=own,
+        [*COMMAND, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=own
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if "compiling" in line:
                 break
         time.sleep(1)
-        process.send_signal(signal.SIGINT)
+        for _ in range(5):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.02)
         _, errors = process.communicate(timeout=60)
     (folder,) = tmp_path.iterdir()
     assert process.returncode == 130
     assert errors == f"fedjax-fair: interrupted; `fedjax-fair resume {folder}` continues\n"
+
+
+CLOSE_TERMINAL = """
+import os, pty, sys, time
+
+process, terminal = pty.fork()
+if process == 0:
+    os.execv(sys.executable, sys.argv[1:])
+shown = b""
+while b"accuracy" not in shown.rpartition(b"compiling")[2]:
+    shown += os.read(terminal, 2**16)
+os.close(terminal)
+_, status = os.waitpid(process, 0)
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_closed_terminal_ends_a_run_after_the_checkpoint(tmp_path):
+    command = ["run", "digits", "--methods=fedavg", "--training.rounds=100000"]
+    command += ["--training.eval-every=10", "--output", str(tmp_path)]
+    ended = subprocess.run(
+        [sys.executable, "-c", CLOSE_TERMINAL, *COMMAND, *command],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert ended.stdout == "129\n"
+    (folder,) = tmp_path.iterdir()
+    assert list((folder / "checkpoints" / "fedavg").glob("[0-9]*"))

@@ -1,6 +1,7 @@
 """Plugins: files and installed packages."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -108,11 +109,88 @@ def test_methods_of_plugins_are_methods_like_others(folder):
     assert done.stdout.count("status 0") == 4, done.stderr
     assert "The clients with the most examples" in done.stdout
     assert "their_turn" in done.stdout
-    assert "Noise on their number (largest; 0.0)" in done.stdout  # Among the options of `run`.
-    assert "2 methods x 1 seeds" in done.stdout
-    swept = results.open(folder / "swept")
+    # Among the options of `run`.
+    assert "Noise on their number (largest). (default: 0.0)" in done.stdout
+    assert "2 runs, 6 compilations" in done.stdout
+    (swept,) = map(results.open, (folder / "swept").iterdir())
     assert swept["noise"].values.tolist() == [0.0, 1.0]
     assert swept["algorithm"].values.tolist() == ["largest"]
+
+
+MISTAKES = """
+import sys
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_fair.app.method import Method
+from fedjax_fair.base import Aggregation, Aggregator, Selector
+from fedjax_fair.selectors import Uniform
+
+
+class Raises(Selector):
+    cohort_size: int = 3
+
+    def select(self, key, state, context):
+        return {}["missing"]
+
+
+class Exits(Raises):
+    def select(self, key, state, context):
+        sys.exit(0)
+
+
+class Forgets(Raises):
+    def init(self, context):
+        return jnp.zeros(2)
+
+    def select(self, key, state, context):
+        return Uniform(3).select(key, (), context)
+
+
+class Truncates(Aggregator):
+    def aggregate(self, state, cohort, results, context):
+        weights = jnp.ones_like(cohort.weights) / cohort.weights.size
+        update = context.weighted_sum(weights, results.update)
+        update = jax.tree.map(lambda leaf: leaf.astype(jnp.int32), update)
+        return update, state, Aggregation(weights, {})
+
+
+class Broken(Raises):
+    def __post_init__(self):
+        raise LookupError("no setting")
+
+
+METHODS = {kind.__name__.lower(): Method("x", kind) for kind in (Raises, Exits, Forgets, Broken)}
+METHODS["truncates"] = Method("x", aggregator=Truncates)
+"""
+
+
+def test_a_mistake_of_a_plugin_is_one_line_with_role_and_line(tmp_path):
+    (tmp_path / "wrong_methods.py").write_text(MISTAKES)
+    (tmp_path / "ends.py").write_text("raise SystemExit(0)")
+    chosen = ["--plugin=wrong_methods.py", "--data.clients=12", "--model.name=logistic", "--quiet"]
+    names = ("raises", "exits", "forgets", "truncates", "broken")
+    lines = [["run", *chosen, "--solver.steps=1", "--methods", name] for name in names]
+    done = commands(tmp_path, ["methods", "--plugin=ends.py"], *lines)
+    assert done.stdout.count("status 2") == 6
+    hint = r" \(--traceback prints the calls\)"
+    line = r"line \d+ of wrong_methods\.py"
+    expected = [
+        rf"plugin='ends\.py', line 1 of ends\.py: SystemExit: 0{hint}",
+        rf"selector wrong_methods\.Raises\.select, {line}: KeyError: 'missing'{hint}",
+        rf"selector wrong_methods\.Exits\.select, {line}: SystemExit: 0{hint}",
+        r"selector wrong_methods\.Forgets\.select: state is \(\): expected float32\[2\], as .*",
+        r"aggregator wrong_methods\.Truncates\.aggregate: update\.params.* is int32\[10\]: .*",
+        rf"Broken\(\.\.\.\), {line}: LookupError: no setting{hint}",
+    ]
+    for line, message in zip(done.stderr.splitlines(), expected, strict=True):
+        assert re.fullmatch(f"fedjax-fair: {message}", line)
+    done = commands(tmp_path, [*lines[0], "--traceback"])
+    *calls, last = done.stderr.splitlines()
+    assert calls[0].startswith("Traceback")
+    assert '    return {}["missing"]' in "\n".join(calls)
+    assert last.endswith("KeyError: 'missing'")
 
 
 def test_a_run_folder_does_not_load_plugins(folder):
@@ -157,16 +235,34 @@ from fedjax_fair import selectors
     [
         ("METHODS = [1]", "expected METHODS, a dict of methods by name"),
         ("x = 1", "expected METHODS"),
-        ("METHODS = {}\nnonsense", "line 2: NameError: name 'nonsense' is not defined"),
+        (
+            "METHODS = {}\nnonsense",
+            "line 2 of wrong_methods.py: NameError: name 'nonsense' is not defined",
+        ),
         ("METHODS = {", "line 1: SyntaxError"),
-        ("import not_there", "line 1: ModuleNotFoundError"),
+        ("import sys\nsys.exit(0)", "line 2 of wrong_methods.py: SystemExit: 0"),
+        (
+            "from collections import UserDict\nclass Lazy(UserDict):\n"
+            "    def __getitem__(self, name):\n        return 1 / 0\nMETHODS = Lazy(a=1)",
+            "line 4 of wrong_methods.py: ZeroDivisionError",
+        ),
+        (
+            "class Plain: ...\nMETHODS = {'a': Method('x', selector=Plain)}",
+            "a.selector=Plain: expected a class derived from Selector",
+        ),
+        (
+            "def own(power: 'Missing' = 1): ...\nMETHODS = {'a': Method('x', selector=own)}",
+            "a.selector: NameError: name 'Missing' is not defined",
+        ),
+        ("import not_there", "line 1 of wrong_methods.py: ModuleNotFoundError"),
         ("METHODS = {'a': 1}", "a=1: expected a Method"),
         ("METHODS = {'a+b': Method('x')}", "'a\\+b': expected a name of letters"),
         ("METHODS = {1: Method('x')}", "1: expected a name of letters"),
         (
             "METHODS = {'a': Method('x', selector=selectors.Full())}",
-            "a.selector=Full.*expected a class",
+            r"a.selector=Full\(\): expected a class derived from Selector",
         ),
+        ("METHODS = {'a': Method('x', solver=selectors.Full)}", "a.solver=Full: expected a class"),
         (
             "def own(cohort_size): ...\nMETHODS = {'a': Method('x', selector=own)}",
             "a.selector: cohort_size: expected an annotation",

@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 
 import numpy as np
 import pytest
@@ -50,10 +51,10 @@ def text_of(bars):
 
 
 def test_progress_fits_eighty_columns():
-    bars = progress._Bars(on_terminal())
-    bar = progress._Bar(bars, "fedavg")
+    bars = progress._bars(on_terminal())
+    bar = progress._Bar("fedavg", bars)
     bar.on_start(10, (0, 1))
-    assert "compiling (0 s so far)" in text_of(bars)
+    assert "compiling" in text_of(bars)
     bar.on_compiled(3 * 2**20)
     assert "3 MiB" in text_of(bars)
     bar.on_evaluation(evaluation(2, 1.0))
@@ -64,14 +65,14 @@ def test_progress_fits_eighty_columns():
 
 
 def test_control_characters_in_names_are_escaped():
-    bars = progress._Bars(on_terminal(200))
-    progress._Bar(bars, "a [/x] \x1b[2J").on_start(10, (0,))
+    bars = progress._bars(on_terminal(200))
+    progress._Bar("a [/x] \x1b[2J", bars).on_start(10, (0,))
     assert "a [/x] \\x1b[2J" in text_of(bars)
 
 
 def test_a_finished_run_shows_its_results():
-    bars = progress._Bars(on_terminal())
-    bar = progress._Bar(bars, "fedavg")
+    bars = progress._bars(on_terminal())
+    bar = progress._Bar("fedavg", bars)
     bar.on_start(10, (0,))
     last = {"accuracy_mean_clients": 0.5, "client_dissimilarity": 0.25}
     bar.on_end(xr.Dataset({k: ("round", [0.0, v]) for k, v in last.items()}, {"round": [0, 10]}))
@@ -97,3 +98,17 @@ def test_steps_of_work_are_named(console):
     with progress.show_steps(console) as step:
         step("gr[e]edy")
     assert "gr[e]edy" in console.file.getvalue()
+
+
+def test_the_last_line_is_repeated_after_a_silence(monkeypatch):
+    monkeypatch.setattr(progress, "_MAX_SILENCE_S", 0.05)
+    file = io.StringIO()
+    with progress.show_training(Console(file=file)) as show:
+        show("fedavg").on_start(10, (0,))
+        ends = time.monotonic() + 30
+        while file.getvalue().count("\n") < 3 and time.monotonic() < ends:
+            time.sleep(0.01)
+    first, *repeated = file.getvalue().splitlines()
+    assert first == "fedavg: compiling"
+    assert len(repeated) >= 2
+    assert all(re.fullmatch(rf"{first}  \(0:00:\d\d ago\)", line) for line in repeated)

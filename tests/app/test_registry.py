@@ -14,6 +14,8 @@ SHARES = np.array(SIZES) / sum(SIZES)
 AVERAGES = {
     "fedavg": "num_examples",  # McMahan et al., algorithm 1
     "power_of_choice": "uniform",  # Cho et al., algorithm 1
+    "oort": "uniform",  # FedScale
+    "fedcor": "uniform",  # Tang et al., released code
     "divfl": "num_examples",  # Balakrishnan et al., released code
     "subtrunc": "uniform",  # Castillo et al., algorithm 1
     "unionfl": "uniform",
@@ -21,7 +23,27 @@ AVERAGES = {
     "clustered_by_similarity": "uniform",
     "full": "num_examples",
     "round_robin": "num_examples",
+    "scaffold": "uniform",  # Karimireddy et al., algorithm 1
+    "fednova": "num_examples",  # Wang et al., equation 1
+    "feddyn": "uniform",  # Acar et al., algorithm 1
+    "mime_lite": "uniform",  # Karimireddy et al., algorithm 1
+    "ditto": "num_examples",
+    "fine_tuned": "num_examples",
+    "per_fedavg": "uniform",  # Fallah et al., algorithm 1
+    "pfedme": "uniform",  # Dinh et al., algorithm 1
+    "apfl": "uniform",  # Deng et al., algorithm 1
+    "local": "num_examples",
+    "fedper": "num_examples",  # Arivazhagan et al., algorithm 2
+    "fedrep": "uniform",  # Collins et al., algorithm 1
+    "lg_fedavg": "num_examples",
+    "fedbn": "uniform",  # Li et al., 2021, algorithm 1
+    "fedbabu": "num_examples",
     "fedprox": "num_examples",
+    "propfair": "num_examples",
+    "fedavgm": "num_examples",  # Reddi et al., experiments; algorithm 2 has uniform weights
+    "fedadagrad": "num_examples",
+    "fedadam": "num_examples",
+    "fedyogi": "num_examples",
 }
 OWN = {
     "agnostic",
@@ -31,6 +53,11 @@ OWN = {
     "gifair",
     "q_fedavg",
     "tilted",
+    "aaggff",
+    "fedfa",
+    "fedfv",
+    "fedmgda",
+    "adafed",
     "centralized",
 } | {"median", "trimmed_mean", "krum", "geometric_median", "norm_clipping", "centered_clipping"}
 
@@ -66,7 +93,9 @@ UNBIASED = ["full", "clustered_by_size", "clustered_by_similarity"]
 @pytest.mark.parametrize("name", UNBIASED)
 def test_expected_weights_are_proportional_to_size(name):
     """E[weight] = p, with sizes of 5 to 60 (Fraboni et al., proposition 1)."""
-    selector = role_classes(METHODS[name])["selector"](*([4] if name != "full" else []))
+    selector = role_classes(METHODS[name])["selector"](
+        **({"cohort_size": 4} if name != "full" else {})
+    )
     state = selector.init(context())
     if name == "clustered_by_similarity":  # Two directions, so that clusters are not by size.
         updates = np.eye(3)[np.arange(len(SIZES)) % 2] + 0.1

@@ -17,7 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fedjax_fair import load_model, report, results
-from fedjax_fair.app import experiment, presets, settings
+from fedjax_fair.app import config_files, experiment, presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.config import Config, DataConfig, ModelConfig, SolverConfig, TrainingConfig
@@ -79,7 +79,12 @@ def finished(ready, tmp_path_factory):
     return folder
 
 
-@hypothesis_settings(deadline=None)
+@pytest.fixture
+def without_figures(monkeypatch):
+    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
+
+
+@hypothesis_settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_configurations_are_saved_and_loaded(tmp_path_factory, data):
     numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
@@ -90,8 +95,8 @@ def test_configurations_are_saved_and_loaded(tmp_path_factory, data):
         model=ModelConfig(hidden=tuple(data.draw(st.lists(st.integers())))),
     )
     path = tmp_path_factory.mktemp("config") / "config.json"
-    settings.save(config, path)
-    assert settings.load(path) == config
+    config_files.save(config, path)
+    assert config_files.load(path) == config
 
 
 @pytest.mark.parametrize(
@@ -123,7 +128,7 @@ def test_a_folder_appears_with_its_configuration_or_not_at_all(tmp_path, monkeyp
     def fail(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(settings, "save", fail)
+    monkeypatch.setattr(config_files, "save", fail)
     with pytest.raises(KeyboardInterrupt):
         RunFolder.create(replace(SMALL, output=str(tmp_path)), "small")
     assert all(path.name.startswith(".") for path in tmp_path.iterdir())
@@ -200,6 +205,7 @@ def test_the_log_agrees_with_the_results(finished):
 @pytest.mark.parametrize(
     "stopped", [pytest.param(("fedavg", 0), marks=pytest.mark.slow), ("unionfl:window=2", 4)]
 )
+@pytest.mark.usefixtures("without_figures")
 def test_an_interrupted_run_ends_like_an_uninterrupted_one(ready, finished, tmp_path, stopped):
     method, round = stopped
     folder = RunFolder.create(replace(SMALL, output=str(tmp_path)), "small")
@@ -264,9 +270,9 @@ def test_missing_models_are_reported(finished, tmp_path):
         load_model(copy, "fedavg")
 
 
-def test_a_finished_run_is_extended(ready, finished, tmp_path, capsys, monkeypatch):
+@pytest.mark.usefixtures("without_figures")
+def test_a_finished_run_is_extended(ready, finished, tmp_path, capsys):
     """It has ended between two evaluations of the longer run."""
-    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
     name = "unionfl:window=2"
     short = replace(SMALL, methods=(name,), output=str(tmp_path))
     begun = replace(short, training=replace(SMALL.training, rounds=3))
@@ -303,6 +309,7 @@ class Kill(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_sigterm_ends_after_the_checkpoint(ready, finished, tmp_path):
     config = replace(SMALL, methods=("fedavg",), output=str(tmp_path))
     folder = RunFolder.create(config, "small")
@@ -356,12 +363,12 @@ def test_damaged_lines_of_metrics_are_rejected(tmp_path, line):
     good = '{"algorithm": "fedavg", "seed": 0, "round": 0}'
     path.write_text(f"{good}\n{line}\n")
     with pytest.raises(ValueError, match=r"metrics\.jsonl': line 2 is damaged"):
-        MetricsLog(path, "fedavg")
+        MetricsLog(path, "fedavg", ["fedavg"])
     assert path.read_text() == f"{good}\n{line}\n"
 
 
 def test_non_finite_metrics_are_null(tmp_path):
-    log = MetricsLog(tmp_path / "metrics.jsonl", "fedavg")
+    log = MetricsLog(tmp_path / "metrics.jsonl", "fedavg", ["fedavg"])
     summaries = {"a": np.array([np.nan, 1.5]), "b": np.array([np.inf, -np.inf])}
     evaluation = Evaluation(0, 5, (0, 1), summaries, clients=None, seconds=0.0)  # type: ignore
     log.on_evaluation(evaluation)

@@ -1,8 +1,11 @@
 """Sweeps: results of single runs with few compilations."""
 
 import importlib
+import shutil
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -10,11 +13,15 @@ import pytest
 import xarray as xr
 from jax.sharding import Mesh
 
-from fedjax_fair import data, simulate
+from fedjax_fair import data, results, selectors, simulate
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config, ModelConfig
-from fedjax_fair.app.sweep import plan_sweep, sweep
+from fedjax_fair.app.groups import plan_sweep
+from fedjax_fair.app.registry import METHODS
+from fedjax_fair.app.run_folder import RunFolder, locked
+from fedjax_fair.app.sweep import sweep
+from fedjax_fair.training import fingerprint
 from fedjax_fair.training.fit import Callback, MemoryLimitError, fit
 from fedjax_fair.training.memory import Memory
 
@@ -44,8 +51,12 @@ def one_by_one(base, name, seed, **settings):
     return fit(round, experiment.data, rounds=4, seeds=(seed,), eval_every=2, train_loss=False)
 
 
-def test_a_sweep_equals_single_runs(base):
+def test_a_sweep_equals_single_runs(base, monkeypatch):
+    traced = []
+    run = simulate.run
+    monkeypatch.setattr(simulate, "run", lambda *a, **k: traced.append(1) or run(*a, **k))
     together = sweep(base, lam=[0.0, 0.5, 2.0], learning_rate=[0.03, 0.1])
+    assert len(traced) == len(base.methods)  # Numeric settings share a compiled function.
     assert together.test_accuracy.dims == (
         "algorithm", "lam", "learning_rate", "seed", "round", "client",
     )  # fmt: skip
@@ -63,63 +74,61 @@ def test_a_sweep_equals_single_runs(base):
 
 def test_communication_and_faults_can_be_varied(base):
     config = replace(
-        base, methods=("fedavg",), communication=replace(base.communication, clipping_norm=0.01)
+        base,
+        methods=("fedavg",),
+        communication=replace(base.communication, clipping_norm=0.01),
+        aggregator=replace(base.aggregator, weights="uniform"),
     )
-    config = replace(config, aggregator=replace(base.aggregator, weights="uniform"))
-    assert not module._is_traced(config, module._axis(config, "dropout", [0.0, 0.5]))
-    runs = sweep(config, seeds=(0,), noise_multiplier=[0.0, 5.0])
-    quiet, loud = runs["test_loss"].mean("client").isel(algorithm=0, seed=0, round=-1).values
-    assert quiet != loud
+    varied = {"noise_multiplier": [0.0, 5.0], "dropout": [0.0, 0.5]}
+    _, _, groups = plan_sweep(config, varied, seeds=(0,))
+    rounds = [group.rounds[()] for group in groups]
+    assert [group.labels for group in groups] == [
+        {"noise_multiplier": noise, "dropout": dropout}
+        for noise in (0.0, 5.0)
+        for dropout in (0, 0.5)
+    ]
+    assert [round.privacy.noise_multiplier for round in rounds] == [0.0, 0.0, 5.0, 5.0]
+    assert [len(round.faults) for round in rounds] == [0, 1, 0, 1]
 
 
 def test_unused_settings_are_run_once(base, monkeypatch):
-    fit_batch, sizes = module.fit_batch, []
+    sizes = []
 
-    def counted(*arguments, **settings):
-        sizes.append(len(settings["seeds"]))
-        return fit_batch(*arguments, **settings)
+    def fit_batch(methods, seeds, data, **settings):
+        sizes.append(len(seeds))
+        loss = [float(method.solver.learning_rate) for method in methods]
+        return xr.Dataset({"test_loss": ("seed", loss)}, {"seed": list(seeds)})
 
-    monkeypatch.setattr(module, "fit_batch", counted)
+    monkeypatch.setattr(module, "fit_batch", fit_batch)
     config = replace(base, methods=("subtrunc", "unionfl", "q_fedavg"))
     runs = sweep(config, seeds=(0,), lam=[0.1, 0.2], mu=[1.0, 2.0, 3.0], learning_rate=[0.05, 0.1])
     assert sizes == [4, 6, 2]
-    assert runs["test_loss"].notnull().all()
+    assert runs["test_loss"].dims == ("algorithm", "lam", "mu", "learning_rate", "seed")
+    expected = runs["learning_rate"].broadcast_like(runs["test_loss"])
+    np.testing.assert_allclose(runs["test_loss"], expected, rtol=1e-6)
 
 
-def test_numeric_settings_share_a_compilation(base, monkeypatch):
-    traced = []
-    run = simulate.run
-    monkeypatch.setattr(simulate, "run", lambda *a, **k: traced.append(1) or run(*a, **k))
-    config = replace(base, methods=("subtrunc",))
-    sweep(config, lam=[0.1, 0.2, 0.3], prox=[0.0, 0.1], b=[1.0, 2.0])
-    assert len(traced) == 1
-    traced.clear()
-    both = sweep(config, cohort_size=[2, 3], lam=[0.1, 0.2])
-    assert len(traced) == 2
+def test_data_is_loaded_once_for_all_compiled_functions(base, monkeypatch):
+    load, read = data.load, []
+    monkeypatch.setattr(data, "load", lambda *a, **k: read.append(1) or load(*a, **k))
+    both = sweep(replace(base, methods=("fedavg",)), seeds=(0,), cohort_size=[2, 3])
+    assert len(read) == 1
     assert both.sizes["cohort_size"] == 2
     assert np.isnan(both["cohort_clients"].sel(cohort_size=2, slot=2)).all()
 
 
-def test_data_is_loaded_once(base, monkeypatch):
-    load, read = data.load, []
-    monkeypatch.setattr(data, "load", lambda *a, **k: read.append(1) or load(*a, **k))
-    sweep(replace(base, methods=("fedavg",)), seeds=(0,), cohort_size=[2, 3])
-    assert len(read) == 1
-
-
-def test_batches_do_not_change_results(base, tmp_path):
-    config = replace(base, methods=("subtrunc",), data=replace(base.data, partition_per_seed=True))
-    whole = sweep(config, lam=[0.0, 1.0, 2.0], folder=tmp_path)
+def test_batches_do_not_change_results(base):
+    config = replace(base, methods=("fedprox",), data=replace(base.data, partition_per_seed=True))
+    whole = sweep(config, prox=[0.0, 1.0])
     assert whole["train_examples"].dims == ("seed", "client", "class")
-    assert (tmp_path / "report.html").exists()
-    parts = sweep(config, lam=[0.0, 1.0, 2.0], runs_per_batch=4)
+    parts = sweep(config, prox=[0.0, 1.0], runs_per_batch=2)
     np.testing.assert_allclose(whole["test_loss"], parts["test_loss"], rtol=1e-5)
     assert (whole["train_examples"].sel(seed=0) != whole["train_examples"].sel(seed=5)).any()
 
 
 def test_batches_fit_into_memory(base, monkeypatch):
     config = replace(base, methods=("fedprox",))
-    settings: Any = {"prox": [0.0, 0.1, 0.2], "learning_rate": [0.05, 0.1]}
+    settings: Any = {"prox": [0.0, 0.1], "learning_rate": [0.05, 0.1]}
     bytes_needed = []
 
     class RecordMemory(Callback):
@@ -177,41 +186,128 @@ def test_groups_of_devices_get_equally_many_runs(base, monkeypatch):
 def test_a_run_that_diverges_does_not_change_others(base):
     config = replace(base, methods=("fedavg",), model=ModelConfig(hidden=(8,)))
     with pytest.warns(UserWarning, match="round 0, seed .*: the update is not finite"):
-        rates = sweep(config, learning_rate=[0.05, 1e30])
+        rates = sweep(config, seeds=(0,), learning_rate=[0.05, 1e30])
     assert (rates["diverged"].sel(learning_rate=0.05) == -1).all()
     assert (rates["diverged"].sel(learning_rate=1e30) == 0).all()
-    alone = sweep(config, learning_rate=[0.05])
+    alone = sweep(config, seeds=(0,), learning_rate=[0.05])
     np.testing.assert_allclose(
         rates["test_loss"].sel(learning_rate=0.05), alone["test_loss"].sel(learning_rate=0.05)
     )
 
 
-def test_an_interrupted_sweep_continues(base, tmp_path, monkeypatch):
-    config = replace(base, methods=("fedprox",))
-    whole = sweep(config, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
-    runs, calls = module.fit_batch, []
+PROX = [0.0, 0.1, 0.2]
+
+
+@pytest.fixture(scope="module")
+def fedprox(base):
+    return replace(base, methods=("fedprox",))
+
+
+@pytest.fixture(scope="module")
+def whole(fedprox):
+    return sweep(fedprox, prox=PROX, runs_per_batch=2)
+
+
+@pytest.fixture(scope="module")
+def finished(fedprox, whole, tmp_path_factory):
+    """A sweep that was interrupted before its last batch, and continued."""
+    folder, calls, fit_batch = tmp_path_factory.mktemp("sweep"), [], module.fit_batch
 
     def interrupted(*arguments, **settings):
         calls.append(settings["seeds"])
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return runs(*arguments, **settings)
+        return fit_batch(*arguments, **settings)
 
-    monkeypatch.setattr(module, "fit_batch", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
-    again = sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
+    with mock.patch.object(module, "fit_batch", interrupted):
+        with pytest.raises(KeyboardInterrupt):
+            sweep(fedprox, folder=folder, prox=PROX, runs_per_batch=2)
+        again = sweep(fedprox, folder=folder, prox=PROX, runs_per_batch=2)
     assert len(calls) == 4
     np.testing.assert_array_equal(whole["test_loss"], again["test_loss"])
-    with pytest.raises(ValueError, match=r"sweep\.json has another"):
-        sweep(config, folder=tmp_path, prox=[0.0, 0.1], runs_per_batch=2)
-    foreign = next(iter(tmp_path.glob("000-*.nc")))
+    assert "sweep" not in again.attrs
+    return folder
+
+
+def test_an_interrupted_sweep_continues(fedprox, finished):
+    assert (finished / "report.html").exists()
+    before = results.open(finished)
+    again = sweep(fedprox, folder=finished, prox=PROX, runs_per_batch=2)  # Nothing is left to run.
+    assert again.identical(before)
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def test_the_folder_of_another_sweep_is_refused(fedprox, whole, copied):
+    again = partial(sweep, fedprox, folder=copied, runs_per_batch=2)
+    with pytest.raises(ValueError, match=r"sweep\.json has another; use another folder"):
+        again(prox=PROX[:2])
+    content = (copied / "sweep.json").read_bytes()
+    for damage in (b"\xff\xfe", b"[]", b"{}", content[:-9], content + b" "):
+        (copied / "sweep.json").write_bytes(damage)
+        with pytest.raises(ValueError, match=r"sweep\.json has another or is damaged"):
+            again(prox=PROX)
+    # Without it, batches are still known.
+    (copied / "sweep.json").unlink()
+    with pytest.raises(ValueError, match=r"000-00000.nc': expected runs of this sweep"):
+        again(prox=PROX[:2])
+    (copied / "sweep.json").write_bytes(content)
+    foreign = copied / "000-00002.nc"
     whole.to_netcdf(foreign, engine="h5netcdf")
     with pytest.raises(ValueError, match=rf"{foreign.name}': expected runs of this sweep"):
-        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
-    (tmp_path / "sweep.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=r"sweep\.json has another"):
-        sweep(config, folder=tmp_path, prox=[0.0, 0.1, 0.2], runs_per_batch=2)
+        again(prox=PROX)
+
+
+@pytest.mark.parametrize("changed", ["code", "data", "JAX"])
+def test_a_sweep_of_other_code_or_data_is_refused(changed, fedprox, copied, monkeypatch):
+    """Finished batches would be those of the former code or data."""
+    before = {path: path.read_bytes() for path in copied.iterdir() if path.is_file()}
+    if changed == "code":
+        method = METHODS["fedprox"]._replace(selector=FromLocals)
+        monkeypatch.setitem(METHODS, "fedprox", method)
+        difference = "selector"
+    elif changed == "data":
+        load = data.load
+
+        def edited(*arguments, **settings):
+            federation = load(*arguments, **settings)
+            features = np.array(federation.train.features)
+            features[0] += 1
+            return federation._replace(train=federation.train._replace(features=features))
+
+        monkeypatch.setattr(data, "load", edited)
+        difference = "data.train.features"
+    else:
+        settings = {"JAX_THREEFRY_PARTITIONABLE": "other"}
+        monkeypatch.setattr(fingerprint, "numeric_settings", lambda: settings)
+        difference = "JAX_"
+    with pytest.raises(ValueError, match=rf"sweep\.json has another with .*{difference}.*, now"):
+        sweep(fedprox, folder=copied, prox=PROX, runs_per_batch=2)
+    assert before == {path: path.read_bytes() for path in before}
+
+
+class FromLocals(selectors.Uniform):
+    """Selector whose code is not installed."""
+
+    def select(self, key, state, context):
+        return super().select(jax.random.fold_in(key, 1), state, context)
+
+
+def test_the_folder_of_a_run_is_refused(fedprox, tmp_path):
+    folder = RunFolder.create(presets.resolve(replace(fedprox, output=str(tmp_path))), "own").path
+    before = sorted(folder.iterdir())
+    with pytest.raises(ValueError, match="expected the folder of a sweep, not a run"):
+        sweep(fedprox, folder=folder, prox=PROX)
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_sweep_describes_its_folder_once_it_has_locked_it(fedprox, tmp_path):
+    with locked(tmp_path), pytest.raises(ValueError, match="is used by another process"):
+        sweep(fedprox, folder=tmp_path, prox=PROX)
+    assert not (tmp_path / "sweep.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -223,6 +319,7 @@ def test_an_interrupted_sweep_continues(base, tmp_path, monkeypatch):
         ({"lam": [0.1, -1.0]}, "lam=-1.0"),
         ({"learning_rate": [-0.1]}, "learning_rate=-0.1"),
         ({"alpha": [0.1]}, "alpha"),
+        ({"lam": [0.1], "selector.lam": [0.2]}, "lam, selector.lam: expected each setting once"),
         ({"mu": [1.0]}, "mu: expected a setting that one of subtrunc, fedprox uses"),
         ({"lam": [0.1], "runs_per_batch": 0}, "runs_per_batch=0"),
     ],

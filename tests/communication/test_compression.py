@@ -10,7 +10,7 @@ from test_conformance import AGGREGATORS, FEDERATION
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers
-from fedjax_fair.base import LocalResult, Variables
+from fedjax_fair.base import Aggregation, Aggregator, LocalResult, Solver, Variables
 from fedjax_fair.communication import (
     AdaptiveClipping,
     DifferentialPrivacy,
@@ -18,20 +18,19 @@ from fedjax_fair.communication import (
     TopK,
     apply,
 )
-from fedjax_fair.local_training import occurrences_of
 from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.simulate import Round, Traffic, run
 
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
 KEY = jax.random.key(3)
 VECTOR = np.random.default_rng(0).normal(size=50).astype(np.float32)
 
 
-def round_of(selector=None, aggregator=None, **settings):
+def round_of(selector=None, aggregator=None, solver=None, **settings):
     return Round(
         linear_model(),
         selector or selectors.Uniform(3),
-        solvers.SGD(0.1, 2, steps=3),
+        solver or solvers.SGD(0.1, 2, steps=3),
         aggregator or aggregators.Mean(),
         **settings,
     )
@@ -40,7 +39,7 @@ def round_of(selector=None, aggregator=None, **settings):
 @pytest.mark.parametrize(("fraction", "count"), [(0.1, 5), (1e-9, 1), (1.0, 50), (0.51, 26)])
 def test_top_k_sends_the_largest_elements(fraction, count):
     compression = TopK(fraction)
-    sent = np.asarray(compression.compress(KEY, VECTOR))
+    sent = np.asarray(jax.jit(compression.compress)(KEY, VECTOR))
     order = np.argsort(-np.abs(VECTOR))
     assert (sent[order[:count]] == VECTOR[order[:count]]).all()
     assert (sent[order[count:]] == 0).all()
@@ -63,69 +62,68 @@ def test_quantization_is_unbiased(bits):
 
 
 def test_compression_preserves_zeros_and_nan():
+    zeros = np.zeros(20, np.float32)
     for compression in (TopK(0.1), StochasticQuantization(4)):
-        zeros = compression.compress(KEY, jnp.zeros(20))
-        assert (zeros == 0).all()
-        assert np.isnan(compression.compress(KEY, jnp.zeros(20).at[3].set(jnp.nan))).any()
+        compress = jax.jit(compression.compress)
+        assert not np.any(compress(KEY, zeros))
+        assert np.isnan(compress(KEY, np.where(np.arange(20) == 3, np.nan, zeros))).any()
 
 
-@jax.jit
-def totals(clients, responded):
-    """Runs four rounds; returns each client's sums of updates and of arrivals, and residual."""
-    settings = apply.Communication(compression=TopK(0.2))
-    round = round_of()
-    context = ff.simulate.make_context(
-        round.model, jnp.int32(0), round.init(KEY, DATA).variables, DATA
-    )
-    cohort = ff.base.Cohort(clients, jnp.full(3, 0.5), responded=responded)
-    occurrences = occurrences_of(clients)
+class RandomUpdates(Solver):
+    """Sends normal numbers that depend on client and round, and sometimes NaN."""
 
-    def step(carry, key):
-        state, made, arrived = carry
-        updates = jax.tree.map(
-            lambda leaf: jax.random.normal(key, (3, *leaf.shape)), context.variables
+    def solve(self, key, variables, client):
+        key_update = jax.random.fold_in(jax.random.fold_in(KEY, client.id), client.round)
+        is_lost = jax.random.bernoulli(key, 0.4)
+        update = jax.tree.map(
+            lambda leaf: jnp.where(is_lost, jnp.nan, jax.random.normal(key_update, leaf.shape)),
+            variables,
         )
+        return LocalResult(update, jnp.zeros(()), jnp.int32(1))
 
-        def send(client, occurrence, update):
-            result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
-            result, residual = apply.send(settings, key, state, client, occurrence, result)
-            return result.update, residual
 
-        sent, residuals = jax.vmap(send)(clients, occurrences, updates)
-        results = LocalResult(sent, jnp.zeros(3), jnp.ones(3, jnp.int32))
-        received = apply.receive(
-            settings, key, state, cohort, occurrences, None, results, residuals, context
+class Sums(Aggregator):
+    """Sums what arrives from each client; the model stays as it is."""
+
+    def init(self, context):
+        width = ravel(context.variables).shape[0]
+        return jnp.zeros((context.num_clients, width))
+
+    def aggregate(self, state, cohort, results, context):
+        arrived = jax.vmap(ravel)(results.update)
+        weights = jnp.full_like(cohort.weights, 1 / len(cohort.weights))
+        zeros = jax.tree.map(jnp.zeros_like, context.variables)
+        return zeros, state.at[cohort.clients].add(arrived), Aggregation(weights, {})
+
+
+@pytest.mark.parametrize("clients", [(0, 3, 4), (2, 2, 5), (1, 1, 1)])
+def test_error_feedback_loses_nothing(clients):
+    """Also of a client that is drawn repeatedly, and of which some responses do not arrive."""
+    selector = ff.Selector.from_functions(
+        lambda key, state, context: (
+            ff.base.Cohort(jnp.array(clients, jnp.int32), jnp.full(3, 1 / 3)), state, {},
         )
+    )  # fmt: skip
+    round = round_of(selector, Sums(), RandomUpdates(), compression=TopK(0.2))
+    num_rounds = 6
 
-        def add(total, values):
-            return total.at[clients].add(jnp.where(responded[:, None], jax.vmap(ravel)(values), 0))
+    @jax.jit
+    def last_state(key):
+        state, info = run(round, round.init(key, DATA), DATA, num_rounds, drop_nonfinite=True)
+        return state.aggregator, state.clients.arrays["residual"], info.responded
 
-        return (received.state, add(made, updates), add(arrived, sent)), None
-
-    state = apply.init(settings, DATA.num_clients, context.variables)
-    start = (state, jnp.zeros_like(state["residual"]), jnp.zeros_like(state["residual"]))
-    (state, made, arrived), _ = jax.lax.scan(step, start, jax.random.split(KEY, 4))
-    return made, arrived, state["residual"]
-
-
-@pytest.mark.parametrize(
-    ("responded", "clients"),
-    [
-        ([True, True, True], [0, 3, 4]),
-        ([True, True, True], [2, 2, 5]),
-        ([True, False, True], [0, 3, 4]),
-        ([False, True, True], [2, 2, 5]),
-        ([True, False, True], [2, 2, 5]),
-    ],
-)
-def test_error_feedback_loses_nothing(responded, clients):
-    updates, arrived, residual = map(
-        np.asarray, totals(jnp.asarray(clients, jnp.int32), jnp.asarray(responded))
-    )
-    np.testing.assert_allclose(arrived + residual, updates, atol=1e-5)
-    took_part = np.unique(np.asarray(clients)[np.asarray(responded)])
-    assert (residual[took_part] != 0).any(axis=1).all()
-    others = np.setdiff1d(np.arange(DATA.num_clients), took_part)
+    arrived, residual, responded = map(np.asarray, last_state(KEY))
+    assert 0 < responded.sum() < responded.size
+    made = np.zeros_like(residual)
+    for number, slots in enumerate(responded):
+        for client, has_responded in zip(clients, slots, strict=True):
+            key = jax.random.fold_in(jax.random.fold_in(KEY, client), number)
+            shapes = jax.eval_shape(round.model.init, KEY, DATA.train.features[:1])
+            update = jax.tree.map(lambda leaf, key=key: jax.random.normal(key, leaf.shape), shapes)
+            made[client] += has_responded * np.asarray(ravel(update))
+    np.testing.assert_allclose(arrived + residual, made, atol=1e-5)
+    assert (residual[list(clients)] != 0).any(axis=1).all()
+    others = np.setdiff1d(np.arange(DATA.num_clients), clients)
     assert (residual[others] == 0).all()
 
 
@@ -141,14 +139,35 @@ def test_top_k_of_all_elements_is_plain_training():
 def test_aggregators_receive_compressed_updates(aggregator):
     """Each compressed update has two nonzero elements."""
     round = round_of(selectors.Full(), AGGREGATORS[aggregator](), compression=TopK(2 / 15))
-    start = round.init(KEY, DATA)
-    state, info = jax.jit(round.step)(start, DATA)
-    moved = jax.tree.map(lambda new, old: jnp.sum(new != old), state.variables, start.variables)
-    participants = int((info.weights > 0).sum())
-    assert 0 < sum(jax.tree.leaves(moved)) <= 2 * participants
-    residual = np.asarray(state.communication["residual"])
+
+    @jax.jit
+    def step(key):
+        start = round.init(key, DATA)
+        state, info = round.step(start, DATA)
+        moved = jax.tree.map(lambda new, old: jnp.sum(new != old), state.variables, start.variables)
+        return state.clients.arrays["residual"], info, sum(jax.tree.leaves(moved))
+
+    residual, info, num_changed = jax.device_get(step(KEY))
+    assert 0 < num_changed <= 2 * np.sum(info.weights > 0)
     assert ((residual != 0).sum(axis=1) <= 13).all()
     assert (residual != 0).any(axis=1).all()
+
+
+def update_of(vector):
+    return Variables({"a": vector}, {})
+
+
+def send(settings, vector, residual=()):
+    """Returns what client 1 sends, and its new residual."""
+
+    @jax.jit
+    def compiled(vector, residual):
+        result = LocalResult(update_of(vector), jnp.zeros(()), jnp.int32(1))
+        state = apply.init(settings, update_of(vector))
+        sent, new = apply.send(settings, KEY, state, jnp.int32(1), jnp.int32(0), result, residual)
+        return sent.update.params["a"], new
+
+    return jax.device_get(compiled(vector, residual))
 
 
 @pytest.mark.parametrize(
@@ -158,12 +177,10 @@ def test_aggregators_receive_compressed_updates(aggregator):
 )
 def test_compressed_updates_are_clipped(compression):
     settings = apply.Communication(compression=compression, privacy=DifferentialPrivacy(0.1, 1.0))
-    update = Variables({"a": jnp.asarray(VECTOR)}, {})
-    state = apply.init(settings, 3, update)
-    result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
-    result, residual = apply.send(settings, KEY, state, jnp.int32(1), jnp.int32(0), result)
-    assert abs(jnp.linalg.norm(result.update.params["a"]) - 0.1) < 1e-6
-    if residual is not None:  # What was clipped away is not in the residual.
+    has_residual = compression.error_feedback
+    sent, residual = send(settings, VECTOR, np.zeros_like(VECTOR) if has_residual else ())
+    assert abs(np.linalg.norm(sent) - 0.1) < 1e-6
+    if has_residual:  # What was clipped away is not in the residual.
         places = np.argsort(-np.abs(VECTOR))
         np.testing.assert_array_equal(residual[places[15:]], VECTOR[places[15:]])
         assert (residual[places[:15]] == 0).all()
@@ -171,11 +188,9 @@ def test_compressed_updates_are_clipped(compression):
 
 def test_nonfinite_updates_leave_the_residual():
     settings = apply.Communication(compression=TopK(0.1))
-    state = {"residual": jnp.ones((3, 4))}
-    update = Variables({"a": jnp.array([jnp.nan, 1.0, 1.0, 1.0])}, {})
-    result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
-    sent, residual = apply.send(settings, KEY, state, jnp.int32(1), jnp.int32(0), result)
-    assert np.isnan(sent.update.params["a"]).any()
+    vector = np.float32([np.nan, 1.0, 1.0, 1.0])
+    sent, residual = send(settings, vector, np.ones(4, np.float32))
+    assert np.isnan(sent).any()
     np.testing.assert_array_equal(residual, np.ones(4))
 
 
@@ -188,8 +203,9 @@ def test_results_count_compressed_bytes():
         ({}, 4 * size),
     ):
         round = round_of(faults=[faults.Dropout(0.4)], **settings)
-        variables = jax.eval_shape(lambda round=round: round.init(KEY, DATA).variables)
-        assert round.bytes_up(variables) == sent
+        start = jax.eval_shape(lambda round=round: round.init(KEY, DATA))
+        _, info = jax.eval_shape(lambda state, round=round: round.step(state, DATA), start)
+        assert info.traffic == Traffic(up=sent, down=4 * size)
     dataset = ff.fit(
         round_of(compression=TopK(0.2), faults=[faults.Dropout(0.4)]),
         FEDERATION, rounds=2, eval_every=2, train_loss=False,

@@ -48,9 +48,7 @@ DROPOUT = [faults.Dropout(0.4)]
 @pytest.mark.parametrize(
     ("selector", "aggregator", "fault"),
     [
-        ("uniform", "mean by size", []),
-        ("uniform", "mean by size", DROPOUT),
-        ("by_size", "mean with a server optimizer", DROPOUT),
+        ("by_size", "mean by size", [*DROPOUT, faults.Byzantine([0, 2, 4], "sign_flip")]),
         ("agnostic", "mean by cohort", []),
         ("drfa", "tilted", []),
         ("power_of_choice, reported", "q_fedavg", DROPOUT),
@@ -62,6 +60,7 @@ def test_secure_training_equals_plain(selector, aggregator, fault):
     plain, info = run_with(selector, aggregator, faults=fault)
     secure, same = run_with(selector, aggregator, faults=fault, aggregation="secure")
     assert info.responded.all() != bool(fault)
+    assert info.finite.all()
     chex.assert_trees_all_close(secure, plain, rtol=1e-5, atol=1e-6)
     chex.assert_trees_all_close(same, info, rtol=1e-5, atol=1e-6)
     changed = jax.tree.map(lambda a, b: (a != b).any(), secure.variables, plain.variables)
@@ -79,7 +78,7 @@ def test_a_coarse_step_rounds_the_update():
         aggregators.Mean(),
         aggregation=communication.SecureAggregation(max_abs_value),
     )
-    start = round.init(jax.random.key(0), DATA)
+    start = jax.jit(round.init)(jax.random.key(0), DATA)
     state, _ = jax.jit(round.step)(start, DATA)
     plain = round.replace(aggregation="plain")
     exact, _ = jax.jit(plain.step)(start, DATA)
@@ -91,16 +90,14 @@ def test_a_coarse_step_rounds_the_update():
         assert (np.abs(np.asarray(new - near)) <= step / 2 + 1e-6).all()
 
 
-@pytest.mark.parametrize("max_abs_value", [1e-3, 2.0])
-def test_updates_beyond_max_abs_value_are_not_applied(max_abs_value):
-    round = round_of(aggregation=communication.SecureAggregation(max_abs_value))
-    start = round.init(jax.random.key(0), DATA)
+def test_updates_beyond_max_abs_value_are_not_applied():
+    round = round_of(aggregation=communication.SecureAggregation(1e-3))
+    start = jax.jit(round.init)(jax.random.key(0), DATA)
     state, info = jax.jit(round.step)(start, DATA)
-    assert info.finite == (max_abs_value > 1)
-    if max_abs_value < 1:
-        chex.assert_trees_all_equal(state.variables, start.variables)
-        with pytest.raises(ff.DivergenceError, match=r"update of round 0 .*beyond max_abs_value"):
-            ff.fit(round, FEDERATION, rounds=1)
+    assert not info.finite
+    chex.assert_trees_all_equal(state.variables, start.variables)
+    with pytest.raises(ff.DivergenceError, match=r"update of round 0 .*beyond max_abs_value"):
+        ff.fit(round, FEDERATION, rounds=1)
 
 
 class Heavy(Aggregator):
@@ -108,7 +105,7 @@ class Heavy(Aggregator):
 
     server_view: ClassVar[ServerView] = "aggregate"
 
-    factor: float
+    factor: ff.Number
     mean: aggregators.Mean = aggregators.Mean()
 
     def compute_weights(self, state, cohort, context):
@@ -127,10 +124,10 @@ def test_weights_above_one_do_not_overflow():
             Heavy(factor),
             aggregation="secure",
         )
-        return jax.jit(round.step)(round.init(jax.random.key(0), DATA), DATA)[1]
+        return round.step(round.init(jax.random.key(0), DATA), DATA)[1].finite
 
-    assert step(1.0).finite
-    assert not step(3.0).finite
+    finite = jax.jit(jax.vmap(step))(np.float32([1, 3]))
+    assert finite.tolist() == [True, False]
 
 
 def level(role, server_view):
@@ -140,12 +137,22 @@ def level(role, server_view):
     return type(kind.__name__, (kind,), {"server_view": server_view})(**fields)
 
 
+SOLVER_OF = {
+    aggregators.ScaffoldMean: solvers.Scaffold,
+    aggregators.FedNovaMean: solvers.FedNova,
+    aggregators.FedDynMean: solvers.FedDyn,
+    aggregators.MimeLiteMean: solvers.MimeLite,
+}
+"""The solver that an aggregator needs."""
+
+
 def traced(selector=None, aggregator=None):
     """Traces a round with secure aggregation."""
+    sgd = solvers.SGD(0.1, 2, steps=2)
     round = Round(
         linear_model(),
         selector or selectors.Uniform(3),
-        solvers.SGD(0.1, 2, steps=2),
+        next((make(sgd) for kind, make in SOLVER_OF.items() if isinstance(aggregator, kind)), sgd),
         aggregator or aggregators.Mean(),
         aggregation="secure",
     )
@@ -179,7 +186,13 @@ def test_aggregators_need_their_server_view(name):
 
 SUM_ALONE = {
     "selectors": {"uniform", "by_size", "full", "round_robin", "clustered_by_size"},
-    "aggregators": {"mean"},
+    "aggregators": {
+        "mean",
+        "scaffold_mean",
+        "feddyn_mean",
+        "mime_lite_mean",
+        "with_server_optimizer",
+    },
 }
 
 
@@ -210,20 +223,11 @@ def test_incompatible_roles_raise(settings, said, as_users_call):
         round_of(**{"aggregation": "secure"} | settings)
 
 
-def test_byzantine_clients_stay_byzantine():
-    attack = [faults.Byzantine([0, 2, 4], "sign_flip")]
-    plain, _ = run_with(faults=attack)
-    secure, _ = run_with(faults=attack, aggregation="secure")
-    chex.assert_trees_all_close(secure.variables, plain.variables, rtol=1e-5, atol=1e-6)
-
-
 def test_nonfinite_updates_can_be_dropped():
     attack = [faults.Byzantine([0, 2, 4], "nan")]
     _, info = run_with(faults=attack, drop_nonfinite=True, aggregation="secure")
     np.testing.assert_array_equal(info.responded, ~np.isin(info.clients, [0, 2, 4]))
     assert info.finite.all()
-    _, info = run_with(faults=attack, aggregation="secure")
-    assert not info.finite.all()
 
 
 def test_each_sum_has_new_masks(monkeypatch):
@@ -235,14 +239,14 @@ def test_each_sum_has_new_masks(monkeypatch):
         module, "masked_sum", lambda key, *rest: (seen.append(key), original(key, *rest))[1]
     )
     round = round_of("drfa", aggregation="secure")
-    start = round.init(jax.random.key(0), DATA)
 
-    def keys(state):
+    @jax.jit
+    def keys(index):
         seen.clear()
-        new, _ = round.step(state, DATA)
-        return new, [jax.random.key_data(key) for key in seen]
+        state = round.init(jax.random.key(0), DATA)
+        round.step(state._replace(round=state.round + index), DATA)
+        return [jax.random.key_data(key) for key in seen]
 
-    state, first = jax.jit(keys)(start)
-    _, second = jax.jit(keys)(state)
+    first, second = keys(0), keys(1)
     assert len(first) == 2
     assert np.unique(np.stack(first + second), axis=0).shape[0] == 4

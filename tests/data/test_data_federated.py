@@ -6,6 +6,7 @@ import zipfile
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,7 +42,7 @@ def test_examples_keep_their_client_and_label():
 
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=8),
-    st.floats(0, 1, exclude_max=True),
+    st.floats(0, 1, exclude_max=True, width=32, allow_subnormal=False),
     st.integers(0, 99),
 )
 @settings(max_examples=50, deadline=None)
@@ -79,6 +80,7 @@ def test_given_test_examples_are_used():
         (np.zeros((TOTAL, 5, 5, 3), np.uint8), (5, 5, 3), np.uint8),
         (np.zeros((TOTAL, 5, 5)), (5, 5), np.float32),
         (np.zeros((TOTAL, 7), np.int64), (7,), np.int32),
+        (np.ones((TOTAL, 7), bool), (7,), np.float32),
     ],
 )
 def test_shapes_and_dtypes_of_features(features, shape, dtype):
@@ -88,6 +90,33 @@ def test_shapes_and_dtypes_of_features(features, shape, dtype):
     assert {array.dtype for array in integers} == {np.dtype("i4")}
 
 
+@pytest.mark.parametrize(
+    ("shape", "is_first"),
+    [
+        ((3, 32, 32), True),
+        ((1, 28, 28), True),
+        ((3, 8, 2), True),
+        ((3, 8, 3), False),  # Images of three rows.
+        ((1, 8, 4), False),
+        ((8, 8, 3), False),
+        ((4, 8, 8), False),
+        ((3, 8), False),
+    ],
+)
+def test_images_with_channels_first_are_rejected(shape, is_first):
+    features = np.zeros((TOTAL, *shape), np.uint8)
+    assert example(features=features.astype(int)).train.features.shape[1:] == shape
+    if not is_first:
+        assert example(features=features).train.features.shape[1:3] == shape[:2]
+        return
+    message = r"features of uint8 and shape \(12, .*, such as np\.moveaxis\(features, 1, -1\)"
+    with pytest.raises(ValueError, match=message):
+        example(features=features)
+    with pytest.raises(ValueError, match=r"moveaxis\(test_features, 1, -1\)"):
+        example(**TESTED | {"test_features": features[:2]})
+    assert example(features=np.moveaxis(features, 1, -1)).train.features.shape[3] == shape[0]
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64])
 def test_width_of_integer_labels_does_not_matter(dtype):
     labels = np.arange(TOTAL) % 3
@@ -95,6 +124,28 @@ def test_width_of_integer_labels_does_not_matter(dtype):
         example(labels=labels.astype(dtype)).train, example(labels=labels).train, strict=True
     ):
         np.testing.assert_array_equal(one, other, strict=True)
+
+
+def test_boolean_labels_are_classes_0_and_1():
+    labels = np.arange(TOTAL) % 3 > 0
+    for one, other in zip(
+        example(labels=labels).train, example(labels=labels.astype(int)).train, strict=True
+    ):
+        np.testing.assert_array_equal(one, other, strict=True)
+    assert example(labels=np.zeros(TOTAL, bool)).num_classes == 2
+    assert example(labels=np.ones(TOTAL, bool)).num_classes == 2
+
+
+@pytest.mark.parametrize("other", [np.arange(TOTAL), np.linspace(0, 1, TOTAL)])
+def test_boolean_columns_of_a_table_are_0_and_1(other):
+    table = pd.DataFrame({"is_even": np.arange(TOTAL) % 2 == 0, "other": other})
+    part = example(features=table, client_indices=[range(TOTAL)], test_fraction=0.0).train
+    assert part.features.dtype == np.float32
+    in_order = part.features[np.argsort(part.features[:, 1])]
+    np.testing.assert_array_equal(in_order, table.astype("float32"))
+    for value in ("2", None):  # Text and missing values are not converted.
+        with pytest.raises(ValueError, match="features of object: expected uint8"):
+            example(features=table.astype(object).assign(other=value))
 
 
 def test_federated_data_is_an_argument_of_a_jitted_function():
@@ -171,6 +222,10 @@ def test_invalid_groups_are_rejected(groups):
             r"labels span \[1, 3\]: .* labels - 1 for 3 classes, or num_classes=4",
         ),
         ({"labels": np.zeros(TOTAL - 1, int)}, "expected"),
+        ({"features": None}, r"features of shape \(\) \(NoneType\): expected one for each"),
+        ({"features": (x for x in "ab")}, r"features of shape \(\) \(generator\)"),
+        ({"features": [[1, 2], [3]] * 6}, "features: expected an array"),
+        ({"features": (lambda a: a.append(a) or a)([])}, "features: expected an array"),
         (
             {"features": np.full((TOTAL, 2), "x")},
             "features of <U1: expected .* encode other types",
@@ -182,7 +237,7 @@ def test_invalid_groups_are_rejected(groups):
         ({"features": np.zeros((TOTAL - 1, 2))}, r"features of shape \(11, 2\).* 12 labels"),
         (
             {"features": np.zeros((TOTAL, 0))},
-            r"features of shape \(9, 0\): expected no axis of length 0",
+            r"features of shape \(12, 0\) .*no axis of length 0",
         ),
         (
             {"test_features": np.zeros((2, 2)), "test_labels": [0], "test_client_indices": [[0]]},
@@ -195,6 +250,8 @@ def test_inconsistent_arrays_are_rejected(changes, message):
         example(**changes)
 
 
+TEST_EXAMPLES = {"test_features": np.ones((2, 2)), "test_labels": np.array([2, 1])}
+TESTED = TEST_EXAMPLES | {"test_client_indices": [[1], [], [0]]}
 ARRAYS = {
     "features": np.arange(6.0)[:, None],
     "labels": np.array([0, 1, 0, 1, 2, 2]),
@@ -216,14 +273,79 @@ def test_from_npz_equals_from_arrays(tmp_path):
     assert dataset.test.sizes.tolist() == [0, 2]
 
 
+OWNERS = {
+    "strings": list("bababa"),
+    "bytes": np.array(list("bababa"), "S"),
+    "a column": pd.Series(list("bababa")),
+    "objects": np.array(list("bababa"), object),
+    "categories": pd.Series(list("bababa"), dtype="category"),
+    "integers": [7, -3, 7, -3, 7, -3],
+    "large integers": np.array([2**64 - 1, 1] * 3, np.uint64),
+}
+
+
+@pytest.mark.parametrize("kind", OWNERS)
+def test_clients_are_the_owners_of_examples(kind):
+    owners = OWNERS[kind]
+    arguments = {"features": ARRAYS["features"], "labels": ARRAYS["labels"]}
+    tested = {"test_features": np.ones((2, 1)), "test_labels": [1, 0]}
+    by_indices = data.from_arrays(
+        **arguments, client_indices=[[1, 3, 5], [0, 2, 4]], **tested,
+        test_client_indices=[[1], [0]],
+    )  # fmt: skip
+    by_owner = data.from_arrays(**arguments, clients=owners, **tested, test_clients=owners[:2])
+    names = None if "integers" in kind else ("a", "b")
+    assert by_owner.client_names == names
+    unnamed = by_owner._replace(client_names=None)
+    jax.tree.map(np.testing.assert_array_equal, unnamed, by_indices)
+    held_out = data.from_arrays(**arguments, clients=owners, test_fraction=0.4)
+    assert held_out.test.sizes.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "expected one of the two, .* got none"),
+        ({"clients": range(TOTAL), "client_indices": [[0]]}, "expected one of the two, .* got bo"),
+        (
+            {"clients": range(TOTAL - 1)},
+            r"clients of shape \(11,\): .* owner of each example, \(12",
+        ),
+        ({"clients": np.zeros((TOTAL, 1), int)}, r"clients of shape \(12, 1\): expected the owner"),
+        ({"clients": np.arange(TOTAL) / 2}, "clients of float64: expected integers or strings"),
+        ({"clients": np.arange(TOTAL) > 3}, "clients of bool: expected integers or strings"),
+        ({"clients": pd.Series(["a", None] * 6)}, "clients of object: expected .* none missing"),
+        ({"clients": {"a": [0]}}, "clients of object"),
+        ({"clients": range(TOTAL)} | TESTED, "or test_clients with clients"),
+        ({"client_indices": [[0]], "test_clients": [0]}, "or test_clients with clients"),
+        ({"clients": range(TOTAL), "test_clients": [0]}, "expected all three or none"),
+        (
+            {"clients": range(TOTAL), **TEST_EXAMPLES, "test_clients": [0, 12]},
+            "test_clients: 1 owners lack training examples",
+        ),
+        (
+            {"clients": range(TOTAL), **TEST_EXAMPLES, "test_clients": [0]},
+            r"test_clients of shape \(1,\): expected the owner of each test example, \(2,\)",
+        ),
+    ],
+)
+def test_invalid_owners_are_rejected(changes, message):
+    with pytest.raises(ValueError, match=message):
+        example(**{"client_indices": None} | changes)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"client": None}, r"lacks \['client'\]"),
-        ({"client": np.array(["a", "b"])}, "one value for each of 6 examples"),
-        ({"test_client": np.array(["b", "c"])}, "1 have none"),
-        ({"test_client": np.array(["b"])}, r"test_client of shape \(1,\)"),
-        ({"test_labels": None}, "test_client|all three"),
+        ({"client": np.array(["a", "b"])}, r"client of shape \(2,\): .* each example, \(6,\)"),
+        ({"test_client": np.array(["b", "c"])}, "test_client: 1 owners lack training examples"),
+        ({"test_client": np.array(["b"])}, r"test_client of shape \(1,\): expected the owner"),
+        ({"test_client": np.array([["b"], ["b"]])}, r"test_client of shape \(2, 1\)"),
+        ({"test_labels": None}, "expected all three or none"),
+        ({"labels": np.ones((6, 2)), "num_classes": None}, r"test\.labels .*like train's"),
+        ({"groups": np.array([2**40, 0])}, r"groups span \[0, 1099511627776\]: expected \[0, 1\]"),
+        ({"features": np.full((6, 1), 1e39)}, "6 values are not finite as float32"),
         ({"features": np.array([object()] * 6)}, "plain arrays"),
         ({"client": np.array([0.5, 1, 0.5, 1, 1, 1])}, "client of float64: expected integers or"),
         ({"labels": np.ones(6)}, r"bad\.npz: labels of float64"),
@@ -238,16 +360,34 @@ def test_invalid_arrays_of_a_file_are_rejected(tmp_path, changes, message):
         data.from_npz(tmp_path / "bad.npz")
 
 
+def header_of(shape):
+    """The first bytes of an ``.npy`` file of floats, with any text as its shape."""
+    text = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text
+
+
+def archive_of(content):
+    """An ``.npz`` file with the same bytes as each of its arrays."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in ("features", "labels", "client"):
+            archive.writestr(f"{name}.npy", content)
+    return file.getvalue()
+
+
 def test_damaged_files_are_rejected(tmp_path):
     path = tmp_path / "bad.npz"
     np.savez(path, **ARRAYS)
     content = path.read_bytes()
     # Without its first byte, arrays begin one byte before the file.
-    damages = (content[: len(content) // 2], content.replace(b"NUMPY", b"numpy"), content[1:])
+    damages = [content[: len(content) // 2], content.replace(b"NUMPY", b"numpy"), content[1:]]
+    for shape in (f"(1{30 * '0'},)", "(-6, 1)", "('a',)", "(6, 1)" + 20_000 * " "):
+        damages.append(archive_of(header_of(shape) + bytes(48)))
     for damaged in (b"", b"text", *damages):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"bad\.npz: expected an \.npz file"):
+        with pytest.raises(ValueError, match=r"bad\.npz: expected an \.npz file") as error:
             data.from_npz(path)
+        assert "\n" not in str(error.value)
     np.save(tmp_path / "single.npy", np.arange(3))
     with pytest.raises(ValueError, match=r"expected an \.npz file"):
         data.from_npz(tmp_path / "single.npy")
@@ -273,21 +413,11 @@ def test_labels_without_class_0_need_num_classes():
     assert example(labels=labels, test_labels=[0], **tested).num_classes == 4
 
 
-def header_of(shape):
-    """The first bytes of an ``.npy`` file of floats of this shape."""
-    file = io.BytesIO()
-    header = {"descr": "<f8", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)
-    return file.getvalue()
-
-
 @pytest.mark.parametrize("size", [10**13, 2**27])
 @pytest.mark.parametrize("content", [b"", bytes(80)])
 def test_an_array_smaller_than_its_header_claims_takes_no_memory(size, content, tmp_path):
     path = tmp_path / "bomb.npz"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name in ("features", "labels", "client"):
-            archive.writestr(f"{name}.npy", header_of((size,)) + content)
+    path.write_bytes(archive_of(header_of((size,)) + content))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ValueError, match=r"bomb\.npz: expected an \.npz file"):
         data.from_npz(path)
@@ -298,3 +428,104 @@ def test_highly_compressed_files_are_read(tmp_path):
     arrays = {"features": np.zeros((100_000, 10)), "labels": np.zeros(100_000, int)}
     np.savez_compressed(tmp_path / "zeros.npz", **arrays, client=np.zeros(100_000, int))
     assert data.from_npz(tmp_path / "zeros.npz").num_clients == 1
+
+
+def masked(values):
+    return np.ma.masked_array(values, mask=np.zeros(np.shape(values), bool))
+
+
+MASKED = {
+    "features": masked(np.ones((TOTAL, 2))),
+    "labels": masked(np.arange(TOTAL) % 3),
+    "targets": {"labels": masked(np.ones((TOTAL, 2)))},
+    "groups": masked([0, 1, 1]),
+    "test features": TESTED | {"test_features": masked(np.ones((2, 2)))},
+    "test labels": TESTED | {"test_labels": masked([2, 1])},
+    "test indices": TESTED | {"test_client_indices": [[1], [], masked([0])]},
+    "a list of arrays": {"features": [masked([1.0, 2.0])] + [np.ones(2)] * (TOTAL - 1)},
+    "a nested tuple": {"features": [(1.0, np.ma.masked)] * TOTAL},
+    "a masked label": {"labels": [0] * (TOTAL - 1) + [np.ma.masked]},
+    "owners": {"client_indices": None, "clients": masked(np.arange(TOTAL))},
+    "indices": {"client_indices": [masked([0, 4]), [2, 3]]},
+    "indices by name": {"client_indices": {"a": [0, 4], "b": masked([2, 3])}},
+    "a padded matrix": {"client_indices": masked([[0, 1, 2], [3, 4, 0]])},
+}
+
+
+@pytest.mark.parametrize("case", MASKED)
+def test_masked_arrays_are_rejected(case):
+    arguments = MASKED[case] if isinstance(MASKED[case], dict) else {case: MASKED[case]}
+    with pytest.raises(ValueError, match=r"expected no masked array\. Leave masked entries out"):
+        example(**arguments)
+
+
+def test_masked_arrays_of_partitions_and_datasets_are_rejected():
+    labels = np.arange(TOTAL) % 3
+    dataset = example()
+    for attempt in (
+        lambda: data.from_indices([masked([0, 1])]),
+        lambda: data.by_column("writer").split(labels, 0, writer=masked(labels)),
+        lambda: data.classes_per_client(2).split(masked(labels), 0),
+        lambda: data.dirichlet(2, masked([0.5, 0.5])),
+        lambda: data.validate(broken("train", labels=masked(TRAIN.labels))),
+        lambda: data.flip_labels(dataset, masked([0])),
+    ):
+        with pytest.raises(ValueError, match="expected no masked array"):
+            attempt()
+
+
+@pytest.mark.parametrize("label", [10**6, 2**31 - 2, 2**31 - 1])
+def test_labels_that_are_no_classes_are_rejected(label):
+    labels = np.arange(TOTAL) % 3
+    labels[5] = label
+    message = rf"labels span \[0, {label}\]: expected classes below 1000000, which np\.unique"
+    with pytest.raises(ValueError, match=message):
+        example(labels=labels)
+    with pytest.raises(ValueError, match=r"num_classes=.*: expected .* <= 1000000"):
+        example(labels=labels, num_classes=label + 1)
+
+
+@pytest.mark.parametrize("num_classes", [10**9, 2**70, 0, -1, 2.0, True, "3"])
+def test_numbers_of_classes_are_limited(num_classes):
+    with pytest.raises(
+        ValueError, match=r"num_classes=.*: expected an integer >= 1 and <= 1000000"
+    ):
+        example(num_classes=num_classes)
+
+
+def test_a_million_classes_are_summarized():
+    assert "1,000,000; " in str(example(num_classes=10**6))
+
+
+def test_types_of_indices_may_differ():
+    types = (np.uint64, np.int8, np.int64)
+    indices = [[0, 4, 8, 1], [2, 3], [11, 10, 9]]
+    mixed = [np.array(array, dtype) for array, dtype in zip(indices, types, strict=True)]
+    for one, other in zip(example(client_indices=mixed).train, example().train, strict=True):
+        np.testing.assert_array_equal(one, other)
+    test = TESTED | {"test_client_indices": [np.array([1], np.uint64), [], np.array([0], np.int8)]}
+    assert example(**test).test.order.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        (5, "client indices are 5: expected the indices of each client's examples, such as"),
+        (np.array(5), r"client indices are array\(5\): expected"),
+        ("abc", "expected a 1-D array of integers for each client"),
+        ([0, 1, 2], "expected a 1-D array of integers for each client"),
+        ([{0, 1}, {2}], "expected a 1-D array of integers for each client"),
+        ([[True, False]], "expected a 1-D array of integers for each client"),
+        ([["0"]], "expected a 1-D array of integers for each client"),
+        ([[10**30]], "expected a 1-D array of integers for each client"),
+        ([[0, None]], "expected a 1-D array of integers for each client"),
+        ([[[0, 1], [2]]], "client indices: expected an array"),
+        ([[0], np.array([2**64 - 1], np.uint64)], "indices of client 1 span .18446744073709551615"),
+        ([[0], [-1]], r"indices of client 1 span \[-1, -1\]"),
+    ],
+)
+def test_invalid_indices_are_rejected(indices, message):
+    with pytest.raises(ValueError, match=message):
+        example(client_indices=indices)
+    with pytest.raises(ValueError, match=message):
+        example(**TESTED | {"test_client_indices": indices})

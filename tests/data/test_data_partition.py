@@ -167,7 +167,9 @@ def test_dirichlet_fills_up_to_equal_sizes():
 def test_from_indices_by_name_equals_a_list():
     by_name = data.from_indices({"b": [5, 1], "a": np.array([0])})
     in_a_list = data.from_indices([[5, 1], [0]])
-    for one, other in zip(*(p.split(LABELS, 0) for p in (by_name, in_a_list)), strict=True):
+    named, unnamed = (each.split(LABELS, 0) for each in (by_name, in_a_list))
+    assert (named.client_names, unnamed.client_names) == (("b", "a"), None)
+    for one, other in zip(named[:-1], unnamed[:-1], strict=True):
         np.testing.assert_array_equal(one, other)
     data.load("digits", by_name)
 
@@ -240,7 +242,7 @@ def test_by_column_and_assign_by_owner():
 
 
 FEW = np.arange(12) % 3
-MANY = data.Cluster(10**30, [0], 5)
+MANY = data.Cluster(10**9, [0], 5)
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -262,12 +264,15 @@ MANY = data.Cluster(10**30, [0], 5)
             "class 2 has 2 examples: expected at least 3",
         ),
         # More clients than memory could hold are counted before they are made.
-        (lambda: data.classes_per_client(2**40, 2).split(FEW, 0), "12 examples for num_clients="),
+        (lambda: data.classes_per_client(2**30, 2).split(FEW, 0), "12 examples for num_clients="),
         (lambda: data.planted_clusters([MANY]).split(FEW, 0), "12 examples for num_clients="),
-        (lambda: data.dirichlet(10**30).split(FEW, 0), "12 examples for num_clients="),
+        (lambda: data.dirichlet(10**9).split(FEW, 0), "12 examples for num_clients="),
         (lambda: data.planted_clusters("svhn"), "clusters='svhn'"),
         (lambda: data.planted_clusters([data.Cluster(2, [1, 1], 5)]), r"classes=\[1, 1\]"),
         (lambda: data.planted_clusters([]), r"clusters=\[\]"),
+        (lambda: data.planted_clusters([data.Cluster(2, 5, 5)]), "classes=5: expected a list"),
+        (lambda: data.stack([7]), r"datasets\[0\] is a int: expected a FederatedData"),
+        (lambda: data.load(3), "name is a int: expected a str"),
         (lambda: data.planted_clusters([data.Cluster(2, [7], 5)]).split(FEW, 0), "class 7 has 0"),
         (
             lambda: data.by_column("writer").split(FEW, 0, author=FEW),
@@ -278,9 +283,12 @@ MANY = data.Cluster(10**30, [0], 5)
         (lambda: data.from_indices([[0], []]), r"1 of 2 clients have no examples, first \[1\]"),
         (
             lambda: data.from_indices([[0], [12]]).split(FEW, 0),
-            r"span \[0, 12\]: expected \[0, 11\]",
+            r"indices of client 1 span \[12, 12\]: expected \[0, 11\]",
         ),
-        (lambda: data.from_indices([[0], [-1]]).split(FEW, 0), r"span \[-1, 0\]"),
+        (
+            lambda: data.from_indices([[0], [-1]]).split(FEW, 0),
+            r"indices of client 1 span \[-1, -1\]",
+        ),
         (lambda: data.from_indices([[0, 5], [5]]).split(FEW, 0), "two clients, first 5"),
         (lambda: data.from_indices([[0.5]]).split(FEW, 0), "integers"),
     ],
@@ -288,3 +296,47 @@ MANY = data.Cluster(10**30, [0], 5)
 def test_invalid_settings_and_data_are_rejected(attempt, message):
     with pytest.raises(ValueError, match=message):
         attempt()
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda skew: data.quantity_skew(5, "power", skew=skew),
+        lambda skew: data.quantity_skew(5, "lognormal", skew=skew),
+    ],
+)
+@pytest.mark.parametrize("skew", [1e308, 1001, 1e-320, np.inf, np.nan, -1e-9, True, "1", None])
+def test_skews_without_meaning_are_rejected(make, skew):
+    with pytest.raises(ValueError, match=r"skew=.*: expected a number >= 0 and <= 1000"):
+        make(skew)
+
+
+@pytest.mark.parametrize("distribution", ["power", "lognormal"])
+def test_the_largest_skew_gives_one_client_the_rest(distribution):
+    partition = data.quantity_skew(5, distribution, skew=1000).split(LABELS, 0)
+    assert sorted(partition.sizes.tolist()) == [1, 1, 1, 1, 1996]
+    assert (
+        data.quantity_skew(5, distribution, skew=1e-37).split(LABELS, 0).sizes.tolist() == [400] * 5
+    )
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    "alpha",
+    [0, 1e-400, 1e-320, 1e39, 1e308, np.inf, np.nan, -1, True, "1", [1.0, 1e308], [[1.0]] * 2],
+)
+def test_concentrations_without_meaning_are_rejected(alpha):
+    with pytest.raises(
+        ValueError, match=r"alpha(=.*: expected a number > 0 and <= 1e\+09| of sha)"
+    ):
+        data.dirichlet(2, alpha)
+
+
+@pytest.mark.parametrize("alpha", [1e9, 1e-37, [1e-37, 1e9]])
+def test_extreme_concentrations_assign_all_examples(alpha):
+    sizes = data.dirichlet(2, alpha, 3).split(LABELS, 0).sizes
+    assert sizes.sum() == len(LABELS)
+    assert sizes.min() >= 3
+    if alpha == 1e9:
+        assert abs(sizes - 1000).max() <= 10  # Every class is rounded once.

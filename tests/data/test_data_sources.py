@@ -1,10 +1,13 @@
 """Data sets by name, and the cache of decoded arrays."""
 
 import json
+import logging
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +16,10 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from fedjax_fair import data
 from fedjax_fair.app.cli import main
 from fedjax_fair.data import tfds_images
-from fedjax_fair.data.cache import cached
+from fedjax_fair.data.npz import cached
 from fedjax_fair.data.ratings import read_ratings
 from fedjax_fair.data.source import DamagedError
+from fedjax_fair.data.tfds_folder import read_chunks
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +114,8 @@ def decoded(monkeypatch):
 
     def decode(images):
         calls.append(images.name)
-        rows = {split: slice(20 * i, 20 * i + 20) for i, split in enumerate(images.lengths)}
+        splits = ["train", "test"] if images.info.num_test else ["train"]
+        rows = {split: slice(20 * i, 20 * i + 20) for i, split in enumerate(splits)}
         columns = {"image": IMAGES, **COLUMNS}
         return {f"{s}.{name}": a[r] for s, r in rows.items() for name, a in columns.items()}
 
@@ -143,24 +148,24 @@ def test_sets_without_test_split_hold_out_examples(tmp_path, decoded):
     assert (dataset.train.sizes.tolist(), dataset.test.sizes.tolist()) == ([8, 8], [2, 2])
 
 
-def damage(path):
+def damage(path, part):
+    """Flips the first bit of a part of a file."""
     content = bytearray(path.read_bytes())
-    content[-1] ^= 1
+    content[content.index(part)] ^= 1
     path.write_bytes(content)
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda cache: damage(cache / "train.image.npy"),
-        lambda cache: (cache / "train.label.npy").write_bytes(
-            (cache / "train.label.npy").read_bytes()[:-8]
-        ),
-        lambda cache: (cache / "test.image.npy").unlink(),
-        lambda cache: (cache / "test.image.npy").write_bytes(b""),
-        lambda cache: (cache / "manifest.json").unlink(),
-        lambda cache: (cache / "manifest.json").write_text('{"cache_key"'),
-        lambda cache: (cache / "manifest.json").write_text("[]"),
+        lambda cache: damage(cache / "arrays.npz", IMAGES[:3].tobytes()),  # A bit of an image.
+        lambda cache: damage(cache / "arrays.npz", b"NUMPY"),
+        lambda cache: damage(cache / "arrays.npz", b"cache_key"),
+        lambda cache: os.truncate(cache / "arrays.npz", 1000),
+        lambda cache: (cache / "arrays.npz").unlink(),
+        lambda cache: (cache / "arrays.npz").write_bytes(b""),
+        lambda cache: np.savez(cache / "arrays.npz", **{"train.image": IMAGES}),
+        lambda cache: np.savez(cache / "arrays.npz", cache_key="of another set"),
         lambda cache: (cache.parent / "tiny-train.array_record-00000-of-00001").write_bytes(b"new"),
         lambda cache: os.utime(cache.parent / "features.json", (0, 0)),
     ],
@@ -194,7 +199,7 @@ def test_failed_writes_leave_no_files(tmp_path, monkeypatch):
         file.write(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(np, "save", full)
+    monkeypatch.setattr(np, "savez", full)
     with pytest.warns(UserWarning, match="disk full"):
         arrays = cached(tmp_path / "cache", "v", lambda: {"x": np.arange(3)})
     assert arrays["x"].tolist() == [0, 1, 2]
@@ -205,14 +210,25 @@ def test_the_newest_version_is_used(tmp_path):
     for version in ("9.0.0", "10.0.1", "2.5.0"):
         write_set(tmp_path / "emnist" / "byclass", version)
     (tmp_path / "emnist" / "byclass" / "incomplete.10.0.2").mkdir()
-    assert tfds_images.find("emnist/byclass", tmp_path).folder.name == "10.0.1"
+    assert tfds_images.find("emnist/byclass", tmp_path).info.folder.name == "10.0.1"
 
 
-def test_emnist_is_transposed():
-    upright = tfds_images._upright("emnist/byclass", IMAGES)
-    assert upright.shape == (40, 2, 3, 1)
-    assert (upright[:, 1, 2] == IMAGES[:, 2, 1]).all()
-    assert tfds_images._upright("mnist", IMAGES) is IMAGES
+def test_only_images_of_emnist_are_transposed(tmp_path, monkeypatch):
+    def read_chunks(folder, split):
+        for rows in (slice(0, 15), slice(15, 20)):  # Two shards.
+            columns = {"image": IMAGES, **COLUMNS}
+            yield [
+                dict(zip(columns, example, strict=True))
+                for example in zip(*(column[rows] for column in columns.values()), strict=True)
+            ]
+
+    monkeypatch.setattr(tfds_images, "read_chunks", read_chunks)
+    for name, images in {"emnist": IMAGES.swapaxes(1, 2), "mnist": IMAGES}.items():
+        write_set(tmp_path / name)
+        train = tfds_images.find(name, tmp_path).read().train
+        np.testing.assert_array_equal(train.features, images[:20])
+        np.testing.assert_array_equal(train.labels, COLUMNS["label"][:20])
+        np.testing.assert_array_equal(train.columns["writer"], COLUMNS["writer"][:20])
 
 
 def test_error_of_missing_sets_contains_the_command(tmp_path, monkeypatch):
@@ -392,3 +408,52 @@ def test_mnist_is_read_without_tensorflow(tfds_folder, tmp_path):
 def test_movielens_is_rejected_as_image_set(tfds_folder):
     with pytest.raises(ValueError, match="expected a train split of classified uint8 images"):
         data.load("movielens/100k-ratings", data_dir=tfds_folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("quantity_skew --data.skew 1e308", r"skew=1e\+308: expected"),
+        ("quantity_skew --data.skew 1001", r"skew=1001\.0: expected a number >= 0 and <= 1000"),
+        ("quantity_skew --data.skew inf", "skew=inf: expected a number >= 0 and <= 1000"),
+        ("quantity_skew --data.skew -1e-30", "skew=-1e-30: expected"),
+        ("dirichlet --data.alpha 0", r"alpha=0\.0: expected a number > 0 and <= 1e\+09"),
+        ("dirichlet --data.alpha 1e-400", "alpha 1e-400: 1e-400 is beyond the range"),
+        ("dirichlet --data.alpha 1e39", r"alpha=1e\+39: expected"),
+        ("dirichlet --data.alpha nan", "alpha=nan: expected"),
+        ("dirichlet --data.alpha inf", "alpha=inf: expected"),
+        ("dirichlet --data.min-partition-size 0", "min_partition_size=0: expected an integer >= 1"),
+        ("iid --data.clients 0", "num_clients=0: expected an integer >= 1"),
+        ("iid --data.clients 1443", "1442 examples for num_clients=1443: expected at least 1443"),
+        ("iid --data.clients 1000000000", "1442 examples for num_clients=1000000000"),
+        (f"iid --data.clients 1{300 * '0'}", "clients=.*: expected"),
+        ("iid --data.clients 1e3", "--data.clients 1e3: expected an integer"),
+        ("shards --data.shards-per-client 99999", "expected at least 4999950"),
+        ("classes_per_client --data.classes-per-client 0", "classes=0: expected an integer >= 1"),
+        ("classes_per_client --data.classes-per-client 11", "classes=11: expected at most the 10"),
+        ("iid --data.validation-fraction 1", r"validation_fraction=1\.0: expected a number in \[0"),
+        ("iid --data.validation-fraction nan", "validation_fraction=nan: expected"),
+        ("iid --data.validation-fraction -1e-30", "validation_fraction=-1e-30: expected"),
+        ("iid --data.validation-fraction 1e-30", "expected a larger fraction"),
+        ("iid --data.seed -1", "seed=-1: expected an integer >= 0"),
+    ],
+)
+def test_settings_without_meaning_end_the_command_in_one_line(options, message, capfd):
+    assert main(["data", "show", "--data.partition", *options.split()]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert re.search(message, line)
+
+
+def test_advice_to_install_opencv_is_not_logged(monkeypatch, caplog):
+    class Examples(list):
+        def __getitems__(self, places):
+            logging.getLogger("absl").warning("OpenCV is not installed. We recommend it.")
+            logging.getLogger("absl").warning("another message")
+            return [self[place] for place in places]
+
+    builder = SimpleNamespace(as_data_source=lambda split: Examples([{"label": 1}]))
+    module = SimpleNamespace(builder_from_directory=lambda folder: builder)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)
+    monkeypatch.setattr(logging.getLogger("absl"), "propagate", True)
+    assert list(read_chunks(Path("folder"), "train")) == [[{"label": 1}]]
+    assert caplog.messages == ["another message"]

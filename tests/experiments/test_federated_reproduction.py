@@ -69,7 +69,7 @@ def test_votes_for_bases_split_the_welfare_alike():
         (row["problem"], row["method"]): row for row in federated_examples.welfare_and_projects(0)
     }
     votes, gradients = rows["welfare", "fedcg, base"], rows["welfare", "fedcg, gradient"]
-    # Whoever else votes, an agent wants every item, and all of them count alike.
+    # An agent wants every item, whichever other agents vote, and all agents have equal weights.
     assert votes["apart"] < 1e-5
     assert gradients["apart"] > 0.5
     assert votes["extension"] < 0.6 < 0.9 < gradients["extension"] <= 1.05

@@ -1,6 +1,7 @@
 """Programs of other simulators start from the same network and the same clients as ours."""
 
 import importlib
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -42,14 +43,14 @@ def test_programs_start_from_the_network_that_ours_is(name, random_images, jax_n
     federations.write(workload, file, "unused")
     arrays = dict(np.load(file))
     model, images = NETWORKS[workload.network](), jnp.asarray(arrays["test_x"][:7])
-    other = model.init(jax.random.key(1), images)
+    other = jax.jit(model.init)(jax.random.key(1), images)
     variables = started(other, arrays)
-    logits, _ = model.apply(*variables, images, train=False, key=None)
+    logits, _ = jax.jit(partial(model.apply, train=False, key=None))(*variables, images)
     # The program is written as its authors would, who broadcast silently.
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        theirs = jax_networks.NETWORKS[workload.network](
-            jax_networks.parameters(arrays), images.astype(jnp.float32) / 255, None
-        )
+        network = partial(jax_networks.NETWORKS[workload.network], key=None)
+        scaled = np.asarray(images, np.float32) / 255
+        theirs = jax.jit(network)(jax_networks.parameters(arrays), scaled)
     np.testing.assert_allclose(theirs, logits, rtol=1e-4, atol=1e-5)
     assert np.ptp(logits) > 0.01
 

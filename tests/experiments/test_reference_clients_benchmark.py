@@ -1,26 +1,13 @@
-"""The benchmark of reference clients: its samples are unbiased, and its loss is as defined."""
+"""The benchmark of reference clients: its loss is as defined."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from experiments.benchmarks import million, reference_clients
 from fedjax_fair.base import ClientGradients
 
 ROWS = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
-POOL = np.arange(0, 40, 8)
-
-
-@pytest.mark.parametrize("design", reference_clients.DESIGNS, ids=lambda design: design.__name__)
-def test_every_client_counts_once_on_average(design):
-    rng = np.random.default_rng(1)
-    draws = np.array([design(rng, ROWS, POOL, 10) for _ in range(1500)])
-    error = draws.std(axis=0) / np.sqrt(len(draws))
-    assert (abs(draws.mean(axis=0) - 1) <= 4.5 * error + 1e-6).all()
-    assert ((draws > 0).sum(axis=1) <= 10 + len(POOL) + 1).all()
-    if design is not reference_clients.uniform:
-        assert (draws[:, POOL] == 1).all()
 
 
 def test_losses_are_those_of_the_cohorts(monkeypatch):

@@ -14,7 +14,16 @@ import numpy as np
 import optax
 
 import fedjax_fair as ff
-from fedjax_fair import aggregators, communication, data, faults, models, selectors, solvers
+from fedjax_fair import (
+    aggregators,
+    communication,
+    data,
+    faults,
+    models,
+    selectors,
+    server_optimizers,
+    solvers,
+)
 from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import build, largest_client, method_round
 from fedjax_fair.app.config import (
@@ -121,6 +130,7 @@ def with_promotion(run):
 METHODS = {
     f"method-{name}": partial(method, name, PLANTED if name == "gifair" else CONFIG)
     for name in registry.METHODS
+    if name != "fedbn"  # It needs a network with batch normalization, which takes minutes.
 }
 METHODS |= {
     "method-divfl+equitable": partial(method, "divfl+equitable"),
@@ -221,10 +231,17 @@ AGGREGATORS = {
         selectors.DivFL(5, candidates="all"), aggregator=aggregators.Mean("selector")
     ),
     "mean-server_optimizer": lambda: roles(
-        aggregator=aggregators.Mean("num_examples", server_optimizer=optax.sgd(0.5, momentum=0.9))
+        aggregator=aggregators.WithServerOptimizer(
+            aggregators.Mean("num_examples"),
+            server_optimizers.Optax(partial(optax.sgd, momentum=0.9), 0.5),
+        )
     ),
     "mean-server_adam": lambda: with_promotion(
-        lambda: roles(aggregator=aggregators.Mean(server_optimizer=optax.adam(0.01)))
+        lambda: roles(
+            aggregator=aggregators.WithServerOptimizer(
+                aggregators.Mean(), server_optimizers.Optax(optax.adam, 0.01)
+            )
+        )
     ),
     "equitable-eigengap": lambda: roles(
         aggregator=aggregators.Equitable(

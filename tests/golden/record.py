@@ -40,7 +40,7 @@ PACKAGES = ("jax", "jaxlib", "numpy", "optax", "flax", "scikit-learn")
 
 
 def machine() -> dict[str, object]:
-    """What decides the bits of a compiled program besides its source."""
+    """Properties of the machine that determine the bits of a compiled program."""
     return {
         "machine": platform.machine(),
         "cpu_flags": cpu_flags(),

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 from conftest import linear_model, make_federation
 
 import fedjax_fair as ff
@@ -13,6 +14,7 @@ from fedjax_fair.metrics import class_based, fairness
 TRUTH = np.array([0.95, 0.8, 0.6, 0.9])
 EXAMPLES = np.random.default_rng(0).multinomial(12, [0.1, 0.2, 0.3, 0.4], size=9)
 EXAMPLES[3] = 0
+compute = jax.jit(class_based.class_based_accuracy)
 
 
 def drawn(rng, examples):
@@ -26,9 +28,7 @@ def drawn(rng, examples):
 
 
 def test_class_based_accuracy_is_the_mean_over_labels():
-    computed = class_based.class_based_accuracy(
-        jnp.asarray(TRUTH, jnp.float32), jnp.asarray(EXAMPLES)
-    )
+    computed = compute(np.float32(TRUTH), EXAMPLES)
     tested = np.arange(9) != 3
     expected = (EXAMPLES[tested] * TRUTH).sum(axis=1) / EXAMPLES[tested].sum(axis=1)
     np.testing.assert_allclose(computed[tested], expected, rtol=1e-6)
@@ -36,28 +36,48 @@ def test_class_based_accuracy_is_the_mean_over_labels():
 
 
 def test_a_class_without_examples_does_not_spread():
-    examples = jnp.array([[2, 0], [5, 0]])
-    computed = class_based.class_based_accuracy(jnp.array([0.5, jnp.nan]), examples)
+    computed = compute(np.float32([0.5, np.nan]), np.array([[2, 0], [5, 0]]))
     np.testing.assert_array_equal(computed, [0.5, 0.5])
 
 
 def test_class_based_accuracy_converges_to_the_measured_one():
     class_accuracy, measured_accuracy = drawn(np.random.default_rng(1), 100_000 * EXAMPLES)
-    computed = class_based.class_based_accuracy(
-        jnp.asarray(class_accuracy), jnp.asarray(100_000 * EXAMPLES)
-    )
+    computed = compute(class_accuracy, 100_000 * EXAMPLES)
     np.testing.assert_allclose(computed, measured_accuracy, atol=1e-3)
+
+
+def test_standard_errors_are_nan_only_where_they_are_undefined():
+    """For a client without examples, and for a standard deviation of 0, unlike its mean."""
+    examples = xr.DataArray([[3, 4], [5, 2], [0, 0]], dims=("client", "class"))
+    accuracy = xr.DataArray([[0.5, 0.5], [0.5, 0.75], [np.nan, np.nan]], dims=("run", "class"))
+    measured = class_based.summarize(accuracy, examples)
+    values, errors = measured.pop("test_accuracy_class_based")
+    np.testing.assert_array_equal(np.isnan(errors), np.isnan(values))
+    undefined = {
+        (name, run)
+        for name, (_, errors) in measured.items()
+        for run in np.flatnonzero(np.isnan(errors.values))
+    }
+    assert undefined == {
+        (f"{name}_class_based", run)
+        for name in ("accuracy_standard_deviation", "sigma_acc")
+        for run in (0, 2)
+    }
 
 
 @pytest.mark.parametrize("summary", [lambda values: values[0], fairness.client_dissimilarity])
 def test_the_standard_error_is_what_repeated_test_sets_show(summary):
     examples = jnp.asarray(40 * EXAMPLES)
     rng = np.random.default_rng(2)
-    measured = jnp.asarray([drawn(rng, 40 * EXAMPLES)[0] for _ in range(4000)])
-    values = jax.jit(jax.vmap(lambda a: summary(class_based.class_based_accuracy(a, examples))))(
-        measured
-    )
-    errors = jax.jit(jax.vmap(lambda a: class_based.standard_error(summary, a, examples)))(measured)
+    measured = np.array([drawn(rng, 40 * EXAMPLES)[0] for _ in range(4000)])
+
+    @jax.jit
+    @jax.vmap
+    def values_and_errors(measured):
+        values = summary(class_based.class_based_accuracy(measured, examples))
+        return values, class_based.standard_error(summary, measured, examples)
+
+    values, errors = map(np.asarray, values_and_errors(measured))
     # A standard deviation of 4,000 numbers is known to 1.1 %; the rest is the first order.
     np.testing.assert_allclose(errors.mean(), values.std(), rtol=0.05)
 
@@ -65,8 +85,8 @@ def test_the_standard_error_is_what_repeated_test_sets_show(summary):
 def test_class_based_accuracy_is_unbiased_with_less_noise():
     rng = np.random.default_rng(3)
     runs = [drawn(rng, EXAMPLES) for _ in range(3000)]
-    class_based_accuracies = jax.vmap(class_based.class_based_accuracy, (0, None))(
-        jnp.asarray([classes for classes, _ in runs]), jnp.asarray(EXAMPLES)
+    class_based_accuracies = jax.vmap(compute, (0, None))(
+        np.array([classes for classes, _ in runs]), EXAMPLES
     )
     measured_accuracy = np.array([values for _, values in runs])
     tested = np.arange(9) != 3

@@ -96,6 +96,43 @@ def test_runs_without_variance_have_no_p_value():
     assert paired.welch(np.full(5, 2.0), np.ones(3))[:3] == (1, 1, 1)
 
 
+@pytest.mark.parametrize("value", [0.1, -3.3, 1e-7, 2**0.5])
+def test_equal_runs_have_no_variance_although_their_mean_is_rounded(value):
+    """The deviation of three times 0.1 is 1.7e-17, by which the difference would be significant."""
+    for count in (2, 3, 7):
+        same = np.full(count, value)
+        rounded = same * (1 + 1e-7 * np.arange(count) / count)  # As differences of float32.
+        for sample in (same, rounded):
+            for difference in (paired.interval(sample), paired.welch(sample, np.zeros(3))):
+                assert difference.low == difference.high == difference.mean
+                assert (difference.deviation, np.isnan(difference.p)) == (0, True)
+                assert np.isnan(paired.effect_size(difference))
+            assert paired.bootstrap(sample)[0] == paired.bootstrap(sample)[1]
+
+
+BAD_SAMPLES = [[], [1.0, np.nan, 3.0], [np.nan] * 2, [np.inf, 1.0], [np.inf] * 2, [1e308, -1e308]]
+
+
+@pytest.mark.parametrize("sample", BAD_SAMPLES, ids=str)
+def test_runs_that_cannot_be_compared_give_nan_without_warnings(sample):
+    sample, valid = np.array(sample, np.float64), np.array([1.0, 2.0, 4.0])
+    differences = [
+        paired.interval(sample),
+        paired.welch(sample, valid),
+        paired.welch(valid, sample),
+        paired.welch(sample, sample),
+    ]
+    assert all(np.isnan(difference).all() for difference in differences)
+    assert np.isnan([paired.effect_size(difference) for difference in differences]).all()
+    assert np.isnan([paired.bootstrap(sample), paired.bootstrap(valid, sample)]).all()
+
+
+@pytest.mark.parametrize("power", [1.0, np.nan, -0.1, 2])
+def test_power_is_below_one(power):
+    with pytest.raises(ValueError, match=r"power=\S+: expected a number in \[0, 1\)"):
+        paired.seeds_needed(0.5, 1.0, power)
+
+
 @pytest.mark.parametrize("pairs", [True, False])
 @pytest.mark.parametrize("difference", [0.8, -1.5])
 def test_seeds_needed_give_the_power(difference, pairs):

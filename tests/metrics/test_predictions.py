@@ -1,6 +1,6 @@
 """Metrics of predictions against scikit-learn and loops over the examples of each client."""
 
-from functools import cache
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,7 @@ EXPECTED = {
 
 
 def drawn(seed, ties):
-    """Outputs, labels and owners, with examples of nobody behind them."""
+    """Outputs, labels and owners, followed by examples without an owner."""
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(len(SIZES) + 1), [*SIZES, 3]).astype(np.int32)
     labels = rng.integers(CLASSES, size=owners.size).astype(np.int32)
@@ -73,10 +73,9 @@ def drawn(seed, ties):
     return outputs, labels, owners
 
 
-@cache
-def compiled(name):
-    metric, model = EXPECTED[name][0], linear_model()
-    return jax.jit(lambda *arrays: metric.function(Predictions(model, *arrays, len(SIZES))))
+@partial(jax.jit, static_argnums=(0, 4))
+def measure(metric, outputs, labels, owners, num_clients):
+    return metric.function(Predictions(linear_model(), outputs, labels, owners, num_clients))
 
 
 @pytest.mark.filterwarnings("ignore:.*single label:UserWarning")
@@ -85,7 +84,7 @@ def compiled(name):
 def test_metrics_equal_loops_over_clients(name, ties):
     for seed in range(5):
         outputs, labels, owners = drawn(seed, ties)
-        found = compiled(name)(outputs, labels, owners)
+        found = measure(EXPECTED[name][0], outputs, labels, owners, len(SIZES))
         for client, size in enumerate(SIZES):
             if size:
                 own = owners == client
@@ -94,18 +93,16 @@ def test_metrics_equal_loops_over_clients(name, ties):
 
 
 def test_a_bin_holds_its_upper_end():
-    outputs = jnp.array([[0.0, 0.0], [np.log(3.0), 0.0]], jnp.float32)  # Sure by 1/2 and 3/4.
-    labels, owners = jnp.array([1, 0]), jnp.array([0, 0])
-    metric = predictions.calibration_error(2)
-    found = metric.function(Predictions(linear_model(), outputs, labels, owners, 1))
+    outputs = np.array([[0.0, 0.0], [np.log(3.0), 0.0]], np.float32)  # Sure by 1/2 and 3/4.
+    labels, owners = np.array([1, 0], np.int32), np.array([0, 0], np.int32)
+    found = measure(predictions.calibration_error(2), outputs, labels, owners, 1)
     np.testing.assert_allclose(found, [(1 / 2 + 1 / 4) / 2], rtol=1e-6)
 
 
 def test_uncounted_classes_do_not_affect_other_clients():
     outputs, labels, owners = drawn(0, ties=False)
-    arrays = map(jnp.asarray, (outputs, labels, owners))
     metric = predictions.worst_class_recall(CLASSES - 1)
-    found = metric.function(Predictions(linear_model(), *arrays, len(SIZES)))
+    found = measure(metric, outputs, labels, owners, len(SIZES))
     for client in (1, 3, 4, 5):
         own = (owners == client) & (labels < CLASSES - 1)
         np.testing.assert_allclose(found[client], recall(outputs[own], labels[own]), rtol=1e-6)
@@ -121,14 +118,13 @@ def test_an_evaluation_measures_them_on_the_examples_of_each_client():
         test=data.test._replace(order=order, offsets=offsets, sizes=sizes), validation=data.train
     )
     model = linear_model()
-    variables = jax.device_get(model.init(jax.random.key(0), data.train.features[:1]))
+    variables = jax.device_get(jax.jit(model.init)(jax.random.key(0), data.train.features[:1]))
     top = ClientMetric(
         "margin", "Mean largest output", "1", lambda p: p.mean(jnp.max(p.outputs, axis=1))
     )
     own = [top, predictions.macro_f1(3)]
-    found = evaluate(
-        model, variables, data, jnp.zeros(6, int), jnp.zeros(0, int), custom=own
-    ).custom
+    idle = np.zeros(6, np.int32)
+    found = jax.jit(lambda: evaluate(model, variables, data, idle, idle[:0], custom=own).custom)()
     assert found.keys() == {
         f"{kind}_{name}" for kind in ("test", "validation") for name in ("margin", "macro_f1")
     }
@@ -145,15 +141,47 @@ def test_an_evaluation_measures_them_on_the_examples_of_each_client():
             )
 
 
+@pytest.mark.parametrize("name", EXPECTED)
+def test_predictions_without_a_value_are_nan(name):
+    """No examples at all, a class that is not counted, and outputs of a diverged model."""
+    metric = EXPECTED[name][0]
+    none = np.zeros((0, CLASSES), np.float32), np.zeros(0, np.int32), np.zeros(0, np.int32)
+    assert np.isnan(measure(metric, *none, 2)).all()
+    outputs, labels, owners = (
+        np.float32(np.eye(3, CLASSES)),
+        np.arange(3, dtype=np.int32),
+        [0, 0, 1],
+    )
+    owners = np.array(owners, np.int32)
+    if name == "worst_class_recall":
+        assert np.isnan(measure(metric, outputs, labels + CLASSES, owners, 2)).all()
+    if name in ("auc", "calibration_error"):
+        outputs[0, 1] = np.nan
+        values = np.asarray(measure(metric, outputs, labels, owners, 2))
+        assert np.isnan(values[0])
+
+
+def test_more_classes_than_outputs_are_refused():
+    metric = predictions.auc(CLASSES + 1)
+    with pytest.raises(
+        ValueError, match="num_classes=5: expected at most 4, the number of the mod"
+    ):
+        measure(metric, *drawn(0, ties=False), len(SIZES))
+
+
 def test_errors_of_a_regression():
     rng = np.random.default_rng(0)
     outputs, targets = rng.normal(size=(2, 9, 2)).astype(np.float32)
     owners = np.repeat(np.arange(3), 3).astype(np.int32)
-    arrays = map(jnp.asarray, (outputs, targets, owners))
-    predicted = Predictions(models.as_regression(linear_model()), *arrays, 3)
+    predicted = Predictions(models.as_regression(linear_model()), outputs, targets, owners, 3)
     errors = (outputs - targets).reshape(3, -1)
-    squared = predictions.mean_squared_error().function(predicted)
-    absolute = predictions.mean_absolute_error().function(predicted)
+
+    @jax.jit
+    def measured():
+        regression = predictions.mean_squared_error(), predictions.mean_absolute_error()
+        return [metric.function(predicted) for metric in regression]
+
+    squared, absolute = measured()
     np.testing.assert_allclose(squared, (errors**2).mean(axis=1), rtol=1e-5)
     np.testing.assert_allclose(absolute, np.abs(errors).mean(axis=1), rtol=1e-5)
     with pytest.raises(ValueError, match=r"Model.probabilities is None"):

@@ -69,7 +69,7 @@ def layer_of(platform, x, kernel, *settings):
 )
 def test_choice(layer, alone, pooled, on_tpu, called):
     image, kernel, strides, side = LAYERS[layer]
-    x, kernel, bias = jnp.zeros(image), jnp.zeros(kernel), jnp.zeros(kernel[3])
+    x, kernel, bias = (np.zeros(shape, np.float32) for shape in (image, kernel, kernel[3]))
     padding = ((side, side), (side, side))
     for relu_pool, platform, expected in [
         (False, "cpu", alone),
@@ -93,7 +93,8 @@ def test_choice(layer, alone, pooled, on_tpu, called):
 
 
 def test_half_precision_excludes_winograd(called):
-    x, kernel = jnp.zeros((32, 16, 16, 64), jnp.bfloat16), jnp.zeros((3, 3, 64, 64), jnp.bfloat16)
+    shapes = (32, 16, 16, 64), (3, 3, 64, 64)
+    x, kernel = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
     jax.eval_shape(choose(x, kernel, (1, 1), ((1, 1), (1, 1)), False), x, kernel)
     assert called == [("tiles", "forward")]
 
@@ -116,9 +117,9 @@ def test_only_accelerators_use_the_native_convolution(relu_pool):
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
 @pytest.mark.parametrize(("height", "rows"), [(12, 4), (13, 4)])
 def test_pooled_layers_of_accelerators_equal_those_of_the_cpu(platform, height, rows):
-    keys = jax.random.split(jax.random.key(0), 4)
+    rng = np.random.default_rng(0)
     shapes = (2, height, 12, 1), (5, 5, 1, 6), (6,), (2, rows, 4, 6)
-    *operands, cotangent = (jax.random.normal(*args) for args in zip(keys, shapes, strict=True))
+    *operands, cotangent = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
 
     def results(platform):
         layer = layer_of(platform, *operands[:2], (1, 1), ((0, 0), (0, 0)), True)

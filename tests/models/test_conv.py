@@ -14,8 +14,8 @@ from fedjax_fair.models import Conv, lenet
 from fedjax_fair.numerics import target
 
 
-def normal(seed, shape, dtype=jnp.float32):
-    return jax.random.normal(jax.random.key(seed), shape, dtype)
+def normal(seed, shape, dtype=np.float32):
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
 
 
 def assert_same_layer(
@@ -142,13 +142,15 @@ def network():
     """Returns LeNet's loss, its parameters, and those of three clients with their images."""
     model = lenet(10)
     images = normal(0, (3, 2, 28, 28, 1))
-    params, state = jax.jit(model.init)(jax.random.key(1), images[0])
+    shapes, state = jax.eval_shape(model.init, jax.random.key(1), images[0])
+    params = jax.tree.map(lambda leaf: 0.1 * normal(leaf.size, leaf.shape), shapes)
 
     def loss(params, x):
-        logits, _ = model.apply(params, state, x, train=True, key=jax.random.key(2))
+        logits, _ = model.apply(params, state, x, train=True, key=None)
         return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - logits[:, 0])
 
-    clients = jax.tree.map(lambda p: jnp.stack([p, 0.9 * p, 0.8 * p]), params)
+    factors = np.float32([1, 0.9, 0.8])
+    clients = jax.tree.map(lambda leaf: np.multiply.outer(factors, leaf), params)
     return loss, params, clients, images
 
 
@@ -211,20 +213,26 @@ def test_one_client_on_cpu_compiles_to_no_convolution(network):
     assert "stablehlo.convolution" not in text
 
 
+@pytest.fixture(scope="module")
+def trained_alone(network):
+    loss, _, clients, images = network
+    train = local_steps(loss)
+    return jax.jit(lambda *both: jax.lax.map(lambda args: train(*args), both))(clients, images)
+
+
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
-def test_vmapped_clients_train_as_single_ones(network, platform):
+def test_vmapped_clients_train_as_single_ones(network, trained_alone, platform):
     loss, _, clients, images = network
     train = local_steps(loss)
     # With kernels of the library YNNPACK for sums, which XLA takes by default, the GPU's form ends
     # the process on processors without AVX-512 (jaxlib 0.10.2).
     options = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
-    with target.tracing_for(platform):  # The platform's forms, on the device at hand.
+    with target.tracing_for(platform):  # The platform's forms, on this device.
         steps = jax.jit(jax.vmap(train), compiler_options=options if platform == "gpu" else None)
         together = steps(clients, images)
-    alone = jax.jit(lambda *both: jax.lax.map(lambda args: train(*args), both))(clients, images)
     # Two forms of the matrix product round differently.
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), together, alone
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), together, trained_alone
     )
 
 
@@ -239,7 +247,7 @@ def test_hessian_vector_product_agrees_with_differences(network):
     direction = normal(5, kernel.shape)
     gradient = jax.jit(jax.grad(objective))
     product = jax.jit(lambda: jax.jvp(gradient, (kernel,), (direction,))[1])()
-    step = 1e-2
+    step = np.float32(1e-2)
     difference = gradient(kernel + step * direction) - gradient(kernel - step * direction)
     # Central differences in float32: error of the order of step squared.
     np.testing.assert_allclose(product, difference / (2 * step), rtol=2e-2, atol=2e-3)

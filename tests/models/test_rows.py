@@ -12,7 +12,7 @@ from fedjax_fair.models.conv import rows
 
 
 def normal(seed, shape):
-    return jax.random.normal(jax.random.key(seed), shape)
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def reference(x, kernel, bias, padding):
@@ -60,18 +60,19 @@ def test_rows_equal_convolution_relu_and_pooling(image, kernel, outputs, padding
 def test_vmap_over_kernels():
     x, kernels, biases = normal(0, (3, 2, 8, 8, 2)), normal(1, (3, 3, 3, 2, 4)), normal(2, (3, 4))
     padding = ((1, 1), (1, 1))
-    together = jax.vmap(partial(with_gradients, rows.pooled, padding))
-    got = jax.jit(together)(x, kernels, biases)
-    for client in range(3):
-        own = x[client], kernels[client], biases[client]
-        expected = jax.jit(partial(with_gradients, reference, padding))(*own)
-        assert_close(jax.tree.map(lambda leaf, client=client: leaf[client], got), expected)
+
+    @jax.jit
+    def both(*operands):
+        ours, theirs = (partial(with_gradients, form, padding) for form in (rows.pooled, reference))
+        return jax.vmap(ours)(*operands), jax.lax.map(lambda each: theirs(*each), operands)
+
+    assert_close(*both(x, kernels, biases))
 
 
 def test_equal_entries_of_a_window_share_the_gradient():
-    x, kernel, bias = jnp.ones((1, 2, 2, 1)), jnp.ones((1, 1, 1, 1)), jnp.zeros(1)
-    slope = jax.grad(lambda x: rows.pooled(x, kernel, bias, ((0, 0), (0, 0))).sum())(x)
-    np.testing.assert_array_equal(slope, jnp.full_like(x, 0.25))
+    x, kernel, bias = (np.ones(shape, np.float32) for shape in [(1, 2, 2, 1), (1, 1, 1, 1), 1])
+    slope = jax.jit(jax.grad(lambda x: rows.pooled(x, kernel, bias, ((0, 0), (0, 0))).sum()))(x)
+    np.testing.assert_array_equal(slope, np.full_like(x, 0.25))
 
 
 @pytest.mark.parametrize(
@@ -84,5 +85,5 @@ def test_equal_entries_of_a_window_share_the_gradient():
     ],
 )
 def test_rows_need_outputs_that_fit_into_a_tile(side, outputs, strides, fits):
-    x, kernel = jnp.zeros((2, side, side, 3)), jnp.zeros((1, 1, 3, outputs))
+    x, kernel = np.zeros((2, side, side, 3)), np.zeros((1, 1, 3, outputs))
     assert rows.is_faster(x, kernel, strides, ((0, 0), (0, 0))) == fits

@@ -1,6 +1,6 @@
 """Sizes of tiles and of chunks of a batch."""
 
-import jax.numpy as jnp
+import numpy as np
 
 from fedjax_fair.models.conv import chunks
 from fedjax_fair.models.conv.tiles import _num_chunks, _tile_width
@@ -20,7 +20,8 @@ def test_tiles_cover_a_row_and_stay_narrow():
 
 def test_chunks_fit_into_the_cache():
     def num_chunks(batch, side, channels, features):
-        x, kernel = jnp.zeros((batch, side, side, channels)), jnp.zeros((3, 3, channels, features))
+        shapes = (batch, side, side, channels), (3, 3, channels, features)
+        x, kernel = (np.zeros(shape, np.float32) for shape in shapes)
         return _num_chunks(x, kernel, (1, 1), ((0, 0), (0, 0)))
 
     assert num_chunks(50, 32, 1, 6) == 1  # A LeNet's tiles are a few kilobytes an image.

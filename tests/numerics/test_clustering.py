@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
 
 from fedjax_fair.numerics.clustering import (
     _Points,
@@ -20,7 +21,11 @@ from fedjax_fair.numerics.clustering import (
     spectral_embedding,
 )
 
-cluster = jax.jit(kmeans, static_argnums=(2, 3))
+compiled = jax.jit(kmeans, static_argnums=(2, 3))
+
+
+def cluster(*args, **settings):
+    return jax.device_get(compiled(*args, **settings))
 
 
 def noise(seed, count, width):
@@ -52,7 +57,8 @@ def inertia_of(points, labels):
 
 
 def by_sklearn(points, num, seed):
-    return KMeans(num, n_init=10, random_state=seed).fit(points)  # pyright: ignore
+    with threadpool_limits(1):  # On so few points, threads only wait for each other.
+        return KMeans(num, n_init=10, random_state=seed).fit(points)  # pyright: ignore
 
 
 @pytest.mark.parametrize(
@@ -60,13 +66,13 @@ def by_sklearn(points, num, seed):
     [
         (lambda seed: blobs(seed, 100, 3, 6)[0], 6),
         (lambda seed: blobs(seed, 30, 2, 3, spread=3.0)[0], 3),
-        (lambda seed: noise(seed, 40, 2), 3),
+        (lambda seed: noise(seed, 30, 2), 3),
         (lambda seed: noise(seed, 18, 5), 5),
     ],
     ids=["far blobs", "near blobs", "noise", "few points"],
 )
 def test_inertia_is_at_most_that_of_sklearn(make, num):
-    for seed in range(25):
+    for seed in range(15):
         points = make(seed)
         found = cluster(jax.random.key(seed), points, num)
         assert found.inertia <= 1.001 * np.float64(by_sklearn(points, num, seed).inertia_)
@@ -76,7 +82,7 @@ def test_inertia_is_at_most_that_of_sklearn(make, num):
 def test_mean_inertia_with_many_optima_is_below_that_of_sklearn():
     # With ten clusters in noise either may be lucky: a single problem differs by up to 4 %.
     ratios = []
-    for seed in range(25):
+    for seed in range(20):
         points = noise(seed, 100, 2)
         found = cluster(jax.random.key(seed), points, 10)
         ratios.append(found.inertia / by_sklearn(points, 10, seed).inertia_)
@@ -128,11 +134,12 @@ def test_common_offset_does_not_change_labels():
 
 
 def test_vmap_and_jit_equal_eager_calls():
-    keys = jax.random.split(jax.random.key(0), 3)
-    points = jnp.stack([noise(seed, 30, 2) for seed in range(3)])
-    mapped = jax.jit(jax.vmap(lambda key, rows: kmeans(key, rows, 3)))(keys, points)
+    keys = [jax.random.key(seed) for seed in range(3)]
+    points = np.stack([noise(seed, 30, 2) for seed in range(3)])
+    over_keys = jax.jit(jax.vmap(lambda seed, rows: kmeans(jax.random.key(seed), rows, 3)))
+    mapped = jax.device_get(over_keys(np.arange(3), points))
     alone = [cluster(key, rows, 3) for key, rows in zip(keys, points, strict=True)]
-    for i, one in [*enumerate(alone), (0, kmeans(keys[0], points[0], 3))]:
+    for i, one in [*enumerate(alone), (0, kmeans(keys[0], jnp.asarray(points[0]), 3))]:
         np.testing.assert_array_equal(mapped.labels[i], one.labels)
         np.testing.assert_array_equal(mapped.steps[i], one.steps)
         np.testing.assert_allclose(mapped.centers[i], one.centers, rtol=1e-5)
@@ -145,9 +152,9 @@ def test_number_of_clusters_and_mask_do_not_retrace():
         )
     )
     for seed in range(3):
-        active, mask = jnp.int32(seed + 2), jnp.arange(20) < 15 + seed
+        active, mask = np.int32(seed + 2), np.arange(20) < 15 + seed
         points, planted = blobs(seed, 20, 2, seed + 2)
-        found = traced(jax.random.key(seed), points, active, mask)
+        found = jax.device_get(traced(jax.random.key(seed), points, active, mask))
         assert as_sets(found.labels[: 15 + seed]) == as_sets(planted[: 15 + seed])
         assert (found.labels[15 + seed :] == -1).all()
 
@@ -166,7 +173,9 @@ def test_values_of_masked_points_do_not_matter(value):
 
 
 def test_all_points_masked():
-    found = cluster(jax.random.key(0), jnp.full((4, 2), jnp.nan), 3, mask=jnp.zeros(4, bool))
+    found = cluster(
+        jax.random.key(0), np.full((4, 2), np.float32(np.nan)), 3, mask=np.zeros(4, bool)
+    )
     assert found.labels.tolist() == [-1] * 4
     assert found.inertia == 0
     chex.assert_tree_all_finite(found)
@@ -182,7 +191,7 @@ def test_clusters_are_empty_only_with_too_few_distinct_points(places, active, ma
     """Duplicates, fewer points than clusters, and a mask combined."""
     points = np.array(places, np.float32)
     mask = np.arange(12) >= masked
-    found = cluster(jax.random.key(0), points, 15, 2, active=jnp.int32(active), mask=mask)
+    found = cluster(jax.random.key(0), points, 15, 2, active=np.int32(active), mask=mask)
     chex.assert_tree_all_finite(found)
     labels = np.asarray(found.labels)
     assert (labels[~mask] == -1).all()
@@ -202,12 +211,14 @@ def test_rounding_does_not_separate_equal_points(seed):
     assert found.steps < 10
 
 
-@pytest.mark.parametrize("num", [2, 7, 12])
-def test_empty_clusters_are_filled_after_equal_seeds(num):
-    points, _ = _Points.of(jnp.asarray(noise(0, 12, 2)), jnp.ones(12, bool))
-    used = jnp.arange(12) < num
-    found = jax.jit(_search)(points, used, jnp.zeros((12, 2)))
-    assert set(found.labels.tolist()) == set(range(num))
+def test_empty_clusters_are_filled_after_equal_seeds():
+    @jax.jit
+    def search(rows, num):
+        points, _ = _Points.of(rows, jnp.ones(12, bool))
+        return _search(points, jnp.arange(12) < num, jnp.zeros((12, 2))).labels
+
+    for num in (2, 7, 12):
+        assert set(search(noise(0, 12, 2), num).tolist()) == set(range(num))
 
 
 def test_invalid_settings_are_rejected(as_users_call):
@@ -235,7 +246,7 @@ def symmetric(seed, count):
 def test_embedding_equals_numpy():
     matrix = symmetric(0, 12)
     reference = np.linalg.eigh(matrix)[1][:, ::-1][:, :4]
-    got = np.asarray(spectral_embedding(jnp.asarray(matrix, jnp.float32), 4))
+    got = np.asarray(spectral_embedding(np.float32(matrix), 4))
     np.testing.assert_allclose(np.abs(np.sum(got * reference, axis=0)), 1.0, rtol=1e-5)
     peaks = np.abs(got).argmax(axis=0)
     assert (got[peaks, np.arange(4)] > 0).all()
@@ -258,12 +269,12 @@ def test_spectral_clustering_agrees_with_numpy_and_sklearn(seed):
     similarity = activations @ activations.T
     embedding = np.linalg.eigh(similarity)[1][:, -4:]
     reference = by_sklearn(embedding, 4, seed).labels_
-    ours = spectral_embedding(jnp.asarray(similarity, jnp.float32), 4)
+    ours = spectral_embedding(np.float32(similarity), 4)
     found = cluster(jax.random.key(seed), ours, 4).labels
     assert as_sets(found) == as_sets(reference) == as_sets(planted)
 
 
-@pytest.mark.parametrize("at_most", [2, 5, 9, 10, 14])
+@pytest.mark.parametrize("at_most", [2, 9, 14])
 def test_eigengap_follows_its_definition(at_most):
     for seed in range(5):
         rng = np.random.default_rng(seed)
@@ -272,34 +283,34 @@ def test_eigengap_follows_its_definition(at_most):
         values = np.append(np.linalg.eigvalsh(matrix)[::-1].clip(0), np.zeros(10))
         values += values[1] / 100
         gaps = {num: values[num - 1] / values[num] for num in range(2, at_most + 1)}
-        got = eigengap(jnp.asarray(matrix, jnp.float32), at_most)
+        got = eigengap(np.float32(matrix), at_most)
         assert got == max(gaps, key=gaps.__getitem__)
         assert got.dtype == jnp.int32
         padded = np.pad(matrix, (0, 3)).astype(np.float32)
-        assert eigengap(jnp.asarray(padded), at_most) == got
+        assert eigengap(padded, at_most) == got
 
 
 def test_eigengap_counts_groups_and_breaks_ties_downwards():
     groups = np.repeat(np.arange(4), 5)
-    similarity = jnp.asarray(groups[:, None] == groups[None], jnp.float32)
+    similarity = np.float32(groups[:, None] == groups[None])
     assert eigengap(similarity, 8) == 4
     # No gap at all; one point, and more clusters offered than there are points.
-    assert eigengap(jnp.zeros((5, 5)), 3) == 2
-    assert eigengap(jnp.ones((1, 1)), 3) == 2
+    assert eigengap(np.zeros((20, 20), np.float32), 8) == 2
+    assert eigengap(np.ones((1, 1), np.float32), 3) == 2
 
 
 def test_golden_weights():
-    got = cluster_weights(jnp.array([0, 0, 1, 1, 1]), 2)
+    got = cluster_weights(np.array([0, 0, 1, 1, 1]), 2)
     np.testing.assert_allclose(got, [1 / 4, 1 / 4, 1 / 6, 1 / 6, 1 / 6], rtol=1e-7)
     # Two of four clusters are empty; then no point has a cluster.
-    np.testing.assert_allclose(cluster_weights(jnp.array([3, 1, 3]), 4), [1 / 4, 1 / 2, 1 / 4])
-    np.testing.assert_allclose(cluster_weights(jnp.full(4, -1), 2), [1 / 4] * 4)
+    np.testing.assert_allclose(cluster_weights(np.array([3, 1, 3]), 4), [1 / 4, 1 / 2, 1 / 4])
+    np.testing.assert_allclose(cluster_weights(np.full(4, -1), 2), [1 / 4] * 4)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(-1, 5), min_size=9, max_size=9))
 def test_every_cluster_has_equal_weight(labels):
-    weights = np.asarray(cluster_weights(jnp.array(labels), 6))
+    weights = np.asarray(cluster_weights(np.array(labels), 6))
     labels = np.array(labels)
     assert (weights >= 0).all()
     np.testing.assert_allclose(weights.sum(), 1.0, rtol=1e-6)

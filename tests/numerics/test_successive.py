@@ -1,9 +1,9 @@
 """Successive sampling in proportion to size, without replacement."""
 
+from functools import partial
 from itertools import permutations
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import chisquare
@@ -11,8 +11,8 @@ from scipy.stats import chisquare
 from fedjax_fair.numerics.successive import sample_successively
 
 SIZES = {
-    "alike": (3, 3, 2, 4, 3),
-    "one has nearly all": (1, 5000, 2, 1, 2),  # Most passes find no other than it.
+    "similar": (3, 3, 2, 4, 3, 0, 0, 0),
+    "one has nearly all": (1, 5000, 2, 1, 2, 0, 0, 0),  # Most passes find no other than it.
     "some have none": (0, 3, 1, 0, 7, 2, 0, 5),
 }
 
@@ -21,12 +21,15 @@ OTHERS = (0, 500)
 """Additional items of size zero, with which the number of items is large."""
 
 
-def draw(sizes, count, draws, others=0):
-    cumulative_sizes = jnp.cumsum(jnp.asarray([*sizes, *[0] * others], jnp.int32))
+@partial(jax.jit, static_argnums=(1, 2))
+def compiled(cumulative_sizes, count, draws):
     keys = jax.random.split(jax.random.key(3), draws)
-    return np.asarray(
-        jax.jit(jax.vmap(lambda key: sample_successively(key, cumulative_sizes, count)))(keys)
-    )
+    return jax.vmap(lambda key: sample_successively(key, cumulative_sizes, count))(keys)
+
+
+def draw(sizes, count, draws, others=0):
+    cumulative_sizes = np.cumsum([*sizes, *[0] * others]).astype(np.int32)
+    return np.asarray(compiled(cumulative_sizes, count, draws))
 
 
 @pytest.mark.parametrize("others", OTHERS)
@@ -70,7 +73,11 @@ def test_vmap_draws_the_same_items():
     """Under vmap, passes continue until all samples are complete."""
     sizes = (1, 5000, 2, 1, 2)
     together = draw(sizes, 3, 20, others=500)
-    cumulative_sizes = jnp.cumsum(jnp.asarray([*sizes, *[0] * 500], jnp.int32))
-    keys = jax.random.split(jax.random.key(3), 20)
-    alone = jnp.stack([sample_successively(key, cumulative_sizes, 3) for key in keys])
-    np.testing.assert_array_equal(alone, together)
+    cumulative_sizes = np.cumsum([*sizes, *[0] * 500]).astype(np.int32)
+
+    @jax.jit
+    def one_at_a_time(cumulative_sizes):
+        keys = jax.random.split(jax.random.key(3), 20)
+        return jax.lax.map(lambda key: sample_successively(key, cumulative_sizes, 3), keys)
+
+    np.testing.assert_array_equal(one_at_a_time(cumulative_sizes), together)

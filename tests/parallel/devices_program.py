@@ -3,14 +3,20 @@
 * ``compare FIRST LAST MESH ...`` prints the distance of meshes of eight devices, or of three cores,
   from one device, for some of the methods below.
 * ``evaluations MESH ...`` prints it for an evaluation.
-* ``runs MESH COUNT ...`` prints it for ``fit`` with so many runs, each with a partition if ``own``
-  follows the number, as on a GPU if ``gpu`` does.
+* ``runs MESH COUNT ...`` prints it for ``fit`` with ``COUNT`` runs, each with a partition if
+  ``own`` follows the number, as on a GPU if ``gpu`` does.
 * ``resume SEEDS MODEL MESH ...`` prints it for runs that resume on one mesh after another.
+* ``states METHOD SEEDS MESH ...`` prints the distance of the states of all clients too, and the
+  bytes of the last mesh and of its first device.
+* ``in_place MESH RUNS ...`` prints the temporaries of a chunk for two numbers of clients, and the
+  copies as large as the store, by method.
+* ``states_together FOLDER`` is one of several processes that train with states of clients.
 * ``memory`` prints the memory of one device of a mesh.
 * ``fit FOLDER ROUNDS`` is one of several processes; ``command FOLDER ROUNDS ARGUMENTS`` runs the
   command line first.
 """
 
+import itertools
 import json
 import os
 import re
@@ -21,8 +27,9 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 from conftest import linear_model, make_federation
-from test_conformance import AGGREGATORS, SELECTORS, SOLVERS
+from test_conformance import AGGREGATORS, SELECTORS, SOLVERS, model_of
 
 import fedjax_fair as ff
 from experiments.benchmarks.devices import collective_bytes
@@ -36,6 +43,7 @@ from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_data
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_functions import CompiledFunctions
+from fedjax_fair.training.functions import make_functions
 from fedjax_fair.training.options import TrainOptions
 from fedjax_fair.training.split import split
 
@@ -49,6 +57,8 @@ METHODS = (
     ("by_size", "sgd", "mean with a server optimizer"),
     ("power_of_choice, minibatch", "sgd with replacement", "tilted"),
     ("power_of_choice, reported", "sgd", "fairfed"),
+    ("oort", "sgd", "mean"),
+    ("fedcor", "sgd", "mean"),
     ("clustered_by_similarity", "sgd", "equitable, of the last batch"),
     ("divfl", "sgd", "gifair"),
     ("divfl, greedy and stale", "sgd", "equitable"),
@@ -65,6 +75,31 @@ METHODS = (
     ("uniform", "sgd", "geometric_median"),
     ("uniform", "sgd", "norm_clipping"),
     ("uniform", "sgd", "centered_clipping"),
+    ("uniform", "sgd", "with_server_optimizer"),
+    ("uniform", "sgd", "centered clipping with a server optimizer"),
+    ("uniform", "sgd", "gifair with a server optimizer"),
+    ("by_size", "scaffold", "scaffold_mean"),
+    ("uniform", "scaffold", "scaffold_mean", "secure"),
+    ("uniform", "ditto", "mean"),
+    ("uniform", "local", "mean"),
+    ("uniform", "fedper", "mean"),
+    ("uniform", "fedrep", "mean"),
+    ("uniform", "lg_fedavg", "mean"),
+    ("uniform", "fedbn", "mean"),
+    ("uniform", "fedbabu", "mean"),
+    ("uniform", "sgd", "aaggff"),
+    ("uniform", "sgd", "fedfa"),
+    ("uniform", "sgd", "fedfv"),
+    ("uniform", "sgd", "fedmgda"),
+    ("uniform", "sgd", "adafed"),
+    ("uniform", "propfair", "mean"),
+    ("by_size", "fednova", "fednova_mean"),
+    ("by_size", "feddyn", "feddyn_mean"),
+    ("by_size", "mime_lite", "mime_lite_mean"),
+    ("uniform", "fine_tuned", "mean"),
+    ("uniform", "per_fedavg", "mean"),
+    ("uniform", "pfedme", "mean"),
+    ("uniform", "apfl", "mean"),
     ("drfa", "sgd", "q_fedavg", "secure"),
     ("uniform", "sgd", "mean by size", "secure"),
     ("uniform", "sgd", "mean", "private"),
@@ -82,10 +117,10 @@ FAULTS = [ff.faults.Dropout(0.2), ff.faults.Byzantine(0.3, "alie")]
 
 
 def run(names, data, mesh=None):
-    """Six rounds of every seed: the states without keys, the info of the rounds; the program."""
+    """Six rounds of every seed: states without those of clients, info of rounds; the program."""
     selector, solver, aggregator, *communication = names
     round = ff.Round(
-        linear_model(),
+        model_of(names),
         SELECTORS[selector](),
         SOLVERS[solver](),
         AGGREGATORS[aggregator](),
@@ -96,7 +131,8 @@ def run(names, data, mesh=None):
     def one_run(seed, data):
         start = round.init(jax.random.key(seed), data)
         state, info = ff.run(round, start, data, 6)
-        return state._replace(key=jax.random.key_data(state.key)), info
+        # Each device has the rows of its clients; `states` compares them.
+        return state._replace(key=jax.random.key_data(state.key), clients=()), info
 
     def program(seeds, data):
         return jax.lax.map(lambda seed: one_run(seed, data), seeds)
@@ -239,6 +275,79 @@ def resume(seeds, model, *meshes):
     print(json.dumps({"distance": largest, "same": one.rounds.tolist() == many.rounds.tolist()}))
 
 
+def make_stateful(name):
+    sgd, mean = ff.solvers.SGD(0.1, 2, epochs=1), ff.aggregators.Mean()
+    solver, aggregator, compression = {
+        "fedavg": (sgd, mean, None),
+        "scaffold": (ff.solvers.Scaffold(sgd), ff.aggregators.ScaffoldMean(), None),
+        "ditto": (ff.solvers.Ditto(sgd, 0.5), mean, None),
+        "top_k": (sgd, mean, ff.communication.TopK(0.3)),
+        "ditto_top_k": (ff.solvers.Ditto(sgd, 0.5), mean, ff.communication.TopK(0.3)),
+    }[name]
+    selector = ff.selectors.Uniform(7)
+    return ff.Round(linear_model(), selector, solver, aggregator, compression=compression)
+
+
+def states(name, seeds, *meshes):
+    """Compares as ``resume`` does, and also the states of clients in the last checkpoints."""
+    method, last = make_stateful(name), 2 * len(meshes)
+    options = {"eval_every": 2, "seeds": range(seeds)}
+    with tempfile.TemporaryDirectory() as one_folder, tempfile.TemporaryDirectory() as folder:
+        one = ff.train(method, FEDERATION, rounds=last, checkpoints=one_folder, **options)
+        for number, mesh in enumerate(meshes, 1):
+            options |= {"mesh": mesh_named(mesh), "checkpoints": folder}
+            many = ff.train(method, FEDERATION, rounds=2 * number, **options)
+        kept = [saved_states(path, last) for path in (one_folder, folder)]
+    values = [(one.dataset[name].values, many.dataset[name].values) for name in one.dataset]
+    rows = list(zip(*map(jax.tree.leaves, kept), strict=True))
+    with RunBatch(FEDERATION, tuple(range(seeds)), options["mesh"]) as batch:
+        functions = CompiledFunctions(split([method]), batch, TrainOptions(4, 2, True, "raise"))
+        arrays = jax.tree.leaves(functions.init().clients)
+    line = {
+        "distance": max(distance(*pair) for pair in values),
+        "states": max(distance(*pair) for pair in rows),
+        "shapes": [array.shape for array, _ in rows],
+        "distinct": len(np.unique(rows[0][0][0], axis=0)),
+        "bytes": sum(array.nbytes for array in arrays),
+        "per_device": sum(array.addressable_shards[0].data.nbytes for array in arrays),
+    }
+    print(json.dumps(line))
+
+
+def in_place(name, *runs):
+    mesh = None if name == "1" else mesh_named(name)
+    for count, method in itertools.product(
+        map(int, runs), ("fedavg", "scaffold", "ditto", "top_k")
+    ):
+        temporaries, copies = [], []
+        for num_clients in (400, 2000):
+            data = make_federation(sizes=(3,) * num_clients)
+            stacked = split([make_stateful(method)])
+            with RunBatch(data, tuple(range(count)), mesh) as batch:
+                init, step, _ = make_functions(
+                    stacked,
+                    stacked.field("model"),
+                    mesh,
+                    one_run_per_core=batch.one_run_per_core,
+                    train_loss=False,
+                )
+                seeds, per_run = batch.place(stacked.per_run)
+                state = init.lower((seeds, per_run), stacked.shared, batch.data).out_info
+                chunk = step.lower(state, per_run, stacked.shared, batch.data, 2).compile()
+            temporaries.append(chunk.memory_analysis().temp_size_in_bytes)
+            shapes = re.findall(r"= f32\[([\d,]+)\]\S* copy(?:-start)?\(", chunk.as_text() or "")
+            sizes = (np.prod([int(size) for size in shape.split(",")]) for shape in shapes)
+            devices = 8 if mesh is not None and name != "cores" else 1
+            copies.append(sum(int(size >= num_clients * 15 / devices) for size in sizes))
+        print(json.dumps({"method": method, "runs": count, "bytes": temporaries, "copies": copies}))
+
+
+def saved_states(folder, round):
+    with ocp.CheckpointManager(Path(folder).absolute()) as manager:
+        arguments = ocp.args.Composite(clients=ocp.args.StandardRestore())
+        return jax.tree.map(np.asarray, manager.restore(round, args=arguments)["clients"])
+
+
 def most_accurate(evaluation):
     return evaluation.summaries["accuracy_mean_clients"]
 
@@ -269,7 +378,8 @@ def memory():
 def rolled(data, by):
     """Partition arrays with the training examples rotated by some positions."""
     arrays = partition_arrays(data)
-    return arrays._replace(train=(np.roll(arrays.train[0], by), *arrays.train[1:]))
+    arrays["train"]["order"] = np.roll(arrays["train"]["order"], by)
+    return arrays
 
 
 def fit(folder, rounds):
@@ -284,6 +394,31 @@ def fit(folder, rounds):
     ff.results.save(results, folder / f"{jax.process_index()}.nc")
 
 
+def resumed_ditto(checkpoints, mesh):
+    """Four rounds of two seeds, resumed after two."""
+    options = {"eval_every": 2, "seeds": (0, 1), "mesh": mesh, "checkpoints": checkpoints}
+    ff.train(make_stateful("ditto"), FEDERATION, rounds=2, **options)
+    return ff.train(make_stateful("ditto"), FEDERATION, rounds=4, **options)
+
+
+def states_together(folder):
+    """Distance of the personalized losses of a process from those of its evaluation."""
+    processes.initialize()
+    fitted = resumed_ditto(folder / "kept", client_mesh("all"))
+    ff.results.save(fitted.dataset, folder / f"{jax.process_index()}.nc")
+    test, distances = FEDERATION.test, []
+    for client in range(FEDERATION.num_clients):
+        start, size = int(test.offsets[client]), int(test.sizes[client])
+        rows = test.order[start : start + size]
+        if not size:
+            continue
+        predicted = fitted.predict(test.features[rows], client=client)
+        accuracy = (predicted == test.labels[rows]).mean(axis=1)
+        measured = fitted.dataset.personalized_test_accuracy[:, -1, client]
+        distances.append(np.abs(accuracy - measured.values).max())
+    print(json.dumps({"distance": float(max(distances))}))
+
+
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["compare", first, last, *meshes]:
@@ -294,6 +429,12 @@ if __name__ == "__main__":
             evaluations(*meshes)
         case ["resume", seeds, model, *meshes]:
             resume(int(seeds), model, *meshes)
+        case ["states", name, seeds, *meshes]:
+            states(name, int(seeds), *meshes)
+        case ["in_place", mesh, *counts]:
+            in_place(mesh, *counts)
+        case ["states_together", folder]:
+            states_together(Path(folder))
         case ["memory"]:
             memory()
         case ["fit", folder, rounds]:

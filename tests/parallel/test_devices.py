@@ -19,7 +19,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import QUICK_COMPILATION, linear_model, make_federation
-from devices_program import FEDERATION, METHODS, run
+from devices_program import FEDERATION, METHODS, resumed_ditto, run, saved_states
 from jax.sharding import Mesh
 from test_conformance import AGGREGATORS, SOLVERS
 
@@ -187,6 +187,70 @@ def test_runs_resume_on_another_mesh(arguments):
     assert line["distance"] < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("name", "seeds", "meshes"),
+    [
+        ("ditto", 1, ("2", "1", "4")),
+        ("scaffold", 3, ("runs=2,clients=4", "8")),
+        pytest.param("ditto", 3, ("runs=2,clients=4", "8"), marks=pytest.mark.slow),
+        pytest.param("scaffold", 1, ("2", "1", "4"), marks=pytest.mark.slow),
+        ("top_k", 2, ("2", "1", "8")),
+        pytest.param("top_k", 3, ("runs=2,clients=4", "4"), marks=pytest.mark.slow),
+        # An evaluation does not read residuals.
+        pytest.param("ditto_top_k", 1, ("8", "2"), marks=pytest.mark.slow),
+        ("ditto_top_k", 4, ("cores", "1", "cores")),
+        pytest.param("scaffold", 1, ("cores", "2", "cores"), marks=pytest.mark.slow),
+        pytest.param("ditto", 3, ("2", "cores"), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_states_stay_with_their_clients_on_another_mesh(name, seeds, meshes):
+    """Also of runs that resume; a device has the rows of its clients alone."""
+    (line,) = printed("states", name, seeds, *meshes)
+    assert line["distance"] < 1e-5
+    assert line["states"] < 1e-5
+    assert line["distinct"] > 10
+    arrays = 2 if name == "ditto_top_k" else 1
+    assert line["shapes"] == [[seeds, 19, 15]] * arrays
+    # Cores that share a run have all rows.
+    shares = (3 if seeds >= 3 else 1) if meshes[-1] == "cores" else int(meshes[-1])
+    assert line["per_device"] * shares == line["bytes"]
+    # Padded to the most clients of a device, or to a multiple of the cores.
+    assert line["bytes"] < 2 * arrays * seeds * 19 * 15 * 4
+
+
+def test_predictions_of_a_client_have_its_model_on_every_mesh():
+    """The rows of states are in another order on devices with their own clients."""
+    program = """
+import jax, numpy as np
+import fedjax_fair as ff
+data = ff.data.load("digits", ff.data.classes_per_client(6, classes=3))
+ditto = ff.Round(ff.models.logistic(10), ff.selectors.Uniform(4),
+                 ff.solvers.Ditto(ff.solvers.SGD(0.1, 10, epochs=1)), ff.aggregators.Mean())
+settings = {"rounds": 3, "eval_every": 3, "seeds": (0, 5), "train_loss": False}
+one, two = (ff.train(ditto, data, mesh=mesh, **settings)
+            for mesh in (None, ff.parallel.client_mesh(2)))
+kernels = [[jax.tree.leaves(fitted.variables_for(5, client=client))[-1] for client in range(6)]
+           for fitted in (one, two)]
+print(np.abs(np.subtract(*kernels)).max(), np.abs(kernels[0][0] - kernels[0][1]).max())
+"""
+    distance, between_clients = map(float, finish(start("-c", program, devices=2)).split())
+    assert distance < 1e-5 < 1e-2 < between_clients
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["1", "cores", "8"])
+def test_states_of_clients_are_updated_in_place(mesh):
+    """No copy is as large as the states; temporaries grow as without states, up to some bytes."""
+    lines = printed("in_place", mesh, 1, 2, 3, devices={"1": 1, "cores": 3, "8": 8}[mesh])
+    assert len(lines) == 12
+    growths = {(line["method"], line["runs"]): np.ptp(line["bytes"]) for line in lines}
+    for (method, runs), growth in growths.items():
+        # Of 60 bytes of state per client and run, a device of eight has 7.5.
+        assert growth - growths["fedavg", runs] < 1600 * 4, (method, runs, growths)
+    assert all(line["copies"] == [0, 0] for line in lines)
+
+
 def test_a_device_holds_its_share_of_the_runs():
     """A device of four groups holds what it would without the others, with its share."""
     one_group, four_groups = printed("memory")
@@ -219,7 +283,7 @@ def test_runs_on_cores_equal_one_device(runs):
     "runs", [("4own gpu",), pytest.param(("2", "3own", "4"), marks=pytest.mark.slow)], ids=" ".join
 )
 def test_groups_of_one_device_equal_one(runs):
-    """Also with a partition for each run, and side by side as on accelerators."""
+    """Also with a partition for each run, and in parallel as on accelerators."""
     *lines, _ = printed("runs", "runs=3,clients=1", *runs, devices=3)
     assert len(lines) == len(runs)
     for line in lines:
@@ -239,7 +303,7 @@ def test_groups_of_one_device_equal_one(runs):
 def test_an_accelerator_vmaps_over_runs_that_it_does_not_share(platform, mesh, is_vmap):
     meshes = {None: None, "alone": client_mesh(1, runs=1), "shared": client_mesh(1)}
     data = FEDERATION if mesh is None else shard_data(FEDERATION, meshes[mesh])
-    mapped = over_runs(lambda run, data: run + data.train.sizes.sum(), meshes[mesh])
+    mapped = over_runs(lambda run, data, store: (run + data.train.sizes.sum(), store), meshes[mesh])
     with tracing_for(platform):
         program = jax.make_jaxpr(mapped)(np.arange(2, dtype=np.int32), data)
     assert ("scan" in str(program)) is not is_vmap
@@ -297,9 +361,25 @@ def test_two_processes_and_their_command_line_equal_one(tmp_path):
     (folder,) = runs.iterdir()
     assert str(folder) in first
     assert "Results" not in second
-    assert ff.results.open(folder).sizes["round"] == 2
-    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+    assert ff.results.open(folder)["round"].values.tolist() == [0, 1, 2]
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 3
     assert_processes_equal_one(tmp_path, 2)
+
+
+def test_states_of_clients_on_two_processes_equal_those_of_one(tmp_path):
+    """Also in a run that resumes; each process has the personalized models of all clients."""
+    expected = resumed_ditto(tmp_path / "one", None)
+    for process in start_together(2, PROGRAM, "states_together", tmp_path):
+        line = json.loads(finish(process).splitlines()[-1])  # Gloo prints the first one.
+        assert line["distance"] < 1e-5
+    for number in range(2):
+        found = ff.results.open(tmp_path / f"{number}.nc")
+        np.testing.assert_array_equal(found.cohort_clients, expected.dataset.cohort_clients)
+        for name in ("test_loss", "personalized_test_loss", "personalized_test_accuracy"):
+            np.testing.assert_allclose(found[name], expected.dataset[name], rtol=1e-5)
+    states = [saved_states(tmp_path / name, 4) for name in ("one", "kept")]
+    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), *states)
+    assert len(np.unique(states[0]["float32"][0], axis=0)) > 10
 
 
 @pytest.mark.slow

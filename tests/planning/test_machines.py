@@ -13,6 +13,9 @@ from fedjax_fair.planning import machines
         ("v5p:2x2x1", "tpu", 4, 95e9),
         ("h200", "gpu", 1, 141e9),
         ("h200:8", "gpu", 8, 141e9),
+        ("h100", "gpu", 1, 80e9),
+        ("a100", "gpu", 1, 80e9),
+        ("l4", "gpu", 1, 24e9),
     ],
 )
 def test_a_name_determines_kind_and_number_of_devices(name, platform, devices, memory):
@@ -31,6 +34,7 @@ def test_a_name_determines_kind_and_number_of_devices(name, platform, devices, m
         ("v5p:2x2", "v5p:1x1x1 or"),
         ("h200:2x4", "h200:8"),
         ("h200:-1", "h200"),
+        ("h100:8", "h100; rates bound plans of one device only"),
         ("", "v5e:1x1"),
     ],
 )
@@ -43,3 +47,19 @@ def test_a_missing_compiler_is_an_error():
     missing = machines.find("h200")._replace(module="surely_not_installed")
     with pytest.raises(ValueError, match=r"pip install 'fedjax-fair\[cuda12\]'"):
         machines.prepare(missing)
+
+
+def test_further_machines_are_found_and_appear_in_errors():
+    others = {"mine": machines.find("l4")._replace(name="mine", memory=1e9)}
+    found = machines.find("mine", others)
+    assert (found.name, found.num_devices, found.memory) == ("mine", 1, 1e9)
+    with pytest.raises(ValueError, match="machine='yours': expected mine, h100, "):
+        machines.find("yours", others)
+
+
+@pytest.mark.parametrize("name", machines.kinds()[:-1])
+def test_rates_of_machines_are_ordered(name):
+    machine = machines.find(name if name[0] != "v" else f"{name}:1x1{'x1' * (name == 'v5p')}")
+    machines.check(machine)
+    assert machine.peak_16bit_flops >= machine.peak_flops > machine.peak_fp32_flops
+    assert machine.peak_flops > machine.bandwidth > machine.memory > machine.cache

@@ -11,10 +11,9 @@ import pytest
 
 import fedjax_fair as ff
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.measurement import measure_plan
-from fedjax_fair.planning.plan import plan, seconds_of
+from fedjax_fair.planning.plan import measure_plan, plan, seconds_of
 
-HERE = Machine("cpu", "cpu", (1,), 1e9, 1e10, 1e11, 1e10, 1e9, None, "", "jax")
+HERE = Machine("cpu", 1e9, 1e10, 1e11, 1e11, 1e10, 1e9, platform="cpu", module="jax")
 BATCH = 10
 # Forward, and the gradient by the weights: features need none.
 OF_A_STEP = 2 * (2 * BATCH * 64 * 10)

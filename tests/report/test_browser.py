@@ -189,7 +189,7 @@ def test_dark_mode_has_dark_colors(seen, tmp_path):
 @needs_browser
 def test_values_of_charts_are_read_with_pointer_and_keys(seen):
     did, results = seen["run 900"]["did"], run_results()
-    numbers = contents(results)["accuracy"]
+    numbers = contents(results, np.full(2, np.nan))["accuracy"]
 
     def text(method, place):
         at, *values = (column[place] for column in numbers[method])
@@ -240,6 +240,7 @@ console.log(JSON.stringify({{
   resolved: resolved('<path stroke="var(--m0)"/>', () => " #123 "),
   rounded: [83.14159, 0.5, 12, -0.25].map(round),
   ticks: nice(0, 1, 5),
+  rounds: [[10, 10], [10, 11], [0, 100]].map((ends) => ticks(roundAxis(...ends), 5)),
 }}));
 """
     file = tmp_path / "charts.js"
@@ -251,4 +252,50 @@ console.log(JSON.stringify({{
         "resolved": '<path stroke="#123"/>',
         "rounded": ["83.1", "0.5", "12", "-0.25"],
         "ticks": [0, 0.2, 0.4, 0.6, 0.8, 1],
+        "rounds": [[9, 10, 11], [10, 11], [0, 20, 40, 60, 80, 100]],
     }
+
+
+# As much of a document as the charts use. Elements are counted instead of drawn.
+STUB = """
+const counts = {}, texts = [];
+class Element {
+  constructor(name) { Object.assign(this, { name, dataset: {}, clientWidth: 400, style: {} }); }
+  setAttribute(key, value) {
+    if (key.startsWith("data-")) counts[key] = (counts[key] ?? 0) + 1;
+    if (/NaN|undefined/.test(value)) throw Error(`${this.name} ${key}=${value}`);
+  }
+  set textContent(text) { texts.push(text); }
+  get textContent() { return numbers_; }
+  append() {} replaceChildren() {} addEventListener() {} closest() { return null; }
+}
+globalThis.document = {
+  documentElement: new Element("html"),
+  getElementById: (name) => name === "legend" ? null : new Element(name),
+  createElement: (name) => new Element(name), createElementNS: (_, name) => new Element(name),
+};
+globalThis.addEventListener = () => {};
+"""
+
+
+@pytest.mark.skipif(NODE is None, reason="there is no Node.js")
+@pytest.mark.parametrize("evaluations", [1, 2, 10])
+def test_charts_of_few_evaluations_have_marks(evaluations, tmp_path):
+    results = make_results(evaluations=evaluations + 1, rounds=100, groups=True)
+    page = report.page(results.isel(round=slice(1, None)), {}, {})
+    (numbers,) = re.findall(r'id="numbers">(.*?)</script>', page)
+    folder = resources.files("fedjax_fair.report") / "web"
+    parts = [(folder / f"{name}.js").read_text() for name in ("charts", "run")]
+    program = [f"const numbers_ = {numbers!r};", STUB, *parts]
+    # Other charts need the settings of a sweep.
+    program.append("numbers.settings = { names: [], columns: [], points: [[50, []]] }; drawAll();")
+    program.append("console.log(JSON.stringify([counts, texts]));")
+    (tmp_path / "page.js").write_text("\n".join(program))
+    done = subprocess.run([str(NODE), tmp_path / "page.js"], capture_output=True, text=True)
+    assert not done.stderr
+    counts, texts = json.loads(done.stdout)
+    # Accuracy, dissimilarity and two groups of each of two methods.
+    assert counts.get("data-dot", 0) == (8 * evaluations if evaluations <= 3 else 0)
+    assert counts["data-floor"] == 2
+    assert "100" in texts
+    assert "10.2" not in texts

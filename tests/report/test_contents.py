@@ -12,6 +12,8 @@ import fedjax_fair.report.contents as module
 from fedjax_fair.report import page
 from fedjax_fair.report.contents import contents
 
+FLOORS = np.array([0.04, np.nan])
+
 
 def unpacked(text, *shape):
     values = np.frombuffer(base64.b64decode(text), "<u2").astype(float)
@@ -22,7 +24,7 @@ def unpacked(text, *shape):
 @pytest.mark.parametrize("partitions", [False, True])
 def test_clients_have_their_accuracies_cohorts_and_examples(partitions):
     results = make_results(partitions=partitions, groups=True)
-    found = contents(results)["clients"]
+    found = contents(results, FLOORS)["clients"]
     assert found["rounds"] == results["round"].values.tolist()
     accuracy = unpacked(found["accuracy"], 2, 2, 3, 6)
     np.testing.assert_allclose(accuracy / 1e4, results["test_accuracy"].values)
@@ -43,7 +45,7 @@ def test_clients_have_their_accuracies_cohorts_and_examples(partitions):
 def test_curves_have_intervals_of_students_t():
     results = make_results(seeds=4)
     results["accuracy_mean_clients"][1, :, 1] = np.nan  # Not evaluated then.
-    found = contents(results)
+    found = contents(results, FLOORS)
     for method, (rounds, *columns) in enumerate(found["accuracy"]):
         own = 100 * results["accuracy_mean_clients"].isel(algorithm=method).dropna("round").values
         assert rounds == ([0, 2, 4], [0, 4])[method]
@@ -51,31 +53,32 @@ def test_curves_have_intervals_of_students_t():
         np.testing.assert_allclose(columns, [own.mean(axis=0), low, high], atol=6e-4)
     assert found["tradeoff"][0][1] == [column[-1] for column in found["accuracy"][0][1:]]
     assert found["tradeoff"][0][0] == [column[-1] for column in found["dissimilarity"][0][1:]]
-    names = {"dissimilarity": "client_dissimilarity", "floor": "client_dissimilarity_noise"}
-    for name, metric in names.items():
-        means = [curve[1] for curve in found[name]]
-        np.testing.assert_allclose(means, 100 * results[metric].mean("seed"), atol=6e-4)
+    means = [curve[1] for curve in found["dissimilarity"]]
+    np.testing.assert_allclose(means, 100 * results.client_dissimilarity.mean("seed"), atol=6e-4)
+    assert found["floor"] == [4.0, None]
 
 
 def test_one_seed_has_no_interval():
-    (_, _, low, high), _ = contents(make_results(seeds=1))["accuracy"]
+    (_, _, low, high), _ = contents(make_results(seeds=1), FLOORS)["accuracy"]
     assert set(low) == set(high) == {None}
 
 
 def test_charts_begin_where_methods_differ():
     results = make_results()
     results["accuracy_mean_clients"][:, :, 1] = 0.5
-    assert contents(results)["start"] == 4
+    assert contents(results, FLOORS)["start"] == 4
     results["accuracy_mean_clients"][1, :, 1] = np.nan  # A single method differs from no other.
-    assert contents(results)["start"] == 2
+    assert contents(results, FLOORS)["start"] == 2
     results["accuracy_mean_clients"][:] = 0.5
-    assert contents(results)["start"] == 2  # They never differ; at round 0 no method has trained.
+    assert (
+        contents(results, FLOORS)["start"] == 2
+    )  # They never differ; at round 0 no method has trained.
 
 
 def test_participation_is_a_mean_over_seeds():
     results = make_results(clients=5, seeds=3)
     results["participation"][1] = 0  # Centralized training.
-    first, second = contents(results)["participation"]
+    first, second = contents(results, FLOORS)["participation"]
     assert second is None
     last = results["participation"].values[0, :, -1]
     ordered = -np.sort(-last, axis=1) / 4 * 100
@@ -87,24 +90,24 @@ def test_participation_is_a_mean_over_seeds():
 
 
 def test_groups_and_agreement_are_included_if_known():
-    found = contents(make_results(groups=True))
+    found = contents(make_results(groups=True), FLOORS)
     assert len(found["groups"]) == 2
     results = make_results(groups=True)
     expected = results["aggregation_nmi"].values[1].cumsum(axis=1) / np.arange(1, 5)
     np.testing.assert_allclose(found["cluster_agreement"][1][1], expected.mean(axis=0), atol=6e-4)
-    assert not {"groups", "cluster_agreement"} & set(contents(make_results()))
+    assert not {"groups", "cluster_agreement"} & set(contents(make_results(), FLOORS))
 
 
 def test_a_page_of_a_long_run_is_small():
     results = make_results("abcde", seeds=2, evaluations=201, clients=100, rounds=200, slots=10)
     text = page(results, {}, {})
     assert len(text.encode()) < 5e6
-    assert len(contents(results)["clients"]["rounds"]) == 201  # All evaluations.
+    assert len(contents(results, FLOORS)["clients"]["rounds"]) == 201  # All evaluations.
 
 
 def test_the_page_of_a_large_run_states_what_it_omits():
     results = make_results("ab", seeds=2, evaluations=401, clients=2500, rounds=400, slots=2)
-    found = contents(results)["clients"]
+    found = contents(results, FLOORS)["clients"]
     assert len(found["ids"]) == 1000
     assert found["rounds"][-1] == 400
     text = page(results, {}, {})
@@ -120,11 +123,11 @@ def test_the_page_of_a_large_run_states_what_it_omits():
 
 def test_evaluations_are_omitted_until_all_fits(monkeypatch):
     monkeypatch.setattr(module, "_MAX_VALUES", 200)
-    found = contents(make_results(seeds=1, evaluations=21, rounds=20))["clients"]
+    found = contents(make_results(seeds=1, evaluations=21, rounds=20), FLOORS)["clients"]
     assert 2 * 6 * len(found["rounds"]) + 2 * 20 * 2 in range(180, 201)
     assert (found["rounds"][0], found["rounds"][-1]) == (0, 20)
 
 
 def test_contents_are_json():
-    text = json.dumps(contents(make_results(groups=True)), allow_nan=False)
+    text = json.dumps(contents(make_results(groups=True), FLOORS), allow_nan=False)
     assert json.loads(text)["methods"] == ["fedavg", "divfl"]

@@ -5,9 +5,14 @@ import io
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.collections import LineCollection
 from scipy import stats
 
+from fedjax_fair import results
+from fedjax_fair.report.drawing import dissimilarity_floors
 from fedjax_fair.report.plots import accuracy_distribution, learning_curves, partition
+from fedjax_fair.report.selection import tradeoff
+from fedjax_fair.results.tables import methods_table
 
 ROUNDS = [0, 10, 20]
 
@@ -26,7 +31,8 @@ def _results(methods=("random", "divfl"), num_seeds=3, num_clients=6):
             "test_accuracy": ((*seeds, "client"), accuracy, {"long_name": "Test accuracy"}),
             "accuracy_mean_clients": (seeds, np.nanmean(accuracy, axis=-1)),
             "client_dissimilarity": (seeds, rng.uniform(0, 0.1, shape[:3])),
-            "client_dissimilarity_noise": (seeds, rng.uniform(0, 0.1, shape[:3])),
+            "accuracy_mean_examples": (seeds, rng.uniform(0.4, 0.9, shape[:3])),
+            "test_examples": (("client", "class"), rng.integers(1, 9, (num_clients, 4))),
             "client_disagreement": (seeds, disagreement, described),
             "train_examples": (("client", "class"), rng.integers(0, 9, (num_clients, 4))),
         },
@@ -69,12 +75,45 @@ def test_curves_begin_where_methods_differ_and_spread_accuracies_near_all():
     assert axes.get_ylim()[1] < 100
 
 
-def test_dissimilarity_has_its_noise_floor():
-    results = _results()
-    (axes,) = _render(learning_curves(results, "client_dissimilarity")).axes
-    expected = 100 * results["client_dissimilarity_noise"].mean("seed").values
-    np.testing.assert_allclose([line.get_ydata() for line in axes.lines[2:]], expected)
+def test_there_is_one_noise_floor():
+    """In tables, comparisons, figures and on the page; without test examples there is none."""
+    runs = _results()
+    name = "client_dissimilarity"
+    floors = 100 * results.noise_floor(runs, [name])[name].values
+    assert (floors > 1).all()
+    axes = _render(learning_curves(runs, name)).axes[0]
+    np.testing.assert_allclose([line.get_ydata()[0] for line in axes.lines[2:]], floors)
     assert axes.get_ylim()[0] == 0
+    (shaded,) = _render(tradeoff(runs)).axes[0].patches
+    _, right = _render(tradeoff(runs)).axes[0].get_xlim()
+    end = shaded.get_x() + shaded.get_width()
+    assert end == pytest.approx(min(floors.mean(), right))
+    np.testing.assert_allclose(dissimilarity_floors(runs), floors)
+    np.testing.assert_allclose(dissimilarity_floors(runs.isel(algorithm=0)), floors[:1])
+    compared = results.compare(runs, name)
+    expected = [compared.baseline_noise_floor, *compared.noise_floor]
+    np.testing.assert_allclose(floors, 100 * np.array(expected))
+    table = methods_table(runs, {name: "dissimilarity"})
+    assert table.rows[-1] == ("noise floor", f"{floors.mean():.1f}")
+    axes = learning_curves(runs.drop_vars("test_examples"), name).axes[0]
+    assert len(axes.lines) == 2
+    assert not axes.texts
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 10])
+def test_few_evaluations_are_marked_and_ticks_are_whole_rounds(evaluations):
+    """A line through one point is invisible, and so is a band of no width."""
+    values = np.random.default_rng(0).uniform(size=(2, 2, evaluations))
+    runs = xr.Dataset(
+        {"accuracy_mean_clients": (("algorithm", "seed", "round"), values)},
+        {"algorithm": ["a", "b"], "round": 10 + np.arange(evaluations)},
+    )
+    axes = _render(learning_curves(runs)).axes[0]
+    markers = {line.get_marker() for line in axes.lines}
+    assert markers == ({"o"} if evaluations < 4 else {"None"})
+    assert all(tick == round(tick) for tick in axes.get_xticks())
+    bars = [c for c in axes.collections if isinstance(c, LineCollection)]
+    assert len(bars) == (2 if evaluations == 1 else 0)
 
 
 def test_rounds_without_a_value_are_left_out_and_the_axis_carries_the_unit():
@@ -107,7 +146,7 @@ def test_results_of_one_method_need_no_method_dimension(select):
 def test_an_unknown_metric_error_lists_the_valid_ones():
     expected = (
         r"no 'speed' over seed, round in results: "
-        r"expected one of \['accuracy_mean_clients', 'client_disagreement', 'client_dissim"
+        r"expected one of \['accuracy_mean_clients', 'accuracy_mean_examples', 'client_disagr"
     )
     with pytest.raises(ValueError, match=expected):
         learning_curves(_results(), "speed")

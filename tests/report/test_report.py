@@ -90,7 +90,7 @@ def test_tables_show_the_last_evaluation(dataset):
     assert [cell.strip() for cell in heading[:3]] == ["method", "accuracy", "worst 10%"]
     accuracy = 100 * dataset.accuracy_mean_clients.sel(algorithm="fedavg", round=4).values
     assert methods[0][1].strip() == interval(accuracy)
-    assert len(rows) == len(metrics.SUMMARIES)
+    assert len(rows) == len(metrics.SUMMARIES) - 1  # Tables have one noise floor.
     shown = {row[0].strip(): [cell.strip() for cell in row] for row in rows}
     worst = 100 * dataset.accuracy_minimum.sel(algorithm="fedavg", round=4).values
     name = "Test accuracy, worst client in %; clients with test examples; weighting: uniform"
@@ -122,14 +122,19 @@ def test_the_finding_names_significant_differences(gap, finding):
     noise = np.random.default_rng(1).normal(scale=0.01, size=(2, 5, 3))
     made["accuracy_mean_clients"][:] = 0.5 + noise + gap * np.array([0, 1])[:, None, None]
     made["client_dissimilarity"][:] = 0.3 + noise
-    made["client_dissimilarity_noise"][:] = 0.2
+    made["accuracy_mean_examples"][:] = 0.5
+    made["test_examples"][:] = 100
     text = Reader(report.page(made, {}, {})).text
     assert finding in text
     assert "its noise floor:" not in text
-    made["client_dissimilarity_noise"][0] = 0.4
+    made["test_examples"][:] = np.eye(6, 3)  # Three clients have one test example.
+    text = Reader(report.page(made, {}, {})).text
+    assert "No dissimilarity is above its noise floor" in text
+    made["accuracy_mean_examples"][0] = 1.0
     assert "its noise floor:" not in Reader(report.page(made, {}, {})).text
-    made["client_dissimilarity_noise"][:] = 0.4
-    assert "No dissimilarity is above its noise floor" in Reader(report.page(made, {}, {})).text
+    few = Reader(report.page(made.isel(seed=slice(4)), {}, {})).text
+    assert "Significance of differences needs 5 seeds or more" in few
+    assert "*" not in few.partition("Noise floor:")[0].replace("*: statistically", "")
 
 
 def test_undefined_values_are_dashes(dataset):
@@ -156,17 +161,21 @@ def test_the_page_needs_no_other_file_and_escapes_names(dataset):
     assert json.loads(reader.numbers)["methods"] == [NASTY, "b"]
 
 
-def test_the_page_of_a_sweep_has_its_best_configurations():
+@pytest.mark.parametrize("has_validation", [False, True])
+def test_the_page_of_a_sweep_has_its_best_configurations(has_validation):
     runs = [make_results(seeds=2, clients=5) for _ in range(6)]
     level = np.random.default_rng(2).uniform(0.2, 0.8, (6, 2))
     for run, means in zip(runs, level, strict=True):
         run["accuracy_mean_clients"][:] = means[:, None, None]
+        if has_validation:  # Test examples must not rank configurations.
+            run["validation_accuracy_mean_clients"] = 1 - run["accuracy_mean_clients"]
     swept = xr.concat(runs, xr.DataArray([0, 1, 2, 3, 4, 5], dims="prox", name="prox"))
     shared = {name: runs[0][name] for name in ("train_examples", "test_examples")}
     reader = Reader(report.page(swept.assign(shared), {}, {}))
     numbers, (table, _) = json.loads(reader.numbers), reader.tables
     names = [f"{['fedavg', 'divfl'][j]}, prox={i}" for i in range(6) for j in range(2)]
-    best = [names[place] for place in np.argsort(-level.ravel())[:10]]
+    best = [names[place] for place in np.argsort(-level.ravel())]
+    best = best[:-11:-1] if has_validation else best[:10]
     assert numbers["methods"] == [row[0].strip() for row in table[1:-1]] == best
     assert numbers["settings"]["names"] == ["method", "prox"]
     assert numbers["settings"]["columns"] == [["fedavg", "divfl"], ["0", "1", "2", "3", "4", "5"]]

@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 
+from fedjax_fair import results as results_of
 from fedjax_fair.report.drawing import MAX_CONFIGURATIONS
 from fedjax_fair.report.plots import learning_curves
 from fedjax_fair.report.selection import (
@@ -127,14 +128,18 @@ def test_both_axes_of_the_tradeoff_span_ten_points_at_least():
     spread = 0.05 + 0.001 * RNG.uniform(size=(2, 2, 3))
     data["client_dissimilarity"] = (shape, spread)
     data["accuracy_mean_clients"] = (shape, 1 - spread)
-    data["client_dissimilarity_noise"] = (shape, np.full((2, 2, 3), 0.06))
+    data["accuracy_mean_examples"] = (shape, np.full((2, 2, 3), 0.9))
+    data["test_examples"] = (("client", "class"), np.full((5, 1), 30))
     axes = render(tradeoff(data)).axes[0]
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     assert right - left == pytest.approx(high - low)
     assert right - left >= 10
     assert axes.get_aspect() == 1
     (shaded,) = axes.patches
-    assert shaded.get_x() + shaded.get_width() == pytest.approx(6)
+    floor = results_of.noise_floor(data, ["client_dissimilarity"]).mean()
+    assert shaded.get_x() + shaded.get_width() == pytest.approx(
+        100 * floor["client_dissimilarity"].item()
+    )
 
 
 def swept():

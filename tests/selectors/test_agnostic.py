@@ -38,9 +38,7 @@ def afl_select():
 )
 def test_the_mixture_climbs_and_is_projected(step, before, losses):
     mixture = np.array(before, np.float32) / sum(before)
-    cohort, after, info = afl_select()(
-        jnp.float32(step), jnp.asarray(mixture), jnp.array(losses, jnp.float32)
-    )
+    cohort, after, info = afl_select()(np.float32(step), mixture, np.array(losses, np.float32))
     expected = nearest_mixture(mixture + np.float64(step) * np.array(losses))
     # Single precision resolves the values before projection to 1e-7 of the largest.
     np.testing.assert_allclose(after, expected, atol=1e-6 * max(1, step * max(losses)))
@@ -51,18 +49,38 @@ def test_the_mixture_climbs_and_is_projected(step, before, losses):
     np.testing.assert_allclose(info["effective_clients"], 1 / (after**2).sum(), rtol=1e-5)
 
 
+def test_a_large_step_leaves_the_highest_loss_and_equal_losses_change_nothing():
+    mixture = np.float32([0.1, 0.0, 0.3, 0.2, 0.4, 0.0])
+    _, after, _ = afl_select()(np.float32(1e4), mixture, np.float32([1, 2, 3, 5, 2, 4]))
+    np.testing.assert_array_equal(after, np.eye(6)[3])
+    _, after, _ = afl_select()(np.float32(0.5), mixture, np.full(6, 3, np.float32))
+    np.testing.assert_allclose(after, mixture, atol=1e-6)
+
+
+def test_the_projection_counts_the_last_kept_client():
+    """A known wrong threshold leaves out one client of its sum, and gives 1.025 here."""
+    zeros = np.zeros(6, np.float32)
+    _, after, _ = afl_select()(np.float32(1), zeros, np.float32([1.2, 0.15, 0, 0, 0, 0]))
+    np.testing.assert_allclose(after, np.eye(6)[0], atol=1e-6)
+
+
 def test_a_loss_that_is_not_finite_leaves_the_mixture_sound():
-    mixture, losses = jnp.full(6, 1 / 6), jnp.array([1.0, jnp.nan, 1.0, jnp.inf, 0.0, 1.0])
-    _, after, _ = afl_select()(jnp.float32(0.1), mixture, losses)
+    mixture, losses = np.full(6, 1 / 6), np.array([1.0, np.nan, 1.0, np.inf, 0.0, 1.0])
+    _, after, _ = afl_select()(np.float32(0.1), np.float32(mixture), np.float32(losses))
     np.testing.assert_allclose(after, np.where([1, 0, 1, 0, 0, 1], 13 / 60, 7 / 60), rtol=1e-5)
 
 
 def test_draws_follow_the_mixture_and_reports_do_not():
     context = make_context(TRAIN)
-    mixture = jnp.array([0.0, 0.6, 0.0, 0.3, 0.1, 0.0])
-    state = DRFA.init(context)._replace(mixture=mixture)
-    keys = jax.random.split(jax.random.key(0), 2000)
-    cohort, state, _ = jax.jit(jax.vmap(lambda key: DRFA.select(key, state, context)))(keys)
+    mixture = np.array([0.0, 0.6, 0.0, 0.3, 0.1, 0.0], np.float32)
+
+    @jax.jit
+    def select(mixture):
+        state = DRFA.init(context)._replace(mixture=mixture)
+        keys = jax.random.split(jax.random.key(0), 2000)
+        return jax.vmap(lambda key: DRFA.select(key, state, context))(keys)
+
+    cohort, state, _ = select(mixture)
 
     def frequencies(values, count):
         return np.bincount(np.ravel(values), minlength=count) / np.size(values)
@@ -78,11 +96,17 @@ def test_draws_follow_the_mixture_and_reports_do_not():
 
 def test_a_diverged_snapshot_leaves_the_mixture_alone():
     context = make_context(TRAIN, Variables({"w": jnp.zeros(2)}, {}), losses=jnp.full(6, jnp.nan))
-    state = DRFA.init(context)._replace(mixture=jnp.array([0.5, 0.0, 0.25, 0.25, 0.0, 0.0]))
-    cohort = Cohort(jnp.arange(4, dtype=jnp.int32), jnp.full(4, 0.25))
-    copies = Variables({"w": jnp.ones((4, 2))}, {})
-    results = LocalResult(copies, jnp.zeros(4), jnp.ones(4, jnp.int32), {"snapshot": copies})
-    after = DRFA.observe(state, cohort, results, context)
-    np.testing.assert_allclose(after.mixture, state.mixture, atol=1e-6)
-    with pytest.raises(ValueError, match="expected a solver that reports a snapshot"):
-        DRFA.observe(state, cohort, results._replace(reports={}), context)
+    mixture = np.array([0.5, 0.0, 0.25, 0.25, 0.0, 0.0], np.float32)
+
+    @jax.jit
+    def observe(mixture, snapshots):
+        state = DRFA.init(context)._replace(mixture=mixture)
+        cohort = Cohort(jnp.arange(4, dtype=jnp.int32), jnp.full(4, 0.25))
+        copies = Variables({"w": jnp.ones((4, 2))}, {})
+        sends = dict.fromkeys(snapshots, copies)
+        results = LocalResult(copies, jnp.zeros(4), jnp.ones(4, jnp.int32), sends=sends)
+        return DRFA.observe(state, cohort, results, context).mixture
+
+    np.testing.assert_allclose(observe(mixture, {"snapshot": 0}), mixture, atol=1e-6)
+    with pytest.raises(ValueError, match="expected a solver that sends a snapshot"):
+        observe(mixture, {})

@@ -1,25 +1,25 @@
 """What selectors know of clients, and how old it is."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import make_context, make_federation
+from conftest import linear_model, make_context, make_federation
 
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Selector, Variables
 from fedjax_fair.client_evaluation import client_gradients
 from fedjax_fair.selectors.gradients import Fresh, LastLayer, RefreshEvery, Stale, Updates
-from fedjax_fair.simulate import Purpose, Round, derive_key, run
+from fedjax_fair.simulate import Round, run
+
+KEY, SOLVER = jax.random.key(3), solvers.SGD(0.5, 2, steps=3)
+DATA, WHOLE = make_federation(), make_federation(sizes=(4, 4, 4, 4, 4, 4))
+"""Clients of many sizes, and clients whose examples are one batch."""
 
 
-def rounds_with(model, data, selector, rounds=4):
-    solver = solvers.SGD(0.5, 2, steps=3)
-    round = Round(model, selector, solver, aggregators.Mean())
-    return jax.jit(lambda key: run(round, round.init(key, data), data, rounds))(jax.random.key(3))
-
-
-def remembering(source, watched):
+def remembering(source):
     """Reads a source in every round and logs what was read; takes clients in turn."""
 
     def init(context):
@@ -41,22 +41,31 @@ def remembering(source, watched):
     return Selector.from_functions(select, init, observe)
 
 
-def known_by_round(model, data, source, rounds=4):
-    state, _ = rounds_with(model, data, remembering(source, data), rounds)
-    return jax.tree.map(lambda leaf: np.asarray(leaf[:rounds]), state.selector[1])
+@cache
+def known_by_round(source, whole=False):
+    """Losses and gradients that a source returned in each of four rounds."""
+    data, solver = (WHOLE, solvers.SGD(0.5, 4, steps=1)) if whole else (DATA, SOLVER)
+    round = Round(linear_model(), remembering(source), solver, aggregators.Mean())
+    rounds = jax.jit(lambda key: run(round, round.init(key, data), data, 4)[0].selector[1])
+    return jax.tree.map(lambda leaf: np.asarray(leaf[:4]), rounds(KEY))
 
 
 @pytest.fixture
-def truth(model, federation):
+def truth():
     """Losses and gradients of all clients at the start of every round."""
-    return known_by_round(model, federation, Fresh())
+    return known_by_round(Fresh())
 
 
-def test_fresh_information_is_that_of_the_current_model(model, federation, truth):
+def test_fresh_information_is_that_of_the_current_model(truth):
     assert not np.allclose(truth.gradient[0], truth.gradient[1])
-    start, _ = rounds_with(model, federation, selectors.RoundRobin(2), 1)
-    measure = jax.jit(lambda variables: client_gradients(model, variables, federation.train))
-    expected = measure(start.variables)
+    round = Round(linear_model(), selectors.RoundRobin(2), SOLVER, aggregators.Mean())
+
+    @jax.jit
+    def gradients_after_a_round(key):
+        state, _ = run(round, round.init(key, DATA), DATA, 1)
+        return client_gradients(linear_model(), state.variables, DATA.train)
+
+    expected = gradients_after_a_round(KEY)
     np.testing.assert_allclose(truth.loss[1], expected.loss, rtol=1e-5)
     np.testing.assert_allclose(truth.gradient[1], expected.gradient, rtol=1e-4, atol=1e-6)
 
@@ -76,10 +85,8 @@ def expected_ages(rounds, refresh=lambda round: False):
     ("source", "refresh"),
     [(Stale(), lambda round: False), (RefreshEvery(2), lambda round: round % 2 == 0)],
 )
-def test_remembered_information_is_as_old_as_they_should_be(
-    model, federation, truth, source, refresh
-):
-    known = known_by_round(model, federation, source)
+def test_remembered_information_is_as_old_as_they_should_be(truth, source, refresh):
+    known = known_by_round(source)
     ages = expected_ages(4, refresh)
     clients = np.arange(6)
     close = {"rtol": 1e-4, "atol": 1e-6}
@@ -90,44 +97,43 @@ def test_remembered_information_is_as_old_as_they_should_be(
         )
 
 
-def test_updates_stand_for_gradients(model, federation, truth):
+def test_updates_stand_for_gradients():
     source = Updates(learning_rate=0.5)
-    known = known_by_round(model, federation, source, rounds=2)
-    np.testing.assert_allclose(known.gradient[0], truth.gradient[0], rtol=1e-4, atol=1e-6)
-    start = model.init(derive_key(jax.random.key(3), Purpose.INIT), federation.train.features[:1])
+    rng = np.random.default_rng(0)
+    params = {"bias": rng.normal(size=3), "kernel": rng.normal(size=(4, 3))}
     results = LocalResult(
-        Variables(jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), start.params), {}),
-        loss=jnp.array([0.25, 0.5]),
-        steps=jnp.array([2, 4], jnp.int32),
+        Variables(jax.tree.map(lambda leaf: np.float32([leaf, 2 * leaf]), params), {}),
+        loss=np.float32([0.25, 0.5]),
+        steps=np.array([2, 4], np.int32),
     )
-    memory = ClientGradients(jnp.zeros(6), jnp.zeros((6, 15)))
-    cohort = Cohort(jnp.array([4, 1]), jnp.full(2, 0.5))
-    context = make_context(federation.train)
-    after = source.observe(memory, cohort, results, context)
-    flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(start.params)])
+    memory = ClientGradients(np.zeros(6, np.float32), np.zeros((6, 15), np.float32))
+    cohort = Cohort(np.array([4, 1]), np.full(2, 0.5, np.float32))
+    context = make_context(DATA.train)
+    after = jax.jit(lambda *known: source.observe(*known, context))(memory, cohort, results)
+    flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
     np.testing.assert_allclose(after.gradient[4], -flat / (0.5 * 2), rtol=1e-6)
     np.testing.assert_allclose(after.gradient[1], -2 * flat / (0.5 * 4), rtol=1e-6)
     assert after.loss.tolist() == [0, 0.5, 0, 0, 0.25, 0]
-    # One full-batch step is the gradient itself.
-    whole = make_federation(sizes=(4, 4, 4, 4, 4, 4))
-    full_batch = Round(
-        model,
-        remembering(source, whole),
-        solvers.SGD(0.5, 4, steps=1),
-        aggregators.Mean(),
-    )
-    start = full_batch.init(jax.random.key(3), whole)
-    state, _ = jax.jit(lambda start: run(full_batch, start, whole, 2))(start)
-    exact = known_by_round(model, whole, Fresh(), rounds=1)
-    log = state.selector[1]
-    np.testing.assert_allclose(log.gradient[1][:2], exact.gradient[0][:2], rtol=1e-3, atol=1e-5)
+    # At first these are the gradients. One full-batch step is the gradient itself.
+    exact, known = known_by_round(Fresh(), whole=True), known_by_round(source, whole=True)
+    np.testing.assert_allclose(known.gradient[0], exact.gradient[0], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(known.gradient[1][:2], exact.gradient[0][:2], rtol=1e-3, atol=1e-5)
 
 
-def test_only_the_last_layer_is_kept(model, federation):
-    keep = Fresh(project=LastLayer("bias"))
-    known = known_by_round(model, federation, keep, rounds=1)
-    whole_gradients = known_by_round(model, federation, Fresh(), rounds=1)
-    assert known.gradient.shape == (1, 6, 3)
-    np.testing.assert_allclose(known.gradient, whole_gradients.gradient[..., :3], rtol=1e-5)
+def test_only_the_last_layer_is_kept():
+    variables = jax.jit(linear_model().init)(KEY, DATA.train.features[:1])
+
+    def gradients(variables, clients, project):
+        return client_gradients(linear_model(), variables, DATA.train, clients, project=project)
+
+    @jax.jit
+    def read(variables):
+        context = make_context(DATA.train, variables)._replace(gradients=gradients)
+        sources = Fresh(project=LastLayer("bias")), Fresh()
+        return [source.read((), context)[0].gradient for source in sources]
+
+    biases, complete = read(variables)
+    assert biases.shape == (6, 3)
+    np.testing.assert_allclose(biases, complete[:, :3], rtol=1e-5)
     with pytest.raises(ValueError, match="name='head': expected a layer of the model, bias, ker"):
-        known_by_round(model, federation, Fresh(project=LastLayer()), rounds=1)
+        LastLayer()(variables.params)

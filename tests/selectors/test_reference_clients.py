@@ -20,7 +20,7 @@ FAMILY = {
     "subtrunc": lambda k, **options: selectors.SubTrunc(k, 0.7, **options),
     "unionfl": lambda k, **options: selectors.UnionFL(k, 0.3, 2, **options),
 }
-LAST = jnp.arange(CLIENTS, dtype=jnp.int32) % 4
+LAST = np.arange(CLIENTS, dtype=np.int32) % 4
 
 
 @cache
@@ -48,7 +48,7 @@ def context_of(gradients, losses, available=None):
 def compiled(name, references, selector=family):
     """Selection in round 5 as one program."""
     chosen = selector(name, references)
-    state = ((), LAST if name == "unionfl" else (), ())
+    state = ((), jnp.asarray(LAST) if name == "unionfl" else (), ())
     return jax.jit(
         lambda key, gradients, losses, available=None: chosen.select(
             key, state, context_of(gradients, losses, available)
@@ -93,7 +93,7 @@ def test_as_many_references_as_there_are_take_every_other_client_once():
         assert sorted(draw) == sorted(set(range(CLIENTS)) - set(range(1, 3 * POOL, 3)))
 
 
-@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("name", ["divfl", "subtrunc"])
 def test_as_many_references_as_clients_choose_as_no_references_do(name):
     for seed in range(5):
         key, clients = jax.random.key(seed), clients_of(seed)
@@ -135,18 +135,26 @@ def greedy_in_numpy(gradients, pool, others, k, extra):
     return pool[chosen], np.array(gains), weights @ (distances.max(axis=1) - best)
 
 
+@jax.jit
+@jax.vmap
+def sampled(seed):
+    """The clients that a selector with this seed reads: of the pool, then references."""
+    key_pool, key = jax.random.split(jax.random.key(seed))
+    context = context_of(*clients_of(0))
+    pool = representative_selector._pool(key_pool, context, POOL)
+    key_references = jax.random.split(key)[0]
+    return representative_selector._sample_references(
+        key_references, pool, REFERENCES, CLIENTS
+    ).clients
+
+
 @pytest.mark.parametrize("name", FAMILY)
 def test_the_choice_is_that_of_greedy_on_the_weighted_sample(name):
     decided = 0
-    for seed in range(6):
+    for seed, clients in enumerate(np.asarray(sampled(np.arange(6)))):
         gradients, losses = clients_of(seed)
-        key_pool, key = jax.random.split(jax.random.key(seed))
-        pool = representative_selector._pool(key_pool, context_of(gradients, losses), POOL)
-        others = representative_selector._sample_references(
-            jax.random.split(key)[0], pool, REFERENCES, CLIENTS
-        )
-        pool, others = np.asarray(pool), np.asarray(others.clients[POOL:])
-        utility, union = np.log1p(losses[pool]), np.asarray(LAST)[pool] >= 3
+        pool, others = clients[:POOL], clients[POOL:]
+        utility, union = np.log1p(losses[pool]), LAST[pool] >= 3
 
         def extra(chosen, utility=utility, union=union):
             total = utility[chosen].sum()
@@ -172,9 +180,8 @@ def test_gains_are_unbiased_with_the_documented_error():
     gradients, _ = clients_of(0)
     pool = jnp.arange(POOL, dtype=jnp.int32) * 3 + 1
     others = np.setdiff1d(np.arange(CLIENTS), np.asarray(pool))
-    # From the empty set, and from two participants.
-    exact = facility_location_from_features(jnp.asarray(gradients), pool)
 
+    # From the empty set, and from two participants.
     def gains(function):
         return jnp.stack([function.gains(function.init()), function.gains(with_two(function))])
 
@@ -188,23 +195,24 @@ def test_gains_are_unbiased_with_the_documented_error():
             rows = jnp.asarray(gradients)[sample.clients]
             return gains(facility_location_from_features(rows, sample.items, None, sample.weights))
 
-        return jax.vmap(one)(keys)
+        exact = gains(facility_location_from_features(jnp.asarray(gradients), pool))
+        return jax.vmap(one)(keys), exact
 
     draws = 4000
-    found = np.asarray(estimates(keys_of(3, draws)), float)
+    found, exact = (np.asarray(result, float) for result in estimates(keys_of(3, draws)))
     distances = np.linalg.norm(gradients[:, None] - gradients[None, np.asarray(pool)], axis=-1)
     best = np.stack([distances.max(axis=1), distances[:, [2, 5]].min(axis=1)])
     gain = np.maximum(0, best[:, :, None] - distances[None])[:, others]
     count = len(others)
     error = count * np.sqrt((1 - REFERENCES / count) * gain.var(axis=1, ddof=1) / REFERENCES)
     np.testing.assert_allclose(
-        exact.gains(exact.init()),
+        exact[0],
         np.maximum(0, best[0][:, None] - distances).sum(axis=0),
         rtol=1e-4,
     )
-    off = found.mean(axis=0) - np.asarray(gains(exact))
+    off = found.mean(axis=0) - exact
     assert (abs(off) <= 4.5 * error / np.sqrt(draws) + 1e-3).all()
-    # A standard deviation of so many draws is known to about one part in ninety.
+    # The standard deviation of these draws is known to about one part in ninety.
     some = error > 1e-2
     np.testing.assert_allclose(found.std(axis=0)[some], error[some], rtol=0.06)
     assert some.sum() >= 10
@@ -218,25 +226,27 @@ def forced(name, references):
 def test_info_is_unbiased_with_the_stated_error():
     # With four clients available the pool is these, and so is the cohort, whatever is sampled.
     gradients, losses = clients_of(1)
-    available = jnp.zeros(CLIENTS, bool).at[jnp.array([3, 11, 20, 26])].set(True)
+    available = np.isin(np.arange(CLIENTS), [3, 11, 20, 26])
     exact, _, known = compiled("divfl", None, forced)(
         jax.random.key(0), gradients, losses, available
     )
     choose = jax.vmap(compiled("divfl", REFERENCES, forced), in_axes=(0, None, None, None))
-    draws = 12_000
+    draws = 8000
     cohort, _, info = choose(keys_of(4, draws), gradients, losses, available)
     clients = np.sort(cohort.clients)
     assert (clients == np.array([3, 11, 20, 26])).all()
     order = np.argsort(cohort.clients, axis=1)
-    shares = np.take_along_axis(np.asarray(cohort.weights), order, axis=1)
+    shares = np.take_along_axis(np.asarray(cohort.weights, np.float64), order, axis=1)
     np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-5)
     assert shares.min() >= 1 / CLIENTS - 1e-6  # Each represents itself.
     expected = np.asarray(exact.weights)[np.argsort(exact.clients)]
-    bound, stated = np.asarray(info["representation_bound"]), np.asarray(info["standard_error"])
+    bound, stated = (
+        np.asarray(info[name], np.float64) for name in ("representation_bound", "standard_error")
+    )
     for found, right in (
         (shares, expected),
         (bound, known["representation_bound"]),
-        (np.asarray(info["representation"]), known["representation"]),
+        (np.asarray(info["representation"], np.float64), known["representation"]),
     ):
         error = found.std(axis=0) / np.sqrt(draws)
         assert (abs(found.mean(axis=0) - right) <= 4.5 * error + 1e-6).all()
@@ -288,9 +298,9 @@ def test_only_the_sample_is_read():
 def test_sources_read_some_clients_as_they_read_all(source):
     context = context_of(*clients_of(2))
     memory = source.init(context)
-    some = jnp.array([4, 20, 9], jnp.int32)
+    some = np.array([4, 20, 9], np.int32)
     every, after = source.read(memory, context)
-    read, after_some = source.read(memory, context, some)
+    read, after_some = source.read(memory, context, jnp.asarray(some))
     jax.tree.map(lambda all, few: np.testing.assert_array_equal(all[some], few), every, read)
     jax.tree.map(np.testing.assert_array_equal, after, after_some)
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Variables
-from fedjax_fair.faults import Dropout
 from fedjax_fair.selectors import representative_selector
 from fedjax_fair.selectors.gradients import GradientSource, RefreshEvery, Stale, Updates
 from fedjax_fair.simulate import Round, run
@@ -30,8 +29,12 @@ FAMILY = {
 def context_of(gradients, losses=None, round=0):
     losses = np.zeros(len(gradients), np.float32) if losses is None else losses
     known = ClientGradients(jnp.asarray(losses, jnp.float32), jnp.asarray(gradients, jnp.float32))
-    examples = make_federation(sizes=(2,) * len(gradients)).train
-    return make_context(examples, gradients=known, round=round)
+    return make_context(examples_of(len(gradients)), gradients=known, round=round)
+
+
+@cache
+def examples_of(count):
+    return make_federation(sizes=(2,) * count).train
 
 
 @cache
@@ -70,7 +73,7 @@ def test_the_golden_line():
 
 def test_the_golden_line_with_a_penalty_for_the_last_choice():
     selector = selectors.UnionFL(2, 3.0, 1, candidates="all", scale="sum")
-    only_one = jnp.array([-100, 0, -100, -100], jnp.int32)
+    only_one = np.array([-100, 0, -100, -100], np.int32)
     context = context_of(LINE, round=1)
     cohort, _, info = choose(selector, context, ((), only_one, ()))
     assert cohort.clients.tolist() == [2, 0]
@@ -178,16 +181,22 @@ def test_unionfl_equals_the_specification(seed, mu, window):
 def test_the_window_holds_the_last_cohorts_only():
     gradients, _ = random_clients(0)
     selector = selectors.UnionFL(3, 100.0, 2, candidates="all")
-    state, cohorts = selector.init(context_of(gradients)), []
-    trained = LocalResult(Variables({}, {}), jnp.zeros(3), jnp.ones(3, jnp.int32))
+
+    @jax.jit
+    def six_rounds(gradients):
+        def step(state, round):
+            context = context_of(gradients)._replace(round=round)
+            cohort, state, info = selector.select(jax.random.key(0), state, context)
+            return selector.observe(state, cohort, None, context), (cohort.clients, info)
+
+        start = selector.init(context_of(gradients))
+        return jax.lax.scan(step, start, jnp.arange(6, dtype=jnp.int32))[1]
+
+    clients, info = six_rounds(gradients)
+    cohorts = [set(row) for row in clients.tolist()]
     for round in range(6):
-        context = context_of(gradients, round=round)
-        cohort, state, info = choose(selector, context, state)
-        state = selector.observe(state, cohort, trained, context)
-        cohorts.append(set(cohort.clients.tolist()))
-        recent = set().union(*cohorts[max(0, round - 2) : round])
-        assert not cohorts[-1] & recent
-        assert info["repeated"] == 0
+        assert not cohorts[round] & set().union(*cohorts[max(0, round - 2) : round])
+    assert (info["repeated"] == 0).all()
     # Four disjoint threes would cover all twelve; with a window of two the third before returns.
     assert cohorts[3] == cohorts[0]
 
@@ -231,30 +240,25 @@ def test_the_bounds_of_the_representation_hold(name):
         assert info["representation_error"] <= info["representation_bound"] * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("name", FAMILY)
 @pytest.mark.parametrize(
-    "options",
+    ("name", "options"),
     [
-        {"candidates": "all"},
-        {"candidates": 3},
-        {"candidates": "all", "pool": 12},
-        {"candidates": "all", "gradients": "stale"},
+        *((name, {"candidates": "all"}) for name in FAMILY),
+        ("divfl", {"candidates": 3}),
+        ("subtrunc", {"candidates": "all", "pool": 12}),
+        ("unionfl", {"candidates": "all", "gradients": "stale"}),
     ],
 )
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("what", ["loss", "gradient"])
-def test_nonfinite_clients_are_excluded_and_named(name, options, bad, what):
-    gradients, losses = random_clients(5)
-    (losses if what == "loss" else gradients[:, 2])[7] = bad
-    selector = family(name, 11, **options)
-    cohort, _, info = choose(selector, context_of(gradients, losses))
-    assert sorted(cohort.clients.tolist()) == [i for i in range(12) if i != 7]
-    assert (info["num_nonfinite"], info["first_nonfinite_client"]) == (1, 7)
-    assert all(np.isfinite(value) for value in info.values())
-    # With one more slot no other client is left.
-    whole, _, _ = choose(family(name, 12, **options), context_of(gradients, losses))
-    assert sorted(whole.clients.tolist()) == list(range(12))
-    assert whole.clients[-1] == 7
+def test_nonfinite_clients_are_excluded_and_named(name, options):
+    # In a cohort of all clients, the last one is selected if no other is left.
+    for bad, what in itertools.product((np.nan, np.inf), ("loss", "gradient")):
+        gradients, losses = random_clients(5)
+        (losses if what == "loss" else gradients[:, 2])[7] = bad
+        cohort, _, info = choose(family(name, 12, **options), context_of(gradients, losses))
+        assert sorted(cohort.clients[:-1].tolist()) == [i for i in range(12) if i != 7]
+        assert cohort.clients[-1] == 7
+        assert (info["num_nonfinite"], info["first_nonfinite_client"]) == (1, 7)
+        assert all(np.isfinite(value) for value in info.values())
 
 
 @pytest.mark.parametrize("pool", [None, 12])
@@ -309,34 +313,50 @@ class Recomputed(GradientSource):
 
 
 @pytest.mark.parametrize("source", [Stale(), Updates(0.1), RefreshEvery(2)])
-@pytest.mark.parametrize("faults", [(), Dropout(0.5)])
-def test_kept_distances_are_those_of_all_gradients(model, source, faults):
-    data = make_federation(sizes=(3, 5, 4, 6, 2, 5, 4, 3))
+def test_kept_distances_are_those_of_all_gradients(source):
+    """In six rounds with other gradients, of which every second one has dropouts."""
+    rng = np.random.default_rng(0)
+    gradients = rng.normal(size=(6, 12, 5)).astype(np.float32)
+    losses = rng.gamma(1.0, size=(6, 12)).astype(np.float32)
+    responded = np.array([[True] * 3, [True, False, True]] * 3)
 
-    def rounds_with(source):
-        selector = selectors.UnionFL(3, 0.1, 2, candidates="all", gradients=source)
-        solver = solvers.SGD(0.1, 2, steps=3)
-        round = Round(model, selector, solver, aggregators.Mean(), faults=faults)
-        return jax.jit(lambda key: run(round, round.init(key, data), data, 6))(jax.random.key(0))
+    @jax.jit
+    def rounds_with(gradients, losses, responded):
+        def step(state, values):
+            gradients, losses, responded, round = values
+            context = context_of(gradients, losses)._replace(round=round)
+            cohort, state, info = selector.select(jax.random.key(0), state, context)
+            cohort = cohort._replace(responded=responded)
+            update = Variables({"w": jnp.where(responded[:, None], gradients[:3], 0)}, {})
+            results = LocalResult(update, losses[:3], jnp.full(3, 2, jnp.int32))
+            return selector.observe(state, cohort, results, context), (cohort.clients, info)
 
-    state, infos = rounds_with(source)
-    expected_state, expected = rounds_with(Recomputed(source))
+        start = selector.init(context_of(gradients[0], losses[0]))
+        rounds = jnp.arange(6, dtype=jnp.int32)
+        return jax.lax.scan(step, start, (gradients, losses, responded, rounds))
+
+    runs = []
+    for kept in (source, Recomputed(source)):
+        selector = selectors.UnionFL(3, 0.1, 2, candidates="all", gradients=kept)
+        rounds_with.clear_cache()
+        runs.append(rounds_with(gradients, losses, responded))
+    (state, (clients, info)), (expected_state, (expected_clients, expected)) = runs
     if source.updates_only_responders:
-        memory, _, distances = state.selector
-        gradients = np.asarray(memory.gradient, np.float64)
-        direct = np.linalg.norm(gradients[:, None] - gradients, axis=-1)
+        memory, _, distances = state
+        kept = np.asarray(memory.gradient, np.float64)
+        direct = np.linalg.norm(kept[:, None] - kept, axis=-1)
         np.testing.assert_allclose(distances, direct, rtol=1e-5)
-    assert expected_state.selector[2] == ()
-    np.testing.assert_array_equal(infos.clients, expected.clients)
-    for name, values in expected.selector.items():
-        np.testing.assert_allclose(infos.selector[name], values, rtol=1e-4, atol=1e-6)
+    assert expected_state[2] == ()
+    np.testing.assert_array_equal(clients, expected_clients)
+    for name, values in expected.items():
+        np.testing.assert_allclose(info[name], values, rtol=1e-4, atol=1e-6)
 
 
 def test_the_table_of_gradients_is_renewed_in_its_place(model):
     data = make_federation(sizes=(3,) * 50)
     selector = selectors.DivFL(3, gradients="stale")
     round = Round(model, selector, solvers.SGD(0.1, 2, steps=3), aggregators.Mean())
-    state = jax.jit(round.init)(jax.random.key(0), data)
+    state = jax.eval_shape(round.init, jax.random.key(0), data)
     shape = state.selector[0].gradient.shape
     rounds = jax.jit(run, static_argnums=(0, 3), donate_argnums=1)
     program = rounds.lower(round, state, data, 4).compile().as_text()
@@ -348,16 +368,20 @@ def test_the_table_of_gradients_is_renewed_in_its_place(model):
 # A pool of candidates.
 
 
-def drawn(seed, pool, count=12):
-    """Who is in the pool that a selector draws with this seed."""
-    context = nobody_in_particular(count)
-    key, _ = jax.random.split(jax.random.key(seed))
-    return np.asarray(representative_selector._pool(key, context, pool))
+@partial(jax.jit, static_argnums=1)
+def draw_pools(seeds, pool):
+    context = context_of(jnp.zeros((12, 1)), jnp.zeros(12))
+
+    def draw(seed):
+        key, _ = jax.random.split(jax.random.key(seed))
+        return representative_selector._pool(key, context, pool)
+
+    return jax.vmap(draw)(seeds)
 
 
-@cache
-def nobody_in_particular(count):
-    return context_of(np.zeros((count, 1)))
+def drawn(seeds, pool):
+    """Who is in the pools that a selector draws with these seeds, ``[seeds, pool]``."""
+    return np.asarray(draw_pools(np.arange(seeds), pool))
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -383,11 +407,8 @@ def test_greedy_among_the_pool_represents_all_clients(name):
     state = ((), last if name == "unionfl" else (), ())
     selector = family(name, 4, candidates="all", pool=7)
     choose_on = jax.jit(lambda key, *known: selector.select(key, state, context_of(*known, 5)))
-    pools = set()
-    for seed in range(10):
+    for seed, pool in enumerate(drawn(10, 7)):
         gradients, losses = random_clients(seed)
-        pool = drawn(seed, 7)
-        pools.add(tuple(pool))
         cohort, _, info = choose_on(jax.random.key(seed), gradients, losses)
         chosen = cohort.clients.tolist()
         assert_greedy(
@@ -403,34 +424,34 @@ def test_greedy_among_the_pool_represents_all_clients(name):
         participants = np.isin(pool, chosen)
         representation = (distances.max(axis=1) - distances[:, participants].min(axis=1)).mean()
         np.testing.assert_allclose(info["representation"], representation, rtol=1e-4)
-    assert len(pools) == 10
 
 
 def test_pools_are_uniform_and_without_repetition():
-    counts = np.zeros(12)
-    for seed in range(300):
-        pool = drawn(seed, 5)
-        assert len(set(pool)) == 5
-        assert (np.diff(pool) > 0).all()
-        counts[pool] += 1
+    pools = drawn(300, 7)
+    assert (np.diff(pools) > 0).all()
     # Five standard deviations of a count.
-    assert abs(counts - 125).max() < 5 * np.sqrt(300 * 5 / 12 * 7 / 12)
+    counts = np.bincount(pools.ravel(), minlength=12)
+    assert abs(counts - 175).max() < 5 * np.sqrt(300 * 7 / 12 * 5 / 12)
+    assert len(np.unique(pools[:10], axis=0)) == 10
 
 
 def test_candidates_are_drawn_from_the_pool():
-    gradients, _ = random_clients(1)
-    selector = selectors.DivFL(4, candidates=2, pool=6)
-    context = context_of(gradients)
-    choose_on = jax.jit(lambda key: selector.select(key, ((), (), ()), context)[0].clients)
-    greedy = selectors.DivFL(4, candidates="all", pool=6)
-    greedily = jax.jit(lambda key: greedy.select(key, ((), (), ()), context)[0].clients)
-    differ = 0
-    for seed in range(10):
-        chosen = np.asarray(choose_on(jax.random.key(seed)))
-        assert np.isin(chosen, drawn(seed, 6)).all()
+    context = context_of(random_clients(1)[0])
+    stochastic, greedy = (
+        selectors.DivFL(4, candidates=candidates, pool=7) for candidates in (2, "all")
+    )
+
+    @jax.jit
+    @jax.vmap
+    def select(seed):
+        key, state = jax.random.key(seed), ((), (), ())
+        return [one.select(key, state, context)[0].clients for one in (stochastic, greedy)]
+
+    cohorts, greedily = select(np.arange(10))
+    for chosen, pool in zip(cohorts.tolist(), drawn(10, 7), strict=True):
+        assert np.isin(chosen, pool).all()
         assert len(set(chosen)) == 4
-        differ += set(chosen) != set(np.asarray(greedily(jax.random.key(seed))))
-    assert differ
+    assert (np.sort(cohorts) != np.sort(greedily)).any()
 
 
 def test_settings_are_traced():
@@ -448,7 +469,7 @@ def test_settings_are_traced():
         return trunc.clients, union.clients
 
     values = list(itertools.product((0.0, 2.0), (0.5, 9.0), (0.0, 1.0), (1, 3)))
-    together = jax.vmap(sweep)(*(jnp.array(column) for column in zip(*values, strict=True)))
+    together = jax.vmap(sweep)(*map(np.array, zip(*values, strict=True)))
     for i, (lam, b, mu, window) in enumerate(values):
         trunc, union = sweep(lam, b, mu, window)
         np.testing.assert_array_equal(together[0][i], trunc)

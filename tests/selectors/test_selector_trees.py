@@ -49,7 +49,17 @@ CASES = {
         None,
         "DivFL(cohort_size=3, gradients='stale')",
     ),
+    "FedCor": (
+        lambda rate=0.2: selectors.FedCor(3, annealing=rate),
+        0.3,
+        "FedCor(cohort_size=3, annealing=0.2)",
+    ),
     "Full": (selectors.Full, None, "Full()"),
+    "Oort": (
+        lambda rate=0.3: selectors.Oort(3, min_exploration=rate),
+        0.4,
+        "Oort(cohort_size=3, min_exploration=0.3)",
+    ),
     "PowerOfChoice": (
         lambda: selectors.PowerOfChoice(3, variant="cpow"),
         None,
@@ -122,7 +132,15 @@ def test_defaults_are_not_shown(name):
 def test_only_scalars_are_leaves():
     leaves = {name: len(jax.tree.leaves(make())) for name, (make, _, _) in ALL.items()}
     some = {name: count for name, count in leaves.items() if count}
-    assert some == {"Agnostic": 1, "DRFA": 1, "SubTrunc": 2, "UnionFL": 2, "Updates": 1}
+    assert some == {
+        "Agnostic": 1,
+        "DRFA": 1,
+        "FedCor": 4,
+        "Oort": 7,
+        "SubTrunc": 2,
+        "UnionFL": 2,
+        "Updates": 1,
+    }
 
 
 @pytest.mark.parametrize("change", [{"cohort_size": 4}, {"scale": "sum"}, {"gradients": Stale()}])

@@ -13,15 +13,18 @@ from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.submodular import Modular
 
 SIZES = (3, 8, 5, 1, 6, 9)
+KEY = jax.random.key(0)
 
 
 def draw(selector, sizes=SIZES, draws=4000, context=None):
     context = context or make_context(make_federation(sizes=sizes).train)
-    state = selector.init(context)
-    keys = jax.random.split(jax.random.key(0), draws)
-    return np.asarray(
-        jax.jit(jax.vmap(lambda key: selector.select(key, state, context)[0].clients))(keys)
-    )
+
+    @jax.jit
+    def select(key):
+        state, keys = selector.init(context), jax.random.split(key, draws)
+        return jax.vmap(lambda key: selector.select(key, state, context)[0].clients)(keys)
+
+    return np.asarray(select(KEY))
 
 
 def test_uniform_draws_distinct_clients():
@@ -96,15 +99,23 @@ def losses_context(losses, round=1):
     return make_context(examples, losses=jnp.asarray(losses, jnp.float32), round=round)
 
 
-def choose(selector, context, seed=0):
-    select = jax.jit(lambda key, state: selector.select(key, state, context))
-    cohort, _, info = select(jax.random.key(seed), selector.init(context))
-    return cohort.clients.tolist(), info
+def choose(selector, context, seeds=(0,)):
+    """Cohorts and info of the first selection with each seed."""
+    keys = jax.vmap(jax.random.key)(np.array(seeds))
+
+    @jax.jit
+    @jax.vmap
+    def select(key):
+        cohort, _, info = selector.select(key, selector.init(context), context)
+        return cohort.clients, info
+
+    clients, info = select(keys)
+    return clients.tolist(), info
 
 
 def test_power_of_choice_takes_the_highest_losses_of_all_clients():
     chosen, info = choose(selectors.PowerOfChoice(3, 6), losses_context([3, 9, 1, 7, 8, 2]))
-    assert chosen == [1, 4, 3]
+    assert chosen == [[1, 4, 3]]
     assert info["pool_loss"] == 5
 
 
@@ -114,10 +125,7 @@ def test_power_of_choice_ranks_a_pool_drawn_by_size_without_replacement():
     losses = jnp.arange(4.0)
     context = make_context(make_federation(sizes=tuple(sizes)).train, losses=losses, round=5)
     selector = selectors.PowerOfChoice(1, 2)
-    keys = jax.random.split(jax.random.key(0), 20_000)
-    state = selector.init(context)
-    select = jax.jit(jax.vmap(lambda key: selector.select(key, state, context)[0].clients))
-    chosen = np.asarray(select(keys))
+    chosen = draw(selector, draws=20_000, context=context)
     shares = sizes / sizes.sum()
     expected = np.zeros(4)
     for i in range(4):
@@ -126,6 +134,19 @@ def test_power_of_choice_ranks_a_pool_drawn_by_size_without_replacement():
     counts = np.bincount(chosen.ravel(), minlength=4)
     assert counts[0] == 0
     assert chisquare(counts[1:], 20_000 * expected[1:]).pvalue > 1e-6
+
+
+def test_power_of_choice_of_a_pool_as_large_as_the_cohort_draws_by_size_alone():
+    sizes, losses = np.array([1, 2, 3, 6]), jnp.array([9.0, 0.1, 5.0, 0.2])
+    context = make_context(make_federation(sizes=tuple(sizes)).train, losses=losses, round=5)
+    cohorts = np.sort(draw(selectors.PowerOfChoice(2, 2), draws=20_000, context=context), axis=1)
+    shares = sizes / sizes.sum()
+    pairs = np.zeros((4, 4))
+    np.add.at(pairs, tuple(cohorts.T), 1)
+    ordered = np.outer(shares, shares) / (1 - shares[:, None])
+    upper = np.triu_indices(4, 1)
+    assert pairs.sum() == pairs[upper].sum()
+    assert chisquare(pairs[upper], 20_000 * (ordered + ordered.T)[upper]).pvalue > 1e-6
 
 
 def test_power_of_choice_keeps_the_order_of_the_draw_among_equals():
@@ -147,10 +168,9 @@ def test_power_of_choice_starts_uniformly():
 
 def test_power_of_choice_never_takes_a_loss_that_is_not_a_number():
     context = losses_context([np.nan, 1, 2, 3, np.nan, 0])
-    for seed in range(5):
-        chosen, info = choose(selectors.PowerOfChoice(4, 6), context, seed)
-        assert sorted(chosen) == [1, 2, 3, 5]
-        assert info["pool_loss"] == 1.5
+    cohorts, info = choose(selectors.PowerOfChoice(4, 6), context, range(5))
+    assert all(sorted(chosen) == [1, 2, 3, 5] for chosen in cohorts)
+    assert (info["pool_loss"] == 1.5).all()
 
 
 def test_rpow_ranks_reported_losses_and_new_clients_first(model, federation):
@@ -158,7 +178,7 @@ def test_rpow_ranks_reported_losses_and_new_clients_first(model, federation):
     reported = jnp.array([0.5, jnp.inf, 0.9, 0.1, jnp.inf, 0.7])
     context = make_context(federation.train, round=2)
     state = jnp.cumsum(context.sizes), reported
-    cohort, _, info = selector.select(jax.random.key(0), state, context)
+    cohort, _, info = jax.jit(lambda *args: selector.select(*args, context))(KEY, state)
     assert set(cohort.clients[:2].tolist()) == {1, 4}
     assert cohort.clients[2] == 2
     np.testing.assert_allclose(info["pool_loss"], 0.55, rtol=1e-6)
@@ -169,28 +189,39 @@ def test_rpow_ranks_reported_losses_and_new_clients_first(model, federation):
 
 def test_cpow_estimates_the_loss_that_pow_measures(model, federation):
     """With a batch as large as the largest client, the estimate is the loss itself."""
-    variables = model.init(jax.random.key(1), jnp.asarray(federation.train.features[:1]))
-    losses = client_performance(model, variables, federation.train).loss
+
+    @jax.jit
+    def start(key):
+        variables = model.init(key, federation.train.features[:1])
+        return variables, client_performance(model, variables, federation.train).loss
+
+    variables, losses = start(jax.random.key(1))
     context = make_context(federation.train, variables, model, round=1, losses=losses)
     exact, info = choose(selectors.PowerOfChoice(4, 6), context)
-    for examples in (9, 64, 10**12):
+    for examples in (9, 10**9):
         selector = selectors.PowerOfChoice(4, 6, variant="cpow", loss_examples=examples)
         estimated, estimate = choose(selector, context)
         assert estimated == exact
         np.testing.assert_allclose(estimate["pool_loss"], info["pool_loss"], rtol=1e-5)
     one = selectors.PowerOfChoice(4, 6, variant="cpow", loss_examples=1)
-    assert len({float(choose(one, context, seed)[1]["pool_loss"]) for seed in range(5)}) > 1
+    assert np.ptp(choose(one, context, range(5))[1]["pool_loss"]) > 0
 
 
 def test_full_takes_all_clients_and_round_robin_goes_round():
     context = make_context(make_federation().train)
-    assert choose(selectors.Full(), context)[0] == list(range(6))
-    selector = selectors.RoundRobin(4)
-    state, seen = selector.init(context), []
-    for _ in range(3):
-        cohort, state, _ = selector.select(jax.random.key(0), state, context)
-        seen += cohort.clients.tolist()
-    assert seen == 2 * list(range(6))
+    full, selector = selectors.Full(), selectors.RoundRobin(4)
+
+    @jax.jit
+    def three_rounds():
+        state, cohorts = selector.init(context), []
+        for _ in range(3):
+            cohort, state, _ = selector.select(KEY, state, context)
+            cohorts.append(cohort.clients)
+        return full.select(KEY, (), context)[0].clients, jnp.concatenate(cohorts)
+
+    every, seen = three_rounds()
+    assert every.tolist() == list(range(6))
+    assert seen.tolist() == 2 * list(range(6))
 
 
 @pytest.mark.parametrize("candidates", ["all", 6])
@@ -200,7 +231,7 @@ def test_any_set_function_selects(candidates):
 
     selector = selectors.Submodular(utility, 2, candidates=candidates)
     chosen, info = choose(selector, losses_context([3, 9, 1, 7, 8, 2]))
-    assert chosen == [1, 4]
+    assert chosen == [[1, 4]]
     assert info["objective"] == 17
 
 

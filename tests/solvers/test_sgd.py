@@ -14,34 +14,28 @@ from fedjax_fair import solvers
 from fedjax_fair.base import Client, Model, Variables
 
 LARGE = 100  # a batch that holds every client's examples
-sgd = cache(solvers.SGD)  # Programs are kept by the solver that they run.
+sgd = solvers.SGD
 
 
 def client_of(federation, model, index, round=0, instructions=None):
     train = jax.tree.map(jnp.asarray, federation.train)
     instructions = instructions or {}
     round = jnp.int32(round)
-    return Client(model, train, train.offsets[index], train.sizes[index], round, instructions)
+    offset, size = train.offsets[index], train.sizes[index]
+    return Client(model, train, offset, size, round, instructions, id=index)
 
 
-@cache
-def compiled(solver, model):
-    """Returns a compiled solve for all clients, keys and rounds."""
-
-    @jax.jit
-    def run(key, variables, federation, index, round, instructions):
-        client = client_of(federation, model, index, round, instructions)
-        return solver.solve(key, variables, client)
-
-    return run
+@partial(jax.jit, static_argnames="model")
+def run(solver, key, variables, federation, index, round, instructions, model):
+    client = client_of(federation, model, index, round, instructions)
+    return solver.solve(key, variables, client)
 
 
 def solve(solver, federation, model, index=1, key=0, round=0, **instructions):
     """Returns the result of one client and its initial variables."""
     variables = model.init(jax.random.key(7), federation.train.features[:1])
-    run = compiled(solver, model)
-    result = run(jax.random.key(key), variables, federation, index, round, instructions)
-    return result, variables
+    key = jax.random.key(key)
+    return run(solver, key, variables, federation, index, round, instructions, model), variables
 
 
 def numpy_solve(federation, variables, index, steps, rate, momentum=0.0, decay=0.0, prox=0.0):
@@ -77,10 +71,16 @@ def numpy_solve(federation, variables, index, steps, rate, momentum=0.0, decay=0
     ids=str,
 )
 def test_equals_numpy(federation, model, settings):
-    result, variables = solve(sgd(0.3, LARGE, steps=4, **settings), federation, model)
+    if settings:  # Arrays, of which zeros are computed as well, share a compiled function.
+        zeros = dict.fromkeys(["momentum", "weight_decay", "prox"], 0)
+        arrays = {name: np.float32(value) for name, value in (zeros | settings).items()}
+    else:
+        arrays = {}
+    # Its five examples do not divide the 32 positions of a padded batch.
+    result, variables = solve(sgd(0.3, LARGE, steps=4, **arrays), federation, model, index=2)
     names = {"momentum": "momentum", "weight_decay": "decay", "prox": "prox"}
     plain = {names[name]: value for name, value in settings.items()}
-    update, loss = numpy_solve(federation, variables, 1, 4, 0.3, **plain)
+    update, loss = numpy_solve(federation, variables, 2, 4, 0.3, **plain)
     for name, value in update.items():
         np.testing.assert_allclose(result.update.params[name], value, rtol=2e-5, atol=1e-6)
     np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
@@ -152,12 +152,13 @@ def test_vmapped_clients_equal_single_clients(federation, model):
         return solver.solve(jax.random.key(0), variables, client_of(federation, model, client))
 
     together = jax.jit(jax.vmap(one))(jnp.arange(6))
-    apart = [jax.jit(one)(jnp.int32(client)) for client in range(6)]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *apart)
+    alone = jax.jit(one)
+    apart = [alone(client) for client in range(6)]
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *apart)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), together, stacked)
 
 
-@pytest.mark.parametrize("batch_size", [3, 4, 64])
+@pytest.mark.parametrize("batch_size", [4, 64])
 def test_padded_positions_have_no_effect(federation, model, batch_size):
     exact, _ = solve(sgd(0.1, 3, steps=5), federation, model, index=0)
     padded, _ = solve(sgd(0.1, batch_size, steps=5), federation, model, index=0)
@@ -167,16 +168,15 @@ def test_padded_positions_have_no_effect(federation, model, batch_size):
 
 
 def test_a_traced_zero_prox_is_plain_sgd(federation, model):
-    plain = jax.jit(lambda: solve(solvers.SGD(0.2, 2, steps=6), federation, model)[0])()
-    traced = jax.jit(lambda mu: solve(solvers.SGD(0.2, 2, steps=6, prox=mu), federation, model)[0])(
-        0.0
-    )
+    plain, _ = solve(sgd(0.2, 2, steps=6), federation, model)
+    traced, _ = solve(sgd(0.2, 2, steps=6, prox=np.float32(0)), federation, model)
     jax.tree.map(np.testing.assert_array_equal, traced, plain)
 
 
 def test_prox_shrinks_updates(federation, model):
-    free, _ = solve(sgd(0.2, 4, steps=30), federation, model)
-    held, _ = solve(sgd(0.2, 4, steps=30, prox=1.0), federation, model)
+    free, held = (
+        solve(sgd(0.2, 4, steps=30, prox=np.float32(mu)), federation, model)[0] for mu in (0, 1)
+    )
     assert optax.tree.norm(held.update) < 0.9 * optax.tree.norm(free.update)
 
 
@@ -271,10 +271,10 @@ def test_a_snapshot_is_the_update_after_its_steps(model, federation, length, cou
         return solve(sgd(0.1, 3, **length), federation, model, **instructions)[0]
 
     long, short = run(count, **length), run(steps=count)
-    chex.assert_trees_all_close(long.reports["snapshot"], short.update, rtol=1e-6)
-    assert "snapshot" not in run(**length).reports
+    chex.assert_trees_all_close(long.sends["snapshot"], short.update, rtol=1e-6)
+    assert "snapshot" not in run(**length).sends
     beyond = run(100, **length)
-    chex.assert_trees_all_equal(beyond.reports["snapshot"], beyond.update)
+    chex.assert_trees_all_equal(beyond.sends["snapshot"], beyond.update)
 
 
 def test_the_last_minibatch_is_reported(model, federation):
@@ -289,10 +289,9 @@ def test_the_last_minibatch_is_reported(model, federation):
         assert np.isin(last_batch[last_batch >= 0], own).all()
 
 
-@pytest.mark.parametrize("length", [{"steps": 3}, {"epochs": 2}])
-def test_batches_are_not_larger_than_all_examples(federation, model, length):
-    huge, _ = solve(sgd(0.3, 10**12, **length), federation, model)
-    large, _ = solve(sgd(0.3, LARGE, **length), federation, model)
+def test_batches_are_not_larger_than_all_examples(federation, model):
+    huge, _ = solve(sgd(0.3, 10**9, steps=3), federation, model)
+    large, _ = solve(sgd(0.3, LARGE, steps=3), federation, model)
     chex.assert_trees_all_close(huge.update, large.update, rtol=1e-5)
     assert huge.reports["last_batch"].shape == federation.train.order.shape
 

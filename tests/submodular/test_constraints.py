@@ -61,8 +61,16 @@ def constrained(similarity, name, matroid):
     return MAXIMIZERS[name](function, matroid=MATROIDS[matroid])
 
 
-@pytest.mark.parametrize("matroid", MATROIDS)
-@pytest.mark.parametrize("name", MAXIMIZERS)
+@pytest.mark.parametrize(
+    ("name", "matroid"),
+    [
+        *(("greedy", matroid) for matroid in MATROIDS),
+        ("lazy", "partition"),
+        ("lazy", "graphic"),
+        ("stochastic", "laminar"),
+        ("stochastic", "graphic"),
+    ],
+)
 def test_greedy_under_a_matroid_reaches_half_of_the_optimum(name, matroid):
     constraint = MATROIDS[matroid]
     independent = np.asarray(jax.jit(jax.vmap(constraint.independent))(SETS))

@@ -12,8 +12,8 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
-from fedjax_fair.submodular import estimators
-from fedjax_fair.submodular.estimators import metrics
+from fedjax_fair.submodular import MaximizationResult, estimators
+from fedjax_fair.submodular.estimators import base, metrics
 from fedjax_fair.submodular.estimators import similarities as similarity_estimators
 
 POINTS = np.random.default_rng(0).normal(size=(12, 4))
@@ -270,20 +270,38 @@ class Thresholded(estimators.MaxCoverage):
         return np.where(values < 0, values, values > 1)
 
 
+class Rows:
+    """Stands for a function, so that nothing is compiled for each of the many shapes of data."""
+
+    def __init__(self, rows):
+        self.size = rows.shape[0]
+
+
+def first_rows(function, k):
+    return MaximizationResult(np.arange(k), np.zeros(k), 0.0, 0)
+
+
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
-    ("make", "others"),
+    ("make", "others", "selects"),
     [
-        (estimators.FacilityLocation, OF_WEIGHTS),
-        (partial(estimators.FacilityLocation, n_neighbors=1), OF_WEIGHTS),
-        (estimators.SaturatedCoverage, {}),
-        (estimators.GraphCut, {}),
-        (estimators.LogDet, {}),
-        (estimators.FeatureBased, OF_AMOUNTS),
-        (Thresholded, OF_AMOUNTS),
+        (estimators.FacilityLocation, OF_WEIGHTS, True),
+        (partial(estimators.FacilityLocation, n_neighbors=1), OF_WEIGHTS, False),
+        (estimators.SaturatedCoverage, {}, False),
+        (estimators.GraphCut, {}, False),
+        (estimators.LogDet, {}, False),
+        (estimators.FeatureBased, OF_AMOUNTS, False),
+        (Thresholded, OF_AMOUNTS, True),
     ],
 )
-def test_conventions_are_kept(make, others):
+def test_conventions_are_kept(make, others, selects, monkeypatch):
+    """Conventions concern input and attributes, which estimators of similarities share."""
+    if not selects:
+        monkeypatch.setattr(base, "greedy", first_rows)
+        monkeypatch.setattr(similarity_estimators, "_build", lambda make, rows, *_: Rows(rows))
+        monkeypatch.setattr(
+            similarity_estimators, "_facility_location", lambda rows, *_: Rows(rows)
+        )
     expected = OTHERWISE | others
     results = check_estimator(make(1), expected_failed_checks=expected, on_skip=None)
     failed = {result["check_name"] for result in results if result["status"] == "xfail"}

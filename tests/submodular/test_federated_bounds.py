@@ -64,8 +64,7 @@ def solver(make, matroid):
 
 
 LAMINAR = matroids.Laminar([[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1]], [1, 2])
-GRAPHIC = matroids.Graphic([[0, 1], [1, 2], [2, 0], [2, 3], [3, 0], [1, 3]])
-FROM_TABLE = solver(from_table, GRAPHIC)  # Compiled once for two problems.
+FROM_TABLE = solver(from_table, LAMINAR)  # Compiled once for two problems.
 
 # name: (data of all instances, solver)
 PROBLEMS = {

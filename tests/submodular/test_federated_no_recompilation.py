@@ -11,7 +11,7 @@ from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
 from fedjax_fair.submodular.federated import bounds
 from fedjax_fair.submodular.federated import comparison as cmp
-from fedjax_fair.tree import stack
+from fedjax_fair.training.split import split
 
 CLIENTS, N = 5, 6
 KEY = jax.random.key(0)
@@ -173,7 +173,7 @@ def test_stacked_problems_are_mapped():
             KEY, problem, matroid, kappa=2.0
         )
 
-    together = jax.jit(jax.vmap(run))(stack(problems))
+    together = jax.jit(jax.vmap(run))(split(problems).stacked)
     for i, problem in enumerate(problems):
         mapped, alone = jax.tree.map(lambda leaf, i=i: leaf[i], together), run(problem)
         np.testing.assert_array_equal(mapped[1].items, alone[1].items)

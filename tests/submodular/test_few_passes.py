@@ -2,19 +2,13 @@
 
 import importlib
 import itertools
-import json
 import math
-import os
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import QUICK_COMPILATION
 
 from fedjax_fair import submodular as sm
 from fedjax_fair.numerics import target
@@ -233,24 +227,6 @@ def test_greedi_is_the_best_of_the_parts_and_their_union(k, parts):
             assert chosen.items.tolist() == central.items.tolist()
         from_part += max(values) > value + 1e-6
     assert from_part or parts != 2
-
-
-def test_greedi_does_not_depend_on_devices():
-    """With more devices than parts, and with uneven numbers of parts."""
-    program = Path(__file__).with_name("greedi_devices.py")
-    flags = " ".join(["--xla_force_host_platform_device_count=8", *QUICK_COMPILATION])
-    done = subprocess.run(
-        [sys.executable, program],
-        env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(program.parents[2])},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    results = [json.loads(line) for line in done.stdout.splitlines()]
-    assert results == [
-        {"devices": 8, "parts": 5, "same": True},
-        {"devices": 3, "parts": 19, "same": True},
-    ]
 
 
 def test_greedi_with_random_parts_keeps_its_expected_bound():

@@ -43,7 +43,7 @@ def test_the_golden_line():
     assert penalized.items.tolist() == [2, 0]
 
 
-@pytest.mark.parametrize("k", [1, 3, 5])
+@pytest.mark.parametrize("k", [1, 5])
 def test_greedy_keeps_its_bound_and_lazy_and_stochastic_greedy_agree(k):
     for seed in range(20):
         similarity = random_location(seed)
@@ -210,17 +210,22 @@ CONCAVE = {
 }
 
 
+@partial(jax.jit, static_argnames="name")
+def of_concave(amounts, name):
+    return sm.greedy(CONCAVE[name][0](amounts), 100)
+
+
 @pytest.mark.parametrize("identical", [False, True])
 @pytest.mark.parametrize("name", CONCAVE)
 def test_no_selection_is_worse_than_in_double_precision(name, identical):
     """Tolerates rounding errors of single terms; sums are much larger than gains."""
-    make, concave = CONCAVE[name]
-    amounts = np.random.default_rng(0).gamma(1.0, size=(200, 2000)).astype(np.float32)
+    concave = CONCAVE[name][1]
+    amounts = np.random.default_rng(0).gamma(1.0, size=(110, 2000)).astype(np.float32)
     if identical:  # Rounding errors that are the same everywhere do not cancel.
         amounts[:] = amounts[:, :1]
-    chosen = jax.jit(lambda amounts: sm.greedy(make(amounts), 100))(amounts)
+    chosen = of_concave(amounts, name)
     evaluate, exact = concave(amounts.astype(float)), amounts.astype(float)
-    sums, total, left = np.zeros(2000), 0.0, np.ones(200, bool)
+    sums, total, left = np.zeros(2000), 0.0, np.ones(110, bool)
     for item, gain in zip(np.asarray(chosen.items), np.asarray(chosen.gains), strict=True):
         gains = (evaluate(sums + exact) - evaluate(sums)).sum(axis=1)
         total = total + gains[item]

@@ -1,13 +1,17 @@
 """Checkpoints detect damage and fall back to the previous one."""
 
 import shutil
+import warnings
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
 
 import fedjax_fair as ff
 from fedjax_fair.training import checkpoints
+from fedjax_fair.training.fingerprint import differences
 from fedjax_fair.training.fit import Callback
 
 
@@ -122,6 +126,40 @@ def test_a_checkpoint_without_a_digest_is_intact(folder, train, uninterrupted):
     xr.testing.assert_identical(train(folder), uninterrupted)
 
 
+def test_foreign_files_and_folders_are_ignored(folder, train, uninterrupted):
+    foreign = [
+        *(".DS_Store", "3", "_notes", "backup/4/state/x", "5/notes.txt", "8/sha256", "4~/state/x"),
+        *("4/.DS_Store", "4/Thumbs.db", "4/._state", "4/.nfs01", "4/old/x", "4/sha256.conflict"),
+        *("4/state/desktop.ini", "4/history/_METADATA~", "4/history/d/copy", "2/.DS_Store"),
+    ]
+    for name in foreign:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    (folder / "6").mkdir()
+    (folder / "9").symlink_to(folder / "4")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        xr.testing.assert_identical(train(folder), uninterrupted)
+    assert (folder / "6" / "state").is_dir()
+    assert not (folder / "2").exists()
+    for name in foreign[:7]:
+        assert (folder / name).read_text() == name
+
+
+def test_a_file_with_the_name_of_the_next_checkpoint_is_an_error(folder, train):
+    (folder / "6").mkdir()
+    (folder / "6" / "notes.txt").write_text("x")
+    with pytest.raises(OSError, match="step 6 already exists"):
+        train(folder)
+    assert (folder / "6" / "notes.txt").exists()
+
+
+def test_a_file_instead_of_the_folder_is_an_error(tmp_path, train):
+    (tmp_path / "checkpoints").write_text("x")
+    with pytest.raises(ValueError, match=r"checkpoints='.*': expected a folder, found a"):
+        train(tmp_path / "checkpoints")
+
+
 def test_damage_to_all_checkpoints_is_an_error(folder, train):
     for step in (2, 4):
         (folder / str(step) / "sha256").write_text("0")
@@ -144,3 +182,58 @@ def test_a_folder_that_is_deleted_is_not_made_again(train, tmp_path):
     with pytest.raises(FileNotFoundError, match="deleted during the run"):
         train(folder, [Delete()])
     assert not folder.exists()
+
+
+class Keeping(ff.solvers.SGD):
+    """Counts in a vector how often a client has trained."""
+
+    def solve(self, key, variables, client):
+        result = super().solve(key, variables, client)
+        return result._replace(state=jax.tree.map(lambda leaf: leaf + 1, client.state))
+
+
+def test_only_runs_with_states_of_clients_save_them(folder, data, tmp_path):
+    assert not (folder / "4" / "clients").exists()
+
+    def train(width):
+        method = ff.Round(
+            ff.models.logistic(data.num_classes),
+            ff.selectors.Uniform(2),
+            Keeping(0.1, 10, steps=2),
+            ff.aggregators.Mean(),
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            first = {"count": jnp.zeros(width)}
+            patch.setattr(Keeping, "init", lambda self, key, variables, client: first)
+            patch.setattr(checkpoints, "differences", differences_of_shapes)
+            return ff.fit(method, data, rounds=2, eval_every=2, checkpoints=tmp_path / "kept")
+
+    train(3)
+    assert (tmp_path / "kept" / "2" / "clients").exists()
+    train(3)
+    with pytest.raises(
+        ValueError, match=r"state\['count'\] has shape float32\[4\]; .* with shape float32\[3\]"
+    ) as raised:
+        train(4)
+    assert "\n" not in str(raised.value)
+
+
+def differences_of_shapes(current, recorded):
+    """As if the code of the solver were installed, of which a checkpoint has no description."""
+    return differences(current, recorded) if len(current) < 5 else []
+
+
+@pytest.mark.parametrize("name", ["scaffold", "ditto", "top_k"])
+def test_runs_with_states_of_clients_resume_bit_for_bit(name, data, tmp_path):
+    sgd, mean = ff.solvers.SGD(0.1, 10, steps=2), ff.aggregators.Mean()
+    solver, aggregator, compression = {
+        "scaffold": (ff.solvers.Scaffold(sgd), ff.aggregators.ScaffoldMean(), None),
+        "ditto": (ff.solvers.Ditto(sgd, 0.5), mean, None),
+        "top_k": (sgd, mean, ff.communication.TopK(0.3)),
+    }[name]
+    model, selector = ff.models.logistic(data.num_classes), ff.selectors.Uniform(2)
+    method = ff.Round(model, selector, solver, aggregator, compression=compression)
+    options = {"rounds": 6, "eval_every": 2, "seeds": (0, 1)}
+    ff.fit(method, data, **options, checkpoints=tmp_path, callbacks=[Stop(4)])
+    resumed = ff.fit(method, data, **options, checkpoints=tmp_path)
+    xr.testing.assert_identical(resumed, ff.fit(method, data, **options))

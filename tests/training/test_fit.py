@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
-from conftest import linear_model, make_federation
+from conftest import NUM_CLASSES, make_federation
 
-from fedjax_fair import aggregators, faults, results, selectors, solvers
+from fedjax_fair import aggregators, faults, models, results, selectors, solvers
 from fedjax_fair.base import Cohort, Metric, Selector
 from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.data import hold_out
@@ -19,6 +19,12 @@ from fedjax_fair.metrics.predictions import macro_f1
 from fedjax_fair.simulate import Round, run
 from fedjax_fair.training.centralized import Centralized
 from fedjax_fair.training.fit import Callback, DivergenceError, fit, fit_batch, train
+
+
+@pytest.fixture
+def model():
+    """An installed model, whose rounds of equal structure are traced once."""
+    return models.logistic(NUM_CLASSES)
 
 
 def make(model, solver=None, **settings):
@@ -52,17 +58,23 @@ class Recorder(Callback):
 def test_results_equal_a_run_by_hand(model, federation):
     round = make(model)
     dataset = fit(round, federation, rounds=6, seeds=(3, 1), eval_every=2)
-    state = round.init(jax.random.key(1), federation)
-    state, info = run(round, state, federation, 6)
-    test = client_performance(model, state.variables, federation.test)
-    train = client_performance(model, state.variables, federation.train)
+
+    @jax.jit
+    def by_hand(key, data):
+        state, info = run(round, round.init(key, data), data, 6)
+        performance = [
+            client_performance(model, state.variables, part) for part in (data.test, data.train)
+        ]
+        return *performance, state.participation, info
+
+    test, train, participation, info = by_hand(jax.random.key(1), federation)
     last = dataset.sel(seed=1).isel(round=-1)
     # The compiled chunk may reassociate sums that the run by hand does not.
     close = {"rtol": 1e-4, "atol": 1e-5}
     np.testing.assert_allclose(last.test_accuracy, test.accuracy, **close)
     np.testing.assert_allclose(last.test_loss, test.loss, **close)
     np.testing.assert_allclose(last.train_loss, train.loss, **close)
-    np.testing.assert_array_equal(last.participation, state.participation)
+    np.testing.assert_array_equal(last.participation, participation)
     np.testing.assert_array_equal(dataset.cohort_clients.sel(seed=1), info.clients)
     np.testing.assert_allclose(dataset.cohort_weights.sel(seed=1), info.weights, rtol=1e-6)
     np.testing.assert_allclose(dataset.cohort_loss.sel(seed=1), info.loss, **close)
@@ -71,7 +83,7 @@ def test_results_equal_a_run_by_hand(model, federation):
 
 
 def test_results_describe_themselves(model, federation):
-    dataset = fit(make(model), federation, rounds=2, eval_every=1)
+    dataset = fit(make(model), federation, rounds=2, seeds=(0, 1), eval_every=1)
     for name, variable in dataset.data_vars.items():
         assert variable.attrs.get("long_name"), name
     assert dataset.sigma_acc.attrs["population"] == "clients with test examples"
@@ -84,7 +96,7 @@ def test_results_describe_themselves(model, federation):
 
 
 def test_bytes_are_those_of_participants(model, federation):
-    dataset = fit(make(model), federation, rounds=4, eval_every=2)
+    dataset = fit(make(model), federation, rounds=4, seeds=(0, 1), eval_every=2)
     model_bytes = 4 * (4 * 3 + 3)
     np.testing.assert_array_equal(dataset.bytes_up[0], np.array([0, 2, 4]) * 3 * model_bytes)
 
@@ -119,8 +131,8 @@ def test_the_shorter_last_chunk_is_the_only_other_compilation(model, federation)
 
 
 def test_the_length_of_chunks_does_not_matter(model, federation):
-    often = fit(make(model), federation, rounds=6, eval_every=1)
-    seldom = fit(make(model), federation, rounds=6, eval_every=6)
+    often = fit(make(model), federation, rounds=6, seeds=(0, 1), eval_every=1)
+    seldom = fit(make(model), federation, rounds=6, seeds=(0, 1), eval_every=6)
     np.testing.assert_array_equal(often.cohort_clients, seldom.cohort_clients)
     np.testing.assert_allclose(
         often.test_loss.isel(round=-1), seldom.test_loss.isel(round=-1), rtol=1e-5
@@ -129,9 +141,9 @@ def test_the_length_of_chunks_does_not_matter(model, federation):
 
 def test_callbacks_are_called_in_order(model, federation):
     first, second = Recorder(), Recorder()
-    fit(make(model), federation, rounds=4, seeds=(7,), eval_every=2, callbacks=(first, second))
+    fit(make(model), federation, rounds=4, seeds=(7, 8), eval_every=2, callbacks=(first, second))
     expected = [
-        ("start", 4, (7,)),
+        ("start", 4, (7, 8)),
         ("evaluation", 0),
         ("evaluation", 2),
         ("evaluation", 4),
@@ -142,7 +154,8 @@ def test_callbacks_are_called_in_order(model, federation):
 
 def test_a_callback_stops_the_run_and_the_others_are_called(model, federation):
     recorders = Recorder(stop_at=2), Recorder()
-    dataset = fit(make(model), federation, rounds=8, eval_every=2, callbacks=recorders)
+    settings = {"seeds": (0, 1), "callbacks": recorders}
+    dataset = fit(make(model), federation, rounds=8, eval_every=2, **settings)
     assert dataset["round"].values.tolist() == [0, 2]
     assert recorders[0].events == recorders[1].events
 
@@ -184,7 +197,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(model, federation, tmp_path):
 
 
 def test_a_finished_run_is_not_repeated(model, federation, tmp_path):
-    settings = {"rounds": 4, "eval_every": 2, "checkpoints": tmp_path / "checkpoints"}
+    settings = {"rounds": 4, "eval_every": 2, "seeds": (0, 1), "checkpoints": tmp_path}
     first = fit(make(model), federation, **settings)
     recorder = Recorder()
     again = fit(make(model), federation, **settings, callbacks=[recorder])
@@ -228,7 +241,7 @@ class NonfiniteRuns(NamedTuple):
 @pytest.fixture(scope="module")
 def nonfinite_runs():
     round = Round(
-        linear_model(),
+        models.logistic(NUM_CLASSES),
         selectors.RoundRobin(3),
         solvers.SGD(0.1, 2, steps=2),
         aggregators.Mean(),
@@ -282,11 +295,12 @@ def test_on_nonfinite_has_three_values(model, federation, as_users_call):
 def test_centralized_training_pools_the_examples(model, federation):
     """One full-batch step moves the model as FedAvg by size over all clients does."""
     solver = solvers.SGD(0.5, 100, steps=1)
-    pooled = fit(Centralized(model, solver), federation, rounds=3, eval_every=3)
+    settings = {"rounds": 2, "seeds": (0, 1)}
+    pooled = fit(Centralized(model, solver), federation, **settings)
     all_clients = Round(
         model, selectors.Uniform(6), solver, aggregators.Mean(weights="num_examples")
     )
-    averaged = fit(all_clients, federation, rounds=3, eval_every=3)
+    averaged = fit(all_clients, federation, **settings)
     np.testing.assert_allclose(pooled.test_loss, averaged.test_loss, rtol=1e-5)
     np.testing.assert_allclose(pooled.train_loss, averaged.train_loss, rtol=1e-5)
     assert pooled.participation.sum() == 0
@@ -295,10 +309,9 @@ def test_centralized_training_pools_the_examples(model, federation):
 
 
 def test_methods_are_combined(model, federation, tmp_path):
-    federated = fit(make(model), federation, rounds=2, eval_every=1)
-    reference = fit(
-        Centralized(model, solvers.SGD(0.1, 2, steps=3)), federation, rounds=2, eval_every=2
-    )
+    settings = {"rounds": 2, "seeds": (0, 1)}
+    federated = fit(make(model), federation, **settings, eval_every=1)
+    reference = fit(Centralized(model, solvers.SGD(0.5, 100, steps=1)), federation, **settings)
     combined = results.combine({"fedavg": federated, "centralized": reference})
     assert combined.algorithm.values.tolist() == ["fedavg", "centralized"]
     assert combined.train_examples.dims == ("client", "class")
@@ -341,7 +354,7 @@ def test_data_without_test_examples_is_an_error(model, federation):
 
 
 def test_a_model_with_fewer_outputs_than_classes_is_an_error(federation):
-    narrow = make(linear_model(2))
+    narrow = make(models.logistic(2))
     with pytest.raises(ValueError, match="model with 2 outputs: expected at least 3"):
         fit(narrow, federation, rounds=1)
 
@@ -353,10 +366,11 @@ def test_a_cohort_of_more_than_all_clients_is_an_error(model, federation):
 
 
 def test_each_seed_may_have_a_partition(model):
-    same = make_federation(sizes=(4, 4, 4, 4))
-    other = same._replace(
+    whole = make_federation(sizes=(4, 4, 4, 4))
+    same = whole._replace(test=drop_two(whole.test, client=0))
+    other = whole._replace(
         train=same.train._replace(order=same.train.order[::-1].copy()),
-        test=drop_last_two(same.test),
+        test=drop_two(whole.test, client=3),
     )
     round = make(model)
     together = fit(round, stack([same, other]), rounds=4, seeds=(5, 9), eval_every=2)
@@ -370,10 +384,11 @@ def test_each_seed_may_have_a_partition(model):
             np.testing.assert_array_equal(mine[name].isel(seed=0), alone[name])
 
 
-def drop_last_two(examples):
+def drop_two(examples, client):
     """The last two examples of ``order`` belong to no client."""
-    sizes = examples.sizes - np.array([0, 0, 0, 2], np.int32)
-    return examples._replace(order=examples.order[:-2], sizes=sizes)
+    sizes = examples.sizes - 2 * (np.arange(4) == client).astype(np.int32)
+    offsets = (np.cumsum(sizes) - sizes).astype(np.int32)
+    return examples._replace(order=examples.order[:-2], offsets=offsets, sizes=sizes)
 
 
 def test_partitions_and_seeds_must_be_equally_many(model, federation):
@@ -427,26 +442,33 @@ def test_a_late_divergence_names_its_round(model, federation):
         return Round(model, selectors.Uniform(3), solver, aggregators.Mean())
 
     methods = [method(rate) for rate in (0.1, np.inf)]
-    with pytest.warns(UserWarning, match="round 3, seed 0: .* 1 of 5 rounds were skipped"):
-        runs = fit_batch(methods, federation, rounds=5, seeds=(0, 0), eval_every=2)
+    with pytest.warns(UserWarning, match="round 3, seed 0: .* 1 of 4 rounds were skipped"):
+        runs = fit_batch(methods, federation, rounds=4, seeds=(0, 0), eval_every=2)
     assert runs.diverged.values.tolist() == [-1, 3]
+
+
+def with_validation(federation):
+    return hold_out(federation._replace(groups=np.array([0, 1, 0, 1, 1, 0])), 0.4)
 
 
 def test_validation_examples_are_measured_as_test_examples_are(model, federation):
     """Other records do not change."""
-    held = hold_out(federation._replace(groups=np.array([0, 1, 0, 1, 1, 0])), 0.4)
+    held = with_validation(federation)
     assert held.validation.sizes.min() == 0
     settings = {"rounds": 4, "seeds": (0, 1), "eval_every": 2}
-    both = fit(make(model), held, **settings)
+    fitted = train(make(model), held, **settings)
+    both = fitted.dataset
     without = fit(make(model), held._replace(validation=None), **settings)
     named = {name for name in both if str(name).startswith("validation_")}
     assert {"validation_accuracy", "validation_sigma_acc", "validation_group_loss_gap"} < named
     assert both.drop_vars(named).identical(without)
-    instead = fit(make(model), held._replace(validation=None, test=held.validation), **settings)
-    for name in named:
+    instead = fitted.evaluate(held._replace(validation=None, test=held.validation))
+    np.testing.assert_array_equal(both.validation_examples.sum("class"), held.validation.sizes)
+    for name in named - {"validation_examples"}:
         own = str(name).removeprefix("validation_")
-        own = own if own in without and own != "examples" else f"test_{own}"
-        np.testing.assert_allclose(both[name], instead[own], rtol=1e-5, atol=1e-6, err_msg=own)
+        own = own if own in instead else f"test_{own}"
+        last = both[name].isel(round=-1)
+        np.testing.assert_allclose(last, instead[own], rtol=1e-5, atol=1e-6, err_msg=own)
         said = both[name].attrs["long_name"]
         assert "alidation" in said
         assert "est ac" not in said
@@ -456,10 +478,11 @@ def test_the_best_round_is_selected_by_validation(model, federation):
     def score(evaluation):
         return -evaluation.summaries["validation_loss_mean_examples"]
 
-    held = hold_out(federation, 0.4)
-    fitted = train(make(model), held, rounds=8, seeds=(0, 1), eval_every=1, best=score)
+    method, held = make(model, solvers.SGD(5.0, 2, epochs=1)), with_validation(federation)
+    fitted = train(method, held, rounds=8, seeds=(0, 1), eval_every=2, best=score)
     losses = fitted.dataset.validation_loss_mean_examples
     assert fitted.rounds.tolist() == losses.idxmin("round").values.tolist()
+    assert fitted.rounds.max() < 8
 
 
 def spread(metrics):
@@ -506,3 +529,13 @@ def test_invalid_custom_metrics_are_errors(model, federation, metrics, message):
     with pytest.raises(ValueError, match=f"metrics: .*{message}"):
         fit(make(model), federation, rounds=1, metrics=metrics, callbacks=[recorder])
     assert recorder.events == []
+
+
+@pytest.mark.parametrize("name", ["disable_jit", "debug_nans", "debug_infs"])
+def test_settings_for_debugging_are_errors(model, federation, name):
+    jax.config.update(f"jax_{name}", True)
+    try:
+        with pytest.raises(ValueError, match=f"JAX_{name.upper()}=True: expected False, because"):
+            fit(make(model), federation, rounds=1)
+    finally:
+        jax.config.update(f"jax_{name}", False)

@@ -3,14 +3,20 @@
 import numpy as np
 import pytest
 import xarray as xr
+from conftest import NUM_CLASSES
 
-from fedjax_fair import aggregators, selectors, solvers
+from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.base import Selector
 from fedjax_fair.simulate import Round
-from fedjax_fair.training.fit import Callback, DivergenceError, train
-from fedjax_fair.training.methods import train_methods
+from fedjax_fair.training.fit import Callback, DivergenceError, train, train_methods
 
 SETTINGS = {"rounds": 4, "seeds": (2, 0), "eval_every": 2, "on_nonfinite": "raise"}
+
+
+@pytest.fixture
+def model():
+    """An installed model, whose rounds of equal structure are traced once."""
+    return models.logistic(NUM_CLASSES)
 
 
 class Recorder(Callback):
@@ -48,7 +54,7 @@ def train_all(methods, federation, tmp_path, events):
 
 
 def test_results_are_those_of_methods_trained_alone(model, federation, tmp_path):
-    methods = {f"of {count}": method(model, count) for count in (2, 3, 4, 5)}
+    methods = {f"of {count}": method(model, count) for count in (2, 3, 4)}
     events = []
     results = dict(train_all(methods, federation, tmp_path, events))
     assert list(results) == list(methods)
@@ -127,6 +133,6 @@ def test_methods_share_data_and_evaluation(model, federation, tmp_path, monkeypa
     assert len(set(map(id, batches))) == 1
     assert len(set(compiled)) == 2 * len(methods) + 1
     compiled.clear()
-    methods = {str(rate): method(model, 5, rate) for rate in (0.1, 0.2, 0.3)}
+    methods = {str(rate): method(model, 2, rate) for rate in (0.1, 0.2, 0.3)}
     dict(train_all(methods, federation, tmp_path / "rates", []))
     assert len(set(compiled)) == 3  # Other hyperparameters compile nothing.

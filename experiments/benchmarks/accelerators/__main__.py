@@ -31,7 +31,7 @@ from fedjax_fair.planning.machines import Machine
 
 FOLDER = Path(__file__).parent
 COLUMNS = {"gpu": ("kernels", 1, "kernels"), "tpu": ("cycles", 1e6, "millions of cycles")}
-"""What is told of a platform's programs, its unit, and what that is called."""
+"""Reported cost of a platform's programs, its unit, and the name of the unit."""
 
 
 def answer(python: Path, target: str, name: str, form: str) -> dict[str, Any]:
@@ -63,20 +63,20 @@ def main() -> None:
     print("| | form | step | round | rest of a round | chunk beyond rounds | ms a round |", end="")
     print(" products, 1e9 | moved, MB | bound, ms | arguments, MiB | temporaries, MiB |", end="")
     print(" loops of unknown length | compiled in, s |", end="")
-    several = " collectives a round | bytes given | waiting, us | alike, us |"
+    several = " collectives a round | bytes given | waiting, us | not divided, us |"
     print(several if machine.num_devices > 1 else "")
     print("|---" * (18 if machine.num_devices > 1 else 14) + "|")
     for name in options.only:
         for form in ("ours",) if name in CHOICES else options.forms:
-            row(machine, name, form, said := answer(python, machine.name, name, form))
-            for seconds, runs, text, origin in said["dearest"] if options.dearest else ():
+            row(machine, name, form, estimates := answer(python, machine.name, name, form))
+            for seconds, runs, text, origin in estimates["dearest"] if options.dearest else ():
                 print(f"  {seconds * 1e6:.3g} us x {runs}: {text} {origin}")
 
 
-def row(machine: Machine, name: str, form: str, said: dict[str, Any]) -> None:
+def row(machine: Machine, name: str, form: str, estimates: dict[str, Any]) -> None:
     """Prints a row of the table; the bound is the roofline of a round, or of an evaluation."""
     key, unit, _ = COLUMNS[machine.platform]
-    costs = said["costs"]
+    costs = estimates["costs"]
 
     def shown(count: float | None) -> str:
         return "" if count is None else f"{count / unit:.3g}"
@@ -85,17 +85,17 @@ def row(machine: Machine, name: str, form: str, said: dict[str, Any]) -> None:
     rest = entry = None
     if round is not None:
         entry = whole - ROUNDS * round
-        rest = step and round - said["steps_a_round"] * step
+        rest = step and round - estimates["steps_a_round"] * step
     one, rounds = (costs["whole"], 1) if round is None else (costs["round"], ROUNDS)
     bound = roofline_seconds(machine, Cost(**one))
     cells = [shown(step), shown(one[key]), shown(rest), shown(entry)]
-    cells += [f"{each:.3g}" for each in (1e3 * said["seconds"] / rounds, one["flops"] / 1e9)]
+    cells += [f"{each:.3g}" for each in (1e3 * estimates["seconds"] / rounds, one["flops"] / 1e9)]
     cells += [f"{each:.3g}" for each in (one["bytes"] / 1e6, 1e3 * bound)]
-    cells += [f"{said[kind] / 2**20:,.0f}" for kind in ("arguments", "temporaries")]
-    cells += [str(said["unknown_loops"]), f"{said['compile_seconds']:.0f}"]
+    cells += [f"{estimates[kind] / 2**20:,.0f}" for kind in ("arguments", "temporaries")]
+    cells += [str(estimates["unknown_loops"]), f"{estimates['compile_seconds']:.0f}"]
     if machine.num_devices > 1:
         cells += [f"{one['collectives']:g}", f"{one['collective_bytes']:,}"]
-        cells += [f"{1e6 * said[kind] / rounds:.3g}" for kind in ("waiting", "alike")]
+        cells += [f"{1e6 * estimates[kind] / rounds:.3g}" for kind in ("waiting", "not_divided")]
     print(f"| {name} | {form} | {' | '.join(cells)} |")
 
 

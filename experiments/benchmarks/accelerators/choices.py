@@ -45,4 +45,4 @@ def _choices(clients: int) -> dict[str, Choice]:
 
 
 CHOICES = {name: each for count in (100, 1000, 10_000) for name, each in _choices(count).items()}
-"""All distances, those of ten clients anew, and ten of all clients, by the number of these."""
+"""All distances, new distances of ten clients, and greedy for ten clients, by number of clients."""

@@ -30,7 +30,7 @@ from fedjax_fair.planning.compilation import (
 from fedjax_fair.planning.costs import Loop, Operation, Program
 from fedjax_fair.planning.machines import Machine, devices_of
 
-# What is computed of clients one by one, and divided among devices; the rest all compute alike.
+# Operations of single clients, which are divided among devices. All devices repeat the others.
 _OF_CLIENTS = re.compile(r"clients_\d+_by_\d+|client_chunks|local_steps|step_blocks")
 
 
@@ -40,7 +40,7 @@ def answer(machine: Machine, name: str, form: str) -> dict[str, Any]:
         function, shapes = CHOICES[name]
         made = compile_ahead(machine, jax.jit(function), *place(machine, shapes))
         costs: dict[str, Any] = {"whole": made.program.cost, "round": None, "step": None}
-        return _said(machine, made, costs, None)
+        return _estimates(machine, made, costs, None)
     workload, mesh = WORKLOADS[name], None
     if machine.num_devices > 1:
         # Points of a sweep need nothing of each other.
@@ -58,10 +58,10 @@ def answer(machine: Machine, name: str, form: str) -> dict[str, Any]:
     rounds, steps = largest(ROUNDS), largest(workload.steps)
     costs = {"round": rounds and rounds.cost, "step": steps and steps.cost}
     steps_a_round = steps and rounds and steps.trip_count * steps.runs // rounds.trip_count
-    return _said(machine, made, {"whole": made.program.cost, **costs}, steps_a_round)
+    return _estimates(machine, made, {"whole": made.program.cost, **costs}, steps_a_round)
 
 
-def _said(
+def _estimates(
     machine: Machine, made: Compiled, costs: dict[str, Any], steps_a_round: float | None
 ) -> dict[str, Any]:
     program = made.program
@@ -70,7 +70,7 @@ def _said(
         "seconds": made.seconds,
         "steps_a_round": steps_a_round,
         "waiting": _seconds(machine, program, lambda each: each.cost.collectives > 0),
-        "alike": _seconds(machine, program, lambda each: not _OF_CLIENTS.search(each.origin)),
+        "not_divided": _seconds(machine, program, lambda each: not _OF_CLIENTS.search(each.origin)),
         "unknown_loops": sum(not loop.known for loop in program.loops),
         "arguments": made.arguments,
         "temporaries": made.temporaries,

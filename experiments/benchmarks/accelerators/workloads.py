@@ -178,17 +178,18 @@ def program(workload: Workload, form: str, mesh: Mesh | None = None) -> tuple[Ca
         with layers():
             return ff.run(round, state, data, ROUNDS)
 
-    def sweep(own, data):
+    def sweep(own, data, store):
         state, rate = own
         with layers():
-            return ff.run(round_of(rate), state, data, ROUNDS)
+            return ff.run(round_of(rate), state, data, ROUNDS), store
 
     if workload.runs:
         runs = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((workload.runs, *leaf.shape), leaf.dtype),
             (state, jax.ShapeDtypeStruct((), np.float32)),
         )
-        return over_runs(sweep, mesh), runs
+        mapped = over_runs(sweep, mesh)
+        return (lambda runs, data: mapped(runs, data)[0]), runs
     function, values = (measured, state.variables) if workload.evaluates else (chunk, state)
     return (function if mesh is None else over_mesh(function, mesh)), values
 

@@ -43,7 +43,7 @@ def write(workload: Workload, file: Path, tfds_dir: str) -> None:
 
 
 def _initial_layers(network: str, images: jax.Array) -> dict[str, Any]:
-    params = NETWORKS[network]().init(jax.random.key(0), images).params
+    params = jax.jit(NETWORKS[network]().init)(jax.random.key(0), images).params
     leaves = [(path[:-1], path[-1].key, leaf) for path, leaf in jax.tree.leaves_with_path(params)]
     layers = list(dict.fromkeys(layer for layer, _, _ in leaves))
     return {

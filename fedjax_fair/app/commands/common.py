@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -14,9 +13,16 @@ import tyro
 from fedjax_fair.app import plugins
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.termination import Terminated
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.text import escape_control_chars, resume_command
 
-__all__ = ["Name", "RunPath", "fields_of", "interrupt_hint", "print_output_paths", "resumable"]
+__all__ = [
+    "Name",
+    "RunPath",
+    "fields_of",
+    "interrupt_hint",
+    "print_output_paths",
+    "resumable",
+]
 
 RunPath = Annotated[str, tyro.conf.arg(metavar="RUN")]
 Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
@@ -34,10 +40,7 @@ def interrupt_hint(hint: str) -> Iterator[None]:
 
 def resumable(folder: RunFolder) -> contextlib.AbstractContextManager[None]:
     """Hints at the command that continues a run when it is interrupted."""
-    words = ["resume", str(folder.path)]
-    for file in plugins.loaded():
-        words += ["--plugin", str(file)]
-    return interrupt_hint(f"`fedjax-fair {shlex.join(words)}` continues")
+    return interrupt_hint(f"`{resume_command(folder.path, plugins.loaded())}` continues")
 
 
 def print_output_paths(**paths: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -13,22 +14,22 @@ from fedjax_fair.app.build import load_data
 from fedjax_fair.app.commands.common import Name
 from fedjax_fair.app.config import Config, DataConfig
 from fedjax_fair.app.presets import resolve
+from fedjax_fair.app.signatures import default_hint
 from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.report import plots
 from fedjax_fair.text import escape_control_chars, format_columns
 
 __all__ = ["DataInfo", "DataList", "DataPrepare", "DataShow"]
 
-Output = Annotated[str | None, tyro.conf.arg(aliases=["-o"], metavar="FILE")]
+Output = Annotated[str | None, tyro.conf.arg(aliases=["-o"], metavar="FILE", help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
 class Folder:
     """Location of data."""
 
-    dir: str | None = None
-    """Folder of prepared sets, or of original files; default: $TFDS_DATA_DIR or
-    ~/tensorflow_datasets."""
+    dir: Annotated[str | None, default_hint("$TFDS_DATA_DIR or ~/tensorflow_datasets")] = None
+    """Folder of sets or original files."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class DataList:
     data: Folder = field(default_factory=Folder)
 
     def __call__(self) -> None:
-        rows = {}
+        folder, rows = self.data.dir, {}
+        if folder is not None and not Path(folder).is_dir():
+            raise ValueError(f"data.dir={folder!r}: no such folder.")
         for entry in data.available(self.data.dir):
             size = f"{entry.num_train:,} + {entry.num_test:,} examples" if entry.prepared else "-"
             rows[entry.name] = f"{size:<26}  {entry.partition}"
@@ -57,7 +60,8 @@ class DataInfo:
     data: Folder = field(default_factory=Folder)
 
     def __call__(self) -> None:
-        print(format_columns(data.describe(self.name, self.data.dir)._asdict()))
+        described = data.describe(self.name, self.data.dir)._asdict()
+        print(format_columns({key: text for key, text in described.items() if text is not None}))
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class DataShow:
     """File of the plot, such as partition.png."""
 
     def __call__(self) -> None:
+        if self.output is not None and not Path(self.output).suffix:
+            raise ValueError(f"output={self.output!r}: expected a file such as partition.png.")
         # Defaults for another partition are not used by this one.
         config = drop_unused_settings(resolve(Config(data=self.data)), base=Config())
         federation = load_data(config)

@@ -17,32 +17,27 @@ __all__ = ["Exemplars", "Movielens", "maximize_in"]
 
 
 @dataclass(frozen=True)
-class Exemplars(MaximizeExemplars):
-    """Selects public images of digits that represent the private images of all clients."""
-
+class _Command:
     quiet: bool = False
     """Show no progress."""
 
     def __call__(self) -> None:
-        _start(MaximizeExemplars(**fields_of(MaximizeExemplars, self)), quiet=self.quiet)
+        kind = MaximizeExemplars if isinstance(self, MaximizeExemplars) else MaximizeMovielens
+        config = kind(**fields_of(kind, self))
+        task = maximize.task_of(config)
+        maximize.check(config, task)
+        folder = RunFolder.create(config, task.name.replace("/", "-"))
+        maximize_in(task, config, folder, quiet=self.quiet)
 
 
 @dataclass(frozen=True)
-class Movielens(MaximizeMovielens):
+class Exemplars(_Command, MaximizeExemplars):
+    """Selects public images of digits that represent the private images of all clients."""
+
+
+@dataclass(frozen=True)
+class Movielens(_Command, MaximizeMovielens):
     """Selects movies so that every user likes one of them."""
-
-    quiet: bool = False
-    """Show no progress."""
-
-    def __call__(self) -> None:
-        _start(MaximizeMovielens(**fields_of(MaximizeMovielens, self)), quiet=self.quiet)
-
-
-def _start(config: Maximize, *, quiet: bool) -> None:
-    task = maximize.task_of(config)
-    maximize.check(config, task)
-    folder = RunFolder.create(config, task.name.replace("/", "-"))
-    maximize_in(task, config, folder, quiet=quiet)
 
 
 def maximize_in(task: maximize.Task, config: Maximize, folder: RunFolder, *, quiet: bool) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from rich.console import Console
+from typing_extensions import Doc
 
-from fedjax_fair.app.build import build
+from fedjax_fair.app import plugins
 from fedjax_fair.app.commands.request import request
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.app.plan import as_json, format_plan, groups_of_run, plans
+from fedjax_fair.app.groups import groups_of, plan_sweep
+from fedjax_fair.app.plan import as_json, format_plan, plans
 from fedjax_fair.app.presets import Preset
-from fedjax_fair.app.sweep import plan_sweep
+from fedjax_fair.app.signatures import default_hint
 from fedjax_fair.planning import machines
 
 __all__ = ["Plan", "run_plan"]
@@ -22,14 +24,19 @@ __all__ = ["Plan", "run_plan"]
 
 @dataclass(frozen=True)
 class Plan(Config):
-    """Estimates time and memory of a run or a sweep: `plan mnist --machine v5e:1x1`."""
+    """Estimates time and memory of a run or a sweep: `plan mnist --machine h100`."""
 
-    config: str | None = None
+    config: Annotated[str | None, default_hint()] = None
     """File of settings, TOML or config.json of a run. Command-line options take precedence."""
 
-    machine: str = "local"
-    """Target: v5e:1x1, v5e:2x2, v5p:2x2x1, h200, which need not be available, or local, where three
-    rounds of each method are run."""
+    machine: Annotated[
+        str,
+        Doc(
+            "Target, which need not be available: h100, a100 or l4, by the rates of the device; "
+            "v5e:1x1, v5e:2x2, v5p:2x2x1 or h200, by its compiler, which must be installed; or "
+            "local, where three rounds of each method are run."
+        ),
+    ] = "local"
 
     json: bool = False
     """Print bytes and seconds as JSON."""
@@ -43,7 +50,7 @@ def run_plan(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     if options.machine == "local":
         mesh = mesh_of(config.devices)
     else:
-        machine = machines.find(options.machine)
+        machine = machines.find(options.machine, plugins.machines(machines.kinds()))
         machines.prepare(machine)
         mesh = mesh_of(config.devices, machines.devices_of(machine))
         memory, config = machine.memory, replace(config, devices=1)
@@ -51,11 +58,9 @@ def run_plan(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     if is_sweep:
         _, _, groups = plan_sweep(config, wanted.varied, seeds=wanted.seeds, memory=memory)
     else:
-        groups = groups_of_run(build(config, memory=memory))
+        groups = groups_of(config, memory=memory)
     estimates = dict(plans(groups, machine, mesh, train_loss=not is_sweep))
     if options.json:
         print(json.dumps(as_json(machine, estimates), indent=2))
-        return
-    table, notes = format_plan(machine, estimates)
-    Console().print(table)
-    print(notes)
+    else:
+        print(format_plan(machine, estimates))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
-from dataclasses import replace
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from fedjax_fair.app.commands.common import fields_of
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.options import HELP, parse, split_option
+from fedjax_fair.app.config import Config, TrainingConfig
+from fedjax_fair.app.config_files import load_into
+from fedjax_fair.app.options import assemble, parse_options, print_help
+from fedjax_fair.app.overview import HELP
 from fedjax_fair.app.presets import Preset, resolve
-from fedjax_fair.app.settings import load_into, lookup, places, read
+from fedjax_fair.app.settings import change, lookup, places, read
 from fedjax_fair.app.values import describe_type
 from fedjax_fair.app.variants import drop_unused_settings, method_settings
 from fedjax_fair.text import format_columns
@@ -25,27 +27,22 @@ class Request(NamedTuple):
     """Parsed arguments of a command.
 
     Attributes:
-        name: The preset that was given, or else the data set.
+        name: The preset, or else the data set.
         options: Options of the command.
         config: The resolved configuration.
         varied: Values of the settings to vary.
-        seeds: Seeds, if they are given like settings to vary.
+        seeds: Seeds that are given like settings to vary.
     """
 
     name: str
     options: Any
     config: Config
-    varied: dict[str, list[Any]]
+    varied: dict[str, Sequence[Any]]
     seeds: tuple[int, ...] | None
 
 
 def request(
-    kind: Any,
-    arguments: list[str],
-    presets: Mapping[str, Preset],
-    *,
-    varies: bool = True,
-    output: str | None = None,
+    kind: Any, arguments: list[str], presets: Mapping[str, Preset], *, varies: bool = True
 ) -> Request:
     """Parses ``[PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]``.
 
@@ -54,51 +51,67 @@ def request(
         arguments: What follows the command.
         presets: By name.
         varies: Whether settings can be varied.
-        output: Parent folder of the default of ``--output``.
-
-    Raises:
-        ValueError: If an argument is wrong, or the file of ``--config`` cannot be read.
     """
-    words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
+    words = list(takewhile(lambda word: not word.startswith("-"), arguments))
     options = arguments[len(words) :]
     is_named = bool(words) and "=" not in words[0]
     preset = words.pop(0) if is_named else _DEFAULT_PRESET
-    base = start = lookup("preset", preset, presets).config
-    pairs = itertools.pairwise(word for option in options for word in split_option(option))
-    if (file := dict(pairs).get("--config")) is not None:
-        base = base if is_named else Config()
-        start = load_into(file, base)
-    if HELP & set(options):
-        start = resolve(start)  # So that the help shows the values that would be used.
+    base = lookup("preset", preset, presets).config
+    command = f"{kind.__name__.lower()} {preset}"
+    needs_help = bool(HELP & set(options))
+    options = [word for word in options if word not in HELP]
+    values = parse_options(kind, options if varies else [*words, *options], command)
+    if "--config" in values and not is_named:
+        base = Config()
+    preset_training = resolve(base).training if base.training.eval_every else base.training
+    base = start = change(base, "training", "eval_every", None)
+    if "--config" in values:
+        start = load_into(values["--config"], base)
+    if needs_help:
+        # The help shows the values that would be used.
+        start = resolve(_set_eval_every(start, preset_training))
+    default = kind(**fields_of(Config, start))
+    if needs_help:
         if varies:
             columns = format_columns(_describe_settings(start), indent="  ")
             print(f"NAME=VALUE,VALUE varies a setting:\n{columns}\n")
-    default = kind(**fields_of(Config, start))
-    if output is not None:
-        default = replace(default, output=f"{output}/{preset}")
-    command = f"{kind.__name__.lower()} {preset}"
-    parsed = parse(kind, options if varies else [*words, *options], command, default)
-    config = Config(**fields_of(Config, parsed))
+        print_help(kind, command, default)
+    parsed = assemble(kind, values, default)
     # Only what the preset sets is dropped; what a file or an option sets is kept and checked.
+    config = _set_eval_every(Config(**fields_of(Config, parsed)), preset_training)
     config = drop_unused_settings(resolve(config), base=base)
+    varied: dict[str, Sequence[Any]] = {}
+    for key, _, text in (word.partition("=") for word in words):
+        if key in varied:
+            raise ValueError(f"{key}: expected once, with values between commas.")
+        texts = [text] if key == "seeds" else text.split(",")
+        varied[key] = [read(start, key, each) for each in texts]
+    (seeds,) = varied.pop("seeds", [None])
+    _explain_one_seed(seeds or values.get("--training.seeds", ()))
     name = preset if is_named else config.data.name.replace("/", "-")
-    return Request(name, parsed, config, *_varied(start, words))
+    return Request(name, parsed, config, varied, seeds)
 
 
-def _varied(
-    config: Config, words: list[str]
-) -> tuple[dict[str, list[Any]], tuple[int, ...] | None]:
-    varied: dict[str, list[Any]] = {}
-    seeds = None
-    for word in words:
-        name, _, values = word.partition("=")
-        if name in varied or (name == "seeds" and seeds is not None):
-            raise ValueError(f"{name}: expected once, with values between commas.")
-        if name == "seeds":
-            seeds = read(config, name, values)
-        else:
-            varied[name] = [read(config, name, text) for text in values.split(",")]
-    return varied, seeds
+def _set_eval_every(config: Config, preset: TrainingConfig) -> Config:
+    """Sets the rounds between evaluations to those of the preset, if nothing else does.
+
+    The preset's are for its own rounds; they are not used if fewer rounds would have only one
+    evaluation after training.
+    """
+    if config.training.eval_every is not None or preset.eval_every is None:
+        return config
+    rounds: Any = resolve(config).training.rounds
+    if rounds != preset.rounds and rounds < 2 * preset.eval_every:
+        return config
+    return change(config, "training", "eval_every", preset.eval_every)
+
+
+def _explain_one_seed(seeds: Sequence[int]) -> None:
+    """Prints that a single seed is no number of seeds, unless it is 0 or 1."""
+    if len(seeds) == 1 and seeds[0] > 1:
+        (seed,) = seeds
+        text = f"one seed, {seed}; for {seed:,} seeds write --training.seeds 0:{seed}"
+        print(f"fedjax-fair: note: {text}", file=sys.stderr)
 
 
 def _describe_settings(config: Config) -> dict[str, str]:

@@ -1,40 +1,79 @@
-"""Commands that print results and list methods."""
+"""Commands that print results, methods and definitions of metrics."""
 
 from __future__ import annotations
 
+import shutil
+import string
+import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from tyro.conf import Positional
 
 from fedjax_fair import results
-from fedjax_fair.app import registry
+from fedjax_fair.app import method_page, plugins, registry
 from fedjax_fair.app.build import server_view
 from fedjax_fair.app.commands.common import RunPath
-from fedjax_fair.app.console import format_table, print_tables
+from fedjax_fair.app.config import Config
+from fedjax_fair.app.console import format_results, print_tables
+from fedjax_fair.app.run_folder import RunFolder, is_locked
+from fedjax_fair.app.signatures import default_hint
+from fedjax_fair.metrics import definitions
 from fedjax_fair.results.comparison import default_metrics
-from fedjax_fair.results.tables import comparison_table
-from fedjax_fair.text import format_columns
+from fedjax_fair.results.log import read_evaluations, read_log
+from fedjax_fair.results.tables import comparison_table, progress_table
+from fedjax_fair.text import escape_control_chars, format_columns, resume_command
+from fedjax_fair.warning import warn
 
-__all__ = ["Compare", "Methods", "Show"]
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["Compare", "Methods", "Metrics", "Show"]
+
+_FILES_OF_RUNS = ("config.json", "sweep.json", "results.nc")
 
 RunPaths = Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN [RUN ...]")]
 
 
 @dataclass(frozen=True)
 class Show:
-    """Prints the table of a run again."""
+    """Prints the tables of a run; of an unfinished one, its evaluations so far."""
 
     run: Positional[RunPath]
     """The run folder, or its results.nc."""
 
     def __call__(self) -> None:
+        path = Path(self.run)
         try:
-            print_tables(results.open(self.run))
+            rounds = _unfinished_rounds(path)
+            if rounds is None:
+                print_tables(results.open(path))
+                return
+            print(format_results(progress_table(read_evaluations(path / "metrics.jsonl"), rounds)))
         except ValueError as error:
             raise ValueError(f"run={self.run!r}: {error}") from None
+        if is_locked(path):
+            print("The run continues in another process.")
+        else:
+            print(f"Unfinished: `{resume_command(path, plugins.loaded())}` continues.")
+
+
+def _unfinished_rounds(path: Path) -> int | None:
+    """Returns the rounds of a run whose log lacks some of them, or None."""
+    try:
+        log = read_log(path / "metrics.jsonl")
+        config = RunFolder(path).config() if log else None
+    except (ValueError, OSError):  # Of damaged files, which results do not need.
+        return None
+    if not isinstance(config, Config) or config.training.rounds is None:
+        return None
+    places = {place for place, _, _ in log}
+    last = product(config.methods, config.training.seeds, [config.training.rounds])
+    return None if places >= set(last) else config.training.rounds
 
 
 @dataclass(frozen=True)
@@ -42,13 +81,13 @@ class Compare:
     """Tests which differences between methods of one or more runs are statistically significant."""
 
     runs: Positional[RunPaths]
-    """Run folders, or their results.nc, of the same data."""
+    """Folders of runs or sweeps of the same data, folders of such folders, or a results.nc."""
 
-    baseline: str | None = None
-    """Method that the others are compared to; default: the first."""
+    baseline: Annotated[str | None, default_hint("the first")] = None
+    """Method that the others are compared to."""
 
     metrics: tuple[str, ...] = ()
-    """Metrics to compare; default: accuracy and two of fairness."""
+    """Metrics to compare; by default accuracy and two of fairness."""
 
     unpaired: bool = False
     """Compare runs of different seeds, which has less power."""
@@ -60,36 +99,93 @@ class Compare:
     """Format of tables; LaTeX needs the package booktabs."""
 
     def __call__(self) -> None:
-        names = [Path(run).name for run in self.runs]
-        labels = names if len(set(names)) == len(names) else self.runs
-        opened = {label: results.open(run) for label, run in zip(labels, self.runs, strict=True)}
-        found, usual = default_metrics(results.merge_runs(opened))
-        written = []
-        for metric in self.metrics or usual:
+        paths = _label(path for run in self.runs for path in _runs_in(Path(run)))
+        opened = {label: results.open(path) for label, path in paths.items()}
+        dataset, defaults = default_metrics(results.merge_runs(opened))
+        texts = []
+        for metric in self.metrics or defaults:
             compared = results.compare(
-                found,
+                dataset,
                 metric,
                 self.baseline,
                 paired=not self.unpaired,
                 average_last=self.average_last,
             )
+            compared = _explain_labels(compared, paths, is_table=self.format != "csv")
             if self.format == "terminal":
-                print(format_table(comparison_table(compared, digits=1)))
+                texts.append(format_results(comparison_table(compared, digits=1)))
             else:
-                written.append(results.to_text(compared, self.format))
+                texts.append(results.to_text(compared, self.format).removesuffix("\n"))
         if self.format == "csv":  # One table of all metrics.
-            written[1:] = [text.partition("\n")[2] for text in written[1:]]
-        print(*written, sep="" if self.format == "csv" else "\n", end="")
+            texts[1:] = [text.partition("\n")[2] for text in texts[1:]]
+        print(*texts, sep="\n" if self.format in ("csv", "terminal") else "\n\n")
+
+
+def _runs_in(path: Path) -> list[Path]:
+    """Returns the finished runs in a folder of runs; otherwise the path."""
+    if any((path / name).exists() for name in _FILES_OF_RUNS) or path.is_file():
+        return [path]
+    children = {file.parent for name in _FILES_OF_RUNS for file in path.glob(f"*/{name}")}
+    finished = sorted(child for child in children if (child / "results.nc").exists())
+    if skipped := sorted(child.name for child in children.difference(finished)):
+        warn(f"{path}: {', '.join(skipped)} skipped, unfinished.")
+    return finished or [path]
+
+
+def _label(paths: Iterable[Path]) -> dict[str, Path]:
+    """Labels runs by letters, or by numbers if there are more than letters."""
+    runs = list(dict.fromkeys(paths))
+    labels = string.ascii_uppercase if len(runs) <= 26 else map(str, range(1, len(runs) + 1))
+    return dict(zip(labels, runs, strict=False))
+
+
+def _explain_labels(compared: xr.Dataset, paths: dict[str, Path], *, is_table: bool) -> xr.Dataset:
+    """Adds a legend of the runs in names of methods; without a table, names get their paths."""
+    names = [compared.attrs["baseline"], *map(str, compared["algorithm"].values)]
+    labels = {name: label for name in names for label in paths if f" ({label})" in name}
+    if is_table:
+        used = [label for label in paths if label in labels.values()]
+        legend = "; ".join(f"{label}: {escape_control_chars(paths[label])}" for label in used)
+        return compared.assign_attrs(runs=legend) if used else compared
+    for place, name in enumerate(names):
+        if name in labels:
+            label = labels[name]
+            names[place] = name.replace(f" ({label})", f" ({paths[label]})")
+    return compared.assign_coords(algorithm=names[1:]).assign_attrs(baseline=names[0])
 
 
 @dataclass(frozen=True)
 class Methods:
     """Lists methods, with the weights of their mean and what the server sees of single clients."""
 
+    format: Literal["terminal", "markdown"] = "terminal"
+    """Format; the Markdown, with costs and sources, is the tables of docs/methods.md."""
+
     def __call__(self) -> None:
+        if self.format == "markdown":
+            print(method_page.tables(), end="")
+            return
         rows = {"method": f"{'weights':<14}{'server view':<13}summary"}
-        for name, method in registry.METHODS.items():
-            is_mean = method.aggregator is None and method.centralized_fn is None
-            weights = method.weighting if is_mean else "-"
-            rows[name] = f"{weights:<14}{server_view(method):<13}{method.describe()}"
+        for group, methods in registry.GROUPS.items():
+            rows[f"[{group}]"] = ""
+            for name, method in methods.items():
+                is_mean = method.aggregator is None and method.centralized_fn is None
+                weights = method.weighting if is_mean else "-"
+                rows[name] = f"{weights:<14}{server_view(method):<13}{method.describe()}"
         print(format_columns(rows))
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Defines metrics and the terms of tables."""
+
+    format: Literal["terminal", "markdown"] = "terminal"
+    """Format; docs/metrics.md is the Markdown."""
+
+    def __call__(self) -> None:
+        if self.format == "markdown":
+            print(definitions.page(), end="")
+            return
+        width = shutil.get_terminal_size().columns
+        print(textwrap.fill(definitions.SYMBOLS, width), end="\n\n")
+        print(format_columns(definitions.columns()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from typing import Annotated
 
 from tyro.conf import Positional
 
@@ -15,16 +15,19 @@ from fedjax_fair.app.commands.maximizing import maximize_in
 from fedjax_fair.app.commands.request import request
 from fedjax_fair.app.config import Config, Maximize
 from fedjax_fair.app.console import print_tables
-from fedjax_fair.app.dry_run import print_dry_run, run_costs, sweep_costs
+from fedjax_fair.app.groups import groups_of, plan_sweep
 from fedjax_fair.app.logs import LoggerCallback, check_logger
+from fedjax_fair.app.plan import print_dry_run
 from fedjax_fair.app.presets import Preset
 from fedjax_fair.app.progress import show_training
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import change
-from fedjax_fair.app.sweep import plan_sweep, sweep
+from fedjax_fair.app.signatures import default_hint
+from fedjax_fair.app.sweep import sweep, sweep_folder
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.parallel import processes
 from fedjax_fair.text import escape_control_chars
+from fedjax_fair.training.batch import check_debugging
 from fedjax_fair.training.fit import Callback
 
 __all__ = ["Resume", "Run", "Sweep", "run", "run_sweep"]
@@ -32,7 +35,7 @@ __all__ = ["Resume", "Run", "Sweep", "run", "run_sweep"]
 
 @dataclass(frozen=True)
 class _Training(Config):
-    config: str | None = None
+    config: Annotated[str | None, default_hint()] = None
     """File of settings, TOML or config.json of a run. Command-line options take precedence."""
 
     dry_run: bool = False
@@ -54,8 +57,8 @@ class Run(_Training):
 class ResumeTraining:
     """Number of rounds."""
 
-    rounds: int | None = None
-    """Rounds that the run is extended to; by default those it was started with."""
+    rounds: Annotated[int | None, default_hint("those of the run")] = None
+    """Rounds that the run is extended to."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +81,15 @@ class Resume:
         config = folder.config()
         rounds = self.training.rounds
         if isinstance(config, Maximize):
-            if rounds is not None:
-                raise ValueError(f"training.rounds={rounds} is not used by a maximization.")
-            if self.log:
-                raise ValueError(f"log={self.log!r} is not used by a maximization.")
+            if rounds is not None or self.log:
+                raise ValueError("training.rounds and log are not used by a maximization.")
             maximize_in(maximize.task_of(config), config, folder, quiet=self.quiet)
             return
         if rounds is not None:
-            before = config.training.rounds
-            if before is not None and rounds < before:
+            if rounds < (config.training.rounds or 0):
                 raise ValueError(
-                    f"training.rounds={rounds}: expected at least the {before} of the run."
+                    f"training.rounds={rounds}: expected at least the {config.training.rounds} of "
+                    "the run."
                 )
             config = change(config, "training", "rounds", rounds)
         _prepare(config, self.log)
@@ -97,38 +98,42 @@ class Resume:
 
 @dataclass(frozen=True)
 class Sweep(_Training):
-    """Runs all combinations of settings, compiled together: `sweep digits lam=0,0.1 prox=0,0.1`."""
+    """Runs all combinations of settings, as in `sweep digits lam=0,0.1 prox=0,0.1`."""
 
-    output: str = "sweeps/latest"
-    """Folder of the sweep. Finished batches in it are not run again."""
+    output: str = "sweeps"
+    """Folder in which the sweep folder is created; the same command continues the sweep."""
 
-    runs_per_batch: int | None = None
-    """Runs that are compiled together; by default all that fit into memory."""
+    runs_per_batch: Annotated[int | None, default_hint("all that fit into memory")] = None
+    """Runs that are compiled together."""
 
 
 def run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
-    """Runs ``run [PRESET] [OPTIONS]``. The folder is created once all settings are checked."""
+    """Runs ``run [PRESET] [OPTIONS]``."""
     wanted = request(Run, arguments, presets, varies=False)
     options, config = wanted.options, wanted.config
     _prepare(config, options.log)
-    ready = build(config)
     if options.dry_run:
-        print_dry_run(config, run_costs(ready))
+        print_dry_run(config, groups_of(config))
         return
-    folder = processes.broadcast_from_main(lambda: str(RunFolder.create(config, wanted.name).path))
+    ready = build(config)
+    num_clients = ready.data.num_clients
+    folder = processes.broadcast_from_main(
+        lambda: str(RunFolder.create(config, wanted.name, num_clients).path)
+    )
     _execute(ready, RunFolder(folder), options.log, quiet=options.quiet)
 
 
 def run_sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     """Runs ``sweep [PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]``."""
-    wanted = request(Sweep, arguments, presets, output="sweeps")
+    wanted = request(Sweep, arguments, presets)
     options, varied = wanted.options, wanted.varied
     config = replace(wanted.config, output=Config.output)
     if options.dry_run:
-        config, _, groups = plan_sweep(config, varied, seeds=wanted.seeds)
-        print_dry_run(config, sweep_costs(groups))
+        config, axes, groups = plan_sweep(config, varied, seeds=wanted.seeds)
+        print_dry_run(config, groups, axes)
         return
-    print(f"Sweep folder: {escape_control_chars(options.output)}")
+    folder = sweep_folder(options.output, wanted.name, config, varied, wanted.seeds)
+    print(f"Sweep folder: {escape_control_chars(folder)}")
     with (
         interrupt_hint("the same command continues"),
         Termination() as end,
@@ -137,17 +142,17 @@ def run_sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
         swept = sweep(
             config,
             seeds=wanted.seeds,
-            folder=options.output,
+            folder=folder,
             runs_per_batch=options.runs_per_batch,
             callback_fn=lambda runs: [show(runs), end],
             **varied,
         )
     print_tables(swept)
-    folder = Path(options.output)
     print_output_paths(Results=folder / "results.nc", Report=folder / "report.html")
 
 
 def _prepare(config: Config, loggers: tuple[str, ...]) -> None:
+    check_debugging()
     for name in loggers:
         check_logger(name)
     if config.distributed:

@@ -5,7 +5,7 @@ blocks of inputs, so it is a banded matrix of the kernel times these blocks stac
 block are ordered by their position in a 2 x 2 window first, so that max-pooling is a maximum of
 four slabs, which are again blocks. The batch is the last axis, which makes rows long.
 
-XLA removes the transpositions between two layers if the blocks match, as in LeNet.
+XLA removes the transpositions between two layers whose blocks match, as in LeNet.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ def in_chunks(
 ) -> tuple[Array, dict[str, Array]]:
     """Convolves, adds the bias, takes maxima of 2 x 2 windows and ReLU, in chunks of the batch.
 
-    Returns:
-        ``[batch, rows, columns, out]``; and the kernel's banded matrix for the gradient, because
-        XLA does not detect that a second one would be equal.
+    The kernel's banded matrix is kept for the gradient: XLA does not detect that another is equal.
     """
     cut = _layout(x, kernel, padding)
     band = _banded(kernel, cut)
@@ -73,8 +71,8 @@ def vjp_in_chunks(
 def _side(kernel: Array) -> int:
     """Returns the side of a block of outputs: an even divisor of both kernel sides less one, or 0.
 
-    Neighboring blocks then cover exactly the pixels under their kernels. It is 0 if every such side
-    makes the product too wide, which excludes the layer.
+    Neighboring blocks then cover exactly the pixels under their kernels. It is 0 if the product
+    would be too wide.
     """
     height, width, _, outputs = kernel.shape
     reach = math.gcd(height - 1, width - 1)

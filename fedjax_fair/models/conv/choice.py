@@ -16,89 +16,62 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedjax_fair.models.conv import blocks, native, rows, tiles, winograd
+from fedjax_fair.models.conv import blocks, native, pooling, rows, tiles, winograd
 from fedjax_fair.models.conv.geometry import Padding, Pair
-from fedjax_fair.models.conv.pooling import (
-    max_pool,
-    shared_by_largest,
-    vjp_of_windows,
-    windows_max,
-)
 from fedjax_fair.numerics import target
 
-__all__ = ["ConvImpl", "choose"]
-
-
-class ConvImpl(NamedTuple):
-    """An implementation of a layer and its gradient.
-
-    The operands are ``(x, kernel)`` for a convolution, and ``(x, kernel, bias)`` for a convolution
-    with bias, ReLU and max-pooling.
-
-    Attributes:
-        forward: ``forward(*operands) -> (outputs, residuals)``, with residuals by name.
-        backward: ``backward(*operands, residuals, cotangent)``, gradients by operands.
-    """
-
-    forward: Callable[..., tuple[Array, dict[str, Array]]]
-    backward: Callable[..., tuple[Array, ...]]
+__all__ = ["choose"]
 
 
 def choose(
     x: Array, kernel: Array, strides: Pair, padding: Padding, relu_pool: bool
 ) -> Callable[..., Array]:
-    """Chooses the fastest implementation of a layer on the `target`.
+    """Chooses the fastest implementation of a layer on the `target`, by shapes and types.
 
     Args:
-        x: Images ``[batch, height, width, in]``, or their shape and type.
-        kernel: Kernel ``[kh, kw, in, out]``, or its shape and type.
+        x: Images ``[batch, height, width, in]``.
+        kernel: Kernel ``[kh, kw, in, out]``.
         strides: Steps between windows.
         padding: Zeros before and after rows and columns.
         relu_pool: Whether a bias, ReLU and max-pooling follow.
 
     Returns:
-        The layer, a function of the operands of a `ConvImpl`, with a reverse-mode gradient.
+        A function of ``(x, kernel)``, and of ``bias`` if ``relu_pool``, with a gradient.
     """
     here, sizes = target.current(), {"strides": strides, "padding": padding}
-    if here.platform == "tpu" and relu_pool and rows.is_faster(x, kernel, strides, padding):
+    if here.platform == "tpu" and relu_pool and rows.is_faster(x, kernel, **sizes):
         return partial(rows.pooled, padding=padding)
-    if not here.is_cpu:
-        pair = partial(native.convolve, **sizes), partial(native.vjp, **sizes)
-    elif relu_pool and blocks.is_faster(x, kernel, strides, padding):
+    if here.is_cpu and relu_pool and blocks.is_faster(x, kernel, **sizes):
         forward = partial(blocks.in_chunks, padding=padding)
-        return _differentiable(ConvImpl(forward, partial(blocks.vjp_in_chunks, padding=padding)))
-    elif winograd.is_faster(x, kernel, strides, padding):
-        pair = (
-            partial(winograd.in_chunks, padding=padding),
-            partial(winograd.vjp_in_chunks, padding=padding),
-        )
+        return _differentiable(forward, partial(blocks.vjp_in_chunks, padding=padding))
+    if not here.is_cpu:
+        convolve, vjp = partial(native.convolve, **sizes), partial(native.vjp, **sizes)
+    elif winograd.is_faster(x, kernel, **sizes):
+        convolve = partial(winograd.in_chunks, padding=padding)
+        vjp = partial(winograd.vjp_in_chunks, padding=padding)
     else:
-        pair = partial(tiles.in_chunks, **sizes), partial(tiles.vjp_in_chunks, **sizes)
-    return _differentiable(_with_relu_pool(*pair) if relu_pool else _alone(*pair))
+        convolve, vjp = partial(tiles.in_chunks, **sizes), partial(tiles.vjp_in_chunks, **sizes)
+    return _differentiable(*(_with_relu_pool if relu_pool else _alone)(convolve, vjp))
 
 
-def _alone(convolve: Callable, vjp: Callable) -> ConvImpl:
-    def forward(x, kernel):
-        return convolve(x, kernel), {}
-
-    def backward(x, kernel, _residuals, cotangent):
-        return vjp(x, kernel, cotangent)
-
-    return ConvImpl(forward, backward)
+def _alone(convolve: Callable, vjp: Callable) -> tuple[Callable, Callable]:
+    return (
+        lambda x, kernel: (convolve(x, kernel), {}),
+        lambda x, kernel, _residuals, cotangent: vjp(x, kernel, cotangent),
+    )
 
 
-def _with_relu_pool(convolve: Callable, vjp: Callable) -> ConvImpl:
+def _with_relu_pool(convolve: Callable, vjp: Callable) -> tuple[Callable, Callable]:
     # Bias and ReLU commute with max-pooling, after which they have a quarter of the elements.
     if target.current().platform == "tpu":
-        pool, vjp_of_pool = windows_max, vjp_of_windows
+        pool, vjp_of_pool = pooling.windows_max, pooling.vjp_of_windows
     else:
-        pool, vjp_of_pool = max_pool, shared_by_largest
+        pool, vjp_of_pool = pooling.max_pool, pooling.shared_by_largest
 
     def forward(x, kernel, bias):
         y = convolve(x, kernel)
@@ -111,21 +84,24 @@ def _with_relu_pool(convolve: Callable, vjp: Callable) -> ConvImpl:
         by_y = vjp_of_pool(y, largest, by_largest)
         return *vjp(x, kernel, by_y), by_largest.sum(axis=(0, 1, 2))
 
-    return ConvImpl(forward, backward)
+    return forward, backward
 
 
-def _differentiable(impl: ConvImpl) -> Callable[..., Array]:
+def _differentiable(forward: Callable, backward: Callable) -> Callable[..., Array]:
+    """Makes a layer of its two directions.
+
+    Args:
+        forward: ``forward(*operands) -> (outputs, residuals)``, with residuals by name.
+        backward: ``backward(*operands, residuals, cotangent)``, the gradients by operands.
+    """
+
     @jax.custom_vjp
     def layer(*operands):
-        return impl.forward(*operands)[0]
+        return forward(*operands)[0]
 
-    def forward(*operands):
-        y, residuals = impl.forward(*operands)
+    def save(*operands):
+        y, residuals = forward(*operands)
         return y, (operands, residuals)
 
-    def backward(saved, cotangent):
-        operands, residuals = saved
-        return impl.backward(*operands, residuals, cotangent)
-
-    layer.defvjp(forward, backward)
+    layer.defvjp(save, lambda saved, cotangent: backward(*saved[0], saved[1], cotangent))
     return layer

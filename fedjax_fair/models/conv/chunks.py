@@ -16,16 +16,13 @@ CACHE = 5 * 2**19
 
 
 def count(batch: int, bytes_of_one: int, room: int = 0) -> int:
-    """Returns the smallest number of equal chunks whose intermediate arrays fit into the cache.
+    """Returns the smallest divisor of the batch that makes chunks fit into the cache.
 
     Args:
         batch: Number of images.
         bytes_of_one: Bytes of the intermediate arrays of an image. Images that do not fit are
             separate chunks.
         room: Bytes of the cache, if more than ``CACHE``.
-
-    Returns:
-        The number of chunks, which divides ``batch``.
 
     Examples:
         >>> count(batch=8, bytes_of_one=CACHE // 3)

@@ -35,8 +35,8 @@ class Conv(nn.Module):
     """Two-dimensional convolution with the parameters and results of ``flax.linen.Conv``.
 
     Images are ``[batch, height, width, channels]``, parameters are ``kernel [kh, kw, in, out]`` and
-    ``bias [out]``. `choice` describes its implementations. Reverse mode works once, under any
-    nesting of ``vmap``, ``scan`` and ``jit``; forward mode works only on that gradient.
+    ``bias [out]``. `choice` describes its implementations. Reverse mode works once, and forward
+    mode only on its gradient.
 
     Attributes:
         features: Output channels.

@@ -21,10 +21,10 @@ _WIDE = 64
 
 
 def convolve(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Array:
-    """Computes XLA's convolution, with a different implementation under a ``vmap`` over kernels.
+    """Computes XLA's convolution, without a gradient.
 
-    That is `tiles` for a narrow layer; a wide one, or any on a TPU, is computed sequentially by
-    kernel. It has no gradient, because reverse mode does not support rules for ``vmap``.
+    Under a ``vmap`` over kernels, a narrow layer uses `tiles`; a wide one, or any on a TPU, is
+    computed sequentially by kernel.
     """
 
     @jax.custom_batching.custom_vmap
@@ -49,18 +49,19 @@ def vjp(
 
     Even if the kernel is shared, a ``vmap`` needs a gradient by it per element.
     """
-
-    @jax.custom_batching.custom_vmap
-    def alone(x, kernel, cotangent):
-        convolve_fn = partial(_convolve, strides=strides, padding=padding)
-        return jax.vjp(convolve_fn, x, kernel)[1](cotangent)
+    sizes = {"strides": strides, "padding": padding}
+    alone = jax.custom_batching.custom_vmap(_vjp_of(partial(_convolve, **sizes)))
 
     @alone.def_vmap
     def _(_axis_size, batched, *args):
-        tiled = partial(tiles.vjp, strides=strides, padding=padding)
+        tiled = _vjp_of(partial(tiles.convolve, **sizes))
         return _map_batched(kernel, alone, tiled, batched, args), (True, True)
 
     return alone(x, kernel, cotangent)
+
+
+def _vjp_of(convolve_fn: Callable[[Array, Array], Array]) -> Callable[..., Any]:
+    return lambda x, kernel, cotangent: jax.vjp(convolve_fn, x, kernel)[1](cotangent)
 
 
 def _map_batched(

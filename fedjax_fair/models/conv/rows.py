@@ -55,8 +55,7 @@ def _stacked(x: Array, pairs: int, rows: int, above: int) -> Array:
 def _banded(kernel: Array, pairs: int, width: int, columns: int, left: int) -> list[Array]:
     """Makes matrices from concatenated rows to outputs, one for each position in a window.
 
-    They are ``[pairs * 2 * width * in, 128]``, with columns ordered by window and channel, and
-    zeros in unused columns.
+    They are ``[pairs * 2 * width * in, 128]``, with columns ordered by window and channel.
     """
     height, taps, channels, outputs = kernel.shape
     lane = np.arange(_LANES)

@@ -21,7 +21,7 @@ from fedjax_fair.models.conv import chunks
 from fedjax_fair.models.conv.geometry import Padding, Pair, output_shape
 from fedjax_fair.numerics import target
 
-__all__ = ["convolve", "in_chunks", "vjp", "vjp_in_chunks"]
+__all__ = ["convolve", "in_chunks", "vjp_in_chunks"]
 
 # Target number of columns of the matrix product: on a CPU, 64 to 128 are equally fast.
 _PRODUCT_COLUMNS = 96
@@ -34,15 +34,7 @@ def convolve(
     padding: Padding,
     product: Callable[[Array, Array], Array] = jnp.matmul,
 ) -> Array:
-    """Convolves by one matrix product: tiles of a row times a banded matrix of the kernel.
-
-    Args:
-        x: Images ``[batch, height, width, in]``.
-        kernel: ``[kh, kw, in, out]``.
-        strides: Steps between windows.
-        padding: Zeros before and after rows and columns.
-        product: The product of ``[..., k]`` and ``[k, n]``.
-    """
+    """Convolves by one product of ``[..., k]`` and ``[k, n]``: tiles and a banded matrix."""
     cut = _layout(x, kernel, strides, padding)
     tiles = _tiles(x, kernel.shape[0], cut, strides, padding)
     outputs = product(tiles, _banded(kernel, cut, strides[1]))
@@ -55,14 +47,6 @@ def in_chunks(x: Array, kernel: Array, strides: Pair, padding: Padding) -> Array
     """Convolves in chunks of the batch."""
     convolve_fn = partial(convolve, kernel=kernel, strides=strides, padding=padding)
     return chunks.map_over(_num_chunks(x, kernel, strides, padding), convolve_fn, x)
-
-
-def vjp(
-    x: Array, kernel: Array, cotangent: Array, strides: Pair, padding: Padding
-) -> tuple[Array, Array]:
-    """Returns the gradients by images and kernel."""
-    convolve_fn = partial(convolve, strides=strides, padding=padding)
-    return jax.vjp(convolve_fn, x, kernel)[1](cotangent)
 
 
 def vjp_in_chunks(
@@ -162,11 +146,10 @@ def _banded(kernel: Array, cut: _Layout, stride: int) -> Array:
 
 @jax.custom_vjp
 def _narrow_gradient(tiles: Array, band: Array) -> Array:
-    """A product whose gradient by the matrix is computed transposed.
+    """A product whose gradient by the matrix is computed transposed; not for forward mode.
 
     XLA's product on a CPU repacks its transposed left factor, which should be the narrower one: for
-    layers of 1 to 128 channels that saves up to a third of a convolution's gradient. Forward mode
-    does not support it, so it is used only in gradients.
+    layers of 1 to 128 channels that saves up to a third of a convolution's gradient.
     """
     return tiles @ band
 

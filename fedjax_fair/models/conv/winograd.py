@@ -35,12 +35,12 @@ _POINTS = (0, 1, -1, 2, -2)  # In addition to infinity.
 
 
 class _Transforms(NamedTuple):
-    """The three matrices of one direction.
+    """The matrices of one direction, in the literature B transposed, G and A transposed.
 
     Attributes:
-        inputs: From inputs to values, ``[6, 6]``; the literature's B transposed.
-        kernel: From taps to values, ``[6, taps]``; its G.
-        outputs: From products of values to outputs, ``[7 - taps, 6]``; its A transposed.
+        inputs: From inputs to values, ``[6, 6]``.
+        kernel: From taps to values, ``[6, taps]``.
+        outputs: From products of values to outputs, ``[7 - taps, 6]``.
     """
 
     inputs: np.ndarray
@@ -67,11 +67,10 @@ def _transforms(taps: int) -> _Transforms:
 
 
 def is_faster(x: Array, kernel: Array, strides: Pair, padding: Padding) -> bool:
-    """Whether it is faster than `tiles` on a CPU.
+    """Whether it is faster than `tiles` on a CPU, and accurate.
 
     It must save at least half of the multiplications, including those of tiles that extend beyond
-    the edge, and have enough of them for the transform of the kernel to be negligible. The
-    transforms are too inaccurate in half precision.
+    the edge, and have enough of them for the transform of the kernel to be negligible.
     """
     batch, (*taps, inputs, outputs) = x.shape[0], kernel.shape
     if strides != (1, 1) or x.dtype.itemsize < 4 or any(count not in _TAPS for count in taps):
@@ -99,8 +98,7 @@ def vjp_in_chunks(
 ) -> tuple[Array, Array]:
     """Returns the gradients of ``in_chunks`` by images and kernel.
 
-    The gradient by images correlates the cotangent with the mirrored kernel. The gradient by the
-    kernel's values is summed over the chunks and transformed once.
+    The first correlates the cotangent with the mirrored kernel.
     """
     taps, shape = kernel.shape[:2], x.shape[1:3]
     low = padding[0][0], padding[1][0]
@@ -163,7 +161,7 @@ def _values(x: Array, taps: Sequence[int], low: Sequence[int], shape: Sequence[i
         x: Images.
         taps: Height and width of the kernel.
         low: Zeros before the first row and column; negative to crop.
-        shape: Rows and columns of the outputs. Zeros are added after the images as needed.
+        shape: Rows and columns of the outputs.
     """
     steps, tiles = [_SIDE + 1 - count for count in taps], _num_tiles(taps, shape)
     totals = [count * step + _SIDE - step for count, step in zip(tiles, steps, strict=True)]
@@ -174,7 +172,6 @@ def _values(x: Array, taps: Sequence[int], low: Sequence[int], shape: Sequence[i
     x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
 
     def windows(x, axis, step, count):
-        """Returns the entries at each position in a tile, as six arrays."""
         return [
             lax.slice_in_dim(x, i, i + step * (count - 1) + 1, step, axis) for i in range(_SIDE)
         ]
@@ -217,12 +214,10 @@ def _cotangent_values(cotangent: Array, taps: Sequence[int]) -> Array:
 
 
 def _combined(weights: np.ndarray, parts: Iterable[Array]) -> Array:
-    """Returns weighted sums of arrays, one per row of weights, without terms of weight zero.
-
-    They are stacked for the transform of the other direction, because XLA would compute the inner
-    sums of 36 separate expressions 36 times.
-    """
+    """Returns weighted sums of arrays, one per row of weights, without terms of weight zero."""
     parts = list(parts)
+    # Stacked for the transform of the other direction, because XLA would compute the inner sums of
+    # 36 separate expressions 36 times.
     return jnp.stack([_sum(row, parts) for row in weights])
 
 

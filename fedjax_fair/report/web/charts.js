@@ -32,7 +32,12 @@ function nice(low, high, count) {
   return found;
 }
 
-// An axis is {range, label, ticks, map, format}; only the first two are required.
+// An axis of rounds, with whole ticks; a single round is in its middle.
+function roundAxis(first, last) {
+  return { range: first === last ? [first - 1, last + 1] : [first, last], label: "round", whole: true };
+}
+
+// An axis is {range, label, ticks, map, format, whole}; only the first two are required.
 function scale({ range, map = (value) => value }, start, end) {
   const [low, high] = range.map(map);
   return (value) => {
@@ -41,6 +46,9 @@ function scale({ range, map = (value) => value }, start, end) {
   };
 }
 
+const ticks = ({ ticks, range, whole }, count) =>
+  (ticks ?? nice(...range, count)).filter((at) => !whole || (Number.isInteger(at) && at >= 0));
+
 function axes(host, x, y, height = 260, square = false) {
   const width = Math.max(host.clientWidth, 200);
   if (square) height = Math.min(width, 420);
@@ -48,11 +56,11 @@ function axes(host, x, y, height = 260, square = false) {
   const svg = element(host, "svg", { viewBox: `0 0 ${width} ${height}`, width, height });
   const px = scale(x, left, right), py = scale(y, bottom, top);
   const format = (axis, value) => (axis.format ? axis.format(value) : String(value));
-  for (const at of y.ticks ?? nice(...y.range, 5)) {
+  for (const at of ticks(y, 5)) {
     element(svg, "line", { x1: left, x2: right, y1: py(at), y2: py(at), stroke: "var(--line)" });
     element(svg, "text", { x: left - 6, y: py(at) + 4, "text-anchor": "end" }, format(y, at));
   }
-  for (const at of x.ticks ?? nice(...x.range, Math.min(8, width / 70))) {
+  for (const at of ticks(x, Math.min(8, width / 70))) {
     element(svg, "line", { x1: px(at), x2: px(at), y1: bottom, y2: bottom + 4, stroke: "var(--muted)" });
     element(svg, "text", { x: px(at), y: bottom + 17, "text-anchor": "middle" }, format(x, at));
   }
@@ -162,8 +170,18 @@ function line(plot, xs, ys, stroke, attributes = {}) {
   return element(plot.svg, "path", { d: path(points), fill: "none", stroke, "stroke-width": 2, "stroke-linejoin": "round", ...attributes });
 }
 
+// Marks the values of a curve that has few; a line through a single one is invisible.
+function dots(plot, xs, ys, fill) {
+  if (xs.length > 3) return;
+  xs.forEach((x, k) => element(plot.svg, "circle", { cx: plot.px(x), cy: plot.py(ys[k]), r: 3, fill, "data-dot": "" }));
+}
+
 function band(plot, xs, lows, highs, fill) {
   if (!lows.length || lows.includes(null)) return;
+  if (xs.length === 1) {  // A band of no width is invisible.
+    element(plot.svg, "line", { x1: plot.px(xs[0]), x2: plot.px(xs[0]), y1: plot.py(lows[0]), y2: plot.py(highs[0]), stroke: fill });
+    return;
+  }
   const up = xs.map((x, i) => [plot.px(x), plot.py(highs[i])]);
   const down = xs.map((x, i) => [plot.px(x), plot.py(lows[i])]).reverse();
   element(plot.svg, "path", { d: `${path([...up, ...down])}Z`, fill, opacity: Math.min(0.12, 0.6 / shown().length), stroke: "none" });
@@ -184,7 +202,7 @@ function curves(plot, all, start = -Infinity) {
     const [xs, means, lows, highs] = cut(all[i]);
     xs.forEach((x, k) => mark(plot, numbers.methods[i], x, means[k], lows[k], highs[k]));
     line(plot, xs, means, color(i), { "stroke-dasharray": dashes(i), "data-method": i });
-    if (xs.length === 1) element(plot.svg, "circle", { cx: plot.px(xs[0]), cy: plot.py(means[0]), r: 3, fill: color(i) });
+    dots(plot, xs, means, color(i));
   }
 }
 

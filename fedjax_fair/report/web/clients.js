@@ -13,6 +13,8 @@ const accuracies = unpacked(clients.accuracy);
 const trained = unpacked(clients.trained);
 const choice = { method: 0, seed: 0, round: clients.rounds.length - 1, client: 0, pointed: null };
 
+const label = (client) => String(clients.names ? clients.names[client] : clients.ids[client]);
+
 const one = (list) => list[list.length > 1 ? choice.seed : 0];
 
 function accuracy(method, seed, round, client) {
@@ -57,12 +59,13 @@ picture("distribution", (host) => {
 picture("map", (host) => {
   const all = measured(choice.method, choice.seed, choice.round);
   const low = Math.min(...known(all), 99);
-  const grid = element(host, "div", { class: clients.ids.length > 120 ? "grid dense" : "grid", role: "grid", "aria-label": "clients" });
-  clients.ids.forEach((id, client) => {
+  const size = clients.ids.length > 120 ? " dense" : clients.names ? " named" : "";
+  const grid = element(host, "div", { class: `grid${size}`, role: "grid", "aria-label": "clients" });
+  clients.ids.forEach((_, client) => {
     const value = all[client] ?? null;
     const share = value === null ? 0 : (100 * (value - low)) / (100 - low);
     const button = element(grid, "button", { type: "button", tabindex: client === choice.client ? 0 : -1, "data-client": client,
-      "aria-label": `client ${id}: ${value === null ? "no test examples" : percent(value)}` }, String(id));
+      "aria-label": `client ${label(client)}: ${value === null ? "no test examples" : percent(value)}` }, label(client));
     button.style.background = value === null ? "var(--panel)" : `color-mix(in oklab, var(--high) ${share}%, var(--low))`;
     button.style.color = share > 50 ? "var(--paper)" : "var(--ink)";
     if (client === choice.client) button.classList.add("chosen");
@@ -103,14 +106,14 @@ picture("partition", (host) => {
   const [width, height] = [Math.min(cell[0], 2 * cell[1]), Math.min(cell[1], 2 * cell[0])];
   columns.forEach((client, place) => {
     let cells = "";
-    for (const [label, count] of all[client]) {
+    for (const [row, count] of all[client]) {
       const side = 0.9 * Math.sqrt(count / largest), w = side * width, h = side * height;
-      cells += `M${(plot.px(place) - w / 2).toFixed(1)} ${(plot.py(label) - h / 2).toFixed(1)}h${w.toFixed(1)}v${h.toFixed(1)}h${(-w).toFixed(1)}z`;
+      cells += `M${(plot.px(place) - w / 2).toFixed(1)} ${(plot.py(row) - h / 2).toFixed(1)}h${w.toFixed(1)}v${h.toFixed(1)}h${(-w).toFixed(1)}z`;
     }
     const group = clients.groups ? one(clients.groups)[client] : 0;
     const drawn = element(plot.svg, "path", { d: cells, fill: color(group), "data-owner": client });
-    for (const [label, count] of all[client]) {
-      plot.points.push({ x: plot.px(place), y: plot.py(label), name: `class ${label}`, text: `client ${clients.ids[client]}, class ${label}: ${count} examples` });
+    for (const [row, count] of all[client]) {
+      plot.points.push({ x: plot.px(place), y: plot.py(row), name: `class ${row}`, text: `client ${label(client)}, class ${row}: ${count} examples` });
     }
     drawn.addEventListener("mouseover", () => describe(client));
     drawn.addEventListener("click", () => select(client, false));
@@ -137,7 +140,7 @@ function describe(client) {
   const now = measured(choice.method, choice.seed, choice.round)[client] ?? null;
   const group = clients.groups ? `, group ${one(clients.groups)[client]}` : "";
   const head = element(host, "div", { class: "all" });
-  element(head, "h3", {}, `Client ${clients.ids[client]}${group}: ${now === null ? "no test examples" : percent(now)}`);
+  element(head, "h3", {}, `Client ${label(client)}${group}: ${now === null ? "no test examples" : percent(now)}`);
   const tested = one(clients.tested)[client];
   element(head, "p", { class: "how" }, `${numbers.methods[choice.method]}, seed ${clients.seeds[choice.seed]}, round ${clients.rounds[choice.round]}; measured on ${tested} test examples`);
   const [left, right] = [element(host, "div"), element(host, "div")];
@@ -145,8 +148,8 @@ function describe(client) {
   const owned = [...one(clients.classes)[client]].sort((a, b) => b[1] - a[1]).slice(0, 12);
   const bars = element(left, "div", { class: "bars" });
   const most = Math.max(1, ...owned.map((pair) => pair[1]));
-  for (const [label, count] of owned) {
-    element(bars, "span", {}, `class ${label}`);
+  for (const [row, count] of owned) {
+    element(bars, "span", {}, `class ${row}`);
     element(element(bars, "span"), "i").style.width = `${(100 * count) / most}%`;
     element(bars, "span", { class: "number" }, String(count));
   }

@@ -2,7 +2,7 @@
 
 const percent = (value) => `${value.toFixed(1)}%`;
 const lastRound = Math.max(...numbers.accuracy.flatMap(([rounds]) => rounds));
-const rounds = { range: [numbers.start, Math.max(lastRound, numbers.start + 1)], label: "round" };
+const rounds = roundAxis(numbers.start, lastRound);
 
 picture("learning", (host) => {
   const [low, high] = hull(numbers.accuracy, [1], numbers.start);
@@ -12,12 +12,12 @@ picture("learning", (host) => {
 });
 
 picture("spread", (host) => {
-  const [, high] = hull([...numbers.dissimilarity, ...numbers.floor], [1], numbers.start);
+  const [, most] = hull(numbers.dissimilarity, [1], numbers.start);
+  const high = Math.max(most, ...known(numbers.floor));
   const plot = axes(host, rounds, { range: [0, high * 1.15], label: "dissimilarity (points)" }, 300);
   for (const i of shown()) {
-    const [xs, means] = numbers.floor[i];
-    const from = Math.max(xs.findIndex((round) => round >= numbers.start), 0);
-    line(plot, xs.slice(from), means.slice(from), color(i), { "stroke-width": 1.2, "stroke-dasharray": "1 4", "data-floor": i });
+    const floor = numbers.floor[i] ?? null;
+    line(plot, rounds.range, [floor, floor], color(i), { "stroke-width": 1.2, "stroke-dasharray": "1 4", "data-floor": i });
   }
   curves(plot, numbers.dissimilarity, numbers.start);
   finish(plot, "dissimilarity");
@@ -50,7 +50,7 @@ picture("tradeoff", (host) => {
     return [low, low + span];
   });
   const plot = axes(host, { range: x, label: "dissimilarity (points)" }, { range: y, label: "accuracy (%)" }, 0, true);
-  const floors = known(numbers.floor.map((curve) => curve[1].at(-1)));
+  const floors = known(numbers.floor);
   const floor = floors.reduce((sum, value) => sum + value, 0) / floors.length;
   if (floor > x[0]) {
     const edge = plot.px(floor);
@@ -106,6 +106,7 @@ picture("groups", (host) => {
       const from = Math.max(xs.findIndex((round) => round >= numbers.start), 0);
       band(plot, xs.slice(from), lows.slice(from), highs.slice(from), color(i));
       line(plot, xs.slice(from), means.slice(from), color(i), { "stroke-dasharray": styles[g % 4] });
+      dots(plot, xs.slice(from), means.slice(from), color(i));
       for (let k = from; k < xs.length; k++) mark(plot, `group ${g}`, xs[k], means[k], lows[k], highs[k]);
     });
     finish(plot, `groups-${numbers.methods[i]}`);
@@ -114,7 +115,7 @@ picture("groups", (host) => {
 
 picture("cluster_agreement", (host) => {
   const [, high] = hull(numbers.cluster_agreement, [0]);
-  const plot = axes(host, { range: [1, Math.max(high, 2)], label: "round" }, { range: [0, 1], label: "mutual information, mean over rounds so far" }, 260);
+  const plot = axes(host, roundAxis(1, high), { range: [0, 1], label: "mutual information, mean over rounds so far" }, 260);
   curves(plot, numbers.cluster_agreement);
   finish(plot, "cluster-agreement");
 });

@@ -1,23 +1,24 @@
-"""Base class of the estimators: input validation and selection."""
+"""Base class of the estimators: input validation, selection and progress bar."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.base import SetFunction
-from fedjax_fair.submodular.estimators.progress import Reported, progress_bar
+from fedjax_fair.submodular.arrays import is_traced
+from fedjax_fair.submodular.base import SetFunction, WrappedSetFunction
 from fedjax_fair.submodular.greedy import greedy
-
-__all__ = ["BaseSubsetSelector"]
+from fedjax_fair.tree import Integer
 
 
 class BaseSubsetSelector(TransformerMixin, BaseEstimator):
@@ -78,10 +79,15 @@ class BaseSubsetSelector(TransformerMixin, BaseEstimator):
         return tags
 
     def _validated(self, X: Any) -> Any:
+        if is_traced(X):
+            raise ValueError("X is traced: expected values that are known before compilation.")
+        if np.ma.is_masked(X):
+            raise ValueError("X: expected no masked elements; fill or remove them.")
         # Single precision suffices for a matrix of all similarities, and is half as large.
         precomputed = getattr(self, "metric", None) == "precomputed"
         dtype = np.float32 if precomputed else np.float64
-        values: Any = validate_data(self, X, accept_sparse="csr", dtype=dtype)
+        with np.errstate(over="ignore"):  # Infinity is rejected.
+            values: Any = validate_data(self, X, accept_sparse="csr", dtype=dtype)
         makes_dense = sparse.issparse(values) and not (precomputed and self._keeps_sparse)
         return values.toarray() if makes_dense else values
 
@@ -89,9 +95,44 @@ class BaseSubsetSelector(TransformerMixin, BaseEstimator):
         checks.positive_int("k", self.k, at_most=function.size)
         if not isinstance(self.verbose, (bool, np.bool_)):
             raise ValueError(f"verbose={self.verbose!r}: expected True or False.")
-        with progress_bar(self.k) if self.verbose else contextlib.nullcontext():
-            result = greedy(Reported(function) if self.verbose else function, self.k)
+        with _progress_bar(self.k) if self.verbose else contextlib.nullcontext():
+            result = greedy(_Reported(function) if self.verbose else function, self.k)
             jax.block_until_ready(result)
         self.n_items_ = function.size
         self.ranking_, self.gains_ = np.asarray(result.items), np.asarray(result.gains)
         return self
+
+
+# Compiled functions outlive a bar, so they report to the last one here.
+_bars: list[Any] = []
+
+
+@contextlib.contextmanager
+def _progress_bar(total: int) -> Iterator[None]:
+    """Shows on standard error how many of ``total`` items ``_Reported`` functions have added."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        _bars.append((bar, bar.add_task("", total=total)))
+        try:
+            yield
+            jax.effects_barrier()  # Reports may be late.
+            bar.update(_bars[-1][1], completed=total)  # The last item is not added to a memo.
+        finally:
+            _bars.pop()
+
+
+class _Reported(WrappedSetFunction):
+    """The same function, which reports every item that is added."""
+
+    def add(self, memo: PyTree, item: Integer) -> PyTree:
+        jax.debug.callback(_advance, item)  # The argument delays the report until it is selected.
+        return self.function.add(memo, item)
+
+
+def _advance(item: Any) -> None:
+    if _bars:
+        bar, task = _bars[-1]
+        bar.advance(task)

@@ -13,10 +13,11 @@ from sklearn.neighbors import NearestNeighbors
 from fedjax_fair import checks
 from fedjax_fair.numerics.distances import pairwise_distances
 
-__all__ = ["KERNELS", "METRICS", "neighbor_similarities", "prepared", "similarities"]
-
 KERNELS = ("cosine", "correlation", "rbf")
 """Metrics whose similarity matrices are positive semi-definite."""
+
+# The squared distances of such rows are finite in single precision.
+_MAX_DIFFERENCE = 1e17
 
 METRICS = ("euclidean", "sqeuclidean", *KERNELS)
 
@@ -30,7 +31,11 @@ def prepared(rows: Float[np.ndarray, "n width"], metric: str) -> Float[np.ndarra
     if metric not in ("cosine", "correlation"):
         # Far from the origin rows are not distinct in single precision. Differences from a row,
         # unlike those from the mean, are exact for integers.
-        return (rows - rows[0]).astype(np.float32)
+        rows = rows - rows[0]
+        if not (largest := np.abs(rows).max()) <= _MAX_DIFFERENCE:
+            expected = f"differences of rows up to {_MAX_DIFFERENCE:g}"
+            raise ValueError(f"X: expected {expected}, got {largest:g}; scale the features.")
+        return rows.astype(np.float32)
     lengths = np.linalg.norm(rows, axis=1)
     if metric == "correlation":
         rows = rows - rows.mean(axis=1, keepdims=True)

@@ -33,7 +33,6 @@ from fedjax_fair.submodular.facility_location import (
 from fedjax_fair.submodular.facility_location_from_features import facility_location_from_features
 from fedjax_fair.submodular.graph_cut import graph_cut
 from fedjax_fair.submodular.sparse import (
-    SparseSimilarity,
     check_symmetric,
     is_sparse,
     sparse_similarity,
@@ -52,21 +51,17 @@ class _SimilaritySelector(BaseSubsetSelector):
     n_neighbors: int | None = None
     _metrics: tuple[str, ...] = METRICS
     _keeps_sparse = True
+    _is_symmetric = False  # Whether the function needs symmetric similarities.
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = self.metric == "precomputed"
         return tags
 
-    # A subclass overrides these three if it needs more than similarities >= 0.
     def _check(self, similarity: ArrayLike) -> Array:
+        if self._is_symmetric:
+            return as_symmetric("X", similarity)
         return as_non_negative("X", similarity, "points items")
-
-    def _check_sparse(self, similarity: SparseSimilarity) -> None:
-        pass
-
-    def _neighbors(self, rows: NDArray[Any], metric: str, count: int) -> Any:
-        return neighbor_similarities(rows, metric, count)
 
     def _rows(self, values: Any) -> tuple[Any, str]:
         """Returns prepared rows and their metric, or similarities and ``"precomputed"``."""
@@ -77,7 +72,8 @@ class _SimilaritySelector(BaseSubsetSelector):
                 rows = prepared(values, metric)
                 if self.n_neighbors is None:
                     return rows, metric
-                near = self._neighbors(rows, metric, self.n_neighbors)
+                near = neighbor_similarities(rows, metric, self.n_neighbors)
+                near = near.maximum(near.T) if self._is_symmetric else near
                 return sparse_similarity(near), "precomputed"
         if self.n_neighbors is not None:
             raise ValueError(
@@ -87,7 +83,8 @@ class _SimilaritySelector(BaseSubsetSelector):
         given = metric(values) if callable(metric) else values
         if self._keeps_sparse and is_sparse(given):
             given = sparse_similarity(given, "X")
-            self._check_sparse(given)
+            if self._is_symmetric:
+                check_symmetric("X", given)
             return given, "precomputed"
         return self._check(given), "precomputed"
 
@@ -213,6 +210,8 @@ class GraphCut(_SimilaritySelector):
         array([1, 2], dtype=int32)
     """
 
+    _is_symmetric = True
+
     k: int
     tradeoff: float = 2.0
     metric: Metric = "euclidean"
@@ -222,16 +221,6 @@ class GraphCut(_SimilaritySelector):
     def _function(self, values: Any) -> SetFunction:
         checks.non_negative("tradeoff", self.tradeoff)
         return _build(graph_cut, *self._rows(values), self.tradeoff)
-
-    def _check(self, similarity: ArrayLike) -> Array:
-        return as_symmetric("X", similarity)
-
-    def _check_sparse(self, similarity: SparseSimilarity) -> None:
-        check_symmetric("X", similarity)
-
-    def _neighbors(self, rows: NDArray[Any], metric: str, count: int) -> Any:
-        near = neighbor_similarities(rows, metric, count)
-        return near.maximum(near.T)
 
 
 @dataclass(eq=False, repr=False)

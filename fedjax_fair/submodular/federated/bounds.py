@@ -1,8 +1,8 @@
 r"""Guarantees of the continuous algorithms, from quantities that a run measured.
 
 *r* is the rank, :math:`\eta` the step, *T* the number of rounds, :math:`m_F = \max_e F(\{e\})`, and
-:math:`\Gamma` the sum of the spreads of all rounds. Errors are about *r* times the mean spread,
-which often exceeds the optimum: the bound is then vacuous.
+:math:`\Gamma` the sum of the spreads of all rounds. Errors of about *r* times the mean spread often
+exceed the optimum: the bound is then vacuous.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def theorem_5_1(epsilon: float, *, size: int, cardinality: bool) -> Guarantee:
 
     With probability ``1 - 1 / size`` the sample of clients is within a factor of :math:`1 \pm
     \varepsilon` of *F* on all sets of at most *r* items. Greedy with factor *c* then reaches
-    :math:`c\,(1 - \varepsilon) / (1 + \varepsilon)` of the optimum; the paper states
-    :math:`c - \varepsilon`.
+    :math:`c\,(1 - \varepsilon) / (1 + \varepsilon)` of the optimum; the paper states :math:`c -
+    \varepsilon`.
 
     Args:
         epsilon: In (0, 1).

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key
 from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular.federated import trajectory
+from fedjax_fair.submodular.federated.fedcg import fedcg
 from fedjax_fair.submodular.federated.importance_factors import compute_factors
 from fedjax_fair.submodular.federated.problem import Problem, fill_weights
-from fedjax_fair.submodular.federated.secure import secure_aggregate
 from fedjax_fair.submodular.federated.trajectory import ContinuousRun, GreedyRun
+from fedjax_fair.submodular.greedy import greedy
 from fedjax_fair.submodular.matroids import Matroid, heaviest_base
 
 __all__ = [
@@ -51,20 +50,12 @@ def _greedy(problem, matroid, weights):
     weights = fill_weights(problem, weights)
     # Equal weights become exactly 1, so that sums of ratings are exact and equal gains tie.
     largest = jnp.max(weights)
-    function = problem.total(weights / largest)
-
-    def step(carry, _):
-        mask, memo = carry
-        gains = function.gains(memo)
-        feasible_gains = jnp.where(matroid.feasible_items(mask), gains, -jnp.inf)
-        best = jnp.argmax(feasible_gains).astype(jnp.int32)
-        return (mask.at[best].set(True), function.add(memo, best)), (best, gains[best])
-
-    start = (jnp.zeros(problem.size, bool), function.init())
-    (chosen, _), (items, gains) = jax.lax.scan(step, start, length=matroid.rank)
-    values = jnp.append(0.0, largest * jnp.cumsum(gains))
+    selected = greedy(problem.total(weights / largest), matroid=matroid)
     return GreedyRun(
-        chosen, items, values, trajectory.Communication(*[jnp.zeros(matroid.rank, jnp.int32)] * 4)
+        chosen=jnp.zeros(problem.size, bool).at[selected.items].set(True),
+        items=selected.items,
+        values=jnp.append(0.0, largest * jnp.cumsum(selected.gains)),
+        communication=trajectory.no_communication(matroid.rank),
     )
 
 
@@ -98,24 +89,11 @@ def centralized_continuous_greedy(
         >>> centralized_continuous_greedy(key, problem, matroids.Uniform(1, 3), 4).x.tolist()
         [1.0, 0.0, 0.0]
     """
-    weights = trajectory.check_arguments(problem, matroid, client_weights)
-    return _continuous_greedy(
-        key, problem, matroid, weights, trajectory.step_size(step, rounds), rounds
+    # A server that receives all gradients knows the gradient of the sum.
+    run = fedcg(
+        key, problem, matroid, rounds, step=step, send="gradient", client_weights=client_weights
     )
-
-
-@partial(jax.jit, static_argnames="rounds")
-def _continuous_greedy(key, problem, matroid, weights, step, rounds):
-    weights = fill_weights(problem, weights)
-
-    def communicate(_key_cohort, _key_work, x, gradients):
-        mean = secure_aggregate(gradients.messages(weights), problem.size)
-        base = matroid.max_weight_base(mean)
-        return trajectory.RoundResult(
-            base.astype(x.dtype), jnp.sum(mean, where=base), jnp.zeros(())
-        )
-
-    return trajectory.ascend(problem, matroid, weights, key, rounds, step, communicate, (0, 0, 0))
+    return run._replace(communication=trajectory.no_communication(rounds))
 
 
 @jax.jit

@@ -61,8 +61,8 @@ def baselines() -> dict[str, Method]:
         )
 
     def random(key, problem, matroid):
-        communication = Communication(*[jnp.zeros(1, jnp.int32)] * 4)
-        return in_one_step(problem, matroid, centralized.random_base(key, matroid), communication)
+        chosen = centralized.random_base(key, matroid)
+        return in_one_step(problem, matroid, chosen, trajectory.no_communication(1))
 
     return {
         GREEDY: Method(

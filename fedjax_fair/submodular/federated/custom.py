@@ -7,14 +7,17 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from fedjax_fair import checks
 from fedjax_fair.submodular import multilinear
-from fedjax_fair.submodular.federated.assumptions import MAX_ENUMERATED_ITEMS, check_submodular
+from fedjax_fair.submodular.arrays import check_result, is_traced
 from fedjax_fair.submodular.federated.problem import ClientFunction, DenseProblem, Problem
 
-__all__ = ["Custom", "SampledProblem", "TabulatedProblem", "custom", "tabulate"]
+__all__ = ["MAX_ENUMERATED_ITEMS", "SampledProblem", "custom", "tabulate"]
+
+MAX_ENUMERATED_ITEMS = 10
 
 
 def custom(
@@ -28,14 +31,13 @@ def custom(
     """Creates a problem from the values of a monotone submodular function.
 
     Args:
-        value_fn: ``value_fn(mask, data) -> scalar`` of a set, ``[size]``, and one client's data;
-            0 at the empty set.
+        value_fn: ``value_fn(mask, data) -> scalar`` of a set, ``[size]``, and one client's data; 0
+            at the empty set.
         client_data: Arrays with a leading axis over clients.
         size: Number of items.
         samples: Random sets for estimating the multilinear extension (``multilinear.sample_size``).
             None evaluates all sets of at most 10 items.
-        check_sets: Random sets on which to check the function. At most 10 items are checked on all
-            sets.
+        check_sets: Random sets on which to check the function. At most 10 items are checked on all.
 
     Raises:
         ValueError: If a check fails, or more than 10 items have no ``samples``.
@@ -55,10 +57,18 @@ def custom(
             f"samples=None: {size=} is too large to evaluate all sets; give a number of samples, "
             f"or at most {MAX_ENUMERATED_ITEMS} items."
         )
-    with jax.ensure_compile_time_eval():  # A tracer could not be checked.
-        client_data = jax.tree.map(
-            lambda leaf: leaf if isinstance(leaf, Array) else jnp.asarray(leaf), client_data
+    shapes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(client_data)}
+    if len(shapes) != 1 or shapes & {(), (0,)}:
+        got = sorted(np.shape(leaf) for leaf in jax.tree.leaves(client_data))
+        raise ValueError(
+            f"client_data: expected arrays with an axis over clients, got shapes {got}."
         )
+    with jax.ensure_compile_time_eval():  # A tracer could not be checked.
+        client_data = jax.tree.map(jnp.asarray, client_data)
+    first_client = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), client_data
+    )
+    check_result("value_fn", value_fn, (), jax.ShapeDtypeStruct((size,), bool), first_client)
     problem = Custom(client_data, size, samples or 1, value_fn)
     check_submodular(problem, check_sets)
     return tabulate(problem) if samples is None else problem
@@ -165,3 +175,72 @@ def tabulate(problem: SampledProblem) -> TabulatedProblem:
         return multilinear.table(lambda mask: problem.value_of(data, mask), problem.size)
 
     return TabulatedProblem(problem.name, jax.vmap(table)(problem.data()))
+
+
+def check_submodular(problem: DenseProblem, check_sets: int) -> None:
+    """Checks that every client's function is 0 at the empty set, monotone and submodular.
+
+    Few items are checked on all sets, more items on random sets, and traced data not at all.
+
+    Args:
+        problem: The clients' functions, whose gains are differences of values.
+        check_sets: Number of random sets, in addition to the empty set.
+    """
+    if is_traced(problem):
+        return
+    size = problem.size
+    # Each pair holds the item that joins each of the first sets, and the index of the larger set.
+    if size <= MAX_ENUMERATED_ITEMS:
+        numbers = np.arange(2**size)
+        sets = (numbers[:, None] >> np.arange(size)) & 1 == 1
+        pairs = [(np.full(2**size, item), numbers | 1 << item) for item in range(size)]
+    else:
+        # All sizes are equally likely; with a fair coin per item about half would be chosen.
+        rng = np.random.default_rng(0)
+        sets = rng.random((check_sets, size)) < rng.random((check_sets, 1))
+        sets = np.concatenate([np.zeros((1, size), bool), sets])
+        joining = rng.integers(size, size=len(sets))
+        pairs = [(joining, len(sets) + np.arange(len(sets)))]
+        sets = np.concatenate([sets, sets | (np.arange(size) == joining[:, None])])
+    with jax.ensure_compile_time_eval():  # The problem may be made in a function being traced.
+        values, gains = (np.asarray(array, float) for array in _evaluate(problem, sets))
+
+    def require(valid, expected, joining=None, larger=None):
+        """Raises an error about the first set and client, ``[sets, clients]``, if not valid."""
+        if valid.all():
+            return
+        number, client = map(int, np.unravel_index(valid.argmin(), valid.shape))
+        later = ""
+        if joining is not None and larger is not None:
+            later_gains = gains[larger[number], client].round(4).tolist()
+            later = f", and {later_gains} after item {joining[number]} joined"
+        raise ValueError(
+            f"value_fn: expected {expected}, but in the set "
+            f"{np.flatnonzero(sets[number]).tolist()} client {client} has the value "
+            f"{values[number, client]:.4g} and gains {gains[number, client].round(4).tolist()}"
+            f"{later}."
+        )
+
+    require(np.isfinite(values) & np.isfinite(gains).all(axis=2), "finite values")
+    require((values == 0) | sets.any(axis=1, keepdims=True), "0 at the empty set")
+    # Bounds the rounding error of a gain of 0 in each set.
+    slack = 1e-5 * (np.abs(values).max(axis=1) + np.abs(gains).max(axis=(1, 2))) + 1e-30
+    slack = slack[:, None, None]
+    require((gains >= -slack).all(axis=2), "a monotone function")
+    for joining, larger in pairs:
+        count, is_joining = len(joining), np.arange(size) == joining[:, None]
+        is_member = sets[:count] | is_joining | (sets[:count] & is_joining).any(1, keepdims=True)
+        increases = np.where(is_member[:, None], 0, gains[larger] - gains[:count])
+        diminishes = (increases <= slack[:count]).all(axis=2)
+        require(diminishes, "a submodular function", joining, larger)
+
+
+@jax.jit
+def _evaluate(problem, sets):
+    """Computes values, ``[sets, clients]``, and gains, ``[sets, clients, size]``."""
+
+    def evaluate_one(mask):
+        gains = jax.vmap(problem.function.gains, (0, None))(problem.data(), mask)
+        return problem.values(mask), gains
+
+    return jax.lax.map(evaluate_one, sets)

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.secure_sum import as_secure
+from fedjax_fair.submodular.arrays import as_host, as_known_epsilon
 from fedjax_fair.submodular.federated import secure as messaging
 from fedjax_fair.submodular.federated.importance_factors import compute_factors
 from fedjax_fair.submodular.federated.problem import Problem, fill_weights
@@ -39,8 +40,7 @@ def sufficient_kappa(epsilon: float, *, rank: int, size: int) -> float:
         >>> round(sufficient_kappa(0.5, rank=5, size=30))
         1276
     """
-    checks.positive("epsilon", epsilon)
-    checks.unit_interval("epsilon", epsilon)
+    epsilon = as_known_epsilon(epsilon)
     checks.positive_int("rank", rank)
     checks.positive_int("size", size)
     return 3 * rank / epsilon**2 * (rank * math.log(size + 1) + math.log(2 * size))
@@ -60,7 +60,9 @@ def kappa_for_responses(factors: ArrayLike, responses: float) -> float:
         2.5
     """
     checks.positive("responses", responses)
-    ordered = np.sort(np.asarray(factors, np.float64))[::-1]
+    values = as_host("factors", factors).astype(np.float64)
+    checks.non_negative("factors", values, many=True)
+    ordered = np.sort(values, axis=None)[::-1]
     ordered = ordered[ordered > 0]
     if responses > ordered.size:
         raise ValueError(
@@ -109,14 +111,17 @@ def discrete_greedy(
         >>> run.items.tolist(), run.values.tolist()
         ([0], [0.0, 1.0])
     """
-    weights = check_arguments(problem, matroid, client_weights)
+    weights = check_arguments(problem, matroid, client_weights, key=key)
     if (kappa is None) == (epsilon is None):
         raise ValueError(f"{kappa=}, {epsilon=}: expected exactly one of them.")
     if epsilon is not None:
         kappa = sufficient_kappa(epsilon, rank=matroid.rank, size=matroid.size)
+    if checks.is_int(kappa) and abs(kappa) < 2**100:
+        kappa = float(kappa)  # An integer may exceed 32 bits.
     checks.positive("kappa", kappa)
-    if not isinstance(kappa, Array):
-        kappa = float(kappa)  # pyright: ignore  # An integer may exceed 32 bits.
+    kappa = kappa if isinstance(kappa, Array) else float(kappa)  # pyright: ignore
+    if not isinstance(resample, (bool, np.bool_)):
+        raise ValueError(f"{resample=}: expected True or False.")
     secure = as_secure(aggregation)
     return _discrete_greedy(key, problem, matroid, weights, kappa, secure, bool(resample))
 

@@ -11,7 +11,6 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular import multilinear
 from fedjax_fair.submodular.arrays import as_finite
 from fedjax_fair.submodular.base import SetFunction
@@ -50,11 +49,8 @@ def facility_location(scores: ArrayLike | SparseScores) -> Problem:
     """Creates the problem of ``f_i(S) = max_{j in S} c_ij``: ratings, similarities, closeness.
 
     Args:
-        scores: Score of each item for each client, ``[clients, n]``, or ``sparse_scores`` if most
-            are 0. Negative scores count as 0, with a warning.
-
-    Raises:
-        ValueError: If a score is not finite, or the shape does not fit.
+        scores: Finite score of each item for each client, ``[clients, n]``, or ``sparse_scores`` if
+            most are 0. Negative scores count as 0, with a warning.
 
     Examples:
         >>> problem = facility_location([[3.0, 1.0, 0.0], [0.0, 2.0, 0.0]])
@@ -191,9 +187,6 @@ class _CachedSum(WeightedSum):
 
     def gains(self, memo):
         return memo.gains
-
-    def gain(self, memo, item):
-        return product(self.weights, self._best_with(memo.best, item) - memo.best)
 
     def add(self, memo, item):
         best = self._best_with(memo.best, item)

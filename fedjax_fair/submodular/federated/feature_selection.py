@@ -17,8 +17,12 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.submodular.federated.assumptions import MAX_ENUMERATED_ITEMS
-from fedjax_fair.submodular.federated.custom import SampledProblem, tabulate
+from fedjax_fair.submodular.arrays import as_host
+from fedjax_fair.submodular.federated.custom import (
+    MAX_ENUMERATED_ITEMS,
+    SampledProblem,
+    tabulate,
+)
 from fedjax_fair.submodular.federated.problem import Problem
 from fedjax_fair.submodular.federated.sparse import check_integers
 
@@ -26,6 +30,8 @@ __all__ = ["FeatureSelection", "feature_selection"]
 
 # If all features have more configurations than this, a sample replaces their enumeration.
 _MAX_CONFIGURATIONS = 2**12
+# Probabilities are tabulated for all values and labels.
+_MAX_VALUES = 2**16
 
 
 class _Model(NamedTuple):
@@ -77,12 +83,13 @@ def feature_selection(
         >>> [f"{problem.value(jnp.array(mask)):.2f}" for mask in ([True, False], [False, True])]
         ['0.51', '0.00']
     """
-    checks.positive_int("num_values", num_values)
+    checks.positive_int("num_values", num_values, at_most=_MAX_VALUES)
     checks.positive("smoothing", smoothing)
     checks.positive_int("samples", samples)
     checks.positive_int("num_examples", num_examples)
     checks.non_negative_int("seed", seed)
-    features, labels = [np.asarray(rows) for rows in features], [np.asarray(y) for y in labels]
+    features = [as_host(f"features[{i}]", rows) for i, rows in enumerate(features)]
+    labels = [as_host(f"labels[{i}]", classes) for i, classes in enumerate(labels)]
     _check_examples(features, labels, num_values)
     size, num_labels = features[0].shape[-1], 1 + max(int(np.max(classes)) for classes in labels)
     rng = np.random.default_rng(seed)
@@ -161,12 +168,12 @@ def _check_examples(features, labels, num_values) -> None:
         raise ValueError(
             f"features and labels: got {len(features)} and {len(labels)} clients, expected as many."
         )
-    size = features[0].shape[-1]
+    size = features[0].shape[-1] if features[0].ndim == 2 else 0
     for client, (rows, classes) in enumerate(zip(features, labels, strict=True)):
-        if rows.ndim != 2 or rows.shape != (*classes.shape, size):
+        if rows.ndim != 2 or not rows.size or rows.shape != (*classes.shape, size):
             raise ValueError(
                 f"client {client}: got shapes {rows.shape} and {classes.shape}, expected features "
-                f"[examples, {size}] and labels [examples]."
+                f"[examples, {size or 'features'}] and labels [examples], at least one."
             )
         check_integers(f"features[{client}]", rows, num_values)
-        check_integers(f"labels[{client}]", classes)
+        check_integers(f"labels[{client}]", classes, _MAX_VALUES)

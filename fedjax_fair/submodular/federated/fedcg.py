@@ -1,7 +1,7 @@
 """Federated continuous greedy (Rafiey 2024, Algorithm 1).
 
-Each client sends the heaviest base for its gradient, and the server steps towards the mean base. A
-base takes few bits, but lacks the size of the gains: if that differs much between clients,
+Each client sends the heaviest base for its gradient, and the server steps towards the mean base.
+Bases take few bits, but lack the size of the gains; where that differs much between clients,
 ``send="gradient"`` is better.
 """
 
@@ -48,7 +48,7 @@ def fedcg(
         rounds: Communication rounds, *T*.
         cohort_size: Clients sampled per round, with replacement and probabilities ``p_i``, and
             averaged equally. None for all clients, weighted by ``p_i``.
-        step: Step size, at most ``1 / rounds``, which is the default.
+        step: Step size, at most ``1 / rounds``, the default.
         send: ``"base"``, or ``"gradient"``: the direction is the heaviest base for the mean.
         client_weights: ``p_i``, summing to 1; equal by default.
         aggregation: ``"secure"``, or ``SecureAggregation(max_abs_value)``, masks messages, in time
@@ -67,7 +67,7 @@ def fedcg(
         >>> run.x.tolist(), run.communication.bits_up().tolist()
         ([0.5, 0.5, 0.0], [4, 4, 4, 4])
     """
-    weights = trajectory.check_arguments(problem, matroid, client_weights, cohort_size)
+    weights = trajectory.check_arguments(problem, matroid, client_weights, cohort_size, key)
     checks.one_of("send", send, ("base", "gradient"))
     step, secure = trajectory.step_size(step, rounds), as_secure(aggregation)
     return _fedcg(key, problem, matroid, weights, step, secure, rounds, cohort_size, send)

@@ -1,7 +1,4 @@
-"""Federated continuous greedy with local steps (Rafiey 2024, Algorithm 2).
-
-Clients take several local steps of continuous greedy per round, so that fewer rounds suffice.
-"""
+"""Federated continuous greedy with local steps, for fewer rounds (Rafiey 2024, Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -47,8 +44,8 @@ def fedcg_plus(
 ) -> ContinuousRun:
     """Maximizes the multilinear extension in few rounds.
 
-    The paper's local steps can leave the unit cube; ``local`` selects a correction. With one local
-    step and exact gradients it equals ``fedcg``.
+    The paper's local steps can leave the unit cube, which ``local`` corrects. With one local step
+    and exact gradients it equals ``fedcg``.
 
     Args:
         key: Random key.
@@ -77,7 +74,7 @@ def fedcg_plus(
         >>> run.x.tolist()
         [0.5, 0.5, 0.0]
     """
-    weights = trajectory.check_arguments(problem, matroid, client_weights, cohort_size)
+    weights = trajectory.check_arguments(problem, matroid, client_weights, cohort_size, key)
     checks.positive_int("local_steps", local_steps)
     checks.one_of("gradient", gradient, ("exact", "sampled"))
     checks.one_of("local", local, ("clip", "scaled"))

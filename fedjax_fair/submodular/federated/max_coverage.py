@@ -24,9 +24,6 @@ def max_coverage(membership: ArrayLike | SparseScores) -> Problem:
         membership: Whether each client is in each group, ``[clients, groups]``, or
             ``sparse_scores`` without scores.
 
-    Raises:
-        ValueError: If the shape does not fit, or a membership is not 0 or 1.
-
     Examples:
         >>> problem = max_coverage(jnp.array([[True, False], [True, True], [False, False]]))
         >>> f"{problem.value(jnp.array([False, True])):.3f}"

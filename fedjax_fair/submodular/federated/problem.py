@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.submodular.arrays import is_traced
+from fedjax_fair.submodular.arrays import as_host, is_traced
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.federated.secure import Messages, secure_aggregate
 from fedjax_fair.submodular.matroids import Matroid
@@ -62,8 +62,8 @@ class Gains(NamedTuple):
         messages: ``messages(weights) -> Messages``, weighted by ``[clients]``.
         bases: ``bases(matroid) -> Bases``.
         spread: ``spread(mean) -> scalar``, the largest difference of an element from ``[size]``.
-        shares: ``shares(weights, total) -> [clients]``, the largest ratio of a client's weighted
-            element to a positive ``total``, ``[size]``.
+        shares: ``shares(weights, total) -> [clients]``, the largest ratio of a weighted element to
+            a positive one of ``total``, ``[size]``.
     """
 
     messages: Callable[[Float[Array, " clients"]], Messages]
@@ -137,7 +137,7 @@ class Problem(Tree):
         Raises:
             ValueError: If the mask or the weights have a wrong shape or dtype.
         """
-        array = mask if isinstance(mask, Array) else np.asarray(mask)
+        array = mask if isinstance(mask, Array) else as_host("mask", mask)
         if array.shape != (self.size,) or array.dtype != bool:
             raise ValueError(
                 f"mask: got {array.dtype} of shape {array.shape}, "
@@ -159,7 +159,6 @@ class DenseProblem(Problem):
     Examples:
         >>> class Additive(DenseProblem):
         ...     rates: Float[Array, "clients size"]
-        ...     name = "additive"
         ...     function = ClientFunction(
         ...         value=lambda rates, mask: jnp.sum(rates, where=mask),
         ...         gains=lambda rates, mask: rates,
@@ -224,9 +223,6 @@ class WeightedSum(SetFunction):
     def gains(self, memo):
         return secure_aggregate(self.problem.gains(memo).messages(self.weights), self.size)
 
-    def gain(self, memo, item):
-        return self.gains(memo)[item]
-
     def add(self, memo, item):
         return memo.at[item].set(True)
 
@@ -264,15 +260,16 @@ def as_client_weights(problem: Problem, weights: Any) -> Any:
     if weights is None:
         return None
     # NumPy arrays stay on the host: an operation outside of jit would be compiled separately.
-    numpy = jnp if isinstance(weights, Array) or is_traced(weights) else np
-    array = numpy.asarray(weights, numpy.float32)
+    is_jax = isinstance(weights, Array) or is_traced(weights)
+    array = jnp.asarray(weights) if is_jax else as_host("client_weights", weights)
+    array = array.astype(np.float32)
     if array.shape != (problem.num_clients,):
         raise ValueError(
             f"client_weights: got shape {array.shape}, expected one weight per client, "
             f"({problem.num_clients},)."
         )
     if not is_traced(weights):
-        host_weights = np.asarray(weights, np.float64)
+        host_weights = as_host("client_weights", weights).astype(np.float64)
         checks.non_negative("client_weights", host_weights, many=True)
         # Weights may have been normalized in single precision.
         if not math.isclose(total := float(host_weights.sum()), 1.0, abs_tol=1e-4):

@@ -1,6 +1,6 @@
 """Secure aggregation of clients' messages, and the bits of a message.
 
-Only ``secure_aggregate`` receives individual messages, so a real protocol could replace it.
+Only ``secure_aggregate`` receives individual messages; a real protocol could replace it.
 """
 
 from __future__ import annotations

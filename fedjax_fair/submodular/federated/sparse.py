@@ -1,9 +1,9 @@
 r"""Sparse scores: one flat list of the scores of all clients.
 
-Gradients of all clients have as many elements as there are scores. If scores take few values
-(ratings, memberships), gradients are products over levels. With :math:`P_{il} = \prod_{j: c_{ij}
-\geq s_l} (1 - x_j)`, the probability that a random set has no item with at least the *l*-th
-smallest score :math:`s_l` of client *i*,
+Gradients of all clients have as many elements as there are scores. If scores take few values,
+gradients are products over levels. With :math:`P_{il} = \prod_{j: c_{ij} \geq s_l} (1 - x_j)`, the
+probability that a random set has no item with at least the *l*-th smallest score :math:`s_l` of
+client *i*,
 
 .. math::
 
@@ -16,7 +16,6 @@ Other scores use the prefix passes of the dense form, over groups of clients of 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -27,10 +26,13 @@ from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
+from fedjax_fair.submodular.arrays import as_host
 from fedjax_fair.submodular.federated.problem import Bases, Gains
 from fedjax_fair.submodular.federated.secure import Messages
 from fedjax_fair.submodular.matroids import Matroid, Uniform
+from fedjax_fair.submodular.matroids.base import MAX_ITEMS
 from fedjax_fair.tree import Tree
+from fedjax_fair.warning import warn
 
 __all__ = ["SparseScores", "sparse_scores"]
 
@@ -52,8 +54,8 @@ class SparseScores(Tree):
         offsets: Start of each client's entries, ``[clients + 1]``.
         cells: Index of each score in the table of clients and levels; None for many levels.
         steps: Differences of successive levels, or None.
-        by_item: Indices of all entries, grouped by item, ``[entries]``.
-        item_offsets: Start of each item's group in ``by_item``, ``[size + 1]``.
+        by_item: Indices of all entries, grouped by item.
+        item_offsets: Start of each item's group, ``[size + 1]``.
         groups: Clients whose numbers of entries differ by less than a factor of two.
         widths: Largest number of entries of a client in each group.
         num_clients: Number of clients.
@@ -130,10 +132,10 @@ def sparse_scores(
         >>> ratings.steps.tolist(), ratings.cells.tolist()
         ([3.0, 1.0, 1.0], [2, 0, 7])
     """
-    checks.positive_int("num_clients", num_clients)
-    checks.positive_int("size", size)
-    owners, places = np.asarray(clients), np.asarray(items)
-    amounts = np.ones(owners.shape, np.float32) if scores is None else np.asarray(scores)
+    checks.positive_int("num_clients", num_clients, at_most=MAX_ITEMS)
+    checks.positive_int("size", size, at_most=MAX_ITEMS)
+    owners, places = as_host("clients", clients), as_host("items", items)
+    amounts = np.ones(owners.shape, np.float32) if scores is None else as_host("scores", scores)
     if owners.ndim != 1 or not owners.shape == places.shape == amounts.shape:
         raise ValueError(
             f"clients, items, scores: got shapes {owners.shape}, {places.shape}, {amounts.shape}, "
@@ -142,7 +144,8 @@ def sparse_scores(
     check_integers("clients", owners, num_clients)
     check_integers("items", places, size)
     # Lists can be long, so copies are avoided and elements have 4 bytes.
-    amounts = clip_negative("scores", amounts).astype(np.float32, copy=False)
+    with np.errstate(over="ignore"):  # Overflow gives infinity, which is rejected.
+        amounts = clip_negative("scores", amounts.astype(np.float32, copy=False))
     owners, places = owners.astype(np.int32, copy=False), places.astype(np.int32, copy=False)
     if not (positive := amounts > 0).all():
         owners, places, amounts = owners[positive], places[positive], amounts[positive]
@@ -185,7 +188,7 @@ def clip_negative(name: str, scores: np.ndarray) -> np.ndarray:
         raise ValueError(f"{name}: {num_nonfinite} elements are not finite; remove them.")
     if num_negative := int((scores < 0).sum()):
         message = f"{name}: {num_negative} of {scores.size} are negative and count as 0."
-        warnings.warn(message, stacklevel=3)
+        warn(message)
     return np.maximum(scores, 0)
 
 

@@ -11,8 +11,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.submodular.federated.problem import as_client_weights
+from fedjax_fair.submodular.arrays import check_key, is_traced
+from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
 from fedjax_fair.submodular.federated.secure import secure_aggregate
+from fedjax_fair.submodular.matroids import Matroid
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -42,6 +44,11 @@ class Communication(NamedTuple):
     def bits_up(self) -> Int[np.ndarray, "*seeds rounds"]:
         """Counts bits sent by clients in every round."""
         return np.asarray(self.responded, np.int64) * np.asarray(self.up)
+
+
+def no_communication(rounds: int) -> Communication:
+    """Returns the record of an algorithm on the server alone."""
+    return Communication(*[jnp.zeros(rounds, jnp.int32)] * 4)
 
 
 class ContinuousRun(NamedTuple):
@@ -105,17 +112,10 @@ class RoundResult(NamedTuple):
 
 
 def ascend(problem, matroid, weights, key, rounds, step, communicate, costs) -> ContinuousRun:
-    """Starts at 0 and follows the directions of ``communicate``.
+    """Starts at 0 and follows the directions of all rounds.
 
-    Args:
-        problem: The clients' functions.
-        matroid: Constraint on sets.
-        weights: Weights of the clients, ``[clients]``.
-        key: Random key, into which rounds are folded.
-        rounds: Number of rounds.
-        step: Step size.
-        communicate: ``communicate(key_cohort, key_work, x, gradients) -> RoundResult``.
-        costs: Clients per round, bits to and from each.
+    They come from ``communicate(key_cohort, key_work, x, gradients) -> RoundResult``. ``costs`` are
+    the clients per round, and the bits to and from each.
     """
 
     def rounded_value(x):
@@ -157,13 +157,17 @@ def ascend(problem, matroid, weights, key, rounds, step, communicate, costs) -> 
     )
 
 
-def check_arguments(problem, matroid, client_weights, cohort_size=None) -> Any:
+def check_arguments(problem, matroid, client_weights, cohort_size=None, key=None) -> Any:
     """Checks arguments that all algorithms have, and returns the weights."""
+    checks.instance("problem", problem, Problem, "federated.facility_location(scores)")
+    checks.instance("matroid", matroid, Matroid, "matroids.Uniform(k, num_items)")
     if matroid.size != problem.size:
         raise ValueError(
             f"matroid: got one of {matroid.size} items, expected one of {problem.size} items, "
             "as the problem has."
         )
+    if key is not None:
+        check_key(key)
     if cohort_size is not None:
         checks.positive_int("cohort_size", cohort_size)
     return as_client_weights(problem, client_weights)
@@ -175,6 +179,8 @@ def step_size(step: float | None, rounds: int) -> float:
     if step is None:
         return 1 / rounds
     checks.positive("step", step)
+    if is_traced(step):
+        return step
     if step * rounds > 1 + 1e-6:
         raise ValueError(
             f"{step=}, {rounds=}: step * rounds is {step * rounds:.6g}, expected at most 1."

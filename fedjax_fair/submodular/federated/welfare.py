@@ -9,6 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from fedjax_fair import checks
 from fedjax_fair.submodular.federated.problem import ClientFunction, DenseProblem, Problem
 
 __all__ = ["Welfare"]
@@ -33,6 +34,9 @@ class Welfare(DenseProblem):
     valuations: Problem
 
     name = "welfare"
+
+    def __post_init__(self) -> None:
+        checks.instance("valuations", self.valuations, Problem, "facility_location(scores)")
 
     @property
     def exact(self) -> bool:

@@ -12,15 +12,18 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair.tree import Tree
 
-__all__ = ["Matroid", "check_rank", "heaviest_base", "take_by_weight"]
+__all__ = ["MAX_ITEMS", "Matroid", "check_rank", "heaviest_base", "take_by_weight"]
+
+
+MAX_ITEMS = 2**31 - 1
+"""Items have numbers of 32 bits."""
 
 
 class Matroid(Tree):
     """The independent subsets of ``{0, ..., size - 1}``; sets are masks over all items.
 
-    A subclass declares arrays as fields, which are children of a pytree, and a field ``_rank``:
-    matroids of the same class, shapes and rank share compiled functions. All methods can be jitted,
-    mapped and scanned.
+    Arrays are fields, and so is ``_rank``: matroids of the same class, shapes and rank share
+    compiled functions. All methods can be jitted, mapped and scanned.
     """
 
     @property
@@ -67,15 +70,10 @@ class Matroid(Tree):
     def exchangeable(
         self, base: Bool[Array, " size"], other: Bool[Array, " size"], item: Int[Array, ""]
     ) -> Bool[Array, " size"]:
-        """Returns the items for which an item can be exchanged; there is at least one.
+        """Returns the items of ``other`` for which ``item`` of ``base`` can be exchanged.
 
-        Args:
-            base: A base.
-            other: Another base.
-            item: An item of ``base`` only.
-
-        Returns:
-            The items of ``other`` only for which both sets stay bases.
+        Both sets are bases and stay bases; the items are in one of them only. There is at least
+        one.
         """
         if self.item_blocks is not None:
             blocks = jnp.asarray(self.item_blocks)
@@ -103,10 +101,7 @@ def take_by_weight(
 ) -> Bool[Array, " size"]:
     """Takes items by decreasing weight, each if the set stays independent.
 
-    Args:
-        start: State of the empty set.
-        take: ``take(state, item) -> (state, taken)``.
-        weights: Weight of each item.
+    ``take(state, item) -> (state, taken)`` decides, from the state ``start`` of the empty set on.
     """
     heaviest_first = jnp.argsort(-weights, stable=True).astype(jnp.int32)
     _, taken = jax.lax.scan(take, start, heaviest_first)

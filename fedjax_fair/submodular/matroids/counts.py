@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.matroids.base import Matroid, check_rank, take_by_weight
+from fedjax_fair.submodular.arrays import as_host
+from fedjax_fair.submodular.matroids.base import MAX_ITEMS, Matroid, check_rank, take_by_weight
 
 __all__ = ["Laminar", "Partition", "Uniform", "allocation"]
 
@@ -25,11 +26,9 @@ class Uniform(Matroid):
         k: Items of a base.
         num_items: Number of items.
 
-    Raises:
-        ValueError: If ``k`` is not in ``[1, num_items]``.
-
     Examples:
-        >>> Uniform(2, 4).max_weight_base(jnp.array([1.0, 3.0, 3.0, 3.0])).tolist()
+        >>> from fedjax_fair.submodular.matroids import heaviest_base
+        >>> heaviest_base(Uniform(2, 4), jnp.array([1.0, 3.0, 3.0, 3.0])).tolist()
         [False, True, True, False]
     """
 
@@ -38,7 +37,7 @@ class Uniform(Matroid):
     _rank: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        checks.positive_int("num_items", self.num_items)
+        checks.positive_int("num_items", self.num_items, at_most=MAX_ITEMS)
         checks.positive_int("k", self.k, at_most=self.num_items)
         self._convert(_rank=self.k)
 
@@ -70,16 +69,15 @@ class Partition(Matroid):
 
     Args:
         blocks: Block of each item, ``[n]``, in ``[0, len(capacities))``.
-        capacities: Maximum number of items of each block, ``[blocks]``; at least 0 and at most the
-            size of the block.
+        capacities: Maximum number of items of each block, ``[blocks]``; from 0 to the size of the
+            block.
 
     Raises:
         ValueError: If a block does not exist, a capacity is out of range, or all of them are 0.
 
     Examples:
-        >>> matroid = Partition([0, 0, 1, 1], [1, 2])
-        >>> matroid.max_weight_base(jnp.array([1.0, 3.0, 0.0, 0.0])).tolist()
-        [False, True, True, True]
+        >>> Partition([0, 0, 1, 1], [1, 2]).rank
+        3
     """
 
     # NumPy arrays, so that a matroid made inside a traced function has known values.
@@ -140,15 +138,12 @@ def allocation(num_items: int, num_agents: int) -> Partition:
 
     The ground set is all pairs of an item and an agent, numbered ``item * num_agents + agent``.
 
-    Raises:
-        ValueError: If an argument is not positive.
-
     Examples:
-        >>> allocation(2, 3).max_weight_base(jnp.arange(6.0)).tolist()
-        [False, False, True, False, False, True]
+        >>> allocation(2, 3).blocks.tolist()
+        [0, 0, 0, 1, 1, 1]
     """
-    checks.positive_int("num_items", num_items)
-    checks.positive_int("num_agents", num_agents)
+    checks.positive_int("num_items", num_items, at_most=MAX_ITEMS)
+    checks.positive_int("num_agents", num_agents, at_most=MAX_ITEMS // num_items)
     return Partition(np.repeat(np.arange(num_items), num_agents), np.ones(num_items, int))
 
 
@@ -164,9 +159,8 @@ class Laminar(Matroid):
         ValueError: If two sets cross, shapes differ, or no item is allowed.
 
     Examples:
-        >>> matroid = Laminar([[1, 1, 0, 0], [1, 1, 1, 1]], [1, 2])
-        >>> matroid.max_weight_base(jnp.array([4.0, 3.0, 2.0, 1.0])).tolist()
-        [True, False, True, False]
+        >>> Laminar([[1, 1, 0, 0], [1, 1, 1, 1]], [1, 2]).rank
+        2
     """
 
     sets: Bool[Array, "sets size"] | Bool[np.ndarray, "sets size"]
@@ -174,7 +168,7 @@ class Laminar(Matroid):
     _rank: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        sets = np.asarray(self.sets)
+        sets = as_host("sets", self.sets)
         capacities = _integers("capacities", self.capacities)
         if sets.ndim != 2 or 0 in sets.shape or sets.shape[0] != capacities.size:
             raise ValueError(f"sets: expected shape [{capacities.size}, n], got {sets.shape}.")
@@ -235,9 +229,11 @@ def _crossing(sets: Bool[np.ndarray, "sets n"]) -> Bool[np.ndarray, "sets sets"]
 
 
 def _integers(name: str, values: ArrayLike | Sequence[int] | Iterable[int]) -> Any:
-    array = np.asarray(values)
+    array = as_host(name, values)
     if array.ndim != 1 or not array.size or not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"{name}: expected a vector of integers, got {array.dtype}{array.shape}.")
+    if not -MAX_ITEMS <= int(array.min()) <= int(array.max()) <= MAX_ITEMS:
+        raise ValueError(f"{name}: expected integers of 32 bits, got {_range(array)}.")
     return array.astype(np.int32)
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from fedjax_fair.submodular.arrays import as_host
 from fedjax_fair.submodular.matroids.base import Matroid, check_rank, take_by_weight
 
 __all__ = ["Graphic"]
@@ -25,9 +26,8 @@ class Graphic(Matroid):
         ValueError: If the shape differs, an end is negative, or all edges are loops.
 
     Examples:
-        >>> matroid = Graphic([[0, 1], [1, 2], [2, 0]])
-        >>> matroid.max_weight_base(jnp.array([1.0, 2.0, 3.0])).tolist()
-        [False, True, True]
+        >>> Graphic([[0, 1], [1, 2], [2, 0]]).rank
+        2
     """
 
     edges: Int[Array, "size 2"] | Int[np.ndarray, "size 2"]
@@ -35,7 +35,7 @@ class Graphic(Matroid):
     _rank: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        ends = np.asarray(self.edges)
+        ends = as_host("edges", self.edges)
         if ends.ndim != 2 or ends.shape[1:] != (2,) or not np.issubdtype(ends.dtype, np.integer):
             raise ValueError(
                 f"edges: expected integers of shape [n, 2], got {ends.dtype}{ends.shape}."
@@ -43,7 +43,9 @@ class Graphic(Matroid):
         if ends.size and ends.min() < 0:
             raise ValueError(f"edges: expected ends >= 0, got {ends.min()}.")
         check_rank(int((ends[:, 0] != ends[:, 1]).sum()))
-        ends, num_vertices = ends.astype(np.int32), int(ends.max()) + 1
+        # Numbers of vertices may have gaps, for which there is no need of memory.
+        vertices, ends = np.unique(ends, return_inverse=True)
+        ends, num_vertices = ends.reshape(-1, 2).astype(np.int32), vertices.size
         rank = _forest_size(ends, num_vertices)
         self._convert(edges=ends, _num_vertices=num_vertices, _rank=rank)
 

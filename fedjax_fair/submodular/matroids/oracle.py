@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from fedjax_fair import checks
-from fedjax_fair.submodular.matroids.base import Matroid, check_rank, take_by_weight
+from fedjax_fair.submodular.arrays import check_result
+from fedjax_fair.submodular.matroids.base import MAX_ITEMS, Matroid, check_rank, take_by_weight
 
 __all__ = ["Oracle"]
 
@@ -30,9 +31,8 @@ class Oracle(Matroid):
         ValueError: If the empty set is not independent, or no other set is.
 
     Examples:
-        >>> matroid = Oracle(lambda mask: jnp.sum(mask) <= 1, num_items=3)
-        >>> matroid.max_weight_base(jnp.array([1.0, 3.0, 2.0])).tolist()
-        [False, True, False]
+        >>> Oracle(lambda mask: jnp.sum(mask) <= 1, num_items=3).rank
+        1
     """
 
     oracle: Callable[[Bool[Array, " size"]], Bool[Array, ""]]
@@ -40,8 +40,8 @@ class Oracle(Matroid):
     _rank: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        checks.function("oracle", self.oracle, "of a mask")
-        checks.positive_int("num_items", self.num_items)
+        checks.positive_int("num_items", self.num_items, at_most=MAX_ITEMS)
+        check_result("oracle", self.oracle, (), jax.ShapeDtypeStruct((self.num_items,), bool))
         self._convert(_rank=0)
         with jax.ensure_compile_time_eval():
             valid, base = _empty_set_and_base(self)

@@ -1,0 +1,95 @@
+"""FedFA: weights by the information of accuracies and of participation counts."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from fedjax_fair import checks
+from fedjax_fair.aggregators.whole_cohort import normalize_weights
+from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
+
+__all__ = ["FedFA"]
+
+_OFFSET = 1e-6  # Keeps logarithms finite.
+
+
+class FedFA(Aggregator):
+    r"""Gives more weight to clients of low accuracy and to those that took part often.
+
+    With the accuracy :math:`a_k` of the trained model on the training examples of a participant,
+    and the number :math:`f_k` of its responses including the present one,
+
+    .. math::
+
+        A_k = -\log_2\Big(\frac{a_k}{\sum_j a_j} + 10^{-6}\Big), \quad
+        B_k = -\log_2\Big(1 - \frac{f_k}{\sum_j f_j} + 10^{-6}\Big), \quad
+        u_k = (1 - \beta) \frac{A_k}{\sum_j A_j} + \beta \frac{B_k}{\sum_j B_j},
+
+    with sums over the participants. Values below 0, by the offset, are 0; of a single participant,
+    :math:`u = 1`. The update is the mean with weights :math:`u_k`. The method is combined with
+    momentum of the server, `server_optimizers.FedAvgM`, and of the clients' SGD.
+
+    Accuracies are those after local training; one re-implementation takes them before it. Info: the
+    ``trained_accuracy`` and the number of ``responses`` of every participant.
+
+    Args:
+        beta: Share :math:`\beta` of participation counts in the weights, in ``[0, 1]``.
+
+    Raises:
+        ValueError: If ``beta`` is out of range.
+
+    References:
+        Huang, Li, Wang, Du, Zhang, *Fairness and Accuracy in Federated Learning*, 2020,
+        https://arxiv.org/abs/2012.10069
+
+    Examples:
+        >>> from fedjax_fair import aggregators, server_optimizers
+        >>> fedfa = aggregators.WithServerOptimizer(
+        ...     FedFA(beta=0.5), server_optimizers.FedAvgM(beta1=0.9)
+        ... )
+    """
+
+    server_view: ClassVar[ServerView] = "scalars"
+
+    beta: Number = 0.5
+
+    def __post_init__(self):
+        checks.fraction("beta", self.beta)
+
+    def init(self, context):
+        return jnp.zeros(context.num_clients, jnp.int32)
+
+    def aggregate(self, state, cohort, results, context):
+        def accuracy_fn(variables, features, labels):
+            params, state = variables
+            outputs, _ = context.model.apply(params, state, features, train=False, key=None)
+            return context.model.accuracy(outputs, labels)
+
+        accuracy = context.client_means(accuracy_fn, cohort.clients, updates=results.update)
+        counts = state.at[cohort.responder_ids].add(1, mode="drop")
+        responses = counts[cohort.clients]
+        valid = cohort.responded_mask
+        by_accuracy = _information(_shares(valid, accuracy), valid)
+        by_count = _information(1 - _shares(valid, responses.astype(jnp.float32)), valid)
+        weights = (1 - self.beta) * by_accuracy + self.beta * by_count
+        update = context.weighted_sum(weights, results.update)
+        info = {"trained_accuracy": accuracy, "responses": responses}
+        return update, counts, Aggregation(weights, info)
+
+
+def _shares(
+    valid: Bool[Array, " cohort"], values: Float[Array, " cohort"]
+) -> Float[Array, " cohort"]:
+    """Divides values by their sum; shares are equal if all values are zero."""
+    values = jnp.where(valid, values, 0)
+    return normalize_weights(valid, jnp.where(jnp.any(values > 0), values, 1))
+
+
+def _information(
+    shares: Float[Array, " cohort"], valid: Bool[Array, " cohort"]
+) -> Float[Array, " cohort"]:
+    """Returns the negative logarithms of shares, divided by their sum."""
+    return _shares(valid, jnp.maximum(-jnp.log2(shares + _OFFSET), 0))

@@ -1,0 +1,71 @@
+"""The server of FedNova: mean update per effective step, times the mean number of steps."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_fair import checks
+from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
+from fedjax_fair.base import Aggregation, Aggregator, ServerView, Variables
+
+__all__ = ["FedNovaMean"]
+
+
+class FedNovaMean(Aggregator):
+    r"""Averages updates per effective step, for `solvers.FedNova`.
+
+    With the normalized updates :math:`d_i` and the effective steps :math:`\|a_i\|_1`,
+
+    .. math:: x \leftarrow x + \tau_{\text{eff}} \sum_i p_i d_i, \qquad
+        \tau_{\text{eff}} = \sum_i p_i \|a_i\|_1,
+
+    so that clients with more local steps do not weigh more. With equal numbers of steps it is
+    FedAvg or FedProx; the authors' code takes the mean of the local steps for
+    :math:`\tau_{\text{eff}}` with a proximal term, which is not FedProx then. Weights are
+    renormalized over the responding clients. Running statistics are averaged. Info: the
+    ``effective_steps`` of every participant.
+
+    Args:
+        weights: The weights :math:`p_i`, as of `Mean`; ``"num_examples"`` is the paper's.
+
+    References:
+        Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in
+        Heterogeneous Federated Optimization*, 2020, https://arxiv.org/abs/2007.07481
+
+    Examples:
+        >>> FedNovaMean()
+        FedNovaMean()
+    """
+
+    server_view: ClassVar[ServerView] = "scalars"
+
+    weights: WeightingScheme = "num_examples"
+
+    def __post_init__(self):
+        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
+
+    def broadcast(self, state, context):
+        return {"effective_steps": ()}  # Without elements: only FedNovaMean has what clients need.
+
+    def compute_weights(self, state, cohort, context):
+        return scheme_weights(self.weights, cohort, context)
+
+    def aggregate(self, state, cohort, results, context):
+        if "effective_steps" not in results.sends:
+            raise ValueError(
+                f"sends={sorted(results.sends)}: expected a solver that sends effective steps, "
+                "such as solvers.FedNova."
+            )
+        weights = self.compute_weights(state, cohort, context)
+        steps = context.map_clients(
+            lambda client, steps: steps, cohort.clients, results.sends["effective_steps"]
+        )
+        mean_steps = jnp.sum(weights * steps)
+        mean = results.weighted_sum
+        assert mean is not None  # With `compute_weights`.
+        params = jax.tree.map(lambda leaf: mean_steps * leaf, mean.params)
+        update = Variables(params, mean.state)
+        return update, state, Aggregation(weights, {"effective_steps": steps})

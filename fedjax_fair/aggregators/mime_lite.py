@@ -1,0 +1,80 @@
+"""The server of MimeLite: mean of the updates, and momentum of gradients at the global model."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_fair import checks
+from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
+from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.numerics.trees import all_finite
+
+__all__ = ["MimeLiteMean"]
+
+
+class MimeLiteMean(Aggregator):
+    r"""Averages updates, and gradients into momentum that clients use, for `solvers.MimeLite`.
+
+    With the sent gradients :math:`\nabla f_i(x)` at the received model,
+
+    .. math:: x \leftarrow x + \sum_i p_i \Delta_i, \qquad
+        m \leftarrow (1 - \beta) \sum_i p_i \nabla f_i(x) + \beta m.
+
+    Clients use the momentum of the round before, initially 0. This is the paper's SGD with
+    momentum; other implementations have :math:`m \leftarrow \nabla f + \beta m`, with
+    :math:`\eta (1 - \beta)` for the same steps.
+
+    Args:
+        beta: :math:`\beta` in ``[0, 1)``; 0 is FedAvg.
+        weights: The weights :math:`p_i`, as of `Mean`; ``"uniform"`` is the paper's.
+
+    Raises:
+        ValueError: If ``beta`` is out of range, or ``weights`` is not a scheme of `Mean`.
+
+    References:
+        Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, *Mime: Mimicking Centralized
+        Stochastic Algorithms in Federated Learning*, 2020, https://arxiv.org/abs/2008.03606
+
+    Examples:
+        >>> MimeLiteMean(beta=0.5)
+        MimeLiteMean(beta=0.5)
+    """
+
+    server_view: ClassVar[ServerView] = "aggregate"
+
+    beta: Number = 0.9
+    weights: WeightingScheme = "uniform"
+
+    def __post_init__(self):
+        checks.unit_interval("beta", self.beta)
+        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
+
+    @property
+    def equal_weights(self):
+        return self.weights == "uniform"
+
+    def init(self, context):
+        return jax.tree.map(jnp.zeros_like, context.variables.params)
+
+    def broadcast(self, state, context):
+        return {"beta": jnp.asarray(self.beta, jnp.float32), "momentum": state}
+
+    def compute_weights(self, state, cohort, context):
+        return scheme_weights(self.weights, cohort, context)
+
+    def aggregate(self, state, cohort, results, context):
+        if "gradient" not in results.sends:
+            raise ValueError(
+                f"sends={sorted(results.sends)}: expected a solver that sends gradients, such as "
+                "solvers.MimeLite."
+            )
+        weights = self.compute_weights(state, cohort, context)
+        gradient = context.weighted_sum(weights, results.sends["gradient"])
+        momentum = jax.tree.map(lambda g, m: (1 - self.beta) * g + self.beta * m, gradient, state)
+        # The round does not apply an update that is not finite; momentum would stay so forever.
+        momentum = jax.tree.map(partial(jnp.where, all_finite(momentum)), momentum, state)
+        return results.weighted_sum, momentum, Aggregation(weights, {})

@@ -1,0 +1,78 @@
+"""The server of SCAFFOLD: mean of the updates, and the control variate of the server."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_fair import checks
+from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
+from fedjax_fair.base import Aggregation, Aggregator, ServerView
+
+__all__ = ["ScaffoldMean"]
+
+
+class ScaffoldMean(Aggregator):
+    r"""Averages updates and control variates, for `solvers.Scaffold`.
+
+    With the sent changes :math:`\Delta c_i` of the clients :math:`A` that responded, of :math:`N`,
+
+    .. math:: x \leftarrow x + \sum_{i \in A} p_i \Delta_i, \qquad
+        c \leftarrow c + \sum_{i \in A} q_i \Delta c_i,
+
+    where :math:`q_i = 1/N`, so that :math:`c` is the mean of all :math:`c_i`, also of clients that
+    did not take part. With weights by examples, an extension of the paper, :math:`q_i` is the
+    client's share of all training examples. Of a client that is drawn repeatedly, the last response
+    counts in :math:`c`, because its state is that of the last one. The paper's step size
+    :math:`\eta_g` of the server is that of `WithServerOptimizer`.
+
+    Args:
+        weights: The weights :math:`p_i`, as of `Mean`; ``"uniform"`` is the paper's.
+
+    References:
+        Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, *SCAFFOLD: Stochastic Controlled Averaging
+        for Federated Learning*, 2020, https://arxiv.org/abs/1910.06378
+
+    Examples:
+        >>> ScaffoldMean()
+        ScaffoldMean()
+    """
+
+    server_view: ClassVar[ServerView] = "aggregate"
+
+    weights: WeightingScheme = "uniform"
+
+    def __post_init__(self):
+        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
+
+    @property
+    def equal_weights(self):
+        return self.weights == "uniform"
+
+    def init(self, context):
+        return jax.tree.map(jnp.zeros_like, context.variables.params)
+
+    def broadcast(self, state, context):
+        return {"control": state}
+
+    def compute_weights(self, state, cohort, context):
+        return scheme_weights(self.weights, cohort, context)
+
+    def aggregate(self, state, cohort, results, context):
+        if "control" not in results.sends:
+            raise ValueError(
+                f"sends={sorted(results.sends)}: expected a solver that sends changes of control "
+                "variates, such as solvers.Scaffold."
+            )
+        mean = results.weighted_sum
+        share = 1 / context.num_clients
+        if self.weights == "num_examples":
+            sizes = context.sizes.astype(jnp.float32)
+            share = sizes[cohort.clients] / jnp.sum(sizes)
+        counted = jnp.where(cohort.is_last_response, share, 0.0)
+        change = context.weighted_sum(counted, results.sends["control"])
+        control = jax.tree.map(jnp.add, state, change)
+        weights = self.compute_weights(state, cohort, context)
+        return mean, control, Aggregation(weights, {})

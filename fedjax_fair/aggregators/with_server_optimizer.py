@@ -1,0 +1,96 @@
+"""An optimizer at the server, after any aggregator."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from fedjax_fair import checks, role_calls
+from fedjax_fair.base import Aggregator, Variables
+from fedjax_fair.numerics.trees import all_finite
+from fedjax_fair.server_optimizers import ServerOptimizer
+
+__all__ = ["WithServerOptimizer"]
+
+
+class OptimizerState(NamedTuple):
+    """State of the wrapped aggregator and of the optimizer."""
+
+    aggregator: PyTree
+    optimizer: PyTree
+
+
+class WithServerOptimizer(Aggregator):
+    """Applies the update of another aggregator by an optimizer at the server.
+
+    Weights, info, server view and normalization statistics are those of the other aggregator. An
+    update that is not finite does not change the state of the optimizer, nor does a round without
+    response.
+
+    Args:
+        inner: The other aggregator.
+        optimizer: The optimizer, of `fedjax_fair.server_optimizers`.
+
+    Raises:
+        ValueError: If an argument is not of its type.
+
+    References:
+        Reddi et al., *Adaptive Federated Optimization*, 2021, https://arxiv.org/abs/2003.00295
+
+    Examples:
+        >>> from fedjax_fair import aggregators, server_optimizers
+        >>> fedadam = WithServerOptimizer(
+        ...     aggregators.Mean("num_examples"), server_optimizers.FedAdam(learning_rate=0.01)
+        ... )
+    """
+
+    inner: Aggregator
+    optimizer: ServerOptimizer
+
+    def __post_init__(self):
+        checks.instance("inner", self.inner, Aggregator, "aggregators.Mean()")
+        example = "server_optimizers.FedAdam(0.01)"
+        checks.instance("optimizer", self.optimizer, ServerOptimizer, example)
+
+    @property
+    def server_view(self):
+        return self.inner.server_view
+
+    @property
+    def equal_weights(self):
+        return self.inner.equal_weights
+
+    @property
+    def compute_weights(self):
+        return None if self.inner.compute_weights is None else self._inner_weights
+
+    def _inner_weights(self, state, cohort, context):
+        assert self.inner.compute_weights is not None
+        return self.inner.compute_weights(state.aggregator, cohort, context)
+
+    def init(self, context):
+        inner = role_calls.init(self.inner, context)
+        return OptimizerState(inner, self.optimizer.init(context.variables.params))
+
+    def broadcast(self, state, context):
+        return self.inner.broadcast(state.aggregator, context)
+
+    def prepare(self, state, cohort, context):
+        return self.inner.prepare(state.aggregator, cohort, context)
+
+    def aggregate(self, state, cohort, results, context):
+        update, inner, aggregation = role_calls.aggregate(
+            self.inner, state.aggregator, cohort, results, context
+        )
+        params, optimizer = self.optimizer.step(
+            update.params, state.optimizer, context.variables.params
+        )
+        update = Variables(params, update.state)
+        # The round does not apply an update that is not finite; its moments would stay so forever.
+        finite = all_finite((update, optimizer))
+        optimizer = jax.tree.map(partial(jnp.where, finite), optimizer, state.optimizer)
+        return update, OptimizerState(inner, optimizer), aggregation

@@ -1,0 +1,135 @@
+"""Configurations as files."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
+
+from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
+from fedjax_fair.app.defaults import check_defaults, collapse, unset_defaults
+from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS
+from fedjax_fair.app.settings import find_method, lookup
+from fedjax_fair.app.values import describe_type, parse_float
+from fedjax_fair.results.files import write_text
+
+__all__ = ["as_dict", "load", "load_into", "save"]
+
+_MAXIMIZE = {"maximize exemplars": MaximizeExemplars, "maximize movielens": MaximizeMovielens}
+
+
+def save(config: Config | Maximize, path: str | Path, num_clients: int | None = None) -> None:
+    """Writes a configuration as JSON, which ``load`` reads, with the defaults that it uses."""
+    write_text(Path(path), json.dumps(as_dict(config, num_clients), indent=2) + "\n")
+
+
+def as_dict(config: Config | Maximize, num_clients: int | None = None) -> dict[str, Any]:
+    """Converts a configuration to nested dictionaries, with the defaults that it uses."""
+    if isinstance(config, Config):
+        defaults = (
+            unset_defaults(config, num_clients=num_clients) if _names_are_known(config) else {}
+        )
+        return asdict(config) | {"defaults": collapse(defaults)}
+    (command,) = [name for name, kind in _MAXIMIZE.items() if isinstance(config, kind)]
+    return {"command": command} | asdict(config)
+
+
+def load(path: str | Path, start: Config | None = None) -> Config | Maximize:
+    """Reads a configuration from JSON or TOML.
+
+    Settings may be omitted if they are in ``start`` or None by default. The defaults that ``save``
+    wrote are not settings: they must be those in use.
+
+    Raises:
+        ValueError: If the file is damaged or lacks a setting, or a setting is unknown or has a
+            value of another type.
+        FileNotFoundError: If there is no such file.
+    """
+    content = Path(path).read_bytes()
+    try:
+        if Path(path).suffix == ".json":
+            values = json.loads(
+                content.decode(), parse_float=parse_float, object_pairs_hook=_unique
+            )
+        else:
+            values = tomllib.loads(content.decode(), parse_float=parse_float)
+        if not isinstance(values, dict):
+            raise ValueError(f"expected settings by name, got {values!r}")
+        if (command := values.pop("command", None)) is not None:
+            start = lookup("command", str(command), _MAXIMIZE)()
+            return _build(start, values, is_complete=True)
+        defaults = values.pop("defaults", {})
+        try:
+            config = _build(start or Config(), values, is_complete=start is None)
+        except ValueError:
+            _check_methods(values.get("methods"))  # Settings may be unknown with their method.
+            raise
+        if defaults and _names_are_known(config):  # Others are errors of what uses them.
+            check_defaults(config, defaults)
+        return config
+    except (ValueError, RecursionError) as error:  # The latter if values are nested too deeply.
+        reason = str(error).rstrip(".")
+        raise ValueError(f"path={str(path)!r}: not a configuration: {reason}.") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Makes a dict of different names."""
+    names = [name for name, _ in pairs]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{repeated[0]}: expected once")
+    return dict(pairs)
+
+
+def load_into(path: str | Path, start: Config) -> Config:
+    """Reads the configuration of a run; as ``load``."""
+    if not Path(path).exists() or Path(path).is_dir():
+        is_run = (Path(path) / "config.json").exists()
+        expected = f"{str(Path(path) / 'config.json')!r}" if is_run else "a TOML or JSON file"
+        reason = "is a folder" if Path(path).is_dir() else "no such file"
+        raise FileNotFoundError(f"config={str(path)!r}: {reason}; expected {expected}.")
+    config = load(path, start)
+    if not isinstance(config, Config):
+        raise ValueError(f"path={str(path)!r}: expected settings of a run, not of a maximization.")
+    return config
+
+
+def _build(start: Any, values: Mapping[str, Any], *, is_complete: bool) -> Any:
+    """Replaces fields of a dataclass by values from a file."""
+    types, built = get_type_hints(type(start)), {}
+    for name, value in values.items():
+        kind = lookup("setting", name, types)
+        if is_dataclass(kind):
+            if not isinstance(value, dict):
+                raise ValueError(f"{name}={value!r}: expected settings by name")
+            built[name] = _build(getattr(start, name), value, is_complete=is_complete)
+            continue
+        built[name] = tuple(value) if isinstance(value, list) else value
+        try:
+            every_item = CollectionCheckStrategy.ALL_ITEMS
+            check_type(built[name], kind, collection_check_strategy=every_item)
+        except TypeCheckError:
+            raise ValueError(f"{name}={value!r}: expected {describe_type(kind)}") from None
+    for name, kind in types.items():
+        if is_complete and name not in values and getattr(start, name) is not None:
+            needed = "settings by name" if is_dataclass(kind) else describe_type(kind)
+            raise ValueError(f"{name} is missing: expected {needed}")
+    return replace(start, **built)
+
+
+def _names_are_known(config: Config) -> bool:
+    """Whether partition, network and methods exist; those of plugins may not be loaded."""
+    parts = {part for name in config.methods for part in name.partition(":")[0].split("+")}
+    has_data = config.data.file is not None or config.data.partition in PARTITIONERS
+    is_known = has_data and config.model.name in MODELS
+    return is_known and parts <= METHODS.keys()
+
+
+def _check_methods(names: Any) -> None:
+    for name in names if isinstance(names, list) else ():
+        for part in name.partition(":")[0].split("+") if isinstance(name, str) else ():
+            find_method(part)

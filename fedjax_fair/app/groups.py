@@ -1,0 +1,162 @@
+"""Groups of runs of a configuration that can be compiled together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from fedjax_fair import checks
+from fedjax_fair.app import presets
+from fedjax_fair.app.build import build, largest_client, method_round
+from fedjax_fair.app.config import Config
+from fedjax_fair.app.settings import change, lookup, places
+from fedjax_fair.app.signatures import Setting
+from fedjax_fair.app.variants import method_settings
+from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
+from fedjax_fair.simulate import BaseRound
+
+__all__ = ["Axis", "Group", "groups_of", "plan_sweep", "runs_of"]
+
+_VALIDATION = 0.1
+
+
+class Axis(NamedTuple):
+    """A setting that is varied."""
+
+    name: str
+    section: str
+    field: str
+    values: tuple[Any, ...]
+
+
+class Group(NamedTuple):
+    """Runs of one method that can be compiled together.
+
+    Attributes:
+        name: The method.
+        config: Configuration without the settings in ``axes``.
+        data: The federated dataset.
+        mesh: Devices; None for a single one.
+        labels: Varied settings that are equal for all runs.
+        axes: Varied settings on the batch axis.
+        unused: Varied settings that the method does not use.
+        runs: Values of ``axes`` and seed of each run.
+        rounds: Rounds by the values of ``axes``.
+    """
+
+    name: str
+    config: Config
+    data: FederatedData
+    mesh: Mesh | None
+    labels: dict[str, Any]
+    axes: list[Axis]
+    unused: list[Axis]
+    runs: list[tuple[tuple[Any, ...], int]]
+    rounds: dict[tuple[Any, ...], BaseRound]
+
+
+def plan_sweep(
+    base: Config,
+    varied: Mapping[str, Sequence[Any]],
+    *,
+    seeds: Sequence[int] | None = None,
+    memory: float | None = None,
+) -> tuple[Config, list[Axis], list[Group]]:
+    """Resolves a configuration and returns it with the varied settings and the groups of runs.
+
+    Arguments and errors are those of ``sweep``; ``memory`` is that of ``build``.
+    """
+    if seeds is not None:
+        checks.seeds("seeds", seeds)
+        base = change(base, "training", "seeds", tuple(seeds))
+    if base.data.validation_fraction is None:
+        base = change(base, "data", "validation_fraction", _VALIDATION)
+    if base.training.on_nonfinite is None:
+        base = change(base, "training", "on_nonfinite", "skip_round")
+    config = presets.resolve(base)
+    if config.distributed:
+        raise ValueError("distributed=True: expected False for a sweep.")
+    axes = [_axis(config, name, values) for name, values in varied.items()]
+    if len({(axis.section, axis.field) for axis in axes}) < len(axes):
+        raise ValueError(f"{', '.join(varied)}: expected each setting once.")
+    return config, axes, groups_of(config, axes, memory)
+
+
+def groups_of(
+    config: Config, axes: Sequence[Axis] = (), memory: float | None = None
+) -> list[Group]:
+    """Returns the groups of runs of a resolved configuration; arguments as `plan_sweep`."""
+    traced = [axis for axis in axes if _is_traced(config, axis)]
+    fixed = [axis for axis in axes if axis not in traced]
+    groups, data = [], None  # Loaded once, because settings of the data cannot be varied.
+    for fixed_values in product(*(axis.values for axis in fixed)):
+        own = _set(config, fixed, fixed_values)
+        labels = {axis.name: value for axis, value in zip(fixed, fixed_values, strict=True)}
+        _, data, _, mesh = build(own, data, memory)
+        for name in config.methods:
+            used = [axis for axis in traced if _setting(own, name, axis) is not None]
+            unused = [axis for axis in traced if axis not in used]
+            configurations = list(product(*(axis.values for axis in used)))
+            # Making all rounds first checks all values before anything runs.
+            rounds = {
+                values: method_round(
+                    _set(own, used, values),
+                    name,
+                    data.num_classes,
+                    largest_client(data),
+                    num_clients=data.num_clients,
+                )
+                for values in configurations
+            }
+            runs = list(product(configurations, own.training.seeds))
+            groups.append(Group(name, own, data, mesh, labels, used, unused, runs, rounds))
+    return groups
+
+
+def _axis(config: Config, name: str, values: Sequence[Any]) -> Axis:
+    section, field = lookup("setting", name, places(config))
+    if not len(values) or len(set(values)) < len(values):
+        raise ValueError(f"{name}={list(values)!r}: expected one or more different values.")
+    if field in ("seeds", "delta") or section == "data":
+        raise ValueError(f"{name}: expected a setting of methods, model or training.")
+    return Axis(name, section, field, tuple(values))
+
+
+def _setting(config: Config, name: str, axis: Axis) -> Setting | None:
+    """Returns the setting of a method that an axis varies, if any."""
+    return method_settings(config, name).get(axis.section, {}).get(axis.field)
+
+
+def _is_traced(config: Config, axis: Axis) -> bool:
+    """Whether a setting only enters arithmetic in all methods that use it, one or more."""
+    is_of_model = axis.section == "model" and axis.field in ("name", "compute")
+    if is_of_model or axis.section in ("training", "faults", "communication"):
+        return False
+    settings = [setting for name in config.methods if (setting := _setting(config, name, axis))]
+    if not settings:
+        methods = ", ".join(config.methods)
+        raise ValueError(f"{axis.name}: expected a setting that one of {methods} uses.")
+    return all(setting.traced for setting in settings)
+
+
+def _set(config: Config, axes: Sequence[Axis], values: Sequence[Any]) -> Config:
+    for axis, value in zip(axes, values, strict=True):
+        config = change(config, axis.section, axis.field, value)
+    return config
+
+
+def runs_of(group: Group, numbers: Sequence[int]) -> dict[str, Any]:
+    """Returns arguments of ``fit_batch`` for runs of a group, by their places in ``runs``."""
+    configurations, seeds = zip(*(group.runs[number] for number in numbers), strict=True)
+    data, training = group.data, group.config.training
+    if data.num_partitions is not None:
+        indices = np.array([training.seeds.index(seed) for seed in seeds])
+        arrays = jax.tree.map(lambda leaf: leaf[indices], partition_arrays(data))
+        data = with_partition_arrays(data, arrays)
+    methods = [group.rounds[values] for values in configurations]
+    return {"methods": methods, "seeds": seeds, "data": data}

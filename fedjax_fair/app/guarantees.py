@@ -1,0 +1,83 @@
+"""Epsilon of the differential privacy of runs, or why there is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fedjax_fair.app.config import Config
+from fedjax_fair.communication import epsilon
+from fedjax_fair.faults import Byzantine
+from fedjax_fair.simulate import BaseRound, Round
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["add_epsilon", "describe_guarantees", "guarantee"]
+
+_ATTRIBUTES = {
+    "long_name": "epsilon of differential privacy, NaN without a guarantee",
+    "units": "1",
+}
+
+
+def guarantee(name: str, method: BaseRound, config: Config, num_clients: int) -> float | str | None:
+    """Returns epsilon of a run, the reason why there is none, or None without clipping.
+
+    Args:
+        name: The method.
+        method: Its round.
+        config: The configuration, with the rounds and delta.
+        num_clients: Number of clients.
+    """
+    if not isinstance(method, Round) or method.privacy is None:
+        return None
+    if method.selector.sampling is None:
+        return f"{name} selects by data"
+    faults: Any = method.faults  # A tuple, by the constructor.
+    if any(fault.available is not None for fault in faults):
+        return "cohorts depend on the availability of clients"
+    if any(isinstance(fault, Byzantine) for fault in faults):
+        return "Byzantine clients do not clip"
+    spent = epsilon(
+        method.privacy,
+        method.selector,
+        num_clients=num_clients,
+        rounds=config.training.rounds or 0,
+        delta=_delta(config, num_clients),
+    )
+    return "there is no noise" if math.isinf(spent) else spent
+
+
+def add_epsilon(dataset: xr.Dataset, guarantee: float | str | None) -> xr.Dataset:
+    """Adds the variable ``epsilon`` to the results of one method, unless it has no clipping."""
+    if guarantee is None:
+        return dataset
+    value = math.nan if isinstance(guarantee, str) else guarantee
+    return dataset.assign(epsilon=((), value, _ATTRIBUTES))
+
+
+def describe_guarantees(
+    guarantees: Mapping[str, Iterable[float | str]], config: Config, num_clients: int
+) -> str:
+    """Describes the guarantees of each method, of which a sweep has several.
+
+    Examples:
+        >>> spent = {"fedavg": [1.5, 201.25], "divfl": ["divfl selects by data"]}
+        >>> describe_guarantees(spent, Config(), num_clients=100).split("; ")[0]
+        'Privacy of clients at delta = 0.01: fedavg: epsilon = 1.5 to 201'
+    """
+    parts = []
+    for name, each in guarantees.items():
+        values = sorted({f"{one:.3g}" for one in each if not isinstance(one, str)}, key=float)
+        reasons = sorted({f"no guarantee: {one}" for one in each if isinstance(one, str)})
+        spent = [f"epsilon = {' to '.join(values[:: max(1, len(values) - 1)])}"] if values else []
+        parts.append(f"{name}: {', '.join(spent + reasons)}")
+    delta = f"delta = {_delta(config, num_clients):.3g}"
+    return f"Privacy of clients at {delta}: {'; '.join(parts)}."
+
+
+def _delta(config: Config, num_clients: int) -> float:
+    delta = config.communication.delta
+    return 1 / max(2, num_clients) if delta is None else delta

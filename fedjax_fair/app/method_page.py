@@ -1,0 +1,159 @@
+"""The tables of methods of docs/methods.md, from docstrings of roles and traced rounds."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+
+from fedjax_fair import models, selectors
+from fedjax_fair.app import presets, registry
+from fedjax_fair.app.build import Experiment, build, method_round, server_view
+from fedjax_fair.app.config import SelectorConfig, SolverConfig
+from fedjax_fair.app.method import Method
+from fedjax_fair.app.signatures import Wrapping
+from fedjax_fair.communication import DifferentialPrivacy, TopK
+from fedjax_fair.numerics.trees import tree_bytes
+from fedjax_fair.simulate import BaseRound, Round, RoundInfo, RoundState
+
+__all__ = ["tables"]
+
+_COLUMNS = ("method", "summary", "weights", "up", "down", "state", "server view", "source")
+
+_TITLES = {
+    "selection": "Client selection",
+    "weighting": "Fair weights and directions",
+    "server": "Server optimizers",
+    "drift": "Drift correction",
+    "personalized": "Personalized models",
+    "robust": "Robust aggregation",
+    "reference": "References",
+}
+
+_CONDITIONS: Mapping[str, Mapping[str, Any]] = {
+    "secure sums": {"aggregation": "secure"},
+    "compression": {"compression": TopK(0.1)},
+    "privacy": {"privacy": DifferentialPrivacy(1.0, 1.0)},
+}
+
+_NORMALIZED = ("fedbn",)
+"""Methods for networks with batch normalization."""
+
+_REASONS = {
+    "needs vectors of single clients": "Secure sums hide the vectors of single clients that the "
+    "method reads.",
+    "requires equal weights": "The privacy guarantee is that of a mean with equal weights; "
+    "`--aggregator.weights uniform` gives them where the method has weights by examples.",
+    "the solver also sends": "Clients send more than an update, and compression and clipping are "
+    "defined for updates.",
+    "models with running statistics": "Noise would corrupt the running statistics of the network.",
+}
+"""Reasons of refusals by a part of their message."""
+
+
+def tables() -> str:
+    """Returns tables of methods by group, and of refused conditions, as Markdown."""
+    experiment = _experiment()
+    parts = []
+    for group, methods in registry.GROUPS.items():
+        rows = [_row(name, method, experiment) for name, method in methods.items()]
+        parts.append(f"## {_TITLES.get(group, group.capitalize())}\n\n{_markdown(_COLUMNS, rows)}")
+    return "\n\n".join([*parts, _refusals(experiment)]) + "\n"
+
+
+def _experiment() -> Experiment:
+    """Returns rounds of all methods, with the groups, steps, cohort and network that some need."""
+    methods = tuple(name for name in registry.METHODS if name not in _NORMALIZED)
+    config = replace(
+        presets.PRESETS["equitable"].config,
+        methods=methods,
+        solver=SolverConfig(steps=5),
+        selector=SelectorConfig(),
+    )
+    experiment = build(presets.resolve(config))
+    network = models.resnet18(experiment.data.num_classes, norm="batch")
+    for name in _NORMALIZED:
+        config = replace(experiment.config, methods=(name,))
+        classes, clients = experiment.data.num_classes, experiment.data.num_clients
+        round = method_round(config, name, classes, model=network, num_clients=clients)
+        experiment.rounds[name] = round
+    return experiment
+
+
+def _row(name: str, method: Method, experiment: Experiment) -> tuple[str, ...]:
+    round = experiment.rounds[name]
+    is_mean = method.aggregator is None and method.centralized_fn is None
+    weights = method.weighting if is_mean else ""
+    costs = ("", "", "")
+    if isinstance(round, Round):
+        state, info = _trace(round, experiment)
+        model = tree_bytes(state.variables)
+        kept = tree_bytes(state.clients) / experiment.data.num_clients
+        costs = tuple(
+            _multiple(size / model) for size in (info.traffic.up, info.traffic.down, kept)
+        )
+    return (f"`{name}`", method.describe(), weights, *costs, server_view(method), _source(method))
+
+
+def _trace(round: BaseRound, experiment: Experiment) -> tuple[RoundState, RoundInfo]:
+    """Returns shapes of the state after one round, and of its info."""
+    key = jax.random.key(0)
+    state = jax.eval_shape(round.init, key, experiment.data)
+    return jax.eval_shape(round.step, state, experiment.data)
+
+
+def _multiple(ratio: float) -> str:
+    return "0" if ratio == 0 else f"{ratio:.3g}"
+
+
+def _source(method: Method) -> str:
+    """Returns a link to the first reference in the docstrings of the roles."""
+    if method.centralized_fn is not None:
+        return ""
+    roles = [method.selector, method.solver, method.aggregator, method.server_optimizer]
+    for role in [role for role in roles if role is not None] or [selectors.Uniform]:
+        docstring = inspect.getdoc(_class_of(role)) or ""
+        reference = " ".join(docstring.partition("References:\n")[2].split())
+        if match := re.match(
+            r"([\w-]+)(,? .*?)?, \*.*?\*.*?(\d{4}).*?(https://[^\s;]+)", reference
+        ):
+            first, others, year, link = match.groups()
+            return f"[{first}{' et al.' if others else ''}, {year}]({link})"
+    return ""
+
+
+def _class_of(role: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(role, (partial, Wrapping)):
+        role = role.outer if isinstance(role, Wrapping) else role.func
+    return role
+
+
+def _refusals(experiment: Experiment) -> str:
+    """Returns the table of the conditions under which methods are refused."""
+    rows = []
+    for name, round in experiment.rounds.items():
+        if isinstance(round, Round):
+            numbers = [_refusal(round, settings, experiment) for settings in _CONDITIONS.values()]
+            rows.append((f"`{name}`", *numbers))
+    reasons = "\n".join(f"{i}. {reason}" for i, reason in enumerate(_REASONS.values(), 1))
+    return f"## Communication settings\n\n{_markdown(('method', *_CONDITIONS), rows)}\n\n{reasons}"
+
+
+def _refusal(round: Round, settings: Mapping[str, Any], experiment: Experiment) -> str:
+    """Returns the number of the reason, or "yes"."""
+    try:
+        _trace(round.replace(**settings), experiment)
+    except ValueError as error:
+        (number,) = [i for i, part in enumerate(_REASONS, 1) if part in str(error)]
+        return f"no ({number})"
+    return "yes"
+
+
+def _markdown(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [columns, ("---",) * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

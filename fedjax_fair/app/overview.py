@@ -1,0 +1,92 @@
+"""Answers of the command line that need no command: ``--help`` and ``--version``.
+
+This module does not import JAX, which takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fedjax_fair.text import format_columns
+
+if TYPE_CHECKING:
+    from fedjax_fair.app.presets import Preset
+
+__all__ = ["COMMANDS", "HELP", "PRESETS", "is_overview", "print_overview", "split_command"]
+
+HELP = {"-h", "--help"}
+
+COMMANDS = {
+    "run": "Compares methods, and writes a folder with results, figures and a report.",
+    "sweep": "Runs all combinations of settings, as in `sweep digits lam=0,0.1 prox=0,0.1`.",
+    "plan": "Estimates time and memory of a run or a sweep: `plan mnist --machine h100`.",
+    "resume": "Continues an interrupted run, or extends a finished one.",
+    "show": "Prints the tables of a run; of an unfinished one, its evaluations so far.",
+    "compare": "Tests which differences between methods of one or more runs are statistically "
+    "significant.",
+    "maximize exemplars": "Selects public images of digits that represent the private images of "
+    "all clients.",
+    "maximize movielens": "Selects movies so that every user likes one of them.",
+    "methods": "Lists methods, with the weights of their mean and what the server sees of single "
+    "clients.",
+    "metrics": "Defines metrics and the terms of tables.",
+    "data list": "Lists data sets and which are available.",
+    "data info": "Describes a data set.",
+    "data show": "Describes a partition, and plots the examples of each client.",
+    "data prepare": "Downloads a data set and prepares it (needs the extra `tfds-prepare`).",
+}
+"""The first lines of the classes' docstrings."""
+
+PRESETS = {
+    "groups": "Equitable-FL and DivFL on digits with a small group of clients; half a minute",
+    "digits": "scikit-learn's 1,797 digits over 50 clients with 3 classes each; seconds on a "
+    "laptop",
+    "mnist": "MNIST over 100 clients with 3 classes each, LeNet",
+    "cifar10": "CIFAR-10 over 100 clients with 3 classes each, a small convolutional network",
+    "equitable": "Equitable-FL and its baselines on digits with two ground-truth groups; a minute",
+    "cross": "every selector with and without equitable weights, on the same data",
+}
+
+
+def split_command(arguments: list[str]) -> tuple[str, list[str]]:
+    """Returns the name of the command, of one or two words, and its arguments.
+
+    Examples:
+        >>> split_command(["data", "info", "mnist"]), split_command(["run", "digits"])
+        (('data info', ['mnist']), ('run', ['digits']))
+    """
+    num_words = 2 if arguments[:1] in (["data"], ["maximize"]) else 1
+    return " ".join(arguments[:num_words]), arguments[num_words:]
+
+
+def is_overview(arguments: list[str]) -> bool:
+    """Whether the arguments ask for the version or the overview, rather than for a command."""
+    is_command = split_command(arguments)[0] in COMMANDS
+    needs_help = not arguments or bool(HELP & set(arguments))
+    return arguments == ["--version"] or (needs_help and not is_command)
+
+
+def print_overview(arguments: list[str], presets: Mapping[str, Preset] | None = None) -> None:
+    """Prints the version or the overview; ``presets`` as for ``cli.main``."""
+    if arguments == ["--version"]:
+        from importlib import metadata
+
+        print("fedjax-fair", metadata.version("fedjax-fair"))
+        return
+    given = (presets or {}).items()
+    summaries = PRESETS if presets is None else {name: preset.summary for name, preset in given}
+    print(f"""usage: fedjax-fair COMMAND [OPTIONS]
+
+Simulates fair federated learning.
+
+Commands:
+{format_columns(COMMANDS, indent="  ")}
+
+Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:
+{format_columns(summaries, indent="  ")}
+
+`fedjax-fair COMMAND --help` lists the options of a command,
+`fedjax-fair --version` prints the version. `--plugin FILE` adds the methods of
+a Python file to every command, `--traceback` prints the calls that led to an
+error.""")

@@ -1,0 +1,97 @@
+"""Conversion of a user's values to arrays, and checks of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["as_array", "as_integers", "check_names", "check_range", "names_of", "require"]
+
+
+def as_array(name: str, values: Any) -> np.ndarray:
+    """Converts values to an array, except masked arrays, whose mask would be lost.
+
+    Raises:
+        ValueError: If values are or contain a masked array, or have different lengths.
+    """
+    try:
+        if not _has_mask(values):
+            return np.asarray(values)
+    except (RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{name}: expected an array ({error}).") from None
+    raise ValueError(
+        f"{name}: expected no masked array. Leave masked entries out, or replace them with "
+        "`filled(value)`."
+    )
+
+
+def _has_mask(values: Any) -> bool:
+    if isinstance(values, list | tuple):
+        return any(map(_has_mask, values))
+    return isinstance(values, np.ma.MaskedArray)
+
+
+def as_integers(name: str, values: Any) -> np.ndarray:
+    """Converts values to a 1-D array of integers."""
+    array = as_array(name, values)
+    require(
+        np.issubdtype(array.dtype, np.integer) and array.ndim == 1,
+        f"{name} of {array.dtype} and shape {array.shape}: expected 1-D integers.",
+    )
+    return array
+
+
+def check_range(name: str, values: np.ndarray, end: int, reason: str = "") -> None:
+    """Checks that values are in ``[0, end)``."""
+    if values.size and not 0 <= values.min() <= values.max() < end:
+        raise ValueError(
+            f"{name} span [{values.min()}, {values.max()}]: expected [0, {end - 1}]{reason}."
+        )
+
+
+def require(valid: Any, message: str) -> None:
+    """Raises a ValueError unless a condition holds."""
+    if not valid:
+        raise ValueError(message)
+
+
+def names_of(values: Iterable[Any]) -> tuple[str, ...] | None:
+    """Returns values that are all strings, also as UTF-8 bytes; None if none is.
+
+    Raises:
+        ValueError: If only some are, or bytes are not UTF-8.
+    """
+    values = list(values)
+    is_string = [isinstance(value, str | bytes) for value in values]
+    if not any(is_string):
+        return None
+    require(all(is_string), f"names of clients {values[:5]}: expected strings only, or none.")
+    try:
+        return tuple(value.decode() if isinstance(value, bytes) else str(value) for value in values)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"names of clients: expected UTF-8, got {error.object!r}.") from None
+
+
+def check_names(argument: str, names: Any, num_clients: int) -> None:
+    """Checks that there is a different and non-empty string for each client."""
+    require(
+        isinstance(names, tuple)
+        and len(names) == num_clients
+        and all(isinstance(name, str) for name in names),
+        f"{argument}: expected a tuple of {num_clients} strings, one for each client, or None.",
+    )
+    # Files of results cannot hold null characters and surrogates.
+    invalid = [
+        name
+        for name in names
+        if not name.strip() or "\0" in name or name != name.encode(errors="replace").decode()
+    ]
+    require(not invalid, f"{argument}: a client is named {invalid[:1]}; expected non-empty text.")
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    require(
+        not repeated,
+        f"{argument}: several clients are named {repeated[:1]}; expected unique names.",
+    )

@@ -1,0 +1,103 @@
+"""Files of named arrays: reading them without trust, and a cache of decoded data."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import uuid
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_fair.warning import warn
+
+__all__ = ["cache_folder", "cached", "read_npz"]
+
+FILE = "arrays.npz"
+_KEY = "cache_key"
+# MemoryError: a header that claims more than there is. NumPy commits no memory before it reads.
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, KeyError),
+    *(AttributeError, MemoryError, OSError, OverflowError, TypeError, ValueError),
+)
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """Reads all arrays of an ``.npz`` file, whose checksums it verifies, without pickles.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is damaged, another kind of file, or contains pickles.
+    """
+    with open(path, "rb") as file:
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+        except _DAMAGED as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"{path}: expected an .npz file of plain arrays ({reason})."
+            ) from error
+
+
+def cache_folder(folder: Path) -> Path:
+    """Returns the folder for data derived from a folder: a subfolder, or one in the user's cache.
+
+    A folder that is read-only by its mode is not changed, even by a superuser.
+    """
+    import platformdirs
+
+    if folder.stat().st_mode & stat.S_IWUSR and os.access(folder, os.W_OK):
+        return folder / "decoded"
+    digest = hashlib.blake2b(str(folder.resolve()).encode(), digest_size=8).hexdigest()
+    name = f"{'-'.join(folder.parts[-2:])}-{digest}"
+    return Path(platformdirs.user_cache_dir("fedjax_fair")) / name
+
+
+def cached(
+    folder: Path, cache_key: str, make: Callable[[], Mapping[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """Returns ``make()``, from a file if it exists, is intact and has the key.
+
+    Args:
+        folder: Folder of the file.
+        cache_key: Identifies the data that the arrays depend on.
+        make: Makes the arrays by name.
+
+    Returns:
+        The arrays. If they cannot be written, a warning is issued.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> cached(folder, "v1", lambda: {"x": np.arange(3)})["x"].tolist()
+        [0, 1, 2]
+        >>> cached(folder, "v1", lambda: {"x": np.zeros(3)})["x"].tolist()
+        [0, 1, 2]
+    """
+    try:
+        saved = read_npz(folder / FILE)
+        if str(saved.pop(_KEY)) == cache_key:
+            return saved
+    except (OSError, ValueError, KeyError):
+        pass
+    arrays = dict(make())
+    content: Any = arrays | {_KEY: cache_key}
+    # Other processes see a complete file or none.
+    temporary = folder / f".{uuid.uuid4().hex}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("xb") as file:
+                np.savez(file, **content)
+            temporary.replace(folder / FILE)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        warn(f"could not write decoded data to {folder}: {error}")
+    return arrays

@@ -1,0 +1,153 @@
+"""Models that wrap another one: lower precision, and given initial variables."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from fedjax_fair import checks
+from fedjax_fair.base import Model, Variables
+from fedjax_fair.models.wrap import scale_bytes
+
+__all__ = ["Bfloat16", "Pretrained", "in_bfloat16", "pretrained"]
+
+
+def _functions_of(model: Model) -> dict[str, Any]:
+    """Returns the functions of outputs of a model, such as its loss."""
+    return {field.name: getattr(model, field.name) for field in dataclasses.fields(Model)}
+
+
+def in_bfloat16(model: Model) -> Model:
+    """Returns the same network with layers that compute in ``bfloat16``.
+
+    All else, such as parameters and losses, is ``float32``. Matrix units of accelerators multiply
+    ``bfloat16`` several times as fast; a CPU does not benefit.
+
+    Args:
+        model: A network without state, as rounding would destroy running statistics.
+
+    Returns:
+        The model, with the same initial variables.
+
+    Raises:
+        ValueError: In ``init``, if the network has state.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> model = in_bfloat16(ff.models.logistic(10))
+        >>> images = jnp.zeros((2, 28, 28, 1), jnp.uint8)
+        >>> variables = jax.eval_shape(model.init, jax.random.key(0), images)
+        >>> features = jax.eval_shape(model.features, *variables, images)
+        >>> {str(leaf.dtype) for leaf in jax.tree.leaves((variables, features))}
+        {'float32'}
+    """
+    return Bfloat16(model, **_functions_of(model))
+
+
+class Bfloat16(Model):
+    """A model whose layers compute in ``bfloat16``, from `in_bfloat16`.
+
+    Args:
+        model: The model that computes.
+    """
+
+    model: Model
+
+    def init(self, key, x):
+        variables = self.model.init(key, x)
+        if jax.tree.leaves(variables.state):
+            raise ValueError(
+                "in_bfloat16: model has state; expected a model without, such as lenet."
+            )
+        return variables
+
+    def apply(self, params, state, x, *, train, key):
+        x = _rounded(scale_bytes(x))
+        logits, state = self.model.apply(_rounded(params), state, x, train=train, key=key)
+        return logits.astype(jnp.float32), state
+
+    def features(self, params, state, x):
+        x = _rounded(scale_bytes(x))
+        return self.model.features(_rounded(params), state, x).astype(jnp.float32)
+
+
+def _rounded(tree: PyTree) -> PyTree:
+    return jax.tree.map(
+        lambda leaf: (
+            leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+        ),
+        tree,
+    )
+
+
+def pretrained(model: Model, variables: Variables) -> Model:
+    """Returns the same network with given initial variables instead of random ones.
+
+    Args:
+        model: The network.
+        variables: Variables of one model: from `FitResult.variables_for`, or ``Variables(params,
+            state)`` of a Flax module that was trained elsewhere.
+
+    Raises:
+        ValueError: In ``init``, if the network has other variables.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> data = ff.data.load("digits")
+        >>> def method(model):
+        ...     return ff.Round(
+        ...         model, ff.selectors.Uniform(10), ff.solvers.SGD(0.1, 10, steps=5),
+        ...         ff.aggregators.Mean(),
+        ...     )
+        >>> first = ff.train(method(ff.models.logistic(10)), data, rounds=10)
+        >>> start = ff.models.pretrained(first.model, first.variables_for(seed=0))
+        >>> second = ff.train(method(start), data, rounds=10)
+        >>> after, before = first.dataset.test_loss[0, -1], second.dataset.test_loss[0, 0]
+        >>> bool((after == before).all())
+        True
+    """
+    return Pretrained(model, variables, **_functions_of(model))
+
+
+class Pretrained(Model):
+    """A model with given initial variables, from `pretrained`.
+
+    Args:
+        model: The network.
+        variables: Initial variables. Others of the same shapes do not cause recompilation.
+    """
+
+    model: Model
+    variables: PyTree
+
+    def __post_init__(self):
+        checks.instance("variables", self.variables, Variables, "fitted.variables_for(seed=0)")
+
+    def init(self, key, x):
+        variables = jax.tree.map(jnp.asarray, self.variables)
+        expected = jax.eval_shape(self.model.init, key, x)
+        if jax.tree.structure(expected) != jax.tree.structure(variables):
+            raise ValueError(f"variables: expected {_paths(expected)}, got {_paths(variables)}.")
+        leaves = jax.tree_util.tree_leaves_with_path(expected)
+        for (path, leaf), given in zip(leaves, jax.tree.leaves(variables), strict=True):
+            if (given.shape, given.dtype) != (leaf.shape, leaf.dtype):
+                raise ValueError(
+                    f"variables: {jax.tree_util.keystr(path)} is {given.dtype}{list(given.shape)}: "
+                    f"expected {leaf.dtype}{list(leaf.shape)}."
+                )
+        return variables
+
+    def apply(self, params, state, x, *, train, key):
+        return self.model.apply(params, state, x, train=train, key=key)
+
+    def features(self, params, state, x):
+        return self.model.features(params, state, x)
+
+
+def _paths(variables: Variables) -> str:
+    leaves = jax.tree_util.tree_leaves_with_path(variables)
+    return ", ".join(jax.tree_util.keystr(path) for path, _ in leaves) or "none"

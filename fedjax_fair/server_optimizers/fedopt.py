@@ -1,0 +1,265 @@
+r"""Server momentum and adaptive server optimizers (Reddi et al., 2021, algorithm 2).
+
+With the aggregated update :math:`\Delta`, step :math:`\eta` and :math:`v_{-1} = \tau^2`, the
+adaptive ones compute, elementwise and without bias correction,
+
+.. math::
+    m \leftarrow \beta_1 m + (1 - \beta_1) \Delta, \qquad
+    x \leftarrow x + \eta\, m / (\sqrt{v} + \tau),
+
+where :math:`v` is updated before the step. The authors' experiments instead start at :math:`v_{-1}
+= 0` and correct the bias of Adam and Yogi, :math:`\eta_t = \eta \sqrt{1 - \beta_2^t} / (1 -
+\beta_1^t)` in the :math:`t`-th round with a response, from 1; so do ``v0=0`` and
+``bias_correction=True``.
+
+References:
+    Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan, *Adaptive Federated
+    Optimization*, 2021, https://arxiv.org/abs/2003.00295
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree
+
+from fedjax_fair import checks
+from fedjax_fair.server_optimizers.base import ServerOptimizer
+from fedjax_fair.tree import Number
+
+__all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi"]
+
+
+class Moments(NamedTuple):
+    """State of the adaptive optimizers.
+
+    Attributes:
+        first: Mean of updates, m.
+        second: Mean or sum of their squares, v.
+        count: Number of steps.
+    """
+
+    first: PyTree
+    second: PyTree
+    count: Int[Array, ""]
+
+
+class FedAvgM(ServerOptimizer):
+    r"""Server momentum: the step is a geometric sum of all updates so far.
+
+    .. math:: u \leftarrow \beta_1 u + \Delta, \qquad x \leftarrow x + \eta u.
+
+    Args:
+        learning_rate: Step size of the server, >= 0.
+        beta1: Decay of the first moment, in ``[0, 1)``; 0 with a learning rate of 1 applies the
+            update unchanged.
+
+    Raises:
+        ValueError: If a setting is out of range.
+
+    References:
+        Hsu, Qi, Brown, *Measuring the Effects of Non-Identical Data Distribution for Federated
+        Visual Classification*, 2019, https://arxiv.org/abs/1909.06335
+
+    Examples:
+        >>> FedAvgM(learning_rate=0.3)
+        FedAvgM(learning_rate=0.3)
+    """
+
+    learning_rate: Number = 1.0
+    beta1: Number = 0.9
+
+    def __post_init__(self):
+        checks.non_negative("learning_rate", self.learning_rate)
+        checks.unit_interval("beta1", self.beta1)
+
+    def init(self, params):
+        return jax.tree.map(jnp.zeros_like, params)
+
+    def step(self, update, state, params):
+        total = jax.tree.map(lambda u, new: self.beta1 * u + new, state, update)
+        return jax.tree.map(lambda u: self.learning_rate * u, total), total
+
+
+class FedAdagrad(ServerOptimizer):
+    r"""Adagrad at the server: steps shrink with the sum of all squared updates.
+
+    .. math:: v \leftarrow v + \Delta^2.
+
+    Args:
+        learning_rate: Step size of the server, >= 0, which needs tuning.
+        beta1: Decay of the first moment, in ``[0, 1)``.
+        tau: Degree of adaptivity, > 0; smaller values are more adaptive.
+        v0: Initial second moment, >= 0; by default ``tau**2``.
+
+    Raises:
+        ValueError: If a setting is out of range.
+
+    References:
+        Reddi et al., *Adaptive Federated Optimization*, 2021, algorithm 2,
+        https://arxiv.org/abs/2003.00295
+
+    Examples:
+        >>> FedAdagrad(learning_rate=0.03)
+        FedAdagrad(learning_rate=0.03)
+    """
+
+    learning_rate: Number = 0.1
+    beta1: Number = 0.0
+    tau: Number = 1e-3
+    v0: Number | None = None
+
+    def __post_init__(self):
+        _check_adaptive(self)
+
+    def init(self, params):
+        return _init_moments(self, params)
+
+    def step(self, update, state, params):
+        moments = _next_moments(self, update, state, lambda v, square: v + square)
+        return _scaled(self, moments, self.learning_rate), moments
+
+
+class FedAdam(ServerOptimizer):
+    r"""Adam at the server: the second moment is a moving average.
+
+    .. math:: v \leftarrow \beta_2 v + (1 - \beta_2) \Delta^2.
+
+    Args:
+        learning_rate: Step size of the server, >= 0, which needs tuning.
+        beta1: Decay of the first moment, in ``[0, 1)``.
+        beta2: Decay of the second moment, in ``[0, 1)``.
+        tau: Degree of adaptivity, > 0; smaller values are more adaptive.
+        v0: Initial second moment, >= 0; by default ``tau**2``.
+        bias_correction: Whether to correct the bias of both moments, which the algorithm of the
+            paper does not do.
+
+    Raises:
+        ValueError: If a setting is out of range.
+
+    References:
+        Reddi et al., *Adaptive Federated Optimization*, 2021, algorithm 2,
+        https://arxiv.org/abs/2003.00295
+
+    Examples:
+        >>> FedAdam(learning_rate=0.03)
+        FedAdam(learning_rate=0.03)
+    """
+
+    learning_rate: Number = 0.01
+    beta1: Number = 0.9
+    beta2: Number = 0.99
+    tau: Number = 1e-3
+    v0: Number | None = None
+    bias_correction: bool = False
+
+    def __post_init__(self):
+        _check_adaptive(self)
+        checks.unit_interval("beta2", self.beta2)
+
+    def init(self, params):
+        return _init_moments(self, params)
+
+    def step(self, update, state, params):
+        def second(v, square):
+            return self.beta2 * v + (1 - self.beta2) * square
+
+        moments = _next_moments(self, update, state, second)
+        return _scaled(self, moments, _corrected_rate(self, moments.count)), moments
+
+
+class FedYogi(ServerOptimizer):
+    r"""Yogi at the server: the second moment changes by a bounded amount in every round.
+
+    .. math:: v \leftarrow v - (1 - \beta_2) \Delta^2 \operatorname{sign}(v - \Delta^2).
+
+    Args:
+        learning_rate: Step size of the server, >= 0, which needs tuning.
+        beta1: Decay of the first moment, in ``[0, 1)``.
+        beta2: One minus the factor of the change of the second moment, in ``[0, 1)``.
+        tau: Degree of adaptivity, > 0; smaller values are more adaptive.
+        v0: Initial second moment, >= 0; by default ``tau**2``.
+        bias_correction: Whether to correct the bias of both moments, which the algorithm of the
+            paper does not do.
+
+    Raises:
+        ValueError: If a setting is out of range.
+
+    References:
+        Reddi et al., *Adaptive Federated Optimization*, 2021, algorithm 2,
+        https://arxiv.org/abs/2003.00295
+
+    Examples:
+        >>> FedYogi(learning_rate=0.03)
+        FedYogi(learning_rate=0.03)
+    """
+
+    learning_rate: Number = 0.01
+    beta1: Number = 0.9
+    beta2: Number = 0.99
+    tau: Number = 1e-3
+    v0: Number | None = None
+    bias_correction: bool = False
+
+    def __post_init__(self):
+        _check_adaptive(self)
+        checks.unit_interval("beta2", self.beta2)
+
+    def init(self, params):
+        return _init_moments(self, params)
+
+    def step(self, update, state, params):
+        def second(v, square):
+            return v - (1 - self.beta2) * square * jnp.sign(v - square)
+
+        moments = _next_moments(self, update, state, second)
+        return _scaled(self, moments, _corrected_rate(self, moments.count)), moments
+
+
+_Adaptive = FedAdagrad | FedAdam | FedYogi
+
+
+def _check_adaptive(optimizer: _Adaptive) -> None:
+    checks.non_negative("learning_rate", optimizer.learning_rate)
+    checks.unit_interval("beta1", optimizer.beta1)
+    checks.positive("tau", optimizer.tau)
+    if optimizer.v0 is not None:
+        checks.non_negative("v0", optimizer.v0)
+
+
+def _init_moments(optimizer: _Adaptive, params: PyTree) -> Moments:
+    v0 = optimizer.tau**2 if optimizer.v0 is None else optimizer.v0
+    return Moments(
+        first=jax.tree.map(jnp.zeros_like, params),
+        second=jax.tree.map(lambda leaf: jnp.full_like(leaf, v0), params),
+        count=jnp.zeros((), jnp.int32),
+    )
+
+
+def _next_moments(
+    optimizer: _Adaptive, update: PyTree, moments: Moments, second_fn: Callable[..., Array]
+) -> Moments:
+    beta1 = optimizer.beta1
+    return Moments(
+        first=jax.tree.map(lambda m, new: beta1 * m + (1 - beta1) * new, moments.first, update),
+        second=jax.tree.map(lambda v, new: second_fn(v, new * new), moments.second, update),
+        count=moments.count + 1,
+    )
+
+
+def _scaled(optimizer: _Adaptive, moments: Moments, rate: Number) -> PyTree:
+    return jax.tree.map(
+        lambda m, v: rate * m / (jnp.sqrt(v) + optimizer.tau), moments.first, moments.second
+    )
+
+
+def _corrected_rate(optimizer: FedAdam | FedYogi, count: Int[Array, ""]) -> Number:
+    """Returns the learning rate of a step, counted from 1."""
+    if not optimizer.bias_correction:
+        return optimizer.learning_rate
+    steps = count.astype(jnp.float32)
+    second = jnp.sqrt(1 - jnp.float32(optimizer.beta2) ** steps)
+    return optimizer.learning_rate * second / (1 - jnp.float32(optimizer.beta1) ** steps)

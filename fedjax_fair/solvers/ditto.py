@@ -1,0 +1,69 @@
+"""Ditto: a personalized model next to the global one, pulled towards it."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_fair import checks
+from fedjax_fair.base import Number, Solver
+from fedjax_fair.solvers.sgd import SGD
+
+__all__ = ["PERSONAL_KEY", "Ditto"]
+
+PERSONAL_KEY = 2
+"""Of the key of a second local training. SGD splits its key, into the children 0 and 1."""
+
+
+class Ditto(Solver):
+    r"""Local SGD on the global model, and separately on a personalized model.
+
+    Each client keeps a personalized model :math:`v_i`, initially the first global model. When drawn
+    it receives the global model :math:`x`, trains it as in FedAvg, and takes as many steps
+
+    .. math:: v_i \leftarrow v_i - \eta (\nabla f_i(v_i; B) + \lambda (v_i - x)),
+
+    on minibatches of another stream of random numbers. The global model is that of FedAvg whatever
+    :math:`\lambda` is. Evaluations use :math:`v_i` as it is.
+
+    Args:
+        solver: SGD of the global model, and of the personalized one with :math:`\lambda` as
+            ``prox``.
+        personal_prox: :math:`\lambda` >= 0; 0 is training alone. Training is stable for
+            :math:`\eta \lambda < 2`.
+
+    Raises:
+        ValueError: If the solver is no `SGD`, or ``personal_prox`` is negative.
+
+    References:
+        Li, Hu, Beirami, Smith, *Ditto: Fair and Robust Federated Learning Through Personalization*,
+        2021, https://arxiv.org/abs/2012.04221
+
+    Examples:
+        >>> ditto = Ditto(SGD(0.1, batch_size=10, epochs=1), personal_prox=0.5)
+    """
+
+    solver: SGD
+    personal_prox: Number = 1.0
+
+    def __post_init__(self):
+        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+        checks.non_negative("personal_prox", self.personal_prox)
+
+    @property
+    def fixed_num_steps(self):
+        return self.solver.fixed_num_steps
+
+    def init(self, key, variables, client):
+        return variables
+
+    def solve(self, key, variables, client):
+        result = self.solver.solve(key, variables, client)
+        key_personal = jax.random.fold_in(key, PERSONAL_KEY)
+        personal = self.solver.replace(prox=self.personal_prox).solve(
+            key_personal, variables, client, start=client.state
+        )
+        return result._replace(state=jax.tree.map(jnp.add, client.state, personal.update))
+
+    def personalize(self, key, variables, client):
+        return client.state

@@ -1,0 +1,46 @@
+"""FedPer: a shared body, and a head that stays on each client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedjax_fair.solvers.split import SplitSolver, check_head_layers, find_head
+
+__all__ = ["FedPer"]
+
+
+class FedPer(SplitSolver):
+    r"""SGD on a shared body :math:`\phi` and a personal head :math:`h_i`, trained together.
+
+    .. math:: (\phi, h_i) \leftarrow (\phi, h_i) - \eta \nabla f_i(\phi, h_i; B)
+
+    The server averages the body. All heads start equal; the paper draws each. Normalization
+    statistics belong to the part of their layer.
+
+    Args:
+        solver: SGD.
+        head_layers: Names of the layers of the head, as paths of parameters such as ``"head"`` or
+            ``"body/Dense_1"``; by default those after `Model.features`.
+
+    Raises:
+        ValueError: If the solver is no `SGD`; while tracing, if there is no layer of a name, or by
+            default none before or after `Model.features`.
+
+    References:
+        Arivazhagan, Aggarwal, Singh, Choudhary, *Federated Learning with Personalization Layers*,
+        2019, https://arxiv.org/abs/1912.00818
+
+    Examples:
+        >>> from fedjax_fair.solvers import SGD
+        >>> fedper = FedPer(SGD(0.1, batch_size=10, epochs=1))
+        >>> two_layers = fedper.replace(head_layers=("body/Dense_1", "head"))
+    """
+
+    head_layers: Sequence[str] | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_head_layers(self.head_layers)
+
+    def is_personal(self, variables, model, x):
+        return find_head(self.head_layers, variables, model, x)

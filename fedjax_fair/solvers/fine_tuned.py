@@ -1,0 +1,61 @@
+"""FedAvg, and a personalized model that is fine-tuned from the global one."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from fedjax_fair import checks
+from fedjax_fair.base import Client, Solver, Variables
+from fedjax_fair.solvers.sgd import SGD
+
+__all__ = ["FineTuned", "fine_tune"]
+
+
+class FineTuned(Solver):
+    """Local SGD, whose global model every client fine-tunes at every evaluation.
+
+    The personalized model of a client is the global one after some more steps on the client's
+    training examples, also for clients that were never drawn. It is discarded after the evaluation:
+    the global model is that of FedAvg, and clients keep no state.
+
+    Args:
+        solver: SGD of the local training, and with other numbers of steps of fine-tuning.
+        fine_tuning_steps: Steps of fine-tuning; 0 is the global model.
+
+    Raises:
+        ValueError: If the solver is no `SGD`, or ``fine_tuning_steps`` is negative.
+
+    Examples:
+        >>> fine_tuned = FineTuned(SGD(0.1, batch_size=10, epochs=1), fine_tuning_steps=20)
+    """
+
+    solver: SGD
+    fine_tuning_steps: int = 10
+
+    def __post_init__(self):
+        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+        checks.non_negative_int("fine_tuning_steps", self.fine_tuning_steps)
+
+    @property
+    def fixed_num_steps(self):
+        return self.solver.fixed_num_steps
+
+    def solve(self, key, variables, client):
+        return self.solver.solve(key, variables, client)
+
+    def personalize(self, key, variables, client):
+        return fine_tune(self.solver, self.fine_tuning_steps, key, variables, client)
+
+
+def fine_tune(
+    solver: SGD, steps: int, key: Key[Array, ""], variables: Variables, client: Client
+) -> Variables:
+    """Returns the variables after some steps of SGD on the client's training examples."""
+    if steps == 0:
+        return variables
+    update = solver.replace(steps=steps, epochs=None).solve(key, variables, client).update
+    tuned = jax.tree.map(jnp.add, variables, update)
+    # A client without training examples has no gradients.
+    return jax.tree.map(lambda new, old: jnp.where(client.size > 0, new, old), tuned, variables)

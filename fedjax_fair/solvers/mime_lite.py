@@ -1,0 +1,66 @@
+r"""MimeLite: local steps with the momentum of the server."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+
+from fedjax_fair import checks
+from fedjax_fair.base import Solver
+from fedjax_fair.client_evaluation import client_gradient
+from fedjax_fair.solvers.sgd import SGD
+
+__all__ = ["MimeLite"]
+
+
+class MimeLite(Solver):
+    r"""SGD with the momentum of the server; with `aggregators.MimeLiteMean`.
+
+    With the received momentum :math:`m`, which stays fixed during the round, a step is
+
+    .. math:: y \leftarrow y - \eta\,((1 - \beta) \nabla f_i(y; B) + \beta m).
+
+    Sends: ``gradient``, :math:`\nabla f_i(x)` of all examples of the client at the received model,
+    with decay and in evaluation mode, which is another pass over them.
+
+    Args:
+        solver: SGD without ``optimizer``.
+
+    Raises:
+        ValueError: If the solver is no `SGD`, or has an ``optimizer``.
+
+    References:
+        Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, *Mime: Mimicking Centralized
+        Stochastic Algorithms in Federated Learning*, 2020, https://arxiv.org/abs/2008.03606
+
+    Examples:
+        >>> mime_lite = MimeLite(SGD(0.1, batch_size=10, epochs=1))
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("beta", "momentum")
+
+    solver: SGD
+
+    def __post_init__(self):
+        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+        if self.solver.optimizer is not None:
+            raise ValueError(f"solver={self.solver!r}: expected SGD without an optimizer.")
+
+    @property
+    def fixed_num_steps(self):
+        return self.solver.fixed_num_steps
+
+    def solve(self, key, variables, client):
+        beta = client.broadcast["beta"]
+        # The step is (1 - beta) times the rate along the gradient plus beta / (1 - beta) momentum.
+        rate = (1 - beta) * self.solver.rate(client.round)
+        offset = jax.tree.map(lambda m: beta / (1 - beta) * m, client.broadcast["momentum"])
+        result = self.solver.replace(learning_rate=rate).solve(
+            key, variables, client, gradient_offset=offset
+        )
+        gradient = client_gradient(client.model, variables, client.examples, client.id)
+        gradient = jax.tree.map(
+            lambda g, leaf: g + self.solver.weight_decay * leaf, gradient, variables.params
+        )
+        return result._replace(sends=result.sends | {"gradient": gradient})

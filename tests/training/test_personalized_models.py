@@ -1,0 +1,73 @@
+"""Personalized models of results."""
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_fair as ff
+from fedjax_fair.app import model_files
+
+
+def test_personalized_models_are_those_that_were_evaluated(as_users_call):
+    data = ff.data.load("digits", ff.data.classes_per_client(6, classes=3))
+    solver = ff.solvers.Ditto(ff.solvers.SGD(0.1, 10, epochs=1), personal_prox=0.5)
+    method = ff.Round(
+        ff.models.logistic(10), ff.selectors.Uniform(2), solver, ff.aggregators.Mean()
+    )
+    fitted = ff.train(method, data, rounds=3, eval_every=3, seeds=(0, 5))
+    measured = fitted.dataset.personalized_test_accuracy.isel(round=-1).values
+    start, sizes = np.asarray(data.test.offsets), np.asarray(data.test.sizes)
+    for client in range(6):
+        rows = data.test.order[start[client] : start[client] + sizes[client]]
+        predicted = fitted.predict(data.test.features[rows], client=client)
+        accuracy = (predicted == data.test.labels[rows]).mean(axis=1)
+        np.testing.assert_allclose(accuracy, measured[:, client], atol=1e-6)
+    for client in (-1, 6, True, "a"):
+        with pytest.raises(ValueError, match=r"client=.*from 0 to 5"):
+            fitted.variables_for(5, client=client)
+    with pytest.raises(ValueError, match="best: expected None"):
+        ff.train(method, data, rounds=1, best=lambda evaluation: evaluation.summaries["sigma_acc"])
+    fedavg = method.replace(solver=solver.solver)
+    with pytest.raises(ValueError, match="client=0: expected None"):
+        ff.train(fedavg, data, rounds=1).predict(data.test.features[:1], client=0)
+
+
+def test_personalized_models_of_a_partition_per_seed_are_those_that_were_evaluated():
+    parts = [
+        ff.data.load("digits", ff.data.classes_per_client(6, classes=3), seed=seed)
+        for seed in (0, 1)
+    ]
+    solver = ff.solvers.Ditto(ff.solvers.SGD(0.1, 10, epochs=1), personal_prox=0.5)
+    method = ff.Round(
+        ff.models.logistic(10), ff.selectors.Uniform(2), solver, ff.aggregators.Mean()
+    )
+    fitted = ff.train(method, ff.data.stack(parts), rounds=3, eval_every=3, seeds=(0, 5))
+    measured = fitted.dataset.personalized_test_accuracy.isel(round=-1).values
+    for run, data in enumerate(parts):
+        start, sizes = np.asarray(data.test.offsets), np.asarray(data.test.sizes)
+        for client in range(6):
+            rows = data.test.order[start[client] : start[client] + sizes[client]]
+            predicted = fitted.predict(data.test.features[rows], client=client)[run]
+            accuracy = (predicted == data.test.labels[rows]).mean()
+            np.testing.assert_allclose(accuracy, measured[run, client], atol=1e-6)
+
+
+def test_stored_personalized_models_are_those_of_the_run(tmp_path, monkeypatch):
+    data = ff.data.load("digits", ff.data.classes_per_client(6, classes=3))
+    solver = ff.solvers.Ditto(ff.solvers.SGD(0.1, 10, epochs=1), personal_prox=0.5)
+    method = ff.Round(
+        ff.models.logistic(10), ff.selectors.Uniform(2), solver, ff.aggregators.Mean()
+    )
+    fitted = ff.train(method, data, rounds=3, eval_every=3, seeds=(0, 5))
+    model_files.save_personalized(fitted, tmp_path / "ditto")
+    stored = model_files._read(tmp_path / "ditto.personalized")
+    for run, seed in enumerate((0, 5)):
+        for client in range(6):
+            expected = fitted.variables_for(seed, client=client)
+            found = jax.tree.map(lambda leaf, at=(run, client): leaf[at], stored)
+            jax.tree.map(np.testing.assert_array_equal, found, expected)
+    monkeypatch.setattr(model_files, "_MAX_BYTES", 100)
+    with pytest.warns(
+        UserWarning, match=r"other.personalized: personalized models of .* bytes are not stored"
+    ):
+        model_files.save_personalized(fitted, tmp_path / "other")
