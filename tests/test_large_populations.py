@@ -43,6 +43,11 @@ ALL = {
 }
 """Why a selector touches all clients."""
 FEW = SELECTORS.keys() - set().union(*ALL.values())
+ALL_OF_AGGREGATORS = {
+    "the weights of all clients are normalized": {"aaggff"},
+    "updates of all clients are compared": {"fedfv"},
+}
+"""Why an aggregator touches all clients."""
 
 
 def federation():
@@ -112,7 +117,9 @@ def test_a_selector_touches_few_clients(selector):
     assert_updates_in_place(touches_all(round_of(selector)))
 
 
-@pytest.mark.parametrize("aggregator", sorted(AGGREGATORS.keys() - {"mean"}))
+@pytest.mark.parametrize("aggregator", 
+    sorted(AGGREGATORS.keys() - set().union({"mean"}, *ALL_OF_AGGREGATORS.values())),
+
 def test_an_aggregator_touches_few_clients(aggregator):
     assert_updates_in_place(touches_all(round_of(aggregator=aggregator)))
 
@@ -137,3 +144,4 @@ def test_operations_on_all_clients_are_detected():
 
 def test_every_exemption_is_of_a_selector():
     assert set().union(*ALL.values()) <= SELECTORS.keys()
+    assert set().union(*ALL_OF_AGGREGATORS.values()) <= AGGREGATORS.keys()

@@ -140,7 +140,10 @@ def test_all_products_but_those_of_networks_have_full_precision(name):
     """An accelerator would otherwise round weights and gradients to 8 bits."""
     config = presets.resolve(Config(methods=(name,)))
     solver = replace(config.solver, epochs=None, steps=2)
-    config = replace(config, model=replace(config.model, name="mlp"), solver=solver)
+    model = replace(config.model, name="mlp")
+    if name == "fedbn":
+        model = replace(config.model, name="resnet18", norm="batch")
+    config = replace(config, model=model, solver=solver)
     federated = grouped_digits()
     with target.tracing_for("tpu"):
         round = method_round(config, name, 10)

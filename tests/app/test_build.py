@@ -402,7 +402,8 @@ def test_every_setting_of_a_method_is_a_field_with_help():
 @pytest.mark.usefixtures("as_users_call")  # Annotations describe users' values.
 @pytest.mark.parametrize("name", registry.METHODS)
 def test_settings_annotated_as_traced_can_be_traced(name):
-    config = drop_unused_settings(replace(PLANTED, methods=(name,)))
+    model = OTHER_MODELS.get(name, PLANTED.model)
+    config = drop_unused_settings(replace(PLANTED, methods=(name,), model=model))
     traced = {
         (section, key): setting
         for section, settings in method_settings(config, name).items()

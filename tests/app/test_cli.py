@@ -511,7 +511,9 @@ def test_other_runtime_errors_are_raised(monkeypatch, tmp_path):
 def test_methods_are_listed(capsys):
     assert main(["methods"]) == 0
     _, *lines = capsys.readouterr().out.splitlines()
-    listed = dict(line.split(maxsplit=1) for line in lines)
+    groups = [line.strip() for line in lines if line.startswith("[")]
+    assert groups == [f"[{name}]" for name in registry.GROUPS]
+    listed = dict(line.split(maxsplit=1) for line in lines if not line.startswith("["))
     assert listed.keys() == registry.METHODS.keys()
     for name, method in registry.METHODS.items():
         weights, server_view = listed[name][:14].strip(), listed[name][14:27].strip()
@@ -602,7 +604,8 @@ def test_sweep_runs_every_configuration_and_ranks_them(tmp_path, capsys):
     command += [*SMALL[:-2], "subtrunc,fedavg", "--output", str(tmp_path)]
     assert main(command) == 0
     shown = capsys.readouterr().out
-    dataset = results.open(tmp_path)
+    (folder,) = tmp_path.iterdir()
+    dataset = results.open(folder)
     assert dict(dataset["accuracy_mean_clients"].sizes) == {
         "algorithm": 2, "lam": 2, "learning_rate": 2, "seed": 2, "round": 3,
     }  # fmt: skip
@@ -614,7 +617,7 @@ def test_sweep_runs_every_configuration_and_ranks_them(tmp_path, capsys):
     assert is_unused[1]  # FedAvg does not read the weight of a bonus.
     assert len(rows) == sum(2 if unused else 4 for unused in is_unused)
     assert f"The best {len(rows)} of {len(rows)} configurations" in shown
-    page = (tmp_path / "report.html").read_text("utf8")
+    page = (folder / "report.html").read_text("utf8")
     assert "What is the effect of each setting?" in page
     assert "fedavg, learning_rate=0.1" in page  # Which does not read the other setting.
     validation = dataset["validation_accuracy_mean_clients"].isel(round=-1)
@@ -626,7 +629,7 @@ def test_sweep_runs_every_configuration_and_ranks_them(tmp_path, capsys):
     assert main(command) == 0  # Nothing is run again.
     again = capsys.readouterr().out
     assert "MiB" not in again
-    assert main(["show", str(tmp_path)]) == 0
+    assert main(["show", str(folder)]) == 0
     assert capsys.readouterr().out in again
 
 

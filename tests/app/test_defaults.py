@@ -12,7 +12,7 @@ from fedjax_fair.app import config_files, presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands.dispatch import COMMANDS
-from fedjax_fair.app.config import Config, DataConfig, SolverConfig
+from fedjax_fair.app.config import Config, DataConfig, ModelConfig, SolverConfig
 from fedjax_fair.app.defaults import format_settings, unset_defaults
 from fedjax_fair.app.plan import as_toml
 from fedjax_fair.app.registry import METHODS
@@ -40,6 +40,8 @@ def resolved(*methods):
     """A configuration that all methods accept: with groups and local steps."""
     data = DataConfig(partition="planted_clusters", clusters="digits")
     config = Config(methods=methods, data=data, solver=SolverConfig(steps=2))
+    if "fedbn" in methods:
+        config = replace(config, model=ModelConfig(name="resnet18", norm="batch"))
     return drop_unused_settings(presets.resolve(config))
 
 
@@ -119,7 +121,13 @@ def test_defaults_appear_in_configuration_table_and_report(tmp_path, capsys, mon
     assert recorded["defaults"]["data"]["alpha"] == 0.5
     assert recorded["defaults"]["aggregator"] == {"tilt": 1.0, "weights": "num_examples"}
     line = results.open(folder).attrs["settings"]
-    for text in ("alpha=0.5", "cohort_size=4", "tilt=1", "weights=num_examples", "batch_size=10"):
+    for text in (
+        "data.alpha=0.5",
+        "cohort_size=4",
+        "tilt=1",
+        "weights=num_examples",
+        "batch_size=10",
+    ):
         assert text in line.split("; ")
     assert 0 < shown.index(line) < shown.index("Test accuracy")
     assert line in (folder / "report.html").read_text()
@@ -184,7 +192,8 @@ def test_a_sweep_of_noise_has_an_epsilon_for_each(tmp_path, capsys):
     words = ["sweep", "noise_multiplier=2,4", *SMALL, *chosen, "--methods=fedavg:weights=uniform"]
     delta = "--communication.delta=0.01"
     assert main([*words, delta, f"--output={tmp_path / 'swept'}"]) == 0
-    swept = results.open(tmp_path / "swept")
+    (folder,) = (tmp_path / "swept").iterdir()
+    swept = results.open(folder)
     weak, strong = swept["epsilon"].squeeze("algorithm").values
     assert weak > strong > 0
     assert (
