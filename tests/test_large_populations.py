@@ -117,9 +117,10 @@ def test_a_selector_touches_few_clients(selector):
     assert_updates_in_place(touches_all(round_of(selector)))
 
 
-@pytest.mark.parametrize("aggregator", 
+@pytest.mark.parametrize(
+    "aggregator",
     sorted(AGGREGATORS.keys() - set().union({"mean"}, *ALL_OF_AGGREGATORS.values())),
-
+)
 def test_an_aggregator_touches_few_clients(aggregator):
     assert_updates_in_place(touches_all(round_of(aggregator=aggregator)))
 
