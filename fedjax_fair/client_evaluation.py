@@ -36,6 +36,7 @@ __all__ = [
     "chunk_of_clients",
     "client_gradient",
     "client_gradients",
+    "client_loss",
     "client_means",
     "client_performance",
     "evaluate",
@@ -132,6 +133,18 @@ def client_gradient(
     """
     sums = _client_sum(_gradient_sums(model, variables, examples), examples, client)
     return _divide_by_labels(sums, examples.sizes[client])[1]
+
+
+def client_loss(
+    model: Model, variables: Variables, examples: ClientExamples, client: Int[Array, ""]
+) -> Float[Array, ""]:
+    """Returns the mean loss of one client, where its examples are; NaN without examples.
+
+    It is that of ``client_performance``; for solvers.
+    """
+    sum_fn = partial(_performance_sums, model, variables, examples)
+    sums = _client_sum(sum_fn, examples, client)
+    return _divide_by_labels(sums, examples.sizes[client]).loss
 
 
 def _gradient_sums(model: Model, variables: Variables, examples: ClientExamples) -> SumFn:

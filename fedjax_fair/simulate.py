@@ -64,6 +64,7 @@ class Purpose(IntEnum):
     COMMUNICATION = 4
     CLIENTS = 5
     PERSONALIZE = 6
+    ROLES = 7
 
 
 Keys = dict[Purpose, Key[Array, ""]]
@@ -291,7 +292,9 @@ class Round(BaseRound):
         data = jax.tree.map(jnp.asarray, data)
         variables = self.model.init(derive_key(key, Purpose.INIT), data.train.features[:1])
         round = jnp.zeros((), jnp.int32)
-        context = make_context(self.model, round, variables, data)
+        context = make_context(self.model, round, variables, data)._replace(
+            key=derive_key(key, Purpose.ROLES)
+        )
         aggregator_context = self._visible_context(self.aggregator, context)
         aggregator = role_calls.init(self.aggregator, aggregator_context)
         return RoundState(
