@@ -8,15 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from fedjax_fair import checks
-from fedjax_fair.base import Client, Solver, Variables
+from fedjax_fair.base import Client, Variables
 from fedjax_fair.client_evaluation import client_loss
-from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["IFCA"]
 
 
-class IFCA(Solver):
+class IFCA(WrappedSGD):
     r"""SGD on the best of :math:`k` received models; with `aggregators.IFCAMean`.
 
     The client evaluates the mean loss of all its training examples at every received model, in
@@ -42,15 +41,6 @@ class IFCA(Solver):
 
     has_global_model: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ("models",)
-
-    solver: SGD
-
-    def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
 
     def solve(self, key, variables, client):
         cluster, model = _choose(variables, client)
