@@ -70,10 +70,13 @@ class IFCAMean(Aggregator):
         return scheme_weights(self.weights, cohort, context)
 
     def init(self, context):
+        key = context.key
+        assert key is not None  # In rounds only.
+
         def init_model(index):
             # 0 and 1 are the halves of a split.
-            key = jax.random.fold_in(context.key, 1 + index)
-            return context.model.init(key, context.examples.features[:1])
+            key_model = jax.random.fold_in(key, 1 + index)
+            return context.model.init(key_model, context.examples.features[:1])
 
         return tuple(init_model(index) for index in range(1, self.num_models))
 

@@ -36,6 +36,7 @@ class IFCA(WrappedSGD):
         2020, https://arxiv.org/abs/2006.04088
 
     Examples:
+        >>> from fedjax_fair.solvers import SGD
         >>> ifca = IFCA(SGD(0.1, batch_size=10, epochs=1))
     """
 

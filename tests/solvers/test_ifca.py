@@ -76,9 +76,14 @@ class Lost(ff.base.Faults):
 @pytest.mark.parametrize("weights", ["uniform", "num_examples"])
 @pytest.mark.parametrize("num_models", [2, 3])
 def test_ifca_equals_numpy(num_models, weights):
-    """With a client that is drawn twice, one that is lost, and clusters that nobody chooses."""
+    """With a client that is drawn twice, one that is lost, and clusters that nobody chooses.
+
+    The proximal term pulls to the chosen model.
+    """
     settings = {"selector": repeated(*COHORTS), "faults": Lost()}
-    start, last, personalized, info = with_models(ifca(SGD, num_models, weights, **settings), 4)
+    start, last, personalized, info = with_models(
+        ifca(SGD.replace(prox=0.5), num_models, weights, **settings), 4
+    )
     models, choices = [tree_map(np.float64, model) for model in start], []
     for number, cohort in enumerate(COHORTS):
         clusters = [np.argmin([loss(model, client) for model in models]) for client in cohort]
@@ -94,7 +99,10 @@ def test_ifca_equals_numpy(num_models, weights):
                     continue
                 y = old[cluster]
                 for _ in range(3):
-                    y = tree_map(lambda w, g: w - 0.2 * g, y, gradient(y, client))
+                    slope = gradient(y, client)
+                    y = tree_map(
+                        lambda w, g, x: w - 0.2 * (g + 0.5 * (w - x)), y, slope, old[cluster]
+                    )
                 weight = len(examples_of(client)[1]) if weights == "num_examples" else 1.0
                 total += weight
                 trained_models.append(tree_map(lambda leaf, weight=weight: weight * leaf, y))
