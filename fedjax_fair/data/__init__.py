@@ -23,6 +23,7 @@ from fedjax_fair.data.partition import (
     shards,
 )
 from fedjax_fair.data.partitioner import Partition, Partitioner
+from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.data.source import Examples, Info, Source, Splits
 from fedjax_fair.data.sources import (
     SOURCES,
@@ -46,6 +47,7 @@ __all__ = [
     "Info",
     "Partition",
     "Partitioner",
+    "SensitiveFeature",
     "Source",
     "Splits",
     "assign_by_owner",
