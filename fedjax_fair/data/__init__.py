@@ -34,6 +34,8 @@ from fedjax_fair.data.sources import (
     load,
     prepare,
 )
+from fedjax_fair.data.table_encoding import TableEncoding
+from fedjax_fair.data.tables import from_table
 from fedjax_fair.data.validation import hold_out
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "SensitiveFeature",
     "Source",
     "Splits",
+    "TableEncoding",
     "assign_by_owner",
     "available",
     "by_column",
@@ -61,6 +64,7 @@ __all__ = [
     "from_arrays",
     "from_indices",
     "from_npz",
+    "from_table",
     "get_source",
     "hold_out",
     "iid",
