@@ -213,8 +213,10 @@ def describe(name: str, data_dir: DataDir = None) -> Description:
             raise ValueError(str(error)) from error
         return _missing(name, data_dir, missing=str(error))
     size = info.num_train // entry.num_clients
-    tenth = f"{size // 10} of about {size} training examples per client, with "
-    tenth += "--data.validation-fraction 0.1"
+    each = f"{size // 10} of about {size} training examples per client"
+    if entry.client is not None:
+        each = "a tenth of each client's training examples"
+    tenth = f"{each}, with --data.validation-fraction 0.1"
     return Description(name, True, *info, entry.partitioner.name, tenth)
 
 

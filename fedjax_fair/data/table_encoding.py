@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Int
 
 from fedjax_fair import checks
 from fedjax_fair.data.conversion import require
-from fedjax_fair.data.table_files import as_frame
+from fedjax_fair.data.table_files import Frame, as_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ __all__ = [
     "Category",
     "Standardized",
     "TableEncoding",
-    "as_texts",
+    "as_codes",
     "check_columns",
     "fit_encoding",
 ]
@@ -127,8 +127,13 @@ class TableEncoding:
         frame = as_frame("table", table)
         names = [column.name for column in self.columns]
         check_columns("table", names, frame)
-        parts = [_encode(column, frame[column.name], unseen) for column in self.columns]
-        return np.concatenate([np.zeros((len(frame), 0), np.float32), *parts], axis=1)
+        features = np.zeros((len(frame), len(self.feature_names)), np.float32)
+        start = 0
+        for column in self.columns:
+            end = start + len(column.feature_names)
+            _encode(column, frame[column.name], unseen, features[:, start:end])
+            start = end
+        return features
 
     def without(self, name: str) -> TableEncoding:
         """Returns the encoding without a column."""
@@ -137,7 +142,7 @@ class TableEncoding:
 
 
 def fit_encoding(
-    frame: pd.DataFrame,
+    frame: Frame,
     categorical: Sequence[str] = (),
     *,
     one_hot: bool = True,
@@ -189,29 +194,35 @@ def _numbers(series: pd.Series) -> np.ndarray:
 
 
 def _fit_category(series: pd.Series, one_hot: bool) -> Category:
-    texts = as_texts(series)
-    values = sorted({text for text in texts if text is not None})
+    codes, values = as_codes(series)
     require(
         len(values) <= MAX_CATEGORIES,
         f"column {series.name!r} has {len(values):,} categories: expected at most "
         f"{MAX_CATEGORIES:,}; exclude it if it identifies rows, or convert it to numbers.",
     )
-    if None in texts and MISSING not in values:
-        values.append(MISSING)
-    return Category(str(series.name), tuple(values), one_hot)
+    if (codes < 0).any() and MISSING not in values:
+        values = (*values, MISSING)
+    return Category(str(series.name), values, one_hot)
 
 
-def as_texts(series: pd.Series) -> list[str | None]:
-    """Converts strings, categories, integers and booleans to strings, and missing values to None.
+def as_codes(series: pd.Series) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
+    """Converts a column to indices of its different values, which are strings in ascending order.
+
+    Args:
+        series: Strings, categories, integers or booleans.
+
+    Returns:
+        The index of each value, -1 where it is missing; and the values.
 
     Raises:
         ValueError: If a value has another type.
     """
-    texts: list[str | None] = []
-    for value, is_missing in zip(series.tolist(), series.isna().tolist(), strict=True):
-        if is_missing:
-            texts.append(None)
-        elif isinstance(value, str | bool | int | np.bool_ | np.integer):
+    import pandas as pd
+
+    codes, distinct = pd.factorize(series)
+    texts = []
+    for value in pd.Index(distinct).tolist():
+        if isinstance(value, str | bool | int | np.bool_ | np.integer):
             texts.append(str(value))
         # Integers with missing values are floats in pandas.
         elif isinstance(value, float) and value.is_integer():
@@ -221,10 +232,17 @@ def as_texts(series: pd.Series) -> list[str | None]:
                 f"column {series.name!r} has the value {value!r} of {type(value).__name__}: "
                 "expected strings, integers or booleans as categories; exclude it, or convert it."
             )
-    return texts
+    values = sorted(set(texts))
+    index = {text: code for code, text in enumerate(values)}
+    # The last element is that of missing values.
+    ascending = np.array([*(index[text] for text in texts), -1], np.int64)
+    return ascending[codes], tuple(values)
 
 
-def _encode(column: Standardized | Category, series: pd.Series, unseen: str) -> np.ndarray:
+def _encode(
+    column: Standardized | Category, series: pd.Series, unseen: str, features: np.ndarray
+) -> None:
+    """Writes the features of a column to zeros, ``[rows, features of the column]``."""
     if isinstance(column, Standardized):
         values = _numbers(series)
         is_missing = np.isnan(values)
@@ -233,26 +251,30 @@ def _encode(column: Standardized | Category, series: pd.Series, unseen: str) -> 
             f"column {column.name!r}: {is_missing.sum()} values are missing, first in row "
             f"{is_missing.argmax()}; the rows of the encoding have none.",
         )
-        scaled = np.where(is_missing, 0.0, (values - column.mean) / column.scale)
-        parts = [scaled, is_missing] if column.has_missing else [scaled]
-        return np.stack(parts, axis=1).astype(np.float32)
+        features[:, 0] = np.where(is_missing, 0.0, (values - column.mean) / column.scale)
+        if column.has_missing:
+            features[:, 1] = is_missing
+        return
     index = {value: code for code, value in enumerate(column.values)}
-    texts = [MISSING if text is None else text for text in as_texts(series)]
-    codes = np.array([index.get(text, len(index)) for text in texts], np.int64)
+    found, texts = as_codes(series)
+    # The last element is that of missing values.
+    codes = np.array([index.get(text, len(index)) for text in (*texts, MISSING)], np.int64)[found]
     if unseen == "error" and (codes == len(index)).any():
-        unknown = sorted({text for text in texts if text not in index})
+        unknown = sorted({(*texts, MISSING)[each] for each in found[codes == len(index)]})
         raise ValueError(
             f"column {column.name!r} has the categories {unknown[:5]}, which the rows of the "
             f"encoding lack; expected {', '.join(column.values[:10])}"
             f"{', ...' if len(column.values) > 10 else ''}; unseen='ignore' encodes others by "
             "zeros."
         )
-    if not column.one_hot:
-        return codes[:, None].astype(np.float32)
-    return (codes[:, None] == np.arange(len(index))).astype(np.float32)
+    if column.one_hot:
+        rows = np.flatnonzero(codes < len(index))
+        features[rows, codes[rows]] = 1
+    else:
+        features[:, 0] = codes
 
 
-def check_columns(argument: str, names: Sequence[str], frame: pd.DataFrame) -> None:
+def check_columns(argument: str, names: Sequence[str], frame: Frame) -> None:
     """Checks that a table has some columns, and suggests others."""
     import difflib
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from fedjax_fair.data.conversion import require
 
-if TYPE_CHECKING:
-    import pandas as pd
+__all__ = ["Frame", "as_frame", "is_table_file", "table_name"]
 
-__all__ = ["as_frame", "is_table_file", "table_name"]
+Frame: TypeAlias = Any
+"""A table of pandas, of whose columns type checkers do not know that they are series."""
 
 _FORMATS = (".csv", ".tsv", ".parquet", ".feather", ".arrow")
 _COMPRESSIONS = ("", ".gz", ".bz2", ".xz", ".zip", ".zst")
@@ -47,7 +47,7 @@ def table_name(path: str | os.PathLike[str]) -> str:
     return name[: name.lower().rindex(kind)] if kind else Path(path).stem
 
 
-def as_frame(argument: str, table: Any) -> pd.DataFrame:
+def as_frame(argument: str, table: Any) -> Frame:
     """Converts a table, or reads a file, to a table of pandas.
 
     Args:
@@ -91,7 +91,7 @@ def as_frame(argument: str, table: Any) -> pd.DataFrame:
     return frame
 
 
-def _read(path: str | os.PathLike[str]) -> pd.DataFrame:
+def _read(path: str | os.PathLike[str]) -> Frame:
     import pandas as pd
 
     kind = _format(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,11 +23,8 @@ from fedjax_fair.data.source import (
     resolve_data_dir,
 )
 from fedjax_fair.data.table_encoding import check_columns, fit_encoding
-from fedjax_fair.data.table_files import as_frame
+from fedjax_fair.data.table_files import Frame, as_frame
 from fedjax_fair.data.tables import encode_labels, table_columns
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["TABLES", "TableFiles", "TableSet", "find_table", "read_table", "table_source"]
 
@@ -53,8 +50,8 @@ class TableSet(NamedTuple):
     sensitive_features: tuple[str, ...]
     exclude: tuple[str, ...] = ()
     originals: tuple[str, ...] = ()
-    read_original: Callable[[list[Path]], list[pd.DataFrame]] | None = None
-    prepare: Callable[[pd.DataFrame], pd.DataFrame] | None = None
+    read_original: Callable[[list[Path]], list[Frame]] | None = None
+    prepare: Callable[[Frame], Frame] | None = None
     split: str | None = None
 
 
@@ -73,7 +70,7 @@ _ADULT_COLUMNS = (
 )
 
 
-def _read_adult(paths: list[Path]) -> list[pd.DataFrame]:
+def _read_adult(paths: list[Path]) -> list[Frame]:
     """Reads ``adult.data`` and ``adult.test``, without rows with missing values, ``?``."""
     import pandas as pd
 
@@ -88,7 +85,7 @@ def _read_adult(paths: list[Path]) -> list[pd.DataFrame]:
     return frames
 
 
-def _read_compas(paths: list[Path]) -> list[pd.DataFrame]:
+def _read_compas(paths: list[Path]) -> list[Frame]:
     """Reads ``compas-scores-two-years.csv``, with the filter of ProPublica's analysis."""
     import pandas as pd
 
@@ -104,7 +101,7 @@ def _read_compas(paths: list[Path]) -> list[pd.DataFrame]:
     return [rows.loc[is_kept, columns].rename(columns={"age": "age_num"}).reset_index(drop=True)]
 
 
-def _prepare_stops(rows: pd.DataFrame) -> pd.DataFrame:
+def _prepare_stops(rows: Frame) -> Frame:
     """Leaves out stops without a record of searches, and replaces the date by the hour."""
     import pandas as pd
 
@@ -199,7 +196,7 @@ def _existing(folder: Path, file: str) -> Path | None:
     return next((path for path in (folder / file, folder / f"{file}.gz") if path.is_file()), None)
 
 
-def _read_frames(files: TableFiles) -> list[pd.DataFrame]:
+def _read_frames(files: TableFiles) -> list[Frame]:
     """Reads the training rows, and the test rows if there is a split."""
     table = TABLES[files.name]
     try:

@@ -20,11 +20,11 @@ from fedjax_fair.data.partitioner import Partitioner
 from fedjax_fair.data.table_encoding import (
     MAX_CATEGORIES,
     TableEncoding,
-    as_texts,
+    as_codes,
     check_columns,
     fit_encoding,
 )
-from fedjax_fair.data.table_files import as_frame, table_name
+from fedjax_fair.data.table_files import Frame, as_frame, table_name
 from fedjax_fair.data.test_partition import partition_test
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def from_table(
             file.
         label: Column to predict. Classes are its different values, ascending.
         client: Column whose values are the clients, which is then no feature; or a partitioner,
-            such as ``data.dirichlet(5, 0.5, by="sex")``.
+            such as ``data.dirichlet(5, 0.5, by="sex")``, for which targets are one class.
         sensitive_features: Columns of sensitive features, such as ``["sex", "race"]``: strings,
             integers or booleans, none missing.
         categorical: Columns of numbers that are categories.
@@ -120,9 +120,8 @@ def from_table(
     partition = partitioner.split(classes[0], seed, **columns[0])
     test_part, test_sensitive = None, None
     if not is_fraction:
-        test_partition = partition_test(
-            partitioner, partition, tuple(classes), tuple(columns), seed
-        )
+        pairs = (classes[0], classes[1]), (columns[0], columns[1])
+        test_partition = partition_test(partitioner, partition, *pairs, seed)
         test_part = (_row_numbers(frames[1]), labels.values[1], test_partition)
         test_sensitive = _sensitive(frames[1], named["sensitive_features"])
     # Features are the numbers of rows until it is known which rows are training examples.
@@ -132,13 +131,13 @@ def from_table(
         num_classes=labels.num_classes,
         name=name,
         label_skew_only=partitioner.label_skew_only,
-        test_fraction=test if is_fraction else 0.0,
+        test_fraction=float(test) if is_fraction else 0.0,
         validation_fraction=validation_fraction,
         seed=seed,
         sensitive_features=_sensitive(frames[0], named["sensitive_features"]),
         test_sensitive_features=test_sensitive,
     )
-    no_features = {*named["label"], *named["client"], *exclude}
+    no_features = {*named["label"], partitioner.column, *exclude}
     kept = [column for column in frames[0].columns if column not in no_features]
     require(kept, "table: no column is left as a feature; expected one or more.")
     for frame in frames[1:]:
@@ -153,11 +152,11 @@ def from_table(
 
 
 def _with_features(
-    rows: FederatedData, encoding: TableEncoding, frame: pd.DataFrame, test_frame: pd.DataFrame
+    rows: FederatedData, encoding: TableEncoding, frame: Frame, test_frame: Frame
 ) -> FederatedData:
     """Replaces numbers of rows by their features; validation shares those of training."""
 
-    def encoded(part: ClientExamples, table: pd.DataFrame) -> ClientExamples:
+    def encoded(part: ClientExamples, table: Frame) -> ClientExamples:
         numbers = np.asarray(part.features)[:, 0]
         return part._replace(features=encoding.encode(table.iloc[numbers], unseen="ignore"))
 
@@ -171,7 +170,7 @@ def _with_features(
     )
 
 
-def _row_numbers(frame: pd.DataFrame) -> np.ndarray:
+def _row_numbers(frame: Frame) -> np.ndarray:
     return np.arange(len(frame), dtype=np.int32)[:, None]
 
 
@@ -180,7 +179,7 @@ def _training_rows(train: ClientExamples) -> np.ndarray:
     return np.asarray(train.features)[np.asarray(train.order), 0]
 
 
-def _sensitive(frame: pd.DataFrame, names: Sequence[str]) -> dict[str, np.ndarray] | None:
+def _sensitive(frame: Frame, names: Sequence[str]) -> dict[str, np.ndarray] | None:
     return {name: frame[name].to_numpy() for name in names} or None
 
 
@@ -227,7 +226,7 @@ class Labels(NamedTuple):
 
 
 def encode_labels(
-    frames: Sequence[pd.DataFrame], names: Sequence[str], target: Target = "classes"
+    frames: Sequence[Frame], names: Sequence[str], target: Target = "classes"
 ) -> Labels:
     """Encodes the labels of tables.
 
@@ -257,7 +256,7 @@ def encode_labels(
     return _encode_classes([frame[names[0]] for frame in frames])
 
 
-def _targets(frame: pd.DataFrame, names: Sequence[str], target: Target) -> np.ndarray:
+def _targets(frame: Frame, names: Sequence[str], target: Target) -> np.ndarray:
     columns = []
     for name in names:
         try:
@@ -291,7 +290,8 @@ def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
     if pd.api.types.is_integer_dtype(series):
         values, codes = np.unique(series.to_numpy(np.int64), return_inverse=True)
     else:
-        values, codes = np.unique(np.array(as_texts(series), str), return_inverse=True)
+        codes, texts = as_codes(series)
+        values = np.array(texts)
     require(
         len(values) > 1,
         f"label {name!r} has one value, {values[:1]}: expected two classes or more.",
@@ -306,7 +306,7 @@ def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
     return Labels(parts, len(values), tuple(map(str, values.tolist())))
 
 
-def table_columns(frame: pd.DataFrame, partitioner: Partitioner) -> dict[str, Any]:
+def table_columns(frame: Frame, partitioner: Partitioner) -> dict[str, Any]:
     """Returns the columns of a table for a partitioner; those that it reads as strings.
 
     Raises:
@@ -321,12 +321,12 @@ def table_columns(frame: pd.DataFrame, partitioner: Partitioner) -> dict[str, An
     needed = [*([] if partitioner.column is None else [partitioner.column]), *partitioner.by]
     check_columns("client", needed, frame)
     for name in needed:
-        texts = as_texts(frame[name])
-        num_missing = texts.count(None)
+        codes, texts = as_codes(frame[name])
+        is_missing = codes < 0
         require(
-            not num_missing,
-            f"client: {num_missing:,} values of column {name!r} are missing, first in row "
-            f"{texts.index(None) if num_missing else 0}; leave these rows out.",
+            not is_missing.any(),
+            f"client: {is_missing.sum():,} values of column {name!r} are missing, first in row "
+            f"{is_missing.argmax()}; leave these rows out.",
         )
-        columns[name] = np.array(texts, str)
+        columns[name] = np.array(texts, str)[codes]
     return columns
