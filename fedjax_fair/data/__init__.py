@@ -23,6 +23,7 @@ from fedjax_fair.data.partition import (
     shards,
 )
 from fedjax_fair.data.partitioner import Partition, Partitioner
+from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.data.source import Examples, Info, Source, Splits
 from fedjax_fair.data.sources import (
     SOURCES,
@@ -33,6 +34,8 @@ from fedjax_fair.data.sources import (
     load,
     prepare,
 )
+from fedjax_fair.data.table_encoding import TableEncoding
+from fedjax_fair.data.tables import from_table
 from fedjax_fair.data.validation import hold_out
 
 __all__ = [
@@ -46,8 +49,10 @@ __all__ = [
     "Info",
     "Partition",
     "Partitioner",
+    "SensitiveFeature",
     "Source",
     "Splits",
+    "TableEncoding",
     "assign_by_owner",
     "available",
     "by_column",
@@ -59,6 +64,7 @@ __all__ = [
     "from_arrays",
     "from_indices",
     "from_npz",
+    "from_table",
     "get_source",
     "hold_out",
     "iid",

@@ -22,6 +22,7 @@ from fedjax_fair.data.partitioner import (
     make_partition,
     split_off,
 )
+from fedjax_fair.data.sensitive import encode_sensitive
 from fedjax_fair.data.validation import hold_out
 from fedjax_fair.numerics.labels import are_sequences
 
@@ -38,6 +39,8 @@ def federate(
     test_fraction: float = 0.2,
     validation_fraction: float = 0.0,
     seed: int = 0,
+    sensitive_features: Mapping[str, Any] | None = None,
+    test_sensitive_features: Mapping[str, Any] | None = None,
 ) -> FederatedData:
     """Combines examples and their partitions to a validated federated dataset.
 
@@ -53,6 +56,8 @@ def federate(
             ``[0, 1)``.
         validation_fraction: As in `hold_out`, of the remaining examples; 0 for none.
         seed: Seed of the choice of held-out examples.
+        sensitive_features: As in `from_arrays`.
+        test_sensitive_features: As in `from_arrays`, together with ``test``.
 
     Raises:
         ValueError: If the arguments do not fit together (see `validate`).
@@ -63,29 +68,36 @@ def federate(
     features, labels, partition = train
     groups: Any = partition.groups
     examples, num_unassigned = _as_examples(features, labels), 0
+    test_examples = (None, None) if test is None else _as_examples(*test[:2], "test_")
+    names, codes, test_codes = None, None, None
+    if sensitive_features is not None:
+        names, codes, test_codes = encode_sensitive(
+            sensitive_features, examples[1], test_sensitive_features, test_examples[1]
+        )
     if test is None:
         num_unassigned = len(partition.unassigned)
         # Streams 0 and 1 split examples over clients.
         parts = split_off(partition, test_fraction, generator(seed, 2))
         # Copies of disjoint parts: two views of all examples would take twice the memory on a
         # device.
-        train, test = (_compact(*examples, part) for part in parts)
+        train_part, test_part = (_compact(*examples, part, codes) for part in parts)
     else:
-        train = (*examples, partition)
-        test = (*_as_examples(*test[:2], "test_"), test[2])
-    train_part, test_part = ClientExamples.of(*train), ClientExamples.of(*test)
+        train_part = ClientExamples.of(*examples, partition, codes)
+        test_part = ClientExamples.of(*test_examples, test[2], test_codes)
     data = FederatedData(
         train_part, test_part, groups, num_classes, name, label_skew_only, num_unassigned,
-        client_names=partition.client_names,
+        client_names=partition.client_names, sensitive_names=names,
     )  # fmt: skip
     validate(data)
     return hold_out(data, validation_fraction, seed) if validation_fraction else data
 
 
-def _compact(features: Any, labels: Any, partition: Partition) -> tuple[Any, Any, Partition]:
+def _compact(features: Any, labels: Any, partition: Partition, codes: Any) -> ClientExamples:
     """Copies the assigned examples, in the order of their clients."""
     order, total = partition.order, len(partition.order)
-    return features[order], labels[order], make_partition(np.arange(total), partition.sizes, total)
+    in_order = make_partition(np.arange(total), partition.sizes, total)
+    codes = None if codes is None else codes[order]
+    return ClientExamples.of(features[order], labels[order], in_order, codes)
 
 
 def _as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
@@ -171,6 +183,8 @@ def from_arrays(
     test_client_indices: Sequence[Any] | None = None,
     test_clients: Any = None,
     groups: Any = None,
+    sensitive_features: Mapping[str, Any] | None = None,
+    test_sensitive_features: Mapping[str, Any] | None = None,
     num_classes: int | None = None,
     name: str = "custom",
     test_fraction: float = 0.2,
@@ -196,6 +210,9 @@ def from_arrays(
         test_client_indices: Indices of each client's test examples, in a list; they may be empty.
         test_clients: With ``clients``, the owner of each test example instead.
         groups: Ground-truth group of each client, ``[clients]``.
+        sensitive_features: Value of each example, ``[total]``, by sensitive feature, such as
+            ``{"sex": column}``: strings, integers or booleans, none missing.
+        test_sensitive_features: Likewise of the test examples, with the test arguments.
         num_classes: Number of classes, at most a million, by default one more than the largest
             label, and 2 for booleans; of targets, the number of outputs.
         name: Name in results.
@@ -215,6 +232,10 @@ def from_arrays(
         ([4, 4], [1, 1], 2)
         >>> from_arrays(np.eye(4), [0, 1, 0, 1], clients=["b", "a", "a", "a"]).client_names
         ('a', 'b')
+        >>> column = {"sex": ["F", "M", "M", "M"]}
+        >>> people = from_arrays(np.eye(4), [0, 1, 1, 0], [range(4)], sensitive_features=column)
+        >>> people.sensitive_names, people.train.sensitive_features.shape
+        ((SensitiveFeature(name='sex', values=('F', 'M')),), (4, 1))
     """
     if (client_indices is None) == (clients is None):
         raise ValueError(
@@ -261,6 +282,8 @@ def from_arrays(
         test_fraction=test_fraction,
         validation_fraction=validation_fraction,
         seed=seed,
+        sensitive_features=sensitive_features,
+        test_sensitive_features=test_sensitive_features,
     )
 
 
@@ -294,8 +317,9 @@ def from_npz(
     Args:
         path: A file with ``features``, ``labels`` and ``client [total]``, the owner of each
             example, as ``clients`` of `from_arrays`. Optional are ``test_features``,
-            ``test_labels`` and ``test_client`` (together), ``groups [clients]`` and
-            ``num_classes``.
+            ``test_labels`` and ``test_client`` (together), ``groups [clients]``,
+            ``num_classes``, and sensitive features: an array ``sensitive_sex``, and
+            ``test_sensitive_sex``, is the feature ``sex``.
         test_fraction: As in `from_arrays`.
         validation_fraction: As in `from_arrays`.
         seed: As in `from_arrays`.
@@ -338,6 +362,10 @@ def _arguments(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     arguments["client_indices"], arguments["test_client_indices"] = _indices_by_owner(
         owners, labels, arrays.get("test_labels")
     )
+    for prefix in ("", "test_"):
+        start = f"{prefix}sensitive_"
+        columns = {key.removeprefix(start): arrays[key] for key in arrays if key.startswith(start)}
+        arguments[f"{prefix}sensitive_features"] = columns or None
     if "num_classes" in arrays:
         arguments["num_classes"] = arrays["num_classes"].tolist()
     return arguments

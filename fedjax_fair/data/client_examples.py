@@ -35,6 +35,8 @@ class ClientExamples(NamedTuple):
         residents: Clients of each device, padded with -1 to an equal number, one device after
             another; None if a device has all clients.
         slots: Index of each client among the residents of its device, ``[clients]``, or None.
+        sensitive_features: Codes of the sensitive features of each example, ``[total, features]``,
+            int32, which `FederatedData.sensitive_names` describes; or None.
     """
 
     features: Shaped[Array, "total ..."]
@@ -45,14 +47,17 @@ class ClientExamples(NamedTuple):
     devices: Int[Array, " clients"] | Replicated | None = None
     residents: Int[Array, " slots"] | None = None
     slots: Int[Array, " clients"] | None = None
+    sensitive_features: Int[Array, "total features"] | None = None
 
     @classmethod
-    def of(cls, features: Any, labels: Any, partition: Partition) -> ClientExamples:
+    def of(
+        cls, features: Any, labels: Any, partition: Partition, sensitive_features: Any = None
+    ) -> ClientExamples:
         """Makes NumPy arrays of a partition; training moves them to a device once."""
         order: Any = partition.order
         sizes: Any = partition.sizes
         offsets: Any = (np.cumsum(sizes) - sizes).astype(np.int32)
-        return cls(features, labels, order, offsets, sizes)
+        return cls(features, labels, order, offsets, sizes, sensitive_features=sensitive_features)
 
     @property
     def num_clients(self) -> int:

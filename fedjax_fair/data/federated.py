@@ -13,6 +13,9 @@ from jaxtyping import Array, Int
 from fedjax_fair import checks
 from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples, check_examples
 from fedjax_fair.data.conversion import as_integers, check_names, check_range, require
+from fedjax_fair.data.sensitive import SensitiveFeature, check_codes, check_sensitive_names
+from fedjax_fair.data.sensitive_counts import summarize_sensitive
+from fedjax_fair.data.table_encoding import TableEncoding
 from fedjax_fair.numerics.inequality import gini
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.text import escape_control_chars
@@ -29,6 +32,7 @@ __all__ = [
 ]
 
 PARTS = ("train", "test", "validation")
+_PER_EXAMPLE = ("features", "labels", "sensitive_features")
 _MAX_NAMES = 10
 
 
@@ -51,6 +55,9 @@ class FederatedData(NamedTuple):
         validation: Examples to choose settings by (`hold_out`), or None. Clients may have none.
         client_names: Different name of each client, the coordinate ``client`` of results; or None
             for ids. `fit` compiles without it.
+        sensitive_names: Name and values of each sensitive feature, whose codes are
+            ``sensitive_features`` of the parts; None without them.
+        encoding: Encoding of tables as features (`from_table`), or None. `fit` compiles without it.
     """
 
     train: ClientExamples
@@ -62,6 +69,8 @@ class FederatedData(NamedTuple):
     num_unassigned: int = 0
     validation: ClientExamples | None = None
     client_names: tuple[str, ...] | None = None
+    sensitive_names: tuple[SensitiveFeature, ...] | None = None
+    encoding: TableEncoding | None = None
 
     def __str__(self) -> str:
         is_concrete = all(
@@ -100,6 +109,10 @@ class FederatedData(NamedTuple):
         arrays = jax.tree.map(lambda leaf: leaf[run], partition_arrays(self))
         return with_partition_arrays(self, arrays)
 
+    def without_names(self) -> FederatedData:
+        """Removes what compiled functions do not depend on: names of clients, and the encoding."""
+        return self._replace(client_names=None, encoding=None)
+
     def map_parts(self, function: Callable[[ClientExamples], ClientExamples]) -> FederatedData:
         """Applies a function to training, test and, if there are any, validation examples."""
         parts = {name: getattr(self, name) for name in PARTS}
@@ -110,13 +123,13 @@ def _flatten(data: FederatedData):
     names = ("train", "test", "groups", "validation")
     children = tuple((jax.tree_util.GetAttrKey(name), getattr(data, name)) for name in names)
     static = data.num_classes, data.name, data.label_skew_only, data.num_unassigned
-    return children, (static, data.client_names)
+    return children, (static, data.client_names, data.sensitive_names, data.encoding)
 
 
-def _unflatten(fields: tuple[tuple[int, str, bool, int], Any], children: Any) -> FederatedData:
+def _unflatten(fields: tuple[tuple[int, str, bool, int], Any, Any, Any], children: Any):
     train, test, groups, validation = children
-    static, client_names = fields
-    return FederatedData(train, test, groups, *static, validation, client_names)
+    static, *names = fields
+    return FederatedData(train, test, groups, *static, validation, *names)
 
 
 # JAX would otherwise treat the static fields of a NamedTuple as arrays.
@@ -147,9 +160,7 @@ def map_arrays(
     train, validation = data.train, data.validation
     if validation is None:
         return function(data)
-    shared = [
-        name for name in ("features", "labels") if getattr(train, name) is getattr(validation, name)
-    ]
+    shared = [name for name in _PER_EXAMPLE if getattr(train, name) is getattr(validation, name)]
     mapped = function(data._replace(validation=validation._replace(**dict.fromkeys(shared))))
     assert mapped.validation is not None
     arrays = {name: getattr(mapped.train, name) for name in shared}
@@ -185,6 +196,11 @@ def stack(datasets: Sequence[FederatedData]) -> FederatedData:
             data.client_names == first.client_names,
             f"datasets[{run}].client_names: expected those of the first dataset.",
         )
+        for name in ("sensitive_names", "encoding"):
+            require(
+                getattr(data, name) == getattr(first, name),
+                f"datasets[{run}].{name}: expected that of the first dataset.",
+            )
         for name in PARTS:
             part, expected = getattr(data, name), getattr(first, name)
             require(
@@ -192,7 +208,10 @@ def stack(datasets: Sequence[FederatedData]) -> FederatedData:
                 f"datasets[{run}].{name}: expected it in all datasets or in none.",
             )
             require(
-                part is None or all(map(_equal, part[:2], expected[:2])),
+                part is None
+                or all(
+                    _equal(getattr(part, each), getattr(expected, each)) for each in _PER_EXAMPLE
+                ),
                 f"datasets[{run}].{name}: expected the examples of the first dataset.",
             )
     return with_partition_arrays(first, jax.tree.map(_stack_rows, *map(partition_arrays, datasets)))
@@ -213,7 +232,8 @@ def validate(data: FederatedData) -> None:
     Raises:
         ValueError: If shapes or dtypes do not match, features are not finite, a label or an index
             is out of range, ``offsets`` are not the exclusive cumulative sum of ``sizes``, a client
-            has no training examples, or two have the same name.
+            has no training examples, two have the same name, or ``sensitive_names`` do not fit the
+            codes.
 
     Examples:
         >>> from fedjax_fair.data import load
@@ -226,6 +246,8 @@ def validate(data: FederatedData) -> None:
     checks.positive_int("num_classes", data.num_classes, at_most=MAX_CLASSES)
     if data.client_names is not None:
         check_names("client_names", data.client_names, data.num_clients)
+    if data.sensitive_names is not None:
+        check_sensitive_names(data.sensitive_names)
     if data.num_partitions is not None:
         for run in range(data.num_partitions):
             validate(data.partition(run).map_parts(_without_padding))
@@ -236,6 +258,12 @@ def validate(data: FederatedData) -> None:
         if part is None:
             continue
         check_examples(name, part, data.num_classes)
+        check_codes(
+            f"{name}.sensitive_features",
+            part.sensitive_features,
+            len(part.labels),
+            data.sensitive_names,
+        )
         require(
             train.sizes.shape == part.sizes.shape,
             f"{name}.sizes of shape {part.sizes.shape}: expected train's {train.sizes.shape}.",
@@ -290,6 +318,11 @@ def _summary(data: FederatedData) -> dict[str, str]:
         groups = f" in {len(sizes)} groups of {', '.join(f'{size:,}' for size in sizes)}"
     num_validation = 0 if data.validation is None else int(np.sum(data.validation.sizes))
     total_train, total_test = len(labels) + data.num_unassigned, len(data.test.labels)
+    sensitive = {}
+    if data.sensitive_names is not None:
+        sensitive = summarize_sensitive(
+            data.train, data.test, data.sensitive_names, data.num_classes, data.client_names
+        )
     return {
         "clients": f"{len(train):,}{groups}{_names(data)}",
         "training examples": f"{train.sum():,}; {_range(train)}"
@@ -297,6 +330,7 @@ def _summary(data: FederatedData) -> dict[str, str]:
         "test examples": f"{test.sum():,}; {_range(test)}",
         "features": f"{shape}, {data.train.features.dtype}",
         "classes": classes,
+        **sensitive,
         "label skew": f"{skew:.2f} (mean total variation distance to all clients, 0 to 1)",
         "size skew": f"{jax.jit(gini)(train.astype(np.float32)):.2f} (Gini index, 0 to 1)",
         "unassigned": f"{total_train - num_validation - train.sum():,} of {total_train:,} training "

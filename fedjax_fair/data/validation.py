@@ -47,7 +47,9 @@ def hold_out(data: FederatedData, validation_fraction: float, seed: int = 0) -> 
     order = np.asarray(data.train.order)[: sizes.sum()]
     partition = make_partition(order, sizes, len(data.train.labels))
     train, validation = (
-        ClientExamples.of(data.train.features, data.train.labels, part)
+        ClientExamples.of(
+            data.train.features, data.train.labels, part, data.train.sensitive_features
+        )
         for part in split_off(partition, validation_fraction, generator(seed, 3))
     )
     return data._replace(train=train, validation=validation)

@@ -215,7 +215,7 @@ def _runs_spec(mesh: Mesh) -> PartitionSpec:
 def _specs(data: FederatedData) -> Any:
     if data.train.has_all_clients:
         return _REPLICATED
-    specs: list[Any] = [_SHARDED] * 3 + [_REPLICATED] * 3 + [_SHARDED, _REPLICATED]
+    specs: list[Any] = [_SHARDED] * 3 + [_REPLICATED] * 3 + [_SHARDED, _REPLICATED, _SHARDED]
     return data.map_parts(lambda _: ClientExamples(*specs))._replace(groups=_REPLICATED)
 
 
@@ -247,6 +247,9 @@ def _shard(
     return ClientExamples(
         features=jax.tree.map(split, flatten_images(np.asarray(examples.features))),
         labels=split(np.asarray(examples.labels)),
+        sensitive_features=jax.tree.map(
+            lambda codes: split(np.asarray(codes)), examples.sensitive_features
+        ),
         order=_placed((shards * capacity,), np.int32, mesh, _SHARDED, lambda index: local),
         residents=_placed(
             residents.shape, np.int32, mesh, _SHARDED, lambda index: residents[index]
