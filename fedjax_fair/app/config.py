@@ -19,6 +19,7 @@ from fedjax_fair.app.registry import (
     METHODS,
     MODELS,
     PARTITIONERS,
+    READERS,
     role_classes,
 )
 from fedjax_fair.app.signatures import default_hint, section
@@ -74,8 +75,8 @@ class _Data:
         str | None,
         _TFDS,
         Doc(
-            "Folder of prepared tensorflow-datasets sets, or of the original files of MNIST or "
-            "CIFAR."
+            "Folder of prepared tensorflow-datasets sets, of the original files of MNIST or CIFAR, "
+            "or of shakespeare.jsonl.gz."
         ),
     ] = None
 
@@ -93,7 +94,7 @@ class _Data:
         _OF_DATA,
         Doc(
             "Partition of examples over clients: iid, classes_per_client, shards, dirichlet, "
-            "quantity_skew or planted_clusters."
+            "quantity_skew, planted_clusters or natural."
         ),
     ] = None
 
@@ -116,13 +117,17 @@ class _Data:
 @dataclass(frozen=True)
 class _Model:
     name: Annotated[str | None, _OF_DATA] = None
-    """Network: logistic, mlp, lenet, cifar_cnn, cifar100_cnn, femnist_cnn or resnet18."""
+    """Network: logistic, mlp, lenet, cifar_cnn, cifar100_cnn, femnist_cnn, resnet18, char_lstm or
+    char_transformer."""
 
     compute: Literal["float32", "bfloat16"] = "float32"
     """Precision of layers; parameters are float32."""
 
 
-class DataConfig(section(PARTITIONERS, _Data, dict.fromkeys(PARTITIONERS, DATA_NAMES))):
+_READ = {**PARTITIONERS, **READERS}
+
+
+class DataConfig(section(_READ, _Data, dict.fromkeys(PARTITIONERS, DATA_NAMES))):
     """Data set and partition."""
 
 

@@ -16,7 +16,7 @@ from fedjax_fair.data.class_partition import classes_per_client, split_test
 from fedjax_fair.data.digits import read_digits
 from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.flwr import FlwrPartitioner, as_partitioner
-from fedjax_fair.data.partition import assign_by_owner
+from fedjax_fair.data.partition import assign_by_owner, natural
 from fedjax_fair.data.partitioner import Partitioner
 from fedjax_fair.data.source import (
     DamagedError,
@@ -26,6 +26,7 @@ from fedjax_fair.data.source import (
     bundled,
     resolve_data_dir,
 )
+from fedjax_fair.data.speeches import find_shakespeare, read_shakespeare
 from fedjax_fair.data.tfds_folder import names_prepared
 
 __all__ = ["SOURCES", "Description", "available", "describe", "get_source", "load", "prepare"]
@@ -67,6 +68,16 @@ SOURCES: dict[str, Source] = {
     "cifar10": _images("cifar10", partition=classes_per_client, model="cifar_cnn", rounds=400),
     "cifar100": _images("cifar100", model="cifar100_cnn", rounds=400),
     "emnist/byclass": _images("emnist/byclass", model="femnist_cnn"),
+    "shakespeare": Source(
+        read_shakespeare,
+        find_shakespeare,
+        partition=natural,
+        num_clients=None,
+        model="char_lstm",
+        learning_rate=1.0,
+        batch_size=10,
+        settings=("length", "min_characters"),
+    ),
 }
 """Data sources by name; `get_source` also returns those of other image sets."""
 
@@ -87,6 +98,7 @@ def load(
     seed: int | Sequence[int] = 0,
     data_dir: DataDir = None,
     validation_fraction: float = 0.0,
+    **settings: Any,
 ) -> FederatedData:
     """Loads a data set and splits it over clients.
 
@@ -105,6 +117,8 @@ def load(
             (`fedjax_fair.data.raw_files`), in which the same examples have another order. By
             default the environment variable ``TFDS_DATA_DIR``, or ``~/tensorflow_datasets``.
         validation_fraction: As in `hold_out`; 0 for no validation examples.
+        **settings: Settings of the data set: ``length`` and ``min_characters`` of ``shakespeare``
+            (`fedjax_fair.data.speeches.read_shakespeare`).
 
     Raises:
         FileNotFoundError: If the data set is missing; the message contains the command that
@@ -121,8 +135,13 @@ def load(
     if not seeds or any(not checks.is_int(one) or one < 0 for one in seeds):
         raise ValueError(f"{seed=}: expected an integer >= 0, or a sequence of them.")
     entry = get_source(name)
+    if unknown := settings.keys() - set(entry.settings):
+        raise ValueError(
+            f"{min(unknown)}={settings[min(unknown)]!r} is no setting of {name}; expected "
+            f"{' or '.join(entry.settings) or 'none'}."
+        )
     partitioner = entry.partitioner if partition is None else as_partitioner(partition)
-    splits = entry.read(entry.find(data_dir))
+    splits = entry.read(entry.find(data_dir), **settings)
     per_seed = [_split(name, splits, partitioner, one, validation_fraction) for one in seeds]
     return stack(per_seed) if isinstance(seed, Sequence) else per_seed[0]
 
@@ -136,7 +155,8 @@ def _split(
     if test is not None:
         column = partitioner.column
         if column is not None and column in test.columns:
-            test_partition = assign_by_owner(train.columns[column], test.columns[column])
+            owners = train.columns[column][partition.order]
+            test_partition = assign_by_owner(owners, test.columns[column])
         else:
             test_partition = split_test(partition, train.labels, test.labels, seed)
         test_part = (test.features, test.labels, test_partition)
@@ -199,9 +219,11 @@ def describe(name: str, data_dir: DataDir = None) -> Description:
         if name not in SOURCES:
             raise ValueError(str(error)) from error
         return _missing(name, data_dir, missing=str(error))
-    size = info.num_train // entry.num_clients
-    tenth = f"{size // 10} of about {size} training examples per client, with "
-    tenth += "--data.validation-fraction 0.1"
+    tenth = "a tenth of each client's training examples"
+    if entry.num_clients is not None:
+        size = info.num_train // entry.num_clients
+        tenth = f"{size // 10} of about {size} training examples per client"
+    tenth += ", with --data.validation-fraction 0.1"
     return Description(name, True, *info, entry.partitioner.name, tenth)
 
 
