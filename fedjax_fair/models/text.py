@@ -128,7 +128,7 @@ class _LSTM(nn.Module):
         init = nn.initializers.glorot_uniform()
         kernel = self.param("kernel", init, (inputs + self.width, gates))
         bias = self.param("bias", nn.initializers.zeros, (gates,))
-        return _recur(x @ kernel[:inputs] + bias, kernel[inputs:])
+        return _recur(x @ kernel[:inputs] + bias[None, None], kernel[inputs:])
 
 
 @jax.custom_vjp
@@ -206,7 +206,7 @@ class _CharacterTransformer(nn.Module):
 
     def _activations(self, tokens):
         x = _embed(self.embedding, tokens)
-        x = x + _positions(tokens.shape[1], self.width).astype(x.dtype)
+        x = x + _positions(tokens.shape[1], self.width)[None].astype(x.dtype)
         for block in self.blocks:
             x = block(x)
         return self.norm(x)
