@@ -18,9 +18,9 @@ from fedjax_fair.app.config import DATA_NAMES, SERVER_NAMES, Config, DataConfig,
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.memory import check_memory, min_memory
 from fedjax_fair.app.method import Method
-from fedjax_fair.app.registry import COHORT_SIZE, MODELS, PARTITIONERS, role_classes
+from fedjax_fair.app.registry import COHORT_SIZE, MODELS, PARTITIONERS, READERS, role_classes
 from fedjax_fair.app.settings import lookup, places
-from fedjax_fair.app.signatures import construct
+from fedjax_fair.app.signatures import construct, settings_of
 from fedjax_fair.app.variants import check_unused_settings, method_identity, resolve_method
 from fedjax_fair.base import Model, ServerView
 from fedjax_fair.base_round import BaseRound
@@ -153,7 +153,12 @@ def load_data(config: Config) -> FederatedData:
     partition = lookup("data.partition", str(part.partition), PARTITIONERS)
     partitioner = construct(partition, part, DATA_NAMES)
     fraction = part.validation_fraction or 0.0
-    return data.load(part.name, partitioner, seed, part.dir, validation_fraction=fraction)
+    names = settings_of(READERS[part.name]) if part.name in READERS else ()
+    given = {name: getattr(part, name) for name in names}
+    settings = {name: value for name, value in given.items() if value is not None}
+    return data.load(
+        part.name, partitioner, seed, part.dir, validation_fraction=fraction, **settings
+    )
 
 
 def _load_file(file: str, part: DataConfig) -> FederatedData:

@@ -19,6 +19,7 @@ from fedjax_fair.app.registry import (
     METHODS,
     MODELS,
     PARTITIONERS,
+    READERS,
     role_classes,
 )
 from fedjax_fair.app.signatures import default_hint, section
@@ -74,8 +75,8 @@ class _Data:
         str | None,
         _TFDS,
         Doc(
-            "Folder of prepared tensorflow-datasets sets, of tables, or of the original files of "
-            "MNIST or CIFAR."
+            "Folder of prepared tensorflow-datasets sets, tables or shakespeare.jsonl.gz, or of "
+            "the original files of MNIST or CIFAR."
         ),
     ] = None
 
@@ -108,7 +109,7 @@ class _Data:
         _OF_DATA,
         Doc(
             "Partition of examples over clients: iid, classes_per_client, shards, dirichlet, "
-            "quantity_skew, planted_clusters or by_column."
+            "quantity_skew, planted_clusters, by_column or natural."
         ),
     ] = None
 
@@ -131,13 +132,17 @@ class _Data:
 @dataclass(frozen=True)
 class _Model:
     name: Annotated[str | None, _OF_DATA] = None
-    """Network: logistic, mlp, lenet, cifar_cnn, cifar100_cnn, femnist_cnn or resnet18."""
+    """Network: logistic, mlp, lenet, cifar_cnn, cifar100_cnn, femnist_cnn, resnet18, char_lstm or
+    char_transformer."""
 
     compute: Literal["float32", "bfloat16"] = "float32"
     """Precision of layers; parameters are float32."""
 
 
-class DataConfig(section(PARTITIONERS, _Data, dict.fromkeys(PARTITIONERS, DATA_NAMES))):
+_READ = {**PARTITIONERS, **READERS}
+
+
+class DataConfig(section(_READ, _Data, dict.fromkeys(PARTITIONERS, DATA_NAMES))):
     """Data set and partition."""
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "METHODS",
     "MODELS",
     "PARTITIONERS",
+    "READERS",
     "role_classes",
 ]
 
@@ -210,6 +211,8 @@ MODELS: dict[str, Callable[..., Model]] = {
     "cifar100_cnn": models.cifar100_cnn,
     "femnist_cnn": models.femnist_cnn,
     "resnet18": models.resnet18,
+    "char_lstm": models.char_lstm,
+    "char_transformer": models.char_transformer,
 }
 """Networks; each takes ``num_classes`` first."""
 
@@ -222,8 +225,15 @@ PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
     "quantity_skew": partial(data.quantity_skew, min_partition_size=10),
     "planted_clusters": data.planted_clusters,
     "by_column": data.by_column,
+    "natural": data.natural,
 }
 """Ways to split examples over clients."""
+
+
+READERS: dict[str, Callable[..., Any]] = {
+    name: source.read for name, source in data.SOURCES.items() if source.settings
+}
+"""Functions that read the data sets that have settings (``Source.settings``)."""
 
 
 FAULTS: dict[str, tuple[Callable[..., Any], Mapping[str, str]]] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedjax_fair.app.config import DATA_NAMES, SERVER_NAMES, Config
 from fedjax_fair.app.method import Method
-from fedjax_fair.app.registry import MODELS, PARTITIONERS, role_classes
+from fedjax_fair.app.registry import MODELS, PARTITIONERS, READERS, role_classes
 from fedjax_fair.app.settings import by_name, change, find_method, lookup, read
 from fedjax_fair.app.signatures import Setting, settings_of
 from fedjax_fair.data.table_files import is_table_file
@@ -146,7 +146,9 @@ def _data_settings(config: Config) -> set[str]:
             return _FILE_FIELDS
         fields = _TABLE_FIELDS
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
-    return fields | {DATA_NAMES.get(name, name) for name in settings_of(partition)}
+    used = fields | {DATA_NAMES.get(name, name) for name in settings_of(partition)}
+    reader = READERS.get(config.data.name)
+    return used if reader is None else used | settings_of(reader).keys()
 
 
 def _settings(method: Method, config: Config) -> dict[str, dict[str, Setting]]:

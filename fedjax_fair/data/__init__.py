@@ -19,6 +19,7 @@ from fedjax_fair.data.partition import (
     by_column,
     from_indices,
     iid,
+    natural,
     quantity_skew,
     shards,
 )
@@ -34,8 +35,10 @@ from fedjax_fair.data.sources import (
     load,
     prepare,
 )
+from fedjax_fair.data.speeches import from_leaf, read_roles
 from fedjax_fair.data.table_encoding import TableEncoding
 from fedjax_fair.data.tables import from_table
+from fedjax_fair.data.text import characters, decode_text, encode_text, from_text
 from fedjax_fair.data.validation import hold_out
 
 __all__ = [
@@ -56,23 +59,30 @@ __all__ = [
     "assign_by_owner",
     "available",
     "by_column",
+    "characters",
     "classes_per_client",
+    "decode_text",
     "describe",
     "dirichlet",
+    "encode_text",
     "federate",
     "flip_labels",
     "from_arrays",
     "from_indices",
+    "from_leaf",
     "from_npz",
     "from_table",
+    "from_text",
     "get_source",
     "hold_out",
     "iid",
     "load",
+    "natural",
     "on_device",
     "planted_clusters",
     "prepare",
     "quantity_skew",
+    "read_roles",
     "shards",
     "split_test",
     "stack",

@@ -17,6 +17,7 @@ from fedjax_fair.data.partitioner import (
     Partitioner,
     column_values,
     equal_parts,
+    generator,
     index_arrays,
     join_indices,
     make_partition,
@@ -30,6 +31,7 @@ __all__ = [
     "by_column",
     "from_indices",
     "iid",
+    "natural",
     "quantity_skew",
     "shards",
 ]
@@ -146,6 +148,42 @@ def by_column(column: str) -> Partitioner:
         return assign_by_owner(owners, owners)
 
     return Partitioner(f"by_column({column})", split, column)
+
+
+def natural(num_clients: int | None = None) -> Partitioner:
+    """Keeps the clients of a data set that has them, such as roles of plays.
+
+    Args:
+        num_clients: Number of clients, drawn at random from those of the data set; by default all.
+
+    Examples:
+        >>> partition = natural().split(np.zeros(4, int), 0, client=["b", "a", "b", "b"])
+        >>> partition.client_names, partition.sizes.tolist()
+        (('a', 'b'), [1, 3])
+    """
+    if num_clients is not None:
+        checks.positive_int("num_clients", num_clients)
+    column = "client"
+
+    def split(labels, /, seed, **columns):
+        if column not in columns:
+            raise ValueError(
+                "partition='natural': expected a data set that has clients, such as shakespeare."
+            )
+        partition = by_column(column).split(labels, seed, **columns)
+        total = len(partition.sizes)
+        if num_clients is None or num_clients == total:
+            return partition
+        if num_clients > total:
+            raise ValueError(f"{num_clients=}: expected at most {total}, those of the data set.")
+        kept = np.sort(generator(seed).choice(total, num_clients, replace=False))
+        indices, names = partition.client_indices, partition.client_names
+        order = np.concatenate([indices[client] for client in kept])
+        some = make_partition(order, partition.sizes[kept], len(labels))
+        return some._replace(client_names=names and tuple(names[client] for client in kept))
+
+    name = f"natural({'' if num_clients is None else num_clients})"
+    return Partitioner(name, split, column)
 
 
 def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partition:

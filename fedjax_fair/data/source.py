@@ -88,31 +88,34 @@ class Source(NamedTuple):
     """A named data set and the defaults for training on it.
 
     Attributes:
-        read: ``read(location) -> Splits`` reads all examples.
+        read: ``read(location, **settings) -> Splits`` reads all examples.
         find: ``find(data_dir) -> location`` finds the files without reading examples; it raises
             FileNotFoundError or `DamagedError`.
         describe: ``describe(location) -> Info``; by default from the examples.
         partition: Factory of the default partitioner, called with ``num_clients``.
-        num_clients: Default number of clients.
+        num_clients: Default number of clients; None for those of the data set.
         model: Default network, a name of the model registry.
         learning_rate: Default learning rate of SGD.
         batch_size: Default size of minibatches.
         epochs: Default number of local epochs.
         rounds: Default number of rounds.
         client: Column whose values are the clients by default; None if ``partition`` makes them.
+        settings: Keyword arguments of ``read`` that are settings of `load` and fields of
+            ``--data``.
     """
 
-    read: Callable[[Any], Splits]
+    read: Callable[..., Splits]
     find: Callable[[DataDir], Any] = bundled
     describe: Callable[[Any], Info] | None = None
-    partition: Callable[[int], Partitioner] = iid
-    num_clients: int = 100
+    partition: Callable[[Any], Partitioner] = iid
+    num_clients: int | None = 100
     model: str = "resnet18"
     learning_rate: float = 0.05
     batch_size: int = 50
     epochs: int = 1
     rounds: int = 100
     client: str | None = None
+    settings: tuple[str, ...] = ()
 
     @property
     def partitioner(self) -> Partitioner:

@@ -16,6 +16,8 @@ from fedjax_fair.data.class_partition import classes_per_client
 from fedjax_fair.data.digits import read_digits
 from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.flwr import FlwrPartitioner, as_partitioner
+from fedjax_fair.data.partition import natural
+from fedjax_fair.data.partition_of_test import partition_test
 from fedjax_fair.data.partitioner import Partitioner
 from fedjax_fair.data.source import (
     DamagedError,
@@ -26,8 +28,8 @@ from fedjax_fair.data.source import (
     bundled,
     resolve_data_dir,
 )
+from fedjax_fair.data.speeches import find_shakespeare, read_shakespeare
 from fedjax_fair.data.table_sources import TABLES, table_source
-from fedjax_fair.data.test_partition import partition_test
 from fedjax_fair.data.tfds_folder import names_prepared
 
 __all__ = ["SOURCES", "Description", "available", "describe", "get_source", "load", "prepare"]
@@ -73,6 +75,16 @@ SOURCES: dict[str, Source] = {
     "compas": table_source("compas", num_clients=5),
     "census_income": table_source("census_income", num_clients=20),
     "mpls_stops": table_source("mpls_stops", num_clients=20),
+    "shakespeare": Source(
+        read_shakespeare,
+        find_shakespeare,
+        partition=natural,
+        num_clients=None,
+        model="char_lstm",
+        learning_rate=1.0,
+        batch_size=10,
+        settings=("length", "min_characters"),
+    ),
 }
 """Data sources by name; `get_source` also returns those of other image sets."""
 
@@ -93,6 +105,7 @@ def load(
     seed: int | Sequence[int] = 0,
     data_dir: DataDir = None,
     validation_fraction: float = 0.0,
+    **settings: Any,
 ) -> FederatedData:
     """Loads a data set and splits it over clients.
 
@@ -111,6 +124,8 @@ def load(
             (`fedjax_fair.data.raw_files`), in which the same examples have another order. By
             default the environment variable ``TFDS_DATA_DIR``, or ``~/tensorflow_datasets``.
         validation_fraction: As in `hold_out`; 0 for no validation examples.
+        **settings: Settings of the data set: ``length`` and ``min_characters`` of ``shakespeare``
+            (`fedjax_fair.data.speeches.read_shakespeare`).
 
     Raises:
         FileNotFoundError: If the data set is missing; the message contains the command that
@@ -127,8 +142,13 @@ def load(
     if not seeds or any(not checks.is_int(one) or one < 0 for one in seeds):
         raise ValueError(f"{seed=}: expected an integer >= 0, or a sequence of them.")
     entry = get_source(name)
+    if unknown := settings.keys() - set(entry.settings):
+        raise ValueError(
+            f"{min(unknown)}={settings[min(unknown)]!r} is no setting of {name}; expected "
+            f"{' or '.join(entry.settings) or 'none'}."
+        )
     partitioner = entry.partitioner if partition is None else as_partitioner(partition)
-    splits = entry.read(entry.find(data_dir))
+    splits = entry.read(entry.find(data_dir), **settings)
     if partitioner.column is not None:
         splits = splits.without_feature(partitioner.column)
     per_seed = [_split(name, splits, partitioner, one, validation_fraction) for one in seeds]
@@ -212,11 +232,11 @@ def describe(name: str, data_dir: DataDir = None) -> Description:
         if name not in SOURCES:
             raise ValueError(str(error)) from error
         return _missing(name, data_dir, missing=str(error))
-    size = info.num_train // entry.num_clients
-    each = f"{size // 10} of about {size} training examples per client"
-    if entry.client is not None:
-        each = "a tenth of each client's training examples"
-    tenth = f"{each}, with --data.validation-fraction 0.1"
+    tenth = "a tenth of each client's training examples"
+    if entry.client is None and entry.num_clients is not None:
+        size = info.num_train // entry.num_clients
+        tenth = f"{size // 10} of about {size} training examples per client"
+    tenth += ", with --data.validation-fraction 0.1"
     return Description(name, True, *info, entry.partitioner.name, tenth)
 
 

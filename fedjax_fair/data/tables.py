@@ -16,6 +16,7 @@ from fedjax_fair.data.conversion import require
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.flwr import FlwrPartitioner, as_partitioner
 from fedjax_fair.data.partition import by_column
+from fedjax_fair.data.partition_of_test import partition_test
 from fedjax_fair.data.partitioner import Partitioner
 from fedjax_fair.data.table_encoding import (
     MAX_CATEGORIES,
@@ -25,7 +26,6 @@ from fedjax_fair.data.table_encoding import (
     fit_encoding,
 )
 from fedjax_fair.data.table_files import Frame, as_frame, table_name
-from fedjax_fair.data.test_partition import partition_test
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,8 +1,8 @@
 """Metrics of accuracy, fairness and communication, and statistics to compare runs.
 
 `SUMMARIES` are those of every evaluation, and `GROUP_SUMMARIES` additional ones where ground-truth
-groups are known. `predictions` has metrics on request, `paired` compares runs, and `noise`
-estimates the effect of finite test sets.
+groups are known, `SEQUENCE_SUMMARIES` where examples have sequences of labels. `predictions` has
+metrics on request, `paired` compares runs, and `noise` estimates the effect of finite test sets.
 
 Examples:
     >>> from fedjax_fair.metrics import SUMMARIES
@@ -27,6 +27,7 @@ from fedjax_fair.metrics.summaries import (
     ALL_SUMMARIES,
     GROUP_SUMMARIES,
     OF_TESTS,
+    SEQUENCE_SUMMARIES,
     SUMMARIES,
     summaries_of,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "ALL_SUMMARIES",
     "GROUP_SUMMARIES",
     "OF_TESTS",
+    "SEQUENCE_SUMMARIES",
     "SUMMARIES",
     "adjusted_rand_index",
     "bytes_per_round",

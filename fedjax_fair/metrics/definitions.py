@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fedjax_fair.base import Metric
 from fedjax_fair.metrics.noise import OF_SPREAD
-from fedjax_fair.metrics.summaries import GROUP_SUMMARIES, SUMMARIES
+from fedjax_fair.metrics.summaries import GROUP_SUMMARIES, SEQUENCE_SUMMARIES, SUMMARIES
 
 __all__ = ["HINT", "SYMBOLS", "TERMS", "columns", "page"]
 
@@ -78,7 +78,13 @@ _DETAILS = {
         "sqrt(sum_i (A_g(i) - p)^2 / m) with g(i) the group of i", "0 to 1", "lower", _EQUITABLE
     ),
     "group_loss_gap": _Details("max_g L_g - min_g L_g", ">= 0", "lower"),
+    "perplexity_pooled": _Details("exp(sum_i n_i l_i / sum_i n_i)", ">= 1", "lower"),
+    "perplexity_mean_clients": _Details("sum_i exp(l_i) / m", ">= 1", "lower"),
+    "perplexity_worst_10pct": _Details(
+        "mean of the ceil(m / 10) largest exp(l_i)", ">= 1", "lower"
+    ),
 }
+_METRICS = SUMMARIES + GROUP_SUMMARIES + SEQUENCE_SUMMARIES
 
 TERMS = {
     "accuracy": "accuracy_mean_clients: clients count equally, whatever their number of examples.",
@@ -153,7 +159,7 @@ percentages in tables and plots. Uses, limitations and examples are in the docst
 
 def columns() -> dict[str, str]:
     """Returns the definitions of metrics and terms by name."""
-    return {metric.name: _sentence(metric) for metric in SUMMARIES + GROUP_SUMMARIES} | TERMS
+    return {metric.name: _sentence(metric) for metric in _METRICS} | TERMS
 
 
 def page() -> str:
@@ -169,7 +175,7 @@ def page() -> str:
         "noise floor",
     )
     rows = [names, ("---",) * len(names)]
-    for metric in SUMMARIES + GROUP_SUMMARIES:
+    for metric in _METRICS:
         of = _DETAILS[metric.name]
         definition = metric.description + (f" ({of.source})" if of.source else "")
         over = (metric.population, metric.weighting, _range(metric), of.better)

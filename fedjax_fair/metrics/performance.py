@@ -9,7 +9,16 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-__all__ = ["best_10pct", "mean_over_clients", "mean_over_examples", "minimum", "worst_10pct"]
+__all__ = [
+    "best_10pct",
+    "mean_over_clients",
+    "mean_over_examples",
+    "mean_perplexity",
+    "minimum",
+    "pooled_perplexity",
+    "worst_10pct",
+    "worst_10pct_perplexity",
+]
 
 
 def mean_over_clients(values: Float[Array, " clients"]) -> Float[Array, ""]:
@@ -79,6 +88,46 @@ def best_10pct(values: Float[Array, " clients"]) -> Float[Array, ""]:
     """
     num_clients = jnp.sum(~jnp.isnan(values))
     return _mean_of_ranks(values, num_clients - (num_clients + 9) // 10, num_clients)
+
+
+def pooled_perplexity(
+    losses: Float[Array, " clients"], sizes: Int[Array, " clients"]
+) -> Float[Array, ""]:
+    """Computes the perplexity on the pooled labels, the exponential of their mean loss.
+
+    Use: the number of equally likely characters that the model hesitates between. Limitation:
+    clients with little text hardly count.
+
+    Examples:
+        >>> losses = jnp.log(jnp.array([2.0, 8.0]))
+        >>> round(pooled_perplexity(losses, jnp.array([1, 1])).item(), 4)
+        4.0
+    """
+    return jnp.exp(mean_over_examples(losses, sizes))
+
+
+def mean_perplexity(losses: Float[Array, " clients"]) -> Float[Array, ""]:
+    """Computes the mean of the clients' perplexities, with equal weight for every client.
+
+    Use: the perplexity of an average client. Limitation: single large values dominate.
+
+    Examples:
+        >>> round(mean_perplexity(jnp.log(jnp.array([2.0, 8.0]))).item(), 4)
+        5.0
+    """
+    return jnp.nanmean(jnp.exp(losses))
+
+
+def worst_10pct_perplexity(losses: Float[Array, " clients"]) -> Float[Array, ""]:
+    """Computes the mean of the ``ceil(n / 10)`` largest of ``n`` perplexities.
+
+    Use: the upper tail. Limitation: ignores all other clients.
+
+    Examples:
+        >>> round(worst_10pct_perplexity(jnp.log(jnp.array([2.0, 8.0]))).item(), 4)
+        8.0
+    """
+    return best_10pct(jnp.exp(losses))
 
 
 def _mean_of_ranks(

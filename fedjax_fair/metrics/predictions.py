@@ -21,6 +21,7 @@ __all__ = [
     "macro_f1",
     "mean_absolute_error",
     "mean_squared_error",
+    "perplexity",
     "worst_class_recall",
 ]
 
@@ -123,6 +124,21 @@ def mean_absolute_error() -> ClientMetric:
     return ClientMetric("mean_absolute_error", "Mean absolute error", "1", _mean_absolute_error)
 
 
+def perplexity() -> ClientMetric:
+    """Creates the metric of the exponential of the mean loss over a client's labels.
+
+    For text, the number of equally likely characters that the model hesitates between.
+
+    Returns:
+        The metric ``perplexity``, at least 1 for cross-entropies.
+
+    Examples:
+        >>> perplexity().name
+        'perplexity'
+    """
+    return ClientMetric("perplexity", "Perplexity", "1", _perplexity)
+
+
 class _SizedFunction(Tree):
     """Function of predictions and a size, comparable so that equal metrics share a compilation."""
 
@@ -188,6 +204,11 @@ def _mean_squared_error(predictions: Predictions) -> Array:
 
 def _mean_absolute_error(predictions: Predictions) -> Array:
     return predictions.mean(_per_example(jnp.abs(predictions.outputs - predictions.labels)))
+
+
+def _perplexity(predictions: Predictions) -> Array:
+    losses = predictions.model.loss(predictions.outputs, predictions.labels)
+    return jnp.exp(predictions.mean(losses))
 
 
 def _per_example(errors: Float[Array, "examples ..."]) -> Float[Array, " examples"]:

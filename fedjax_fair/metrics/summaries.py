@@ -11,7 +11,14 @@ from fedjax_fair.base import ClientMetrics, Metric
 from fedjax_fair.metrics import fairness, groups, performance
 from fedjax_fair.tree import Tree
 
-__all__ = ["ALL_SUMMARIES", "GROUP_SUMMARIES", "OF_TESTS", "SUMMARIES", "summaries_of"]
+__all__ = [
+    "ALL_SUMMARIES",
+    "GROUP_SUMMARIES",
+    "OF_TESTS",
+    "SEQUENCE_SUMMARIES",
+    "SUMMARIES",
+    "summaries_of",
+]
 
 TESTED = "clients with test examples"
 TRAINED = "clients with a measured training loss"
@@ -38,11 +45,14 @@ class FunctionOf(Tree):
         return self.function(*(getattr(metrics, name) for name in self.names))
 
 
+_OVER_EXAMPLES = (performance.mean_over_examples, performance.pooled_perplexity)
+
+
 def _entries(quantity: str, unit: str, population: str, *fields: str) -> Callable[..., Metric]:
     """Returns a constructor of metrics that are functions of fields of `ClientMetrics`."""
 
     def entry(name: str, summary: str, function: Callable[..., Array]) -> Metric:
-        weighting = "examples" if function is performance.mean_over_examples else "uniform"
+        weighting = "examples" if function in _OVER_EXAMPLES else "uniform"
         of_fields = FunctionOf(function, fields)
         is_of_model = population != EVERYONE
         return Metric(name, quantity + summary, unit, population, weighting, of_fields, is_of_model)
@@ -70,6 +80,8 @@ _groups_and_sizes = _entries(
 _loss = _entries("Test loss, ", "nat", TESTED, "test_loss")
 _loss_of_sizes = _entries("Test loss, ", "nat", TESTED, "test_loss", "test_sizes")
 _loss_of_groups = _entries("Test loss, ", "nat", TESTED, "test_loss", "groups")
+_perplexity = _entries("Test perplexity, ", "1", TESTED, "test_loss")
+_perplexity_of_sizes = _entries("Test perplexity, ", "1", TESTED, "test_loss", "test_sizes")
 _training = _entries("Training loss, ", "nat", TRAINED, "train_loss")
 _training_of_sizes = _entries("Training loss, ", "nat", TRAINED, "train_loss", "train_sizes")
 _cohort = _entries("Client disagreement: ", "nat", COHORT, "test_loss", "cohort")
@@ -112,6 +124,18 @@ GROUP_SUMMARIES: tuple[Metric, ...] = (
 """Metrics of evaluations with ground-truth groups."""
 
 
+SEQUENCE_SUMMARIES: tuple[Metric, ...] = (
+    _perplexity_of_sizes("perplexity_pooled", "pooled labels", performance.pooled_perplexity),
+    _perplexity("perplexity_mean_clients", "mean over clients", performance.mean_perplexity),
+    _perplexity(
+        "perplexity_worst_10pct",
+        "mean of the worst 10% of clients",
+        performance.worst_10pct_perplexity,
+    ),
+)
+"""Metrics of evaluations on sequences of labels, such as text."""
+
+
 def _on_validation(metric: Metric) -> Metric:
     """Returns the metric of validation examples that corresponds to one of test examples."""
     function = metric.function
@@ -127,12 +151,16 @@ def _on_validation(metric: Metric) -> Metric:
 
 _VALIDATION = tuple(_on_validation(metric) for metric in SUMMARIES if metric.population in OF_TESTS)
 _GROUP_VALIDATION = tuple(map(_on_validation, GROUP_SUMMARIES))
+_SEQUENCE_VALIDATION = tuple(map(_on_validation, SEQUENCE_SUMMARIES))
 
-ALL_SUMMARIES: tuple[Metric, ...] = SUMMARIES + GROUP_SUMMARIES + _VALIDATION + _GROUP_VALIDATION
+ALL_SUMMARIES: tuple[Metric, ...] = (
+    *(SUMMARIES + GROUP_SUMMARIES + SEQUENCE_SUMMARIES),
+    *(_VALIDATION + _GROUP_VALIDATION + _SEQUENCE_VALIDATION),
+)
 """All metrics that an evaluation can have."""
 
 
-def summaries_of(*, groups: bool, validation: bool) -> tuple[Metric, ...]:
+def summaries_of(*, groups: bool, validation: bool, sequences: bool = False) -> tuple[Metric, ...]:
     """Selects the metrics that apply to a federated dataset.
 
     Args:
@@ -140,6 +168,7 @@ def summaries_of(*, groups: bool, validation: bool) -> tuple[Metric, ...]:
         validation: Whether it has validation examples. The metrics of test examples are then
             repeated for these: ``test`` in a name becomes ``validation``, and other names are
             prefixed by ``validation_``.
+        sequences: Whether examples have sequences of labels.
 
     Returns:
         The metrics.
@@ -150,8 +179,10 @@ def summaries_of(*, groups: bool, validation: bool) -> tuple[Metric, ...]:
         ('validation_loss_mean_examples', True)
     """
     selected = SUMMARIES + (GROUP_SUMMARIES if groups else ())
+    selected += SEQUENCE_SUMMARIES if sequences else ()
     selected += _VALIDATION if validation else ()
-    return selected + (_GROUP_VALIDATION if groups and validation else ())
+    selected += _GROUP_VALIDATION if groups and validation else ()
+    return selected + (_SEQUENCE_VALIDATION if sequences and validation else ())
 
 
 def accuracy_summaries(

@@ -4,6 +4,7 @@ from fedjax_fair.models.classic import cifar100_cnn, cifar_cnn, femnist_cnn, len
 from fedjax_fair.models.conv import Conv, max_pool
 from fedjax_fair.models.resnet import resnet18
 from fedjax_fair.models.tasks import as_multi_label, as_regression
+from fedjax_fair.models.text import char_lstm, char_transformer
 from fedjax_fair.models.wrap import from_flax
 from fedjax_fair.models.wrappers import in_bfloat16, pretrained
 
@@ -11,6 +12,8 @@ __all__ = [
     "Conv",
     "as_multi_label",
     "as_regression",
+    "char_lstm",
+    "char_transformer",
     "cifar100_cnn",
     "cifar_cnn",
     "femnist_cnn",

@@ -82,7 +82,8 @@ def final_tables(dataset: xr.Dataset) -> list[Table]:
     methods = _add_worse_off(methods_table(*default_metrics(models)), dataset)
     groups = [_groups_table(models)] if "group_accuracy" in models else []
     clients = [clients_table(models)] if has_client_names(models) else []
-    return [methods, *groups, *clients]
+    perplexities = [_perplexity_table(models)] if "perplexity_pooled" in models else []
+    return [methods, *groups, *perplexities, *clients]
 
 
 def _add_worse_off(table: Table, dataset: xr.Dataset) -> Table:
@@ -171,6 +172,20 @@ def _groups_table(dataset: xr.Dataset) -> Table:
     return _table("Test accuracy of ground-truth groups", dataset, columns, note)
 
 
+def _perplexity_table(dataset: xr.Dataset) -> Table:
+    """Shows the perplexity of text, pooled, of an average client, and of the worst."""
+    headings = {
+        "perplexity_pooled": "pooled",
+        "perplexity_mean_clients": "mean of clients",
+        "perplexity_worst_10pct": "worst 10%",
+    }
+    finals = final_metrics(dataset[list(headings)])
+    columns = {heading: _means(finals[name], digits=2) for name, heading in headings.items()}
+    title = f"Test perplexity ({dataset.attrs['data']})"
+    note = f"After the last round{_about_means(dataset)}; lower is better."
+    return _table(title, dataset, columns, note)
+
+
 def clients_table(dataset: xr.Dataset) -> Table:
     """Shows the named clients that each method serves worst, lowest mean over seeds first."""
     finals = final_metrics(dataset[["accuracy_mean_clients", "test_accuracy"]])
@@ -241,8 +256,8 @@ def _names(dataset: xr.Dataset) -> list[str]:
     return [escape_control_chars(name) for name in dataset["algorithm"].values]
 
 
-def _means(values: xr.DataArray) -> list[str]:
-    return [format_mean(runs) for runs in values.transpose("algorithm", "seed").values]
+def _means(values: xr.DataArray, digits: int = 1) -> list[str]:
+    return [format_mean(runs, digits) for runs in values.transpose("algorithm", "seed").values]
 
 
 def _about_means(dataset: xr.Dataset) -> str:

@@ -15,6 +15,7 @@ from fedjax_fair import metrics
 from fedjax_fair.base import Model, Variables
 from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.federated import FederatedData, validate
+from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.results.history import RECORDED, client_coordinate, metric_attributes
 from fedjax_fair.text import escape_control_chars
 from fedjax_fair.training.compiled_functions import check_outputs
@@ -194,7 +195,11 @@ class FitResult(NamedTuple):
             dim, long_name, unit = RECORDED[name]
             attributes = {"long_name": long_name, "units": unit}
             columns[name] = (("seed", dim), getattr(clients, name), attributes)
-        for metric in metrics.summaries_of(groups=data.groups is not None, validation=False):
+        for metric in metrics.summaries_of(
+            groups=data.groups is not None,
+            validation=False,
+            sequences=are_sequences(data.test.labels),
+        ):
             if metric.population in metrics.OF_TESTS:
                 columns[metric.name] = ("seed", values[metric.name], metric_attributes(metric))
         coordinates = {"seed": seeds} | client_coordinate(data)

@@ -16,6 +16,7 @@ from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.client_state import Store
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.numerics import target
+from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.mesh import is_run_on_one_device, over_mesh
 from fedjax_fair.training.inspection import is_installed
@@ -205,7 +206,9 @@ def _measurements(
             **personalization,
         )
         summaries = metrics.summaries_of(
-            groups=data.groups is not None, validation=data.validation is not None
+            groups=data.groups is not None,
+            validation=data.validation is not None,
+            sequences=are_sequences(data.test.labels),
         )
         summaries += custom_summaries
         values = {metric.name: metric.function(clients) for metric in summaries}

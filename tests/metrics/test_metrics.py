@@ -13,7 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_fair.base import ClientMetrics, Variables
-from fedjax_fair.metrics import GROUP_SUMMARIES, SUMMARIES, bytes_per_round, fairness, performance
+from fedjax_fair.metrics import (
+    GROUP_SUMMARIES,
+    SEQUENCE_SUMMARIES,
+    SUMMARIES,
+    bytes_per_round,
+    fairness,
+    performance,
+)
 
 
 def _pair_differences(x):
@@ -366,9 +373,24 @@ def test_summaries_of_equal_or_unmeasured_clients(num_clients, tested, undefined
         assert summaries[name] < 1e-6 or np.isnan(summaries[name])  # A mean is rounded.
 
 
+def test_perplexities_equal_their_definitions():
+    metrics = _client_metrics(5)
+    losses, sizes = (np.asarray(values) for values in (metrics.test_loss, metrics.test_sizes))
+    known = ~np.isnan(losses)
+    each = np.exp(losses[known].astype(np.float64))
+    expected = {
+        "perplexity_pooled": np.prod(each ** (sizes[known] / sizes[known].sum())),
+        "perplexity_mean_clients": each.mean(),
+        "perplexity_worst_10pct": np.sort(each)[-math.ceil(each.size / 10) :].mean(),
+    }
+    measured = {entry.name: entry.function(metrics) for entry in SEQUENCE_SUMMARIES}
+    chex.assert_trees_all_close(measured, expected, rtol=1e-5)
+
+
 def test_summaries_describe_themselves():
-    assert len({entry.name for entry in SUMMARIES}) == len(SUMMARIES)
-    for entry in SUMMARIES:
+    every = SUMMARIES + SEQUENCE_SUMMARIES
+    assert len({entry.name for entry in every}) == len(every)
+    for entry in every:
         assert entry.name.isidentifier()
         assert entry.weighting in ("uniform", "examples")
         assert entry.description
