@@ -47,6 +47,18 @@ def test_results_are_compared_at_their_last_evaluation():
     np.testing.assert_allclose(turned.high[0], -found.low[0])
 
 
+def test_methods_that_equal_the_baseline_count_as_comparisons():
+    runs = made_up(client_dissimilarity=-0.2).client_dissimilarity.isel(round=1)
+    alone = results.differences(runs, "one")
+    equal = runs.sel(algorithm=["one"]).assign_coords(algorithm=["equal"])
+    found = results.differences(xr.concat([runs, equal], "algorithm"), "one")
+    assert np.isnan(found.p.sel(algorithm=["one", "equal"])).all()
+    np.testing.assert_allclose(found.p.sel(algorithm="two"), 1.5 * alone.p.sel(algorithm="two"))
+    # A method without runs is compared with nothing.
+    missing = xr.concat([runs, equal * np.nan], "algorithm")
+    np.testing.assert_allclose(results.differences(missing, "one").p[:3], alone.p)
+
+
 def test_what_cannot_be_compared_is_named():
     runs = made_up(client_dissimilarity=0.0)
     with pytest.raises(ValueError, match="metric='gini'"):

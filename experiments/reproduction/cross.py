@@ -57,7 +57,7 @@ def summarize(measured: xr.Dataset) -> pd.DataFrame:
     """Computes accuracies and sigma_acc in %, one row per selector.
 
     Differences are paired by seed, with 95% intervals: of the combination to the selector alone,
-    and to equitable weights with random clients.
+    and to equitable weights with random clients. The p values of a column are adjusted (Holm).
     """
     at_end = results.final_metrics(measured, LAST)
     values = {name: 100 * at_end[metric] for name, metric in COLUMNS.items()}
@@ -81,8 +81,12 @@ def summarize(measured: xr.Dataset) -> pd.DataFrame:
                 differences = seed_values[both].astype(float) - other_values
                 gap = paired.interval(differences)
                 row |= {f"{name} less {label} {end}": getattr(gap, end) for end in ENDS}
+                row[f"{name} less {label} p"] = gap.p
         rows.append(row)
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    for column in [name for name in table if str(name).endswith(" p")]:
+        table[column] = paired.holm(table[column].tolist())
+    return table
 
 
 def markdown(table: pd.DataFrame) -> str:
@@ -90,7 +94,8 @@ def markdown(table: pd.DataFrame) -> str:
     seeds = table["seeds"].iloc[0]
     lines = [
         f"In %, mean ± standard deviation over {seeds} seeds, each the mean of the",
-        f"last {LAST} evaluations; paired differences with 95 % confidence intervals.",
+        f"last {LAST} evaluations; paired differences with 95 % confidence intervals, and p values",
+        "adjusted (Holm) for the comparisons of a column.",
         "",
     ]
     for name, heading in {"sigma": "sigma_acc of groups", "accuracy": "accuracy"}.items():
@@ -104,7 +109,9 @@ def markdown(table: pd.DataFrame) -> str:
             for label in ("selector", "weights"):
                 low, mean, high = (row[f"{name} less {label} {end}"] for end in ENDS)
                 same = label == "weights" and row["selector"] == "random"
-                cells.append("-" if same else f"{mean:+.2f} ({low:+.2f}, {high:+.2f})")
+                p = row[f"{name} less {label} p"]
+                shown = f"{mean:+.2f} ({low:+.2f}, {high:+.2f}), p {p:.3f}"
+                cells.append("-" if same else shown)
             rows.append([row["selector"], *cells])
         lines += [*markdown_table(headings, rows), ""]
     return "\n".join(lines)

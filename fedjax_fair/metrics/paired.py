@@ -155,21 +155,35 @@ def effect_size(difference: Difference) -> float:
     return difference.mean / difference.deviation if difference.deviation > 0 else np.nan
 
 
-def holm(p_values: Sequence[float]) -> np.ndarray:
+def holm(p_values: Sequence[float], num_comparisons: int | None = None) -> np.ndarray:
     """Adjusts p values for multiple comparisons, which controls the family-wise error rate.
 
-    Holm, *A simple sequentially rejective multiple test procedure*, 1979. NaN does not count as a
-    comparison.
+    Holm, *A simple sequentially rejective multiple test procedure*, 1979.
+
+    Args:
+        p_values: P values; NaN stays NaN.
+        num_comparisons: Size of the family, including comparisons without a p value, such as runs
+            that are equal in every seed. By default the number of p values that are not NaN.
+
+    Raises:
+        ValueError: If ``num_comparisons`` is less than the number of p values.
 
     Examples:
         >>> holm([0.01, 0.04, 0.03]).tolist()
         [0.03, 0.06, 0.06]
+        >>> holm([0.01, float("nan")], num_comparisons=2).tolist()
+        [0.02, nan]
     """
     values = np.asarray(p_values, np.float64)
     adjusted = np.full(values.shape, np.nan)
     valid = np.flatnonzero(~np.isnan(values))
     ascending = valid[np.argsort(values[valid], kind="stable")]
-    steps = np.arange(len(ascending), 0, -1) * values[ascending]
+    family = len(ascending) if num_comparisons is None else num_comparisons
+    if family < len(ascending):
+        raise ValueError(
+            f"num_comparisons={family}: expected at least the {len(ascending)} p values."
+        )
+    steps = np.arange(family, family - len(ascending), -1) * values[ascending]
     adjusted[ascending] = np.minimum(np.maximum.accumulate(steps), 1)
     return adjusted
 

@@ -113,7 +113,8 @@ def differences(finals: xr.DataArray, baseline: str, *, paired: bool = True) -> 
         Over all methods: ``mean`` and ``deviation`` over seeds, and ``half_width``, half of the 95%
         interval of the mean; the ``difference`` with its 95% interval from ``low`` to ``high``
         (Student's t) and its ``difference_deviation``; ``p``, adjusted for the number of methods
-        (Holm); ``is_significant``, whether ``p < 0.05`` with at least five ``seeds``, the number of
+        (Holm), which includes methods that equal the baseline in every seed (their own is NaN);
+        ``is_significant``, whether ``p < 0.05`` with at least five ``seeds``, the number of
         pairs or runs; ``effect_size``; and ``seeds_needed`` to detect the difference with
         probability 0.8 (`fedjax_fair.metrics.paired`).
 
@@ -150,7 +151,9 @@ def differences(finals: xr.DataArray, baseline: str, *, paired: bool = True) -> 
             "seeds_needed": metrics.paired.seeds_needed(gap.mean, gap.deviation, paired=paired),
         }
     columns: Any = pd.DataFrame.from_dict(rows, orient="index")
-    columns["p"] = metrics.paired.holm(columns["p"].tolist())
+    # Equal runs have no p value, but are a comparison that was planned.
+    is_compared = columns["difference_deviation"].notna() & (columns.index != baseline)
+    columns["p"] = metrics.paired.holm(columns["p"].tolist(), int(is_compared.sum()))
     columns["is_significant"] = (columns["p"] < 0.05) & (columns["seeds"] >= MIN_SEEDS)
     by_method = {name: ("algorithm", column.values) for name, column in columns.items()}
     return xr.Dataset(by_method, {"algorithm": finals["algorithm"].values})

@@ -3,9 +3,11 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from scipy import stats
 
 from experiments.reproduction import calibrate, cross, equitable, selection
 from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
@@ -47,6 +49,56 @@ def test_tables_equal_those_of_their_runs(name, tmp_path, monkeypatch):
     assert len(written) > 1
     for path in written:
         assert path.read_text() == (PAGES / path.name).read_text(), path.name
+
+
+COLUMNS = {
+    "dissimilarity": "client_dissimilarity",
+    "class_based": "client_dissimilarity_class_based",
+    "accuracy": "accuracy_mean_clients",
+}
+
+
+@pytest.mark.parametrize("data", SELECTION_TABLES)
+def test_adjusted_p_values_equal_an_independent_computation(data):
+    """Pandas and SciPy only.
+
+    The tables above are written by the functions that computed them, so that an error in these
+    would be in both.
+    """
+    runs = pd.read_csv(PAGES / f"selection-{data}-runs.csv")
+    compared = 0
+    for name, config in SELECTION_TABLES[data].items():
+        file = PAGES / f"{name if name.endswith(data) else f'{name}-{data}'}.csv"
+        if not file.exists():
+            continue
+        table = pd.read_csv(file).set_index(["moment", "method"])
+        rows = runs[runs["algorithm"].isin(config.methods)]
+        shared = rows.groupby("seed")["algorithm"].nunique() == len(config.methods)
+        rows = rows[rows["seed"].isin(shared.index[shared])]
+        for moment, last in {"last": 1, "last 5": 5}.items():
+            ends = rows[rows["round"] > rows["round"].max() - last]
+            for column, variable in COLUMNS.items():
+                values = ends.pivot_table(variable, "seed", "algorithm")
+                for baseline in ("fedavg", "divfl"):
+                    others = [method for method in config.methods if method != baseline]
+                    raw = [_p_value(values[other] - values[baseline]) for other in others]
+                    shown = table.loc[moment].loc[others, f"{column} less {baseline} p"]
+                    expected = np.where(np.array(raw) == 1, np.nan, _holm(raw))
+                    np.testing.assert_allclose(shown, expected, rtol=0, atol=6e-4)
+                    compared += len(others)
+    assert compared > 200
+
+
+def _p_value(differences):
+    equal = np.abs(differences).max() < 1e-9
+    return 1.0 if equal else float(stats.ttest_1samp(differences, 0).pvalue)
+
+
+def _holm(p_values):
+    """Adjusts by the definition: the largest of (m - j) p_j over the smaller p values."""
+    ordered = sorted(p_values)
+    scaled = [min(1, (len(ordered) - j) * p) for j, p in enumerate(ordered)]
+    return [max(scaled[: ordered.index(p) + 1]) for p in p_values]
 
 
 def test_methods_with_more_seeds_have_a_second_table(tmp_path):

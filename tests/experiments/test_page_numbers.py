@@ -1,0 +1,117 @@
+"""Numbers with an interval on pages equal those of committed tables.
+
+``docs/reproduction/numbers.csv`` has a row for each: the page, the text on it, a CSV file, a query
+of its rows, and the columns with the values. A column may have a prefix: ``-`` for the negated
+value, ``min:`` and ``max:`` for several rows.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NUMBERS = ROOT / "docs" / "reproduction" / "numbers.csv"
+PAGES = ["README.md", "docs/comparison.md"] + [
+    path.relative_to(ROOT).as_posix() for path in sorted(NUMBERS.parent.glob("*.md"))
+]
+MINUS = "\N{MINUS SIGN}"
+NUMBER = rf"[{MINUS}+-]?\d[\d,]*(?:\.\d+)?"
+INTERVAL = re.compile(
+    rf"(?:{NUMBER}(?: %| points?| nat)?[ ,;(]{{1,3}}(?:95% CI )?|\((?:95% CI )?)"
+    rf"{NUMBER} to {NUMBER}(?=[,;) :])|{NUMBER} ± {NUMBER}|{NUMBER} \({NUMBER}, {NUMBER}\)"
+)
+WRITTEN = re.compile(
+    r"-(mnist|cifar10|digits|several|theorem|tables)\.md$|theorem1\.md$|protocol\.md$"
+)
+"""Pages that scripts write, see test_committed_tables.py, and pages without results."""
+
+
+def words(text):
+    return re.sub(r"\s+", " ", text)
+
+
+@cache
+def table(file):
+    return pd.read_csv(ROOT / file)
+
+
+@cache
+def numbers():
+    return pd.read_csv(NUMBERS, dtype=str, keep_default_na=False)
+
+
+@cache
+def of_page(page):
+    """Returns file, query and columns of each row, by text."""
+    rows = numbers()[numbers()["page"] == page]
+    sources = zip(rows["file"], rows["query"], rows["columns"], strict=True)
+    grouped = {}
+    for text, source in zip(rows["text"], sources, strict=True):
+        grouped.setdefault(text, []).append(source)
+    return grouped
+
+
+@cache
+def values(file, query, columns):
+    """Returns the values of a row of ``numbers.csv``."""
+    rows = table(file).query(query) if query else table(file)
+    found = []
+    for column in columns.split("; "):
+        sign = -1 if column.startswith("-") else 1
+        reduce, _, name = column.removeprefix("-").rpartition(":")
+        if not reduce:
+            assert len(rows) == 1, f"{query}: {len(rows)} rows of {file}"
+        found.append(sign * getattr(rows[name], reduce or "min")())
+    return np.array(found, float)
+
+
+def shown(text):
+    """Returns the numbers of a text, and half a unit of their last digits."""
+    matches = re.findall(NUMBER, text.replace("95% CI", ""))
+    digits = [len(match.partition(".")[2]) for match in matches]
+    plain = [float(match.replace(MINUS, "-").replace(",", "")) for match in matches]
+    return np.array(plain), 0.5 * 10.0 ** -np.array(digits)
+
+
+def problems(page, text):
+    """Returns texts without a source, with another value, or found too often or too rarely."""
+    text, found = words(text), []
+    for wanted, rows in of_page(page).items():
+        place = re.compile(rf"(?<![\d.,]){re.escape(wanted)}(?!\.?\d)")
+        if len(place.findall(text)) != len(rows):
+            found.append(f"{wanted}: expected {len(rows)} times")
+        text = place.sub(" ", text)
+        given, half = shown(wanted)
+        for row in rows:
+            known = values(*row)
+            # Tables have three or four digits, so that a value may be rounded twice.
+            if len(known) != len(given) or (np.abs(known - given) > half + 6e-4).any():
+                found.append(f"{wanted}: {row[0]} has {known}")
+    return found + [f"{match.group()}: no source" for match in INTERVAL.finditer(text)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not WRITTEN.search(page)])
+def test_intervals_are_those_of_committed_tables(page):
+    assert problems(page, (ROOT / page).read_text("utf8")) == []
+
+
+def test_every_row_is_of_a_page():
+    assert set(numbers()["page"]) <= {page for page in PAGES if not WRITTEN.search(page)}
+
+
+def test_another_digit_is_a_problem():
+    """In each text of ``numbers.csv``, one digit, another one in each row."""
+    changed = 0
+    for i, row in enumerate(numbers().itertuples()):
+        text = words((ROOT / row.page).read_text("utf8"))
+        places = [match.start() for match in re.finditer(r"\d", row.text)]
+        place = text.index(row.text) + places[i % len(places)]
+        digit = str((int(text[place]) + 1 + i % 9) % 10)
+        mutant = text[:place] + digit + text[place + 1 :]
+        assert problems(row.page, mutant), (row.page, row.text, digit)
+        changed += 1
+    assert changed > 50
