@@ -49,7 +49,11 @@ class DataList:
         if folder is not None and not Path(folder).is_dir():
             raise ValueError(f"data.dir={folder!r}: no such folder.")
         for entry in data.available(self.data.dir):
-            size = f"{entry.num_train:,} + {entry.num_test:,} examples" if entry.prepared else "not available"
+            size = (
+                f"{entry.num_train:,} + {entry.num_test:,} examples"
+                if entry.prepared
+                else "not available"
+            )
             rows[entry.name] = (
                 f"{size:<26}  {entry.partition}" if is_wide else f"{size}, {entry.partition}"
             )

@@ -190,6 +190,7 @@ class Methods:
                 return textwrap.fill(first, width, subsequent_indent=indent)
             if width < len(first):
                 first = f"{name}: {weights}, {view}"
+                first = textwrap.fill(first, width, subsequent_indent="  ")
             rest = textwrap.fill(summary, width, initial_indent="  ", subsequent_indent="  ")
             return f"{first.rstrip()}\n{rest}"
 
