@@ -10,6 +10,9 @@ from pathlib import Path
 
 __all__ = ["escape_control_chars", "format_columns", "resume_command"]
 
+_MIN_TEXT = 40
+"""Columns of text next to a name."""
+
 
 def escape_control_chars(text: object) -> str:
     r"""Formats a value on one line, with escapes for characters that are not printable.
@@ -39,22 +42,29 @@ def resume_command(folder: str | Path, plugins: Iterable[Path] = ()) -> str:
 
 
 def format_columns(rows: Mapping[str, object], indent: str = "") -> str:
-    """Formats names and texts in two columns, wrapped to the width of the terminal."""
+    """Formats names and texts in two columns, wrapped to the width of the terminal.
+
+    In a narrow terminal texts are below their names.
+    """
     escaped = {
         escape_control_chars(name): escape_control_chars(text) for name, text in rows.items()
     }
+    columns = shutil.get_terminal_size().columns
     width = max(map(len, escaped))
     start = len(indent) + width + 2
+    is_narrow = columns < start + _MIN_TEXT
+    start = len(indent) + 2 if is_narrow else start
     lines = []
     for name, text in escaped.items():
         first = f"{indent}{name:<{width}}  "
-        lines += textwrap.wrap(
+        wrapped = textwrap.wrap(
             text,
-            max(40 + start, shutil.get_terminal_size().columns),
-            initial_indent=first,
+            columns,
+            initial_indent=" " * start if is_narrow else first,
             subsequent_indent=" " * start,
             replace_whitespace=False,  # Spaces align columns in the text.
             break_long_words=False,  # Users copy paths.
             break_on_hyphens=False,
-        ) or [first]
+        )
+        lines += [f"{indent}{name}", *wrapped] if is_narrow else wrapped or [first]
     return "\n".join(lines)

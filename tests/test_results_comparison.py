@@ -13,9 +13,10 @@ from fedjax_fair import results
 from fedjax_fair.app.console import format_table
 from fedjax_fair.metrics import paired
 from fedjax_fair.results.comparison import default_metrics
+from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, comparison_table
 from fedjax_fair.results.datasets import configurations_as_methods
 from fedjax_fair.results.intervals import format_number
-from fedjax_fair.results.tables import SWEEP_COLUMNS, Table, comparison_table, final_tables
+from fedjax_fair.results.tables import SWEEP_COLUMNS, Table, final_tables
 
 DIMS = ("algorithm", "seed", "round")
 
@@ -299,15 +300,51 @@ def test_markdown_and_latex_have_the_same_cells_and_stars():
     assert not cells[4][3].endswith("*")
     low, high = 100 * two.low.item(), 100 * two.high.item()
     assert cells[3][4] == f"{low:+.2f}, {high:+.2f}"
-    latex = results.to_text(comparison, "latex").splitlines()
-    assert latex[0].startswith("% What is measured")
-    assert (latex[2], latex[4], latex[-2]) == (r"\toprule", r"\midrule", r"\bottomrule")
-    body = latex[5:-2]
-    assert {len(re.findall(r"(?<!\\)&", row)) for row in (latex[3], *body)} == {8}
+    latex = results.to_text(comparison, "latex", list(COLUMNS)).splitlines()
+    begin, _, caption, tabular, *lines, end_tabular, end = latex
+    assert (begin, end) == (r"\begin{table}", r"\end{table}")
+    assert caption.startswith(r"\caption{What is measured, in \%: differences to by\_size. Over 5 ")
+    assert (tabular, end_tabular) == (r"\begin{tabular}{lrrrrrrrr}", r"\end{tabular}")
+    assert (lines[0], lines[2], lines[-1]) == (r"\toprule", r"\midrule", r"\bottomrule")
+    body = lines[3:-1]
+    assert {len(re.findall(r"(?<!\\)&", row)) for row in (lines[1], *body)} == {8}
     assert all(row.endswith(r" \\") for row in body)
     assert body[0].startswith(r"by\_size & ")
     assert body[1].startswith(r"50 \% \{x\} & ")
     assert f"$+${100 * two.difference.item():.2f}$^*$ & " in body[1]
+
+
+@pytest.mark.parametrize("form", ["markdown", "latex"])
+def test_columns_of_a_comparison_can_be_chosen(form):
+    """Notes explain the chosen columns only; by default LaTeX has those that papers print."""
+    comparison = compared()
+    whole = comparison_table(comparison, 2)
+    assert len(whole.headings) == 1 + len(COLUMNS)
+    chosen = ["p", "mean"]
+    table = comparison_table(comparison, 2, chosen)
+    places = [0, *(1 + list(COLUMNS).index(name) for name in chosen)]
+    assert table.rows == [tuple(row[place] for place in places) for row in whole.rows]
+    text = results.to_text(comparison, form, chosen)
+    assert text.count("95") == 1 + text.count("95.")  # That of ±.
+    for word in ("Cohen", "probability 0.8", "Noise floor", "significant"):
+        assert word in whole.note
+        assert word not in text
+    latex = results.to_text(comparison, "latex")
+    assert latex == results.to_text(comparison, "latex", LATEX_COLUMNS)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("form", "columns", "message"),
+    [
+        ("markdown", ["q"], "columns='q': expected one of 'mean', 'noise_floor', "),
+        ("latex", ["p", "p"], r"columns=\('p', 'p'\): expected each column once"),
+        ("csv", ["p"], r"columns=\('p',\): expected none for CSV"),
+    ],
+)
+def test_wrong_columns_are_refused(form, columns, message):
+    with pytest.raises(ValueError, match=message):
+        results.to_text(compared(), form, columns)
 
 
 @pytest.mark.parametrize("seeds", [2, 4, 5, 6])
@@ -344,8 +381,8 @@ def test_p_values_are_never_zero(p, shown):
     comparison["p"] = ("algorithm", [p, 1.0])
     rows = comparison_table(comparison, digits=1).rows
     assert [row[6] for row in rows] == ["-", shown, "1.000"]
-    latex = results.to_text(comparison, "latex").splitlines()[6]
-    assert latex.split(" & ")[6] == shown.replace("<", "$<$")
+    latex = results.to_text(comparison, "latex", ["p", "mean"]).splitlines()[8]
+    assert latex.split(" & ")[1] == shown.replace("<", "$<$")
 
 
 def test_plus_minus_is_half_of_the_interval_in_every_table():
@@ -420,25 +457,99 @@ def test_configurations_without_effect_are_one_row():
     assert table.title == "The first 6 of 6 configurations (made up)"
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_tables_fit_without_breaking_names_or_numbers(width):
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_tables_fit_without_breaking_numbers_or_pieces_of_names(width):
     runs = long_names()
     comparison = comparison_table(results.compare(runs, "accuracy_worst_10pct"), digits=1)
     for table in (*final_tables(runs), comparison):
         lines = format_table(table, width).splitlines()
-        assert max(map(len, lines)) <= max(width, len(table.title))
+        assert max(map(len, lines)) <= width
+        assert " ".join(table.title.split()) in " ".join(" ".join(lines).split())
         printed = "\n".join(lines)
-        for row in table.rows:
-            for cell in row:
+        for name, *cells in table.rows:
+            for cell in cells:
                 for line in cell.split("\n"):
                     assert line in printed
+            assert all(piece in printed for piece in re.split("(?<=[+:])", name))
 
 
-def test_a_narrow_table_has_names_on_lines_of_their_own():
-    rows = [("first method", "1.0 ± 0.2", "3"), ("second", "-4.0 ± 1.0\n+5", "")]
-    table = Table("Title", ("method", "accuracy", "gap of\ngroups"), rows, "In %.")
-    lines = [line.strip() for line in format_table(table, 20).strip().splitlines()]
+ROWS = [("first+method:b=1,c=2", "1.0 ± 0.2", "3"), ("second", "-4.0 ± 1.0\n+5", "")]
+TABLE = Table("Title", ("method", "accuracy", "gap of\ngroups"), ROWS, "In %.")
+
+
+WHOLE_NAMES = """
+Title
+                                   gap of
+ method                  accuracy  groups
+ ----------------------------------------
+ first+method:b=1,c=2   1.0 ± 0.2       3
+ second                -4.0 ± 1.0
+                               +5
+In %.
+"""
+WRAPPED_NAMES = """
+Title
+                       gap of
+ method      accuracy  groups
+ ----------------------------
+ first+     1.0 ± 0.2       3
+  method:
+  b=1,c=2
+ second    -4.0 ± 1.0
+                   +5
+In %.
+"""
+LABELS = """
+Title
+                gap of
+      accuracy  groups
+ ---------------------
+ A   1.0 ± 0.2       3
+ B  -4.0 ± 1.0
+            +5
+A: first+method:b=1,c=2
+B: second
+In %.
+"""
+BLOCKS = """
+Title
+     accuracy
+ ------------
+ A  1.0 ± 0.2
+ B -4.0 ± 1.0
+           +5
+
+   gap of
+   groups
+ --------
+ A      3
+ B
+A: first+method:
+ b=1,c=2
+B: second
+In %.
+"""
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"), [(43, WHOLE_NAMES), (30, WRAPPED_NAMES), (27, LABELS), (18, BLOCKS)]
+)
+def test_a_narrow_table_wraps_names_then_has_labels_and_blocks(width, expected):
+    assert format_table(TABLE, width) == expected
+
+
+def test_short_names_are_repeated_in_every_block():
+    table = TABLE._replace(rows=[("first", *ROWS[0][1:])])
+    lines = [line.split() for line in format_table(table, 18).splitlines()]
     assert lines == [
-        "Title", "method", "gap of", "accuracy  groups", "-" * 18,
-        "first method", "1.0 ± 0.2       3", "second", "-4.0 ± 1.0", "+5", "In %.",
+        [], ["Title"], ["method", "accuracy"], ["-" * 16], ["first", "1.0", "±", "0.2"], [],
+        ["gap", "of"], ["method", "groups"], ["-" * 13], ["first", "3"], ["In", "%."],
     ]  # fmt: skip
+
+
+def test_labels_differ_from_those_of_runs_and_are_numbers_if_letters_do_not_suffice():
+    for count, run, expected in ((3, "B", ["A", "C", "D"]), (26, "B", ["1", "2", "3"])):
+        names = [f"a long name of {place} ({run})" for place in range(count)]
+        table = Table("Title", ("method", "gap"), [(name, "1") for name in names], "")
+        lines = [line.split() for line in format_table(table, 10).splitlines()]
+        assert [line[0] for line in lines if line[1:] == ["1"]][:3] == expected

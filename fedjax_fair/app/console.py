@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import string
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -42,10 +44,11 @@ def format_results(table: Table) -> str:
 
 
 def format_table(table: Table, width: int | None = None) -> str:
-    r"""Lays out a table without breaking a name or a number.
+    r"""Lays out a table without breaking a number.
 
-    If the table is wider than ``width`` (default: the terminal), names are on separate lines, and
-    cells continue on further lines.
+    If the table is wider than ``width`` (default: the terminal), names continue on further lines
+    after ``+``, ``:``, ``,`` or a space. If it is still too wide, columns continue in further
+    blocks, in which labels stand for long names.
 
     Examples:
         >>> table = Table("Gaps", ("method", "gap"), [("fedavg", "2.5\n±0.1")], "In %.")
@@ -62,39 +65,99 @@ def format_table(table: Table, width: int | None = None) -> str:
     widths = [
         max(len(line) for cell in column for line in cell) for column in zip(*rows, strict=True)
     ]
-    num_gaps = len(widths) - 1
-    is_stacked = sum(widths) + num_gaps > width
-    if is_stacked:
-        widths[0], num_gaps = 0, num_gaps - 1
-    gap = 2 if sum(widths) + 2 * num_gaps <= width else 1
-    blocks: list[list[int]] = [[0], []] if is_stacked else [[]]
-    for column in range(int(is_stacked), len(widths)):
-        used = sum(widths[i] + gap for i in blocks[-1])
-        if blocks[-1] and used + widths[column] > width:
-            blocks.append([])
+    remaining = width - 1 - sum(widths[1:]) - (len(widths) - 1)
+    legend = _shorten_names(rows, remaining) if widths[0] > remaining else []
+    widths[0] = max(len(line) for row in rows for line in row[0])
+    gap = 2 if 1 + sum(widths) + 2 * (len(widths) - 1) <= width else 1
+    blocks = [[0]]
+    for column in range(1, len(widths)):
+        used = 1 + sum(widths[i] + gap for i in blocks[-1])
+        if len(blocks[-1]) > 1 and used + widths[column] > width:
+            blocks.append([0])
         blocks[-1].append(column)
-    head, *body = (_lines(row, widths, blocks, gap, is_head=row is rows[0]) for row in rows)
-    ruler = "-" * max(sum(widths[i] + gap for i in block) - gap for block in blocks)
-    lines = [*head, ruler, *(line for row in body for line in row)]
+    lines: list[str] = []
+    for block in blocks:
+        head, *body = (_lines(row, widths, block, gap, is_head=row is rows[0]) for row in rows)
+        ruler = "-" * (sum(widths[i] + gap for i in block) - gap)
+        lines += ["" for _ in lines[:1]] + [*head, ruler, *(line for row in body for line in row)]
     title, note = (
         textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
         for text in (escape_control_chars(table.title), table.note)
     )
-    return "\n".join(["", *title, *(f" {line}" for line in lines), *note, ""])
+    named = [line for entry in legend for line in _wrap(entry, width)]
+    return "\n".join(["", *title, *(f" {line}".rstrip() for line in lines), *named, *note, ""])
+
+
+def _shorten_names(rows: list[list[list[str]]], width: int) -> list[str]:
+    """Wraps or labels the names in the first column in place, and returns the legend of labels."""
+    names = [row[0][0] for row in rows[1:]]
+    longest = max((len(piece) for name in names for piece in _pieces(name)), default=0)
+    if len(_INDENT) + longest <= width:
+        for row, name in zip(rows[1:], names, strict=True):
+            row[0] = _wrap(name, width)
+        return []
+    if max(map(len, names), default=0) <= _MAX_REPEATED_NAME:
+        return []
+    labels = _labels(names)
+    for row, label in zip(rows, ["", *labels], strict=True):
+        row[0] = [label]
+    return [f"{label}: {name}" for label, name in zip(labels, names, strict=True)]
+
+
+_INDENT = " "
+"""Indent of a name's further lines."""
+
+_MAX_REPEATED_NAME = 12
+"""Characters of names that are repeated in every block."""
+
+
+def _pieces(name: str) -> list[str]:
+    """Splits a name where it may continue on the next line.
+
+    Examples:
+        >>> _pieces("divfl+fedprox:mu=1,b=5 (personalized)")
+        ['divfl+', 'fedprox:', 'mu=1,', 'b=5 ', '(personalized)']
+    """
+    return re.findall(r"[^+:, ]*[+:, ]+|[^+:, ]+", name)
+
+
+def _wrap(name: str, width: int) -> list[str]:
+    """Wraps a name, which is not broken inside of a piece."""
+    lines = [""]
+    for piece in _pieces(name):
+        if lines[-1].strip() and len((lines[-1] + piece).rstrip()) > width:
+            lines.append(_INDENT)
+        lines[-1] += piece
+    return [line.rstrip() for line in lines]
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """Labels names by letters that do not stand for runs in them, or by numbers.
+
+    Examples:
+        >>> _labels(["fedavg (A)", "divfl", "fedavg (C)"])
+        ['B', 'D', 'E']
+    """
+    runs = {run for name in names for run in re.findall(r" \(([A-Z])\)", name)}
+    letters = [letter for letter in string.ascii_uppercase if letter not in runs]
+    if len(names) > len(letters):
+        return [str(number) for number in range(1, len(names) + 1)]
+    return letters[: len(names)]
 
 
 def _lines(
-    row: list[list[str]], widths: list[int], blocks: list[list[int]], gap: int, *, is_head: bool
-) -> Iterator[str]:
+    row: list[list[str]], widths: list[int], block: list[int], gap: int, *, is_head: bool
+) -> list[str]:
     """The lines of one row; headings end on the same line, cells begin on the same line."""
     step = -1 if is_head else 1
-    for block in blocks:
-        cells = [row[column][::step] for column in block]
-        lines = [
-            (" " * gap).join(
-                text.rjust(widths[column]) if column else text.ljust(widths[0])
-                for text, column in zip(line, block, strict=True)
-            )
-            for line in zip_longest(*cells, fillvalue="")
-        ]
-        yield from (line.rstrip() for line in lines[::step])
+    cells = [row[column][::step] for column in block]
+    lines = [
+        (" " * gap)
+        .join(
+            text.rjust(widths[column]) if column else text.ljust(widths[0])
+            for text, column in zip(line, block, strict=True)
+        )
+        .rstrip()
+        for line in zip_longest(*cells, fillvalue="")
+    ]
+    return lines[::step]

@@ -5,6 +5,8 @@ This module does not import JAX, which takes seconds.
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -23,8 +25,7 @@ COMMANDS = {
     "plan": "Estimates time and memory of a run or a sweep: `plan mnist --machine h100`.",
     "resume": "Continues an interrupted run, or extends a finished one.",
     "show": "Prints the tables of a run; of an unfinished one, its evaluations so far.",
-    "compare": "Tests which differences between methods of one or more runs are statistically "
-    "significant.",
+    "compare": "Tests which methods of one or more runs differ with statistical significance.",
     "maximize exemplars": "Selects public images of digits that represent the private images of "
     "all clients.",
     "maximize movielens": "Selects movies so that every user likes one of them.",
@@ -47,6 +48,12 @@ PRESETS = {
     "equitable": "Equitable-FL and its baselines on digits with two ground-truth groups; a minute",
     "cross": "every selector with and without equitable weights, on the same data",
 }
+
+_HINTS = (
+    "`fedjax-fair COMMAND --help` lists the options of a command, `fedjax-fair --version` prints "
+    "the version. `--plugin FILE` adds the methods of a Python file to every command, "
+    "`--traceback` prints the calls that led to an error."
+)
 
 
 def split_command(arguments: list[str]) -> tuple[str, list[str]]:
@@ -76,17 +83,13 @@ def print_overview(arguments: list[str], presets: Mapping[str, Preset] | None = 
         return
     given = (presets or {}).items()
     summaries = PRESETS if presets is None else {name: preset.summary for name, preset in given}
-    print(f"""usage: fedjax-fair COMMAND [OPTIONS]
-
-Simulates fair federated learning.
-
-Commands:
-{format_columns(COMMANDS, indent="  ")}
-
-Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:
-{format_columns(summaries, indent="  ")}
-
-`fedjax-fair COMMAND --help` lists the options of a command,
-`fedjax-fair --version` prints the version. `--plugin FILE` adds the methods of
-a Python file to every command, `--traceback` prints the calls that led to an
-error.""")
+    width = min(80, shutil.get_terminal_size().columns)
+    print(
+        *textwrap.wrap("usage: fedjax-fair COMMAND [OPTIONS]", width),
+        "\nSimulates fair federated learning.",
+        f"\nCommands:\n{format_columns(COMMANDS, indent='  ')}\n",
+        *textwrap.wrap("Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:", width),
+        f"{format_columns(summaries, indent='  ')}\n",
+        *textwrap.wrap(_HINTS, width),
+        sep="\n",
+    )

@@ -221,10 +221,10 @@ def _defaults(users: Mapping[str, Setting]) -> str:
 
 
 def default_hint(default: str = "") -> Any:
-    """Makes the annotation that shows a default in the help of a field that is None."""
+    """Makes the annotation that shows a default in the help of a field that is None or empty."""
 
     def hint(shown: str) -> str:
-        shown = default if shown == "None" else shown
+        shown = default if shown in ("None", "") else shown
         return f"(default: {shown})" if shown else ""
 
     return tyro.conf.arg(help_behavior_hint=hint)

@@ -28,6 +28,7 @@ Variables:
 """
 
 from fedjax_fair.results.comparison import compare, default_metrics, differences, noise_floor
+from fedjax_fair.results.comparison_table import to_text
 from fedjax_fair.results.datasets import class_based, combine, final_metrics, merge_runs
 from fedjax_fair.results.files import open, save
 from fedjax_fair.results.history import (
@@ -38,7 +39,6 @@ from fedjax_fair.results.history import (
     to_dataset,
 )
 from fedjax_fair.results.models import by_model
-from fedjax_fair.results.tables import to_text
 from fedjax_fair.results.worse_off import share_worse_off
 
 __all__ = [

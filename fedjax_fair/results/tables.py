@@ -1,13 +1,11 @@
-"""Tables of results as text cells, and their Markdown, LaTeX and CSV forms."""
+"""Tables of results as text cells."""
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.results.comparison import MIN_SEEDS, default_metrics, differences, noise_floor
 from fedjax_fair.results.datasets import (
     VALIDATION,
@@ -16,25 +14,25 @@ from fedjax_fair.results.datasets import (
     has_client_names,
     swept_settings,
 )
-from fedjax_fair.results.intervals import format_half_width, format_mean, format_number, format_p
+from fedjax_fair.results.intervals import format_mean, format_number
 from fedjax_fair.results.model_names import MARK, method_of, reference
 from fedjax_fair.results.models import by_model
 from fedjax_fair.results.worse_off import REFERENCES, share_worse_off
 from fedjax_fair.text import escape_control_chars
 
 if TYPE_CHECKING:
-    import pandas as pd
     import xarray as xr
 
 __all__ = [
+    "NOISE_FLOOR",
+    "STAR",
     "SWEEP_COLUMNS",
     "Table",
+    "about_references",
     "clients_table",
-    "comparison_table",
     "final_tables",
     "methods_table",
     "progress_table",
-    "to_text",
 ]
 
 SWEEP_COLUMNS = {
@@ -46,16 +44,15 @@ SWEEP_COLUMNS = {
 }
 """Metrics in the table of a sweep, and their headings."""
 
-_OF_METHOD = ["mean", "deviation", "half_width", "noise_floor"]
-_OF_DIFFERENCE = ["difference", "low", "high", "bootstrap_low", "bootstrap_high"]
-_WITHOUT_UNIT = ["p", "is_significant", "effect_size", "seeds", "seeds_needed"]
-
-_STAR = (
+STAR = (
     f"*: statistically significant (p below .05 after Holm's correction, {MIN_SEEDS} seeds or more)"
 )
-_NOISE_FLOOR = (
+"""Meaning of the mark of a difference."""
+
+NOISE_FLOOR = (
     "Noise floor: spread expected from finite test sets if all clients had equal accuracy."
 )
+"""Meaning of a noise floor."""
 
 
 class Table(NamedTuple):
@@ -114,8 +111,8 @@ def methods_table(
     if len(set(map(method_of, names))) > 1 and seeds > 1:
         note += (
             f" Below: difference to {method_of(names[0])} over paired seeds and its 95% CI; "
-            f"{_STAR}."
-            f"{_about_references(names, names[0])}"
+            f"{STAR}."
+            f"{about_references(names, names[0])}"
         )
         for name in columns:
             gaps = differences(finals[name], str(dataset["algorithm"].values[0]))
@@ -134,7 +131,7 @@ def methods_table(
     if not np.isnan(means).all():
         shown = (format_number(mean, ".1f").strip("-") for mean in means)
         table.rows.append(("noise floor", *shown))
-        return table._replace(note=f"{note} {_NOISE_FLOOR}")
+        return table._replace(note=f"{note} {NOISE_FLOOR}")
     return table
 
 
@@ -235,7 +232,7 @@ def _table(title: str, dataset: xr.Dataset, columns: dict[str, list[str]], note:
     return Table(title, ("method", *columns), rows, note)
 
 
-def _about_references(names: list[str], baseline: str) -> str:
+def about_references(names: list[str], baseline: str) -> str:
     """Describes which models are compared, if there are personalized ones."""
     methods = {method_of(name) for name in names}
     own = {method_of(name) for name in names if name.endswith(MARK)}
@@ -263,138 +260,3 @@ def _means(values: xr.DataArray, digits: int = 1) -> list[str]:
 def _about_means(dataset: xr.Dataset) -> str:
     seeds = dataset.sizes["seed"]
     return f", mean ± half of the 95% CI over {seeds} seeds" if seeds > 1 else ", one seed"
-
-
-def comparison_table(compared: xr.Dataset, digits: int) -> Table:
-    """Lays out differences in one metric, the baseline first.
-
-    Args:
-        compared: What `fedjax_fair.results.compare` returned.
-        digits: Decimals of percentages; values in other units have four significant digits.
-    """
-    unit, attributes = _unit(compared), compared.attrs
-    form = f".{digits}f" if unit == "%" else ".4g"
-    rows = []
-    for row in _frame(compared).to_dict("records"):
-        value = {name: format_number(row[name], f"+{form}") for name in _OF_DIFFERENCE}
-        intervals = (
-            "-" if np.isnan(row[f"{kind}low"]) else f"{value[f'{kind}low']}, {value[f'{kind}high']}"
-            for kind in ("", "bootstrap_")
-        )
-        rows.append(
-            (
-                row["method"],
-                format_half_width(row["mean"], row["half_width"], form),
-                format_number(row["noise_floor"], form),
-                value["difference"] + ("*" if row["is_significant"] == 1 else ""),
-                *intervals,
-                format_p(row["p"]),
-                format_number(row["effect_size"], "+.2f"),
-                format_number(row["seeds_needed"], ",.0f").replace("inf", "∞"),
-            )
-        )
-    compared_names = [attributes["baseline"], *map(str, compared["algorithm"].values)]
-    runs = np.unique(compared["seeds"].where(compared["seeds"] > 0, drop=True).values.astype(int))
-    runs = runs if runs.size else np.zeros(1, int)
-    seeds = f"{runs.min()}" if runs.size == 1 else f"{runs.min()} to {runs.max()}"
-    title = (
-        f"{attributes['long_name'] or attributes['metric']}{f', in {unit}' if unit else ''}: "
-        f"differences to {method_of(attributes['baseline'])}"
-    )
-    note = (
-        f"Over {seeds} {'paired ' if attributes['paired'] else ''}seeds; ±: half of the 95% CI of "
-        f"the mean; {_STAR}. Effect: Cohen's d. Seeds needed: to detect this difference with "
-        f"probability 0.8. {_NOISE_FLOOR}"
-        f"{_about_references(compared_names, attributes['baseline'])}"
-    )
-    if "runs" in attributes:
-        note += f" {attributes['runs']}."
-    headings = ("method", "mean", "noise\nfloor", "difference", "95% CI\nStudent",
-                "95% CI\nbootstrap", "p\nHolm", "effect", "seeds\nneeded")  # fmt: skip
-    return Table(escape_control_chars(title), headings, rows, note)
-
-
-def to_text(compared: xr.Dataset, form: Literal["markdown", "latex", "csv"] = "markdown") -> str:
-    r"""Formats a comparison as a table. Fractions are in percent.
-
-    Args:
-        compared: What `fedjax_fair.results.compare` returned.
-        form: ``"markdown"``; ``"latex"``, for the package booktabs; or ``"csv"``, with all digits.
-
-    Returns:
-        The text, which ends with a newline. ``*`` marks significant differences (p < 0.05 after
-        Holm's correction).
-
-    Raises:
-        ValueError: If ``form`` is unknown.
-
-    Examples:
-        >>> import xarray as xr
-        >>> from fedjax_fair.results import compare
-        >>> accuracy = [[[0.7], [0.9]], [[0.8], [1.1]]]
-        >>> dims = ("algorithm", "seed", "round")
-        >>> runs = xr.Dataset(
-        ...     {"accuracy_mean_clients": (dims, accuracy, {"units": "1"})},
-        ...     {"algorithm": ["fedavg", "divfl"], "round": [10]},
-        ... )
-        >>> print(to_text(compare(runs, "accuracy_mean_clients"), "csv").splitlines()[0])
-        metric,unit,baseline,method,mean,deviation,half_width,noise_floor,difference,low,high,bootstrap_low,bootstrap_high,p,is_significant,effect_size,seeds,seeds_needed
-    """
-    checks.one_of("form", form, ("markdown", "latex", "csv"))
-    if form == "csv":
-        frame, attributes = _frame(compared), compared.attrs
-        about = attributes["metric"], _unit(compared), escape_control_chars(attributes["baseline"])
-        for place, name in enumerate(("metric", "unit", "baseline")):
-            frame.insert(place, name, about[place])
-        return frame.to_csv(index=False, lineterminator="\n")
-    table = comparison_table(compared, digits=2)
-    caption = f"{table.title}. {table.note}"
-    headings = [heading.replace("\n", " ") for heading in table.headings]
-    columns = len(headings) - 1
-    if form == "markdown":
-        head, *rows = (f"| {' | '.join(row)} |" for row in (headings, *table.rows))
-        return "\n".join([caption, "", head, "|---|" + "---:|" * columns, *rows, ""])
-    head, *rows = (" & ".join(map(_latex, row)) + r" \\" for row in (headings, *table.rows))
-    begin = rf"\begin{{tabular}}{{l{'r' * columns}}}"
-    parts = [f"% {caption}", begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule"]
-    return "\n".join([*parts, r"\end{tabular}", ""])
-
-
-def _frame(compared: xr.Dataset) -> pd.DataFrame:
-    """One row per method, the baseline first; fractions in percent."""
-    import pandas as pd
-
-    names = [*_OF_METHOD, *_OF_DIFFERENCE, *_WITHOUT_UNIT]
-    baseline = {name: [float(compared[f"baseline_{name}"])] for name in _OF_METHOD}
-    first = pd.DataFrame(baseline, [compared.attrs["baseline"]])
-    frame: Any = pd.concat([first, compared[names].to_dataframe()])[names].astype(float)
-    if _unit(compared) == "%":
-        frame[_OF_METHOD + _OF_DIFFERENCE] *= 100
-    frame.insert(0, "method", [escape_control_chars(name) for name in frame.index])
-    return frame
-
-
-def _unit(compared: xr.Dataset) -> str:
-    return "%" if compared.attrs["units"] == "1" else compared.attrs["units"]
-
-
-def _latex(cell: str) -> str:
-    r"""Escapes a cell for LaTeX.
-
-    Examples:
-        >>> _latex("by_size, 5 %"), _latex("-0.5 ± 1.0")
-        ('by\\_size, 5 \\%', '$-$0.5 $\\pm$ 1.0')
-    """
-    escaped = "".join(_LATEX.get(char, char) for char in cell)
-    return re.sub(r"(?<!\S)([-+])(?=\d)", r"$\1$", escaped)
-
-
-_LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "∞": r"$\infty$",
-    "*": r"$^*$",
-    "<": "$<$",
-}

@@ -108,9 +108,10 @@ class TrainingMonitor:
     """Warns once of each sign that a run does not learn, and of invalid weights and states.
 
     The signs are: a test loss that is not finite; a mean test loss of more than ten times that of
-    the untrained model or of guessing; and, after half of 20 or more rounds, no accuracy above that
-    of guessing the most frequent class. They are those of personalized models if there is no global
-    model.
+    the untrained model or of guessing; after half of 20 or more rounds, no accuracy above that
+    of guessing the most frequent class; and ``uint8`` images that all get the same class, as if the
+    module divided them by 255 once more. They are those of personalized models if there is no
+    global model, except the last one.
     """
 
     def __init__(
@@ -137,6 +138,8 @@ class TrainingMonitor:
         self._tolerance = 0.5 / num_labels
         self._best_accuracy = np.full(len(seeds), -np.inf)
         self._has_test_examples = np.asarray(data.test.sizes) > 0
+        self._has_images = data.train.features.dtype == np.uint8
+        self._was_constant = np.zeros(len(seeds), bool)
         self._warned: set[str] = set()
 
     def check_weights(self, info: RoundInfo, first_round: int) -> None:
@@ -180,15 +183,25 @@ class TrainingMonitor:
         for i, round in enumerate(arrays["evaluated"]):
             summaries = {name: values[:, i] for name, values in arrays["summaries"].items()}
             losses = arrays["metrics"][f"{self._prefix}test_loss"][:, i]
-            self.update(int(round), summaries, losses)
+            class_accuracy = arrays["metrics"]["class_accuracy"][:, i]
+            self.update(int(round), summaries, losses, class_accuracy)
 
     def update(
         self,
         round: int,
         summaries: dict[str, np.ndarray],
         losses: Float[np.ndarray, "seeds clients"],
+        class_accuracy: Float[np.ndarray, "seeds classes"],
     ) -> None:
-        """Checks the evaluation after a round, with its summaries ``[seeds]`` and test losses."""
+        """Checks the evaluation after a round.
+
+        Args:
+            round: Number of rounds.
+            summaries: Summary metrics ``[seeds]`` by name.
+            losses: Test losses of clients.
+            class_accuracy: Accuracy of the global model on the test examples of each class; NaN for
+                a class without.
+        """
         loss, accuracy = (
             summaries[f"{self._prefix}{name}"]
             for name in ("test_loss_mean_examples", "accuracy_mean_examples")
@@ -200,6 +213,11 @@ class TrainingMonitor:
             self._best_accuracy = np.fmax(self._best_accuracy, accuracy)
         is_late = self._rounds >= _MIN_ROUNDS_TO_LEARN and 2 * round >= self._rounds
         not_learned = self._best_accuracy < self._guessing_accuracy + self._tolerance
+        predicted = np.argmax(np.nan_to_num(class_accuracy), axis=1)
+        is_constant = (round > 0) & _is_constant(class_accuracy)
+        # Models of clients with one class each predict one class for a while, too.
+        is_lasting = round == self._rounds or np.all(is_constant & self._was_constant)
+        self._was_constant = is_constant
         signs: tuple[tuple[str, Bool[np.ndarray, " seeds"], Callable[[int], str]], ...] = (
             (
                 "loss",
@@ -222,6 +240,14 @@ class TrainingMonitor:
                     "guessing the most frequent class."
                 ),
             ),
+            (
+                "images",
+                is_constant & is_lasting & self._has_images,
+                lambda run: (
+                    f"the prediction is class {predicted[run]} for all test examples. If the "
+                    "module divides images by 255, remove this: uint8 features reach it in [0, 1]."
+                ),
+            ),
         )
         for sign in signs:
             self._warn(round, *sign)
@@ -238,6 +264,13 @@ class TrainingMonitor:
             self._warned.add(metric)
             run = int(np.argmax(affected))
             warn(f"round {round}, seed {self._seeds[run]}: {message(run)}")
+
+
+def _is_constant(class_accuracy: Float[np.ndarray, "seeds classes"]) -> Bool[np.ndarray, " seeds"]:
+    """Returns whether one class is predicted for all examples of two or more classes."""
+    num_right, num_wrong = (np.sum(class_accuracy == value, axis=1) for value in (1, 0))
+    num_classes = np.sum(~np.isnan(class_accuracy), axis=1)
+    return (num_right == 1) & (num_wrong == num_classes - 1) & (num_classes > 1)
 
 
 def _test_labels(data: FederatedData) -> Int[np.ndarray, " labels"]:

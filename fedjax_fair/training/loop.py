@@ -138,7 +138,7 @@ def run(
             history.add_evaluation(round, summaries, clients)
             if is_monitored:
                 measured = clients if has_global_model else clients.personalized
-                monitor.update(round, summaries, measured.test_loss)
+                monitor.update(round, summaries, measured.test_loss, clients.class_accuracy)
             seconds = time.perf_counter() - started
             evaluation = Evaluation(round, rounds, seeds, summaries, clients, seconds, info)
             if best_tracker is not None:

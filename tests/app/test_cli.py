@@ -16,7 +16,7 @@ import xarray as xr
 
 import fedjax_fair as ff
 from fedjax_fair import results
-from fedjax_fair.app import experiment, overview, presets, registry, settings
+from fedjax_fair.app import build, experiment, overview, presets, registry, settings
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
 from fedjax_fair.app.commands.dispatch import COMMANDS
@@ -26,8 +26,9 @@ from fedjax_fair.app.options import options_of, parse
 from fedjax_fair.app.run_folder import locked
 from fedjax_fair.app.termination import Terminated
 from fedjax_fair.app.values import describe_type
+from fedjax_fair.results.comparison_table import comparison_table
 from fedjax_fair.results.intervals import format_mean
-from fedjax_fair.results.tables import SWEEP_COLUMNS, comparison_table, final_tables
+from fedjax_fair.results.tables import SWEEP_COLUMNS, final_tables
 
 METHODS = ["fedavg", "subtrunc:lam=0.1,b=5"]
 SMALL = [
@@ -508,6 +509,20 @@ def test_other_runtime_errors_are_raised(monkeypatch, tmp_path):
         main(["run", *SMALL, "--output", str(tmp_path)])
 
 
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_methods_are_readable_in_narrow_terminals(width, capsys, monkeypatch):
+    """A line of the columns, then the summary, indented."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(["methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    place = next(i for i, line in enumerate(lines) if line.startswith("divfl"))
+    view = build.server_view(registry.METHODS["divfl"])
+    expected = ["divfl:", "num_examples,", view] if width == 40 else ["divfl", "num_examples", view]
+    assert lines[place].split() == expected
+    summary = list(itertools.takewhile(lambda line: line.startswith("  "), lines[place + 1 :]))
+    assert " ".join(map(str.strip, summary)) == registry.METHODS["divfl"].describe()
+
+
 def test_methods_are_listed(capsys):
     assert main(["methods"]) == 0
     _, *lines = capsys.readouterr().out.splitlines()
@@ -788,11 +803,14 @@ def test_help_of_a_sweep_lists_what_can_be_varied(capsys):
         assert settings.lookup("setting", name, settings.places(Config()))
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
 @pytest.mark.parametrize("arguments", [["methods"], ["metrics"], ["data", "list"], []])
-def test_lists_fit_the_terminal(arguments, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
+def test_lists_fit_the_terminal(arguments, width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
     assert main(arguments) == 0
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+    lines = capsys.readouterr().out.splitlines()
+    # Words such as links are not broken.
+    assert [line for line in lines if len(line) > width and " " in line.strip()] == []
 
 
 def test_the_version_is_that_of_the_package(capsys):

@@ -2,15 +2,18 @@
 
 import re
 import warnings
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import NUM_CLASSES, make_federation
+from flax import nnx
 
 from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.base import Cohort, Selector
+from fedjax_fair.data.arrays import from_arrays
 from fedjax_fair.data.federated import stack
 from fedjax_fair.simulate import Round, run
 from fedjax_fair.training.diagnosis import TrainingMonitor, check_participants, is_constant
@@ -117,7 +120,8 @@ def warnings_of(data, rounds, evaluations, seeds=(7,)):
         for done, *numbers in evaluations:
             loss, accuracy = (np.broadcast_to(np.float32(n), len(seeds)) for n in numbers)
             summaries = {"test_loss_mean_examples": loss, "accuracy_mean_examples": accuracy}
-            monitor.update(done, summaries, np.where(tested, loss[:, None], np.float32(np.nan)))
+            losses = np.where(tested, loss[:, None], np.float32(np.nan))
+            monitor.update(done, summaries, losses, np.full((len(seeds), 3), np.float32(0.5)))
     return [str(warning.message) for warning in caught]
 
 
@@ -211,3 +215,79 @@ def test_clients_without_test_examples_are_ignored(federation):
     own[-1] = 0
     test = federation.test._replace(sizes=own, order=federation.test.order[: own.sum()])
     assert warnings_of(federation._replace(test=test), 10, [(0, 1.0, 0.5), (5, 1.0, 0.5)]) == []
+
+
+ONE, MIXED, NONE = [0.0, 1.0, 0.0], [0.0, 0.9, 0.1], [0.0, 0.0, 0.0]
+
+
+def constant_warnings(data, rounds, evaluations, seeds=(7, 8)):
+    """Warnings of accuracies per class by round, one list for all seeds or one for each."""
+    monitor = TrainingMonitor(data, rounds, seeds)
+    losses = np.where(np.asarray(data.test.sizes) > 0, 1.0, np.nan).astype(np.float32)
+    summary = {
+        "test_loss_mean_examples": np.ones(len(seeds)),
+        "accuracy_mean_examples": np.full(len(seeds), 0.9),
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for done, values in evaluations.items():
+            accuracy = np.broadcast_to(np.float32(values), (len(seeds), 3))
+            monitor.update(done, summary, np.stack([losses] * len(seeds)), accuracy)
+    return [str(warning.message).split(". ")[0] for warning in caught]
+
+
+def of_type(data, dtype):
+    def cast(part):
+        return part._replace(features=np.asarray(part.features).astype(dtype))
+
+    return data._replace(train=cast(data.train), test=cast(data.test))
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "expected"),
+    [
+        ({0: ONE, 1: ONE, 2: MIXED, 9: MIXED}, None),  # Before training, and once.
+        ({1: ONE, 2: ONE, 3: ONE}, "round 2, seed 7"),
+        ({1: ONE, 2: MIXED, 3: ONE, 9: ONE}, "round 9, seed 7"),
+        ({1: [ONE, MIXED], 2: [ONE, MIXED], 9: [MIXED, MIXED]}, None),
+        ({1: [ONE, MIXED], 9: [MIXED, ONE]}, "round 9, seed 8"),
+        ({9: NONE}, None),
+        ({9: [1.0, 1.0, 0.0]}, None),
+        ({9: [np.nan, 1.0, 0.0]}, "round 9, seed 7"),
+        ({9: [np.nan, 1.0, np.nan]}, None),  # There is only one class.
+    ],
+)
+def test_constant_predictions_are_warned_of(evaluations, expected, federation):
+    messages = constant_warnings(of_type(federation, np.uint8), 9, evaluations)
+    assert messages == [f"{expected}: the prediction is class 1 for all test examples"] * (
+        expected is not None
+    )
+    assert constant_warnings(of_type(federation, np.float32), 9, evaluations) == []
+
+
+class Scaled(nnx.Module):
+    """A linear classifier of features divided by a number."""
+
+    def __init__(self, divisor, *, rngs):
+        self.divisor = divisor
+        self.linear = nnx.Linear(3, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.linear(x / self.divisor)
+
+
+@pytest.mark.parametrize("divisor", [1.0, 255.0])
+def test_images_that_a_module_divides_once_more_are_named(divisor):
+    """Then only biases are trained, and the most frequent class is predicted."""
+    labels = np.tile([0, 1, 1, 1, 2], 20)
+    features = np.eye(3)[labels] * 255
+    data = from_arrays(features.astype(np.uint8), labels, clients=np.arange(100) % 4)
+    solver = solvers.SGD(0.5, 20, steps=20)
+    model = models.from_flax(partial(Scaled, divisor))
+    round = Round(model, selectors.Full(), solver, aggregators.Mean())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = fit(round, data, rounds=3, eval_every=1)
+    expected = ["round 2, seed 0: the prediction is class 1 for"] * (divisor == 255)
+    assert [str(warning.message)[: len(expected[0])] for warning in caught] == expected
+    assert (result.accuracy_mean_examples[0, -1] > 0.9) == (divisor == 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +27,10 @@ __all__ = ["DataInfo", "DataList", "DataPrepare", "DataShow"]
 Output = Annotated[str | None, tyro.conf.arg(aliases=["-o"], metavar="FILE", help_behavior_hint="")]
 
 
+_WIDTH = 72
+"""Characters of a line of `DataList`."""
+
+
 @dataclass(frozen=True)
 class Folder:
     """Location of data."""
@@ -42,11 +47,18 @@ class DataList:
 
     def __call__(self) -> None:
         folder, rows = self.data.dir, {}
+        is_wide = shutil.get_terminal_size().columns >= _WIDTH
         if folder is not None and not Path(folder).is_dir():
             raise ValueError(f"data.dir={folder!r}: no such folder.")
         for entry in data.available(self.data.dir):
-            size = f"{entry.num_train:,} + {entry.num_test:,} examples" if entry.prepared else "-"
-            rows[entry.name] = f"{size:<26}  {entry.partition}"
+            size = (
+                f"{entry.num_train:,} + {entry.num_test:,} examples"
+                if entry.prepared
+                else "not available"
+            )
+            rows[entry.name] = (
+                f"{size:<26}  {entry.partition}" if is_wide else f"{size}, {entry.partition}"
+            )
             if entry.damage is not None:
                 rows[entry.name] = f"damaged: {' '.join(entry.damage.split())}"
         print(format_columns(rows))

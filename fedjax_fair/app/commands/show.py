@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+from typing_extensions import Doc
 from tyro.conf import Positional
 
 from fedjax_fair import results
@@ -24,8 +25,9 @@ from fedjax_fair.app.run_folder import RunFolder, is_locked
 from fedjax_fair.app.signatures import default_hint
 from fedjax_fair.metrics import definitions
 from fedjax_fair.results.comparison import default_metrics
+from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, comparison_table
 from fedjax_fair.results.log import read_evaluations, read_log
-from fedjax_fair.results.tables import comparison_table, progress_table
+from fedjax_fair.results.tables import progress_table
 from fedjax_fair.text import escape_control_chars, format_columns, resume_command
 from fedjax_fair.warning import warn
 
@@ -36,7 +38,12 @@ __all__ = ["Compare", "Methods", "Metrics", "Show"]
 
 _FILES_OF_RUNS = ("config.json", "sweep.json", "results.nc")
 
-RunPaths = Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN [RUN ...]")]
+_MIN_SUMMARY = 42
+"""Columns of a method's summary next to its other columns."""
+
+RunPaths = Annotated[
+    tuple[str, ...], tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")
+]
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ def _unfinished_rounds(path: Path) -> int | None:
 
 @dataclass(frozen=True)
 class Compare:
-    """Tests which differences between methods of one or more runs are statistically significant."""
+    """Tests which methods of one or more runs differ with statistical significance."""
 
     runs: Positional[RunPaths]
     """Folders of runs or sweeps of the same data, folders of such folders, or a results.nc."""
@@ -86,8 +93,8 @@ class Compare:
     baseline: Annotated[str | None, default_hint("the first")] = None
     """Method that the others are compared to."""
 
-    metrics: tuple[str, ...] = ()
-    """Metrics to compare; by default accuracy and two of fairness."""
+    metrics: Annotated[tuple[str, ...], default_hint("accuracy and two of fairness")] = ()
+    """Metrics to compare."""
 
     unpaired: bool = False
     """Compare runs of different seeds, which has less power."""
@@ -97,6 +104,12 @@ class Compare:
 
     format: Literal["terminal", "markdown", "latex", "csv"] = "terminal"
     """Format of tables; LaTeX needs the package booktabs."""
+
+    columns: Annotated[
+        tuple[str, ...],
+        default_hint(f"all; {', '.join(LATEX_COLUMNS)} in LaTeX"),
+        Doc(f"Columns of tables, in order: {', '.join(COLUMNS)}."),
+    ] = ()
 
     def __call__(self) -> None:
         paths = _label(path for run in self.runs for path in _runs_in(Path(run)))
@@ -113,9 +126,10 @@ class Compare:
             )
             compared = _explain_labels(compared, paths, is_table=self.format != "csv")
             if self.format == "terminal":
-                texts.append(format_results(comparison_table(compared, digits=1)))
+                texts.append(format_results(comparison_table(compared, 1, self.columns)))
             else:
-                texts.append(results.to_text(compared, self.format).removesuffix("\n"))
+                text = results.to_text(compared, self.format, self.columns)
+                texts.append(text.removesuffix("\n"))
         if self.format == "csv":  # One table of all metrics.
             texts[1:] = [text.partition("\n")[2] for text in texts[1:]]
         print(*texts, sep="\n" if self.format in ("csv", "terminal") else "\n\n")
@@ -165,14 +179,28 @@ class Methods:
         if self.format == "markdown":
             print(method_page.tables(), end="")
             return
-        rows = {"method": f"{'weights':<14}{'server view':<13}summary"}
+        width = shutil.get_terminal_size().columns
+        names = max(map(len, registry.METHODS))
+
+        def describe(name: str, weights: str, view: str, summary: str) -> str:
+            first = f"{name:<{names}}  {weights:<12}  {view:<11}"
+            if width >= len(first) + _MIN_SUMMARY:
+                indent = " " * (len(first) + 2)
+                first = f"{first}  {summary}"
+                return textwrap.fill(first, width, subsequent_indent=indent)
+            if width < len(first):
+                first = f"{name}: {weights}, {view}"
+                first = textwrap.fill(first, width, subsequent_indent="  ")
+            rest = textwrap.fill(summary, width, initial_indent="  ", subsequent_indent="  ")
+            return f"{first.rstrip()}\n{rest}"
+
+        print(describe("method", "weights", "server view", "summary"))
         for group, methods in registry.GROUPS.items():
-            rows[f"[{group}]"] = ""
+            print(f"[{group}]")
             for name, method in methods.items():
                 is_mean = method.aggregator is None and method.centralized_fn is None
                 weights = method.weighting if is_mean else "-"
-                rows[name] = f"{weights:<14}{server_view(method):<13}{method.describe()}"
-        print(format_columns(rows))
+                print(describe(name, weights, server_view(method), method.describe()))
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class _Training(Config):
 class Run(_Training):
     """Compares methods, and writes a folder with results, figures and a report."""
 
-    log: tuple[str, ...] = ()
+    log: Annotated[tuple[str, ...], default_hint("none")] = ()
     """Experiment trackers: tensorboard, wandb, mlflow; each needs the extra of its name."""
 
 
@@ -71,7 +71,7 @@ class Resume:
     quiet: bool = False
     """Show no progress."""
 
-    log: tuple[str, ...] = ()
+    log: Annotated[tuple[str, ...], default_hint("none")] = ()
     """Experiment trackers: tensorboard, wandb, mlflow; each needs the extra of its name."""
 
     training: ResumeTraining = field(default_factory=ResumeTraining)
