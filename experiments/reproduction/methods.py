@@ -28,7 +28,7 @@ from fedjax_fair.app.config import (
     SolverConfig,
     TrainingConfig,
 )
-from fedjax_fair.data import FederatedData
+from fedjax_fair.data import ClientExamples, FederatedData
 from fedjax_fair.metrics import paired
 from fedjax_fair.training.fit import fit_batch
 
@@ -213,19 +213,18 @@ def _fit(
 def rotated(data: FederatedData) -> FederatedData:
     """Rotates the images of client ``i`` by ``i % 4`` quarter turns, which are its group."""
     groups: Any = (np.arange(data.num_clients) % 4).astype(np.int32)
-    parts = {}
-    for name in ("train", "test", "validation"):
-        part = getattr(data, name)
+
+    def turn(part: ClientExamples) -> ClientExamples:
         owners = np.repeat(np.arange(data.num_clients), part.sizes)
         features = np.array(part.features[part.order])
         for turns in range(1, 4):
             is_turned = groups[owners] == turns
             features[is_turned] = np.rot90(features[is_turned], turns, axes=(1, 2))
-        order = np.arange(len(owners), dtype=np.int32)
-        parts[name] = part._replace(
-            features=features, labels=np.asarray(part.labels)[part.order], order=order
-        )
-    return data._replace(groups=groups, **parts)
+        order: Any = np.arange(len(owners), dtype=np.int32)
+        labels: Any = np.asarray(part.labels)[part.order]
+        return part._replace(features=features, labels=labels, order=order)
+
+    return data.map_parts(turn)._replace(groups=groups)
 
 
 def _validation_column(done: xr.Dataset) -> str:
