@@ -106,6 +106,7 @@ SOLVERS = {
     "fednova": lambda: solvers.FedNova(solvers.SGD(0.1, 2, epochs=1, momentum=0.5, prox=0.1)),
     "feddyn": lambda: solvers.FedDyn(solvers.SGD(0.1, 2, epochs=1), alpha=0.5),
     "mime_lite": lambda: solvers.MimeLite(solvers.SGD(0.1, 2, epochs=1)),
+    "ifca": lambda: solvers.IFCA(solvers.SGD(0.1, 2, epochs=1)),
     "fine_tuned": lambda: solvers.FineTuned(solvers.SGD(0.1, 2, epochs=1), fine_tuning_steps=2),
     "per_fedavg": lambda: solvers.PerFedAvg(solvers.SGD(0.1, 2, epochs=1)),
     "pfedme": lambda: solvers.PFedMe(solvers.SGD(0.05, 2, epochs=1), inner_steps=2),
@@ -156,6 +157,7 @@ AGGREGATORS = {
     "fednova_mean": aggregators.FedNovaMean,
     "feddyn_mean": aggregators.FedDynMean,
     "mime_lite_mean": partial(aggregators.MimeLiteMean, 0.5),
+    "ifca_mean": aggregators.IFCAMean,
     "mean": aggregators.Mean,  # The last, so that it is combined with DRFA, which needs it.
 }
 NEED_SGD = {"drfa", "equitable, of the last batch", "fltrust"}
@@ -165,6 +167,7 @@ PAIRS = {
     "fednova": "fednova_mean",
     "feddyn": "feddyn_mean",
     "mime_lite": "mime_lite_mean",
+    "ifca": "ifca_mean",
 }
 """Aggregators by the solver that needs them."""
 
@@ -356,12 +359,13 @@ def test_the_cohort_is_valid_and_its_weights_sum_to_one(names):
 def test_the_model_moves(names):
     start, after, _ = programs(names).alone(keys()[0], FEDERATION)
     round = programs(names).round
-    if round.has_global_model:
+    is_shared = round.has_global_model or round.solver.is_personal is None
+    if is_shared:
         before, moved = start.variables, after.variables
     else:
         before, moved = start.clients, after.clients
     moved = jax.tree.map(lambda a, b: bool((a != b).any()), moved, before)
-    if round.has_global_model and round.solver.is_personal is not None:
+    if is_shared and round.solver.is_personal is not None:
         x = FEDERATION.train.features[:1]
         fixed = round.solver.is_personal(start.variables, round.model, x)
         moved = jax.tree.map(lambda moved, fixed: moved != fixed, moved, fixed)

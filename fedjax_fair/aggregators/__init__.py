@@ -11,6 +11,7 @@ from fedjax_fair.aggregators.fedmgda import FedMGDA
 from fedjax_fair.aggregators.fednova import FedNovaMean
 from fedjax_fair.aggregators.fltrust import FLTrust
 from fedjax_fair.aggregators.gifair import GIFAIR
+from fedjax_fair.aggregators.ifca import IFCAMean
 from fedjax_fair.aggregators.mean import Mean
 from fedjax_fair.aggregators.mime_lite import MimeLiteMean
 from fedjax_fair.aggregators.q_fedavg import QFedAvg
@@ -40,6 +41,7 @@ __all__ = [
     "FedMGDA",
     "FedNovaMean",
     "GeometricMedian",
+    "IFCAMean",
     "Krum",
     "Mean",
     "Median",

@@ -7,14 +7,13 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
-from fedjax_fair.base import Aggregation, Aggregator, ServerView, Variables
+from fedjax_fair.aggregators.mean import Mean, WeightingScheme
+from fedjax_fair.base import Aggregation, ServerView, Variables
 
 __all__ = ["FedNovaMean"]
 
 
-class FedNovaMean(Aggregator):
+class FedNovaMean(Mean):
     r"""Averages updates per effective step, for `solvers.FedNova`.
 
     With the normalized updates :math:`d_i` and the effective steps :math:`\|a_i\|_1`,
@@ -41,17 +40,12 @@ class FedNovaMean(Aggregator):
     """
 
     server_view: ClassVar[ServerView] = "scalars"
+    equal_weights: ClassVar[bool] = False  # Of the updates per step.
 
     weights: WeightingScheme = "num_examples"
 
-    def __post_init__(self):
-        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
-
     def broadcast(self, state, context):
         return {"effective_steps": ()}  # Without elements: only FedNovaMean has what clients need.
-
-    def compute_weights(self, state, cohort, context):
-        return scheme_weights(self.weights, cohort, context)
 
     def aggregate(self, state, cohort, results, context):
         if "effective_steps" not in results.sends:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
-from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.aggregators.mean import Mean
+from fedjax_fair.base import Aggregation, Number
 from fedjax_fair.numerics.trees import all_finite
 
 __all__ = ["MimeLiteMean"]
 
 
-class MimeLiteMean(Aggregator):
+class MimeLiteMean(Mean):
     r"""Averages updates, and gradients into momentum that clients use, for `solvers.MimeLite`.
 
     With the sent gradients :math:`\nabla f_i(x)` at the received model,
@@ -44,27 +43,17 @@ class MimeLiteMean(Aggregator):
         MimeLiteMean(beta=0.5)
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
-
     beta: Number = 0.9
-    weights: WeightingScheme = "uniform"
 
     def __post_init__(self):
+        super().__post_init__()
         checks.unit_interval("beta", self.beta)
-        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
-
-    @property
-    def equal_weights(self):
-        return self.weights == "uniform"
 
     def init(self, context):
         return jax.tree.map(jnp.zeros_like, context.variables.params)
 
     def broadcast(self, state, context):
         return {"beta": jnp.asarray(self.beta, jnp.float32), "momentum": state}
-
-    def compute_weights(self, state, cohort, context):
-        return scheme_weights(self.weights, cohort, context)
 
     def aggregate(self, state, cohort, results, context):
         if "gradient" not in results.sends:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair import checks
-from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
-from fedjax_fair.base import Aggregation, Aggregator, ServerView
+from fedjax_fair.aggregators.mean import Mean
+from fedjax_fair.base import Aggregation
 
 __all__ = ["ScaffoldMean"]
 
 
-class ScaffoldMean(Aggregator):
+class ScaffoldMean(Mean):
     r"""Averages updates and control variates, for `solvers.Scaffold`.
 
     With the sent changes :math:`\Delta c_i` of the clients :math:`A` that responded, of :math:`N`,
@@ -40,25 +37,11 @@ class ScaffoldMean(Aggregator):
         ScaffoldMean()
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
-
-    weights: WeightingScheme = "uniform"
-
-    def __post_init__(self):
-        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
-
-    @property
-    def equal_weights(self):
-        return self.weights == "uniform"
-
     def init(self, context):
         return jax.tree.map(jnp.zeros_like, context.variables.params)
 
     def broadcast(self, state, context):
         return {"control": state}
-
-    def compute_weights(self, state, cohort, context):
-        return scheme_weights(self.weights, cohort, context)
 
     def aggregate(self, state, cohort, results, context):
         if "control" not in results.sends:

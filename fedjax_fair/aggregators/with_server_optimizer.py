@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from fedjax_fair import checks, role_calls
+from fedjax_fair.aggregators.ifca import IFCAMean
 from fedjax_fair.base import Aggregator, Variables
 from fedjax_fair.numerics.trees import all_finite
 from fedjax_fair.server_optimizers import ServerOptimizer
@@ -36,7 +37,7 @@ class WithServerOptimizer(Aggregator):
         optimizer: The optimizer, of `fedjax_fair.server_optimizers`.
 
     Raises:
-        ValueError: If an argument is not of its type.
+        ValueError: If an argument is not of its type, or the aggregator has several models.
 
     References:
         Reddi et al., *Adaptive Federated Optimization*, 2021, https://arxiv.org/abs/2003.00295
@@ -55,6 +56,11 @@ class WithServerOptimizer(Aggregator):
         checks.instance("inner", self.inner, Aggregator, "aggregators.Mean()")
         example = "server_optimizers.FedAdam(0.01)"
         checks.instance("optimizer", self.optimizer, ServerOptimizer, example)
+        if isinstance(self.inner, IFCAMean):
+            raise ValueError(
+                f"inner={self.inner!r}: expected an aggregator of one model; the optimizer would "
+                "change the first of several models only."
+            )
 
     @property
     def server_view(self):

@@ -148,6 +148,11 @@ GROUPS: dict[str, dict[str, Method]] = {
             "FedAvg of the body with a fixed head, and fine-tuning on each client",
             solver=Wrapping(solvers.FedBABU, _SGD, "solver"),
         ),
+        "ifca": Method(
+            "Several global models, of which each client trains and uses the best one",
+            solver=Wrapping(solvers.IFCA, _SGD, "solver"),
+            aggregator=aggregators.IFCAMean,
+        ),
         "fine_tuned": Method(
             "FedAvg, and a personalized model that is fine-tuned from the global one",
             solver=Wrapping(solvers.FineTuned, _SGD, "solver"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair.base.models import Model, Variables
 from fedjax_fair.data.client_examples import ClientExamples
@@ -169,6 +169,7 @@ class Context(NamedTuple):
         map_clients: ``map_clients(function, clients, values=None) -> [ids, ...]``, results of
             ``function(client, value)`` on all devices, computed where the client's examples are.
         available: Mask of available clients, or None for all. Others never respond.
+        key: Key of random initial states, for ``init``; None in rounds.
     """
 
     round: Int[Array, ""]
@@ -183,6 +184,7 @@ class Context(NamedTuple):
     weighted_sum: Callable[[Float[Array, " cohort"], PyTree], PyTree]
     map_clients: Callable[..., PyTree]
     available: Bool[Array, " clients"] | None = None
+    key: Key[Array, ""] | None = None
 
     @property
     def sizes(self) -> Int[Array, " clients"]:

@@ -121,12 +121,13 @@ def send(
         key_client, fault_context = _arguments(key, index, client, context)
         update = role_calls.call(fault, "send", key_client, fault_context, update)
         role_calls.check_update(fault, "send", update, result.update)
-        if sends:
+        # An index, such as that of a cluster, has no sign and no noise.
+        if reals := {name: values for name, values in sends.items() if _is_floating(values)}:
             key_sends = jax.random.fold_in(key_client, _SENDS)
-            values = Variables(params=sends, state={})
+            values = Variables(params=reals, state={})
             sent = role_calls.call(fault, "send", key_sends, fault_context, values)
             role_calls.check_update(fault, "send", sent, values)
-            sends = sent.params
+            sends = sends | sent.params
     nonfinite = responded & ~all_finite((update, sends))
     if drop_nonfinite:
         responded &= ~nonfinite
@@ -173,6 +174,10 @@ def renormalize_sum(cohort: Cohort, weights: Float[Array, " cohort"], total: PyT
     is_complete = jnp.all(cohort.responded) | (responded_weight == 0)
     divisor = jnp.where(is_complete, 1, responded_weight)
     return jax.tree.map(lambda leaf: leaf / divisor.astype(leaf.dtype), total)
+
+
+def _is_floating(values: PyTree) -> bool:
+    return all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(values))
 
 
 def _arguments(

@@ -41,7 +41,8 @@ class Byzantine(Faults):
     ``ipm``       :math:`-a\,\bar u` (inner product manipulation)    0.5
     ============= ================================================== ================
 
-    ``alie`` and ``ipm`` need the updates of the whole cohort in memory. For attacks by training
+    Other values that the client sends, except integers, are replaced in the same way. ``alie`` and
+    ``ipm`` need the updates of the whole cohort in memory. For attacks by training
     data see `fedjax_fair.data.flip_labels`.
 
     Args:

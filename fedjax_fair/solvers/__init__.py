@@ -9,6 +9,7 @@ from fedjax_fair.solvers.fednova import FedNova
 from fedjax_fair.solvers.fedper import FedPer
 from fedjax_fair.solvers.fedrep import FedRep
 from fedjax_fair.solvers.fine_tuned import FineTuned
+from fedjax_fair.solvers.ifca import IFCA
 from fedjax_fair.solvers.lg_fedavg import LGFedAvg
 from fedjax_fair.solvers.local import Local
 from fedjax_fair.solvers.mime_lite import MimeLite
@@ -20,6 +21,7 @@ from fedjax_fair.solvers.sgd import SGD
 
 __all__ = [
     "APFL",
+    "IFCA",
     "SGD",
     "Ditto",
     "FedBABU",

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_fair import checks
-from fedjax_fair.base import Number, Solver, Variables
-from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.base import Number, Variables
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["APFL"]
 
@@ -35,7 +35,7 @@ class _Training(NamedTuple):
     is_first: Bool[Array, ""]
 
 
-class APFL(Solver):
+class APFL(WrappedSGD):
     r"""Local SGD on the global model, and on a local model that is mixed with it.
 
     Each client keeps a local model :math:`v_i`, initially the first global model, and
@@ -67,17 +67,12 @@ class APFL(Solver):
         >>> apfl = APFL(SGD(0.1, batch_size=10, epochs=1), mixing_weight=0.25)
     """
 
-    solver: SGD
     mixing_weight: Number = 0.5
     adaptive: bool = True
 
     def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+        super().__post_init__()
         checks.fraction("mixing_weight", self.mixing_weight)
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
 
     def init(self, key, variables, client):
         return MixedModel(variables, jnp.asarray(self.mixing_weight, jnp.float32))

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.base import Number, Solver
-from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.base import Number
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["PERSONAL_KEY", "Ditto"]
 
@@ -15,7 +15,7 @@ PERSONAL_KEY = 2
 """Of the key of a second local training. SGD splits its key, into the children 0 and 1."""
 
 
-class Ditto(Solver):
+class Ditto(WrappedSGD):
     r"""Local SGD on the global model, and separately on a personalized model.
 
     Each client keeps a personalized model :math:`v_i`, initially the first global model. When drawn
@@ -43,16 +43,11 @@ class Ditto(Solver):
         >>> ditto = Ditto(SGD(0.1, batch_size=10, epochs=1), personal_prox=0.5)
     """
 
-    solver: SGD
     personal_prox: Number = 1.0
 
     def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+        super().__post_init__()
         checks.non_negative("personal_prox", self.personal_prox)
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
 
     def init(self, key, variables, client):
         return variables

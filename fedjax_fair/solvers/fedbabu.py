@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.base import Solver
-from fedjax_fair.solvers.sgd import SGD
 from fedjax_fair.solvers.split import check_head_layers, find_head
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["FedBABU"]
 
 
-class FedBABU(Solver):
+class FedBABU(WrappedSGD):
     """SGD on the body; the head keeps its initial value, and is trained in evaluations only.
 
     The global model has the averaged body and the initial head. Every evaluation fine-tunes the
@@ -38,18 +37,13 @@ class FedBABU(Solver):
         >>> fedbabu = FedBABU(SGD(0.1, batch_size=50, epochs=4, momentum=0.9), finetune_epochs=5)
     """
 
-    solver: SGD
     head_layers: Sequence[str] | None = None
     finetune_epochs: int = 5
 
     def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+        super().__post_init__()
         check_head_layers(self.head_layers)
         checks.non_negative_int("finetune_epochs", self.finetune_epochs, at_most=checks.MAX_INT)
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
 
     def is_personal(self, variables, model, x):
         return find_head(self.head_layers, variables, model, x)

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.base import Number, Solver
-from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.base import Number
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["FedDyn"]
 
 
-class FedDyn(Solver):
+class FedDyn(WrappedSGD):
     r"""SGD on a dynamically regularized objective; with `aggregators.FedDynMean`.
 
     A client with the state :math:`g_i`, initially 0, trains from the received model :math:`x` on
@@ -43,16 +43,11 @@ class FedDyn(Solver):
 
     needs: ClassVar[tuple[str, ...]] = ("drift",)
 
-    solver: SGD
     alpha: Number = 0.1
 
     def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+        super().__post_init__()
         checks.positive("alpha", self.alpha)
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
 
     def init(self, key, variables, client):
         return jax.tree.map(jnp.zeros_like, variables.params)

@@ -6,14 +6,13 @@ from typing import ClassVar
 
 import jax
 
-from fedjax_fair import checks
-from fedjax_fair.base import Solver, Variables
-from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.base import Variables
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["FedNova"]
 
 
-class FedNova(Solver):
+class FedNova(WrappedSGD):
     r"""SGD that sends its update per effective step; with `aggregators.FedNovaMean`.
 
     The sent update of the parameters is :math:`d_i = \Delta_i / \|a_i\|_1`, where :math:`\|a_i\|_1`
@@ -37,16 +36,7 @@ class FedNova(Solver):
 
     needs: ClassVar[tuple[str, ...]] = ("effective_steps",)
 
-    solver: SGD
-
-    def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
-        if self.solver.optimizer is not None:
-            raise ValueError(f"solver={self.solver!r}: expected SGD without an optimizer.")
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
+    accepts_optimizer: ClassVar[bool] = False
 
     def solve(self, key, variables, client):
         result = self.solver.solve(key, variables, client)

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedjax_fair import checks
-from fedjax_fair.base import Client, Solver, Variables
+from fedjax_fair.base import Client, Variables
 from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["FineTuned", "fine_tune"]
 
 
-class FineTuned(Solver):
+class FineTuned(WrappedSGD):
     """Local SGD, whose global model every client fine-tunes at every evaluation.
 
     The personalized model of a client is the global one after some more steps on the client's
@@ -31,16 +32,11 @@ class FineTuned(Solver):
         >>> fine_tuned = FineTuned(SGD(0.1, batch_size=10, epochs=1), fine_tuning_steps=20)
     """
 
-    solver: SGD
     fine_tuning_steps: int = 10
 
     def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+        super().__post_init__()
         checks.non_negative_int("fine_tuning_steps", self.fine_tuning_steps)
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
 
     def solve(self, key, variables, client):
         return self.solver.solve(key, variables, client)

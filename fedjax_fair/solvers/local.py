@@ -7,15 +7,13 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair import checks
-from fedjax_fair.base import Solver
 from fedjax_fair.solvers.ditto import PERSONAL_KEY
-from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["Local"]
 
 
-class Local(Solver):
+class Local(WrappedSGD):
     """SGD on a model that stays on the client, as a reference of personalized models.
 
     All clients start from the same model. A client trains in the rounds in which it is drawn, which
@@ -32,15 +30,6 @@ class Local(Solver):
     """
 
     has_global_model: ClassVar[bool] = False
-
-    solver: SGD
-
-    def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
 
     def is_personal(self, variables, model, x):
         return jax.tree.map(lambda leaf: True, variables)

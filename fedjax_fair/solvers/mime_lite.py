@@ -6,15 +6,13 @@ from typing import ClassVar
 
 import jax
 
-from fedjax_fair import checks
-from fedjax_fair.base import Solver
 from fedjax_fair.client_evaluation import client_gradient
-from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["MimeLite"]
 
 
-class MimeLite(Solver):
+class MimeLite(WrappedSGD):
     r"""SGD with the momentum of the server; with `aggregators.MimeLiteMean`.
 
     With the received momentum :math:`m`, which stays fixed during the round, a step is
@@ -40,16 +38,7 @@ class MimeLite(Solver):
 
     needs: ClassVar[tuple[str, ...]] = ("beta", "momentum")
 
-    solver: SGD
-
-    def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
-        if self.solver.optimizer is not None:
-            raise ValueError(f"solver={self.solver!r}: expected SGD without an optimizer.")
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
+    accepts_optimizer: ClassVar[bool] = False
 
     def solve(self, key, variables, client):
         beta = client.broadcast["beta"]

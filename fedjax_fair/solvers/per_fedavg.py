@@ -5,15 +5,15 @@ from __future__ import annotations
 import jax
 
 from fedjax_fair import checks
-from fedjax_fair.base import Number, Solver, Variables
+from fedjax_fair.base import Number, Variables
 from fedjax_fair.solvers.ditto import PERSONAL_KEY
 from fedjax_fair.solvers.fine_tuned import fine_tune
-from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["PerFedAvg"]
 
 
-class PerFedAvg(Solver):
+class PerFedAvg(WrappedSGD):
     r"""First-order model-agnostic meta-learning in local training.
 
     A local step takes the gradient at the model after a step on another, independent minibatch,
@@ -41,18 +41,13 @@ class PerFedAvg(Solver):
         >>> per_fedavg = PerFedAvg(SGD(0.1, batch_size=10, epochs=1), inner_learning_rate=0.1)
     """
 
-    solver: SGD
     inner_learning_rate: Number = 0.01
     fine_tuning_steps: int = 1
 
     def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+        super().__post_init__()
         checks.non_negative("inner_learning_rate", self.inner_learning_rate)
         checks.non_negative_int("fine_tuning_steps", self.fine_tuning_steps)
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
 
     def solve(self, key, variables, client):
         key_inner = jax.random.fold_in(key, PERSONAL_KEY)

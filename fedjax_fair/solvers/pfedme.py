@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.base import Number, Solver, Variables
-from fedjax_fair.solvers.sgd import SGD, BatchGradient
+from fedjax_fair.base import Number, Variables
+from fedjax_fair.solvers.sgd import BatchGradient
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["PFedMe"]
 
 
-class PFedMe(Solver):
+class PFedMe(WrappedSGD):
     r"""SGD on the Moreau envelope of the client's loss.
 
     From :math:`w = \theta = x`, a local step takes a minibatch :math:`B`, some inner steps on it,
@@ -45,20 +46,15 @@ class PFedMe(Solver):
         >>> pfedme = PFedMe(SGD(0.01, batch_size=20, steps=20), inner_learning_rate=0.05)
     """
 
-    solver: SGD
     personal_prox: Number = 15.0
     inner_learning_rate: Number = 0.01
     inner_steps: int = 5
 
     def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+        super().__post_init__()
         checks.non_negative("personal_prox", self.personal_prox)
         checks.non_negative("inner_learning_rate", self.inner_learning_rate)
         checks.positive_int("inner_steps", self.inner_steps)
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
 
     def _train(self, key, variables, client):
         """Returns the result of the local training, and the last personalized parameters."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from fedjax_fair import checks
-from fedjax_fair.base import Number, Solver
-from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.base import Number
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["PropFair"]
 
 
-class PropFair(Solver):
+class PropFair(WrappedSGD):
     r"""SGD on a logarithm of the utility :math:`M - \ell` of each minibatch.
 
     With the mean loss :math:`\ell` of the minibatch, a step descends on
@@ -46,18 +46,13 @@ class PropFair(Solver):
         >>> propfair = PropFair(SGD(0.1, batch_size=10, epochs=1), baseline=3.0)
     """
 
-    solver: SGD
     baseline: Number = 2.0
     threshold: Number = 0.2
 
     def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+        super().__post_init__()
         checks.positive("baseline", self.baseline)
         checks.positive("threshold", self.threshold)
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
 
     def solve(self, key, variables, client):
         def batch_loss(losses, mask, indices):

@@ -7,14 +7,12 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair import checks
-from fedjax_fair.base import Solver
-from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["Scaffold"]
 
 
-class Scaffold(Solver):
+class Scaffold(WrappedSGD):
     r"""SGD along gradients corrected by control variates; with `aggregators.ScaffoldMean`.
 
     With the control variates :math:`c` of the server and :math:`c_i` of the client, a step is
@@ -42,16 +40,7 @@ class Scaffold(Solver):
 
     needs: ClassVar[tuple[str, ...]] = ("control",)
 
-    solver: SGD
-
-    def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
-        if self.solver.optimizer is not None:
-            raise ValueError(f"solver={self.solver!r}: expected SGD without an optimizer.")
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
+    accepts_optimizer: ClassVar[bool] = False
 
     def init(self, key, variables, client):
         return jax.tree.map(jnp.zeros_like, variables.params)

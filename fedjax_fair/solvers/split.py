@@ -11,14 +11,13 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 from jaxtyping import Array, PyTree, Shaped
 
-from fedjax_fair import checks
-from fedjax_fair.base import Client, LocalResult, Model, Solver, Variables
-from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.base import Client, LocalResult, Model, Variables
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["SplitSolver", "check_head_layers", "find_head"]
 
 
-class SplitSolver(Solver):
+class SplitSolver(WrappedSGD):
     """Base class of solvers of split models, whose state is the personal part of the model.
 
     Personal arrays start from those of the first global model, equal on all clients. Evaluations
@@ -26,15 +25,6 @@ class SplitSolver(Solver):
     """
 
     has_global_model: ClassVar[bool] = False
-
-    solver: SGD
-
-    def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
 
     @abstractmethod
     def is_personal(self, variables: Variables, model: Model, x: Shaped[Any, "..."]) -> Variables:

@@ -84,6 +84,7 @@ ROLES = {
     "per_fedavg": (FEDAVG[0], solvers.PerFedAvg(SGD), UNIFORM),
     "pfedme": (FEDAVG[0], solvers.PFedMe(SGD), UNIFORM),
     "apfl": (FEDAVG[0], solvers.APFL(SGD), UNIFORM),
+    "ifca": (FEDAVG[0], solvers.IFCA(SGD), aggregators.IFCAMean()),
     "ditto": (FEDAVG[0], solvers.Ditto(SGD), FEDAVG[2]),
     "local": (FEDAVG[0], solvers.Local(SGD), FEDAVG[2]),
     "fedper": (FEDAVG[0], solvers.FedPer(SGD), FEDAVG[2]),

@@ -58,6 +58,7 @@ OWN = {
     "fedfv",
     "fedmgda",
     "adafed",
+    "ifca",
     "centralized",
 } | {"median", "trimmed_mean", "krum", "geometric_median", "norm_clipping", "centered_clipping"}
 

@@ -96,6 +96,8 @@ METHODS = (
     ("by_size", "fednova", "fednova_mean"),
     ("by_size", "feddyn", "feddyn_mean"),
     ("by_size", "mime_lite", "mime_lite_mean"),
+    ("by_size", "ifca", "ifca_mean"),
+    ("uniform", "ifca", "ifca_mean", "secure"),
     ("uniform", "fine_tuned", "mean"),
     ("uniform", "per_fedavg", "mean"),
     ("uniform", "pfedme", "mean"),

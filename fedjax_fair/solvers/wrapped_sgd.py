@@ -1,0 +1,33 @@
+"""Base class of solvers that train with SGD."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fedjax_fair import checks
+from fedjax_fair.base import Solver
+from fedjax_fair.solvers.sgd import SGD
+
+__all__ = ["WrappedSGD"]
+
+
+class WrappedSGD(Solver):
+    """Base class of solvers that change or repeat the training of `SGD`.
+
+    Attributes:
+        accepts_optimizer: Whether ``SGD.optimizer`` may be set. Solvers that compute with the
+            length of SGD's steps refuse it.
+    """
+
+    accepts_optimizer: ClassVar[bool] = True
+
+    solver: SGD
+
+    def __post_init__(self):
+        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+        if self.solver.optimizer is not None and not self.accepts_optimizer:
+            raise ValueError(f"solver={self.solver!r}: expected SGD without an optimizer.")
+
+    @property
+    def fixed_num_steps(self):
+        return self.solver.fixed_num_steps
