@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import xarray as xr
+from sklearn.metrics import adjusted_rand_score
 
 from experiments.common import append_rows, markdown_table, options_of
 from experiments.reproduction import runs
@@ -37,6 +38,8 @@ TUNING_SEEDS, SEEDS = (700, 701), (710, 711, 712, 713, 714)
 TUNING_ROUNDS, ROUNDS, EVAL_EVERY = 50, 100, 2
 MARGIN = 1.0
 """Points by which the accuracy of a fairer method may be lower."""
+CHOICE_ROUNDS, MIN_AGREEMENT = 10, 0.95
+"""Last rounds whose choices of models count, and the least agreement with the rotations."""
 
 _BASE = Config(
     data=DataConfig(name="mnist", partition="classes_per_client", partition_per_seed=True),
@@ -75,7 +78,7 @@ FEDERATIONS = {
             data=DataConfig(name="mnist", partition="iid", clients=100),
             selector=SelectorConfig(cohort_size=20),
         ),
-        ("fedavg", "ifca", "local"),
+        ("fedavg", "ifca:num_models=4", "local"),
         is_rotated=True,
     ),
 }  # fmt: skip
@@ -119,8 +122,8 @@ ENDPOINTS = (
     Endpoint("fedrep", "two classes", "accuracy", _PERSONAL, "fedavg", 1, _GLOBAL),
     Endpoint("fedrep", "two classes", "accuracy", _PERSONAL, "fine_tuned", 1),
     Endpoint("fedrep", "two classes", "accuracy", _PERSONAL, "local", 1),
-    Endpoint("ifca", "rotations", "accuracy", _PERSONAL, "fedavg", 1, _GLOBAL),
-    Endpoint("ifca", "rotations", "accuracy", _PERSONAL, "local", 1),
+    Endpoint("ifca:num_models=4", "rotations", "accuracy", _PERSONAL, "fedavg", 1, _GLOBAL),
+    Endpoint("ifca:num_models=4", "rotations", "accuracy", _PERSONAL, "local", 1),
     Endpoint("fedfv", "two classes", "spread over clients", _SPREAD, "fedavg", -1),
     Endpoint("fedfv", "two classes", "accuracy", _GLOBAL, "fedavg", 0),
     Endpoint("propfair", "two classes", "accuracy of the worst tenth", _WORST, "fedavg", 1),
@@ -175,10 +178,19 @@ def train(name: str, files: dict[str, Path], data_dir: str | None) -> None:
         done = _fit(federation, method, rates[name, method], SEEDS, ROUNDS, data_dir)
         rows = done[[column for column in COLUMNS if column in done]].to_dataframe()
         rows = rows.reset_index()[["seed", "round", *(c for c in COLUMNS if c in done)]]
+        if "aggregation_cluster" in done:
+            rows["agreement"] = rows["seed"].map({seed: agreement(done, seed) for seed in SEEDS})
         rows.insert(0, "algorithm", method)
         rows.insert(0, "federation", name)
         append_rows(known if len(known) else known[[]], rows, files["runs"])
         print(f"{name}, {method}: trained", flush=True)
+
+
+def agreement(done: xr.Dataset, seed: int) -> float:
+    """Returns the adjusted Rand index of rotations and models that participants chose."""
+    last = done.sel(seed=seed).isel(training_round=slice(-CHOICE_ROUNDS, None))
+    rotations = last["cohort_clients"].values.ravel() % 4
+    return float(adjusted_rand_score(rotations, last["aggregation_cluster"].values.ravel()))
 
 
 def _fit(
@@ -294,7 +306,25 @@ def summarize(measured: pd.DataFrame, tuning: pd.DataFrame) -> pd.DataFrame:
     table["verdict"] = np.select(
         [is_significant & table["has_sign"], is_significant], ["reproduced", "refuted"], "undecided"
     )
-    return table.drop(columns="has_sign")
+    return pd.concat([table.drop(columns="has_sign"), _agreements(measured)], ignore_index=True)
+
+
+def _agreements(measured: pd.DataFrame) -> pd.DataFrame:
+    """Returns one row for IFCA, with the range over seeds in place of an interval."""
+    values = 100 * measured.query("round == @ROUNDS")["agreement"].dropna()
+    row = {
+        "claim": "ifca:num_models=4",
+        "federation": "rotations",
+        "endpoint": "adjusted Rand index of models and rotations, range over runs",
+        "reference": "-",
+        "expected": f">= {100 * MIN_AGREEMENT:g}",
+        "method": values.mean(),
+        "low": values.min(),
+        "mean": values.mean(),
+        "high": values.max(),
+        "verdict": "reproduced" if values.min() >= 100 * MIN_AGREEMENT else "refuted",
+    }
+    return pd.DataFrame([row])
 
 
 def write_tables(file: Path) -> None:
@@ -313,9 +343,9 @@ def markdown(table: pd.DataFrame, measured: pd.DataFrame, tuning: pd.DataFrame) 
     endpoints = [
         [
             row["claim"], row["endpoint"], row["reference"], row["expected"],
-            f"{row['method']:.1f}", f"{row['other']:.1f}",
+            f"{row['method']:.1f}", _or_dash(row["other"], ".1f"),
             f"{row['mean']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})",
-            "< .001" if row["p_holm"] < 0.001 else f"{row['p_holm']:.3f}".removeprefix("0"),
+            "< .001" if row["p_holm"] < 0.001 else _or_dash(row["p_holm"], ".3f").removeprefix("0"),
             row["verdict"],
         ]
         for row in table.to_dict("records")
@@ -344,6 +374,10 @@ def markdown(table: pd.DataFrame, measured: pd.DataFrame, tuning: pd.DataFrame) 
             "",
         ]
     )
+
+
+def _or_dash(value: float, spec: str) -> str:
+    return "-" if np.isnan(value) else format(value, spec)
 
 
 def _percent(values: pd.Series) -> str:
