@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from experiments.reproduction import calibrate, cross, equitable, selection
+from experiments.reproduction import calibrate, cross, equitable, methods, selection
 from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -23,6 +23,10 @@ WRITERS = {
     "equitable-grid-mnist": lambda file: equitable.write_grid(file),
     "equitable-table-cifar10": lambda file: equitable.write_table("cifar10", file),
     "equitable-table-mnist": lambda file: equitable.write_table("mnist", file),
+    "methods": lambda file: (
+        shutil.copy(PAGES / "methods-tuning.csv", file.parent),
+        methods.write_tables(file),
+    ),
     "selection-cifar10": lambda file: [
         selection.write_table(name, SELECTION_TABLES["cifar10"][name], "cifar10", file)
         for name in ("table1-cifar10", "table2-cifar10", "table3-cifar10", "table4-cifar10")
