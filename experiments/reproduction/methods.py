@@ -150,12 +150,27 @@ def main() -> None:
     write_tables(files["runs"])
 
 
+def _is_done(known: Any, federation: str, method: str) -> bool:
+    is_method = (known["algorithm"] == method) & (known["federation"] == federation)
+    return len(known) > 0 and bool(is_method.any())
+
+
+def _append(known: Any, rows: Any, file: Path) -> None:
+    append_rows(known if len(known) else pd.DataFrame(), rows, file)
+
+
+def _load(file: Path) -> Any:
+    """Reads a file of runs, which need not exist."""
+    known: Any = runs.load(file)
+    return known if "federation" in known else known.assign(federation="")
+
+
 def tune(name: str, file: Path, data_dir: str | None) -> None:
     """Trains every method with every step size, and appends validation accuracies."""
     federation = FEDERATIONS[name]
     for method in federation.methods:
-        known = runs.load(file)
-        if len(known) and ((known["federation"] == name) & (known["algorithm"] == method)).any():
+        known = _load(file)
+        if _is_done(known, name, method):
             continue
         rows = []
         for rate in RATES:
@@ -164,25 +179,25 @@ def tune(name: str, file: Path, data_dir: str | None) -> None:
             for seed in TUNING_SEEDS:
                 rows.append([name, method, rate, seed, float(accuracy.sel(seed=seed).mean())])
         columns = ["federation", "algorithm", "learning_rate", "seed", "validation_accuracy"]
-        append_rows(known if len(known) else known[[]], pd.DataFrame(rows, columns=columns), file)
+        _append(known, pd.DataFrame(rows, columns=columns), file)
         print(f"{name}, {method}: tuned", flush=True)
 
 
 def train(name: str, files: dict[str, Path], data_dir: str | None) -> None:
     """Trains every method with its step size, and appends one row per evaluation."""
-    federation, rates = FEDERATIONS[name], chosen_rates(runs.load(files["tuning"]))
+    federation, rates = FEDERATIONS[name], chosen_rates(_load(files["tuning"]))
     for method in federation.methods:
-        known = runs.load(files["runs"])
-        if len(known) and ((known["federation"] == name) & (known["algorithm"] == method)).any():
+        known = _load(files["runs"])
+        if _is_done(known, name, method):
             continue
         done = _fit(federation, method, rates[name, method], SEEDS, ROUNDS, data_dir)
-        rows = done[[column for column in COLUMNS if column in done]].to_dataframe()
+        rows: Any = done[[column for column in COLUMNS if column in done]].to_dataframe()
         rows = rows.reset_index()[["seed", "round", *(c for c in COLUMNS if c in done)]]
         if "aggregation_cluster" in done:
             rows["agreement"] = rows["seed"].map({seed: agreement(done, seed) for seed in SEEDS})
         rows.insert(0, "algorithm", method)
         rows.insert(0, "federation", name)
-        append_rows(known if len(known) else known[[]], rows, files["runs"])
+        _append(known, rows, files["runs"])
         print(f"{name}, {method}: trained", flush=True)
 
 
@@ -246,7 +261,7 @@ def _validation_column(done: xr.Dataset) -> str:
     return personalized if personalized in done else name
 
 
-def chosen_rates(tuning: pd.DataFrame) -> dict[tuple[str, str], float]:
+def chosen_rates(tuning: Any) -> dict[tuple[str, str], float]:
     """Returns the step size with the highest mean validation accuracy, by federation and method."""
     keys = ["federation", "algorithm", "learning_rate"]
     means = tuning.groupby(keys)["validation_accuracy"].mean()
@@ -254,13 +269,13 @@ def chosen_rates(tuning: pd.DataFrame) -> dict[tuple[str, str], float]:
     return {(federation, method): rate for federation, method, rate in best}
 
 
-def target(tuning: pd.DataFrame) -> float:
+def target(tuning: Any) -> float:
     """Returns the accuracy to reach: that of FedAvg in tuning, at its step size."""
     rows = tuning.query("federation == 'two classes' and algorithm == 'fedavg'")
     return rows.groupby("learning_rate")["validation_accuracy"].mean().max()
 
 
-def values_of(measured: pd.DataFrame, federation: str, method: str, column: str, goal: float):
+def values_of(measured: Any, federation: str, method: str, column: str, goal: float) -> np.ndarray:
     """Returns an endpoint's value of each seed: in points, or in rounds."""
     rows = measured.query("federation == @federation and algorithm == @method")
     table = rows.pivot(index="round", columns="seed", values=column or _GLOBAL)
@@ -271,7 +286,7 @@ def values_of(measured: pd.DataFrame, federation: str, method: str, column: str,
     return 100 * table.loc[ROUNDS].values
 
 
-def summarize(measured: pd.DataFrame, tuning: pd.DataFrame) -> pd.DataFrame:
+def summarize(measured: Any, tuning: Any) -> pd.DataFrame:
     """Computes one row per endpoint, with Holm's adjustment over all of them."""
     goal, rows = target(tuning), []
     for endpoint in ENDPOINTS:
@@ -300,7 +315,7 @@ def summarize(measured: pd.DataFrame, tuning: pd.DataFrame) -> pd.DataFrame:
                 "has_sign": bool(np.sign(test.mean) == (endpoint.sign or 1)),
             }
         )
-    table = pd.DataFrame(rows)
+    table: Any = pd.DataFrame(rows)
     table["p_holm"] = paired.holm(table["p"].tolist())
     is_significant = table["p_holm"] < 0.05
     table["verdict"] = np.select(
@@ -309,7 +324,7 @@ def summarize(measured: pd.DataFrame, tuning: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table.drop(columns="has_sign"), _agreements(measured)], ignore_index=True)
 
 
-def _agreements(measured: pd.DataFrame) -> pd.DataFrame:
+def _agreements(measured: Any) -> pd.DataFrame:
     """Returns one row for IFCA, with the range over seeds in place of an interval."""
     values = 100 * measured.query("round == @ROUNDS")["agreement"].dropna()
     row = {
@@ -329,8 +344,8 @@ def _agreements(measured: pd.DataFrame) -> pd.DataFrame:
 
 def write_tables(file: Path) -> None:
     """Writes tables of endpoints, and of means of all methods, next to the file of runs."""
-    measured = runs.load(file)
-    tuning = runs.load(file.with_name("methods-tuning.csv"))
+    measured = _load(file)
+    tuning = _load(file.with_name("methods-tuning.csv"))
     table = summarize(measured, tuning)
     stem = file.with_name("methods-endpoints")
     table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.4g")
@@ -338,7 +353,7 @@ def write_tables(file: Path) -> None:
     print(stem.with_suffix(".md").read_text())
 
 
-def markdown(table: pd.DataFrame, measured: pd.DataFrame, tuning: pd.DataFrame) -> str:
+def markdown(table: Any, measured: Any, tuning: Any) -> str:
     """Formats the tables as Markdown."""
     endpoints = [
         [
@@ -380,7 +395,7 @@ def _or_dash(value: float, spec: str) -> str:
     return "-" if np.isnan(value) else format(value, spec)
 
 
-def _percent(values: pd.Series) -> str:
+def _percent(values: Any) -> str:
     return "-" if values.isna().all() else f"{100 * values.mean():.1f}"
 
 
