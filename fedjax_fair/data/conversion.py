@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["as_array", "as_integers", "check_names", "check_range", "names_of", "require"]
+__all__ = [
+    "as_array",
+    "as_integers",
+    "check_names",
+    "check_range",
+    "first_index",
+    "names_of",
+    "require",
+]
 
 
 def as_array(name: str, values: Any) -> np.ndarray:
@@ -50,6 +58,11 @@ def check_range(name: str, values: np.ndarray, end: int, reason: str = "") -> No
         raise ValueError(
             f"{name} span [{values.min()}, {values.max()}]: expected [0, {end - 1}]{reason}."
         )
+
+
+def first_index(mask: np.ndarray) -> int | None:
+    """Returns the index of the first true element, or None."""
+    return int(mask.argmax()) if mask.any() else None
 
 
 def require(valid: Any, message: str) -> None:

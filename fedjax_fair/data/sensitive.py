@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from fedjax_fair.data.conversion import as_array, check_range, require
+from fedjax_fair.data.conversion import as_array, check_range, first_index, require
 
 __all__ = [
     "MAX_SENSITIVE_VALUES",
@@ -135,7 +135,7 @@ def _as_column(name: str, column: Any, total: int) -> np.ndarray:
         is_missing = _is_missing(values)
         require(
             not is_missing.any(),
-            f"{name}: {is_missing.sum()} values are missing, first at {is_missing.argmax()}; leave "
+            f"{name}: {is_missing.sum()} values are missing, first at {first_index(is_missing)}; leave "
             "these examples out, or replace the values, such as with 'unknown'.",
         )
     if values.dtype == object:
