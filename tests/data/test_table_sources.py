@@ -136,9 +136,9 @@ def test_stops_without_outcome_are_left_out_and_unknown_groups_kept(tmp_path):
 
 def test_columns_with_missing_values_make_no_clients(tmp_path):
     write_stops(tmp_path)
+    path = tmp_path / "tables" / "mpls_stops.csv.gz"
+    pd.read_csv(path).assign(prerace=None).to_csv(path, index=False)
     with pytest.raises(ValueError, match="column='prerace': 32 values are missing"):
-        frame = pd.read_csv(tmp_path / "tables" / "mpls_stops.csv.gz").assign(prerace=None)
-        frame.to_csv(tmp_path / "tables" / "mpls_stops.csv.gz", index=False)
         data.load("mpls_stops", data.by_column("prerace"), data_dir=tmp_path)
 
 
