@@ -9,6 +9,7 @@ from fedjax_fair.data.class_partition import (
     split_test,
 )
 from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.concatenation import concatenate
 from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.dirichlet import dirichlet
 from fedjax_fair.data.federated import FederatedData, stack, validate
@@ -61,6 +62,7 @@ __all__ = [
     "by_column",
     "characters",
     "classes_per_client",
+    "concatenate",
     "decode_text",
     "describe",
     "dirichlet",

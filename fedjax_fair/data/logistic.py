@@ -8,8 +8,9 @@ from fedjax_fair import checks
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.partitioner import Partition, generator, make_partition
+from fedjax_fair.data.source import Examples, Splits
 
-__all__ = ["synthetic"]
+__all__ = ["read_synthetic", "synthetic"]
 
 NUM_FEATURES, NUM_CLASSES = 60, 10
 BLOCK = 16_384  # Examples made at a time. Another value changes the random stream.
@@ -23,6 +24,7 @@ def synthetic(
     mean_size: int = 50,
     spread: float = 0.0,
     max_size: int = 1000,
+    base_size: int = 0,
     independent: bool = False,
     test_fraction: float = 0.2,
     seed: int = 0,
@@ -46,6 +48,7 @@ def synthetic(
         mean_size: Mean number of examples of a client, training and test; each has at least 2.
         spread: Standard deviation of the logarithm of the lognormal sizes, at least 0.
         max_size: Maximum number of examples of a client, at least ``mean_size``.
+        base_size: Number of examples that every client has in addition to ``mean_size``.
         independent: Whether all clients share one model and ``x ~ N(0, diag(j^-1.2))``.
         test_fraction: Fraction of each client's examples for testing, rounded down, in ``[0, 1)``.
         seed: Seed.
@@ -70,9 +73,10 @@ def synthetic(
     checks.positive_int("num_clients", num_clients)
     checks.positive_int("max_size", max_size)
     checks.positive_int("mean_size", mean_size, at_most=max_size)
+    checks.non_negative_int("base_size", base_size, at_most=max_size)
     checks.non_negative("spread", spread, at_most=100)
     checks.unit_interval("test_fraction", test_fraction)
-    if num_clients * mean_size >= 2**31:
+    if num_clients * (mean_size + base_size) >= 2**31:
         raise ValueError(
             f"{num_clients=}, {mean_size=}: expected fewer than 2**31 examples, whose indices have "
             "32 bits."
@@ -80,7 +84,7 @@ def synthetic(
     rng = generator(seed)
     # exp(spread z - spread^2 / 2) has mean 1.
     sizes = mean_size * np.exp(spread * rng.standard_normal(num_clients) - spread**2 / 2)
-    sizes = np.clip(np.rint(sizes), min(2, max_size), max_size).astype(np.int64)
+    sizes = np.clip(base_size + np.rint(sizes), min(2, max_size), max_size).astype(np.int64)
     test_sizes = np.floor(sizes * test_fraction).astype(np.int64)
     train_sizes = sizes - test_sizes
     shared = _models(rng, np.zeros(1, np.float32)) if independent else None
@@ -107,6 +111,41 @@ def synthetic(
         num_classes=NUM_CLASSES,
         name=name,
     )
+
+
+def read_synthetic(
+    alpha: float, beta: float, _location: None = None, *, independent: bool = False
+) -> Splits:
+    """Makes the 30 devices of FedProx's experiments, of which a tenth of examples are for tests.
+
+    Sizes are ``50 + LogNormal(4, 2)``, at most 1,000. FedProx's have no limit. The column
+    ``device`` is the client.
+
+    Args:
+        alpha: As in `synthetic`.
+        beta: As in `synthetic`.
+        independent: As in `synthetic`.
+    """
+    made = synthetic(
+        alpha,
+        beta,
+        30,
+        mean_size=403,  # exp(4 + 2**2 / 2)
+        spread=2.0,
+        base_size=50,
+        independent=independent,
+        test_fraction=0.1,
+    )
+    names = np.array([f"{device:02}" for device in range(30)])
+    train, test = (
+        Examples(
+            np.asarray(part.features),
+            np.asarray(part.labels),
+            {"device": np.repeat(names, np.asarray(part.sizes))},
+        )
+        for part in (made.train, made.test)
+    )
+    return Splits(train, test, NUM_CLASSES)
 
 
 def _consecutive(sizes: np.ndarray) -> Partition:

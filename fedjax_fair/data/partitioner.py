@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fedjax_fair import checks
-from fedjax_fair.data.conversion import as_array, check_range
+from fedjax_fair.data.conversion import as_array, check_range, find_missing
 
 __all__ = [
     "Partition",
@@ -79,7 +79,7 @@ def column_values(name: str, columns: Mapping[str, Any], total: int) -> np.ndarr
     """Returns a column of ``total`` values.
 
     Raises:
-        ValueError: If there is no such column, or it has another length.
+        ValueError: If there is no such column, or it has another length or missing values.
     """
     if name not in columns:
         raise ValueError(f"column={name!r}: expected one of the columns {sorted(columns)}.")
@@ -89,6 +89,8 @@ def column_values(name: str, columns: Mapping[str, Any], total: int) -> np.ndarr
             f"column={name!r} of shape {values.shape}: expected one value for each of {total} "
             "examples."
         )
+    if values.dtype.kind in "fO" and (num_missing := find_missing(values).sum()):
+        raise ValueError(f"column={name!r}: {num_missing:,} values are missing; expected none.")
     return values
 
 

@@ -16,7 +16,8 @@ from fedjax_fair.data.class_partition import classes_per_client
 from fedjax_fair.data.digits import read_digits
 from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.flwr import FlwrPartitioner, as_partitioner
-from fedjax_fair.data.partition import natural
+from fedjax_fair.data.logistic import read_synthetic
+from fedjax_fair.data.partition import by_column, natural
 from fedjax_fair.data.partition_of_test import partition_test
 from fedjax_fair.data.partitioner import Partitioner
 from fedjax_fair.data.source import (
@@ -56,6 +57,21 @@ def _find_images(name: str, data_dir: DataDir) -> tfds_images.ImageSet | raw_fil
         raise FileNotFoundError(f"{error}{hint}") from None
 
 
+def _synthetic(alpha: float, beta: float, **settings: Any) -> Source:
+    """Returns a synthetic source with the settings of FedProx."""
+    return Source(
+        partial(read_synthetic, alpha, beta, **settings),
+        partition=lambda _: by_column("device"),
+        num_clients=30,
+        client="device",
+        model="logistic",
+        learning_rate=0.01,
+        batch_size=10,
+        epochs=20,
+        rounds=200,
+    )
+
+
 SOURCES: dict[str, Source] = {
     "digits": Source(
         read_digits,
@@ -66,6 +82,11 @@ SOURCES: dict[str, Source] = {
         batch_size=10,
         epochs=5,
     ),
+    # Names of the folders of FedProx's repository.
+    "synthetic_iid": _synthetic(0.0, 0.0, independent=True),
+    "synthetic_0_0": _synthetic(0.0, 0.0),
+    "synthetic_0.5_0.5": _synthetic(0.5, 0.5),
+    "synthetic_1_1": _synthetic(1.0, 1.0),
     "mnist": _images("mnist", partition=classes_per_client, model="lenet"),
     "fashion_mnist": _images("fashion_mnist", model="lenet"),
     "cifar10": _images("cifar10", partition=classes_per_client, model="cifar_cnn", rounds=400),
@@ -252,7 +273,7 @@ def available(data_dir: DataDir = None) -> list[Description]:
 
     Examples:
         >>> [entry.name for entry in available() if entry.folder is None]
-        ['digits']
+        ['digits', 'synthetic_iid', 'synthetic_0_0', 'synthetic_0.5_0.5', 'synthetic_1_1']
     """
     entries = []
     for name in dict.fromkeys([*SOURCES, *names_prepared(data_dir)]):

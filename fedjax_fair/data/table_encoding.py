@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from fedjax_fair import checks
-from fedjax_fair.data.conversion import require
+from fedjax_fair.data.conversion import first_index, require
 from fedjax_fair.data.table_files import Frame, as_frame
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def _encode(
         require(
             unseen == "ignore" or column.has_missing or not is_missing.any(),
             f"column {column.name!r}: {is_missing.sum()} values are missing, first in row "
-            f"{is_missing.argmax()}; the rows of the encoding have none.",
+            f"{first_index(is_missing)}; the rows of the encoding have none.",
         )
         features[:, 0] = np.where(is_missing, 0.0, (values - column.mean) / column.scale)
         if column.has_missing:

@@ -57,8 +57,8 @@ def as_frame(argument: str, table: Any) -> Frame:
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If it is damaged or of another format, the table has another type or no rows, or
-            names of columns are repeated or not strings.
+        ValueError: If it is damaged or of another format, the table has another type, or names of
+            columns are repeated or not strings.
 
     Examples:
         >>> import pyarrow
@@ -87,7 +87,6 @@ def as_frame(argument: str, table: Any) -> Frame:
     )
     repeated = sorted({name for name in names if names.count(name) > 1})
     require(not repeated, f"{argument} has the columns {repeated} repeatedly; expected each once.")
-    require(len(frame) and names, f"{argument} has no rows; expected one or more.")
     return frame
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from fedjax_fair import checks
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.client_examples import ClientExamples
-from fedjax_fair.data.conversion import require
+from fedjax_fair.data.conversion import first_index, require
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.flwr import FlwrPartitioner, as_partitioner
 from fedjax_fair.data.partition import by_column
@@ -107,7 +107,9 @@ def from_table(
     else:
         frames.append(as_frame("test", test))
     named = _columns_by_argument(label, client, sensitive_features, categorical, exclude)
-    for frame in frames:
+    for argument, source, frame in zip(("table", "test"), (table, test), frames, strict=False):
+        place = source if isinstance(source, str | os.PathLike) else argument
+        require(len(frame), f"{place} has no rows; expected one or more.")
         for argument, names in named.items():
             check_columns(argument, names, frame)
     labels = encode_labels(frames, named["label"], target)
@@ -244,7 +246,7 @@ def encode_labels(
             require(
                 not is_missing.any(),
                 f"label {name!r}: {is_missing.sum():,} values are missing, first in row "
-                f"{is_missing.argmax()}; leave these rows out.",
+                f"{first_index(is_missing)}; leave these rows out.",
             )
     if target != "classes":
         return Labels(tuple(_targets(frame, names, target) for frame in frames), len(names), None)
@@ -326,7 +328,7 @@ def table_columns(frame: Frame, partitioner: Partitioner) -> dict[str, Any]:
         require(
             not is_missing.any(),
             f"client: {is_missing.sum():,} values of column {name!r} are missing, first in row "
-            f"{is_missing.argmax()}; leave these rows out.",
+            f"{first_index(is_missing)}; leave these rows out.",
         )
         columns[name] = np.array(texts, str)[codes]
     return columns

@@ -103,3 +103,35 @@ def test_data_depends_on_the_seed():
 def test_invalid_settings_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         data.synthetic(**({"alpha": 1.0, "beta": 1.0, "num_clients": 2} | arguments))
+
+
+def test_base_size_is_added_to_every_client():
+    plain, larger = (
+        data.synthetic(1.0, 1.0, 40, mean_size=60, spread=0.5, base_size=size, test_fraction=0.0)
+        for size in (0, 50)
+    )
+    assert plain.train.sizes.min() > 2  # None is clipped.
+    np.testing.assert_array_equal(larger.train.sizes, plain.train.sizes + 50)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("synthetic_iid", {"alpha": 0.0, "beta": 0.0, "independent": True}),
+        ("synthetic_0.5_0.5", {"alpha": 0.5, "beta": 0.5}),
+    ],
+)
+def test_devices_of_fedprox_are_the_clients_of_a_source(name, settings):
+    loaded = data.load(name)
+    expected = data.synthetic(
+        **settings, num_clients=30, mean_size=403, spread=2.0, base_size=50, test_fraction=0.1
+    )
+    assert loaded.client_names == tuple(f"{device:02}" for device in range(30))
+    sizes = loaded.train.sizes + loaded.test.sizes
+    assert sizes.min() >= 50
+    assert sizes.max() <= 1000
+    for part in ("train", "test"):
+        one, other = getattr(loaded, part), getattr(expected, part)
+        np.testing.assert_array_equal(one.sizes, other.sizes)
+        np.testing.assert_array_equal(one.features[one.order], other.features[other.order])
+        np.testing.assert_array_equal(one.labels[one.order], other.labels[other.order])
