@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from experiments.reproduction import calibrate, cross, equitable, selection
+from experiments.reproduction import calibrate, cross, equitable, selection, text
 from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -29,6 +29,7 @@ WRITERS = {
         selection.write_table(name, SELECTION_TABLES["mnist"][name], "mnist", file)
         for name in ("table1", "table2", "table3", "table4", "sensitivity")
     ],
+    "text-shakespeare": text.write_table,
 }
 """Functions by file of runs, without ``-runs.csv``."""
 
