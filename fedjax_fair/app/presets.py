@@ -74,6 +74,16 @@ PRESETS: dict[str, Preset] = {
         SUMMARIES["cross"],
         replace(_GROUPS, methods=("fedprox", "equitable", *_CROSSED)),
     ),
+    "shakespeare": Preset(
+        SUMMARIES["shakespeare"],
+        Config(
+            methods=("fedavg", "fedavg:weights=uniform", "power_of_choice", "tilted", "q_fedavg"),
+            data=DataConfig(name="shakespeare", clients=30, length=40),
+            model=ModelConfig(layers=1, width=128),
+            selector=SelectorConfig(cohort_size=6),
+            training=TrainingConfig(rounds=60, eval_every=20, seeds=tuple(range(5))),
+        ),
+    ),
 }
 """Presets of ``fedjax-fair run NAME``."""
 

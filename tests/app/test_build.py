@@ -300,12 +300,14 @@ def test_the_seed_of_the_data_changes_the_partition():
 @pytest.mark.parametrize("name", registry.MODELS)
 def test_every_network_has_an_output_for_every_class(name):
     model = registry.MODELS[name](10)
-    images = jax.ShapeDtypeStruct((2, 32, 32, 3), np.uint8)
-    variables = jax.eval_shape(model.init, jax.random.key(0), images)
+    is_of_text = name.startswith("char_")
+    tokens = jax.ShapeDtypeStruct((2, 5), np.int32)
+    x = tokens if is_of_text else jax.ShapeDtypeStruct((2, 32, 32, 3), np.uint8)
+    variables = jax.eval_shape(model.init, jax.random.key(0), x)
     logits, _ = jax.eval_shape(
-        lambda v, x: model.apply(v.params, v.state, x, train=False, key=None), variables, images
+        lambda v, x: model.apply(v.params, v.state, x, train=False, key=None), variables, x
     )
-    assert logits.shape == (2, 10)
+    assert logits.shape == ((2, 5, 10) if is_of_text else (2, 10))
 
 
 def test_the_configuration_sets_the_precision_of_layers():

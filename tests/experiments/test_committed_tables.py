@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from experiments.reproduction import calibrate, cross, equitable, methods, selection
+from experiments.reproduction import calibrate, cross, equitable, methods, selection, text
 from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -35,6 +35,7 @@ WRITERS = {
         selection.write_table(name, SELECTION_TABLES["mnist"][name], "mnist", file)
         for name in ("table1", "table2", "table3", "table4", "sensitivity")
     ],
+    "text-shakespeare": text.write_table,
 }
 """Functions by file of runs, without ``-runs.csv``."""
 

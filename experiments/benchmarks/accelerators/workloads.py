@@ -38,7 +38,7 @@ class Workload:
 
     Attributes:
         network: Makes the model.
-        shape: Of an image.
+        shape: Of an image, or of a window of characters.
         clients: All clients.
         size: Images of each.
         cohort: Clients that train in a round.
@@ -48,6 +48,7 @@ class Workload:
         aggregator: Sums the updates.
         runs: How many learning rates at once, 0 for a single run.
         evaluates: Whether it is an evaluation, and no training.
+        characters: Number of different characters, 0 for images.
     """
 
     network: Callable[[], Model]
@@ -61,6 +62,7 @@ class Workload:
     aggregator: Callable[[], Aggregator] = field(default=ff.aggregators.Mean)
     runs: int = 0
     evaluates: bool = False
+    characters: int = 0
 
 
 def _by_pool(cohort_size: int) -> Selector:
@@ -77,6 +79,10 @@ _LENET = Workload(NETWORKS["lenet"], _MNIST, 100, 480, 10, 50, 20)
 _MLP = Workload(partial(ff.models.mlp, 10), _MNIST, 100, 480, 10, 50, 20)
 _RESNET = Workload(NETWORKS["resnet18"], _CIFAR, 100, 480, 4, 32, 2)
 _MANY = replace(_LENET, clients=1600, cohort=160)
+_CHARACTERS = 79  # Of Shakespeare.
+_LSTM = Workload(
+    partial(ff.models.char_lstm, _CHARACTERS), (80,), 100, 60, 10, 10, 6, characters=_CHARACTERS
+)
 WORKLOADS = {
     "mlp": _MLP,
     "w1": _LENET,
@@ -95,6 +101,8 @@ WORKLOADS = {
     "evaluation": replace(_LENET, evaluates=True),
     "w1_1600": _MANY,
     "divfl_1600": replace(_MANY, selector=partial(ff.selectors.DivFL, gradients="stale")),
+    "char_lstm": _LSTM,
+    "char_transformer": replace(_LSTM, network=partial(ff.models.char_transformer, _CHARACTERS)),
     "million": Workload(
         partial(ff.models.logistic, 10), (60,), 1_000_000, 20, 100, 10, 5, selector=_by_pool
     ),
@@ -199,14 +207,15 @@ def federation(workload: Workload) -> FederatedData:
 
     def examples(per_client):
         total = workload.clients * per_client
-        features = np.zeros(
-            (total, *workload.shape), np.float32 if len(workload.shape) == 1 else np.uint8
-        )
+        kind = np.float32 if len(workload.shape) == 1 else np.uint8
+        features = np.zeros((total, *workload.shape), np.int32 if workload.characters else kind)
+        labels = np.zeros((total, *workload.shape) if workload.characters else total, np.int32)
         sizes = np.full(workload.clients, per_client, np.int32)
         offsets = (np.cumsum(sizes) - sizes).astype(np.int32)
         order = np.arange(total, dtype=np.int32)
-        arrays: list[Any] = [features, np.zeros(total, np.int32), order, offsets, sizes]
+        arrays: list[Any] = [features, labels, order, offsets, sizes]
         return ClientExamples(*arrays)
 
     test = examples(max(1, workload.size // 5))
-    return FederatedData(examples(workload.size), test, None, 10, "zeros")
+    classes = workload.characters or 10
+    return FederatedData(examples(workload.size), test, None, classes, "zeros")
