@@ -156,7 +156,7 @@ AGGREGATORS = {
     "scaffold_mean": aggregators.ScaffoldMean,
     "fednova_mean": aggregators.FedNovaMean,
     "feddyn_mean": aggregators.FedDynMean,
-    "mime_lite_mean": partial(aggregators.MimeLiteMean, 0.5),
+    "mime_lite_mean": partial(aggregators.MimeLiteMean, beta=0.5),
     "ifca_mean": aggregators.IFCAMean,
     "mean": aggregators.Mean,  # The last, so that it is combined with DRFA, which needs it.
 }
