@@ -7,7 +7,7 @@ once for each label that is not masked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -28,6 +28,7 @@ from fedjax_fair.client_sums import (
     divide,
     map_examples,
     map_sums,
+    map_sums_of_parts,
     masked_sums,
     sum_by_owner,
 )
@@ -209,17 +210,23 @@ def client_means(
 def personalized_performance(
     model: Model,
     personalized: Callable[[Int[Array, ""]], Variables],
-    examples: ClientExamples,
-) -> ClientPerformance:
-    """Measures loss and accuracy of every client with the model ``personalized(client)``."""
-    examples = jax.tree.map(jnp.asarray, examples)
+    parts: Sequence[ClientExamples],
+) -> list[ClientPerformance]:
+    """Measures loss and accuracy of every client with the model ``personalized(client)``.
 
-    def sum_fn_of(client):
+    Results are those on the client's examples in each part of the dataset. The model, which may
+    have to be fine-tuned, is computed once per client.
+    """
+    parts = [jax.tree.map(jnp.asarray, part) for part in parts]
+
+    def sum_fns_of(client):
         variables = personalized(client)
-        return partial(_performance_sums, model, variables, examples)
+        return [partial(_performance_sums, model, variables, part) for part in parts]
 
     variables = jax.eval_shape(personalized, jax.ShapeDtypeStruct((), jnp.int32))
-    return map_sums(sum_fn_of, _divide_by_labels, examples, client_bytes=tree_bytes(variables))
+    return map_sums_of_parts(
+        sum_fns_of, _divide_by_labels, parts, client_bytes=tree_bytes(variables)
+    )
 
 
 def evaluate(
@@ -239,14 +246,19 @@ def evaluate(
     ``custom`` metrics of predictions take another pass. ``personalized`` returns the model of a
     client, with which each client is measured too. Without a global model its metrics are NaN.
     """
+    parts = {"test": data.test}
+    if train_loss:
+        parts["train"] = data.train
+    if data.validation is not None:
+        parts["validation"] = data.validation
 
-    def measure(test, performance, **others):
-        train = performance(data.train).loss if train_loss else jnp.full_like(test.loss, jnp.nan)
-        validation = None if data.validation is None else performance(data.validation)
+    def metrics_of(performance: Mapping[str, ClientPerformance], **others):
+        test, validation = performance["test"], performance.get("validation")
+        nan = jnp.full_like(test.loss, jnp.nan)
         return ClientMetrics(
             test_accuracy=test.accuracy,
             test_loss=test.loss,
-            train_loss=train,
+            train_loss=performance["train"].loss if train_loss else nan,
             test_sizes=_num_labels(data.test),
             train_sizes=_num_labels(data.train),
             participation=participation,
@@ -260,29 +272,32 @@ def evaluate(
 
     own = None
     if personalized is not None:
-        own_performance = partial(personalized_performance, model, personalized)
+        performance = personalized_performance(model, personalized, list(parts.values()))
         outputs_fn = partial(personalized_outputs, model, personalized)
-        own = measure(
-            own_performance(data.test),
-            own_performance,
+        own = metrics_of(
+            dict(zip(parts, performance, strict=True)),
             custom=custom_metrics(model, outputs_fn, data, custom),
         )
     if not has_global_model:
         assert own is not None
         nan = ClientPerformance(*[jnp.full_like(own.test_loss, jnp.nan)] * 2)
-        return measure(
-            nan,
-            lambda examples: nan,
+        return metrics_of(
+            dict.fromkeys(parts, nan),
             class_accuracy=jnp.full(data.num_classes, jnp.nan),
             custom=dict.fromkeys(own.custom, nan.loss),
             personalized=own,
         )
-    examples = jax.tree.map(jnp.asarray, data.test)
-    test, class_accuracy = _all_client_performance(model, variables, examples, data.num_classes)
+    test, class_accuracy = _all_client_performance(
+        model, variables, jax.tree.map(jnp.asarray, data.test), data.num_classes
+    )
+    others = {
+        name: client_performance(model, variables, part)
+        for name, part in parts.items()
+        if name != "test"
+    }
     outputs_fn = partial(shared_outputs, model, variables)
-    return measure(
-        test,
-        partial(client_performance, model, variables),
+    return metrics_of(
+        {"test": test} | others,
         class_accuracy=class_accuracy,
         custom=custom_metrics(model, outputs_fn, data, custom),
         personalized=own,

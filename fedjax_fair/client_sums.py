@@ -6,7 +6,7 @@ which `sum_by_owner` forms a segment sum. `map_sums` loops over each client's ex
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import jax
@@ -25,6 +25,7 @@ __all__ = [
     "divide",
     "map_examples",
     "map_sums",
+    "map_sums_of_parts",
     "masked_sums",
     "owners_of",
     "sum_by_owner",
@@ -54,19 +55,40 @@ def map_sums(
     mask of those that are not padding; it takes ``client_bytes`` of memory. ``finish`` maps a
     client's sums and size to its result, ``[ids, ...]``.
     """
+    (result,) = map_sums_of_parts(
+        lambda client: [sum_fn_of(client)], finish, [examples], clients, client_bytes
+    )
+    return result
+
+
+def map_sums_of_parts(
+    sum_fns_of: Callable[[Int[Array, ""]], Sequence[SumFn]],
+    finish: Callable[[PyTree, Int[Array, ""]], T],
+    parts: Sequence[ClientExamples],
+    clients: Int[Array, " ids"] | None = None,
+    client_bytes: int = 0,
+) -> list[T]:
+    """As ``map_sums``, over the examples of each client in several parts of a dataset.
+
+    ``sum_fns_of(client)``, which returns a function for each part, is computed once per client.
+    """
     if clients is None:
-        clients = jnp.arange(examples.num_clients, dtype=jnp.int32)
+        clients = jnp.arange(parts[0].num_clients, dtype=jnp.int32)
 
-    def client_result(client, _):
-        return finish(client_sum(sum_fn_of(client), examples, client), examples.sizes[client])
+    def client_results(client, _):
+        pairs = zip(sum_fns_of(client), parts, strict=True)
+        return [
+            finish(client_sum(sum_fn, part, client), part.sizes[client]) for sum_fn, part in pairs
+        ]
 
-    batch_size = _clients_per_batch(sum_fn_of, examples, client_bytes)
+    batch_size = _clients_per_batch(sum_fns_of, parts, client_bytes)
     if batch_size == 1:
-        return collectives.map_clients(examples, client_result, clients)
+        return collectives.map_clients(parts[0], client_results, clients)
     # Vmapped clients wait for the largest; sorting makes sizes in a batch almost equal.
-    order = jnp.argsort(examples.sizes[clients]).astype(jnp.int32)
+    sizes = jnp.stack([part.sizes[clients] for part in parts])
+    order = jnp.argsort(jnp.sum(sizes, axis=0)).astype(jnp.int32)
     results = collectives.map_clients(
-        examples, client_result, clients[order], batch_size=batch_size
+        parts[0], client_results, clients[order], batch_size=batch_size
     )
     return jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[order].set(leaf), results)
 
@@ -160,14 +182,20 @@ def _sum_shapes(sum_fn: Callable[..., T], chunk: int) -> T:
 
 
 def _clients_per_batch(
-    sum_fn_of: Callable[[Int[Array, ""]], SumFn], examples: ClientExamples, client_bytes: int
+    sum_fns_of: Callable[[Int[Array, ""]], Sequence[SumFn]],
+    parts: Sequence[ClientExamples],
+    client_bytes: int,
 ) -> int | None:
     """Returns the number of vmapped clients; None for the default of an accelerator."""
     if not target.current().is_cpu:
         return None
-    chunk = chunk_of_clients(examples)
-    if chunk > _MAX_CPU_CHUNK:
+    chunks = [chunk_of_clients(part) for part in parts]
+    if max(chunks) > _MAX_CPU_CHUNK:
         return 1
-    shapes = _sum_shapes(lambda *chunk: sum_fn_of(jnp.zeros((), jnp.int32))(*chunk), chunk)
-    num_bytes = tree_bytes(shapes) + client_bytes
-    return max(1, min(_CPU_PASS_EXAMPLES // chunk, _CPU_CACHE_BYTES // num_bytes))
+
+    def sums():
+        pairs = zip(sum_fns_of(jnp.zeros((), jnp.int32)), chunks, strict=True)
+        return [fn(jnp.zeros(chunk, jnp.int32), jnp.ones(chunk, bool)) for fn, chunk in pairs]
+
+    num_bytes = max(map(tree_bytes, jax.eval_shape(sums))) + client_bytes
+    return max(1, min(_CPU_PASS_EXAMPLES // max(chunks), _CPU_CACHE_BYTES // num_bytes))

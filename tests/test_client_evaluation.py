@@ -54,6 +54,36 @@ def test_chunks_cover_all_examples(shape, owned):
     np.testing.assert_allclose(means.accuracy[3], correct[size:].mean(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("chunk", [32, 1])  # Vmapped and sequential clients.
+def test_the_model_of_a_client_is_computed_once_for_all_its_examples(
+    chunk, model, federation, monkeypatch
+):
+    monkeypatch.setattr(client_sums, "_MAX_CPU_CHUNK", chunk)
+    data, calls = federation._replace(validation=make_federation(1).test), []
+    shared = model.init(jax.random.key(1), data.train.features[:1])
+
+    def personalized(client):
+        jax.debug.callback(lambda client: calls.append(int(client)), client)
+        return jax.tree.map(lambda leaf: leaf * (client + 1).astype(leaf.dtype), shared)
+
+    zeros = jnp.zeros(6, jnp.int32)
+    measured = jax.jit(
+        lambda: evaluate(model, shared, data, zeros, zeros[:2], personalized=personalized)
+    )()
+    jax.effects_barrier()
+    assert sorted(calls) == list(range(6))
+    for client in range(6):
+        own = jax.tree.map(lambda leaf, factor=client + 1.0: leaf * factor, shared)
+        for name, part in (
+            ("test", data.test),
+            ("train", data.train),
+            ("validation", data.validation),
+        ):
+            loss = getattr(measured.personalized, f"{name}_loss")[client]
+            expected = client_performance(model, own, part).loss[client]
+            np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
 def test_training_loss_is_measured_on_request(model, federation):
     variables = model.init(jax.random.key(1), federation.train.features[:1])
     zeros = jnp.zeros(6, jnp.int32)
@@ -111,7 +141,7 @@ def test_batches_of_small_clients_have_a_thousand_examples(size, expected):
         def sum_fn(indices, mask):
             return jnp.zeros(width, jnp.float32)
 
-        return client_sums._clients_per_batch(lambda _: sum_fn, examples, client_bytes)
+        return client_sums._clients_per_batch(lambda _: [sum_fn], [examples], client_bytes)
 
     assert clients_per_batch(15) == expected
     assert clients_per_batch(2**17) == 1  # The sums of one client fill the cache,

@@ -38,6 +38,9 @@ class DRFA(Selector):
     \sum_j n_j`. Reported losses are over all training examples of a client; those of the paper are
     of a minibatch. The last model is evaluated.
 
+    A snapshot is as large as an update, and ``bytes_up`` of participants contains both. What the
+    reporting clients receive and send, the average snapshot and a loss, it does not contain.
+
     Info, non-finite losses and privacy are as for `Agnostic`.
 
     Args:

@@ -19,6 +19,7 @@ References:
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -123,7 +124,33 @@ class FedAdagrad(ServerOptimizer):
         return _scaled(self, moments, self.learning_rate), moments
 
 
-class FedAdam(ServerOptimizer):
+class _Decayed(ServerOptimizer):
+    """Settings and steps of Adam and Yogi, which differ in the change of the second moment."""
+
+    learning_rate: Number = 0.01
+    beta1: Number = 0.9
+    beta2: Number = 0.99
+    tau: Number = 1e-3
+    v0: Number | None = None
+    bias_correction: bool = False
+
+    def __post_init__(self):
+        _check_adaptive(self)
+        checks.unit_interval("beta2", self.beta2)
+
+    def init(self, params):
+        return _init_moments(self, params)
+
+    def step(self, update, state, params):
+        moments = _next_moments(self, update, state, self.next_second)
+        return _scaled(self, moments, _corrected_rate(self, moments.count)), moments
+
+    @abstractmethod
+    def next_second(self, v: Array, square: Array) -> Array:
+        """Returns the new second moment from the old one and the squared update."""
+
+
+class FedAdam(_Decayed):
     r"""Adam at the server: the second moment is a moving average.
 
     .. math:: v \leftarrow \beta_2 v + (1 - \beta_2) \Delta^2.
@@ -149,29 +176,11 @@ class FedAdam(ServerOptimizer):
         FedAdam(learning_rate=0.03)
     """
 
-    learning_rate: Number = 0.01
-    beta1: Number = 0.9
-    beta2: Number = 0.99
-    tau: Number = 1e-3
-    v0: Number | None = None
-    bias_correction: bool = False
-
-    def __post_init__(self):
-        _check_adaptive(self)
-        checks.unit_interval("beta2", self.beta2)
-
-    def init(self, params):
-        return _init_moments(self, params)
-
-    def step(self, update, state, params):
-        def second(v, square):
-            return self.beta2 * v + (1 - self.beta2) * square
-
-        moments = _next_moments(self, update, state, second)
-        return _scaled(self, moments, _corrected_rate(self, moments.count)), moments
+    def next_second(self, v, square):
+        return self.beta2 * v + (1 - self.beta2) * square
 
 
-class FedYogi(ServerOptimizer):
+class FedYogi(_Decayed):
     r"""Yogi at the server: the second moment changes by a bounded amount in every round.
 
     .. math:: v \leftarrow v - (1 - \beta_2) \Delta^2 \operatorname{sign}(v - \Delta^2).
@@ -197,29 +206,11 @@ class FedYogi(ServerOptimizer):
         FedYogi(learning_rate=0.03)
     """
 
-    learning_rate: Number = 0.01
-    beta1: Number = 0.9
-    beta2: Number = 0.99
-    tau: Number = 1e-3
-    v0: Number | None = None
-    bias_correction: bool = False
-
-    def __post_init__(self):
-        _check_adaptive(self)
-        checks.unit_interval("beta2", self.beta2)
-
-    def init(self, params):
-        return _init_moments(self, params)
-
-    def step(self, update, state, params):
-        def second(v, square):
-            return v - (1 - self.beta2) * square * jnp.sign(v - square)
-
-        moments = _next_moments(self, update, state, second)
-        return _scaled(self, moments, _corrected_rate(self, moments.count)), moments
+    def next_second(self, v, square):
+        return v - (1 - self.beta2) * square * jnp.sign(v - square)
 
 
-_Adaptive = FedAdagrad | FedAdam | FedYogi
+_Adaptive = FedAdagrad | _Decayed
 
 
 def _check_adaptive(optimizer: _Adaptive) -> None:
@@ -256,7 +247,7 @@ def _scaled(optimizer: _Adaptive, moments: Moments, rate: Number) -> PyTree:
     )
 
 
-def _corrected_rate(optimizer: FedAdam | FedYogi, count: Int[Array, ""]) -> Number:
+def _corrected_rate(optimizer: _Decayed, count: Int[Array, ""]) -> Number:
     """Returns the learning rate of a step, counted from 1."""
     if not optimizer.bias_correction:
         return optimizer.learning_rate

@@ -236,6 +236,22 @@ def test_projections_are_nearest_points():
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("upper", [0.4, 1.0])
+@pytest.mark.parametrize("shift", [-20.0, -0.5, 3.0, 50.0])
+def test_projections_onto_the_simplex_do_not_change_with_a_common_shift(shift, upper):
+    rng = np.random.default_rng(2)
+    nearest = jax.jit(project)
+    bounds = jnp.zeros(6), jnp.full(6, upper)
+    for scale in (0.1, 1.0, 10.0):
+        # Multiples of 2^-8, to which the shift is added without rounding.
+        values = np.round(256 * scale * rng.normal(size=6)) / 256
+        found = nearest(jnp.asarray(values, jnp.float32), *bounds)
+        shifted = nearest(jnp.asarray(values + shift, jnp.float32), *bounds)
+        np.testing.assert_allclose(shifted, found, atol=2e-5)
+        np.testing.assert_allclose(found.sum(), 1, rtol=1e-5)
+        np.testing.assert_allclose(nearest(found, *bounds), found, atol=1e-6)
+
+
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
     ("call", "said"),
