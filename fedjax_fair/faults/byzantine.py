@@ -41,6 +41,9 @@ class Byzantine(Faults):
     ``ipm``       :math:`-a\,\bar u` (inner product manipulation)    0.5
     ============= ================================================== ================
 
+    Metrics in results are of all clients, Byzantine ones included: an attack on the model is
+    measured on all of them.
+
     ``alie`` and ``ipm`` need the updates of the whole cohort in memory. For attacks by training
     data see `fedjax_fair.data.flip_labels`.
 
