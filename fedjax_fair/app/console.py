@@ -34,8 +34,9 @@ def print_tables(results: xr.Dataset) -> None:
     if "settings" in results.attrs:
         print(textwrap.fill(escape_control_chars(f"Settings: {results.attrs['settings']}"), width))
     print(*map(format_results, final_tables(results)), sep="\n")
-    if "privacy" in results.attrs:
-        print(textwrap.fill(escape_control_chars(results.attrs["privacy"]), width))
+    for name in ("privacy", "byzantine"):
+        if name in results.attrs:
+            print(textwrap.fill(escape_control_chars(results.attrs[name]), width))
 
 
 def format_results(table: Table) -> str:

@@ -10,7 +10,7 @@ from fedjax_fair import results
 from fedjax_fair.app.build import Experiment
 from fedjax_fair.app.config_files import as_dict
 from fedjax_fair.app.defaults import format_settings
-from fedjax_fair.app.guarantees import add_epsilon, describe_guarantees, guarantee
+from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
 from fedjax_fair.app.model_files import folder_name, save_model, save_personalized
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
 from fedjax_fair.parallel import processes
@@ -54,6 +54,8 @@ def execute(
     known = {name: [value] for name, value in privacy.items() if value is not None}
     if known:
         attrs["privacy"] = describe_guarantees(known, config, num_clients)
+    if config.faults.byzantine:
+        attrs["byzantine"] = BYZANTINE
     done: dict[str, xr.Dataset] = {}
     with locked(folder.path) if is_main else nullcontext():
         if is_main:

@@ -1,4 +1,4 @@
-"""Epsilon of the differential privacy of runs, or why there is none."""
+"""What results of runs say about privacy and about Byzantine clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from fedjax_fair.simulate import Round
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["add_epsilon", "describe_guarantees", "guarantee"]
+__all__ = ["BYZANTINE", "add_epsilon", "describe_guarantees", "guarantee"]
+
+BYZANTINE = "Accuracies and other metrics are of all clients, Byzantine ones included."
+"""Attribute ``byzantine`` of results with Byzantine clients."""
 
 _ATTRIBUTES = {
     "long_name": "epsilon of differential privacy, NaN without a guarantee",

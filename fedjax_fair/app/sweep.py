@@ -15,7 +15,7 @@ from fedjax_fair import checks, report, results
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.defaults import collapse, format_settings, unset_defaults
 from fedjax_fair.app.groups import Group, plan_sweep, runs_of
-from fedjax_fair.app.guarantees import add_epsilon, describe_guarantees, guarantee
+from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
 from fedjax_fair.app.run_folder import environment, locked, make_folder
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text
@@ -91,6 +91,8 @@ def sweep(
                 guarantees.setdefault(group.name, []).append(value)
         if guarantees:
             attrs["privacy"] = describe_guarantees(guarantees, config, num_clients)
+        if config.faults.byzantine or ("faults", "byzantine") in varied_places:
+            attrs["byzantine"] = BYZANTINE
         combined = _combine(parts, [axis.name for axis in axes]).assign_attrs(attrs)
         combined = combined.assign_coords(client_coordinate(groups[0].data))
         if path is not None:

@@ -11,6 +11,7 @@ from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import MODELS, PARTITIONERS, READERS, role_classes
 from fedjax_fair.app.settings import by_name, change, find_method, lookup, read
 from fedjax_fair.app.signatures import Setting, settings_of
+from fedjax_fair.data import get_source
 from fedjax_fair.data.table_files import is_table_file
 
 __all__ = [
@@ -109,10 +110,9 @@ def drop_unused_settings(config: Config, base: Config | None = None) -> Config:
 def check_unused_settings(config: Config) -> None:
     """Raises ``ValueError`` for an unused setting."""
     for section, name, value in _unused_settings(config):
+        user = "file" if config.data.file is not None else "name" if name == "dir" else "partition"
         users = {
-            "data": f"data.partition={config.data.partition!r}"
-            if config.data.file is None
-            else f"data.file={config.data.file!r}",
+            "data": f"data.{user}={getattr(config.data, user)!r}",
             "model": f"model.name={config.model.name!r}",
         }.get(section, f"methods {', '.join(config.methods)}")
         raise ValueError(f"{section}.{name}={value!r} is not used by {users}; remove it.")
@@ -147,6 +147,8 @@ def _data_settings(config: Config) -> set[str]:
         fields = _TABLE_FIELDS
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
     used = fields | {DATA_NAMES.get(name, name) for name in settings_of(partition)}
+    if config.data.file is None and not get_source(config.data.name).needs_folder:
+        used = used - {"dir"}
     reader = READERS.get(config.data.name)
     return used if reader is None else used | settings_of(reader).keys()
 

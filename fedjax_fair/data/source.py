@@ -118,6 +118,11 @@ class Source(NamedTuple):
     settings: tuple[str, ...] = ()
 
     @property
+    def needs_folder(self) -> bool:
+        """Whether its files are in a folder, not in an installed package."""
+        return self.find is not bundled
+
+    @property
     def partitioner(self) -> Partitioner:
         """The default partitioner."""
         return self.partition(self.num_clients)

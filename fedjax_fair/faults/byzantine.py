@@ -41,8 +41,11 @@ class Byzantine(Faults):
     ``ipm``       :math:`-a\,\bar u` (inner product manipulation)    0.5
     ============= ================================================== ================
 
-    Other values that the client sends, except integers, are replaced in the same way. ``alie`` and
-    ``ipm`` need the updates of the whole cohort in memory. For attacks by training
+    Other values that the client sends, except integers, are replaced in the same way. Metrics in
+    results are of all clients, Byzantine ones included: an attack on the model is measured on all
+    of them.
+
+    ``alie`` and ``ipm`` need the updates of the whole cohort in memory. For attacks by training
     data see `fedjax_fair.data.flip_labels`.
 
     Args:

@@ -87,6 +87,10 @@ _DETAILS = {
 _METRICS = SUMMARIES + GROUP_SUMMARIES + SEQUENCE_SUMMARIES
 
 TERMS = {
+    "clients": (
+        "all clients with test examples, whether they participate or not; Byzantine clients are "
+        "included."
+    ),
     "accuracy": "accuracy_mean_clients: clients count equally, whatever their number of examples.",
     "worst 10%": "accuracy_worst_10pct: a mean over clients of each run, then over seeds.",
     "dissimilarity": "client_dissimilarity: expected difference in accuracy of two random clients.",

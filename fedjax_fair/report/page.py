@@ -123,10 +123,10 @@ def _configuration(dataset: xr.Dataset, config: dict[str, Any]) -> str:
 
 
 def _settings_and_privacy(dataset: xr.Dataset) -> str:
-    """Paragraphs of all settings with their values, and of epsilon."""
+    """Paragraphs of all settings with their values, of epsilon and of Byzantine clients."""
     attrs = dataset.attrs
     parts = [f"Settings: {attrs['settings']}"] if "settings" in attrs else []
-    parts += [attrs["privacy"]] if "privacy" in attrs else []
+    parts += [attrs[name] for name in ("privacy", "byzantine") if name in attrs]
     return "".join(f'<p class="note">{text(part)}</p>' for part in parts)
 
 

@@ -104,7 +104,7 @@ def merge_runs(runs: dict[str, xr.Dataset]) -> xr.Dataset:
             for name, label, method in found
         }
     )
-    for name in ("settings", "privacy"):  # Of the first run alone.
+    for name in ("settings", "privacy", "byzantine"):  # Of the first run alone.
         merged.attrs.pop(name, None)
     return merged
 

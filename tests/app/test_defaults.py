@@ -222,7 +222,16 @@ def test_a_delta_that_cannot_be_used_is_refused(words, message, capsys):
         ([*PRIVATE, "--faults.byzantine=0.2", "--faults.attack=noise"], "Byzantine clients do"),
     ],
 )
-def test_runs_without_a_guarantee_give_the_reason(words, reason, tmp_path):
+def test_runs_without_a_guarantee_give_the_reason(words, reason, tmp_path, capsys):
     words = ["--communication.clipping-norm=1", *words, "--methods=fedavg:weights=uniform"]
     assert main(["run", *SMALL, *words, f"--output={tmp_path}"]) == 0
     assert f"no guarantee: {reason}" in results.open(next(tmp_path.iterdir())).attrs["privacy"]
+    (page,) = tmp_path.glob("*/report.html")
+    for text in (" ".join(capsys.readouterr().out.split()), page.read_text()):
+        assert ("all clients, Byzantine ones included" in text) == ("Byzantine" in reason)
+
+
+def test_a_sweep_with_byzantine_clients_says_that_metrics_include_them(tmp_path, capsys):
+    words = ["sweep", "faults.byzantine=0,0.25", *SMALL, "--faults.attack=noise", "--methods=fedavg"]
+    assert main([*words, f"--output={tmp_path}"]) == 0
+    assert "all clients, Byzantine ones included" in " ".join(capsys.readouterr().out.split())

@@ -110,14 +110,13 @@ def test_a_sweep_can_use_its_folder(home, capsys, monkeypatch):
 
 
 def test_every_path_is_expanded_once(home, capsys, monkeypatch):
-    (home / "settings.toml").write_text('output = "~/from-file"\ndata.dir = "~/data"\n')
+    (home / "settings.toml").write_text('output = "~/from-file"\n')
     made = []
     monkeypatch.setattr(training, "_execute", lambda ready, folder, *a, **k: made.append(folder))
     monkeypatch.setattr(maximize, "execute", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
     assert main(["run", "--methods=fedavg", *TINY, "--config=~/settings.toml"]) == 0
     assert made[0].path.parent == home / "from-file"
-    assert made[0].config().data.dir == str(home / "data")
-    assert main(["data", "show", "--output", "~/partition.png", "--data.dir=~/data"]) == 0
+    assert main(["data", "show", "--output", "~/partition.png"]) == 0
     assert (home / "partition.png").exists()
     assert main(["maximize", "exemplars", "--output=~/sets"]) == 130
     assert len(runs_in(home / "sets")) == 1

@@ -74,7 +74,12 @@ class DataInfo:
     data: Folder = field(default_factory=Folder)
 
     def __call__(self) -> None:
-        described = data.describe(self.name, self.data.dir)._asdict()
+        folder = self.data.dir
+        if folder is not None and not data.get_source(self.name).needs_folder:
+            raise ValueError(
+                f"data.dir={folder!r} is not used by {self.name}, which needs no folder; remove it."
+            )
+        described = data.describe(self.name, folder)._asdict()
         print(format_columns({key: text for key, text in described.items() if text is not None}))
         if described["prepared"] and self.name in TABLES:
             federation = data.load(self.name, data_dir=self.data.dir)
