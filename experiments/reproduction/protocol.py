@@ -134,7 +134,8 @@ def cells(part: str, folder: Path) -> Iterator[Cell]:
 
 def _cells(part: str, group: str, config: Config, methods: Iterable[str], seeds, **settings):
     """Seeds first, so that an interruption leaves the same seeds of all methods."""
-    for seed, method in product(seeds, methods):
+    pairs: Any = product(seeds, methods)
+    for seed, method in pairs:
         yield Cell(part, group, config, method, seed, **settings)
 
 
@@ -173,7 +174,8 @@ def screened(folder: Path) -> dict[tuple, tuple[str, ...]]:
         return {}
     found: dict[tuple, tuple[str, ...]] = {}
     for method in SEARCHED[1:]:
-        for point in scores[method].nsmallest(2).index:
+        best: Any = scores[method]
+        for point in best.nsmallest(2).index:
             found[POINTS[point]] = (*found.get(POINTS[point], ()), method)
     return found
 
@@ -190,7 +192,8 @@ def screening(folder: Path) -> pd.DataFrame | None:
         trained = table[table["round"] > 0]
         means: Any = trained.groupby("algorithm")["client_dissimilarity"].mean()
         rows.append(100 * (means - means["divfl"]))
-    return pd.DataFrame(rows).reset_index(drop=True)[list(SEARCHED[1:])]
+    found: Any = pd.DataFrame(rows).reset_index(drop=True)
+    return found[list(SEARCHED[1:])]
 
 
 def grid() -> list[str]:
@@ -300,6 +303,7 @@ def measure(data_dir: str | None, rounds: int = 2) -> pd.DataFrame:
                     "method": method,
                     "seconds_per_round": spent[1] / rounds,
                     "seconds_before": max(spent[0] - spent[1], 0),
+                    "source": f"seed {MEASURED_SEED}",
                 }
             )
             print(rows[-1], flush=True)
@@ -341,7 +345,7 @@ def _not_yet_known(part: str, folder: Path) -> Iterator[Cell]:
 
 def _cost(cell: Cell, costs: pd.DataFrame) -> float:
     """Processor seconds of a run, from those of the most similar measured one."""
-    own = costs[costs["part"] == cell.part]
+    own: Any = costs[costs["part"] == cell.part]
     if cell.part == "B":
         small = (cell.config.solver.steps or 0) < 50
         own = own[own["group"].str.contains("steps=5," if small else "steps=50,")]
