@@ -13,7 +13,7 @@ import argparse
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,10 @@ from experiments.reproduction.cross import SETTINGS
 from experiments.reproduction.equitable import short, varied
 from experiments.reproduction.presets import ABLATIONS, PAPERS, SELECTION_TABLES
 from fedjax_fair import results
+from fedjax_fair.report.drawing import draw_curves, styles
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["CLAIMS", "Claim", "blocks", "compared", "table"]
 
@@ -111,6 +115,8 @@ def _equitable_claims() -> dict[str, Claim]:
 
 CLAIMS = {**_selection_claims(), **_equitable_claims()}
 """By the name of their block."""
+CURVES = ("mnist-methods", "mnist-weights", "mnist-windows", "equitable-mnist", "equitable-cifar10")
+"""Claims with a figure over rounds."""
 CROSSED = tuple(SETTINGS)
 """Claims ``cross-NAME``: each selector with equitable weights less without."""
 HEADINGS = (
@@ -141,6 +147,8 @@ def main() -> None:
     for page in () if options.no_figures else PAGES:
         for name in blocks((options.output / page).read_text("utf8")):
             figure(name).savefig(options.output / f"claim-{name}.png", dpi=90)
+            if name in CURVES:
+                curves(name).savefig(options.output / f"curves-{name}.png", dpi=90)
 
 
 def numbers() -> pd.DataFrame:
@@ -168,13 +176,7 @@ def compared(name: str) -> list[xr.Dataset]:
     if name.startswith("cross-"):
         return _crossed(name.removeprefix("cross-"))
     claim = CLAIMS[name]
-    wanted = [claim.baseline, *claim.methods]
-    measured = claim.factor * runs.collect(wanted, FOLDER / claim.file)[claim.metric[0]]
-    measured = measured.sel(round=slice(1, None))
-    if claim.file.startswith("equitable"):
-        rename = varied if "ablations" in claim.file else short
-        measured = rename(measured.to_dataset())[claim.metric[0]]
-    baseline = str(measured["algorithm"].values[0])
+    measured, baseline = _measured(claim)
     found = []
     for endpoint, values in _endpoints(measured).items():
         one = results.differences(values, baseline)
@@ -185,6 +187,17 @@ def compared(name: str) -> list[xr.Dataset]:
         one["published_difference"] = one["published"] - one["published"].sel(algorithm=baseline)
         found.append(_labeled(one, claim, endpoint, baseline))
     return found
+
+
+def _measured(claim: Claim) -> tuple[xr.DataArray, str]:
+    """Returns the metric without round 0, and the baseline, which is the first method."""
+    wanted = [claim.baseline, *claim.methods]
+    values = claim.factor * runs.collect(wanted, FOLDER / claim.file)[claim.metric[0]]
+    values = values.sel(round=slice(1, None))
+    if claim.file.startswith("equitable"):
+        rename = varied if "ablations" in claim.file else short
+        values = rename(values.to_dataset())[claim.metric[0]]
+    return values, str(values["algorithm"].values[0])
 
 
 def _published(published: Mapping[str, Mapping[str, Any]], method: str, claim: Claim) -> float:
@@ -205,6 +218,28 @@ def _labeled(one: xr.Dataset, claim: Claim, endpoint: str, baseline: str) -> xr.
     return one.assign_attrs(
         metric=endpoint, endpoint=endpoint, baseline=baseline, paired=1, long_name=label, units="1"
     )
+
+
+def curves(name: str) -> Figure:
+    """Draws the paired differences of a claim over rounds, without round 0, and their 95% CI.
+
+    Each method has a panel with the same axes.
+    """
+    from matplotlib.figure import Figure
+
+    measured, baseline = _measured(CLAIMS[name])
+    methods = [method for method in map(str, measured["algorithm"].values) if method != baseline]
+    drawn = Figure(figsize=(2.1 * len(methods) + 0.6, 2.4), layout="constrained")
+    panels = drawn.subplots(1, len(methods), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, method in zip(panels, methods, strict=True):
+        gaps = measured.sel(algorithm=[method]) - measured.sel(algorithm=baseline, drop=True)
+        looks = styles(gaps)
+        draw_curves(axes, gaps.transpose("algorithm", "seed", "round"), looks)
+        axes.axhline(0, color="0.5", linewidth=1)
+        axes.set_title(looks[0]["label"], size=8)
+    drawn.supxlabel("Communication round", size=9)
+    drawn.supylabel(f"difference to {baseline}", size=9)
+    return drawn
 
 
 def _crossed(data: str) -> list[xr.Dataset]:
@@ -273,7 +308,7 @@ def _interval(row: Mapping[str, float], digits: int) -> str:
     return f"{row['low']:+.{digits}f} to {row['high']:+.{digits}f}"
 
 
-def figure(name: str):
+def figure(name: str) -> Figure:
     """Draws the forest plot of a claim, with published differences as diamonds."""
     from fedjax_fair.report import forest
 

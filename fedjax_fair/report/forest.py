@@ -13,6 +13,7 @@ import numpy as np
 
 from fedjax_fair.report import drawing
 from fedjax_fair.report.document import text
+from fedjax_fair.results.comparison import MIN_SEEDS
 from fedjax_fair.results.intervals import format_number, format_p
 from fedjax_fair.results.model_names import method_of
 
@@ -178,4 +179,6 @@ def _note(compared: xr.Dataset) -> str:
     low, high = (format_number(float(end), ".0f") for end in (seeds.min(), seeds.max()))
     count = low if low == high else f"{low} to {high}"
     paired = "paired " if compared.attrs["paired"] else ""
-    return f"95% CI over {count} {paired}seeds; filled: p below .05 (Holm)"
+    return (
+        f"95% CI over {count} {paired}seeds; filled: p below .05 (Holm), {MIN_SEEDS} seeds or more"
+    )

@@ -113,6 +113,24 @@ def test_tables_of_claims_are_those_of_their_runs(page):
         assert (NUMBERS.parent / f"claim-{name}.png").exists()
 
 
+def test_the_file_of_claims_has_their_differences():
+    committed = pd.read_csv(NUMBERS.parent / "claims.csv")
+    pd.testing.assert_frame_equal(committed, claim_pages.numbers(), atol=6e-5, rtol=1e-4)
+
+
+def test_curves_are_paired_differences_without_the_untrained_model():
+    panels = claim_pages.curves("mnist-windows").axes
+    runs = pd.read_csv(NUMBERS.parent / "selection-mnist-runs.csv")
+    runs = runs[runs["seed"] < 10]
+    values = 100 * runs.pivot_table("client_dissimilarity", ["seed", "round"], "algorithm")
+    for axes, window in zip(panels, (2, 5, 10), strict=True):
+        gaps = values[f"unionfl:window={window}"] - values["divfl"]
+        line = axes.lines[0]
+        np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 22))
+        expected = gaps.groupby("round").mean()[1:]
+        np.testing.assert_allclose(line.get_ydata(), expected, atol=1e-9)
+
+
 def test_every_claim_is_on_a_page():
     names = [
         name for page in CLAIM_PAGES for name in claim_pages.blocks((ROOT / page).read_text("utf8"))
