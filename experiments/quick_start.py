@@ -49,7 +49,7 @@ def summarize(dataset: xr.Dataset) -> pd.DataFrame:
     for name, quantity in QUANTITIES.items():
         found = results.differences(100 * values[name], "fedprox").to_dataframe()
         for method, row in found.iterrows():
-            rows.append({"method": method, "quantity": quantity} | row[list(COLUMNS)].to_dict())
+            rows.append({"method": method, "quantity": quantity} | {c: row[c] for c in COLUMNS})
     return pd.DataFrame(rows)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedjax_fair import (
         aggregators,
+        analysis,
         communication,
         data,
         faults,
@@ -63,6 +64,7 @@ __all__ = [
     "Solver",
     "Variables",
     "aggregators",
+    "analysis",
     "communication",
     "data",
     "enable_compilation_cache",

@@ -254,8 +254,12 @@ def write_ablations(data: str, file: Path) -> None:
 
 
 def _draw(stem: Path, measured: xr.Dataset, name: str) -> None:
-    """Plots the running mean of a variable, as the paper does."""
-    so_far = cumulative(measured[name]).dropna("algorithm", how="all").to_dataset()
+    """Plots the running mean of a variable, as the paper does, without the untrained model."""
+    so_far = (
+        cumulative(measured[name].sel(round=slice(1, None)))
+        .dropna("algorithm", how="all")
+        .to_dataset()
+    )
     suffix = name.removeprefix("aggregation_").removesuffix("_mean_examples")
     learning_curves(so_far, name).savefig(stem.with_name(f"{stem.name}-{suffix}.png"), dpi=110)
 

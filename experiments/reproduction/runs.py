@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from fedjax_fair.data import ClientExamples, FederatedData, stack
 from fedjax_fair.results import class_based
 from fedjax_fair.training.fit import fit_batch
 
-__all__ = ["collect", "held_out", "load", "run_missing"]
+__all__ = ["collect", "held_out", "load", "run_missing", "train"]
 
 KEYS = ["algorithm", "seed", "round"]
 SUMMARIES = (
@@ -78,28 +78,51 @@ def run_missing(
     seeds, cores = list(seeds), len(os.sched_getaffinity(0))
     for first in range(0, len(seeds), cores):  # One run per core.
         for group, missing in _missing(names, seeds[first : first + cores], file).items():
-            own = replace(config, methods=missing, training=replace(config.training, seeds=group))
-            own = drop_unused_settings(presets.resolve(own))
-            experiment = build(own)
-            if prepare is not None:
-                experiment = build(own, prepare(experiment.data))
-            for name, round in experiment.rounds.items():
-                started = time.perf_counter()
-                done = fit_batch(
-                    [round] * len(group),
-                    experiment.data,
-                    rounds=experiment.config.training.rounds or 0,
-                    seeds=group,
-                    eval_every=own.training.eval_every or 1,
-                    train_loss=False,
-                    on_nonfinite=on_nonfinite,
-                    mesh=experiment.mesh,
-                )
-                for seed in group:
-                    rows = _rows(done.sel(seed=[seed]), summaries, of_rounds)
-                    _append(name, seed, rows, file)
-                took = time.perf_counter() - started
-                print(f"{name}, seeds {group}: {took:.0f} s", flush=True)
+            own = replace(config, methods=missing)
+            of_rows = (summaries, of_rounds)
+            for name, seed, rows in train(own, group, *of_rows, prepare, on_nonfinite):
+                append_rows(load(file), rows, file)
+                if seed == group[-1]:
+                    print(f"{name}, seeds {group}: {rows.attrs['seconds']:.0f} s", flush=True)
+
+
+def train(
+    config: Config,
+    seeds: tuple[int, ...],
+    summaries: Sequence[str] = SUMMARIES,
+    of_rounds: Sequence[str] = OF_ROUNDS,
+    prepare: Callable[[FederatedData], FederatedData] | None = None,
+    on_nonfinite: Literal["raise", "skip_round"] = "raise",
+) -> Iterator[tuple[str, int, pd.DataFrame]]:
+    """Trains the methods of a configuration with seeds in parallel.
+
+    Yields:
+        Method, seed and a table with one row per evaluation, whose ``attrs`` have the ``seconds``
+        of all seeds together.
+    """
+    own = replace(config, training=replace(config.training, seeds=seeds))
+    own = drop_unused_settings(presets.resolve(own))
+    experiment = build(own)
+    if prepare is not None:
+        experiment = build(own, prepare(experiment.data))
+    for name, round in experiment.rounds.items():
+        started = time.perf_counter()
+        done = fit_batch(
+            [round] * len(seeds),
+            experiment.data,
+            rounds=experiment.config.training.rounds or 0,
+            seeds=seeds,
+            eval_every=own.training.eval_every or 1,
+            train_loss=False,
+            on_nonfinite=on_nonfinite,
+            mesh=experiment.mesh,
+        )
+        for seed in seeds:
+            rows = _rows(done.sel(seed=[seed]), summaries, of_rounds).reset_index()
+            rows.insert(0, "seed", seed)
+            rows.insert(0, "algorithm", name)
+            rows.attrs["seconds"] = time.perf_counter() - started
+            yield name, seed, rows
 
 
 def _missing(
@@ -188,10 +211,3 @@ def _rows(run: xr.Dataset, summaries: Sequence[str], of_rounds: Sequence[str]) -
         following = rows.index[np.searchsorted(rows.index, info["training_round"] + 1)]
         rows[name] = info.to_series().groupby(following).mean()
     return rows
-
-
-def _append(name: str, seed: int, rows: pd.DataFrame, file: Path) -> None:
-    rows = rows.reset_index()
-    rows.insert(0, "seed", seed)
-    rows.insert(0, "algorithm", name)
-    append_rows(load(file), rows, file)

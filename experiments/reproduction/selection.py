@@ -2,7 +2,8 @@
 
     python -m experiments.reproduction.selection --data mnist --tfds-dir FOLDER
 
-Trains missing runs, then writes the tables, the paired differences and the curves.
+Trains missing runs, then writes the tables and the paired differences. The figures are those of
+``pages``.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from experiments.reproduction import paper, runs, tables
 from experiments.reproduction.presets import SELECTION_TABLES
 from experiments.reproduction.tables import Column, Layout
 from fedjax_fair.app.config import Config
-from fedjax_fair.report.plots import learning_curves
-from fedjax_fair.report.selection import tradeoff
 
 TABLES = tuple(SELECTION_TABLES["mnist"])
 LAYOUT = Layout(
@@ -63,15 +62,10 @@ def main() -> None:
 
 
 def write_table(name: str, config: Config, data: str, file: Path) -> None:
-    """Writes one table as CSV and Markdown, and its curves, next to the file of runs."""
+    """Writes one table as CSV and Markdown next to the file of runs."""
     measured = with_choices(runs.collect(config.methods, file))
     stem = file.parent / (name if name.endswith(data) else f"{name}-{data}")
     tables.write(stem, measured, LAYOUT, paper.SELECTION[data], digits=3)
-    for suffix, figure in (
-        ("", learning_curves(measured, "client_dissimilarity")),
-        ("-tradeoff", tradeoff(measured, average_last=LAYOUT.last)),
-    ):
-        figure.savefig(stem.with_name(f"{stem.name}{suffix}.png"), dpi=110)
 
 
 def with_choices(measured: xr.Dataset) -> xr.Dataset:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fedjax_fair.report import groups, plots, selection
+from fedjax_fair.report import forest, groups, plots, selection
 from fedjax_fair.report.page import page
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-__all__ = ["groups", "page", "plots", "selection", "standard_figures"]
+__all__ = ["forest", "groups", "page", "plots", "selection", "standard_figures"]
 
 _dissimilarity = partial(plots.learning_curves, metric="client_dissimilarity")
 _FIGURES: dict[str, tuple[str, Callable[..., Figure]]] = {

@@ -8,10 +8,10 @@ import numpy as np
 
 from fedjax_fair import metrics
 from fedjax_fair.metrics.definitions import HINT
-from fedjax_fair.report import drawing
+from fedjax_fair.report import drawing, forest
 from fedjax_fair.report.contents import contents
 from fedjax_fair.report.document import collapsible, details, document, html_table, section, text
-from fedjax_fair.results import combine, default_metrics, final_metrics, noise_floor
+from fedjax_fair.results import combine, compare, default_metrics, final_metrics, noise_floor
 from fedjax_fair.results.comparison import MIN_SEEDS
 from fedjax_fair.results.datasets import (
     configurations_as_methods,
@@ -75,6 +75,7 @@ def page(
 <p id="finding">{text(_finding(extended, columns, table, floors))}</p>
 {html_table(table)}
 <p class="note">{text(f"{table.note}{note} {HINT}")}</p>
+{_forest_plots(extended, columns)}
 {_worst_clients(shown)}
 <div class="legend" id="legend" role="group" aria-label="methods"></div>
 <div class="pictures">{_charts(numbers)}</div>
@@ -90,6 +91,16 @@ def _worst_clients(shown: xr.Dataset) -> str:
         return ""
     table = clients_table(shown)
     return f'<h2>{text(table.title)}</h2>{html_table(table)}<p class="note">{text(table.note)}</p>'
+
+
+def _forest_plots(extended: xr.Dataset, columns: dict[str, str]) -> str:
+    """Differences to the first method; empty without several methods and seeds."""
+    methods = {method_of(str(name)) for name in extended["algorithm"].values}
+    if len(methods) < 2 or extended.sizes["seed"] < 2:
+        return ""
+    plots = "".join(forest.svg(compare(extended, metric)) for metric in columns)
+    how = "Mean differences over paired seeds and their 95% CI. Filled: statistically significant."
+    return f'<h2>How large are the differences?</h2><p class="how">{text(how)}</p>{plots}'
 
 
 def _question(dataset: xr.Dataset, shown: xr.Dataset, settings: list[str]) -> str:

@@ -892,3 +892,16 @@ def test_a_warning_is_one_line_without_code():
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ended.stderr == "fedjax-fair: warning: a b\n"
     assert ended.returncode == 0
+
+
+def test_differences_are_plotted(folder, tmp_path, capsys):
+    file = tmp_path / "differences.svg"
+    assert main(["compare", str(folder), "--plot", str(file)]) == 0
+    assert file.read_text().startswith("<?xml")
+    for bad, message in (
+        (tmp_path / "differences", "expected a file name that ends with"),
+        (tmp_path / "nowhere" / "a.png", "No such file"),
+    ):
+        capsys.readouterr()
+        assert main(["compare", str(folder), "--plot", str(bad)]) == 2
+        assert message in capsys.readouterr().err

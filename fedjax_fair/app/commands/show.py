@@ -111,11 +111,14 @@ class Compare:
         Doc(f"Columns of tables, in order: {', '.join(COLUMNS)}."),
     ] = ()
 
+    plot: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """File for a forest plot of the differences, such as differences.png, .svg or .pdf."""
+
     def __call__(self) -> None:
         paths = _label(path for run in self.runs for path in _runs_in(Path(run)))
         opened = {label: results.open(path) for label, path in paths.items()}
         dataset, defaults = default_metrics(results.merge_runs(opened))
-        texts = []
+        texts, plotted = [], []
         for metric in self.metrics or defaults:
             compared = results.compare(
                 dataset,
@@ -124,6 +127,7 @@ class Compare:
                 paired=not self.unpaired,
                 average_last=self.average_last,
             )
+            plotted.append(compared)
             compared = _explain_labels(compared, paths, is_table=self.format != "csv")
             if self.format == "terminal":
                 texts.append(format_results(comparison_table(compared, 1, self.columns)))
@@ -133,6 +137,24 @@ class Compare:
         if self.format == "csv":  # One table of all metrics.
             texts[1:] = [text.partition("\n")[2] for text in texts[1:]]
         print(*texts, sep="\n" if self.format in ("csv", "terminal") else "\n\n")
+        if self.plot is not None:
+            _save_forest_plot(plotted, Path(self.plot))
+
+
+def _save_forest_plot(compared: list[xr.Dataset], path: Path) -> None:
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    from fedjax_fair.report import forest  # Imports matplotlib.
+
+    formats = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in formats:
+        raise ValueError(
+            f"plot={str(path)!r}: expected a file name that ends with .{', .'.join(formats)}."
+        )
+    try:
+        forest.differences(compared).savefig(path, dpi=150)
+    except OSError as error:
+        raise ValueError(f"plot={str(path)!r}: {error.strerror or error}.") from None
 
 
 def _runs_in(path: Path) -> list[Path]:

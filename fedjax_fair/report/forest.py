@@ -1,0 +1,184 @@
+"""Forest plots: differences to a baseline with their intervals, one row per method.
+
+The figure and the picture of the HTML report show the same rows. Filled points are statistically
+significant; a diamond is a published difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fedjax_fair.report import drawing
+from fedjax_fair.report.document import text
+from fedjax_fair.results.comparison import MIN_SEEDS
+from fedjax_fair.results.intervals import format_number, format_p
+from fedjax_fair.results.model_names import method_of
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+__all__ = ["differences", "svg"]
+
+
+class _Row(NamedTuple):
+    """A difference, in the unit of the axis; limits are NaN for a single seed."""
+
+    method: str
+    difference: float
+    low: float
+    high: float
+    p: float
+    is_significant: bool
+    published: float
+
+
+def differences(
+    compared: xr.Dataset | Sequence[xr.Dataset],
+    published: Mapping[str, float] | None = None,
+) -> Figure:
+    """Plots differences to a baseline with 95% intervals.
+
+    Args:
+        compared: What `fedjax_fair.results.compare` returned, for one or more metrics with the same
+            baseline; each has a panel.
+        published: Differences of the first metric that a paper reports, by method, in the unit of
+            the axis (points if it is in percent); of others none.
+
+    Raises:
+        ValueError: If there is nothing to plot, or a published method is not among the compared.
+
+    Examples:
+        >>> import xarray as xr
+        >>> from fedjax_fair import results
+        >>> accuracy = [[[0.7], [0.9], [0.8]], [[0.8], [1.0], [0.8]]]
+        >>> runs = xr.Dataset(
+        ...     {"accuracy_mean_clients": (("algorithm", "seed", "round"), accuracy)},
+        ...     {"algorithm": ["fedavg", "divfl"], "round": [10]},
+        ... )
+        >>> compared = results.compare(runs, "accuracy_mean_clients")
+        >>> axes = differences(compared, {"divfl": 5.0}).axes[0]
+        >>> [label.get_text() for label in axes.get_yticklabels()]
+        ['divfl']
+    """
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+    panels = [compared] if isinstance(compared, xr.Dataset) else list(compared)
+    if not panels:
+        raise ValueError("compared=[]: expected one or more comparisons.")
+    names = [str(name) for name in panels[0]["algorithm"].values]
+    if unknown := set(published or {}) - set(names):
+        raise ValueError(f"published={sorted(unknown)}: expected some of {names}.")
+    size = (2.5 + 3.2 * len(panels), 1.3 + 0.28 * len(names))
+    figure = Figure(figsize=size, layout="constrained")
+    for place, (axes, one) in enumerate(
+        zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True)
+    ):
+        rows = _rows(one, published if place == 0 else None)
+        for height, row in enumerate(rows):
+            color = drawing.COLORS[0]
+            axes.hlines(height, row.low, row.high, color=color, linewidth=1.5)
+            fill = color if row.is_significant else "white"
+            axes.plot(row.difference, height, "o", color=color, markerfacecolor=fill)
+            if not np.isnan(row.published):
+                axes.plot(row.published, height, "D", color=drawing.COLORS[1], markersize=5)
+        axes.axvline(0, color="0.5", linewidth=1)
+        drawing.style_axes(axes)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        labels = [drawing.escape_mathtext(row.method) for row in rows] if place == 0 else []
+        axes.set_yticks(range(len(rows)), labels or [""] * len(rows))
+        axes.set_xlabel(drawing.escape_mathtext(_heading(one)), size=9)
+    note = _note(panels[0]) + ("; diamonds: published" if published else "")
+    figure.supxlabel(drawing.escape_mathtext(note), size=8, color="0.35")
+    return figure
+
+
+def svg(compared: xr.Dataset) -> str:
+    """Renders a comparison as a picture for an HTML page, with its numbers as text.
+
+    Args:
+        compared: As for `differences`, one metric.
+    """
+    rows = _rows(compared, None)
+    ends = np.array([[row.low, row.difference, row.high] for row in rows])
+    ends = np.append(ends[np.isfinite(ends)], 0.0)
+    low, high = float(ends.min()), float(ends.max())
+    spread = (high - low) or 1.0
+    names, plot, line = 200, 300, 22
+
+    def x(value: float) -> str:
+        return f"{names + 10 + (plot - 20) * (value - low) / spread:.1f}"
+
+    width, height = names + plot + 210, line * len(rows) + 8
+    zero = (
+        f'<line x1="{x(0)}" x2="{x(0)}" y1="0" y2="{height}" stroke="currentColor" opacity=".4"/>'
+    )
+    parts = [zero]
+    for place, row in enumerate(rows):
+        y = line * place + line // 2 + 4
+        parts.append(f'<text x="{names}" y="{y + 4}" text-anchor="end">{text(row.method)}</text>')
+        numbers = f"{row.difference:+.1f}"
+        if np.isfinite(row.low) and np.isfinite(row.high):
+            parts.append(
+                f'<line x1="{x(row.low)}" x2="{x(row.high)}" y1="{y}" y2="{y}" '
+                'stroke="currentColor" stroke-width="2"/>'
+            )
+            numbers += f" ({row.low:+.1f} to {row.high:+.1f}), p {format_p(row.p)}"
+        if np.isfinite(row.difference):
+            fill = "currentColor" if row.is_significant else "var(--paper)"
+            parts.append(
+                f'<circle cx="{x(row.difference)}" cy="{y}" r="5" stroke="currentColor" '
+                f'stroke-width="2" fill="{fill}"/>'
+            )
+            numbers = numbers.replace("-", "\N{MINUS SIGN}")
+            parts.append(f'<text x="{names + plot}" y="{y + 4}">{numbers}</text>')
+    return (
+        f'<figure class="forest"><figcaption>{text(_heading(compared))}</figcaption>'
+        f'<svg viewBox="0 0 {width} {height}" width="100%" role="img" font-size="13" '
+        f'fill="currentColor" style="max-width:{width}px">{"".join(parts)}</svg></figure>'
+    )
+
+
+def _rows(compared: xr.Dataset, published: Mapping[str, float] | None) -> list[_Row]:
+    factor = 100 if _is_percent(compared) else 1
+    return [
+        _Row(
+            name,
+            factor * float(one["difference"]),
+            factor * float(one["low"]),
+            factor * float(one["high"]),
+            float(one["p"]),
+            bool(one["is_significant"]),
+            (published or {}).get(name, np.nan),
+        )
+        for name in map(str, compared["algorithm"].values)
+        for one in [compared.sel(algorithm=name)]
+    ]
+
+
+def _is_percent(compared: xr.Dataset) -> bool:
+    import xarray as xr
+
+    attributes = {"units": compared.attrs.get("units") or "1"}
+    return drawing.is_percent(xr.DataArray(0.0, name=compared.attrs["metric"], attrs=attributes))
+
+
+def _heading(compared: xr.Dataset) -> str:
+    name = compared.attrs.get("long_name") or compared.attrs["metric"]
+    unit = "points" if _is_percent(compared) else compared.attrs.get("units") or "1"
+    unit = "" if unit == "1" else f" ({unit})"
+    return f"{name}: difference to {method_of(compared.attrs['baseline'])}{unit}"
+
+
+def _note(compared: xr.Dataset) -> str:
+    seeds = compared["seeds"].values[compared["seeds"].values > 0].astype(int)
+    low, high = (format_number(float(end), ".0f") for end in (seeds.min(), seeds.max()))
+    count = low if low == high else f"{low} to {high}"
+    paired = "paired " if compared.attrs["paired"] else ""
+    return (
+        f"95% CI over {count} {paired}seeds; filled: p below .05 (Holm), {MIN_SEEDS} seeds or more"
+    )

@@ -1,0 +1,78 @@
+"""Forest plots have the differences of a comparison."""
+
+import re
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fedjax_fair import results
+from fedjax_fair.report import forest
+
+METRIC = "accuracy_mean_clients"
+
+
+@pytest.fixture
+def compared():
+    rng = np.random.default_rng(0)
+    accuracy = rng.uniform(0.4, 0.6, (3, 6, 1))
+    accuracy[1] = accuracy[0] + 0.2 + 0.01 * rng.normal(size=(6, 1))
+    values = (("algorithm", "seed", "round"), accuracy, {"long_name": "accuracy"})
+    runs = xr.Dataset({METRIC: values}, {"algorithm": ["a", "b<$", "c"], "round": [5]})
+    return results.compare(runs, METRIC)
+
+
+def test_points_and_intervals_are_those_of_the_comparison(compared):
+    axes = forest.differences(compared, {"c": -3.0}).axes[0]
+    points = [line for line in axes.lines if line.get_marker() == "o"]
+    difference = [line.get_xdata()[0] for line in points]
+    np.testing.assert_allclose(difference, 100 * compared.difference)
+    ends = [part.get_segments()[0][:, 0] for part in axes.collections]
+    np.testing.assert_allclose(ends, 100 * np.stack([compared.low, compared.high], axis=1))
+    assert [line.get_markerfacecolor() != "white" for line in points] == [True, False]
+    (diamond,) = [line for line in axes.lines if line.get_marker() == "D"]
+    assert (diamond.get_xdata()[0], diamond.get_ydata()[0]) == (-3.0, 1)
+    assert axes.get_xlabel() == "accuracy: difference to a (points)"
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # The first method is on top.
+    assert "6 paired seeds" in axes.figure.get_supxlabel()
+
+
+def test_metrics_have_panels(compared):
+    figure = forest.differences([compared, compared], {"c": -3.0})
+    first, second = figure.axes
+    assert [label.get_text() for label in first.get_yticklabels()] == ["b<\\$", "c"]
+    assert {label.get_text() for label in second.get_yticklabels()} == {""}
+    assert not [line for line in second.lines if line.get_marker() == "D"]
+
+
+def test_the_picture_of_the_page_has_the_same_rows(compared):
+    picture = forest.svg(compared)
+    assert "b&lt;$" in picture
+    shown = picture.replace("\N{MINUS SIGN}", "-")
+    for name in ("b<$", "c"):
+        row = compared.sel(algorithm=name)
+        low, mean, high = (100 * float(row[part]) for part in ("low", "difference", "high"))
+        assert f"{mean:+.1f} ({low:+.1f} to {high:+.1f})" in shown
+    circles = re.findall(r'cx="([\d.]+)" cy="\d+" r="5".*?fill="(.*?)"', picture)
+    assert [fill for _, fill in circles] == ["currentColor", "var(--paper)"]
+    # Positions are linear in the values, with the vertical line at zero.
+    zero, *ends = (float(x) for x in re.findall(r'x1="([\d.]+)"', picture))
+    scale = (float(circles[0][0]) - zero) / compared.difference.values[0]
+    np.testing.assert_allclose(
+        [(end - zero) / scale for end in ends], compared.low.values, atol=0.1 / scale
+    )
+
+
+def test_differences_without_intervals_are_points(compared):
+    alone = compared.assign(low=compared.low * np.nan, high=compared.high * np.nan)
+    assert "nan" not in forest.svg(alone)
+    assert forest.svg(alone).count("<circle") == 2
+    unknown = alone.assign(difference=alone.difference * np.nan)
+    assert "<circle" not in forest.svg(unknown)
+
+
+def test_bad_arguments_are_named(compared):
+    with pytest.raises(ValueError, match=r"compared=\[\]"):
+        forest.differences([])
+    with pytest.raises(ValueError, match=r"published=\['x'\]: expected some of"):
+        forest.differences(compared, {"x": 1.0})
