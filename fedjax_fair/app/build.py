@@ -263,6 +263,7 @@ def method_round(
             aggregator,
             faults=make_faults(config),
             clients_per_batch=own.training.clients_per_batch,
+            client_state_dtype=own.training.client_state_dtype,
             **make_communication(config),
         )
     except ValueError as error:
