@@ -68,11 +68,11 @@ def federate(
     features, labels, partition = train
     groups: Any = partition.groups
     examples, num_unassigned = _as_examples(features, labels), 0
-    test_examples = () if test is None else _as_examples(*test[:2], "test_")
+    test_examples = (None, None) if test is None else _as_examples(*test[:2], "test_")
     names, codes, test_codes = None, None, None
     if sensitive_features is not None:
         names, codes, test_codes = encode_sensitive(
-            sensitive_features, examples[1], test_sensitive_features, *test_examples[1:]
+            sensitive_features, examples[1], test_sensitive_features, test_examples[1]
         )
     if test is None:
         num_unassigned = len(partition.unassigned)

@@ -147,7 +147,7 @@ def _as_column(name: str, column: Any, total: int) -> np.ndarray:
         elif all(issubclass(kind, int | np.integer) for kind in kinds - {bool}):
             values = values.astype(np.int64)
     if values.dtype.kind == "S":
-        values = np.char.decode(values, "utf-8")
+        values = np.array([value.decode() for value in values.tolist()], str)
     if values.dtype.kind == "T":
         values = values.astype(str)
     require(
