@@ -19,12 +19,20 @@ from fedjax_fair.base import (
     ClientGradients,
     ClientMetric,
     ClientMetrics,
+    GroupSums,
     Model,
     Predictions,
     Variables,
 )
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.group_evaluation import (
+    group_codes,
+    num_values,
+    people_values,
+    sum_people,
+    to_group_sums,
+)
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences, count_labels, sum_labels
 from fedjax_fair.numerics.sketch import ravel
@@ -255,6 +263,7 @@ def evaluate(
             own_performance(data.test),
             own_performance,
             custom=_custom_metrics(model, outputs_fn, data, custom),
+            sensitive=_personalized_group_sums(model, personalized, data),
         )
     if not has_global_model:
         assert own is not None
@@ -265,9 +274,12 @@ def evaluate(
             class_accuracy=jnp.full(data.num_classes, jnp.nan),
             custom=dict.fromkeys(own.custom, nan.loss),
             personalized=own,
+            sensitive=own.sensitive and _undefined(own.sensitive),
         )
     examples = jax.tree.map(jnp.asarray, data.test)
-    test, class_accuracy = _all_client_performance(model, variables, examples, data.num_classes)
+    test, class_accuracy, sensitive = _all_client_performance(
+        model, variables, examples, data.num_classes, _num_values(data)
+    )
     outputs_fn = partial(_shared_outputs, model, variables)
     return measure(
         test,
@@ -275,7 +287,50 @@ def evaluate(
         class_accuracy=class_accuracy,
         custom=_custom_metrics(model, outputs_fn, data, custom),
         personalized=own,
+        sensitive=sensitive,
     )
+
+
+def _num_values(data: FederatedData) -> tuple[int, ...] | None:
+    """Returns the number of values of each sensitive feature, or None without."""
+    return data.sensitive_names and num_values(data.sensitive_names)
+
+
+def _personalized_group_sums(
+    model: Model, personalized: Callable[[Int[Array, ""]], Variables], data: FederatedData
+) -> GroupSums | None:
+    """Sums by client and group with the model of each client; None without sensitive features."""
+    if (sizes := _num_values(data)) is None:
+        return None
+    examples = jax.tree.map(jnp.asarray, data.test)
+
+    def sum_fn_of(client):
+        variables = personalized(client)
+
+        def sum_fn(indices, mask):
+            labels = examples.labels[indices]
+            outputs = _outputs(model, variables, examples.features[indices])
+            values = people_values(model, outputs, labels, data.num_classes)
+            groups = group_codes(examples, indices, sizes)
+            owners = (~mask).astype(jnp.int32)
+            return sum_people(values, labels, groups, owners, 1, sizes)
+
+        return sum_fn
+
+    variables = jax.eval_shape(personalized, jax.ShapeDtypeStruct((), jnp.int32))
+    sums = _map_sums(
+        sum_fn_of, lambda sums, size: sums, examples, client_bytes=tree_bytes(variables)
+    )
+    bins = None if sums.bins is None else jnp.sum(sums.bins, axis=0)
+    of_clients = jax.tree.map(lambda leaf: leaf[:, 0], sums._replace(bins=None))
+    return to_group_sums(of_clients._replace(bins=bins))
+
+
+def _undefined(sums: GroupSums) -> GroupSums:
+    """Returns sums of a model that is no result: no prediction counts, and the rest is NaN."""
+    nan = jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan), sums)
+    counts = None if sums.counts is None else jnp.zeros_like(sums.counts)
+    return nan._replace(counts=counts)
 
 
 def _custom_metrics(
@@ -421,18 +476,34 @@ def _sum_by_owner(values: T, owners: Int[Array, " positions"], examples: ClientE
 
 
 def _all_client_performance(
-    model: Model, variables: Variables, examples: ClientExamples, num_classes: int = 0
-) -> tuple[ClientPerformance, Float[Array, " classes"]]:
-    """Returns means of all clients, and the accuracy on all owned labels of each class."""
+    model: Model,
+    variables: Variables,
+    examples: ClientExamples,
+    num_classes: int = 0,
+    group_sizes: tuple[int, ...] | None = None,
+) -> tuple[ClientPerformance, Float[Array, " classes"], GroupSums | None]:
+    """Returns means of all clients, the accuracy on all owned labels of each class, and group sums.
+
+    Group sums are those of sensitive features with ``group_sizes`` values, if any.
+    """
 
     def performance_fn(indices):
         labels = examples.labels[indices]
-        values = _label_performance(model, variables, examples.features[indices], labels)
+        outputs = _outputs(model, variables, examples.features[indices])
+        values = ClientPerformance(model.loss(outputs, labels), model.accuracy(outputs, labels))
         # Without sequences the second would be a copy of the first.
         accuracy = values.accuracy if are_sequences(labels) else None
-        return _sum_labels(values, labels), accuracy
+        people = None
+        if group_sizes is not None:
+            people = people_values(model, outputs, labels, num_classes)
+        return _sum_labels(values, labels), accuracy, people
 
-    (values, accuracy), indices, owners = _map_examples(performance_fn, examples)
+    (values, accuracy, people), indices, owners = _map_examples(performance_fn, examples)
+    group_sums = None
+    if group_sizes is not None:
+        groups, labels = group_codes(examples, indices, group_sizes), examples.labels[indices]
+        group_sums = sum_people(people, labels, groups, owners, examples.num_clients, group_sizes)
+        group_sums = to_group_sums(collectives.all_reduce(examples, group_sums))
     accuracy = values.accuracy if accuracy is None else accuracy
     sums = _sum_by_owner(values, owners, examples)
     is_owned = owners < examples.num_clients
@@ -447,7 +518,7 @@ def _all_client_performance(
     correct = jax.ops.segment_sum(accuracy.ravel(), classes, num_classes)
     count = jax.ops.segment_sum(jnp.ones_like(accuracy).ravel(), classes, num_classes)
     sums, correct, count = collectives.all_reduce(examples, (sums, correct, count))
-    return _divide(sums, _num_labels(examples)), correct / count
+    return _divide(sums, _num_labels(examples)), correct / count, group_sums
 
 
 def _outputs(model: Model, variables: Variables, features: Array) -> Float[Array, "batch ..."]:

@@ -1,8 +1,8 @@
 """Metrics of accuracy, fairness and communication, and statistics to compare runs.
 
-`SUMMARIES` are those of every evaluation, and `GROUP_SUMMARIES` additional ones where ground-truth
-groups are known. `predictions` has metrics on request, `paired` compares runs, and `noise`
-estimates the effect of finite test sets.
+`SUMMARIES` are those of every evaluation, `GROUP_SUMMARIES` additional ones where ground-truth
+groups are known, and `PEOPLE_SUMMARIES` those of data with sensitive features. `predictions` has
+metrics on request, `paired` compares runs, and `noise` estimates the effect of finite test sets.
 
 Examples:
     >>> from fedjax_fair.metrics import SUMMARIES
@@ -24,6 +24,7 @@ from fedjax_fair.metrics import (
 )
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
 from fedjax_fair.metrics.communication import bytes_per_round
+from fedjax_fair.metrics.sensitive import PEOPLE_SUMMARIES
 from fedjax_fair.metrics.summaries import (
     ALL_SUMMARIES,
     GROUP_SUMMARIES,
@@ -36,6 +37,7 @@ __all__ = [
     "ALL_SUMMARIES",
     "GROUP_SUMMARIES",
     "OF_TESTS",
+    "PEOPLE_SUMMARIES",
     "SUMMARIES",
     "adjusted_rand_index",
     "bytes_per_round",

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from fedjax_fair.base import ClientMetrics, Metric
 from fedjax_fair.metrics import fairness, groups, performance
+from fedjax_fair.metrics.sensitive import PEOPLE, PEOPLE_SUMMARIES, people_summaries
 from fedjax_fair.tree import Tree
 
 __all__ = ["ALL_SUMMARIES", "GROUP_SUMMARIES", "OF_TESTS", "SUMMARIES", "summaries_of"]
@@ -19,7 +20,7 @@ EVERYONE = "all clients"
 COHORT = "clients that trained last"
 TESTED_TWICE = "clients with two or more test examples"
 
-OF_TESTS = (TESTED, TESTED_TWICE)
+OF_TESTS = (TESTED, TESTED_TWICE, PEOPLE)
 """Populations of the metrics that depend on test examples alone."""
 
 
@@ -128,11 +129,15 @@ def _on_validation(metric: Metric) -> Metric:
 _VALIDATION = tuple(_on_validation(metric) for metric in SUMMARIES if metric.population in OF_TESTS)
 _GROUP_VALIDATION = tuple(map(_on_validation, GROUP_SUMMARIES))
 
-ALL_SUMMARIES: tuple[Metric, ...] = SUMMARIES + GROUP_SUMMARIES + _VALIDATION + _GROUP_VALIDATION
+ALL_SUMMARIES: tuple[Metric, ...] = (
+    SUMMARIES + GROUP_SUMMARIES + PEOPLE_SUMMARIES + _VALIDATION + _GROUP_VALIDATION
+)
 """All metrics that an evaluation can have."""
 
 
-def summaries_of(*, groups: bool, validation: bool) -> tuple[Metric, ...]:
+def summaries_of(
+    *, groups: bool, validation: bool, people_classes: int | None = None
+) -> tuple[Metric, ...]:
     """Selects the metrics that apply to a federated dataset.
 
     Args:
@@ -140,6 +145,7 @@ def summaries_of(*, groups: bool, validation: bool) -> tuple[Metric, ...]:
         validation: Whether it has validation examples. The metrics of test examples are then
             repeated for these: ``test`` in a name becomes ``validation``, and other names are
             prefixed by ``validation_``.
+        people_classes: Number of classes if it has sensitive features, or None.
 
     Returns:
         The metrics.
@@ -150,6 +156,7 @@ def summaries_of(*, groups: bool, validation: bool) -> tuple[Metric, ...]:
         ('validation_loss_mean_examples', True)
     """
     selected = SUMMARIES + (GROUP_SUMMARIES if groups else ())
+    selected += () if people_classes is None else people_summaries(people_classes)
     selected += _VALIDATION if validation else ()
     return selected + (_GROUP_VALIDATION if groups and validation else ())
 

@@ -21,7 +21,7 @@ from fedjax_fair.results.datasets import (
 from fedjax_fair.results.intervals import format_mean
 from fedjax_fair.results.model_names import method_of
 from fedjax_fair.results.models import by_model
-from fedjax_fair.results.tables import Table, clients_table, methods_table
+from fedjax_fair.results.tables import Table, clients_table, methods_table, people_tables
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -76,6 +76,7 @@ def page(
 {html_table(table)}
 <p class="note">{text(f"{table.note}{note} {HINT}")}</p>
 {_worst_clients(shown)}
+{_people(shown)}
 <div class="legend" id="legend" role="group" aria-label="methods"></div>
 <div class="pictures">{_charts(numbers)}</div>
 {_explorer(numbers["clients"])}
@@ -90,6 +91,14 @@ def _worst_clients(shown: xr.Dataset) -> str:
         return ""
     table = clients_table(shown)
     return f'<h2>{text(table.title)}</h2>{html_table(table)}<p class="note">{text(table.note)}</p>'
+
+
+def _people(shown: xr.Dataset) -> str:
+    """The tables of group fairness, if there are sensitive features."""
+    return "".join(
+        f'<h2>{text(table.title)}</h2>{html_table(table)}<p class="note">{text(table.note)}</p>'
+        for table in people_tables(shown)
+    )
 
 
 def _question(dataset: xr.Dataset, shown: xr.Dataset, settings: list[str]) -> str:

@@ -205,7 +205,9 @@ def _measurements(
             **personalization,
         )
         summaries = metrics.summaries_of(
-            groups=data.groups is not None, validation=data.validation is not None
+            groups=data.groups is not None,
+            validation=data.validation is not None,
+            people_classes=data.num_classes if data.sensitive_names else None,
         )
         summaries += custom_summaries
         values = {metric.name: metric.function(clients) for metric in summaries}
