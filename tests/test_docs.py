@@ -14,7 +14,7 @@ import xarray as xr
 
 from fedjax_fair.app import method_page
 from fedjax_fair.app.registry import METHODS
-from fedjax_fair.metrics import GROUP_SUMMARIES, SUMMARIES, definitions
+from fedjax_fair.metrics import GROUP_SUMMARIES, PEOPLE_SUMMARIES, SUMMARIES, definitions
 from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.results.tables import SWEEP_COLUMNS
 
@@ -61,7 +61,7 @@ def test_metrics_page_is_current():
 
 def test_metrics_and_headings_of_tables_are_defined():
     """Once each: a term does not replace a metric."""
-    registered = {metric.name for metric in SUMMARIES + GROUP_SUMMARIES}
+    registered = {metric.name for metric in SUMMARIES + GROUP_SUMMARIES + PEOPLE_SUMMARIES}
     assert definitions.columns().keys() == registered | definitions.TERMS.keys()
     assert not registered & definitions.TERMS.keys()
     names = ("accuracy_mean_clients", "accuracy_worst_10pct", "client_dissimilarity")
