@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from scipy.sparse import csr_array
 
 from fedjax_fair import (
@@ -234,6 +235,11 @@ def _own() -> dict[Callable[..., Any], dict[str, Any]]:
         solvers.SGD: {"steps": 1},
         data.federate: {"train": (np.eye(4), _LABELS, given()["train"])},
         data.from_arrays: {"client_indices": [[0, 1], [2, 3]]},
+        data.from_table: {
+            "table": pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "town": list("aabb"), "y": _LABELS}),
+            "label": "y",
+            "client": "town",
+        },
         data.flip_labels: {"data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]])},
         data.hold_out: {
             "data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]]),

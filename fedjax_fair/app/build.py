@@ -24,6 +24,7 @@ from fedjax_fair.app.signatures import construct
 from fedjax_fair.app.variants import check_unused_settings, method_identity, resolve_method
 from fedjax_fair.base import Model, ServerView
 from fedjax_fair.data import FederatedData
+from fedjax_fair.data.table_files import is_table_file
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device
 from fedjax_fair.role_errors import explain_errors
@@ -32,7 +33,7 @@ from fedjax_fair.training.memory import total_memory
 
 __all__ = ["Experiment", "build", "load_data", "local_steps", "method_round", "server_view"]
 
-_TABLES = {".csv", ".tsv", ".txt", ".parquet", ".feather", ".xls", ".xlsx"}
+_OTHER_TABLES = {".txt", ".dat", ".data", ".xls", ".xlsx", ".json", ".jsonl"}
 
 
 class Experiment(NamedTuple):
@@ -155,22 +156,33 @@ def load_data(config: Config) -> FederatedData:
 
 
 def _load_file(file: str, part: DataConfig) -> FederatedData:
-    """Reads the federated dataset of an ``.npz`` file."""
-    path = Path(file)
-    if path.suffix.lower() in _TABLES:
+    """Reads the federated dataset of an ``.npz`` file or a table."""
+    path, is_table = Path(file), is_table_file(file)
+    kind = "a table" if is_table else "an .npz file"
+    if path.suffix.lower() in _OTHER_TABLES:
         raise ValueError(
-            f"data.file={file!r}: tables are not supported yet; expected an .npz file, such as of "
-            f"np.savez('{path.stem}.npz', features=..., labels=..., client=...) with columns read "
-            "by pandas."
+            f"data.file={file!r}: expected a table as .csv, .tsv, .parquet or .feather, or an .npz "
+            "file."
         )
     if not path.is_file():
-        raise FileNotFoundError(f"data.file={file!r}: no such file; expected an .npz file.")
+        raise FileNotFoundError(f"data.file={file!r}: no such file; expected {kind}.")
     if part.partition_per_seed:
         raise ValueError(
             "data.partition_per_seed=True: expected False with data.file, which has one partition; "
             "--data.no-partition-per-seed sets it."
         )
     fraction = part.validation_fraction or 0.0
+    if is_table:
+        partition = lookup("data.partition", str(part.partition), PARTITIONERS)
+        return data.from_table(
+            file,
+            label=str(part.label),
+            client=construct(partition, part, DATA_NAMES),
+            sensitive_features=part.sensitive_features or (),
+            exclude=part.exclude or (),
+            validation_fraction=fraction,
+            seed=part.seed,
+        )
     loaded = data.from_npz(file, validation_fraction=fraction, seed=part.seed)
     if loaded.train.has_targets:
         raise ValueError(

@@ -42,7 +42,7 @@ __all__ = [
     "TrainingConfig",
 ]
 
-DATA_NAMES = {"num_clients": "clients", "classes": "classes_per_client"}
+DATA_NAMES = {"num_clients": "clients", "classes": "classes_per_client", "column": "client"}
 """Fields of the section ``data`` by the parameters of partitions that have another name."""
 
 _OF_DATA = default_hint("that of the data set")
@@ -74,8 +74,8 @@ class _Data:
         str | None,
         _TFDS,
         Doc(
-            "Folder of prepared tensorflow-datasets sets, or of the original files of MNIST or "
-            "CIFAR."
+            "Folder of prepared tensorflow-datasets sets, of tables, or of the original files of "
+            "MNIST or CIFAR."
         ),
     ] = None
 
@@ -84,8 +84,23 @@ class _Data:
         default_hint(),
         Doc(
             "File of arrays, .npz, with features, labels and client, the owner of each example, "
-            "instead of a data set and a partition (docs/data.md)."
+            "instead of a data set and a partition; or a table, .csv, .tsv, .parquet or .feather "
+            "(docs/data.md)."
         ),
+    ] = None
+
+    label: Annotated[str | None, default_hint(), Doc("Column of a table to predict.")] = None
+
+    sensitive_features: Annotated[
+        tuple[str, ...] | None,
+        default_hint("none"),
+        Doc("Columns of a table that are sensitive features, such as sex and race."),
+    ] = None
+
+    exclude: Annotated[
+        tuple[str, ...] | None,
+        default_hint("none"),
+        Doc("Columns of a table that are not features of the model."),
     ] = None
 
     partition: Annotated[
@@ -93,7 +108,7 @@ class _Data:
         _OF_DATA,
         Doc(
             "Partition of examples over clients: iid, classes_per_client, shards, dirichlet, "
-            "quantity_skew or planted_clusters."
+            "quantity_skew, planted_clusters or by_column."
         ),
     ] = None
 

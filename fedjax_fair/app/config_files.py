@@ -124,7 +124,8 @@ def _build(start: Any, values: Mapping[str, Any], *, is_complete: bool) -> Any:
 def _names_are_known(config: Config) -> bool:
     """Whether partition, network and methods exist; those of plugins may not be loaded."""
     parts = {part for name in config.methods for part in name.partition(":")[0].split("+")}
-    has_data = config.data.file is not None or config.data.partition in PARTITIONERS
+    partition = config.data.partition
+    has_data = partition in PARTITIONERS or (partition is None and config.data.file is not None)
     is_known = has_data and config.model.name in MODELS
     return is_known and parts <= METHODS.keys()
 

@@ -35,7 +35,7 @@ def unset_defaults(config: Config, varied: Places = (), num_clients: int | None 
         ({'fedavg': 0.0, 'fedprox': 1.0}, {'fedavg': 10, 'fedprox': 10})
     """
     of_data: dict[str, Setting] = {}
-    if config.data.file is None:
+    if config.data.partition is not None:
         partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
         of_data = {
             DATA_NAMES.get(name, name): item for name, item in settings_of(partition).items()
@@ -58,7 +58,7 @@ def unset_defaults(config: Config, varied: Places = (), num_clients: int | None 
         of_selector["cohort_size"] = {
             method: min(size, known) if known and size == COHORT_SIZE else size
             for method, size in sizes.items()
-            if known or size != COHORT_SIZE or config.data.file is None
+            if known or size != COHORT_SIZE or not _has_clients_of_data(config)
         }
     order = [item.name for item in fields(config) if item.name in used]
     return {
@@ -71,6 +71,11 @@ def unset_defaults(config: Config, varied: Places = (), num_clients: int | None 
         }
         for section in order
     }
+
+
+def _has_clients_of_data(config: Config) -> bool:
+    """Whether the number of clients is unknown before data is read."""
+    return config.data.file is not None or config.data.client is not None
 
 
 def collapse(defaults: Defaults) -> dict[str, dict[str, Any]]:

@@ -21,6 +21,7 @@ from fedjax_fair.app.config import (
 )
 from fedjax_fair.app.overview import PRESETS as SUMMARIES
 from fedjax_fair.data import get_source
+from fedjax_fair.data.table_files import is_table_file, table_name
 
 __all__ = ["PRESETS", "Preset", "resolve"]
 
@@ -88,15 +89,25 @@ def resolve(config: Config) -> Config:
         >>> config.model.name, config.training.rounds, config.training.eval_every
         ('lenet', 100, 10)
     """
-    if config.data.file is not None:
-        # A file has the defaults of digits, which also fit a small data set.
-        source, data = get_source("digits"), _of_file(config.data, config.data.file)
+    data = config.data
+    if data.file is None and data.name == "table":
+        raise ValueError("data.file=None: expected a file with data.name='table'.")
+    has_partition = data.file is None or is_table_file(data.file)
+    if has_partition and data.client is not None:
+        data = _fill(data, partition="by_column")
+    if data.file is None:
+        source = get_source(data.name)
+        if source.client is None:
+            data = _fill(data, partition=source.partition.__name__)
+        elif data.partition in (None, "by_column"):
+            data = _fill(data, partition="by_column", client=source.client)
+    elif is_table_file(data.file):
+        source, data = get_source("adult"), _of_table(data, data.file)
     else:
-        source = get_source(config.data.name)
-        data = _fill(config.data, partition=source.partition.__name__)
-    if (
-        data.file is None and data.partition != "planted_clusters"
-    ):  # Which determines the number of clients.
+        # A file has the defaults of digits, which also fit a small data set.
+        source, data = get_source("digits"), _of_file(data, data.file, Path(data.file).stem)
+    # Others determine the number of clients.
+    if has_partition and data.partition not in ("planted_clusters", "by_column"):
         data = _fill(data, clients=source.num_clients)
     if data.dir is not None:
         data = replace(data, dir=str(Path(data.dir).expanduser().absolute()))
@@ -116,12 +127,25 @@ def resolve(config: Config) -> Config:
     )
 
 
-def _of_file(data: DataConfig, file: str) -> DataConfig:
+def _of_file(data: DataConfig, file: str, name: str) -> DataConfig:
     """Names data after its file, whose path becomes absolute."""
-    path = Path(file).expanduser().absolute()
-    if data.name not in (DataConfig.name, path.stem):
+    if data.name not in (DataConfig.name, name):
         raise ValueError(f"data.name={data.name!r} is not used with data.file; remove it.")
-    return replace(data, name=path.stem, file=str(path))
+    return replace(data, name=name, file=str(Path(file).expanduser().absolute()))
+
+
+def _of_table(data: DataConfig, file: str) -> DataConfig:
+    """As ``_of_file``, with the settings that a table needs."""
+    if data.label is None:
+        raise ValueError(f"data.label=None: expected the column of {file!r} to predict.")
+    if data.partition is None:
+        raise ValueError(
+            "data.client=None: expected a column whose values are the clients, or "
+            "data.partition, such as 'dirichlet' or 'iid'."
+        )
+    if data.name == "table":
+        data = replace(data, name=DataConfig.name)
+    return _of_file(data, file, table_name(file))
 
 
 def _fill(part: Any, **defaults: Any) -> Any:

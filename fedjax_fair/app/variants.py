@@ -11,6 +11,7 @@ from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import MODELS, PARTITIONERS, role_classes
 from fedjax_fair.app.settings import by_name, change, find_method, lookup, read
 from fedjax_fair.app.signatures import Setting, settings_of
+from fedjax_fair.data.table_files import is_table_file
 
 __all__ = [
     "check_unused_settings",
@@ -23,6 +24,7 @@ __all__ = [
 _Written = dict[tuple[str, str], Any]
 
 _FILE_FIELDS = {"name", "file", "seed", "validation_fraction", "partition_per_seed"}
+_TABLE_FIELDS = _FILE_FIELDS | {"partition", "label", "sensitive_features", "exclude"}
 _DATA_FIELDS = {"name", "dir", "partition", "seed", "validation_fraction", "partition_per_seed"}
 
 
@@ -138,10 +140,13 @@ def _unused_settings(config: Config) -> Iterator[tuple[str, str, Any]]:
 
 def _data_settings(config: Config) -> set[str]:
     """Returns the fields of the section ``data`` that are used."""
+    fields = _DATA_FIELDS
     if config.data.file is not None:
-        return _FILE_FIELDS
+        if not is_table_file(config.data.file):
+            return _FILE_FIELDS
+        fields = _TABLE_FIELDS
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
-    return _DATA_FIELDS | {DATA_NAMES.get(name, name) for name in settings_of(partition)}
+    return fields | {DATA_NAMES.get(name, name) for name in settings_of(partition)}
 
 
 def _settings(method: Method, config: Config) -> dict[str, dict[str, Setting]]:

@@ -9,6 +9,7 @@ from fedjax_fair.data.class_partition import (
     split_test,
 )
 from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.concatenation import concatenate
 from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.dirichlet import dirichlet
 from fedjax_fair.data.federated import FederatedData, stack, validate
@@ -34,6 +35,8 @@ from fedjax_fair.data.sources import (
     load,
     prepare,
 )
+from fedjax_fair.data.table_encoding import TableEncoding
+from fedjax_fair.data.tables import from_table
 from fedjax_fair.data.validation import hold_out
 
 __all__ = [
@@ -50,10 +53,12 @@ __all__ = [
     "SensitiveFeature",
     "Source",
     "Splits",
+    "TableEncoding",
     "assign_by_owner",
     "available",
     "by_column",
     "classes_per_client",
+    "concatenate",
     "describe",
     "dirichlet",
     "federate",
@@ -61,6 +66,7 @@ __all__ = [
     "from_arrays",
     "from_indices",
     "from_npz",
+    "from_table",
     "get_source",
     "hold_out",
     "iid",

@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["as_array", "as_integers", "check_names", "check_range", "names_of", "require"]
+__all__ = [
+    "as_array",
+    "as_integers",
+    "check_names",
+    "check_range",
+    "find_missing",
+    "first_index",
+    "names_of",
+    "require",
+]
 
 
 def as_array(name: str, values: Any) -> np.ndarray:
@@ -50,6 +59,25 @@ def check_range(name: str, values: np.ndarray, end: int, reason: str = "") -> No
         raise ValueError(
             f"{name} span [{values.min()}, {values.max()}]: expected [0, {end - 1}]{reason}."
         )
+
+
+def find_missing(values: np.ndarray) -> np.ndarray:
+    """Returns which values are None, NaN, or not equal to themselves, as ``pandas.NA``."""
+    if values.dtype != object:
+        return np.isnan(values)
+    return np.array([value is None or not _equals_itself(value) for value in values], bool)
+
+
+def _equals_itself(value: Any) -> bool:
+    try:
+        return bool(value == value)
+    except TypeError:  # The truth value of `pandas.NA`.
+        return False
+
+
+def first_index(mask: np.ndarray) -> int | None:
+    """Returns the index of the first true element, or None."""
+    return int(mask.argmax()) if mask.any() else None
 
 
 def require(valid: Any, message: str) -> None:

@@ -8,7 +8,12 @@ import numpy as np
 
 from fedjax_fair import checks
 from fedjax_fair.data.conversion import as_array
-from fedjax_fair.data.partitioner import Partitioner, parts_by_weight, random_partitioner
+from fedjax_fair.data.partitioner import (
+    Partitioner,
+    column_values,
+    parts_by_weight,
+    random_partitioner,
+)
 
 __all__ = ["dirichlet"]
 
@@ -19,8 +24,9 @@ def dirichlet(
     num_clients: int,
     alpha: float | Sequence[float] | np.ndarray = 0.5,
     min_partition_size: int = 10,
+    by: Sequence[str] = (),
 ) -> Partitioner:
-    """Splits each class in proportions drawn from a Dirichlet distribution.
+    """Splits each class, or each group, in proportions drawn from a Dirichlet distribution.
 
     All examples are assigned. A draw that leaves a client below ``min_partition_size`` is repeated,
     up to eleven times; the result equals that of ``DirichletPartitioner`` of flwr-datasets 0.6.1
@@ -33,14 +39,20 @@ def dirichlet(
         alpha: Concentration, above 0 and at most 1e9, a scalar or ``[clients]``. If small, every
             class has few clients; if large, all clients have the same class distribution.
         min_partition_size: Minimum number of examples of a client, at least 1.
+        by: Columns whose values are split instead of classes: a sensitive feature such as
+            ``"sex"`` (the partition of FairFed's experiments), or several, such as ``("sex",
+            "salary")`` with the column of the label, of which each combination is split.
 
     Raises:
         ValueError: When splitting, if there are fewer than ``num_clients * min_partition_size``
-            examples.
+            examples, or no such column.
 
     References:
         Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, 2019,
         https://arxiv.org/abs/1905.12022
+
+        Ezzeldin et al., FairFed: Enabling Group Fairness in Federated Learning, 2023,
+        https://arxiv.org/abs/2110.00857
 
     Examples:
         >>> partitioner = dirichlet(2, alpha=0.5, min_partition_size=1)
@@ -74,7 +86,18 @@ def dirichlet(
         return order, sizes
 
     name = f"dirichlet({num_clients}, {alpha})"
-    return random_partitioner(name, assign, num_clients, min_partition_size)
+    by_class = random_partitioner(name, assign, num_clients, min_partition_size)
+    if not by:
+        return by_class
+    by = (by,) if isinstance(by, str) else tuple(by)
+
+    def split(labels, /, seed, **columns):
+        values = (column_values(column, columns, len(labels)) for column in by)
+        codes = [np.unique(column, return_inverse=True)[1] for column in values]
+        _, groups = np.unique(np.stack(codes), axis=1, return_inverse=True)
+        return by_class.split(groups, seed)
+
+    return Partitioner(f"dirichlet({num_clients}, {alpha}, by {' x '.join(by)})", split, by=by)
 
 
 def _owners(labels, concentration, rng) -> np.ndarray:

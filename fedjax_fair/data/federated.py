@@ -15,6 +15,7 @@ from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples, check_
 from fedjax_fair.data.conversion import as_integers, check_names, check_range, require
 from fedjax_fair.data.sensitive import SensitiveFeature, check_codes, check_sensitive_names
 from fedjax_fair.data.sensitive_counts import summarize_sensitive
+from fedjax_fair.data.table_encoding import TableEncoding
 from fedjax_fair.numerics.inequality import gini
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.text import escape_control_chars
@@ -56,6 +57,7 @@ class FederatedData(NamedTuple):
             for ids. `fit` compiles without it.
         sensitive_names: Name and values of each sensitive feature, whose codes are
             ``sensitive_features`` of the parts; None without them.
+        encoding: Encoding of tables as features (`from_table`), or None. `fit` compiles without it.
     """
 
     train: ClientExamples
@@ -68,6 +70,7 @@ class FederatedData(NamedTuple):
     validation: ClientExamples | None = None
     client_names: tuple[str, ...] | None = None
     sensitive_names: tuple[SensitiveFeature, ...] | None = None
+    encoding: TableEncoding | None = None
 
     def __str__(self) -> str:
         is_concrete = all(
@@ -106,6 +109,10 @@ class FederatedData(NamedTuple):
         arrays = jax.tree.map(lambda leaf: leaf[run], partition_arrays(self))
         return with_partition_arrays(self, arrays)
 
+    def without_names(self) -> FederatedData:
+        """Removes what compiled functions do not depend on: names of clients, and the encoding."""
+        return self._replace(client_names=None, encoding=None)
+
     def map_parts(self, function: Callable[[ClientExamples], ClientExamples]) -> FederatedData:
         """Applies a function to training, test and, if there are any, validation examples."""
         parts = {name: getattr(self, name) for name in PARTS}
@@ -116,10 +123,10 @@ def _flatten(data: FederatedData):
     names = ("train", "test", "groups", "validation")
     children = tuple((jax.tree_util.GetAttrKey(name), getattr(data, name)) for name in names)
     static = data.num_classes, data.name, data.label_skew_only, data.num_unassigned
-    return children, (static, data.client_names, data.sensitive_names)
+    return children, (static, data.client_names, data.sensitive_names, data.encoding)
 
 
-def _unflatten(fields: tuple[tuple[int, str, bool, int], Any, Any], children: Any) -> FederatedData:
+def _unflatten(fields: tuple[tuple[int, str, bool, int], Any, Any, Any], children: Any):
     train, test, groups, validation = children
     static, *names = fields
     return FederatedData(train, test, groups, *static, validation, *names)
@@ -189,10 +196,11 @@ def stack(datasets: Sequence[FederatedData]) -> FederatedData:
             data.client_names == first.client_names,
             f"datasets[{run}].client_names: expected those of the first dataset.",
         )
-        require(
-            data.sensitive_names == first.sensitive_names,
-            f"datasets[{run}].sensitive_names: expected those of the first dataset.",
-        )
+        for name in ("sensitive_names", "encoding"):
+            require(
+                getattr(data, name) == getattr(first, name),
+                f"datasets[{run}].{name}: expected that of the first dataset.",
+            )
         for name in PARTS:
             part, expected = getattr(data, name), getattr(first, name)
             require(

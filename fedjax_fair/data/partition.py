@@ -11,10 +11,11 @@ from typing import Any, Literal
 import numpy as np
 
 from fedjax_fair import checks
-from fedjax_fair.data.conversion import as_array, check_names, names_of
+from fedjax_fair.data.conversion import check_names, names_of
 from fedjax_fair.data.partitioner import (
     Partition,
     Partitioner,
+    column_values,
     equal_parts,
     index_arrays,
     join_indices,
@@ -141,14 +142,7 @@ def by_column(column: str) -> Partitioner:
     """
 
     def split(labels, /, seed, **columns):
-        if column not in columns:
-            raise ValueError(f"{column=}: expected one of the columns {sorted(columns)}.")
-        owners = as_array(f"column {column!r}", columns[column])
-        if owners.shape != (len(labels),):
-            raise ValueError(
-                f"{column=} of shape {owners.shape}: expected one value for each of {len(labels)} "
-                "examples."
-            )
+        owners = column_values(column, columns, len(labels))
         return assign_by_owner(owners, owners)
 
     return Partitioner(f"by_column({column})", split, column)

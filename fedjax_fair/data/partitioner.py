@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
 from fedjax_fair import checks
-from fedjax_fair.data.conversion import as_array, check_range
+from fedjax_fair.data.conversion import as_array, check_range, find_missing
 
 __all__ = [
     "Partition",
     "Partitioner",
+    "column_values",
     "equal_parts",
     "generator",
     "index_arrays",
@@ -58,18 +59,39 @@ class Partitioner(NamedTuple):
             non-negative seed. Every client gets at least one example.
         column: Column that names the owner of training and test examples; None for `split_test`.
         label_skew_only: Whether a client's examples of a class are random ones of that class.
+        by: Columns whose values are split instead of classes; test examples are split by them too.
     """
 
     name: str
     split: Callable[..., Partition]
     column: str | None = None
     label_skew_only: bool = False
+    by: tuple[str, ...] = ()
 
 
 def generator(seed: int, *stream: int) -> np.random.Generator:
     """Returns the generator of a non-negative seed; its streams are independent."""
     checks.non_negative_int("seed", seed)
     return np.random.default_rng((seed, *stream) if stream else seed)
+
+
+def column_values(name: str, columns: Mapping[str, Any], total: int) -> np.ndarray:
+    """Returns a column of ``total`` values.
+
+    Raises:
+        ValueError: If there is no such column, or it has another length or missing values.
+    """
+    if name not in columns:
+        raise ValueError(f"column={name!r}: expected one of the columns {sorted(columns)}.")
+    values = as_array(f"column {name!r}", columns[name])
+    if values.shape != (total,):
+        raise ValueError(
+            f"column={name!r} of shape {values.shape}: expected one value for each of {total} "
+            "examples."
+        )
+    if values.dtype.kind in "fO" and (num_missing := find_missing(values).sum()):
+        raise ValueError(f"column={name!r}: {num_missing:,} values are missing; expected none.")
+    return values
 
 
 def make_partition(order: Any, sizes: Any, total: int, groups: Any = None) -> Partition:

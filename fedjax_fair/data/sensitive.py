@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from fedjax_fair.data.conversion import as_array, check_range, require
+from fedjax_fair.data.conversion import (
+    as_array,
+    check_range,
+    find_missing,
+    first_index,
+    require,
+)
 
 __all__ = [
     "MAX_SENSITIVE_VALUES",
@@ -132,11 +138,11 @@ def _as_column(name: str, column: Any, total: int) -> np.ndarray:
         f"{name} of shape {values.shape}: expected one value for each of {total} examples.",
     )
     if values.dtype.kind in "fO":
-        is_missing = _is_missing(values)
+        is_missing = find_missing(values)
         require(
             not is_missing.any(),
-            f"{name}: {is_missing.sum()} values are missing, first at {is_missing.argmax()}; leave "
-            "these examples out, or replace the values, such as with 'unknown'.",
+            f"{name}: {is_missing.sum()} values are missing, first at {first_index(is_missing)}; "
+            "leave these examples out, or replace the values, such as with 'unknown'.",
         )
     if values.dtype == object:
         kinds = {type(value) for value in values.tolist()}
@@ -156,20 +162,6 @@ def _as_column(name: str, column: Any, total: int) -> np.ndarray:
         "ranges first.",
     )
     return values
-
-
-def _is_missing(values: np.ndarray) -> np.ndarray:
-    """Returns which values are None, NaN, or not equal to themselves, as ``pandas.NA``."""
-    if values.dtype != object:
-        return np.isnan(values)
-    return np.array([value is None or not _equals_itself(value) for value in values], bool)
-
-
-def _equals_itself(value: Any) -> bool:
-    try:
-        return bool(value == value)
-    except TypeError:  # The truth value of `pandas.NA`.
-        return False
 
 
 def _check_is_not_label(name: str, codes: np.ndarray, labels: np.ndarray) -> None:

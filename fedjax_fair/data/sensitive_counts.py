@@ -13,9 +13,17 @@ from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.text import escape_control_chars
 
-__all__ = ["EmptyCells", "empty_client_cells", "group_counts", "summarize_sensitive"]
+__all__ = [
+    "EmptyCells",
+    "client_counts",
+    "empty_client_cells",
+    "format_client_counts",
+    "group_counts",
+    "summarize_sensitive",
+]
 
 _MAX_VALUES, _MAX_CLASSES, _MAX_CELLS = 6, 6, 3
+_MAX_CLIENTS, _MAX_COLUMNS = 100, 20
 
 
 class EmptyCells(NamedTuple):
@@ -90,6 +98,60 @@ def _columns(
     labels = np.asarray(examples.labels)
     has_class = not examples.has_targets and not are_sequences(labels)
     return np.repeat(np.arange(sizes.size), sizes), codes, labels[order] if has_class else None
+
+
+def client_counts(
+    examples: ClientExamples, names: Sequence[SensitiveFeature], num_classes: int
+) -> dict[str, Int[np.ndarray, " clients"]]:
+    """Counts the examples of each client by class, and by value of each sensitive feature.
+
+    Args:
+        examples: Examples of one partition with sensitive features.
+        names: The features.
+        num_classes: Number of classes.
+
+    Returns:
+        Counts ``[clients]`` by column, such as ``class 0`` and ``sex=F``.
+    """
+    counts = {
+        f"class {label}": column
+        for label, column in enumerate(examples.class_counts(num_classes).T)
+        if not examples.has_targets
+    }
+    for feature, (name, values) in enumerate(names):
+        owners, codes, _ = _columns(examples, feature)
+        for code, value in enumerate(values):
+            minlength = examples.num_clients
+            counts[f"{name}={value}"] = np.bincount(owners[codes == code], minlength=minlength)
+    return counts
+
+
+def format_client_counts(
+    examples: ClientExamples,
+    names: Sequence[SensitiveFeature],
+    num_classes: int,
+    clients: Sequence[str] | None,
+) -> str:
+    """Formats `client_counts` as a table with a row for each of the first clients."""
+    counts = client_counts(examples, names, num_classes)
+    shown = min(examples.num_clients, _MAX_CLIENTS)
+    titles = ["client", *counts][: _MAX_COLUMNS + 1]
+    rows = [titles]
+    for client in range(shown):
+        name = str(client) if clients is None else clients[client]
+        cells = [f"{column[client]:,}" for column in counts.values()]
+        rows.append([name, *cells][: _MAX_COLUMNS + 1])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
+    for left, kind in (
+        (examples.num_clients - shown, "clients"),
+        (len(counts) - _MAX_COLUMNS, "columns"),
+    ):
+        if left > 0:
+            lines.append(f"... ({left:,} more {kind})")
+    return "\n".join(escape_control_chars(line) for line in lines)
 
 
 def summarize_sensitive(

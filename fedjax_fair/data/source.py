@@ -12,6 +12,7 @@ import numpy as np
 
 from fedjax_fair.data.partition import iid
 from fedjax_fair.data.partitioner import Partitioner
+from fedjax_fair.data.table_encoding import TableEncoding
 
 __all__ = ["DamagedError", "DataDir", "Examples", "Info", "Source", "Splits", "resolve_data_dir"]
 
@@ -37,11 +38,28 @@ class Splits(NamedTuple):
         train: Training examples.
         test: Test examples, or None to hold out a fifth of each client's examples.
         num_classes: Number of classes.
+        sensitive_features: Columns of the examples that are sensitive features.
+        encoding: Encoding of a table as features, or None.
     """
 
     train: Examples
     test: Examples | None
     num_classes: int
+    sensitive_features: tuple[str, ...] = ()
+    encoding: TableEncoding | None = None
+
+    def without_feature(self, column: str) -> Splits:
+        """Removes the features of a column of a table, which stays among ``columns``."""
+        if self.encoding is None:
+            return self
+        owners = [each.name for each in self.encoding.columns for _ in each.feature_names]
+        kept = np.array(owners) != column
+        train, test = (
+            part and part._replace(features=part.features[:, kept])
+            for part in (self.train, self.test)
+        )
+        assert train is not None
+        return self._replace(train=train, test=test, encoding=self.encoding.without(column))
 
 
 class Info(NamedTuple):
@@ -81,6 +99,7 @@ class Source(NamedTuple):
         batch_size: Default size of minibatches.
         epochs: Default number of local epochs.
         rounds: Default number of rounds.
+        client: Column whose values are the clients by default; None if ``partition`` makes them.
     """
 
     read: Callable[[Any], Splits]
@@ -93,6 +112,7 @@ class Source(NamedTuple):
     batch_size: int = 50
     epochs: int = 1
     rounds: int = 100
+    client: str | None = None
 
     @property
     def partitioner(self) -> Partitioner:
@@ -104,7 +124,7 @@ class Source(NamedTuple):
         location = self.find(data_dir)
         if self.describe is not None:
             return self.describe(location)
-        train, test, num_classes = self.read(location)
+        train, test, num_classes, *_ = self.read(location)
         num_test = 0 if test is None else len(test.labels)
         return Info(None, train.features.shape[1:], num_classes, len(train.labels), num_test)
 

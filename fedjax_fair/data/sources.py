@@ -12,20 +12,22 @@ from typing import Any, NamedTuple
 from fedjax_fair import checks
 from fedjax_fair.data import raw_files, tfds_images
 from fedjax_fair.data.arrays import federate
-from fedjax_fair.data.class_partition import classes_per_client, split_test
+from fedjax_fair.data.class_partition import classes_per_client
 from fedjax_fair.data.digits import read_digits
 from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.flwr import FlwrPartitioner, as_partitioner
-from fedjax_fair.data.partition import assign_by_owner
 from fedjax_fair.data.partitioner import Partitioner
 from fedjax_fair.data.source import (
     DamagedError,
     DataDir,
+    Examples,
     Source,
     Splits,
     bundled,
     resolve_data_dir,
 )
+from fedjax_fair.data.table_sources import TABLES, table_source
+from fedjax_fair.data.test_partition import partition_test
 from fedjax_fair.data.tfds_folder import names_prepared
 
 __all__ = ["SOURCES", "Description", "available", "describe", "get_source", "load", "prepare"]
@@ -67,6 +69,10 @@ SOURCES: dict[str, Source] = {
     "cifar10": _images("cifar10", partition=classes_per_client, model="cifar_cnn", rounds=400),
     "cifar100": _images("cifar100", model="cifar100_cnn", rounds=400),
     "emnist/byclass": _images("emnist/byclass", model="femnist_cnn"),
+    "adult": table_source("adult", num_clients=5),
+    "compas": table_source("compas", num_clients=5),
+    "census_income": table_source("census_income", num_clients=20),
+    "mpls_stops": table_source("mpls_stops", num_clients=20),
 }
 """Data sources by name; `get_source` also returns those of other image sets."""
 
@@ -123,6 +129,8 @@ def load(
     entry = get_source(name)
     partitioner = entry.partitioner if partition is None else as_partitioner(partition)
     splits = entry.read(entry.find(data_dir))
+    if partitioner.column is not None:
+        splits = splits.without_feature(partitioner.column)
     per_seed = [_split(name, splits, partitioner, one, validation_fraction) for one in seeds]
     return stack(per_seed) if isinstance(seed, Sequence) else per_seed[0]
 
@@ -130,17 +138,15 @@ def load(
 def _split(
     name: str, splits: Splits, partitioner: Partitioner, seed: int, validation_fraction: float
 ) -> FederatedData:
-    train, test, num_classes = splits
+    train, test, num_classes = splits.train, splits.test, splits.num_classes
     partition = partitioner.split(train.labels, seed, **train.columns)
-    test_part = None
+    test_part, test_sensitive = None, None
     if test is not None:
-        column = partitioner.column
-        if column is not None and column in test.columns:
-            test_partition = assign_by_owner(train.columns[column], test.columns[column])
-        else:
-            test_partition = split_test(partition, train.labels, test.labels, seed)
+        labels, columns = (train.labels, test.labels), (train.columns, test.columns)
+        test_partition = partition_test(partitioner, partition, labels, columns, seed)
         test_part = (test.features, test.labels, test_partition)
-    return federate(
+        test_sensitive = _sensitive(splits, test)
+    federated = federate(
         (train.features, train.labels, partition),
         test_part,
         num_classes=num_classes,
@@ -148,7 +154,14 @@ def _split(
         label_skew_only=partitioner.label_skew_only,
         validation_fraction=validation_fraction,
         seed=seed,
+        sensitive_features=_sensitive(splits, train),
+        test_sensitive_features=test_sensitive,
     )
+    return federated._replace(encoding=splits.encoding)
+
+
+def _sensitive(splits: Splits, part: Examples) -> dict[str, Any] | None:
+    return {name: part.columns[name] for name in splits.sensitive_features} or None
 
 
 class Description(NamedTuple):
@@ -200,8 +213,10 @@ def describe(name: str, data_dir: DataDir = None) -> Description:
             raise ValueError(str(error)) from error
         return _missing(name, data_dir, missing=str(error))
     size = info.num_train // entry.num_clients
-    tenth = f"{size // 10} of about {size} training examples per client, with "
-    tenth += "--data.validation-fraction 0.1"
+    each = f"{size // 10} of about {size} training examples per client"
+    if entry.client is not None:
+        each = "a tenth of each client's training examples"
+    tenth = f"{each}, with --data.validation-fraction 0.1"
     return Description(name, True, *info, entry.partitioner.name, tenth)
 
 
@@ -238,6 +253,13 @@ def prepare(name: str, data_dir: DataDir = None) -> Path | None:
 
     Raises:
         ModuleNotFoundError: If TensorFlow, which preparing needs, is not installed.
-        ValueError: If tensorflow-datasets has no such set.
+        ValueError: If tensorflow-datasets has no such set, or it is a table, which is not
+            downloaded.
     """
+    if name in TABLES:
+        files = [f"tables/{name}.csv.gz", *TABLES[name].originals]
+        raise ValueError(
+            f"{name=}: expected files that are downloaded by hand into data.dir, one of "
+            f"{files[0]} or {', '.join(files[1:]) or 'its uncompressed form'}."
+        )
     return None if get_source(name).find is bundled else tfds_images.prepare(name, data_dir)

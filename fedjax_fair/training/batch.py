@@ -78,7 +78,7 @@ class RunBatch:
     def data(self) -> FederatedData:
         """The dataset on its devices."""
         # Static fields are hashed at every call of a compiled function.
-        data, mesh = self.host_data._replace(client_names=None), self.mesh
+        data, mesh = self.host_data.without_names(), self.mesh
         if data.num_partitions is not None:
             data = with_partition_arrays(
                 data, pad_to_multiple(partition_arrays(data), self.multiple)

@@ -187,7 +187,7 @@ class FitResult(NamedTuple):
         never = np.zeros((len(seeds), data.num_clients), np.int32)
         runs = (self.variables, never, never[:, :0]), ()
         evaluate = make_evaluation(model, train_loss=False)
-        unnamed = on_device(data._replace(client_names=None))
+        unnamed = on_device(data.without_names())
         values, clients = jax.device_get(call(evaluate, runs, model.shared, unnamed))
         columns: dict[str, Any] = {}
         for name in ("test_accuracy", "test_loss", "class_accuracy"):

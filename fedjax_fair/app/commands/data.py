@@ -16,6 +16,8 @@ from fedjax_fair.app.config import Config, DataConfig
 from fedjax_fair.app.presets import resolve
 from fedjax_fair.app.signatures import default_hint
 from fedjax_fair.app.variants import drop_unused_settings
+from fedjax_fair.data.sensitive_counts import format_client_counts
+from fedjax_fair.data.table_sources import TABLES
 from fedjax_fair.report import plots
 from fedjax_fair.text import escape_control_chars, format_columns
 
@@ -62,6 +64,9 @@ class DataInfo:
     def __call__(self) -> None:
         described = data.describe(self.name, self.data.dir)._asdict()
         print(format_columns({key: text for key, text in described.items() if text is not None}))
+        if described["prepared"] and self.name in TABLES:
+            federation = data.load(self.name, data_dir=self.data.dir)
+            print(f"\n{federation}\n\n{_client_counts(federation)}")
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,22 @@ class DataShow:
         config = drop_unused_settings(resolve(Config(data=self.data)), base=Config())
         federation = load_data(config)
         print(federation)
+        if federation.sensitive_names is not None:
+            print(f"\n{_client_counts(federation)}")
         if self.output is not None:
             plots.partition(federation).savefig(self.output, dpi=150)
             print(f"Plot: {escape_control_chars(self.output)}")
+
+
+def _client_counts(federation: data.FederatedData) -> str:
+    """Formats counts by client, class and value of sensitive features, zeros included."""
+    first, tables = federation.partition(0), []
+    names = first.sensitive_names
+    assert names is not None
+    for title, part in (("training", first.train), ("test", first.test)):
+        table = format_client_counts(part, names, first.num_classes, first.client_names)
+        tables.append(f"{title} examples\n{table}")
+    return "\n\n".join(tables)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,334 @@
+"""Federated datasets from tables with a column for each feature, such as CSV files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from fedjax_fair import checks
+from fedjax_fair.data.arrays import federate
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.conversion import first_index, require
+from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.flwr import FlwrPartitioner, as_partitioner
+from fedjax_fair.data.partition import by_column
+from fedjax_fair.data.partitioner import Partitioner
+from fedjax_fair.data.table_encoding import (
+    MAX_CATEGORIES,
+    TableEncoding,
+    as_codes,
+    check_columns,
+    fit_encoding,
+)
+from fedjax_fair.data.table_files import Frame, as_frame, table_name
+from fedjax_fair.data.test_partition import partition_test
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Target", "encode_labels", "from_table", "table_columns"]
+
+Target = Literal["classes", "regression", "multi_label"]
+
+
+def from_table(
+    table: Any,
+    *,
+    label: str | Sequence[str],
+    client: str | Partitioner | FlwrPartitioner,
+    sensitive_features: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    encoding: Literal["one_hot", "codes"] = "one_hot",
+    target: Target = "classes",
+    test: Any = 0.2,
+    validation_fraction: float = 0.0,
+    seed: int = 0,
+    name: str | None = None,
+) -> FederatedData:
+    """Makes a federated dataset of a table.
+
+    Numbers and booleans are standardized. Other columns are categories; missing values are one more
+    category, or another feature of a column of numbers. The encoding is fitted on the training
+    examples only. It encodes categories that occur in test and validation examples only by zeros
+    (`TableEncoding.encode`). Sensitive features are also features unless excluded.
+
+    Args:
+        table: A table of pandas, Polars or Arrow, or the path of a CSV, TSV, Parquet or Feather
+            file.
+        label: Column to predict. Classes are its different values, ascending.
+        client: Column whose values are the clients, which is then no feature; or a partitioner,
+            such as ``data.dirichlet(5, 0.5, by="sex")``, for which targets are one class.
+        sensitive_features: Columns of sensitive features, such as ``["sex", "race"]``: strings,
+            integers or booleans, none missing.
+        categorical: Columns of numbers that are categories.
+        exclude: Columns that are not features.
+        encoding: Whether categories are indicators, or ``"codes"``, their indices.
+        target: ``"classes"``; or the label is one or several columns of floats
+            (``"regression"``), or of 0 and 1 (``"multi_label"``), with `models.as_regression` or
+            `models.as_multi_label`.
+        test: Fraction of every client's rows held out for testing, rounded down, in ``[0, 1)``;
+            or a table of the test rows.
+        validation_fraction: As in `hold_out`, of the remaining rows.
+        seed: Non-negative seed of the partition and of held-out rows.
+        name: Name in results; by default that of the file.
+
+    Returns:
+        A federated dataset whose ``encoding`` encodes new rows.
+
+    Raises:
+        FileNotFoundError: If a file does not exist.
+        ValueError: If a column is missing or has a wrong type, values are missing in the label, the
+            client or a sensitive feature, a sensitive feature is the label, or the partition is
+            impossible.
+
+    Examples:
+        >>> import pandas as pd
+        >>> rows = pd.DataFrame({"age": range(20), "job": ["cook", "clerk"] * 10})
+        >>> rows["sex"], rows["ill"] = ["F", "M", "M", "F"] * 5, [1, 0, 0, 0, 0] * 4
+        >>> data = from_table(rows, label="ill", client="job", sensitive_features=["sex"])
+        >>> data.client_names, data.encoding.feature_names
+        (('clerk', 'cook'), ('age', 'sex=F', 'sex=M'))
+        >>> data.encoding.encode(pd.DataFrame({"age": [30], "sex": ["F"]})).shape
+        (1, 3)
+    """
+    checks.one_of("encoding", encoding, ("one_hot", "codes"))
+    checks.one_of("target", target, ("classes", "regression", "multi_label"))
+    if name is None:
+        name = table_name(table) if isinstance(table, str | os.PathLike) else "table"
+    frames = [as_frame("table", table)]
+    is_fraction = isinstance(test, int | float | np.number)
+    if is_fraction:
+        checks.unit_interval("test", test)
+    else:
+        frames.append(as_frame("test", test))
+    named = _columns_by_argument(label, client, sensitive_features, categorical, exclude)
+    for argument, source, frame in zip(("table", "test"), (table, test), frames, strict=False):
+        place = source if isinstance(source, str | os.PathLike) else argument
+        require(len(frame), f"{place} has no rows; expected one or more.")
+        for argument, names in named.items():
+            check_columns(argument, names, frame)
+    labels = encode_labels(frames, named["label"], target)
+    partitioner = as_partitioner(by_column(client) if isinstance(client, str) else client)
+    columns = [table_columns(frame, partitioner) for frame in frames]
+    classes = [
+        part if labels.classes is not None else np.zeros(len(part), np.int64)
+        for part in labels.values
+    ]
+    partition = partitioner.split(classes[0], seed, **columns[0])
+    test_part, test_sensitive = None, None
+    if not is_fraction:
+        pairs = (classes[0], classes[1]), (columns[0], columns[1])
+        test_partition = partition_test(partitioner, partition, *pairs, seed)
+        test_part = (_row_numbers(frames[1]), labels.values[1], test_partition)
+        test_sensitive = _sensitive(frames[1], named["sensitive_features"])
+    # Features are the numbers of rows until it is known which rows are training examples.
+    rows = federate(
+        (_row_numbers(frames[0]), labels.values[0], partition),
+        test_part,
+        num_classes=labels.num_classes,
+        name=name,
+        label_skew_only=partitioner.label_skew_only,
+        test_fraction=float(test) if is_fraction else 0.0,
+        validation_fraction=validation_fraction,
+        seed=seed,
+        sensitive_features=_sensitive(frames[0], named["sensitive_features"]),
+        test_sensitive_features=test_sensitive,
+    )
+    no_features = {*named["label"], partitioner.column, *exclude}
+    kept = [column for column in frames[0].columns if column not in no_features]
+    require(kept, "table: no column is left as a feature; expected one or more.")
+    for frame in frames[1:]:
+        check_columns("test", kept, frame)
+    fitted = fit_encoding(
+        frames[0][kept].iloc[_training_rows(rows.train)],
+        categorical,
+        one_hot=encoding == "one_hot",
+    )
+    fitted = replace(fitted, label=named["label"], classes=labels.classes)
+    return _with_features(rows, fitted, frames[0], frames[-1])
+
+
+def _with_features(
+    rows: FederatedData, encoding: TableEncoding, frame: Frame, test_frame: Frame
+) -> FederatedData:
+    """Replaces numbers of rows by their features; validation shares those of training."""
+
+    def encoded(part: ClientExamples, table: Frame) -> ClientExamples:
+        numbers = np.asarray(part.features)[:, 0]
+        return part._replace(features=encoding.encode(table.iloc[numbers], unseen="ignore"))
+
+    train = encoded(rows.train, frame)
+    validation = rows.validation and rows.validation._replace(features=train.features)
+    return rows._replace(
+        train=train,
+        test=encoded(rows.test, test_frame),
+        validation=validation,
+        encoding=encoding,
+    )
+
+
+def _row_numbers(frame: Frame) -> np.ndarray:
+    return np.arange(len(frame), dtype=np.int32)[:, None]
+
+
+def _training_rows(train: ClientExamples) -> np.ndarray:
+    """Returns the numbers of the rows that clients train on, without those for validation."""
+    return np.asarray(train.features)[np.asarray(train.order), 0]
+
+
+def _sensitive(frame: Frame, names: Sequence[str]) -> dict[str, np.ndarray] | None:
+    return {name: frame[name].to_numpy() for name in names} or None
+
+
+def _columns_by_argument(
+    label: Any, client: Any, sensitive_features: Any, categorical: Any, exclude: Any
+) -> dict[str, tuple[str, ...]]:
+    """Returns the columns that each argument names, and checks that none has two roles."""
+    lists = {
+        "label": (label,) if isinstance(label, str) else label,
+        "client": (client,) if isinstance(client, str) else (),
+        "sensitive_features": sensitive_features,
+        "categorical": categorical,
+        "exclude": exclude,
+    }
+    for argument, names in lists.items():
+        is_list = isinstance(names, Sequence) and not isinstance(names, str)
+        require(
+            is_list and all(isinstance(name, str) for name in names),
+            f"{argument}={names!r}: expected names of columns in a list.",
+        )
+        require(len(set(names)) == len(names), f"{argument}={names!r}: expected each column once.")
+    require(lists["label"], "label=[]: expected one or more columns.")
+    for argument in ("client", "sensitive_features", "categorical"):
+        for name in lists[argument]:
+            require(
+                name not in lists["label"],
+                f"{argument}: column {name!r} is the label; expected another column.",
+            )
+    return {argument: tuple(names) for argument, names in lists.items()}
+
+
+class Labels(NamedTuple):
+    """Labels of one or several tables.
+
+    Attributes:
+        values: Labels of each table, int32 classes or float32 targets.
+        num_classes: Number of classes, or of targets.
+        classes: Name of each class; None of targets.
+    """
+
+    values: tuple[np.ndarray, ...]
+    num_classes: int
+    classes: tuple[str, ...] | None
+
+
+def encode_labels(
+    frames: Sequence[Frame], names: Sequence[str], target: Target = "classes"
+) -> Labels:
+    """Encodes the labels of tables.
+
+    Args:
+        frames: The tables, with the same columns.
+        names: Columns of the label.
+        target: As in `from_table`.
+
+    Raises:
+        ValueError: If values are missing or have a wrong type.
+    """
+    for frame in frames:
+        for name in names:
+            is_missing = frame[name].isna().to_numpy()
+            require(
+                not is_missing.any(),
+                f"label {name!r}: {is_missing.sum():,} values are missing, first in row "
+                f"{first_index(is_missing)}; leave these rows out.",
+            )
+    if target != "classes":
+        return Labels(tuple(_targets(frame, names, target) for frame in frames), len(names), None)
+    require(
+        len(names) == 1,
+        f"label={list(names)}: expected one column for classes; target='multi_label' or "
+        "'regression' takes several.",
+    )
+    return _encode_classes([frame[names[0]] for frame in frames])
+
+
+def _targets(frame: Frame, names: Sequence[str], target: Target) -> np.ndarray:
+    columns = []
+    for name in names:
+        try:
+            values = frame[name].to_numpy(np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"label {name!r} of {frame[name].dtype}: expected numbers for {target=}."
+            ) from None
+        require(np.isfinite(values).all(), f"label {name!r} has infinite values; expected none.")
+        require(
+            target == "regression" or np.isin(values, (0, 1)).all(),
+            f"label {name!r} spans [{values.min()}, {values.max()}]: expected 0 and 1 for "
+            f"{target=}.",
+        )
+        columns.append(values)
+    return np.stack(columns, axis=1).astype(np.float32)
+
+
+def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
+    import pandas as pd
+
+    series = pd.concat(list(columns), ignore_index=True)
+    name = columns[0].name
+    if pd.api.types.is_float_dtype(series):
+        require(
+            (series == series.round()).all(),
+            f"label {name!r} of {series.dtype}: expected classes, such as strings or integers; "
+            "target='regression' predicts numbers.",
+        )
+        series = series.astype(np.int64)
+    if pd.api.types.is_integer_dtype(series):
+        values, codes = np.unique(series.to_numpy(np.int64), return_inverse=True)
+    else:
+        codes, texts = as_codes(series)
+        values = np.array(texts)
+    require(
+        len(values) > 1,
+        f"label {name!r} has one value, {values[:1]}: expected two classes or more.",
+    )
+    require(
+        len(values) <= MAX_CATEGORIES,
+        f"label {name!r} has {len(values):,} different values: expected at most "
+        f"{MAX_CATEGORIES:,} classes; target='regression' predicts numbers.",
+    )
+    ends = np.cumsum([len(column) for column in columns])[:-1]
+    parts = tuple(np.split(codes.astype(np.int32), ends))
+    return Labels(parts, len(values), tuple(map(str, values.tolist())))
+
+
+def table_columns(frame: Frame, partitioner: Partitioner) -> dict[str, Any]:
+    """Returns the columns of a table for a partitioner; those that it reads as strings.
+
+    Raises:
+        ValueError: If one of them does not exist, is no category or has missing values.
+    """
+    columns: dict[str, Any] = {
+        # The other argument of `Partitioner.split`.
+        name: frame[name].to_numpy()
+        for name in frame.columns
+        if name != "seed"
+    }
+    needed = [*([] if partitioner.column is None else [partitioner.column]), *partitioner.by]
+    check_columns("client", needed, frame)
+    for name in needed:
+        codes, texts = as_codes(frame[name])
+        is_missing = codes < 0
+        require(
+            not is_missing.any(),
+            f"client: {is_missing.sum():,} values of column {name!r} are missing, first in row "
+            f"{first_index(is_missing)}; leave these rows out.",
+        )
+        columns[name] = np.array(texts, str)[codes]
+    return columns
