@@ -32,7 +32,7 @@ from jaxtyping import Array, Float
 from fedjax_fair import selectors
 from fedjax_fair.base import LocalResult, Model, Selector, Variables
 from fedjax_fair.data import FederatedData, from_arrays
-from fedjax_fair.simulate import make_context
+from fedjax_fair.round_context import make_context
 
 CLIENTS, EXAMPLES, WIDTH = 20, 30, 10
 COHORT, STEPS, BATCH = 5, 5, 5

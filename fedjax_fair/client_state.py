@@ -7,7 +7,7 @@ written once per round, in place: another read or a second write would copy the 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ from fedjax_fair.tree import Integer, Tree
 __all__ = ["ClientRow", "Layout", "Store", "init_store", "pack_row", "write_rows"]
 
 _RESIDUAL = "residual"
+_BITS = "uint16"
+"""Type of stored bfloat16; a CPU would convert the whole store to float32 in every round."""
+
 _LANES = 128
 """Elements of a row of a TPU's memory; other lengths are copied to another layout and back."""
 
@@ -84,7 +87,7 @@ class Store(Tree):
     def read(self, examples: ClientExamples, client: Integer) -> ClientRow:
         """Returns the row of a client, on the device that has its examples."""
         place = self._place(_position(examples, client))
-        row = {name: array[place] for name, array in self.arrays.items()}
+        row = {name: _decode(name, array[place]) for name, array in self.arrays.items()}
         residual = row.pop(_RESIDUAL, ())
         return ClientRow(_unpack(row, self.layout), residual)
 
@@ -92,7 +95,7 @@ class Store(Tree):
         """Replaces rows; positions beyond the last row are ignored."""
         place = self._place(positions)
         arrays = {
-            name: array.at[place].set(rows[name], mode="drop")
+            name: array.at[place].set(_encode(rows[name], array.dtype), mode="drop")
             for name, array in self.arrays.items()
         }
         return self.replace(arrays=arrays)
@@ -137,8 +140,12 @@ def init_store(
     examples: ClientExamples,
     broadcast: dict[str, PyTree],
     residual_width: int,
+    dtype: Literal["bfloat16"] | None,
 ) -> Store | tuple[()]:
-    """Returns the rows before the first round; ``()`` if clients keep nothing."""
+    """Returns the rows before the first round; ``()`` if clients keep nothing.
+
+    ``dtype`` is the type to which stored vectors of float32 are rounded; None keeps them.
+    """
 
     def init(client: Int[Array, ""]) -> ClientRow:
         participant = make_client(
@@ -158,7 +165,13 @@ def init_store(
     leaves, treedef = jax.tree.flatten(row.state)
     shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
     layout = Layout(treedef, shapes, residual_width)
-    return Store(jax.vmap(lambda client: pack_row(init(client)))(clients), layout)
+    arrays = jax.vmap(lambda client: pack_row(init(client)))(clients)
+    if dtype is not None:
+        arrays = {
+            name: _encode(array, _BITS) if array.dtype == jnp.float32 else array
+            for name, array in arrays.items()
+        }
+    return Store(arrays, layout)
 
 
 def make_client(
@@ -243,6 +256,20 @@ def _global_rows(examples: ClientExamples) -> Any:
         return slice(None)
     (capacity,) = residents.sharding.shard_shape(residents.shape)
     return np.asarray(examples.devices) * capacity + np.asarray(examples.slots)
+
+
+def _encode(vectors: Array, dtype: Any) -> Array:
+    """Returns vectors as they are stored: rounded to bfloat16 if that store has bits."""
+    if vectors.dtype == dtype:
+        return vectors
+    return jax.lax.bitcast_convert_type(vectors.astype(jnp.bfloat16), dtype)
+
+
+def _decode(name: str, vector: Array) -> Array:
+    """Inverts `_encode`, up to rounding; the name of a vector tells bits from integers."""
+    if vector.dtype != _BITS or name == _BITS:
+        return vector
+    return jax.lax.bitcast_convert_type(vector, jnp.bfloat16).astype(jnp.float32)
 
 
 def _unpack(vectors: dict[str, Array], layout: Layout) -> PyTree:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
-from fedjax_fair.base import GroupSums, Model
+from fedjax_fair.base import GroupSums, Model, Variables
+from fedjax_fair.client_predictions import apply_model
+from fedjax_fair.client_sums import map_sums
 from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.metrics.group_fairness import calibration_error, intersection_codes
 from fedjax_fair.numerics.labels import are_sequences, count_labels, sum_labels
+from fedjax_fair.numerics.trees import tree_bytes
 
 __all__ = [
     "PeopleSums",
@@ -22,8 +26,10 @@ __all__ = [
     "group_codes",
     "num_values",
     "people_values",
+    "personalized_group_sums",
     "sum_people",
     "to_group_sums",
+    "undefined_sums",
 ]
 
 _BINS = 10
@@ -65,9 +71,9 @@ class PeopleSums(NamedTuple):
     bins: Float[Array, "groups bins 3"] | None
 
 
-def num_values(names: Sequence[SensitiveFeature]) -> tuple[int, ...]:
-    """Returns the number of values of each sensitive feature."""
-    return tuple(len(feature.values) for feature in names)
+def num_values(names: Sequence[SensitiveFeature] | None) -> tuple[int, ...] | None:
+    """Returns the number of values of each sensitive feature, or None without."""
+    return None if names is None else tuple(len(feature.values) for feature in names)
 
 
 def group_codes(
@@ -134,3 +140,39 @@ def to_group_sums(sums: PeopleSums) -> GroupSums:
     """Computes calibration errors from complete sums."""
     calibration = None if sums.bins is None else calibration_error(*jnp.unstack(sums.bins, axis=2))
     return GroupSums(sums.examples, sums.correct, sums.loss, sums.counts, calibration)
+
+
+def personalized_group_sums(
+    model: Model, personalized: Callable[[Int[Array, ""]], Variables], data: FederatedData
+) -> GroupSums | None:
+    """Sums by client and group with the model of each client; None without sensitive features."""
+    if (sizes := num_values(data.sensitive_names)) is None:
+        return None
+    examples = jax.tree.map(jnp.asarray, data.test)
+
+    def sum_fn_of(client):
+        variables = personalized(client)
+
+        def sum_fn(indices, mask):
+            labels = examples.labels[indices]
+            outputs = apply_model(model, variables, examples.features[indices])
+            values = people_values(model, outputs, labels, data.num_classes)
+            groups = group_codes(examples, indices, sizes)
+            owners = (~mask).astype(jnp.int32)
+            return sum_people(values, labels, groups, owners, 1, sizes)
+
+        return sum_fn
+
+    variables = jax.eval_shape(personalized, jax.ShapeDtypeStruct((), jnp.int32))
+    client_bytes = tree_bytes(variables)
+    sums = map_sums(sum_fn_of, lambda sums, size: sums, examples, client_bytes=client_bytes)
+    bins = None if sums.bins is None else jnp.sum(sums.bins, axis=0)
+    of_clients = jax.tree.map(lambda leaf: leaf[:, 0], sums._replace(bins=None))
+    return to_group_sums(of_clients._replace(bins=bins))
+
+
+def undefined_sums(sums: GroupSums) -> GroupSums:
+    """Returns sums of a model that is no result: no prediction counts, and the rest is NaN."""
+    nan = jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan), sums)
+    counts = None if sums.counts is None else jnp.zeros_like(sums.counts)
+    return nan._replace(counts=counts)

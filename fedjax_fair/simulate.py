@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
-from enum import IntEnum
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +18,13 @@ from fedjax_fair.base import (
     Context,
     Faults,
     Info,
-    LocalResult,
     Model,
     Selector,
     ServerView,
     Solver,
     Variables,
 )
-from fedjax_fair.client_evaluation import client_gradients, client_means, client_performance
+from fedjax_fair.base_round import BaseRound
 from fedjax_fair.communication import apply as communication
 from fedjax_fair.communication.compression import Compression
 from fedjax_fair.communication.noise import PrivacyMechanism
@@ -36,164 +33,11 @@ from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.faults import apply
 from fedjax_fair.local_training import Trained, occurrences_of, train_cohort
 from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
-from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.numerics.trees import all_finite, tree_bytes
-from fedjax_fair.parallel import collectives
-from fedjax_fair.tree import Tree
+from fedjax_fair.round_context import make_context
+from fedjax_fair.round_state import Keys, Purpose, RoundInfo, RoundState, Traffic, derive_key
 
-__all__ = [
-    "BaseRound",
-    "Purpose",
-    "Round",
-    "RoundInfo",
-    "RoundState",
-    "Traffic",
-    "derive_key",
-    "make_context",
-    "run",
-]
-
-
-class Purpose(IntEnum):
-    """Purposes of random numbers, each of which has a separate stream."""
-
-    INIT = 0
-    SELECT = 1
-    SOLVE = 2
-    FAULTS = 3
-    COMMUNICATION = 4
-    CLIENTS = 5
-    PERSONALIZE = 6
-
-
-Keys = dict[Purpose, Key[Array, ""]]
-
-
-class RoundState(NamedTuple):
-    """State between rounds.
-
-    Attributes:
-        key: The root key of the run, which never changes.
-        round: Number of completed rounds, which is the index of the next one.
-        variables: The global model.
-        selector: State of the selector.
-        aggregator: State of the aggregator.
-        participation: Rounds each client has trained in, ``[clients]``.
-        communication: State of privacy; empty without.
-        model_history: Past global models, ``[history_length, ...]``, with that of round ``r`` at
-            ``r % history_length``; empty unless a fault needs them.
-        clients: State of all clients (`fedjax_fair.client_state.Store`); empty if they have none.
-    """
-
-    key: Key[Array, ""]
-    round: Int[Array, ""]
-    variables: Variables
-    selector: PyTree
-    aggregator: PyTree
-    participation: Int[Array, " clients"]
-    communication: PyTree = ()
-    model_history: Variables | tuple[()] = ()
-    clients: client_state.Store | tuple[()] = ()
-
-
-class Traffic(Tree):
-    """Bytes that one participant communicates in a round.
-
-    Attributes:
-        up: Bytes that it sends: its compressed update and other sends.
-        down: Bytes that it receives: the model and what the server broadcasts.
-    """
-
-    up: int
-    down: int
-
-
-class RoundInfo(NamedTuple):
-    """Diagnostics of one round.
-
-    Attributes:
-        clients: Ids of the selected clients.
-        weights: Their weights in the update.
-        loss: Their mean minibatch losses during local training, nats.
-        steps: Their numbers of local steps.
-        finite: Whether the update was finite and therefore applied.
-        responded: Whether each result has arrived.
-        nonfinite: Whether each sent update had a NaN or an infinity.
-        selector: Info of the selector.
-        aggregator: Info of the aggregator and of privacy.
-        traffic: Bytes per participant, which are structure.
-        state_nonfinite: Whether each new state of a client had a NaN or an infinity and was not
-            stored; None without state.
-    """
-
-    clients: Int[Array, " cohort"]
-    weights: Float[Array, " cohort"]
-    loss: Float[Array, " cohort"]
-    steps: Int[Array, " cohort"]
-    finite: Bool[Array, ""]
-    responded: Bool[Array, " cohort"]
-    nonfinite: Bool[Array, " cohort"]
-    selector: Info
-    aggregator: Info
-    traffic: Traffic
-    state_nonfinite: Bool[Array, " cohort"] | None = None
-
-
-def derive_key(
-    key: Key[Array, ""], purpose: Purpose, round: Int[Array, ""] | int = 0
-) -> Key[Array, ""]:
-    """Returns the key of one purpose in one absolute round.
-
-    A resumed run therefore equals an uninterrupted one, and cohorts do not depend on the solver.
-    """
-    return jax.random.fold_in(jax.random.fold_in(key, purpose), round)
-
-
-class BaseRound(Tree):
-    """A method with a model, as pure functions of state and data.
-
-    Attributes:
-        model: The network.
-        is_centralized: Whether it trains on pooled examples, with client ids of -1 in `RoundInfo`.
-    """
-
-    model: Model
-    is_centralized: ClassVar[bool] = False
-
-    @abstractmethod
-    def init(self, key: Key[Array, ""], data: FederatedData) -> RoundState:
-        """Returns the state before the first round."""
-
-    @abstractmethod
-    def step(
-        self,
-        state: RoundState,
-        data: FederatedData,
-        drop_nonfinite: bool = False,
-        skip_nonfinite: bool = False,
-    ) -> tuple[RoundState, RoundInfo]:
-        """Runs one round; an update of the model that is not finite is not applied.
-
-        With ``drop_nonfinite``, a participant whose update is not finite counts as not responding.
-        With ``skip_nonfinite``, a round whose update is not applied changes neither the state of
-        the aggregator nor those of clients, and the selector does not observe it.
-        """
-
-    @property
-    def is_personalized(self) -> bool:
-        """Whether clients have personalized models."""
-        return False
-
-    @property
-    def has_global_model(self) -> bool:
-        """Whether the global model is a result."""
-        return True
-
-    def personalize(
-        self, state: RoundState, data: FederatedData
-    ) -> Callable[[Int[Array, ""]], Variables]:
-        """Returns a function from a client's id to its model, where its examples are."""
-        raise ValueError(f"{type(self).__name__} has no personalized models.")
+__all__ = ["Round", "run"]
 
 
 class Round(BaseRound):
@@ -216,10 +60,12 @@ class Round(BaseRound):
         clients_per_batch: Clients that train in parallel (vmapped), which changes memory, and
             results only by rounding. Default: all on a GPU; models of 8 MiB together on a TPU; on a
             CPU as many as fit into its cache if all take equally many steps, otherwise one.
+        client_state_dtype: Type to which float32 vectors of stored client states and residuals are
+            rounded; "bfloat16" halves their memory and keeps 8 bits of precision. Default: none.
 
     Raises:
-        ValueError: If a role is not of its type or needs what secure aggregation hides, or
-            ``clients_per_batch`` is not positive.
+        ValueError: If a role is not of its type or needs what secure aggregation hides,
+            ``clients_per_batch`` is not positive, or ``client_state_dtype`` is another type.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -242,6 +88,7 @@ class Round(BaseRound):
     compression: Compression | None = None
     privacy: PrivacyMechanism | None = None
     clients_per_batch: int | None = None
+    client_state_dtype: Literal["bfloat16"] | None = None
 
     def __post_init__(self):
         checks.instance("model", self.model, Model, "models.logistic(num_classes=10)")
@@ -253,6 +100,8 @@ class Round(BaseRound):
             checks.one_of(name, role.server_view, get_args(ServerView))
         if self.clients_per_batch is not None:
             checks.positive_int("clients_per_batch", self.clients_per_batch)
+        if self.client_state_dtype is not None:
+            checks.one_of("client_state_dtype", self.client_state_dtype, ("bfloat16",))
         self._convert(faults=self._faults)
         for fault in self._faults:
             checks.instance("faults: one of them", fault, Faults, "faults.Dropout(0.1)")
@@ -311,6 +160,7 @@ class Round(BaseRound):
                 data.train,
                 self._broadcast(aggregator, aggregator_context),
                 communication.residual_width(self._communication, variables),
+                self.client_state_dtype,
             ),
         )
 
@@ -348,45 +198,28 @@ class Round(BaseRound):
         """Runs one round; see `BaseRound.step`."""
         data = jax.tree.map(jnp.asarray, data)
         keys = {purpose: derive_key(state.key, purpose, state.round) for purpose in Purpose}
-        context = make_context(self.model, state.round, state.variables, data)._replace(
-            available=apply.available(
-                self._faults, keys[Purpose.FAULTS], state.round, data.num_clients
-            )
-        )
+        context = self._available(keys, state, data)
         selected = self._select(keys, state, context)
         instructed = self._instruct(state, selected.cohort, context)
         trained = self._train(keys, state, instructed, context, drop_nonfinite)
-        received = communication.receive(
-            self._communication,
-            keys[Purpose.COMMUNICATION],
-            state.communication,
-            trained.cohort,
-            instructed.weights,
-            trained.results,
-            context,
-        )
-        cohort, results, add = trained.cohort, received.results, received.add
-        is_personal = self._is_personal(context)
-        aggregated = self._aggregate(state, cohort, results, context, add, is_personal)
-        selector = self._observe(selected.state, cohort, results, context, add)
-        is_unwritten = trained.status.state_nonfinite
+        received = self._receive(keys, state, instructed, trained, context)
+        cohort, results = trained.cohort, received.results
+        aggregated = self._aggregate(state, instructed, cohort, received, context)
+        selector = self._observe(selected.state, cohort, received, context)
+        kept = _Kept(aggregated.state, selector, trained.status.state_nonfinite)
         if skip_nonfinite:
-            aggregator = _where(aggregated.is_finite, aggregated.state, state.aggregator)
-            aggregated = aggregated._replace(state=aggregator)
-            selector = _where(aggregated.is_finite, selector, selected.state)
-            is_skipped = jnp.full(cohort.clients.shape, ~aggregated.is_finite)
-            is_unwritten = is_skipped if is_unwritten is None else is_unwritten | is_skipped
+            kept = _keep_if(aggregated.is_finite, kept, state.aggregator, selected.state, cohort)
         new_state = RoundState(
             key=state.key,
             round=state.round + 1,
             variables=jax.tree.map(jnp.add, state.variables, aggregated.update),
-            selector=selector,
-            aggregator=aggregated.state,
+            selector=kept.selector,
+            aggregator=kept.aggregator,
             participation=state.participation.at[cohort.responder_ids].add(1, mode="drop"),
             communication=received.state,
             model_history=apply.append_model(state.model_history, state.round, state.variables),
             clients=client_state.write_rows(
-                state.clients, data.train, cohort, trained.rows, is_unwritten
+                state.clients, data.train, cohort, trained.rows, kept.is_unwritten
             ),
         )
         return new_state, RoundInfo(
@@ -399,11 +232,17 @@ class Round(BaseRound):
             nonfinite=trained.status.nonfinite,
             selector=selected.info,
             aggregator=aggregated.info | received.info,
-            traffic=self._traffic(
-                state.variables, is_personal, instructed.broadcast, results.sends
-            ),
+            traffic=self._traffic(state.variables, instructed, results.sends),
             state_nonfinite=trained.status.state_nonfinite,
         )
+
+    def _available(self, keys: Keys, state: RoundState, data: FederatedData) -> Context:
+        """Returns the context of the round, with the mask of available clients."""
+        available = apply.available(
+            self._faults, keys[Purpose.FAULTS], state.round, data.num_clients
+        )
+        context = make_context(self.model, state.round, state.variables, data)
+        return context._replace(available=available)
 
     def _select(self, keys: Keys, state: RoundState, context: Context) -> _Selected:
         visible = self._visible_context(self.selector, context)
@@ -414,7 +253,8 @@ class Round(BaseRound):
     def _instruct(self, state: RoundState, cohort: Cohort, context: Context) -> _Instructed:
         visible = self._visible_context(self.aggregator, context)
         cohort, weights = role_calls.prepare(self.aggregator, state.aggregator, cohort, visible)
-        return _Instructed(cohort, weights, self._broadcast(state.aggregator, visible))
+        broadcast = self._broadcast(state.aggregator, visible)
+        return _Instructed(cohort, weights, broadcast, self._is_personal(context))
 
     def _broadcast(self, aggregator_state: PyTree, visible: Context) -> dict[str, PyTree]:
         broadcast = role_calls.broadcast(self.aggregator, aggregator_state, visible)
@@ -464,26 +304,45 @@ class Round(BaseRound):
         )
         return trained._replace(results=results)
 
+    def _receive(
+        self,
+        keys: Keys,
+        state: RoundState,
+        instructed: _Instructed,
+        trained: Trained,
+        context: Context,
+    ) -> communication.Received:
+        return communication.receive(
+            self._communication,
+            keys[Purpose.COMMUNICATION],
+            state.communication,
+            trained.cohort,
+            instructed.weights,
+            trained.results,
+            context,
+        )
+
     def _aggregate(
         self,
         state: RoundState,
+        instructed: _Instructed,
         cohort: Cohort,
-        results: LocalResult,
+        received: communication.Received,
         context: Context,
-        add: Callable | None,
-        is_personal: Variables,
     ) -> _Aggregated:
         """Returns the update that is applied: zeros if it is not finite or no client responded."""
         update, new_state, aggregation = role_calls.aggregate(
             self.aggregator,
             state.aggregator,
             cohort,
-            self._visible_results(self.aggregator, results),
-            self._visible_context(self.aggregator, context, add),
+            self._visible_results(self.aggregator, received.results),
+            self._visible_context(self.aggregator, context, received.add),
         )
         # Faults and noise change all arrays of an update, also those that are not communicated.
         update = jax.tree.map(
-            lambda personal, leaf: jnp.zeros_like(leaf) if personal else leaf, is_personal, update
+            lambda is_personal, leaf: jnp.zeros_like(leaf) if is_personal else leaf,
+            instructed.is_personal,
+            update,
         )
         finite = is_applied = all_finite(update)
         if cohort.responded is not None:
@@ -500,16 +359,15 @@ class Round(BaseRound):
         self,
         selector_state: PyTree,
         cohort: Cohort,
-        results: LocalResult,
+        received: communication.Received,
         context: Context,
-        add: Callable | None,
     ) -> PyTree:
         return role_calls.observe(
             self.selector,
             selector_state,
             cohort,
-            self._visible_results(self.selector, results),
-            self._visible_context(self.selector, context, add),
+            self._visible_results(self.selector, received.results),
+            self._visible_context(self.selector, context, received.add),
         )
 
     def _is_personal(self, context: Context) -> Variables:
@@ -519,19 +377,15 @@ class Round(BaseRound):
         return self.solver.is_personal(context.variables, self.model, x)
 
     def _traffic(
-        self,
-        variables: Variables,
-        is_personal: Variables,
-        broadcast: dict[str, PyTree],
-        sends: dict[str, PyTree],
+        self, variables: Variables, instructed: _Instructed, sends: dict[str, PyTree]
     ) -> Traffic:
-        pairs = zip(*map(jax.tree.leaves, (variables, is_personal)), strict=True)
+        pairs = zip(*map(jax.tree.leaves, (variables, instructed.is_personal)), strict=True)
         shared = [leaf for leaf, personal in pairs if not personal]
         cohort_size = max((leaf.shape[0] for leaf in jax.tree.leaves(sends)), default=1)
         return Traffic(
             up=communication.bytes_up(self._communication, shared)
             + tree_bytes(sends) // cohort_size,
-            down=tree_bytes(shared) + tree_bytes(broadcast),
+            down=tree_bytes(shared) + tree_bytes(instructed.broadcast),
         )
 
 
@@ -544,11 +398,19 @@ class _Selected(NamedTuple):
 
 
 class _Instructed(NamedTuple):
-    """What participants receive, and the weights of the sum that is formed during training."""
+    """What participants receive, and how their updates are summed during training.
+
+    Attributes:
+        cohort: The participants, with instructions.
+        weights: Weights of the sum that is formed during training, if they are known.
+        broadcast: Values for all participants.
+        is_personal: Which arrays of the model stay on the clients.
+    """
 
     cohort: Cohort
     weights: Float[Array, " cohort"] | None
     broadcast: dict[str, PyTree]
+    is_personal: Variables
 
 
 class _Aggregated(NamedTuple):
@@ -559,6 +421,26 @@ class _Aggregated(NamedTuple):
     is_finite: Bool[Array, ""]
     weights: Float[Array, " cohort"]
     info: Info
+
+
+class _Kept(NamedTuple):
+    """What roles keep after a round, and whether the new state of each client is not stored."""
+
+    aggregator: PyTree
+    selector: PyTree
+    is_unwritten: Bool[Array, " cohort"] | None
+
+
+def _keep_if(
+    is_finite: Bool[Array, ""], kept: _Kept, aggregator: PyTree, selector: PyTree, cohort: Cohort
+) -> _Kept:
+    """Restores the states from before the round if its update is not finite."""
+    is_skipped = jnp.full(cohort.clients.shape, ~is_finite)
+    return _Kept(
+        aggregator=_where(is_finite, kept.aggregator, aggregator),
+        selector=_where(is_finite, kept.selector, selector),
+        is_unwritten=is_skipped if kept.is_unwritten is None else kept.is_unwritten | is_skipped,
+    )
 
 
 def _where(condition: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
@@ -594,27 +476,3 @@ def run(
         return round.step(state, data, drop_nonfinite, skip_nonfinite)
 
     return jax.lax.scan(step, state, length=num_rounds)
-
-
-def make_context(
-    model: Model, round: Int[Array, ""], variables: Variables, data: FederatedData
-) -> Context:
-    """Makes the context of selectors and aggregators at the start of a round."""
-    performance = partial(client_performance, model, examples=data.train)
-    return Context(
-        round=round,
-        variables=variables,
-        model=model,
-        examples=data.train,
-        groups=data.groups,
-        losses=lambda variables, clients=None: performance(variables, clients=clients).loss,
-        accuracies=lambda variables, clients=None: performance(variables, clients=clients).accuracy,
-        gradients=lambda variables, clients=None, project=ravel: client_gradients(
-            model, variables, data.train, clients, project
-        ),
-        client_means=lambda metric_fn, clients, updates=None: client_means(
-            metric_fn, variables, data.train, clients, updates
-        ),
-        weighted_sum=partial(collectives.weighted_sum, data.train),
-        map_clients=partial(collectives.map_clients, data.train),
-    )

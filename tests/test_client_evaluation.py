@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import make_federation
 
-from fedjax_fair import client_evaluation, models
+from fedjax_fair import client_sums, models
 from fedjax_fair.client_evaluation import client_gradients, client_performance, evaluate
 from fedjax_fair.data.client_examples import ClientExamples
 
@@ -85,7 +85,7 @@ def numpy_loss_and_gradient(variables, examples, client):
     [(1, None), (3, None), (8, None), (100, None), (3, [5, 1, 7, 1, 3])],
 )
 def test_batched_clients_equal_single_clients(monkeypatch, model, batch_size, ids):
-    monkeypatch.setattr(client_evaluation, "_clients_per_batch", lambda *_: batch_size)
+    monkeypatch.setattr(client_sums, "_clients_per_batch", lambda *_: batch_size)
     variables = model.init(jax.random.key(1), UNEVEN.train.features[:1])
     clients = None if ids is None else jnp.array(ids, jnp.int32)
     measured, losses = jax.jit(
@@ -111,7 +111,7 @@ def test_batches_of_small_clients_have_a_thousand_examples(size, expected):
         def sum_fn(indices, mask):
             return jnp.zeros(width, jnp.float32)
 
-        return client_evaluation._clients_per_batch(lambda _: sum_fn, examples, client_bytes)
+        return client_sums._clients_per_batch(lambda _: sum_fn, examples, client_bytes)
 
     assert clients_per_batch(15) == expected
     assert clients_per_batch(2**17) == 1  # The sums of one client fill the cache,

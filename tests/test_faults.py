@@ -14,7 +14,9 @@ import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers
 from fedjax_fair.base import Aggregator, Cohort, LocalResult
 from fedjax_fair.faults import apply
-from fedjax_fair.simulate import Purpose, Round, derive_key, make_context, run
+from fedjax_fair.round_context import make_context
+from fedjax_fair.round_state import Purpose, derive_key
+from fedjax_fair.simulate import Round, run
 
 ROUNDS = 4
 NUM = FEDERATION.num_clients

@@ -17,7 +17,9 @@ from fedjax_fair.base import Client, Cohort, Model, Selector, Variables
 from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.local_training import default_clients_per_batch
 from fedjax_fair.numerics import target
-from fedjax_fair.simulate import Purpose, Round, derive_key, make_context, run
+from fedjax_fair.round_context import make_context
+from fedjax_fair.round_state import Purpose, derive_key
+from fedjax_fair.simulate import Round, run
 from fedjax_fair.tree import Tree
 
 LARGE = 100

@@ -24,7 +24,7 @@ from fedjax_fair.base import ClientGradients
 from fedjax_fair.client_evaluation import client_gradients
 from fedjax_fair.numerics.distances import nearest
 from fedjax_fair.numerics.sketch import CountSketch, ravel
-from fedjax_fair.simulate import make_context
+from fedjax_fair.round_context import make_context
 
 REFERENCES = (1_000, 2_000, 5_000, 10_000, 20_000)
 MODEL = ff.models.logistic(10)

@@ -23,12 +23,13 @@ from fedjax_fair.app.settings import lookup, places
 from fedjax_fair.app.signatures import construct
 from fedjax_fair.app.variants import check_unused_settings, method_identity, resolve_method
 from fedjax_fair.base import Model, ServerView
+from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data import FederatedData
 from fedjax_fair.data.table_files import is_table_file
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device
 from fedjax_fair.role_errors import explain_errors
-from fedjax_fair.simulate import BaseRound, Round
+from fedjax_fair.simulate import Round
 from fedjax_fair.training.memory import total_memory
 
 __all__ = ["Experiment", "build", "load_data", "local_steps", "method_round", "server_view"]
@@ -257,6 +258,7 @@ def method_round(
             aggregator,
             faults=make_faults(config),
             clients_per_batch=own.training.clients_per_batch,
+            client_state_dtype=own.training.client_state_dtype,
             **make_communication(config),
         )
     except ValueError as error:

@@ -209,6 +209,9 @@ class TrainingConfig:
     ] = None
     """Clients that train in parallel."""
 
+    client_state_dtype: Literal["bfloat16"] | None = None
+    """Type to which stored states of clients are rounded; bfloat16 halves their memory."""
+
 
 @dataclass(frozen=True)
 class Config:

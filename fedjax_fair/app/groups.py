@@ -17,8 +17,8 @@ from fedjax_fair.app.config import Config
 from fedjax_fair.app.settings import change, lookup, places
 from fedjax_fair.app.signatures import Setting
 from fedjax_fair.app.variants import method_settings
+from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
-from fedjax_fair.simulate import BaseRound
 
 __all__ = ["Axis", "Group", "groups_of", "plan_sweep", "runs_of"]
 

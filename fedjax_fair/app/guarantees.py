@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair.app.config import Config
+from fedjax_fair.base_round import BaseRound
 from fedjax_fair.communication import epsilon
 from fedjax_fair.faults import Byzantine
-from fedjax_fair.simulate import BaseRound, Round
+from fedjax_fair.simulate import Round
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from fedjax_fair.base import Aggregator, Model, Selector, Solver
+from fedjax_fair.base_round import BaseRound
 from fedjax_fair.server_optimizers import ServerOptimizer
-from fedjax_fair.simulate import BaseRound
 
 __all__ = ["Method"]
 

@@ -17,9 +17,11 @@ from fedjax_fair.app.build import Experiment, build, method_round, server_view
 from fedjax_fair.app.config import SelectorConfig, SolverConfig
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.signatures import Wrapping
+from fedjax_fair.base_round import BaseRound
 from fedjax_fair.communication import DifferentialPrivacy, TopK
 from fedjax_fair.numerics.trees import tree_bytes
-from fedjax_fair.simulate import BaseRound, Round, RoundInfo, RoundState
+from fedjax_fair.round_state import RoundInfo, RoundState
+from fedjax_fair.simulate import Round
 
 __all__ = ["tables"]
 

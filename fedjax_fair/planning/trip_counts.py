@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from scipy.special import gammaln
 
-from fedjax_fair.client_evaluation import chunk_of_clients
+from fedjax_fair.client_sums import chunk_of_clients
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.collectives import AXIS

@@ -12,7 +12,7 @@ from fedjax_fair.base import PERSONALIZED, ClientMetric, ClientMetrics, Metric
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.results import people
-from fedjax_fair.simulate import RoundInfo, Traffic
+from fedjax_fair.round_state import RoundInfo, Traffic
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -9,8 +9,10 @@ from jaxtyping import Array, Key
 
 from fedjax_fair.aggregators import Mean
 from fedjax_fair.base import Cohort, Selector, Solver
+from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.simulate import BaseRound, Round, RoundInfo, RoundState
+from fedjax_fair.round_state import RoundInfo, RoundState
+from fedjax_fair.simulate import Round
 
 __all__ = ["Centralized"]
 

@@ -19,7 +19,7 @@ from fedjax_fair.parallel.cores import CORES, pad_to_multiple
 from fedjax_fair.parallel.mesh import shapes_of_runs, split_runs
 from fedjax_fair.results import RECORDED
 from fedjax_fair.role_errors import NEEDS_VALUE, explain_errors
-from fedjax_fair.simulate import RoundInfo, RoundState
+from fedjax_fair.round_state import RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.checkpoints import SavedState
 from fedjax_fair.training.diagnosis import is_constant

@@ -16,7 +16,7 @@ from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences
 from fedjax_fair.results import History
 from fedjax_fair.role_calls import MAX_WEIGHT_ERROR
-from fedjax_fair.simulate import RoundInfo
+from fedjax_fair.round_state import RoundInfo
 from fedjax_fair.warning import warn
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.inspection import has_installed_code, is_installed_module, parts_of
 from fedjax_fair.tree import Tree
 

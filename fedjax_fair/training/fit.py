@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 
 from fedjax_fair import checks
 from fedjax_fair.base import ClientMetric, Metric
+from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.simulate import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.fit_result import FitResult

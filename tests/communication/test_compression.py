@@ -19,7 +19,8 @@ from fedjax_fair.communication import (
     apply,
 )
 from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.simulate import Round, Traffic, run
+from fedjax_fair.round_state import Traffic
+from fedjax_fair.simulate import Round, run
 
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
 KEY = jax.random.key(3)

@@ -15,7 +15,8 @@ from fedjax_fair.base import Cohort, Variables
 from fedjax_fair.communication import AdaptiveClipping, DifferentialPrivacy, epsilon
 from fedjax_fair.communication.noise import add_noise, clip_update
 from fedjax_fair.models import resnet18
-from fedjax_fair.simulate import Round, make_context, run
+from fedjax_fair.round_context import make_context
+from fedjax_fair.simulate import Round, run
 
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
 KEY = jax.random.key(3)

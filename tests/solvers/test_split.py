@@ -14,6 +14,7 @@ from flax import nnx
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers
 from fedjax_fair.models import from_flax
+from fedjax_fair.round_state import Traffic
 from fedjax_fair.simulate import Round, run
 
 FEDERATION = make_federation()
@@ -82,7 +83,7 @@ def test_without_shared_arrays_clients_train_alone(make):
     split, local = trained(make(FULL_BATCH)), trained(solvers.Local(FULL_BATCH))
     chex.assert_trees_all_close(split[3], local[3], atol=1e-6)
     chex.assert_trees_all_equal(split[1].variables, split[0])
-    assert split[2].traffic == ff.simulate.Traffic(0, 0)
+    assert split[2].traffic == Traffic(0, 0)
 
 
 def test_lg_fedavg_is_fedper_of_the_complement():
@@ -215,7 +216,7 @@ def test_the_body_of_fedbabu_is_averaged_and_communicated_alone():
             params = step(params, client, ("kernel",))
         ends.append(params["kernel"])
     np.testing.assert_allclose(state.variables.params["kernel"], np.mean(ends, axis=0), atol=2e-6)
-    assert info.traffic == ff.simulate.Traffic(4 * 12, 4 * 12)
+    assert info.traffic == Traffic(4 * 12, 4 * 12)
 
 
 @pytest.mark.parametrize("model", [normalized_model, lambda: from_flax(partial(NnxNet, 4))],
@@ -230,7 +231,7 @@ def test_fedbn_keeps_batch_normalization_and_nothing_else(model):
     assert not any(kept[path] for path in is_normalization)
     assert all(kept[path] for path in kept.keys() - is_normalization)
     num_bytes = 4 * (4 * 5 + 5 + 5 * NUM_CLASSES + NUM_CLASSES)
-    assert info.traffic == ff.simulate.Traffic(num_bytes, num_bytes)
+    assert info.traffic == Traffic(num_bytes, num_bytes)
 
 
 def find_paths(one, other):

@@ -223,8 +223,11 @@ def differences_of_shapes(current, recorded):
     return differences(current, recorded) if len(current) < 5 else []
 
 
-@pytest.mark.parametrize("name", ["scaffold", "ditto", "top_k"])
-def test_runs_with_states_of_clients_resume_bit_for_bit(name, data, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("scaffold", None), ("ditto", None), ("top_k", None), ("ditto", "bfloat16")],
+)
+def test_runs_with_states_of_clients_resume_bit_for_bit(name, dtype, data, tmp_path):
     sgd, mean = ff.solvers.SGD(0.1, 10, steps=2), ff.aggregators.Mean()
     solver, aggregator, compression = {
         "scaffold": (ff.solvers.Scaffold(sgd), ff.aggregators.ScaffoldMean(), None),
@@ -232,8 +235,14 @@ def test_runs_with_states_of_clients_resume_bit_for_bit(name, data, tmp_path):
         "top_k": (sgd, mean, ff.communication.TopK(0.3)),
     }[name]
     model, selector = ff.models.logistic(data.num_classes), ff.selectors.Uniform(2)
-    method = ff.Round(model, selector, solver, aggregator, compression=compression)
+    settings = {"compression": compression, "client_state_dtype": dtype}
+    method = ff.Round(model, selector, solver, aggregator, **settings)
     options = {"rounds": 6, "eval_every": 2, "seeds": (0, 1)}
     ff.fit(method, data, **options, checkpoints=tmp_path, callbacks=[Stop(4)])
+    if dtype is not None:
+        message = "client_state_dtype=None: the checkpoints .* with bfloat16"
+        with pytest.raises(ValueError, match=message):
+            other = method.replace(client_state_dtype=None)
+            ff.fit(other, data, **options, checkpoints=tmp_path)
     resumed = ff.fit(method, data, **options, checkpoints=tmp_path)
     xr.testing.assert_identical(resumed, ff.fit(method, data, **options))

@@ -1,0 +1,173 @@
+"""Sums over the examples of clients, chunk by chunk.
+
+`map_examples` takes one flat pass over chunks of all examples regardless of their client, after
+which `sum_by_owner` forms a segment sum. `map_sums` loops over each client's examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, PyTree
+
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.numerics import target
+from fedjax_fair.numerics.trees import tree_bytes
+from fedjax_fair.parallel import collectives
+
+__all__ = [
+    "SumFn",
+    "chunk_of_clients",
+    "client_sum",
+    "divide",
+    "map_examples",
+    "map_sums",
+    "masked_sums",
+    "owners_of",
+    "sum_by_owner",
+]
+
+T = TypeVar("T")
+SumFn = Callable[[Int[Array, " chunk"], Bool[Array, " chunk"]], PyTree]
+
+# On a CPU clients are vmapped if they are so small that starting a pass costs more than the pass:
+# as many as make a thousand examples, if their sums fit into the cache. (From about 100 examples
+# on, batched matrix products are slower there than sequential ones.)
+_MAX_CPU_CHUNK = 32
+_CPU_PASS_EXAMPLES = 1000
+_CPU_CACHE_BYTES = 2**19
+
+
+def map_sums(
+    sum_fn_of: Callable[[Int[Array, ""]], SumFn],
+    finish: Callable[[PyTree, Int[Array, ""]], T],
+    examples: ClientExamples,
+    clients: Int[Array, " ids"] | None = None,
+    client_bytes: int = 0,
+) -> T:
+    """Sums a function over the examples of each client.
+
+    ``sum_fn_of(client)`` returns a function that sums over a chunk, given example indices and the
+    mask of those that are not padding; it takes ``client_bytes`` of memory. ``finish`` maps a
+    client's sums and size to its result, ``[ids, ...]``.
+    """
+    if clients is None:
+        clients = jnp.arange(examples.num_clients, dtype=jnp.int32)
+
+    def client_result(client, _):
+        return finish(client_sum(sum_fn_of(client), examples, client), examples.sizes[client])
+
+    batch_size = _clients_per_batch(sum_fn_of, examples, client_bytes)
+    if batch_size == 1:
+        return collectives.map_clients(examples, client_result, clients)
+    # Vmapped clients wait for the largest; sorting makes sizes in a batch almost equal.
+    order = jnp.argsort(examples.sizes[clients]).astype(jnp.int32)
+    results = collectives.map_clients(
+        examples, client_result, clients[order], batch_size=batch_size
+    )
+    return jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[order].set(leaf), results)
+
+
+def client_sum(
+    sum_fn: Callable[[Int[Array, " chunk"], Bool[Array, " chunk"]], T],
+    examples: ClientExamples,
+    client: Int[Array, ""],
+) -> T:
+    """Sums a function over the examples of one client, chunk by chunk."""
+    chunk = chunk_of_clients(examples)
+    chunk_positions = jnp.arange(chunk, dtype=jnp.int32)
+    offset, size = examples.offsets[client], examples.sizes[client]
+
+    def add_chunk(number, sums):
+        positions = number * chunk + chunk_positions
+        indices = examples.order[offset + jnp.minimum(positions, size - 1)]
+        return jax.tree.map(jnp.add, sums, sum_fn(indices, positions < size))
+
+    zeros = jax.tree.map(jnp.zeros_like, _sum_shapes(sum_fn, chunk))
+    with jax.named_scope("client_chunks"):
+        return jax.lax.fori_loop(0, -(-size // chunk), add_chunk, zeros)
+
+
+def masked_sums(values: T, mask: Bool[Array, " chunk"]) -> T:
+    """Sums arrays of values of a chunk over the examples that are not padding."""
+    return jax.tree.map(
+        lambda leaf: jnp.sum(leaf, axis=0, where=mask.reshape(-1, *[1] * (leaf.ndim - 1))), values
+    )
+
+
+def map_examples(
+    function: Callable[[Int[Array, " chunk"]], T], examples: ClientExamples
+) -> tuple[T, Int[Array, " positions"], Int[Array, " positions"]]:
+    """Maps a function over chunks of all examples, sorted by owner.
+
+    Returns:
+        Results, example indices and owners. Owners of padding are ``num_clients``.
+    """
+    num_owned = examples.order.shape[0]
+    device = target.current()
+    chunk = device.flat_images if examples.features.ndim > 2 else device.flat_vectors
+    chunk = max(1, min(num_owned, chunk))
+
+    def chunks(values, fill):
+        values = jnp.pad(values, (0, -num_owned % chunk), constant_values=fill).reshape(-1, chunk)
+        return collectives.shard(examples, values, fill)
+
+    owners = owners_of(examples)
+    indices, owners = chunks(examples.order, 0), chunks(owners, examples.num_clients)
+    results = jax.tree.map(
+        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), jax.lax.map(function, indices)
+    )
+    return results, indices.reshape(-1), owners.reshape(-1)
+
+
+def owners_of(examples: ClientExamples) -> Int[Array, " assigned"]:
+    """Returns the owner of each entry of ``order`` on this device; ``num_clients`` for padding."""
+    num_owned = examples.order.shape[0]
+    clients = jnp.arange(examples.num_clients + 1, dtype=jnp.int32)
+    sizes = collectives.local_sizes(examples)
+    num_unowned = num_owned - jnp.sum(sizes, keepdims=True)
+    sizes = jnp.concatenate([sizes, num_unowned])
+    return jnp.repeat(clients, sizes, total_repeat_length=num_owned)
+
+
+def sum_by_owner(values: T, owners: Int[Array, " positions"], examples: ClientExamples) -> T:
+    """Sums arrays of values of all examples, sorted by owner, to ``[clients, ...]``."""
+    return jax.tree.map(
+        lambda leaf: jax.ops.segment_sum(
+            leaf, owners, examples.num_clients, indices_are_sorted=True
+        ),
+        values,
+    )
+
+
+def divide(sums: T, sizes: Int[Array, "*ids"]) -> T:
+    """Returns the means that belong to sums."""
+    return jax.tree.map(lambda leaf: leaf / sizes.astype(leaf.dtype), sums)
+
+
+def chunk_of_clients(examples: ClientExamples) -> int:
+    """Returns how many examples of a client form a chunk: an equal part of a mean client."""
+    mean = max(1, -(-collectives.num_examples(examples) // examples.num_clients))
+    return -(-mean // -(-mean // target.current().client_examples))
+
+
+def _sum_shapes(sum_fn: Callable[..., T], chunk: int) -> T:
+    indices = jax.ShapeDtypeStruct((chunk,), jnp.int32)
+    return jax.eval_shape(sum_fn, indices, jax.ShapeDtypeStruct((chunk,), bool))
+
+
+def _clients_per_batch(
+    sum_fn_of: Callable[[Int[Array, ""]], SumFn], examples: ClientExamples, client_bytes: int
+) -> int | None:
+    """Returns the number of vmapped clients; None for the default of an accelerator."""
+    if not target.current().is_cpu:
+        return None
+    chunk = chunk_of_clients(examples)
+    if chunk > _MAX_CPU_CHUNK:
+        return 1
+    shapes = _sum_shapes(lambda *chunk: sum_fn_of(jnp.zeros((), jnp.int32))(*chunk), chunk)
+    num_bytes = tree_bytes(shapes) + client_bytes
+    return max(1, min(_CPU_PASS_EXAMPLES // chunk, _CPU_CACHE_BYTES // num_bytes))

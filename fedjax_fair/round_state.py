@@ -1,0 +1,110 @@
+"""State and diagnostics of rounds, and the random keys of their purposes."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import jax
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from fedjax_fair import client_state
+from fedjax_fair.base import Info, Variables
+from fedjax_fair.tree import Tree
+
+__all__ = ["Keys", "Purpose", "RoundInfo", "RoundState", "Traffic", "derive_key"]
+
+
+class Purpose(IntEnum):
+    """Purposes of random numbers, each of which has a separate stream."""
+
+    INIT = 0
+    SELECT = 1
+    SOLVE = 2
+    FAULTS = 3
+    COMMUNICATION = 4
+    CLIENTS = 5
+    PERSONALIZE = 6
+
+
+Keys = dict[Purpose, Key[Array, ""]]
+
+
+class RoundState(NamedTuple):
+    """State between rounds.
+
+    Attributes:
+        key: The root key of the run, which never changes.
+        round: Number of completed rounds, which is the index of the next one.
+        variables: The global model.
+        selector: State of the selector.
+        aggregator: State of the aggregator.
+        participation: Rounds each client has trained in, ``[clients]``.
+        communication: State of privacy; empty without.
+        model_history: Past global models, ``[history_length, ...]``, with that of round ``r`` at
+            ``r % history_length``; empty unless a fault needs them.
+        clients: State of all clients (`fedjax_fair.client_state.Store`); empty if they have none.
+    """
+
+    key: Key[Array, ""]
+    round: Int[Array, ""]
+    variables: Variables
+    selector: PyTree
+    aggregator: PyTree
+    participation: Int[Array, " clients"]
+    communication: PyTree = ()
+    model_history: Variables | tuple[()] = ()
+    clients: client_state.Store | tuple[()] = ()
+
+
+class Traffic(Tree):
+    """Bytes that one participant communicates in a round.
+
+    Attributes:
+        up: Bytes that it sends: its compressed update and other sends.
+        down: Bytes that it receives: the model and what the server broadcasts.
+    """
+
+    up: int
+    down: int
+
+
+class RoundInfo(NamedTuple):
+    """Diagnostics of one round.
+
+    Attributes:
+        clients: Ids of the selected clients.
+        weights: Their weights in the update.
+        loss: Their mean minibatch losses during local training, nats.
+        steps: Their numbers of local steps.
+        finite: Whether the update was finite and therefore applied.
+        responded: Whether each result has arrived.
+        nonfinite: Whether each sent update had a NaN or an infinity.
+        selector: Info of the selector.
+        aggregator: Info of the aggregator and of privacy.
+        traffic: Bytes per participant, which are structure.
+        state_nonfinite: Whether each new state of a client had a NaN or an infinity and was not
+            stored; None without state.
+    """
+
+    clients: Int[Array, " cohort"]
+    weights: Float[Array, " cohort"]
+    loss: Float[Array, " cohort"]
+    steps: Int[Array, " cohort"]
+    finite: Bool[Array, ""]
+    responded: Bool[Array, " cohort"]
+    nonfinite: Bool[Array, " cohort"]
+    selector: Info
+    aggregator: Info
+    traffic: Traffic
+    state_nonfinite: Bool[Array, " cohort"] | None = None
+
+
+def derive_key(
+    key: Key[Array, ""], purpose: Purpose, round: Int[Array, ""] | int = 0
+) -> Key[Array, ""]:
+    """Returns the key of one purpose in one absolute round.
+
+    A resumed run therefore equals an uninterrupted one, and cohorts do not depend on the solver.
+    """
+    return jax.random.fold_in(jax.random.fold_in(key, purpose), round)
