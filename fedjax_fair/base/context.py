@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from fedjax_fair.base.models import Model, Variables
 from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.sensitive import SensitiveFeature
 
 ServerView = Literal["aggregate", "scalars", "vectors"]
 """What the server needs of a single client: only its part in sums over the cohort; scalars, such as
@@ -169,6 +170,7 @@ class Context(NamedTuple):
         map_clients: ``map_clients(function, clients, values=None) -> [ids, ...]``, results of
             ``function(client, value)`` on all devices, computed where the client's examples are.
         available: Mask of available clients, or None for all. Others never respond.
+        sensitive_names: Names and values of the sensitive features of examples, or None.
     """
 
     round: Int[Array, ""]
@@ -183,6 +185,7 @@ class Context(NamedTuple):
     weighted_sum: Callable[[Float[Array, " cohort"], PyTree], PyTree]
     map_clients: Callable[..., PyTree]
     available: Bool[Array, " clients"] | None = None
+    sensitive_names: tuple[SensitiveFeature, ...] | None = None
 
     @property
     def sizes(self) -> Int[Array, " clients"]:
