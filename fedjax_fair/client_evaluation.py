@@ -15,7 +15,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from fedjax_fair.base import ClientGradients, ClientMetric, ClientMetrics, Model, Variables
+from fedjax_fair.base import (
+    ClientGradients,
+    ClientMetric,
+    ClientMetrics,
+    GroupSums,
+    Model,
+    Variables,
+)
 from fedjax_fair.client_predictions import (
     apply_model,
     custom_metrics,
@@ -34,6 +41,15 @@ from fedjax_fair.client_sums import (
 )
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.group_evaluation import (
+    group_codes,
+    num_values,
+    people_values,
+    personalized_group_sums,
+    sum_people,
+    to_group_sums,
+    undefined_sums,
+)
 from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences, count_labels, sum_labels
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.numerics.trees import tree_bytes
@@ -277,6 +293,7 @@ def evaluate(
         own = metrics_of(
             dict(zip(parts, performance, strict=True)),
             custom=custom_metrics(model, outputs_fn, data, custom),
+            sensitive=personalized_group_sums(model, personalized, data),
         )
     if not has_global_model:
         assert own is not None
@@ -286,9 +303,14 @@ def evaluate(
             class_accuracy=jnp.full(data.num_classes, jnp.nan),
             custom=dict.fromkeys(own.custom, nan.loss),
             personalized=own,
+            sensitive=own.sensitive and undefined_sums(own.sensitive),
         )
-    test, class_accuracy = _all_client_performance(
-        model, variables, jax.tree.map(jnp.asarray, data.test), data.num_classes
+    test, class_accuracy, sensitive = _all_client_performance(
+        model,
+        variables,
+        jax.tree.map(jnp.asarray, data.test),
+        data.num_classes,
+        num_values(data.sensitive_names),
     )
     others = {
         name: client_performance(model, variables, part)
@@ -301,6 +323,7 @@ def evaluate(
         class_accuracy=class_accuracy,
         custom=custom_metrics(model, outputs_fn, data, custom),
         personalized=own,
+        sensitive=sensitive,
     )
 
 
@@ -351,18 +374,34 @@ def _num_labels(examples: ClientExamples) -> Int[Array, " clients"]:
 
 
 def _all_client_performance(
-    model: Model, variables: Variables, examples: ClientExamples, num_classes: int = 0
-) -> tuple[ClientPerformance, Float[Array, " classes"]]:
-    """Returns means of all clients, and the accuracy on all owned labels of each class."""
+    model: Model,
+    variables: Variables,
+    examples: ClientExamples,
+    num_classes: int = 0,
+    group_sizes: tuple[int, ...] | None = None,
+) -> tuple[ClientPerformance, Float[Array, " classes"], GroupSums | None]:
+    """Returns means of all clients, the accuracy on all owned labels of each class, and group sums.
+
+    Group sums are those of sensitive features with ``group_sizes`` values, if any.
+    """
 
     def performance_fn(indices):
         labels = examples.labels[indices]
-        values = _label_performance(model, variables, examples.features[indices], labels)
+        outputs = apply_model(model, variables, examples.features[indices])
+        values = ClientPerformance(model.loss(outputs, labels), model.accuracy(outputs, labels))
         # Without sequences the second would be a copy of the first.
         accuracy = values.accuracy if are_sequences(labels) else None
-        return _sum_labels(values, labels), accuracy
+        people = None
+        if group_sizes is not None:
+            people = people_values(model, outputs, labels, num_classes)
+        return _sum_labels(values, labels), accuracy, people
 
-    (values, accuracy), indices, owners = map_examples(performance_fn, examples)
+    (values, accuracy, people), indices, owners = map_examples(performance_fn, examples)
+    group_sums = None
+    if group_sizes is not None:
+        groups, labels = group_codes(examples, indices, group_sizes), examples.labels[indices]
+        group_sums = sum_people(people, labels, groups, owners, examples.num_clients, group_sizes)
+        group_sums = to_group_sums(collectives.all_reduce(examples, group_sums))
     accuracy = values.accuracy if accuracy is None else accuracy
     sums = sum_by_owner(values, owners, examples)
     is_owned = owners < examples.num_clients
@@ -377,4 +416,4 @@ def _all_client_performance(
     correct = jax.ops.segment_sum(accuracy.ravel(), classes, num_classes)
     count = jax.ops.segment_sum(jnp.ones_like(accuracy).ravel(), classes, num_classes)
     sums, correct, count = collectives.all_reduce(examples, (sums, correct, count))
-    return divide(sums, _num_labels(examples)), correct / count
+    return divide(sums, _num_labels(examples)), correct / count, group_sums

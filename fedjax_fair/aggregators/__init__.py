@@ -6,8 +6,10 @@ from fedjax_fair.aggregators.equitable import Equitable
 from fedjax_fair.aggregators.fairfed import FairFed
 from fedjax_fair.aggregators.feddyn import FedDynMean
 from fedjax_fair.aggregators.fedfa import FedFA
+from fedjax_fair.aggregators.fedfb import FedFBMean
 from fedjax_fair.aggregators.fedfv import FedFV
 from fedjax_fair.aggregators.fedmgda import FedMGDA
+from fedjax_fair.aggregators.fedminmax import FedMinMaxMean
 from fedjax_fair.aggregators.fednova import FedNovaMean
 from fedjax_fair.aggregators.fltrust import FLTrust
 from fedjax_fair.aggregators.gifair import GIFAIR
@@ -15,6 +17,7 @@ from fedjax_fair.aggregators.ifca import IFCAMean
 from fedjax_fair.aggregators.mean import Mean
 from fedjax_fair.aggregators.mime_lite import MimeLiteMean
 from fedjax_fair.aggregators.q_fedavg import QFedAvg
+from fedjax_fair.aggregators.reweighing import ReweighingMean
 from fedjax_fair.aggregators.robust import (
     CenteredClipping,
     GeometricMedian,
@@ -37,8 +40,10 @@ __all__ = [
     "FairFed",
     "FedDynMean",
     "FedFA",
+    "FedFBMean",
     "FedFV",
     "FedMGDA",
+    "FedMinMaxMean",
     "FedNovaMean",
     "GeometricMedian",
     "IFCAMean",
@@ -48,6 +53,7 @@ __all__ = [
     "MimeLiteMean",
     "NormClipping",
     "QFedAvg",
+    "ReweighingMean",
     "ScaffoldMean",
     "Tilted",
     "TrimmedMean",

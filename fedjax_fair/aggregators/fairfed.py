@@ -1,47 +1,64 @@
-"""FairFed: weights that move towards clients of average accuracy."""
+"""FairFed: weights that move towards clients whose fairness is near that of all."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from fedjax_fair import checks
+from fedjax_fair.aggregators.cells import client_cells, find_groups
 from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, Number, ServerView
 
 __all__ = ["FairFed"]
 
+GroupMetric = Literal["auto", "equal_opportunity", "demographic_parity", "accuracy"]
+
 
 class FairFed(Aggregator):
-    r"""Keeps a weight for every client, and reduces it by the distance from the mean accuracy.
+    r"""Keeps a weight for every client, and reduces it by the distance of its metric from all.
 
-    Weights start at :math:`\bar\omega_k = n_k / \sum_i n_i`. With :math:`a_k` the training accuracy
-    of participants :math:`S` on the received model,
+    Weights start at :math:`\bar\omega_k = n_k / \sum_i n_i`. With a metric :math:`F_k` of the
+    participants :math:`S`, on training examples at the received model, and the value :math:`F` of
+    their pooled examples,
 
     .. math::
 
-        \Delta_k = \Big|a_k - \frac{\sum_{j \in S} n_j a_j}{\sum_{j \in S} n_j}\Big|, \qquad
-        \bar\omega_k \leftarrow \max\Big(0,\ \bar\omega_k - \beta \big(\Delta_k - \tfrac{1}{|S|}
-        \sum_{j \in S} \Delta_j\big)\Big).
+        \Delta_k = |F_k - F|, \qquad \bar\omega_k \leftarrow \bar\omega_k - \beta \big(\Delta_k -
+        \tfrac{1}{|S|} \sum_{j \in S} \Delta_j\big).
 
-    The update is the mean with these weights, or with sizes if all are zero. A repeated client
-    counts in every slot. Without a sensitive attribute, as here, the method reduces the weight of a
-    small group of low accuracy.
+    The update is the mean with these weights, divided by their sum, or with sizes if all are zero.
+    A repeated client counts in every slot. Metrics compare two groups of people and are signed:
 
-    Info: the ``deviation`` :math:`\Delta_k` of every participant.
+    - ``"equal_opportunity"``: the true positive rate of group 0 less that of group 1. The server
+      sums :math:`m_k`, the client's part of the pooled difference.
+    - ``"demographic_parity"``: the same of selection rates.
+    - ``"accuracy"``: the accuracy, without groups. This variant, of *Equitable Federated Learning
+      with Activation Clustering*, reduces the weight of few clients of low accuracy, and keeps the
+      weights after clipping.
+
+    A client without people in a cell of its metric uses its accuracy. Info: the ``deviation``
+    :math:`\Delta_k` of every participant; with groups, also the pooled ``group_difference``.
 
     Args:
-        beta: Change of weights, which initially sum to 1 over all clients, per unit of accuracy (a
-            fraction), >= 0; 0 is ``Mean("num_examples")``.
+        beta: Change of weights, which initially sum to 1 over all clients, per unit of the metric,
+            >= 0; 0 is ``Mean("num_examples")``.
+        metric: The metric; ``"auto"`` is ``"equal_opportunity"`` for data with sensitive features
+            and ``"accuracy"`` for other data.
+        sensitive_feature: Name of a sensitive feature with two values; None if there is only one.
+        clip: Whether weights used are at least 0, as in most implementations. The paper's formula
+            has no such limit, and its negative weights can make training diverge.
 
     Raises:
-        ValueError: If ``beta`` is negative.
+        ValueError: If a setting is invalid, or (when traced) the metric needs sensitive features,
+            two groups or two classes that are not there.
 
     References:
         Ezzeldin, Yan, He, Ferrara, Avestimehr, *FairFed: Enabling Group Fairness in Federated
-        Learning*, 2023, https://arxiv.org/abs/2110.00857; clamped at 0 as in *Equitable Federated
-        Learning with Activation Clustering*.
+        Learning*, 2023, https://arxiv.org/abs/2110.00857; the update of weights as in its AAAI
+        version.
 
     Examples:
         >>> aggregator = FairFed(beta=0.5)
@@ -50,9 +67,13 @@ class FairFed(Aggregator):
     server_view: ClassVar[ServerView] = "scalars"
 
     beta: Number = 1.0
+    metric: GroupMetric = "auto"
+    sensitive_feature: str | None = None
+    clip: bool = True
 
     def __post_init__(self):
         checks.non_negative("beta", self.beta)
+        checks.one_of("metric", self.metric, get_args(GroupMetric))
 
     def init(self, context):
         sizes = context.sizes.astype(jnp.float32)
@@ -62,11 +83,49 @@ class FairFed(Aggregator):
         shares = scheme_weights("num_examples", cohort, context)
         accuracy = context.accuracies(context.variables, cohort.clients)
         deviation = jnp.abs(accuracy - jnp.sum(shares * accuracy))
+        info = {}
+        is_of_groups = self.metric != "accuracy" and (
+            self.metric != "auto" or context.sensitive_names is not None
+        )
+        if is_of_groups:
+            pooled, of_clients, is_defined = self._group_differences(cohort, context)
+            deviation = jnp.where(is_defined, jnp.abs(pooled - of_clients), deviation)
+            info = {"group_difference": pooled}
         average = jnp.mean(deviation, where=cohort.responded)
-        moved = jnp.maximum(state[cohort.clients] - self.beta * (deviation - average), 0)
-        moved = jnp.where(cohort.responded_mask, moved, 0)
-        total = jnp.sum(moved)
-        weights = jnp.where(total > 0, moved / jnp.where(total > 0, total, 1), shares)
+        moved = state[cohort.clients] - self.beta * (deviation - average)
+        used = jnp.maximum(moved, 0) if self.clip else moved
+        kept = moved if is_of_groups else used
+        used = jnp.where(cohort.responded_mask, used, 0)
+        total = jnp.sum(used)
+        weights = jnp.where(total > 0, used / jnp.where(total > 0, total, 1), shares)
         update = context.weighted_sum(weights, results.update)
-        state = state.at[cohort.responder_ids].set(moved, mode="drop")
-        return update, state, Aggregation(weights, {"deviation": deviation})
+        state = state.at[cohort.responder_ids].set(kept, mode="drop")
+        return update, state, Aggregation(weights, info | {"deviation": deviation})
+
+    def _group_differences(
+        self, cohort: Cohort, context: Context
+    ) -> tuple[Float[Array, ""], Float[Array, " cohort"], Bool[Array, " cohort"]]:
+        """Returns the pooled difference, that of each participant, and whether it is defined."""
+        groups = find_groups("FairFed", context.sensitive_names, self.sensitive_feature)
+        if groups.number != 2:
+            raise ValueError(
+                f"FairFed compares two groups of people, and the data has {groups.number}: set "
+                "sensitive_feature to the name of a feature with two values, or metric='accuracy'."
+            )
+
+        def parts(client, _):
+            counts = client_cells(context, context.variables, groups, client).counts
+            if self.metric != "demographic_parity":
+                counts = counts[:, 1:]  # People with label 1.
+            selected, people = jnp.sum(counts[..., 1], axis=1), jnp.sum(counts, axis=(1, 2))
+            return selected[0], selected[1], people[0], people[1]
+
+        measured = context.map_clients(parts, cohort.clients)
+        counted = jnp.where(cohort.responded_mask, jnp.stack(measured), 0)
+        selected, people = counted[:2], counted[2:]
+        total = jnp.sum(people, axis=1)
+        # The part of each client in the pooled difference; its sum is exact.
+        rates = jnp.sum(selected / jnp.maximum(total, 1)[:, None], axis=1)
+        of_clients = selected / jnp.maximum(people, 1)
+        is_defined = jnp.all(people > 0, axis=0)
+        return rates[0] - rates[1], of_clients[0] - of_clients[1], is_defined

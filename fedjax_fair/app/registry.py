@@ -75,7 +75,6 @@ GROUPS: dict[str, dict[str, Method]] = {
     },
     "weighting": {
         "equitable": Method(aggregator=aggregators.Equitable),
-        "fairfed": Method(aggregator=aggregators.FairFed),
         "gifair": Method(aggregator=aggregators.GIFAIR),
         "q_fedavg": Method(aggregator=aggregators.QFedAvg, from_solver=_RATE),
         "tilted": Method(aggregator=aggregators.Tilted),
@@ -92,6 +91,28 @@ GROUPS: dict[str, dict[str, Method]] = {
             server_optimizer=server_optimizers.FedAvgM,
         ),
         "aaggff": Method(aggregator=aggregators.AAggFF),
+    },
+    "group fairness": {
+        "fairfed": Method(aggregator=aggregators.FairFed),
+        "fedfb": Method(
+            "Weights of groups and labels that follow the unfairness of the model",
+            solver=Wrapping(solvers.CellWeighted, _SGD, "solver"),
+            aggregator=aggregators.FedFBMean,
+        ),
+        "fedminmax": Method(
+            "Weights of groups that grow with their loss, for the worst group",
+            solver=Wrapping(solvers.CellWeighted, _SGD, "solver"),
+            aggregator=aggregators.FedMinMaxMean,
+        ),
+        "reweighing": Method(
+            "Weights of examples that make label and group independent",
+            solver=Wrapping(solvers.CellWeighted, _SGD, "solver"),
+            aggregator=aggregators.ReweighingMean,
+        ),
+        "group_penalty": Method(
+            "FedAvg with a local penalty on differences between groups of people",
+            solver=Wrapping(solvers.GroupPenalty, _SGD, "solver"),
+        ),
     },
     "server": {
         "fedavgm": Method(server_optimizer=server_optimizers.FedAvgM),

@@ -9,7 +9,14 @@ from fedjax_fair.base.context import (
     LocalResult,
     ServerView,
 )
-from fedjax_fair.base.metrics import PERSONALIZED, ClientMetric, ClientMetrics, Metric, Predictions
+from fedjax_fair.base.metrics import (
+    PERSONALIZED,
+    ClientMetric,
+    ClientMetrics,
+    GroupSums,
+    Metric,
+    Predictions,
+)
 from fedjax_fair.base.models import Model, Variables, is_correct, top_class
 from fedjax_fair.base.roles import (
     Aggregation,
@@ -34,6 +41,7 @@ __all__ = [
     "Context",
     "FaultContext",
     "Faults",
+    "GroupSums",
     "Info",
     "Integer",
     "LocalResult",

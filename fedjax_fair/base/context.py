@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair.base.models import Model, Variables
 from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.sensitive import SensitiveFeature
 
 ServerView = Literal["aggregate", "scalars", "vectors"]
 """What the server needs of a single client: only its part in sums over the cohort; scalars, such as
@@ -170,6 +171,7 @@ class Context(NamedTuple):
             ``function(client, value)`` on all devices, computed where the client's examples are.
         available: Mask of available clients, or None for all. Others never respond.
         key: Key of random initial states, for ``init``; None in rounds.
+        sensitive_names: Names and values of the sensitive features of examples, or None.
     """
 
     round: Int[Array, ""]
@@ -185,6 +187,7 @@ class Context(NamedTuple):
     map_clients: Callable[..., PyTree]
     available: Bool[Array, " clients"] | None = None
     key: Key[Array, ""] | None = None
+    sensitive_names: tuple[SensitiveFeature, ...] | None = None
 
     @property
     def sizes(self) -> Int[Array, " clients"]:

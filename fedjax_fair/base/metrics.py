@@ -16,6 +16,29 @@ PERSONALIZED = "personalized_"
 """Prefix of the names of metrics of personalized models."""
 
 
+class GroupSums(NamedTuple):
+    """Sums over the test examples of every client and group of people.
+
+    Groups are the combinations of values of all sensitive features, in the order of
+    `fedjax_fair.metrics.group_fairness.intersection_codes`. An example with a sequence of labels
+    counts once for each label that is not masked.
+
+    Attributes:
+        examples: Numbers of examples.
+        correct: Numbers of correct predictions.
+        loss: Sums of losses.
+        counts: Numbers by label and prediction, with two classes; else None.
+        calibration_error: Calibration error of each group, from ten bins of the predicted
+            probability of class 1 and all clients; None without two classes or probabilities.
+    """
+
+    examples: Float[Array, "clients groups"]
+    correct: Float[Array, "clients groups"]
+    loss: Float[Array, "clients groups"]
+    counts: Int[Array, "clients groups 2 2"] | None = None
+    calibration_error: Float[Array, " groups"] | None = None
+
+
 class ClientMetrics(NamedTuple):
     """Metrics of the global model on every client, and participation so far.
 
@@ -33,6 +56,7 @@ class ClientMetrics(NamedTuple):
         custom: Values of each `ClientMetric` by name.
         personalized: The same metrics of each client's personalized model, without those of
             classes; None without such models.
+        sensitive: Sums by client and group of people; None without sensitive features.
     """
 
     test_accuracy: Float[Array, " clients"]
@@ -49,6 +73,7 @@ class ClientMetrics(NamedTuple):
     validation_sizes: Int[Array, " clients"] | None = None
     custom: dict[str, Float[Array, " clients"]] = {}  # noqa: RUF012 (never changed)
     personalized: ClientMetrics | None = None
+    sensitive: GroupSums | None = None
 
 
 class Metric(Tree):

@@ -1,7 +1,8 @@
 """Metrics of accuracy, fairness and communication, and statistics to compare runs.
 
-`SUMMARIES` are those of every evaluation, and `GROUP_SUMMARIES` additional ones where ground-truth
-groups are known, `SEQUENCE_SUMMARIES` where examples have sequences of labels. `predictions` has
+`SUMMARIES` are those of every evaluation, `GROUP_SUMMARIES` additional ones where ground-truth
+groups are known, `SEQUENCE_SUMMARIES` where examples have sequences of labels, and
+`PEOPLE_SUMMARIES` those of data with sensitive features. `predictions` has
 metrics on request, `paired` compares runs, and `noise` estimates the effect of finite test sets.
 
 Examples:
@@ -15,6 +16,7 @@ from fedjax_fair.metrics import (
     clustering,
     communication,
     fairness,
+    group_fairness,
     groups,
     noise,
     paired,
@@ -23,6 +25,7 @@ from fedjax_fair.metrics import (
 )
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
 from fedjax_fair.metrics.communication import bytes_per_round
+from fedjax_fair.metrics.sensitive import PEOPLE_SUMMARIES
 from fedjax_fair.metrics.summaries import (
     ALL_SUMMARIES,
     GROUP_SUMMARIES,
@@ -36,6 +39,7 @@ __all__ = [
     "ALL_SUMMARIES",
     "GROUP_SUMMARIES",
     "OF_TESTS",
+    "PEOPLE_SUMMARIES",
     "SEQUENCE_SUMMARIES",
     "SUMMARIES",
     "adjusted_rand_index",
@@ -44,6 +48,7 @@ __all__ = [
     "clustering",
     "communication",
     "fairness",
+    "group_fairness",
     "groups",
     "noise",
     "normalized_mutual_information",

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from fedjax_fair.base import Metric
 from fedjax_fair.metrics.noise import OF_SPREAD
+from fedjax_fair.metrics.people_definitions import OF_PEOPLE, SECTION
+from fedjax_fair.metrics.sensitive import DIFFERENCES, PEOPLE_SUMMARIES
 from fedjax_fair.metrics.summaries import GROUP_SUMMARIES, SEQUENCE_SUMMARIES, SUMMARIES
 
 __all__ = ["HINT", "SYMBOLS", "TERMS", "columns", "page"]
@@ -14,7 +16,10 @@ __all__ = ["HINT", "SYMBOLS", "TERMS", "columns", "page"]
 SYMBOLS = (
     "Client i of m clients has test accuracy a_i, test loss l_i and n_i test examples, training "
     "loss t_i and k_i training examples, and trained in r_i rounds. p is the accuracy on the "
-    "pooled test examples, A_g and L_g are the means of a_i and l_i over the clients of group g."
+    "pooled test examples, A_g and L_g are the means of a_i and l_i over the clients of group g. "
+    "People of group u, by sensitive features, have selection rate S_u, true positive rate T_u, "
+    "false positive rate F_u, accuracy C_u, mean loss M_u and calibration error E_u; these are of "
+    "pooled people, or of client i with an index i."
 )
 
 
@@ -83,8 +88,8 @@ _DETAILS = {
     "perplexity_worst_10pct": _Details(
         "mean of the ceil(m / 10) largest exp(l_i)", ">= 1", "lower"
     ),
-}
-_METRICS = SUMMARIES + GROUP_SUMMARIES + SEQUENCE_SUMMARIES
+} | {name: _Details(*details) for name, details in OF_PEOPLE.items()}
+_METRICS = SUMMARIES + GROUP_SUMMARIES + SEQUENCE_SUMMARIES + PEOPLE_SUMMARIES
 
 TERMS = {
     "clients": (
@@ -183,7 +188,7 @@ def page() -> str:
         of = _DETAILS[metric.name]
         definition = metric.description + (f" ({of.source})" if of.source else "")
         over = (metric.population, metric.weighting, _range(metric), of.better)
-        has_floor = "yes" if metric.name in OF_SPREAD else "-"
+        has_floor = "yes" if _has_floor(metric) else "-"
         rows.append((f"`{metric.name}`", definition, f"`{of.formula}`", *over, has_floor))
     terms = [("term", "definition"), ("---", "---")]
     terms += [(f"`{name}`", text) for name, text in TERMS.items()]
@@ -191,7 +196,12 @@ def page() -> str:
         "\n".join(f"| {' | '.join(row)} |" for row in table) for table in (rows, terms)
     )
     symbols = textwrap.fill(SYMBOLS, 120)
-    return f"{_HEAD}\n{symbols}\n\n{of_metrics}\n\n## Terms of tables\n\n{of_terms}\n"
+    parts = [_HEAD, symbols, of_metrics, SECTION, "## Terms of tables", of_terms]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _has_floor(metric: Metric) -> bool:
+    return metric.name in OF_SPREAD or metric.name.removesuffix("_mean_clients") in DIFFERENCES
 
 
 def _range(metric: Metric) -> str:
@@ -201,7 +211,7 @@ def _range(metric: Metric) -> str:
 def _sentence(metric: Metric) -> str:
     of = _DETAILS[metric.name]
     better = f", {of.better} is better" if of.better != "-" else ""
-    floor = "; has a noise floor" if metric.name in OF_SPREAD else ""
+    floor = "; has a noise floor" if _has_floor(metric) else ""
     source = f" ({of.source})" if of.source else ""
     about = f"{metric.population}, weighting: {metric.weighting}{floor}"
     return f"{metric.description}: {of.formula}{source}. {_range(metric)}{better}; {about}."

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from fedjax_fair.base import ClientMetrics, Metric
 from fedjax_fair.metrics import fairness, groups, performance
+from fedjax_fair.metrics.sensitive import PEOPLE, PEOPLE_SUMMARIES, people_summaries
 from fedjax_fair.tree import Tree
 
 __all__ = [
@@ -26,7 +27,7 @@ EVERYONE = "all clients"
 COHORT = "clients that trained last"
 TESTED_TWICE = "clients with two or more test examples"
 
-OF_TESTS = (TESTED, TESTED_TWICE)
+OF_TESTS = (TESTED, TESTED_TWICE, PEOPLE)
 """Populations of the metrics that depend on test examples alone."""
 
 
@@ -154,13 +155,19 @@ _GROUP_VALIDATION = tuple(map(_on_validation, GROUP_SUMMARIES))
 _SEQUENCE_VALIDATION = tuple(map(_on_validation, SEQUENCE_SUMMARIES))
 
 ALL_SUMMARIES: tuple[Metric, ...] = (
-    *(SUMMARIES + GROUP_SUMMARIES + SEQUENCE_SUMMARIES),
+    *(SUMMARIES + GROUP_SUMMARIES + SEQUENCE_SUMMARIES + PEOPLE_SUMMARIES),
     *(_VALIDATION + _GROUP_VALIDATION + _SEQUENCE_VALIDATION),
 )
 """All metrics that an evaluation can have."""
 
 
-def summaries_of(*, groups: bool, validation: bool, sequences: bool = False) -> tuple[Metric, ...]:
+def summaries_of(
+    *,
+    groups: bool,
+    validation: bool,
+    sequences: bool = False,
+    people_classes: int | None = None,
+) -> tuple[Metric, ...]:
     """Selects the metrics that apply to a federated dataset.
 
     Args:
@@ -169,6 +176,7 @@ def summaries_of(*, groups: bool, validation: bool, sequences: bool = False) -> 
             repeated for these: ``test`` in a name becomes ``validation``, and other names are
             prefixed by ``validation_``.
         sequences: Whether examples have sequences of labels.
+        people_classes: Number of classes if it has sensitive features, or None.
 
     Returns:
         The metrics.
@@ -180,6 +188,7 @@ def summaries_of(*, groups: bool, validation: bool, sequences: bool = False) -> 
     """
     selected = SUMMARIES + (GROUP_SUMMARIES if groups else ())
     selected += SEQUENCE_SUMMARIES if sequences else ()
+    selected += () if people_classes is None else people_summaries(people_classes)
     selected += _VALIDATION if validation else ()
     selected += _GROUP_VALIDATION if groups and validation else ()
     return selected + (_SEQUENCE_VALIDATION if sequences and validation else ())

@@ -21,7 +21,7 @@ from fedjax_fair.results.datasets import (
 from fedjax_fair.results.intervals import format_mean
 from fedjax_fair.results.model_names import method_of
 from fedjax_fair.results.models import by_model
-from fedjax_fair.results.tables import Table, clients_table, methods_table
+from fedjax_fair.results.tables import Table, clients_table, methods_table, people_tables
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -77,6 +77,7 @@ def page(
 <p class="note">{text(f"{table.note}{note} {HINT}")}</p>
 {_forest_plots(extended, columns)}
 {_worst_clients(shown)}
+{_people(shown)}
 <div class="legend" id="legend" role="group" aria-label="methods"></div>
 <div class="pictures">{_charts(numbers)}</div>
 {_explorer(numbers["clients"])}
@@ -91,6 +92,14 @@ def _worst_clients(shown: xr.Dataset) -> str:
         return ""
     table = clients_table(shown)
     return f'<h2>{text(table.title)}</h2>{html_table(table)}<p class="note">{text(table.note)}</p>'
+
+
+def _people(shown: xr.Dataset) -> str:
+    """The tables of group fairness, if there are sensitive features."""
+    return "".join(
+        f'<h2>{text(table.title)}</h2>{html_table(table)}<p class="note">{text(table.note)}</p>'
+        for table in people_tables(shown)
+    )
 
 
 def _forest_plots(extended: xr.Dataset, columns: dict[str, str]) -> str:

@@ -8,7 +8,9 @@ Dimensions:
 * ``client``: all clients, a coordinate if they have names (`data.from_arrays`); ids, as in
   ``cohort_clients``, are positions along it;
 * ``planted_group``: ground-truth groups of clients, if known;
-* ``class``: the classes of the data;
+* ``sensitive_group``: combinations of values of all sensitive features, if the data has any, over
+  which ``fedjax_fair.results.people.feature_counts`` and ``gaps`` sum;
+* ``class``: the classes of the data, and ``label`` and ``prediction`` where there are two;
 * ``training_round`` and ``slot``: every round, and the slots of its cohort.
 
 Variables:
@@ -18,6 +20,9 @@ Variables:
 * over ``(seed, round, class)``: ``class_accuracy``;
 * over ``(seed, round)``: every metric of ``fedjax_fair.metrics.SUMMARIES``, with population and
   weighting as attributes, also with the prefix ``validation_``;
+* with sensitive features, metrics of ``fedjax_fair.metrics.PEOPLE_SUMMARIES`` over
+  ``(seed, round)``; ``client_demographic_parity_difference`` and so on over ``client`` too; and
+  ``sensitive_group_counts``, ``_examples``, ``_accuracy``, ``_loss`` and rates of groups;
 * over ``(seed, training_round, slot)``: ``cohort_clients``, ``cohort_weights``, ``cohort_loss``,
   ``cohort_steps``, ``cohort_responded`` and ``cohort_nonfinite``;
 * over ``(seed, training_round)``, some also over ``slot``: info of the selector and aggregator, as

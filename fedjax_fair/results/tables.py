@@ -17,6 +17,7 @@ from fedjax_fair.results.datasets import (
 from fedjax_fair.results.intervals import format_mean, format_number
 from fedjax_fair.results.model_names import MARK, method_of, reference
 from fedjax_fair.results.models import by_model
+from fedjax_fair.results.people_tables import NOTE, people_rows, people_titles
 from fedjax_fair.results.worse_off import REFERENCES, share_worse_off
 from fedjax_fair.text import escape_control_chars
 
@@ -32,6 +33,7 @@ __all__ = [
     "clients_table",
     "final_tables",
     "methods_table",
+    "people_tables",
     "progress_table",
 ]
 
@@ -80,7 +82,20 @@ def final_tables(dataset: xr.Dataset) -> list[Table]:
     groups = [_groups_table(models)] if "group_accuracy" in models else []
     clients = [clients_table(models)] if has_client_names(models) else []
     perplexities = [_perplexity_table(models)] if "perplexity_pooled" in models else []
-    return [methods, *groups, *perplexities, *clients]
+    return [methods, *groups, *perplexities, *clients, *people_tables(models)]
+
+
+def people_tables(dataset: xr.Dataset) -> list[Table]:
+    """Shows group fairness by each sensitive feature and by all together, if there are any."""
+    if "sensitive_group_counts" not in dataset:
+        return []
+    tables = []
+    for title, features in people_titles(dataset).items():
+        columns = people_rows(dataset, features)
+        rows = list(zip([*_names(dataset), "noise floor"], *columns.values(), strict=True))
+        note = f"{NOTE} Test examples{_about_means(dataset)}."
+        tables.append(Table(f"{title} ({dataset.attrs['data']})", ("method", *columns), rows, note))
+    return tables
 
 
 def _add_worse_off(table: Table, dataset: xr.Dataset) -> Table:

@@ -1,6 +1,7 @@
 """Local training of one client."""
 
 from fedjax_fair.solvers.apfl import APFL
+from fedjax_fair.solvers.cell_weighted import CellWeighted
 from fedjax_fair.solvers.ditto import Ditto
 from fedjax_fair.solvers.fedbabu import FedBABU
 from fedjax_fair.solvers.fedbn import FedBN
@@ -9,6 +10,7 @@ from fedjax_fair.solvers.fednova import FedNova
 from fedjax_fair.solvers.fedper import FedPer
 from fedjax_fair.solvers.fedrep import FedRep
 from fedjax_fair.solvers.fine_tuned import FineTuned
+from fedjax_fair.solvers.group_penalty import GroupPenalty
 from fedjax_fair.solvers.ifca import IFCA
 from fedjax_fair.solvers.lg_fedavg import LGFedAvg
 from fedjax_fair.solvers.local import Local
@@ -23,6 +25,7 @@ __all__ = [
     "APFL",
     "IFCA",
     "SGD",
+    "CellWeighted",
     "Ditto",
     "FedBABU",
     "FedBN",
@@ -31,6 +34,7 @@ __all__ = [
     "FedPer",
     "FedRep",
     "FineTuned",
+    "GroupPenalty",
     "LGFedAvg",
     "Local",
     "MimeLite",

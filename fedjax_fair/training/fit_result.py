@@ -195,11 +195,13 @@ class FitResult(NamedTuple):
             dim, long_name, unit = RECORDED[name]
             attributes = {"long_name": long_name, "units": unit}
             columns[name] = (("seed", dim), getattr(clients, name), attributes)
-        for metric in metrics.summaries_of(
+        measured = metrics.summaries_of(
             groups=data.groups is not None,
             validation=False,
             sequences=are_sequences(data.test.labels),
-        ):
+            people_classes=data.num_classes if data.sensitive_names else None,
+        )
+        for metric in measured:
             if metric.population in metrics.OF_TESTS:
                 columns[metric.name] = ("seed", values[metric.name], metric_attributes(metric))
         coordinates = {"seed": seeds} | client_coordinate(data)

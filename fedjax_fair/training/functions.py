@@ -209,6 +209,7 @@ def _measurements(
             groups=data.groups is not None,
             validation=data.validation is not None,
             sequences=are_sequences(data.test.labels),
+            people_classes=data.num_classes if data.sensitive_names else None,
         )
         summaries += custom_summaries
         values = {metric.name: metric.function(clients) for metric in summaries}

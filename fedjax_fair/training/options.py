@@ -19,10 +19,11 @@ _RESERVED = {
     *("seed", "round", "client", "class", "planted_group", "training_round", "slot"),
     *("group", "group_accuracy", "group_loss", "bytes_up", "bytes_down", "diverged"),
     *("train_examples", "test_examples", "validation_examples"),
+    *("sensitive_group", "label", "prediction"),
     *RECORDED,
     *(metric.name for metric in ALL_SUMMARIES),
 }
-_RESERVED_PREFIXES = ("cohort_", "selection_", "aggregation_")
+_RESERVED_PREFIXES = ("cohort_", "selection_", "aggregation_", "sensitive_group_", "client_group_")
 
 
 @dataclass(frozen=True)

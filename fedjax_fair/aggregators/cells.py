@@ -1,0 +1,126 @@
+"""Sums over the cells of group and label of clients, for methods of group fairness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fedjax_fair.base import Context, Variables
+from fedjax_fair.client_predictions import apply_model
+from fedjax_fair.client_sums import client_sum
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.sensitive import SensitiveFeature
+
+__all__ = ["Cells", "Groups", "client_cells", "client_labels", "find_groups"]
+
+
+class Groups(NamedTuple):
+    """Groups of people by one sensitive feature or by all.
+
+    Attributes:
+        number: Number of groups.
+        strides: The group of an example is the sum of its codes times these, ``[features]``.
+    """
+
+    number: int
+    strides: Int[np.ndarray, " features"]
+
+    def of(self, examples: ClientExamples, indices: Int[Array, " chunk"]) -> Int[Array, " chunk"]:
+        """Returns the groups of some examples."""
+        assert examples.sensitive_features is not None
+        codes = examples.sensitive_features[indices]
+        return jnp.sum(codes * self.strides[None].astype(np.int32), axis=1, dtype=jnp.int32)
+
+
+class Cells(NamedTuple):
+    """Sums over the training examples of a client.
+
+    Attributes:
+        counts: Numbers of examples by group, label and prediction, ``[groups, 2, 2]``.
+        losses: Sums of losses by group and label, ``[groups, 2]``.
+    """
+
+    counts: Float[Array, "*clients groups 2 2"]
+    losses: Float[Array, "*clients groups 2"]
+
+
+def find_groups(
+    role: str, names: Sequence[SensitiveFeature] | None, feature: str | None = None
+) -> Groups:
+    """Returns the groups of people by a sensitive feature, or by the combinations of all.
+
+    Args:
+        role: Name of the role, for messages.
+        names: The sensitive features of the data.
+        feature: Name of one of them, or None for all.
+
+    Raises:
+        ValueError: If there are no sensitive features, or none of this name.
+
+    Examples:
+        >>> names = [SensitiveFeature("sex", ("F", "M")), SensitiveFeature("age", ("a", "b", "c"))]
+        >>> find_groups("FedFB", names)
+        Groups(number=6, strides=array([3, 1], dtype=int32))
+        >>> find_groups("FedFB", names, "sex")
+        Groups(number=2, strides=array([1, 0], dtype=int32))
+    """
+    if not names:
+        raise ValueError(
+            f"{role}: the data has no sensitive features; expected data from "
+            "data.from_arrays(..., sensitive_features={'sex': column}) or data.from_table."
+        )
+    known = [each.name for each in names]
+    if feature is not None and feature not in known:
+        raise ValueError(f"{role}.sensitive_feature={feature!r}: expected one of {known}, or None.")
+    strides, number = np.zeros(len(names), np.int32), 1
+    for position in reversed(range(len(names))):
+        if feature in (None, known[position]):
+            strides[position] = number
+            number *= len(names[position].values)
+    return Groups(number, strides)
+
+
+def client_cells(
+    context: Context, variables: Variables, groups: Groups, client: Int[Array, ""]
+) -> Cells:
+    """Sums over the examples of one client at a model, where its examples are.
+
+    Raises:
+        ValueError: If the model has not two outputs.
+    """
+    examples = context.examples
+
+    def sum_fn(indices, mask):
+        labels = examples.labels[indices]
+        outputs = apply_model(context.model, variables, examples.features[indices])
+        if outputs.shape[1:] != (2,):
+            raise ValueError(
+                f"methods of group fairness need two classes, of which 1 is the favorable one; the "
+                f"model has outputs of shape {outputs.shape[1:]}."
+            )
+        predicted = context.model.predict(outputs).astype(jnp.int32)
+        people, places = groups.of(examples, indices), labels.astype(jnp.int32)
+        counted = mask.astype(jnp.float32)
+        losses = jnp.where(mask, context.model.loss(outputs, labels), 0)
+        counts = jnp.zeros((groups.number, 2, 2)).at[people, places, predicted].add(counted)
+        return Cells(counts, jnp.zeros((groups.number, 2)).at[people, places].add(losses))
+
+    return client_sum(sum_fn, examples, client)
+
+
+def client_labels(context: Context, groups: Groups) -> Float[Array, "clients groups 2"]:
+    """Counts the training examples of every client by group and label."""
+    examples = context.examples
+
+    def sum_fn(indices, mask):
+        people = groups.of(examples, indices)
+        cells = jnp.zeros((groups.number, 2))
+        labels = examples.labels[indices].astype(jnp.int32)
+        return cells.at[people, labels].add(mask.astype(jnp.float32), mode="drop")
+
+    clients = jnp.arange(context.num_clients, dtype=jnp.int32)
+    return context.map_clients(lambda client, _: client_sum(sum_fn, examples, client), clients)

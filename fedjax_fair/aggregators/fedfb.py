@@ -1,0 +1,161 @@
+"""FedFB: the server moves weight between groups and labels until the model is fair."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedjax_fair import checks
+from fedjax_fair.aggregators.cells import Cells, client_cells, client_labels, find_groups
+from fedjax_fair.aggregators.mean import scheme_weights
+from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.numerics.simplex import project
+
+__all__ = ["FedFBMean"]
+
+Criterion = Literal["demographic_parity", "equal_opportunity"]
+
+
+class _State(NamedTuple):
+    """Weights of groups, and numbers of training examples of all clients by group and label."""
+
+    weights: Float[Array, " groups"]
+    people: Float[Array, "groups 2"]
+
+
+class FedFBMean(Aggregator):
+    r"""Federated averaging with weights of groups and labels that follow a measure of unfairness.
+
+    With :math:`n` training examples of all clients, :math:`n_a` of group :math:`a` and
+    :math:`n_{ay}` of label :math:`y`, clients train on :math:`n v_i \ell_i`, and updates are
+    averaged by sizes.
+
+    - ``"demographic_parity"``: :math:`v = \lambda_a / n_a` for label 0 and
+      :math:`(2 n_a / n - \lambda_a) / n_a` for label 1, at first :math:`\lambda_a = n_a / n`. With
+      the sum :math:`L'_{y,a}` of losses of a cell at the new model, divided by :math:`n_a`,
+
+      .. math:: F_a = -L'_{0,0} + L'_{1,0} + L'_{0,a} - L'_{1,a} + n_{00} / n_0 - n_{a0} / n_a,
+
+      which is the difference of selection rates :math:`P(\hat y = 1 | a) - P(\hat y = 1 | 0)` if
+      :math:`\ell` is the error. A step is :math:`\lambda_a \leftarrow
+      \mathrm{clip}(\lambda_a + \alpha_t \mu_a / \lVert \mu \rVert, 0, 2 n_a / n)` with
+      :math:`\mu = (-\sum_{a \ge 1} F_a, F_1, \dots)`.
+    - ``"equal_opportunity"``: :math:`v = \lambda_a / n_{a1}` for label 1, at first
+      :math:`\lambda_a = n_{a1} / n`, and :math:`1 / n` for label 0. :math:`\mu_a` is the mean loss
+      of group :math:`a` with label 1, less the mean of the groups, and :math:`\lambda` is projected
+      to non-negative values of an unchanged sum. (For two groups this is the paper's form; for more
+      it is a generalization.)
+
+    :math:`\alpha_t = \alpha / \sqrt t`. Steps are normalized, as the losses of all participants are
+    summed; the authors' code takes :math:`\mu` itself. Cells without people among the participants
+    do not count. Client parity, the third criterion of the paper, is not included.
+    Losses of cells at the new model are values of the simulation, which count as no communication:
+    :math:`2 A` numbers per participant.
+
+    Info: the ``group_weights`` :math:`\lambda` after the step.
+
+    Args:
+        alpha: :math:`\alpha` >= 0; 0 is FedAvg.
+        criterion: ``"demographic_parity"`` or ``"equal_opportunity"``.
+        sensitive_feature: Name of the sensitive feature whose values are the groups; None for the
+            combinations of all.
+
+    Raises:
+        ValueError: If a setting is invalid, or (when traced) the data lacks sensitive features or
+            the model has not two outputs.
+
+    References:
+        Zeng, Chen, Lee, *Improving Fairness via Federated Learning*, 2021,
+        https://arxiv.org/abs/2110.15545
+
+    Examples:
+        >>> aggregator = FedFBMean(alpha=0.1, criterion="equal_opportunity")
+    """
+
+    server_view: ClassVar[ServerView] = "vectors"
+
+    alpha: Number = 0.1
+    criterion: Criterion = "demographic_parity"
+    sensitive_feature: str | None = None
+
+    def __post_init__(self):
+        checks.non_negative("alpha", self.alpha)
+        checks.one_of("criterion", self.criterion, get_args(Criterion))
+
+    def _groups(self, context):
+        return find_groups("FedFBMean", context.sensitive_names, self.sensitive_feature)
+
+    def init(self, context):
+        people = jnp.sum(client_labels(context, self._groups(context)), axis=0)
+        counted = people[:, 1] if self.criterion == "equal_opportunity" else jnp.sum(people, axis=1)
+        return _State(counted / jnp.sum(people), people)
+
+    def broadcast(self, state, context):
+        total = jnp.sum(state.people)
+        if self.criterion == "equal_opportunity":
+            positive = state.weights / jnp.maximum(state.people[:, 1], 1)
+            columns = [jnp.ones_like(positive), total * positive]
+        else:
+            sizes = jnp.maximum(jnp.sum(state.people, axis=1), 1)
+            negative = total * state.weights / sizes
+            columns = [negative, 2 - negative]
+        return {
+            "cell_weights": jnp.stack(columns, axis=1),
+            "group_strides": jnp.asarray(self._groups(context).strides),
+        }
+
+    def aggregate(self, state, cohort, results, context):
+        weights = scheme_weights("num_examples", cohort, context)
+        update = context.weighted_sum(weights, results.update)
+        groups = self._groups(context)
+        moved = jax.tree.map(jnp.add, context.variables, update)
+        cells = context.map_clients(
+            lambda client, _: client_cells(context, moved, groups, client), cohort.clients
+        )
+        counted = cohort.is_last_response
+        people, losses = (
+            jnp.tensordot(counted.astype(jnp.float32), leaf, axes=1)
+            for leaf in Cells(jnp.sum(cells.counts, axis=3), cells.losses)
+        )
+        rate = self.alpha / jnp.sqrt(context.round.astype(jnp.float32) + 1)
+        step = _equal_opportunity_step if self.criterion == "equal_opportunity" else _parity_step
+        new = step(state, people, losses, rate)
+        new = jnp.where(jnp.all(jnp.isfinite(new)), new, state.weights)
+        info = {"group_weights": new}
+        return update, _State(new, state.people), Aggregation(weights, info)
+
+
+def _parity_step(
+    state: _State, people: Float[Array, "groups 2"], losses: Float[Array, "groups 2"], rate: Number
+) -> Float[Array, " groups"]:
+    """Returns weights after a step towards demographic parity."""
+    sizes = jnp.sum(people, axis=1)
+    is_known = (sizes > 0) & (sizes[0] > 0)
+    means = losses / jnp.maximum(sizes, 1)[:, None]
+    negatives = people[:, 0] / jnp.maximum(sizes, 1)
+    gaps = means[:, 0] - means[:, 1] - negatives
+    gaps = jnp.where(is_known, gaps - gaps[0], 0)
+    direction = _normalize(gaps.at[0].set(-jnp.sum(gaps[1:])))
+    shares = jnp.sum(state.people, axis=1) / jnp.sum(state.people)
+    return jnp.clip(state.weights + rate * direction, 0, 2 * shares)
+
+
+def _equal_opportunity_step(
+    state: _State, people: Float[Array, "groups 2"], losses: Float[Array, "groups 2"], rate: Number
+) -> Float[Array, " groups"]:
+    """Returns weights after a step towards equal losses of people with label 1."""
+    is_known = people[:, 1] > 0
+    means = losses[:, 1] / jnp.maximum(people[:, 1], 1)
+    average = jnp.sum(jnp.where(is_known, means, 0)) / jnp.maximum(jnp.sum(is_known), 1)
+    direction = _normalize(jnp.where(is_known, means - average, 0))
+    total = jnp.sum(state.people[:, 1]) / jnp.sum(state.people)
+    scaled = (state.weights + rate * direction) / jnp.where(total > 0, total, 1)
+    return total * project(scaled, jnp.zeros_like(scaled), jnp.ones_like(scaled))
+
+
+def _normalize(vector: Float[Array, " groups"]) -> Float[Array, " groups"]:
+    length = jnp.sqrt(jnp.sum(vector**2))
+    return vector / jnp.where(length > 0, length, 1)

@@ -1,0 +1,411 @@
+r"""Group fairness of predictions, from numbers of people by group, label and prediction.
+
+Functions take counts :math:`N_{a y \hat y}` of shape ``[..., groups, classes, classes]``: people of
+group :math:`a` with label :math:`y` who are predicted to be in class :math:`\hat y`. Leading axes,
+such as clients, remain. Pooled values are those of summed counts, ``counts.sum(axis=0)``, and not
+means of the rates of clients.
+
+All metrics except accuracies need two classes, of which 1 is the favorable one. Rates of groups
+without people are NaN and ignored in gaps. ``empty`` determines the rate of a group with people,
+but without those that the rate counts, such as people with label 1. With ``"skip"`` it is NaN and
+ignored too, and a gap is NaN if fewer than two groups have a rate. With ``"zero"`` the rate is 0,
+and the gap of a single group is 0, as in fairlearn. `undefined_groups` counts ignored groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Shaped
+
+from fedjax_fair import checks
+
+__all__ = [
+    "Baseline",
+    "Empty",
+    "accuracy",
+    "accuracy_difference",
+    "accuracy_ratio",
+    "calibration_error",
+    "count_groups",
+    "demographic_parity_difference",
+    "demographic_parity_ratio",
+    "equal_opportunity_difference",
+    "equal_opportunity_ratio",
+    "equalized_odds_difference",
+    "equalized_odds_ratio",
+    "false_positive_rate",
+    "highest",
+    "intersection_codes",
+    "lowest",
+    "marginal_counts",
+    "selection_rate",
+    "true_positive_rate",
+    "undefined_groups",
+]
+
+Empty = Literal["skip", "zero"]
+Baseline = Literal["between_groups", "to_overall"]
+Combine = Literal["worst_case", "mean"]
+Counts = Shaped[Array | np.ndarray, "*batch groups classes classes"]
+Rates = Float[Array, "*batch groups"]
+Gap = Float[Array, "*batch"]
+
+
+def count_groups(
+    groups: Int[Array, " examples"],
+    labels: Int[Array, " examples"],
+    predicted: Int[Array, " examples"],
+    num_groups: int,
+    num_classes: int = 2,
+) -> Int[Array, "groups classes classes"]:
+    """Counts people by group, label and prediction; predictions of other classes are left out.
+
+    Examples:
+        >>> groups, labels = jnp.array([0, 0, 1]), jnp.array([1, 0, 1])
+        >>> count_groups(groups, labels, jnp.array([1, 1, 0]), 2).tolist()
+        [[[0, 1], [0, 1]], [[0, 0], [1, 0]]]
+    """
+    shape = num_groups, num_classes, num_classes
+    index = groups, labels.astype(jnp.int32), predicted.astype(jnp.int32)
+    is_counted = (predicted >= 0) & (predicted < num_classes)
+    return jnp.zeros(shape, jnp.int32).at[index].add(is_counted.astype(jnp.int32), mode="drop")
+
+
+def intersection_codes(
+    codes: Int[Array, "examples features"], num_values: Sequence[int]
+) -> Int[Array, " examples"]:
+    """Returns one code for each combination of values of several sensitive features.
+
+    Args:
+        codes: Codes of the sensitive features.
+        num_values: Number of values of each, of which the last changes fastest.
+
+    Examples:
+        >>> intersection_codes(jnp.array([[0, 2], [1, 0]]), (2, 3)).tolist()
+        [2, 3]
+    """
+    code = jnp.zeros_like(codes[:, 0])
+    for feature, size in enumerate(num_values):
+        code = code * size + codes[:, feature]
+    return code
+
+
+def marginal_counts(
+    counts: Shaped[Array | np.ndarray, "*batch groups classes classes"],
+    num_values: Sequence[int],
+    features: Sequence[int],
+) -> Shaped[Array | np.ndarray, "*batch combinations classes classes"]:
+    """Sums counts of all intersections to those of some sensitive features.
+
+    Args:
+        counts: Counts by `intersection_codes`.
+        num_values: Number of values of each sensitive feature.
+        features: Positions of the features to keep, ascending.
+
+    Examples:
+        >>> counts = np.arange(6).reshape(6, 1, 1)
+        >>> marginal_counts(counts, (2, 3), [1]).ravel().tolist()
+        [3, 5, 7]
+    """
+    start, classes = counts.shape[:-3], counts.shape[-2:]
+    by_feature = counts.reshape(*start, *num_values, *classes)
+    other = [len(start) + i for i in range(len(num_values)) if i not in features]
+    return by_feature.sum(axis=tuple(other)).reshape(*start, -1, *classes)
+
+
+def selection_rate(counts: Counts) -> Rates:
+    """Computes the share of people who are predicted to be in class 1; NaN for no people.
+
+    Examples:
+        >>> selection_rate(np.array([[[3, 1], [0, 0]], [[0, 0], [1, 1]]])).tolist()
+        [0.25, 0.5]
+    """
+    _check_binary(counts)
+    return _share(counts[..., :, 1].sum(axis=-1), _people(counts))
+
+
+def true_positive_rate(counts: Counts, empty: Empty = "skip") -> Rates:
+    """Computes the share of people with label 1 who are predicted to be in class 1."""
+    _check_binary(counts)
+    return _given_label(counts, 1, empty)
+
+
+def false_positive_rate(counts: Counts, empty: Empty = "skip") -> Rates:
+    """Computes the share of people with label 0 who are predicted to be in class 1."""
+    _check_binary(counts)
+    return _given_label(counts, 0, empty)
+
+
+def accuracy(counts: Counts) -> Rates:
+    """Computes the share of people who are predicted correctly, for any number of classes."""
+    return _share(jnp.trace(jnp.asarray(counts), axis1=-2, axis2=-1), _people(counts))
+
+
+def demographic_parity_difference(
+    counts: Counts, method: Baseline = "between_groups", empty: Empty = "skip"
+) -> Gap:
+    """Computes the difference of the groups' selection rates.
+
+    Use: favorable decisions should not depend on the group, whatever the labels are. Limitation: a
+    perfect classifier violates it if the groups' labels differ.
+
+    Args:
+        counts: People by group, label and prediction.
+        method: ``"between_groups"`` is the largest less the smallest rate, ``"to_overall"`` the
+            largest distance to the rate of all people.
+        empty: See the module.
+
+    Returns:
+        Differences in ``[0, 1]``, 0 if fair.
+
+    Raises:
+        ValueError: If there are not two classes, or a setting is none of the options.
+
+    References:
+        Dwork, Hardt, Pitassi, Reingold, Zemel, *Fairness through Awareness*, 2012,
+        https://arxiv.org/abs/1104.3913
+
+    Examples:
+        >>> counts = np.array([[[3, 1], [0, 0]], [[0, 0], [1, 1]]])
+        >>> float(demographic_parity_difference(counts))
+        0.25
+    """
+    return _gap(_difference, lambda counts, _: selection_rate(counts), counts, method, empty)
+
+
+def demographic_parity_ratio(
+    counts: Counts, method: Baseline = "between_groups", empty: Empty = "skip"
+) -> Gap:
+    """Computes the ratio of the groups' selection rates, in ``[0, 1]``, 1 if fair.
+
+    ``"between_groups"`` is the smallest over the largest rate; ``"to_overall"`` is the smallest
+    ratio of a rate to that of all people, or its inverse. It is NaN if nobody is selected.
+
+    Examples:
+        >>> counts = np.array([[[3, 1], [0, 0]], [[0, 0], [1, 1]]])
+        >>> float(demographic_parity_ratio(counts))
+        0.5
+    """
+    return _gap(_ratio, lambda counts, _: selection_rate(counts), counts, method, empty)
+
+
+def equal_opportunity_difference(
+    counts: Counts, method: Baseline = "between_groups", empty: Empty = "skip"
+) -> Gap:
+    """Computes the difference of the groups' true positive rates.
+
+    Use: people with label 1 should have equal chances. Limitation: it says nothing of people with
+    label 0, and labels may be unfair themselves.
+
+    References:
+        Hardt, Price, Srebro, *Equality of Opportunity in Supervised Learning*, 2016,
+        https://arxiv.org/abs/1610.02413
+
+    Examples:
+        >>> counts = np.array([[[0, 0], [1, 3]], [[0, 0], [1, 1]]])
+        >>> float(equal_opportunity_difference(counts))
+        0.25
+    """
+    return _gap(_difference, true_positive_rate, counts, method, empty)
+
+
+def equal_opportunity_ratio(
+    counts: Counts, method: Baseline = "between_groups", empty: Empty = "skip"
+) -> Gap:
+    """Computes the ratio of the groups' true positive rates; as `demographic_parity_ratio`."""
+    return _gap(_ratio, true_positive_rate, counts, method, empty)
+
+
+def equalized_odds_difference(
+    counts: Counts,
+    method: Baseline = "between_groups",
+    agg: Combine = "worst_case",
+    empty: Empty = "skip",
+) -> Gap:
+    """Computes the larger (or mean) difference of true and of false positive rates.
+
+    With ``empty="skip"`` it is NaN if either difference is.
+
+    References:
+        Hardt, Price, Srebro, *Equality of Opportunity in Supervised Learning*, 2016,
+        https://arxiv.org/abs/1610.02413
+
+    Examples:
+        >>> counts = np.array([[[1, 1], [1, 3]], [[1, 0], [1, 1]]])
+        >>> float(equalized_odds_difference(counts))
+        0.5
+        >>> float(equalized_odds_difference(counts, agg="mean"))
+        0.375
+    """
+    return _odds(_difference, highest, counts, method, agg, empty)
+
+
+def equalized_odds_ratio(
+    counts: Counts,
+    method: Baseline = "between_groups",
+    agg: Combine = "worst_case",
+    empty: Empty = "skip",
+) -> Gap:
+    """Computes the smaller (or mean) ratio of true and of false positive rates.
+
+    With ``empty="skip"`` it is NaN if either ratio is; else an undefined ratio is ignored.
+    """
+    return _odds(_ratio, lowest, counts, method, agg, empty)
+
+
+def accuracy_difference(
+    counts: Counts, method: Baseline = "between_groups", empty: Empty = "skip"
+) -> Gap:
+    """Computes the difference of the groups' accuracies (accuracy parity), for any classes."""
+    return _gap(_difference, lambda counts, _: accuracy(counts), counts, method, empty)
+
+
+def accuracy_ratio(
+    counts: Counts, method: Baseline = "between_groups", empty: Empty = "skip"
+) -> Gap:
+    """Computes the ratio of the groups' accuracies, for any classes."""
+    return _gap(_ratio, lambda counts, _: accuracy(counts), counts, method, empty)
+
+
+def lowest(rates: Rates) -> Gap:
+    """Returns the lowest defined value of the groups, such as the worst group's accuracy.
+
+    Examples:
+        >>> float(lowest(jnp.array([0.5, jnp.nan, 0.75])))
+        0.5
+    """
+    value = jnp.min(jnp.where(jnp.isnan(rates), jnp.inf, rates), axis=-1)
+    return jnp.where(jnp.isinf(value), jnp.nan, value)
+
+
+def highest(rates: Rates) -> Gap:
+    """Returns the highest defined value of the groups, such as the worst group's loss."""
+    return -lowest(-rates)
+
+
+def calibration_error(
+    counts: Shaped[Array, "*batch groups bins"],
+    positives: Shaped[Array, "*batch groups bins"],
+    scores: Float[Array, "*batch groups bins"],
+) -> Rates:
+    r"""Computes the expected calibration error of each group from sums over bins of scores.
+
+    It is :math:`\sum_b |p_{ab} - s_{ab}| / n_a` with the number :math:`p_{ab}` of people with label
+    1 and the sum :math:`s_{ab}` of predicted probabilities of class 1 in a bin. Scores of a
+    calibrated model mean the same in every group. Limitation: biased upwards for groups of few
+    people.
+
+    Args:
+        counts: People of each group and bin.
+        positives: Those with label 1.
+        scores: Sums of their scores.
+
+    Returns:
+        Errors in ``[0, 1]``; NaN for a group without people.
+
+    References:
+        Kleinberg, Mullainathan, Raghavan, *Inherent Trade-Offs in the Fair Determination of Risk
+        Scores*, 2017, https://arxiv.org/abs/1609.05807
+
+    Examples:
+        >>> sums = jnp.array([[2.0, 2.0]]), jnp.array([[1.0, 2.0]]), jnp.array([[0.5, 1.5]])
+        >>> calibration_error(*sums).tolist()
+        [0.25]
+    """
+    return _share(jnp.sum(jnp.abs(positives - scores), axis=-1), jnp.sum(counts, axis=-1))
+
+
+def undefined_groups(counts: Counts, label: int | None = None) -> Int[Array, "*batch"]:
+    """Counts the groups without people, or without people of one label.
+
+    Examples:
+        >>> counts = np.array([[[3, 1], [0, 0]], [[0, 0], [1, 1]]])
+        >>> int(undefined_groups(counts)), int(undefined_groups(counts, label=1))
+        (0, 1)
+    """
+    people = _people(counts) if label is None else jnp.asarray(counts[..., label, :]).sum(axis=-1)
+    return jnp.sum(people == 0, axis=-1, dtype=jnp.int32)
+
+
+def _people(counts: Counts) -> Shaped[Array, "*batch groups"]:
+    return jnp.asarray(counts).sum(axis=(-2, -1))
+
+
+def _share(part: Shaped[Array, "*batch"], whole: Shaped[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """Divides; NaN where the whole is 0."""
+    part, whole = jnp.asarray(part, jnp.float32), jnp.asarray(whole, jnp.float32)
+    return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1), jnp.nan)
+
+
+def _given_label(counts: Counts, label: int, empty: Empty) -> Rates:
+    checks.one_of("empty", empty, get_args(Empty))
+    rates = _share(counts[..., label, 1], counts[..., label, :].sum(axis=-1))
+    if empty == "skip":
+        return rates
+    return jnp.where(jnp.isnan(rates) & (_people(counts) > 0), 0, rates)
+
+
+def _gap(
+    compare: Callable[..., Gap],
+    rates_of: Callable[[Counts, Empty], Rates],
+    counts: Counts,
+    method: Baseline,
+    empty: Empty,
+) -> Gap:
+    """Compares the groups' rates with each other, or with those of all people."""
+    checks.one_of("method", method, get_args(Baseline))
+    checks.one_of("empty", empty, get_args(Empty))
+    rates = rates_of(counts, empty)
+    overall = None
+    if method == "to_overall":
+        overall = rates_of(jnp.asarray(counts).sum(axis=-3, keepdims=True), empty)
+    num_defined = jnp.sum(~jnp.isnan(rates), axis=-1)
+    least = 2 if empty == "skip" else 1
+    return jnp.where(num_defined >= least, compare(rates, overall), jnp.nan)
+
+
+def _odds(
+    compare: Callable[..., Gap],
+    worst: Callable[..., Gap],
+    counts: Counts,
+    method: Baseline,
+    agg: Combine,
+    empty: Empty,
+) -> Gap:
+    checks.one_of("agg", agg, get_args(Combine))
+    gaps = jnp.stack(
+        [
+            _gap(compare, rates_of, counts, method, empty)
+            for rates_of in (true_positive_rate, false_positive_rate)
+        ],
+        axis=-1,
+    )
+    combined = worst(gaps) if agg == "worst_case" else jnp.nanmean(gaps, axis=-1)
+    if empty == "skip":
+        return jnp.where(jnp.any(jnp.isnan(gaps), axis=-1), jnp.nan, combined)
+    return combined
+
+
+def _difference(rates: Rates, overall: Rates | None) -> Gap:
+    if overall is None:
+        return highest(rates) - lowest(rates)
+    return highest(jnp.abs(rates - overall))
+
+
+def _ratio(rates: Rates, overall: Rates | None) -> Gap:
+    if overall is None:
+        return _share(lowest(rates), highest(rates))
+    ratios = _share(rates, jnp.broadcast_to(overall, rates.shape))
+    return lowest(jnp.where(ratios > 1, 1 / ratios, ratios))
+
+
+def _check_binary(counts: Counts) -> None:
+    if counts.shape[-2:] != (2, 2):
+        raise ValueError(
+            f"counts of shape {tuple(counts.shape)}: expected two classes, [..., groups, 2, 2], of "
+            "which 1 is the favorable one; accuracies are defined for more."
+        )

@@ -1,0 +1,155 @@
+"""Chance in metrics of group fairness: noise floors and intervals from sizes of cells.
+
+Small groups have different rates by chance alone, and a client has smaller groups than all clients
+together. A difference that is not above its noise floor is no evidence of unfairness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from fedjax_fair import checks
+from fedjax_fair.metrics.sensitive import DIFFERENCES
+
+__all__ = ["Interval", "expected_difference", "interval"]
+
+_MAX_VALUES = 4_000_000
+"""Simulated counts in memory."""
+
+
+class Interval(NamedTuple):
+    """Ends of an interval.
+
+    Attributes:
+        low: Lower ends; NaN where the metric is undefined.
+        high: Upper ends.
+    """
+
+    low: Float[np.ndarray, "*batch"]
+    high: Float[np.ndarray, "*batch"]
+
+
+def expected_difference(
+    name: str,
+    counts: Int[np.ndarray, "*batch groups 2 2"],
+    pooled: Int[np.ndarray, "groups 2 2"] | None = None,
+    draws: int = 200,
+) -> Float[np.ndarray, "*batch"]:
+    """Estimates a difference if all groups had the same rates.
+
+    Predictions are sampled for the people of each cell. Their rate is that of all people: of
+    selection for demographic parity, of selection given the label for equal opportunity and
+    equalized odds, of correct predictions for accuracy parity.
+
+    Args:
+        name: One of ``metrics.sensitive.DIFFERENCES``.
+        counts: People by group, label and prediction.
+        pooled: Counts that the common rates are taken from; by default the sum of ``counts``.
+        draws: Maximum number of simulated predictions, from a fixed seed.
+
+    Returns:
+        The means; NaN where the difference is undefined in all draws.
+
+    Raises:
+        ValueError: If the name is unknown or counts are no integers >= 0 of two classes.
+
+    Examples:
+        >>> counts = np.array([[[25, 25], [0, 0]], [[25, 25], [0, 0]]])
+        >>> round(float(expected_difference("demographic_parity_difference", counts)), 1)
+        0.1
+    """
+    counts = _checked(name, counts, draws)
+    reference = counts.reshape(-1, *counts.shape[-3:]).sum(axis=0) if pooled is None else pooled
+    by_cell = np.asarray(reference).sum(axis=0)
+    draws = max(1, min(draws, _MAX_VALUES // counts.size))
+    rng = np.random.default_rng(0)
+    people = counts.sum(axis=-1)
+    if name in ("demographic_parity_difference", "accuracy_parity_difference"):
+        is_parity = name == "demographic_parity_difference"
+        part = by_cell[:, 1].sum() if is_parity else np.trace(by_cell)
+        whole = people.sum(axis=-1)
+        chosen = rng.binomial(whole, _rate(part, by_cell.sum()), (draws, *whole.shape))
+        zeros = np.zeros_like(chosen)
+        # Selected people are in column 1; correct ones on the diagonal, both in row 0.
+        row = (whole - chosen, chosen) if is_parity else (chosen, whole - chosen)
+        cells = np.stack([np.stack(row, axis=-1), np.stack([zeros, zeros], axis=-1)], axis=-2)
+    else:
+        rates = np.array([_rate(by_cell[label, 1], by_cell[label].sum()) for label in (0, 1)])
+        chosen = rng.binomial(people, rates, (draws, *people.shape))
+        cells = np.stack([people - chosen, chosen], axis=-1)
+    values = _evaluate(DIFFERENCES[name][0], cells)
+    is_defined = ~np.isnan(values)
+    total, number = np.where(is_defined, values, 0).sum(axis=0), is_defined.sum(axis=0)
+    return np.divide(total, number, out=np.full(total.shape, np.nan), where=number > 0)
+
+
+def interval(
+    name: str,
+    counts: Int[np.ndarray, "*batch groups 2 2"],
+    level: float = 0.95,
+    draws: int = 500,
+) -> Interval:
+    """Estimates an interval of a difference by the bootstrap.
+
+    People of each group are sampled with replacement, so that sizes of groups stay. The ends are
+    percentiles. A difference is never negative, so that the interval of equal groups is above 0:
+    compare it with `expected_difference`.
+
+    Args:
+        name: One of ``metrics.sensitive.DIFFERENCES``.
+        counts: People by group, label and prediction.
+        level: Share of samples between the ends, in ``(0, 1)``.
+        draws: Maximum number of samples, from a fixed seed.
+
+    Raises:
+        ValueError: As `expected_difference`, or if ``level`` is no probability.
+
+    Examples:
+        >>> counts = np.array([[[90, 10], [0, 0]], [[10, 90], [0, 0]]])
+        >>> low, high = interval("demographic_parity_difference", counts)
+        >>> bool(0.65 < low < 0.8 < high < 0.95)
+        True
+    """
+    counts = _checked(name, counts, draws)
+    checks.probability("level", level)
+    draws = max(1, min(draws, _MAX_VALUES // counts.size))
+    rng = np.random.default_rng(0)
+    flat = counts.reshape(*counts.shape[:-2], 4)
+    sizes = flat.sum(axis=-1)
+    shares = np.divide(
+        flat, sizes[..., None], out=np.full(flat.shape, 0.25), where=sizes[..., None] > 0
+    )
+    samples = rng.multinomial(sizes, shares, (draws, *sizes.shape))
+    values = _evaluate(DIFFERENCES[name][0], samples.reshape(draws, *counts.shape))
+    ends = np.full((2, *values.shape[1:]), np.nan)
+    is_known = ~np.isnan(values).all(axis=0)
+    tail = (1 - level) / 2
+    ends[:, is_known] = np.nanquantile(values[:, is_known], [tail, 1 - tail], axis=0)
+    return Interval(ends[0], ends[1])
+
+
+def _checked(name: str, counts: np.ndarray, draws: int) -> np.ndarray:
+    checks.one_of("name", name, tuple(DIFFERENCES))
+    checks.positive_int("draws", draws)
+    counts = np.asarray(counts)
+    is_count = counts.dtype.kind in "iu" and counts.size and counts.min() >= 0
+    if not is_count or counts.ndim < 3 or counts.shape[-2:] != (2, 2):
+        raise ValueError(
+            f"counts: expected integers >= 0 of shape [..., groups, 2, 2], got {counts.dtype} of "
+            f"shape {counts.shape}."
+        )
+    return counts
+
+
+def _rate(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _evaluate(function: Callable, counts: np.ndarray) -> np.ndarray:
+    return np.asarray(jax.jit(function)(jnp.asarray(counts, jnp.int32)))

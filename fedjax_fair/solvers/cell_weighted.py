@@ -1,0 +1,66 @@
+"""SGD on losses that are weighted by group of people and label."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fedjax_fair import checks
+from fedjax_fair.base import Client, Solver
+from fedjax_fair.solvers.sgd import SGD
+
+__all__ = ["CellWeighted"]
+
+
+class CellWeighted(Solver):
+    r"""SGD in which the loss of an example is multiplied by the weight of its cell.
+
+    With the weight :math:`W(a, y)` of group :math:`a` and label :math:`y`, a step descends on
+    :math:`\frac{1}{|B|} \sum_{i \in B} W(a_i, y_i)\, \ell_i`. The sum of weights in a minibatch is
+    not divided out, which would undo part of the weighting. Equal weights of 1 are SGD.
+
+    The server broadcasts ``cell_weights``, ``[groups, 2]``, and ``group_strides``, which make the
+    group of an example from the codes of its sensitive features. The instruction ``cell_weights``
+    has weights of each client instead.
+
+    Args:
+        solver: SGD.
+
+    Raises:
+        ValueError: If the solver is no `SGD`.
+
+    Examples:
+        >>> weighted = CellWeighted(SGD(0.1, batch_size=10, epochs=1))
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("group_strides",)
+
+    solver: SGD
+
+    def __post_init__(self):
+        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+
+    @property
+    def fixed_num_steps(self):
+        return self.solver.fixed_num_steps
+
+    def solve(self, key, variables, client):
+        def batch_loss(losses, mask, indices):
+            weights = _example_weights(client, indices)
+            return jnp.mean(weights * losses, where=mask)
+
+        return self.solver.solve(key, variables, client, batch_loss=batch_loss)
+
+
+def _example_weights(client: Client, indices: Int[Array, " batch"]) -> Float[Array, " batch"]:
+    """Returns the weights of some examples of a client."""
+    weights = client.instructions.get("cell_weights", client.broadcast.get("cell_weights"))
+    strides, examples = client.broadcast["group_strides"], client.examples
+    assert weights is not None
+    labels = examples.labels[indices].astype(jnp.int32)
+    if examples.sensitive_features is None:
+        return weights[jnp.zeros_like(labels), labels]
+    codes = examples.sensitive_features[indices]
+    return weights[jnp.sum(codes * strides[None], axis=1, dtype=jnp.int32), labels]

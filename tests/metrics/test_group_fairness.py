@@ -1,0 +1,176 @@
+"""Metrics of group fairness against fairlearn and worked examples."""
+
+import fairlearn.metrics as fairlearn
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score
+
+from fedjax_fair.metrics import group_fairness as gf
+
+GAPS = (
+    "demographic_parity_difference",
+    "demographic_parity_ratio",
+    "equal_opportunity_difference",
+    "equal_opportunity_ratio",
+    "equalized_odds_difference",
+    "equalized_odds_ratio",
+)
+
+
+@st.composite
+def people(draw):
+    """Groups, labels and predictions of a few people, of whom some groups lack some labels."""
+    size = draw(st.integers(1, 25))
+    num_groups = draw(st.integers(1, 4))
+    codes = st.lists(st.integers(0, num_groups - 1), min_size=size, max_size=size)
+    bits = st.lists(st.integers(0, 1), min_size=size, max_size=size)
+    return *(np.array(draw(values)) for values in (codes, bits, bits)), num_groups
+
+
+def counted(groups, labels, predicted, num_groups, num_classes=2):
+    arrays = (jnp.asarray(values, jnp.int32) for values in (groups, labels, predicted))
+    return gf.count_groups(*arrays, num_groups, num_classes)
+
+
+@given(people(), st.sampled_from(["between_groups", "to_overall"]))
+@settings(max_examples=60, deadline=None)
+def test_values_are_those_of_fairlearn(drawn, method):
+    groups, labels, predicted, num_groups = drawn
+    counts = np.asarray(counted(groups, labels, predicted, num_groups))
+    features = pd.DataFrame({"group": groups})
+    arguments = {"y_true": labels, "y_pred": predicted, "sensitive_features": features}
+    for name in GAPS:
+        options = [{"agg": "worst_case"}, {"agg": "mean"}] if "odds" in name else [{}]
+        for option in options:
+            expected = getattr(fairlearn, name)(**arguments, method=method, **option)
+            if option.get("agg") == "worst_case" and np.isnan(expected):
+                continue  # The minimum of NaN and a ratio is either in fairlearn, by their order.
+            actual = getattr(gf, name)(counts, method=method, empty="zero", **option)
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6, err_msg=name)
+    frame = fairlearn.MetricFrame(
+        metrics=accuracy_score, y_true=labels, y_pred=predicted, sensitive_features=features
+    )
+    accuracy = gf.accuracy(counts)
+    np.testing.assert_allclose(gf.lowest(accuracy), frame.group_min(), rtol=1e-5)
+    for name in ("difference", "ratio"):
+        actual = getattr(gf, f"accuracy_{name}")(counts, method=method, empty="zero")
+        expected = getattr(frame, name)(method=method)
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@given(people())
+@settings(max_examples=40, deadline=None)
+def test_without_empty_cells_skipping_changes_nothing(drawn):
+    groups, labels, predicted, num_groups = drawn
+    counts = np.asarray(counted(groups, labels, predicted, num_groups)) + 1
+    if num_groups == 1:
+        return
+    for name in GAPS:
+        of = getattr(gf, name)
+        np.testing.assert_array_equal(of(counts, empty="skip"), of(counts, empty="zero"))
+
+
+def test_rates_are_those_of_fairlearn_for_intersections_and_weights():
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, [2, 3], (60, 2))
+    codes = codes[~((codes[:, 0] == 1) & (codes[:, 1] == 2))]  # Nobody is in both.
+    labels, predicted = rng.integers(0, 2, (2, len(codes)))
+    weights = rng.uniform(0.5, 2, len(codes))
+    frame = fairlearn.MetricFrame(
+        metrics={
+            "selection_rate": fairlearn.selection_rate,
+            "true_positive_rate": fairlearn.true_positive_rate,
+            "false_positive_rate": fairlearn.false_positive_rate,
+            "accuracy": accuracy_score,
+        },
+        y_true=labels,
+        y_pred=predicted,
+        sensitive_features=pd.DataFrame(codes, columns=["sex", "race"]),
+        sample_params={
+            name: {"sample_weight": weights}
+            for name in ("selection_rate", "true_positive_rate", "false_positive_rate", "accuracy")
+        },
+    )
+    groups = np.asarray(gf.intersection_codes(jnp.asarray(codes, jnp.int32), (2, 3)))
+    counts = np.zeros((6, 2, 2))
+    np.add.at(counts, (groups, labels, predicted), weights)
+    for name in ("selection_rate", "true_positive_rate", "false_positive_rate", "accuracy"):
+        np.testing.assert_allclose(getattr(gf, name)(counts), frame.by_group[name], rtol=1e-5)
+    assert int(gf.undefined_groups(counts)) == 1
+    of_race = np.zeros((3, 2, 2))
+    np.add.at(of_race, (codes[:, 1], labels, predicted), weights)
+    np.testing.assert_allclose(gf.marginal_counts(counts, (2, 3), [1]), of_race)
+    np.testing.assert_array_equal(gf.marginal_counts(counts, (2, 3), [0, 1]), counts)
+
+
+def test_groups_without_positives_are_left_out_unless_they_count_as_zero():
+    #                  y=0     y=1
+    counts = np.array([[[2, 2], [1, 3]], [[2, 2], [1, 1]], [[4, 0], [0, 0]], [[0, 0], [0, 0]]])
+    assert gf.equal_opportunity_difference(counts) == pytest.approx(0.25)
+    assert gf.equal_opportunity_difference(counts, empty="zero") == pytest.approx(0.75)
+    assert gf.equal_opportunity_ratio(counts) == pytest.approx(2 / 3)
+    assert gf.demographic_parity_difference(counts) == pytest.approx(5 / 8)
+    assert (int(gf.undefined_groups(counts)), int(gf.undefined_groups(counts, 1))) == (1, 2)
+
+
+def test_a_gap_needs_two_groups():
+    counts = np.array([[[2, 2], [1, 3]], [[0, 0], [0, 0]]])
+    for name in GAPS:
+        assert np.isnan(getattr(gf, name)(counts))
+        assert not np.isnan(getattr(gf, name)(counts, empty="zero"))
+    assert np.isnan(gf.accuracy_difference(counts))
+    assert gf.lowest(gf.accuracy(counts)) == pytest.approx(5 / 8)
+    assert np.isnan(gf.lowest(gf.accuracy(np.zeros((2, 2, 2)))))
+
+
+def test_pooled_and_mean_of_clients_may_point_in_opposite_directions():
+    """Each client favors group 0, all clients together favor group 1 (Simpson)."""
+    #       client 0: y=0 only            client 1
+    counts = np.array(
+        [[[[1, 9], [0, 0]], [[20, 80], [0, 0]]], [[[90, 10], [0, 0]], [[10, 0], [0, 0]]]]
+    )
+    rates, pooled = gf.selection_rate(counts), gf.selection_rate(counts.sum(axis=0))
+    assert (np.asarray(rates[:, 0]) > np.asarray(rates[:, 1])).all()
+    assert pooled[1] > pooled[0]
+    assert gf.demographic_parity_difference(counts).shape == (2,)
+
+
+def test_several_classes_have_accuracies_only():
+    counts = counted([0, 0, 1, 1], [2, 1, 0, 2], [2, 0, 0, 2], 2, 3)
+    np.testing.assert_allclose(gf.accuracy(counts), [0.5, 1])
+    assert gf.accuracy_difference(counts) == 0.5
+    with pytest.raises(ValueError, match=r"counts of shape \(2, 3, 3\): expected two classes"):
+        gf.demographic_parity_difference(counts)
+
+
+def test_calibration_of_groups_equals_a_loop():
+    rng = np.random.default_rng(1)
+    scores, groups = rng.uniform(size=200), rng.integers(0, 3, 200)
+    labels = rng.uniform(size=200) < scores**2
+    bins = np.minimum((scores * 4).astype(int), 3)
+    sums = np.zeros((3, 3, 4))
+    for kind, values in enumerate((np.ones(200), labels, scores)):
+        np.add.at(sums[kind], (groups, bins), values)
+    expected = [
+        sum(
+            np.abs(labels[chosen].mean() - scores[chosen].mean()) * chosen.sum()
+            for bin in range(4)
+            if (chosen := (groups == group) & (bins == bin)).any()
+        )
+        / (groups == group).sum()
+        for group in range(3)
+    ]
+    np.testing.assert_allclose(gf.calibration_error(*map(jnp.float32, sums)), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"method": "overall"}, "method='overall'"), ({"empty": "nan"}, "empty='nan'")],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        gf.equal_opportunity_difference(np.ones((2, 2, 2)), **options)

@@ -1,0 +1,87 @@
+"""Noise floors and intervals of group fairness against simulations and closed forms."""
+
+import numpy as np
+import pytest
+
+from fedjax_fair.metrics import group_fairness as gf
+from fedjax_fair.metrics.group_noise import expected_difference, interval
+from fedjax_fair.metrics.sensitive import DIFFERENCES
+
+
+def folded_normal(shares, sizes):
+    """Mean absolute difference of two shares of equal expectation, for large groups."""
+    return np.sqrt(2 / np.pi * shares * (1 - shares) * (1 / sizes[0] + 1 / sizes[1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("demographic_parity_difference", (1000, 4000)),
+        ("equal_opportunity_difference", (400, 1000)),
+        ("accuracy_parity_difference", (1000, 4000)),
+    ],
+)
+def test_floors_of_two_large_groups_have_a_closed_form(name, sizes):
+    # Of label 1 half is selected in both groups.
+    small = np.array([[550, 50], [200, 200]])
+    counts = np.stack([small, np.array([[2800, 200], [500, 500]])])
+    selected = counts[:, :, 1].sum() / counts.sum()
+    correct = np.trace(counts.sum(axis=0)) / counts.sum()
+    shares = {"demographic": selected, "equal": 0.5, "accuracy": correct}
+    expected = folded_normal(shares[name.split("_")[0]], sizes)
+    assert expected_difference(name, counts, draws=3000) == pytest.approx(expected, rel=0.06)
+
+
+def test_floors_grow_as_groups_shrink_and_measure_each_client():
+    client = np.array([[[8, 2], [1, 9]], [[9, 1], [2, 8]]])
+    clients = np.stack([client, 100 * client])
+    for name in DIFFERENCES:
+        small, large = expected_difference(name, clients)
+        pooled = expected_difference(name, clients.sum(axis=0))
+        assert 0 < pooled < small / 5
+        assert 0 < large < small / 5
+
+
+def test_predictions_that_are_all_equal_have_no_chance():
+    counts = np.array([[[0, 5], [0, 5]], [[0, 3], [0, 2]]])
+    for name in ("demographic_parity_difference", "equalized_odds_difference"):
+        assert expected_difference(name, counts) == 0
+
+
+def test_undefined_differences_have_undefined_floors():
+    counts = np.array([[[[2, 2], [0, 0]], [[1, 3], [2, 2]]], [[[2, 2], [1, 1]], [[1, 3], [2, 2]]]])
+    floors = expected_difference("equal_opportunity_difference", counts)
+    assert np.isnan(floors).tolist() == [True, False]
+    low, high = interval("equal_opportunity_difference", counts)
+    assert np.isnan(low).tolist() == np.isnan(high).tolist() == [True, False]
+
+
+def test_intervals_cover_the_difference():
+    """Of samples with a known difference about 95% have it in their interval."""
+    rng = np.random.default_rng(5)
+    selected = np.stack([rng.binomial(80, 0.3, 300), rng.binomial(120, 0.7, 300)], axis=1)
+    zeros = np.zeros_like(selected)
+    rows = np.stack([np.array([[80, 120]]) - selected, selected], axis=-1)
+    counts = np.stack([rows, np.stack([zeros, zeros], axis=-1)], axis=-2)
+    low, high = interval("demographic_parity_difference", counts, draws=200)
+    covered = np.mean((low <= 0.4) & (high >= 0.4))
+    assert 0.9 < covered < 0.985
+    values = np.asarray(gf.demographic_parity_difference(counts))
+    assert ((low < values) & (values < high)).all()
+    wide = interval("demographic_parity_difference", counts, level=0.99, draws=200)
+    assert (wide.high - wide.low).mean() > (high - low).mean()
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "message"),
+    [
+        ("parity", np.ones((2, 2, 2), int), "name='parity'"),
+        ("demographic_parity_difference", np.ones((2, 2, 2)), "got float64"),
+        ("demographic_parity_difference", np.ones((2, 3, 3), int), r"shape \(2, 3, 3\)"),
+        ("demographic_parity_difference", -np.ones((2, 2, 2), int), "integers >= 0"),
+    ],
+)
+def test_bad_arguments_are_named(name, counts, message):
+    for function in (expected_difference, interval):
+        with pytest.raises(ValueError, match=message):
+            function(name, counts)

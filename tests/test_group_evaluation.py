@@ -1,0 +1,224 @@
+"""Counts of people in evaluations and results, against NumPy and fairlearn."""
+
+from functools import cache
+
+import fairlearn.metrics as fairlearn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import linear_model
+from people_federation import FEATURES, make_people, people_of
+
+import fedjax_fair as ff
+from fedjax_fair.client_evaluation import evaluate
+from fedjax_fair.data.sensitive import SensitiveFeature
+from fedjax_fair.metrics import PEOPLE_SUMMARIES
+from fedjax_fair.metrics.sensitive import DIFFERENCES
+from fedjax_fair.results import combine
+from fedjax_fair.results.people import feature_counts, gaps
+from fedjax_fair.results.tables import people_tables
+
+DATA = make_people()
+MODEL = linear_model(2)
+FLAT = DATA.test.sensitive_features[:, 0] * 3 + DATA.test.sensitive_features[:, 1]
+
+
+def measured(data, model, personalized=None, **settings):
+    variables = model.init(jax.random.key(3), data.train.features[:1])
+    idle = jnp.zeros(data.num_clients, jnp.int32)
+    function = None if personalized is None else lambda client: personalized(variables, client)
+    return variables, jax.jit(
+        lambda: evaluate(model, variables, data, idle, idle[:2], personalized=function, **settings)
+    )()
+
+
+def scaled(variables, client):
+    """Another model for every client, some of which flip predictions."""
+    return jax.tree.map(lambda leaf: leaf * (1 - client.astype(jnp.float32)), variables)
+
+
+def expected_sums(data, variables_of, num_classes=2):
+    """Counts and losses of the test examples, with a loop over people."""
+    part, groups = data.test, FLAT
+    counts = np.zeros((data.num_clients, 6, num_classes, num_classes), int)
+    losses, scores = np.zeros((data.num_clients, 6)), []
+    for client in range(data.num_clients):
+        variables = variables_of(client)
+        kernel, bias = (np.asarray(variables.params[name]) for name in ("kernel", "bias"))
+        for person in people_of(part, client):
+            logits = part.features[person] @ kernel + bias
+            shares = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+            label, group = part.labels[person], groups[person]
+            counts[client, group, label, logits.argmax()] += 1
+            losses[client, group] -= np.log(shares[label])
+            scores.append((group, label, shares[1]))
+    return counts, losses, scores
+
+
+@pytest.mark.parametrize("is_personalized", [False, True])
+def test_sums_are_those_of_a_loop_over_people(is_personalized):
+    personalized = scaled if is_personalized else None
+    variables, clients = measured(DATA, MODEL, personalized)
+
+    def variables_of(client):
+        return scaled(variables, jnp.int32(client)) if is_personalized else variables
+
+    counts, losses, scores = expected_sums(DATA, variables_of)
+    sums = (clients.personalized if is_personalized else clients).sensitive
+    np.testing.assert_array_equal(sums.counts, counts)
+    np.testing.assert_allclose(sums.loss, losses, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(sums.examples, counts.sum(axis=(2, 3)))
+    np.testing.assert_array_equal(sums.correct, np.trace(counts, axis1=2, axis2=3))
+    errors = np.full(6, np.nan)
+    for group in range(6):
+        of_group = np.array([(label, score) for g, label, score in scores if g == group])
+        if len(of_group):
+            bins = np.minimum((of_group[:, 1] * 10).astype(int), 9)
+            gaps = [of_group[bins == bin] for bin in range(10)]
+            errors[group] = sum(abs(each[:, 0].sum() - each[:, 1].sum()) for each in gaps)
+            errors[group] /= len(of_group)
+    np.testing.assert_allclose(sums.calibration_error, errors, rtol=1e-4)
+
+
+def test_several_classes_have_accuracies_and_losses_only():
+    data = make_people(num_classes=3)
+    _, clients = measured(data, linear_model(3))
+    assert clients.sensitive.counts is None
+    assert clients.sensitive.calibration_error is None
+    by_client = np.asarray(clients.sensitive.correct).sum(axis=1) / data.test.sizes
+    np.testing.assert_allclose(by_client, clients.test_accuracy, rtol=1e-6)
+    by_client = np.asarray(clients.sensitive.loss).sum(axis=1) / data.test.sizes
+    np.testing.assert_allclose(by_client, clients.test_loss, rtol=1e-5)
+
+
+def test_labels_of_sequences_count_each():
+    """Masked labels do not."""
+    data = make_people()
+
+    def as_sequences(part):
+        return part._replace(labels=np.stack([part.labels, np.full_like(part.labels, -1)], axis=1))
+
+    def apply(params, state, x, *, train, key):
+        logits = x @ params["kernel"] + params["bias"][None, :]
+        return jnp.stack([logits, logits], axis=1), state
+
+    plain = linear_model(2)
+    model = ff.Model.from_functions(plain.init, apply, plain.features)
+    _, clients = measured(data.map_parts(as_sequences), model)
+    _, expected = measured(data, plain)
+    np.testing.assert_array_equal(clients.sensitive.examples, expected.sensitive.examples)
+    np.testing.assert_allclose(clients.sensitive.loss, expected.sensitive.loss, rtol=1e-5)
+
+
+def test_without_sensitive_features_nothing_is_measured():
+    def without(part):
+        return part._replace(sensitive_features=None)
+
+    _, clients = measured(DATA.map_parts(without)._replace(sensitive_names=None), MODEL)
+    assert clients.sensitive is None
+
+
+@cache
+def fitted():
+    method = ff.Round(
+        MODEL, ff.selectors.Uniform(3), ff.solvers.SGD(0.5, 4, epochs=2), ff.aggregators.Mean()
+    )
+    return ff.train(method, DATA, rounds=2, eval_every=1, seeds=(0, 1))
+
+
+def test_results_equal_fairlearn_on_the_same_predictions():
+    result = fitted()
+    dataset = result.dataset
+    predictions = np.asarray(result.predict(DATA.test.features))
+    sex = DATA.test.sensitive_features[:, 0]
+    owned = people_of(DATA.test)
+    for seed in range(2):
+        last = dataset.isel(seed=seed, round=-1)
+        for people, of in ((FLAT, last), (sex, gaps(dataset, ["sex"]).isel(seed=seed, round=-1))):
+            arguments = {
+                "y_true": DATA.test.labels[owned],
+                "y_pred": predictions[seed][owned],
+                "sensitive_features": pd.DataFrame({"group": people[owned]}),
+            }
+            expected = fairlearn.demographic_parity_difference(**arguments)
+            assert float(of.demographic_parity_difference) == pytest.approx(expected, rel=1e-5)
+        expected = fairlearn.equalized_odds_difference(**arguments)
+        assert float(of.equalized_odds_difference) == pytest.approx(expected, rel=1e-5)
+        frame = fairlearn.MetricFrame(
+            metrics=fairlearn.selection_rate, **arguments | {"sensitive_features": FLAT[owned]}
+        )
+        rates = last.sensitive_group_selection_rate.dropna("sensitive_group")
+        np.testing.assert_allclose(rates, frame.by_group, rtol=1e-6)
+        client = 1
+        chosen = people_of(DATA.test, client)
+        expected = fairlearn.demographic_parity_difference(
+            DATA.test.labels[chosen], predictions[seed][chosen], sensitive_features=sex[chosen]
+        )
+        actual = of.client_demographic_parity_difference[client]
+        assert float(actual) == pytest.approx(expected, rel=1e-5)
+
+
+def test_results_have_all_metrics_and_names_of_groups():
+    dataset = fitted().dataset
+    assert {metric.name for metric in PEOPLE_SUMMARIES} <= set(dataset)
+    assert dataset.sensitive_group.values.tolist() == [
+        "F, a",
+        "F, b",
+        "F, c",
+        "M, a",
+        "M, b",
+        "M, c",
+    ]
+    last = dataset.isel(round=-1)
+    for name in DIFFERENCES:
+        of_clients = last[f"client_{name}"]
+        np.testing.assert_allclose(
+            last[f"{name}_mean_clients"], of_clients.mean("client"), rtol=1e-5
+        )
+        np.testing.assert_allclose(
+            last[f"{name}_worst_client"], of_clients.max("client"), rtol=1e-5
+        )
+    assert last.client_demographic_parity_difference.isnull().any()  # Client 3 has one person.
+    assert last.client_demographic_parity_difference.notnull().any()
+    worst = last.sensitive_group_accuracy.min("sensitive_group")
+    np.testing.assert_allclose(last.worst_group_accuracy, worst, rtol=1e-6)
+    worst = last.sensitive_group_loss.max("sensitive_group")
+    np.testing.assert_allclose(last.worst_group_loss, worst, rtol=1e-6)
+    again = fitted().evaluate(DATA)
+    for metric in PEOPLE_SUMMARIES:
+        if metric.population == "people with test examples":
+            np.testing.assert_allclose(again[metric.name], last[metric.name], rtol=1e-5)
+
+
+def test_counts_of_one_feature_are_sums_over_the_other():
+    dataset = fitted().dataset
+    by_age = feature_counts(dataset, ["age"]).isel(seed=0, round=-1)
+    assert by_age.sensitive_group.values.tolist() == ["a", "b", "c"]
+    people = by_age.sum(["client", "label", "prediction"]).values
+    assert people.tolist() == np.bincount(DATA.test.sensitive_features[:, 1]).tolist()
+    with pytest.raises(ValueError, match=r"features=\['race'\]: expected some of \['sex', 'age'\]"):
+        gaps(dataset, ["race"])
+    with pytest.raises(ValueError, match="has no sensitive_group_counts"):
+        gaps(dataset.drop_vars("sensitive_group_counts"))
+
+
+def test_tables_show_each_feature_and_their_combination():
+    dataset = fitted().dataset
+    tables = people_tables(combine({"fedavg": dataset, "again": dataset}))
+    titles = [table.title for table in tables]
+    assert titles == [f"Group fairness by {name} (small)" for name in ("sex", "age", "sex x age")]
+    assert [row[0] for row in tables[0].rows] == ["fedavg", "again", "noise floor"]
+    pooled = 100 * gaps(dataset, ["sex"]).demographic_parity_difference.isel(round=-1).values.mean()
+    assert tables[0].rows[0][1].startswith(f"{pooled:.1f} ±")
+
+
+def test_one_group_has_no_differences():
+    everybody = (SensitiveFeature("species", ("human",)), FEATURES[0])[:1]
+    data = make_people(features=everybody)
+    _, clients = measured(data, MODEL)
+    values = {metric.name: metric.function(clients) for metric in PEOPLE_SUMMARIES}
+    assert np.isnan(values["demographic_parity_difference"])
+    accuracy = clients.sensitive.correct.sum() / clients.sensitive.examples.sum()
+    assert values["worst_group_accuracy"] == pytest.approx(float(accuracy))
