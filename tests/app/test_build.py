@@ -266,7 +266,9 @@ def test_the_solver_follows_the_configuration(settings, solver):
     assert round_of("fedavg", presets.resolve(replace(SMALL, solver=settings))).solver == solver
 
 
-@pytest.mark.parametrize("name", sorted(set(registry.PARTITIONERS) - {"planted_clusters"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(registry.PARTITIONERS) - {"planted_clusters", "by_column"})
+)
 def test_every_partitioner_makes_as_many_clients(name):
     data = replace(SMALL.data, partition=name, clients=8, min_partition_size=1)
     assert build(drop_unused_settings(replace(SMALL, data=data))).data.num_clients == 8

@@ -263,6 +263,7 @@ def test_available_lists_sources_and_prepared_sets(tmp_path):
     entries = {entry.name: entry for entry in data.available(tmp_path)}
     assert [name for name, entry in entries.items() if entry.prepared] == [
         "digits",
+        *(name for name in data.SOURCES if name.startswith("synthetic")),
         "mnist",
         "zoo/small",
     ]

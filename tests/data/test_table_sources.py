@@ -76,6 +76,7 @@ def test_original_files_of_adult(tmp_path, compress):
     np.testing.assert_allclose(
         adult.train.features[:, 0], (ages - ages.mean()) / ages.std(), rtol=1e-5
     )
+    assert adult.train.features.shape == (4, len(adult.encoding.feature_names))
     assert not any("?" in name or "occupation" in name for name in adult.encoding.feature_names)
 
 

@@ -246,8 +246,9 @@ def test_splitting_by_sensitive_features():
 
     for by in ("sex", ("sex", "race"), ("sex", "salary")):
         train_shares, test_shares = shares(by)
-        # A draw for every group, and test rows in the same shares.
-        assert np.abs(train_shares[:, None] - train_shares[None]).max(axis=-1).max() > 0.1
+        # A draw for every group, and test rows in the same shares. The first two groups differ in
+        # the last column.
+        assert np.abs(train_shares[0] - train_shares[1]).max() > 0.1
         np.testing.assert_allclose(test_shares, train_shares, atol=0.02)
     even, _ = shares("sex", alpha=1e6)
     np.testing.assert_allclose(even, 0.25, atol=0.01)
