@@ -148,3 +148,11 @@ def test_bounds_of_part_d_are_below_what_is_reached():
     epsilon = most["epsilon"].iloc[0]
     kappa = protocol_theory.fed.sufficient_kappa(epsilon, rank=2, size=4)
     assert np.minimum(kappa * factors, 1).sum() == pytest.approx(1000, rel=1e-4)
+
+
+def test_a_claim_needs_both_tests():
+    """With five seeds the sign-flip test cannot be significant, its smallest p value is 1 / 16."""
+    differences = np.array([-1.0, -1.01, -0.99, -1.02, -0.98])
+    found = verdicts.judge({"a": differences}, {"a": -1.0})["a"]
+    assert found.p < 1e-6
+    assert (found.p_sign_flip, found.verdict) == (1 / 16, "undecided")
