@@ -279,7 +279,7 @@ def table(name: str) -> str:
     found = compared(name)
     for one in found:
         for method in map(str, one["algorithm"].values):
-            row = {key: float(one[key].sel(algorithm=method)) for key in one}
+            row = {str(key): float(one[key].sel(algorithm=method)) for key in one}
             is_baseline = method == one.attrs["baseline"]
             if is_baseline and method == "without":
                 continue

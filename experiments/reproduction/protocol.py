@@ -111,6 +111,7 @@ def cells(part: str, folder: Path) -> Iterator[Cell]:
             "divfl",
             *(f"unionfl:window={window}" for window in WINDOWS),
             *(f"subtrunc:lam={weight}" for weight in WEIGHTS),
+            "subtrunc:lam=0.95,phi=identity",
         )
         yield from _cells("A", "mnist", config, compared, range(10, 30))
         config = SELECTION_TABLES["cifar10"]["table1-cifar10"]

@@ -13,7 +13,7 @@ from experiments.reproduction.protocol_theory import Instance
 
 def test_the_plan_has_the_runs_of_the_protocol(tmp_path):
     counts = {part: len(protocol.missing(part, tmp_path)) for part in "AB"}
-    assert counts == {"A": 11 * 20 + 5 * 10, "B": 24 * 3 * 2}
+    assert counts == {"A": 12 * 20 + 5 * 10, "B": 24 * 3 * 2}
     used = {cell.seed for part in "ABC" for cell in protocol.cells(part, tmp_path)}
     # Seeds of earlier tables and of their tuning.
     assert not used & {*range(10), *range(100, 110), protocol.MEASURED_SEED}
@@ -51,7 +51,7 @@ def trained(monkeypatch):
 
 def test_an_interrupted_part_continues(trained, tmp_path):
     protocol.train_missing("A", tmp_path, None)
-    assert len(trained) == (11 * 20 + 5 * 10) / 2
+    assert len(trained) == (12 * 20 + 5 * 10) / 2
     assert all(len(seeds) == 2 for _, seeds in trained)
     assert not protocol.missing("A", tmp_path)
     (tmp_path / "A" / "mnist" / "divfl-11.csv").unlink()
@@ -81,8 +81,8 @@ def test_the_estimate_falls_as_runs_are_made(trained, tmp_path):
         for (part, group), methods in protocol.KINDS.items() for method in methods
     ])  # fmt: skip
     lines = protocol.estimate("A", tmp_path, costs).splitlines()
-    assert lines[2] == "| A | mnist | 220 | 220.0 |"
-    assert lines[-1] == "With two cores: 146.9 hours."  # (220 + 50 * 31 / 21) / 2
+    assert lines[2] == "| A | mnist | 240 | 240.0 |"
+    assert lines[-1] == "With two cores: 156.9 hours."  # (240 + 50 * 31 / 21) / 2
     protocol.train_missing("A", tmp_path, None)
     assert protocol.estimate("A", tmp_path, costs).splitlines()[-1] == "With two cores: 0.0 hours."
     # 24 points with three methods and two seeds, then four points with two methods and 20.
@@ -148,3 +148,11 @@ def test_bounds_of_part_d_are_below_what_is_reached():
     epsilon = most["epsilon"].iloc[0]
     kappa = protocol_theory.fed.sufficient_kappa(epsilon, rank=2, size=4)
     assert np.minimum(kappa * factors, 1).sum() == pytest.approx(1000, rel=1e-4)
+
+
+def test_a_claim_needs_both_tests():
+    """With five seeds the sign-flip test cannot be significant, its smallest p value is 1 / 16."""
+    differences = np.array([-1.0, -1.01, -0.99, -1.02, -0.98])
+    found = verdicts.judge({"a": differences}, {"a": -1.0})["a"]
+    assert found.p < 1e-6
+    assert (found.p_sign_flip, found.verdict) == (1 / 16, "undecided")
