@@ -74,7 +74,7 @@ def dirichlet(
         return order, sizes
 
     name = f"dirichlet({num_clients}, {alpha})"
-    return random_partitioner(name, assign, num_clients, min_partition_size)
+    return random_partitioner(name, assign, num_clients, min_partition_size, by_class=True)
 
 
 def _owners(labels, concentration, rng) -> np.ndarray:
