@@ -79,7 +79,7 @@ def save_personalized(fitted: FitResult, path: Path) -> None:
 
 
 def load_model(
-    folder: str | Path, method: str, seed: int | None = None, client: int | None = None
+    folder: str | Path, method: str, seed: int | None = None, client: int | str | None = None
 ) -> FitResult:
     """Reads results and trained models of a method from a run folder.
 
@@ -87,8 +87,8 @@ def load_model(
         folder: The folder.
         method: The method.
         seed: The seed; by default all.
-        client: Id of a client, whose personalized models are the result's variables; by default
-            these are the global models.
+        client: Id or name of a client, whose personalized models are the result's variables; by
+            default these are the global models.
 
     Raises:
         ValueError: If there is no such run, method, seed or personalized model, or the files are

@@ -12,6 +12,7 @@ from fedjax_fair import checks
 from fedjax_fair.data.partitioner import (
     Partition,
     Partitioner,
+    check_classes,
     equal_parts,
     generator,
     make_partition,
@@ -58,7 +59,7 @@ def classes_per_client(num_clients: int, classes: int = 3) -> Partitioner:
         return order, lengths.reshape(slots.shape).sum(axis=1)
 
     name = f"classes_per_client({num_clients}, {classes})"
-    return random_partitioner(name, assign, num_clients, classes)
+    return random_partitioner(name, assign, num_clients, classes, by_class=True)
 
 
 def _draw_slots(num_clients: int, uses: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -194,7 +195,7 @@ def planted_clusters(clusters: str | Sequence[Cluster] = "mnist") -> Partitioner
         order, lengths = _split_over_slots(labels, slots, at_most, rng)
         return order, np.add.reduceat(lengths, np.cumsum(widths) - widths), groups
 
-    return random_partitioner(f"planted_clusters({name})", assign, num_clients)
+    return random_partitioner(f"planted_clusters({name})", assign, num_clients, by_class=True)
 
 
 def _split_over_slots(labels: Any, slots: np.ndarray, at_most: Any, rng: np.random.Generator):
@@ -248,6 +249,9 @@ def split_test(
         test_labels: Classes of the test examples.
         seed: Seed, which may be that of ``train``.
 
+    Raises:
+        ValueError: If labels are not one class for each example.
+
     Examples:
         >>> from fedjax_fair.data.partition import from_indices
         >>> labels = np.array([0, 0, 0, 1])
@@ -256,6 +260,8 @@ def split_test(
         >>> test.sizes.tolist(), test.unassigned.tolist()
         ([2, 5], [7])
     """
+    check_classes("train_labels", train_labels)
+    check_classes("test_labels", test_labels)
     rng = generator(seed, 1)  # Stream 0 split the training examples.
     num_clients = len(train.sizes)
     owners = np.repeat(np.arange(num_clients), train.sizes)

@@ -86,7 +86,7 @@ def dirichlet(
         return order, sizes
 
     name = f"dirichlet({num_clients}, {alpha})"
-    by_class = random_partitioner(name, assign, num_clients, min_partition_size)
+    by_class = random_partitioner(name, assign, num_clients, min_partition_size, by_class=True)
     if not by:
         return by_class
     by = (by,) if isinstance(by, str) else tuple(by)

@@ -125,7 +125,7 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
         return order, np.full(num_clients, shards_per_client * size)
 
     name = f"shards({num_clients}, {shards_per_client})"
-    return random_partitioner(name, assign, num_clients, shards_per_client)
+    return random_partitioner(name, assign, num_clients, shards_per_client, by_class=True)
 
 
 def by_column(column: str) -> Partitioner:

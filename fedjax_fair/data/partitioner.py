@@ -14,6 +14,7 @@ from fedjax_fair.data.conversion import as_array, check_range, find_missing
 __all__ = [
     "Partition",
     "Partitioner",
+    "check_classes",
     "column_values",
     "equal_parts",
     "generator",
@@ -119,17 +120,34 @@ def split_off(
     )
 
 
+def check_classes(name: str, labels: np.ndarray) -> None:
+    """Raises ``ValueError`` unless there is one class for each example."""
+    if labels.ndim != 1:
+        raise ValueError(
+            f"{name} of shape {labels.shape}: expected one class for each example, [examples]; for "
+            "sequences and targets use iid, quantity_skew, from_indices or by_column."
+        )
+
+
 def random_partitioner(
-    name: str, assign: Callable[..., tuple[Any, ...]], num_clients: int, per_client: int = 1
+    name: str,
+    assign: Callable[..., tuple[Any, ...]],
+    num_clients: int,
+    per_client: int = 1,
+    *,
+    by_class: bool = False,
 ) -> Partitioner:
     """Makes a partitioner of ``assign(labels, rng)``, which returns order, sizes and any groups.
 
-    Splitting fewer than ``per_client`` examples per client is an error.
+    Splitting fewer than ``per_client`` examples per client is an error, and with ``by_class``
+    labels that are not one class for each example.
     """
     checks.positive_int("num_clients", num_clients)
 
     def split(labels, /, seed, **columns):
         labels = as_array("labels", labels)
+        if by_class:
+            check_classes(f"labels of {name}", labels)
         if len(labels) < num_clients * per_client:
             raise ValueError(
                 f"{len(labels)} examples for {num_clients=}: expected at least "

@@ -86,6 +86,8 @@ def html_table(table: Table) -> str:
 
 
 def _lines(cell: str) -> str:
+    if not cell:
+        return ""  # The style sheet hides empty cells of cards.
     first, *others = map(text, cell.split("\n"))
     return f"<span>{first}</span>" + "".join(f"<small>{line}</small>" for line in others)
 

@@ -85,15 +85,15 @@ class FitResult(NamedTuple):
             ]
         )
 
-    def variables_for(self, seed: int, client: int | None = None) -> Variables:
+    def variables_for(self, seed: int, client: int | str | None = None) -> Variables:
         """Returns the variables of one seed, as NumPy arrays.
 
         A Flax module takes them as ``network.apply({"params": params, **state}, ...)``.
 
         Args:
             seed: The seed.
-            client: Id of the client whose personalized model is returned; by default the global
-                model.
+            client: Id or name of the client whose personalized model is returned; by default the
+                global model.
 
         Raises:
             ValueError: If there is no such seed or client, or the method has no such model.
@@ -106,24 +106,41 @@ class FitResult(NamedTuple):
             return self._personalized_model(index, client)
         return jax.tree.map(lambda leaf: np.asarray(leaf[index]), self.variables)
 
-    def _personalized_model(self, index: int, client: int) -> Variables:
+    def _personalized_model(self, index: int, client: int | str) -> Variables:
         if self.personalized is None:
             raise ValueError(f"client={client!r}: expected None; there are no personalized models.")
         total = self.dataset.sizes["client"]
+        if isinstance(client, str):
+            client = self._client_id(client)
         is_id = isinstance(client, int | np.integer) and not isinstance(client, bool)
         if not is_id or not 0 <= client < total:
             raise ValueError(f"client={client!r}: expected an integer from 0 to {total - 1}.")
         return jax.tree.map(np.asarray, self.personalized(index, int(client)))
 
+    def _client_id(self, name: str) -> int:
+        """Returns the id of a client with a name."""
+        if "client" not in self.dataset.coords:
+            last = self.dataset.sizes["client"] - 1
+            raise ValueError(
+                f"client={name!r}: expected an integer from 0 to {last}; clients have no names."
+            )
+        names = self.dataset["client"].values.tolist()
+        if name not in names:
+            raise ValueError(
+                f"client={name!r}: expected an id or a name, one of "
+                f"{', '.join(map(repr, names[:6]))}{', ...' * (len(names) > 6)}."
+            )
+        return names.index(name)
+
     def outputs(
-        self, features: Shaped[Any, "examples ..."], client: int | None = None
+        self, features: Shaped[Any, "examples ..."], client: int | str | None = None
     ) -> np.ndarray:
         """Returns the raw model outputs, such as logits.
 
         Args:
             features: The examples.
-            client: Id of the client whose personalized models are used; by default the global
-                models.
+            client: Id or name of the client whose personalized models are used; by default the
+                global models.
 
         Returns:
             An array ``[seeds, examples, outputs]``.
@@ -143,7 +160,7 @@ class FitResult(NamedTuple):
         return np.asarray(call(outputs, variables, model.shared, features))
 
     def predict(
-        self, features: Shaped[Any, "examples ..."], client: int | None = None
+        self, features: Shaped[Any, "examples ..."], client: int | str | None = None
     ) -> np.ndarray:
         """Returns predicted labels ``[seeds, examples, ...]``: classes, targets, or Booleans.
 
@@ -152,7 +169,7 @@ class FitResult(NamedTuple):
         return np.asarray(jax.vmap(self.model.predict)(self.outputs(features, client)))
 
     def predict_proba(
-        self, features: Shaped[Any, "examples ..."], client: int | None = None
+        self, features: Shaped[Any, "examples ..."], client: int | str | None = None
     ) -> np.ndarray:
         """Returns predicted probabilities, ``[seeds, examples, classes]``.
 

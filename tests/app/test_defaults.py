@@ -234,7 +234,7 @@ def test_runs_without_a_guarantee_give_the_reason(words, reason, tmp_path, capsy
 def test_a_sweep_with_byzantine_clients_says_that_metrics_include_them(tmp_path, capsys):
     words = [
         "sweep",
-        "faults.byzantine=0,0.25",
+        "faults.byzantine=0.25,0.5",
         *SMALL,
         "--faults.attack=noise",
         "--methods=fedavg",

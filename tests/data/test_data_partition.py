@@ -340,3 +340,24 @@ def test_extreme_concentrations_assign_all_examples(alpha):
     assert sizes.min() >= 3
     if alpha == 1e9:
         assert abs(sizes - 1000).max() <= 10  # Every class is rounded once.
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("shape", [(12, 3), (12, 1)])
+def test_partitions_by_class_refuse_labels_that_are_sequences(shape):
+    sequences, classes = np.zeros(shape, int), np.zeros(12, int)
+    partitioners = {
+        "dirichlet": data.dirichlet(2, min_partition_size=1),
+        "classes_per_client": data.classes_per_client(2, 1),
+        "planted_clusters": data.planted_clusters([data.Cluster(2, [0], 9)]),
+        "shards": data.shards(2, 1),
+    }
+    train = data.iid(2).split(sequences, 0)  # Reads no labels.
+    expected = rf"of shape \({shape[0]}, {shape[1]}\): expected one class for each example"
+    for name, partitioner in partitioners.items():
+        with pytest.raises(ValueError, match=rf"^labels of {name}.* {expected}"):
+            partitioner.split(sequences, 0)
+    with pytest.raises(ValueError, match=f"^train_labels {expected}"):
+        data.split_test(train, sequences, classes, 0)
+    with pytest.raises(ValueError, match=f"^test_labels {expected}"):
+        data.split_test(train, classes, sequences, 0)

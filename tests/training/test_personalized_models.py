@@ -71,3 +71,23 @@ def test_stored_personalized_models_are_those_of_the_run(tmp_path, monkeypatch):
         UserWarning, match=r"other.personalized: personalized models of .* bytes are not stored"
     ):
         model_files.save_personalized(fitted, tmp_path / "other")
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_clients_are_selected_by_name_or_id(federation):
+    names = ("c", "a", "b", "0", "e", "f")
+    data = federation._replace(client_names=names)
+    solver = ff.solvers.Ditto(ff.solvers.SGD(0.1, 2, epochs=1))
+    round = ff.Round(ff.models.logistic(3), ff.selectors.Full(), solver, ff.aggregators.Mean())
+    fitted = ff.train(round, data, rounds=1)
+    examples = federation.test.features
+    for client, name in enumerate(names):
+        expected = fitted.outputs(examples, client=client)
+        np.testing.assert_array_equal(fitted.outputs(examples, client=name), expected)
+    assert not np.array_equal(
+        fitted.outputs(examples, client="0"), fitted.outputs(examples, client=0)
+    )
+    with pytest.raises(ValueError, match=r"client='g': expected an id or a name, one of 'c', 'a',"):
+        fitted.predict(examples, client="g")
+    with pytest.raises(ValueError, match="client='c': expected an integer from 0 to 5; clients"):
+        ff.train(round, federation, rounds=1).variables_for(0, client="c")
