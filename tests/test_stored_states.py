@@ -1,4 +1,4 @@
-"""States of clients that are stored as the bits of bfloat16."""
+"""Memory of the states of clients, which can be stored as the bits of bfloat16."""
 
 import chex
 import jax
@@ -11,6 +11,7 @@ import fedjax_fair as ff
 from fedjax_fair import aggregators, communication, solvers
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.simulate import Round, run
+from fedjax_fair.training import compiled_functions
 
 DATA = jax.tree.map(jnp.asarray, make_federation())
 KEY = jax.random.key(4)
@@ -113,3 +114,22 @@ def test_scaffold_keeps_its_invariant_up_to_rounding():
 def test_another_type_is_an_error():
     with pytest.raises(ValueError, match="client_state_dtype='float16': expected one of 'bfloat"):
         state_after(0, client_state_dtype="float16")
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_states_beyond_the_memory_are_refused_before_compilation(runs, monkeypatch, as_users_call):
+    """With their bytes; those of two runs do not fit into the memory for one."""
+    round = Round(
+        linear_model(),
+        ff.selectors.Uniform(2),
+        solvers.Ditto(SGD, 0.5),
+        aggregators.Mean(),
+    )
+    one_run = DATA.num_clients * (3 * 4 + 3) * 4
+    monkeypatch.setattr(compiled_functions, "total_memory", lambda: one_run * runs - 1)
+    # Nothing compiles if this is replaced.
+    monkeypatch.setattr(compiled_functions.RunBatch, "compile", None)
+    said = rf"states of 6 clients in {runs} runs need {one_run * runs} bytes .* most the "
+    with pytest.raises(ValueError, match=said) as raised:
+        ff.fit(round, make_federation(), rounds=2, seeds=range(runs))
+    assert "\n" not in str(raised.value)
