@@ -9,6 +9,7 @@ from conftest import linear_model, make_federation
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, communication, solvers
+from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.simulate import Round, run
 from fedjax_fair.training import compiled_functions
@@ -23,9 +24,9 @@ def select_repeatedly(key, state, context):
     return ff.Cohort(clients, jnp.full(3, 1 / 3)), state, {}
 
 
-def state_after(num_rounds, solver=SGD, aggregator=None, **settings):
+def state_after(num_rounds, solver=SGD, aggregator=None, num_classes=3, **settings):
     round = Round(
-        linear_model(),
+        linear_model(num_classes),
         ff.Selector.from_functions(select_repeatedly),
         solver,
         aggregator or aggregators.Mean(),
@@ -109,6 +110,23 @@ def test_scaffold_keeps_its_invariant_up_to_rounding():
     mean = jax.tree.map(lambda leaf: leaf.mean(axis=0), rows_of(state).state)
     largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(mean))
     chex.assert_trees_all_close(state.aggregator, mean, atol=2**-7 * largest)
+
+
+@pytest.mark.parametrize(
+    ("solver", "compression"),
+    [(solvers.Ditto(SGD, 0.5), None), (SGD, communication.TopK(0.3))],
+    ids=["state", "residual"],
+)
+def test_padding_of_rows_on_a_tpu_changes_nothing(solver, compression):
+    settings = {"num_classes": 40, "compression": compression}
+    here = state_after(2, solver, **settings)
+    with tracing_for("tpu"):
+        there = state_after(2, solver, **settings)
+        rows = rows_of(there)
+    widths = [array.shape[1] for state in (here, there) for array in state.clients.arrays.values()]
+    assert widths == [200, 256]
+    chex.assert_trees_all_close((there.variables, rows), (here.variables, rows_of(here)), atol=1e-5)
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(rows))
 
 
 def test_another_type_is_an_error():
