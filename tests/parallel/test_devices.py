@@ -258,10 +258,10 @@ def test_states_of_clients_are_updated_in_place(mesh):
     lines = printed("in_place", mesh, 1, 2, 3, devices={"cores": 3, "8": 8}.get(mesh, 1))
     assert len(lines) == 3 * len(STATEFUL)
     growths = {(line["method"], line["runs"]): np.ptp(line["bytes"]) for line in lines}
-    # Of 60 bytes of state per client and run, a device of eight has 7.5; a TPU has 1,024, and the
-    # parts of other arrays that its compiler keeps on the chip vary.
-    limit = 1600 * (256 if mesh == "v5e:1x1" else 4)
     for (method, runs), growth in growths.items():
+        # Of 60 bytes of state per client and run, a device of eight has 7.5. A TPU has 1,024, or
+        # half of it, and its compiler moves more or fewer of the arguments to the chip.
+        limit = 1600 * (runs * 500 if mesh == "v5e:1x1" else 4)
         assert growth - growths["fedavg", runs] < limit, (method, runs, growths)
     assert all(line["copies"] == [0, 0] for line in lines)
 
