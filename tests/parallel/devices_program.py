@@ -369,8 +369,8 @@ def chunk_for(name, method, data, count):
 
 
 def copied_sizes(program):
-    """Elements of every array that a compiled program copies."""
-    copies = re.findall(r"= \(?\w+\[([\d,]+)\]\S* (?:.*\) )?copy(?:-start)?\(", program)
+    """Elements of every array of a type of stored states that a compiled program copies."""
+    copies = re.findall(r"= \(?(?:f32|u16)\[([\d,]+)\]\S* (?:.*\) )?copy(?:-start)?\(", program)
     return [int(np.prod([int(size) for size in shape.split(",")])) for shape in copies]
 
 

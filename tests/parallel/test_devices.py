@@ -270,7 +270,8 @@ def test_copies_of_a_compiled_program_are_counted():
     program = jax.jit(lambda rows: rows.at[0].set(1.0)).lower(np.zeros((7, 11), np.float32))
     assert 77 in copied_sizes(program.compile().as_text())
     started = "  %c = (f32[7,11]{1,0:T(8,128)S(1)}, f32[7,11]{1,0}, u32[]{:S(2)}) copy-start(%a)"
-    assert copied_sizes(f"{started}\n  %d = bf16[3,2]{{1,0}} copy(%b)\n") == [77, 6]
+    others = "  %d = u16[3,2]{1,0} copy(%b)\n  %e = s32[9]{0} copy(%d)\n"
+    assert copied_sizes(f"{started}\n{others}") == [77, 6]
 
 
 def test_a_device_holds_its_share_of_the_runs():
