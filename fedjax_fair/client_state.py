@@ -88,7 +88,7 @@ class Store(Tree):
         """Returns the row of a client, on the device that has its examples."""
         place = self._place(_position(examples, client))
         row = {name: _decode(name, array[place]) for name, array in self.arrays.items()}
-        residual = row.pop(_RESIDUAL, ())
+        residual = row.pop(_RESIDUAL)[: self.layout.residual_width] if _RESIDUAL in row else ()
         return ClientRow(_unpack(row, self.layout), residual)
 
     def write(self, positions: Int[Array, " cohort"], rows: dict[str, Array]) -> Store:

@@ -1,4 +1,4 @@
-"""States of clients that are stored as the bits of bfloat16."""
+"""Memory of the states of clients, which can be stored as the bits of bfloat16."""
 
 import chex
 import jax
@@ -9,8 +9,10 @@ from conftest import linear_model, make_federation
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, communication, solvers
+from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.simulate import Round, run
+from fedjax_fair.training import compiled_functions
 
 DATA = jax.tree.map(jnp.asarray, make_federation())
 KEY = jax.random.key(4)
@@ -22,9 +24,9 @@ def select_repeatedly(key, state, context):
     return ff.Cohort(clients, jnp.full(3, 1 / 3)), state, {}
 
 
-def state_after(num_rounds, solver=SGD, aggregator=None, **settings):
+def state_after(num_rounds, solver=SGD, aggregator=None, num_classes=3, **settings):
     round = Round(
-        linear_model(),
+        linear_model(num_classes),
         ff.Selector.from_functions(select_repeatedly),
         solver,
         aggregator or aggregators.Mean(),
@@ -110,6 +112,42 @@ def test_scaffold_keeps_its_invariant_up_to_rounding():
     chex.assert_trees_all_close(state.aggregator, mean, atol=2**-7 * largest)
 
 
+@pytest.mark.parametrize(
+    ("solver", "compression"),
+    [(solvers.Ditto(SGD, 0.5), None), (SGD, communication.TopK(0.3))],
+    ids=["state", "residual"],
+)
+def test_padding_of_rows_on_a_tpu_changes_nothing(solver, compression):
+    settings = {"num_classes": 40, "compression": compression}
+    here = state_after(2, solver, **settings)
+    with tracing_for("tpu"):
+        there = state_after(2, solver, **settings)
+        rows = rows_of(there)
+    widths = [array.shape[1] for state in (here, there) for array in state.clients.arrays.values()]
+    assert widths == [200, 256]
+    chex.assert_trees_all_close((there.variables, rows), (here.variables, rows_of(here)), atol=1e-5)
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(rows))
+
+
 def test_another_type_is_an_error():
     with pytest.raises(ValueError, match="client_state_dtype='float16': expected one of 'bfloat"):
         state_after(0, client_state_dtype="float16")
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_states_beyond_the_memory_are_refused_before_compilation(runs, monkeypatch, as_users_call):
+    """With their bytes; those of two runs do not fit into the memory for one."""
+    round = Round(
+        linear_model(),
+        ff.selectors.Uniform(2),
+        solvers.Ditto(SGD, 0.5),
+        aggregators.Mean(),
+    )
+    one_run = DATA.num_clients * (3 * 4 + 3) * 4
+    monkeypatch.setattr(compiled_functions, "total_memory", lambda: one_run * runs - 1)
+    # Nothing compiles if this is replaced.
+    monkeypatch.setattr(compiled_functions.RunBatch, "compile", None)
+    said = rf"states of 6 clients in {runs} runs need {one_run * runs} bytes .* most the "
+    with pytest.raises(ValueError, match=said) as raised:
+        ff.fit(round, make_federation(), rounds=2, seeds=range(runs))
+    assert "\n" not in str(raised.value)

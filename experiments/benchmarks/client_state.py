@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,10 +25,12 @@ from fedjax_fair.training.split import split
 FEATURES, CLASSES, COHORT, ROUNDS, SIZE = 64, 10, 10, 50, 5
 SGD = ff.solvers.SGD(0.1, 5, steps=5)
 METHODS = {
-    "FedAvg": (SGD, ff.aggregators.Mean()),
-    "SCAFFOLD": (ff.solvers.Scaffold(SGD), ff.aggregators.ScaffoldMean()),
-    "Ditto": (ff.solvers.Ditto(SGD, 0.5), ff.aggregators.Mean()),
+    "FedAvg": (SGD, ff.aggregators.Mean(), None),
+    "SCAFFOLD": (ff.solvers.Scaffold(SGD), ff.aggregators.ScaffoldMean(), None),
+    "Ditto": (ff.solvers.Ditto(SGD, 0.5), ff.aggregators.Mean(), None),
+    "Ditto in bfloat16": (ff.solvers.Ditto(SGD, 0.5), ff.aggregators.Mean(), "bfloat16"),
 }
+"""Solver, aggregator and type of stored states."""
 
 
 def make_data(num_clients: int) -> FederatedData:
@@ -47,9 +49,15 @@ def make_data(num_clients: int) -> FederatedData:
 class Timed:
     """A run that makes chunks of rounds, and evaluates."""
 
-    def __init__(self, data: FederatedData, solver: ff.Solver, aggregator: ff.Aggregator) -> None:
-        model = ff.models.logistic(CLASSES)
-        round = ff.Round(model, ff.selectors.Uniform(COHORT), solver, aggregator)
+    def __init__(
+        self,
+        data: FederatedData,
+        solver: ff.Solver,
+        aggregator: ff.Aggregator,
+        dtype: Literal["bfloat16"] | None,
+    ) -> None:
+        model, selector = ff.models.logistic(CLASSES), ff.selectors.Uniform(COHORT)
+        round = ff.Round(model, selector, solver, aggregator, client_state_dtype=dtype)
         with RunBatch(data, (0,)) as batch:
             options = TrainOptions(ROUNDS, ROUNDS, False, "raise")
             self.functions = CompiledFunctions(split([round]), batch, options)

@@ -24,7 +24,7 @@ from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.checkpoints import SavedState
 from fedjax_fair.training.diagnosis import is_constant
 from fedjax_fair.training.functions import make_functions
-from fedjax_fair.training.memory import Memory, device_bytes, transient_bytes
+from fedjax_fair.training.memory import Memory, device_bytes, total_memory, transient_bytes
 from fedjax_fair.training.options import TrainOptions
 from fedjax_fair.training.split import Split
 from fedjax_fair.warning import warn
@@ -81,6 +81,7 @@ class CompiledFunctions:
         lowered_init = functions.init.lower(*init_arguments)
         self._state = lowered_init.out_info
         check_outputs(round.model, self._state.variables, batch.host_data)
+        self._check_client_states()
         init = batch.compile(lowered_init, _CPU_INIT_OPTIONS if target.current().is_cpu else None)
         self._init = lambda: init.result()(*init_arguments)
 
@@ -112,17 +113,32 @@ class CompiledFunctions:
             rounds = self._options.rounds
             chunk = rounds * tree_bytes(self._info) + (rounds + self._eval_every) * evaluation
             records = int(_COPIES_OF_RECORDS * (chunk // self._eval_every))
-        store = tree_bytes(self._state.clients)
-        if not batch.data.train.has_all_clients:  # Each device has the rows of its clients.
-            assert batch.mesh is not None
-            store //= batch.mesh.shape[AXIS]
-        states = tree_bytes((self._state._replace(clients=()), self._per_run)) + store
+        states = tree_bytes((self._state._replace(clients=()), self._per_run))
+        states += self._client_state_bytes()
         return Memory(
             data=device_bytes(batch.data),
             states=copies * states // batch.groups,
             temporaries=batch.cores * max(map(transient_bytes, executables)),
             records=records,
         )
+
+    def _client_state_bytes(self) -> int:
+        """Returns the bytes of the states of a device's clients in all runs."""
+        store = tree_bytes(self._state.clients)
+        if self._batch.data.train.has_all_clients:
+            return store
+        assert self._batch.mesh is not None
+        return store // self._batch.mesh.shape[AXIS]
+
+    def _check_client_states(self) -> None:
+        """Raises ``ValueError`` if they exceed the memory of a device."""
+        groups, limit = self._batch.groups, total_memory()
+        if (num_bytes := self._client_state_bytes() // groups) > limit:
+            raise ValueError(
+                f"the states of {self._batch.host_data.num_clients} clients in "
+                f"{len(self._batch.seeds)} runs need {num_bytes:,} bytes of a device: expected at "
+                f"most the {limit:,} of its memory; train fewer runs or use more devices."
+            )
 
     def warn_of_constant_cohort(self) -> None:
         """Warns if all rounds have the same cohort of some clients."""

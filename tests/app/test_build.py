@@ -488,6 +488,12 @@ def test_a_device_needs_memory_for_its_share_of_the_runs():
     assert states(6, Mesh(devices, ("clients",))) == states(6)
 
 
+def test_the_type_of_stored_states_reaches_the_round():
+    training = replace(SMALL.training, client_state_dtype="bfloat16")
+    assert round_of("ditto", replace(SMALL, training=training)).client_state_dtype == "bfloat16"
+    assert round_of("ditto").client_state_dtype is None
+
+
 def test_states_of_clients_are_refused_with_their_bytes():
     """Each device of a mesh needs memory for its share of the clients."""
     config = drop_unused_settings(replace(SMALL, methods=("fedavg",)))

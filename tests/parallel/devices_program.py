@@ -9,7 +9,7 @@
 * ``states METHOD SEEDS MESH ...`` prints the distance of the states of all clients too, and the
   bytes of the last mesh and of its first device.
 * ``in_place MESH RUNS ...`` prints the temporaries of a chunk for two numbers of clients, and the
-  copies as large as the store, by method.
+  copies as large as the store, by method; also for the mesh of a machine that is not available.
 * ``states_together FOLDER`` is one of several processes that train with states of clients.
 * ``memory`` prints the memory of one device of a mesh.
 * ``fit FOLDER ROUNDS`` is one of several processes; ``command FOLDER ROUNDS ARGUMENTS`` runs the
@@ -41,6 +41,8 @@ from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel import processes
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_data
+from fedjax_fair.planning import machines
+from fedjax_fair.planning.compilation import place, place_data
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.functions import make_functions
@@ -278,7 +280,11 @@ def resume(seeds, model, *meshes):
     print(json.dumps({"distance": largest, "same": one.rounds.tolist() == many.rounds.tolist()}))
 
 
-def make_stateful(name):
+STATEFUL = ("fedavg", "scaffold", "ditto", "top_k", "ditto_bfloat16")
+"""Methods whose states have to be updated in place, and one without for comparison."""
+
+
+def make_stateful(name, num_classes=3):
     sgd, mean = ff.solvers.SGD(0.1, 2, epochs=1), ff.aggregators.Mean()
     solver, aggregator, compression = {
         "fedavg": (sgd, mean, None),
@@ -286,9 +292,11 @@ def make_stateful(name):
         "ditto": (ff.solvers.Ditto(sgd, 0.5), mean, None),
         "top_k": (sgd, mean, ff.communication.TopK(0.3)),
         "ditto_top_k": (ff.solvers.Ditto(sgd, 0.5), mean, ff.communication.TopK(0.3)),
-    }[name]
+    }[name.removesuffix("_bfloat16")]
+    dtype = "bfloat16" if name.endswith("_bfloat16") else None
+    settings = {"compression": compression, "client_state_dtype": dtype}
     selector = ff.selectors.Uniform(7)
-    return ff.Round(linear_model(), selector, solver, aggregator, compression=compression)
+    return ff.Round(linear_model(num_classes), selector, solver, aggregator, **settings)
 
 
 def states(name, seeds, *meshes):
@@ -318,31 +326,55 @@ def states(name, seeds, *meshes):
 
 
 def in_place(name, *runs):
-    mesh = None if name == "1" else mesh_named(name)
-    for count, method in itertools.product(
-        map(int, runs), ("fedavg", "scaffold", "ditto", "top_k")
-    ):
+    # A TPU copies rows that are shorter than its lanes to another layout, at both ends of a chunk.
+    is_here = ":" not in name
+    num_classes, compile_chunk = (3, chunk_on) if is_here else (40, chunk_for)
+    for count, method in itertools.product(map(int, runs), STATEFUL):
         temporaries, copies = [], []
         for num_clients in (400, 2000):
             data = make_federation(sizes=(3,) * num_clients)
-            stacked = split([make_stateful(method)])
-            with RunBatch(data, tuple(range(count)), mesh) as batch:
-                init, step, _ = make_functions(
-                    stacked,
-                    stacked.field("model"),
-                    mesh,
-                    one_run_per_core=batch.one_run_per_core,
-                    train_loss=False,
-                )
-                seeds, per_run = batch.place(stacked.per_run)
-                state = init.lower((seeds, per_run), stacked.shared, batch.data).out_info
-                chunk = step.lower(state, per_run, stacked.shared, batch.data, 2).compile()
+            chunk = compile_chunk(name, make_stateful(method, num_classes), data, count)
             temporaries.append(chunk.memory_analysis().temp_size_in_bytes)
-            shapes = re.findall(r"= f32\[([\d,]+)\]\S* copy(?:-start)?\(", chunk.as_text() or "")
-            sizes = (np.prod([int(size) for size in shape.split(",")]) for shape in shapes)
-            devices = 8 if mesh is not None and name != "cores" else 1
-            copies.append(sum(int(size >= num_clients * 15 / devices) for size in sizes))
-        print(json.dumps({"method": method, "runs": count, "bytes": temporaries, "copies": copies}))
+            store = num_clients * 5 * num_classes / (8 if name == "8" else 1)
+            copied = copied_sizes(chunk.as_text() or "")
+            copies.append(sum(int(size >= store) for size in copied))
+        line = {"method": method, "runs": count, "bytes": temporaries, "copies": copies}
+        print(json.dumps(line), flush=True)
+
+
+def chunk_on(name, method, data, count):
+    """Two compiled rounds of a batch of runs on a mesh, or on one device."""
+    mesh, stacked = None if name == "1" else mesh_named(name), split([method])
+    with RunBatch(data, tuple(range(count)), mesh) as batch:
+        init, step, _ = make_functions(
+            stacked,
+            stacked.field("model"),
+            mesh,
+            one_run_per_core=batch.one_run_per_core,
+            train_loss=False,
+        )
+        seeds, per_run = batch.place(stacked.per_run)
+        state = init.lower((seeds, per_run), stacked.shared, batch.data).out_info
+        return step.lower(state, per_run, stacked.shared, batch.data, 2).compile()
+
+
+def chunk_for(name, method, data, count):
+    """The same for a TPU that is not available, by its compiler."""
+    machine, stacked = machines.find(name), split([method])
+    machines.prepare(machine)
+    init, step, _ = make_functions(stacked, stacked.field("model"), train_loss=False)
+    with tracing_for(machine.platform):
+        placed = place_data(machine, None, data)
+        runs = place(machine, (np.arange(count, dtype=np.uint32), stacked.per_run))
+        state = place(machine, jax.eval_shape(init, runs, stacked.shared, placed))
+        traced = step.trace(state, runs[1], stacked.shared, placed, 2)
+    return traced.lower(lowering_platforms=(machine.platform,)).compile()
+
+
+def copied_sizes(program):
+    """Elements of every array of a type of stored states that a compiled program copies."""
+    copies = re.findall(r"= \(?(?:f32|u16)\[([\d,]+)\]\S* (?:.*\) )?copy(?:-start)?\(", program)
+    return [int(np.prod([int(size) for size in shape.split(",")])) for shape in copies]
 
 
 def saved_states(folder, round):

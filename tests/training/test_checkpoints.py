@@ -240,9 +240,8 @@ def test_runs_with_states_of_clients_resume_bit_for_bit(name, dtype, data, tmp_p
     options = {"rounds": 6, "eval_every": 2, "seeds": (0, 1)}
     ff.fit(method, data, **options, checkpoints=tmp_path, callbacks=[Stop(4)])
     if dtype is not None:
-        message = "client_state_dtype=None: the checkpoints .* with bfloat16"
-        with pytest.raises(ValueError, match=message):
-            other = method.replace(client_state_dtype=None)
-            ff.fit(other, data, **options, checkpoints=tmp_path)
+        exact = method.replace(client_state_dtype=None)
+        with pytest.raises(ValueError, match="client_state_dtype=None: the checkpoints"):
+            ff.fit(exact, data, **options, checkpoints=tmp_path)
     resumed = ff.fit(method, data, **options, checkpoints=tmp_path)
     xr.testing.assert_identical(resumed, ff.fit(method, data, **options))
