@@ -177,6 +177,7 @@ PAIRS = {
 TOGETHER = (
     *(("uniform", *pair) for pair in PAIRS.items()),
     ("drfa", "sgd", "mean"),  # DRFA needs a snapshot, and equal weights.
+    ("fedcor", "scaling", "mean"),  # Steps that depend less on the cohort amplify rounding less.
     ("full", "scaling", "aaggff, in a silo"),
 )
 """Roles that need each other."""
@@ -330,6 +331,21 @@ def test_vmap_over_keys_equals_a_loop(names):
 @pytest.mark.parametrize("names", FURTHER, ids=" | ".join)
 def test_vmap_over_keys_equals_a_loop_for_other_settings(names):
     assert_vmap_is_a_loop(names)
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_from_its_state_equals_one_without_a_break(names):
+    """The state is all that a resumed run knows of the rounds before."""
+    ready = programs(names)
+    part = jax.jit(partial(run, ready.round), static_argnums=2)
+    state, infos = ready.round.init(keys()[0], FEDERATION), []
+    for num_rounds in (2, ROUNDS - 2):
+        state, info = part(state, FEDERATION, num_rounds)
+        infos.append(info)
+    _, expected, expected_info = ready.alone(keys()[0], FEDERATION)
+    assert_close(names, plain(state), expected)
+    together = jax.tree.map(lambda *leaves: np.concatenate(leaves), *infos)
+    assert_close(names, together, expected_info)
 
 
 def test_state_keeps_its_structure_and_types(names):

@@ -87,8 +87,14 @@ CASES = {
     ),
     "FedNovaMean": Case(aggregators.FedNovaMean, "FedNovaMean()", {}, {"weights": "uniform"}),
     "FedDynMean": Case(aggregators.FedDynMean, "FedDynMean()"),
+    "IFCAMean": Case(
+        lambda: aggregators.IFCAMean(3),
+        "IFCAMean(num_models=3)",
+        {},
+        {"num_models": 4, "weights": "num_examples"},
+    ),
     "MimeLiteMean": Case(
-        lambda: aggregators.MimeLiteMean(0.5),
+        lambda: aggregators.MimeLiteMean(beta=0.5),
         "MimeLiteMean(beta=0.5)",
         {"beta": 0.8},
         {"weights": "num_examples"},

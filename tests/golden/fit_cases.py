@@ -8,6 +8,7 @@ import warnings
 from dataclasses import replace
 from functools import cache, partial
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,11 +102,12 @@ def trained(round, config=CONFIG, summaries=False, **settings):
     return numeric(result.dataset, summaries) | {"params": params}
 
 
-def method(name, config=CONFIG):
+def method(name, config=CONFIG, model=None):
     """A run of a method by its name, with the settings of ``config``."""
+    model = network() if model is None else model
     own = drop_unused_settings(replace(config, methods=(name,)))
     owners = federation(config)
-    round = method_round(own, name, owners.num_classes, largest_client(owners), network())
+    round = method_round(own, name, owners.num_classes, largest_client(owners), model)
     return trained(round, config, summaries=True)
 
 
@@ -127,11 +129,31 @@ def with_promotion(run):
         return run()
 
 
+class _Normalized(nn.Module):
+    """The smallest network with batch normalization; that of the registry takes minutes."""
+
+    @nn.compact
+    def __call__(self, x, train):
+        x = nn.Dense(4)(x.reshape(len(x), -1))
+        return nn.Dense(10)(nn.relu(nn.BatchNorm(not train, momentum=0.5, epsilon=0.1)(x)))
+
+
+NORMALIZED = models.from_flax(_Normalized())
+
+LATER = (
+    *("oort", "fedcor", "propfair", "adafed", "fedmgda", "fedfv", "fedfa", "aaggff", "fednova"),
+    *("feddyn", "mime_lite", "fedper", "fedrep", "lg_fedavg", "fedbabu", "fine_tuned"),
+    *("per_fedavg", "pfedme", "apfl", "ifca"),
+)
+"""Methods that were recorded on another machine than those before them, and so in another file."""
+
 METHODS = {
     f"method-{name}": partial(method, name, PLANTED if name == "gifair" else CONFIG)
     for name in registry.METHODS
-    if name != "fedbn"  # It needs a network with batch normalization, which takes minutes.
+    if name not in LATER and name != "fedbn"
 }
+LATER_METHODS = {f"method-{name}": partial(method, name) for name in LATER}
+LATER_METHODS["method-fedbn"] = partial(method, "fedbn", model=NORMALIZED)
 METHODS |= {
     "method-divfl+equitable": partial(method, "divfl+equitable"),
     "method-equitable-oracle": partial(method, "equitable:groups=oracle", PLANTED),
@@ -399,6 +421,7 @@ OTHERS = {
 
 GROUPS = {
     "methods": METHODS,
+    "later_methods": LATER_METHODS,
     "roles": SELECTORS | SOLVERS | AGGREGATORS,
     "conditions": FAULTS | COMMUNICATION | OTHERS,
 }

@@ -4,7 +4,9 @@ Run it from the root of the repository:
 
     PYTHONPATH=. python tests/golden/record.py [--only PATTERN]
 
-With a pattern, as of ``fnmatch``, only these cases are computed, and the others stay as they are.
+With a pattern of ``GROUP/CASE``, as of ``fnmatch``, only these cases are computed, and the others
+stay as they are, such as with ``--only 'later_methods/*'`` or ``--only '*/drfa'``.
+All cases of a file are of one machine.
 """
 
 import argparse
@@ -78,17 +80,32 @@ def recorded(group: str) -> dict[str, dict[str, np.ndarray]]:
     return cases
 
 
+def machines() -> dict[str, dict[str, object]]:
+    """Properties of the machines on which the files were recorded, by group."""
+    return json.loads(MACHINE.read_text()) if MACHINE.exists() else {}
+
+
 def main() -> None:
     """Records the cases that match the pattern."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", metavar="PATTERN", default="*", help="names of cases")
+    parser.add_argument("--only", metavar="PATTERN", default="*", help="GROUP/CASE")
     pattern = parser.parse_args().only
-    here = machine()
-    if pattern != "*" and json.loads(MACHINE.read_text()) != here:
-        parser.error(f"--only: {MACHINE.name} describes another machine; record all cases.")
+    here, known = machine(), machines()
+    chosen_cases = {
+        group: [case for case in cases if fnmatch(f"{group}/{case}", pattern)]
+        for group, cases in GROUPS.items()
+    }
+    for group, chosen in chosen_cases.items():
+        others = set(recorded(group)) - set(chosen)
+        if chosen and others and known[group] != here:
+            parser.error(
+                f"--only: in {MACHINE.name} {group} is of another machine; record all of its cases."
+            )
     for group, cases in GROUPS.items():
+        chosen = chosen_cases[group]
+        if not chosen:
+            continue
         begun = time.perf_counter()
-        chosen = [case for case in cases if fnmatch(case, pattern)]
         kept = {case: own for case, own in recorded(group).items() if case in cases}
         for case in chosen:
             start = time.perf_counter()
@@ -103,7 +120,8 @@ def main() -> None:
         np.savez_compressed(FOLDER / f"{group}.npz", **arrays)
         print(f"{group}: {len(chosen)} cases, {time.perf_counter() - begun:.0f} s", flush=True)
         jax.clear_caches()
-    MACHINE.write_text(json.dumps(here, indent=2) + "\n")
+        known[group] = here
+        MACHINE.write_text(json.dumps(known, indent=2) + "\n")
 
 
 if __name__ == "__main__":

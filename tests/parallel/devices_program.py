@@ -5,7 +5,7 @@
 * ``evaluations MESH ...`` prints it for an evaluation.
 * ``runs MESH COUNT ...`` prints it for ``fit`` with ``COUNT`` runs, each with a partition if
   ``own`` follows the number, as on a GPU if ``gpu`` does.
-* ``resume SEEDS MODEL MESH ...`` prints it for runs that resume on one mesh after another.
+* ``resume METHOD SEEDS MODEL MESH ...`` prints it for runs that resume on one mesh after another.
 * ``states METHOD SEEDS MESH ...`` prints the distance of the states of all clients too, and the
   bytes of the last mesh and of its first device.
 * ``in_place MESH RUNS ...`` prints the temporaries of a chunk for two numbers of clients, and the
@@ -261,12 +261,20 @@ def make_fedavg(learning_rate=0.1):
     )
 
 
-def resume(seeds, model, *meshes):
+SELECTED = {
+    "fedavg": ff.selectors.Uniform(3),
+    "oort": SELECTORS["oort"](),
+    "fedcor": SELECTORS["fedcor, in one dimension"](),
+}
+"""Selectors, some with state, of runs that resume."""
+
+
+def resume(name, seeds, model, *meshes):
     """The distance of runs that resume from mesh to mesh, two rounds on each, from one device.
 
     Compared are metrics, and variables of the last or the best round.
     """
-    method, last = make_fedavg(), 2 * len(meshes)
+    method, last = make_fedavg().replace(selector=SELECTED[name]), 2 * len(meshes)
     best = {"last": None, "best": most_accurate}[model]
     options = {"eval_every": 2, "seeds": range(seeds), "best": best}
     one = ff.train(method, FEDERATION, rounds=last, **options)
@@ -462,8 +470,8 @@ if __name__ == "__main__":
             runs(mesh, *cases)
         case ["evaluations", *meshes]:
             evaluations(*meshes)
-        case ["resume", seeds, model, *meshes]:
-            resume(int(seeds), model, *meshes)
+        case ["resume", name, seeds, model, *meshes]:
+            resume(name, int(seeds), model, *meshes)
         case ["states", name, seeds, *meshes]:
             states(name, int(seeds), *meshes)
         case ["in_place", mesh, *counts]:

@@ -181,9 +181,11 @@ def test_other_groups_of_devices_equal_one(names, mesh):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("3", "last", "runs=2,clients=4", "runs=8,clients=1"),
+        ("fedavg", "3", "last", "runs=2,clients=4", "runs=8,clients=1"),
+        ("oort", "2", "last", "8", "1", "runs=2,clients=4"),
+        pytest.param(("fedcor", "2", "last", "8", "1", "runs=2,clients=4"), marks=pytest.mark.slow),
         pytest.param(
-            ("5", "best", "1", "runs=8,clients=1", "8", "runs=2,clients=4", "1"),
+            ("fedavg", "5", "best", "1", "runs=8,clients=1", "8", "runs=2,clients=4", "1"),
             marks=pytest.mark.slow,
         ),
     ],

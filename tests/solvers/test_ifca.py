@@ -249,6 +249,13 @@ def test_byzantine_clients_lie_about_their_update_and_not_about_their_cluster():
     chex.assert_trees_all_close(flipped[1], mirrored, atol=1e-6)
 
 
+def test_secure_sums_of_each_cluster_are_the_plain_ones():
+    plain = with_models(ifca(SGD, 2, faults=Lost()), 2)
+    secure = with_models(ifca(SGD, 2, aggregation="secure", faults=Lost()), 2)
+    np.testing.assert_array_equal(secure[3].aggregator["cluster"], plain[3].aggregator["cluster"])
+    chex.assert_trees_all_close(secure[1], plain[1], atol=1e-5)
+
+
 def test_the_loss_of_a_client_is_that_of_evaluations():
     model, variables = linear_model(), trained(round_of(SGD), 1)[0]
     found = [client_loss(model, variables, DATA.train, jnp.int32(i)) for i in range(NUM_CLIENTS)]
