@@ -1,5 +1,7 @@
 """The table of roles with little and with much text."""
 
+import gzip
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +11,6 @@ from scipy.stats import linregress
 
 from experiments.reproduction import text
 from fedjax_fair.app.config import ModelConfig, TrainingConfig
-from tests.app.test_text import folder
-
-__all__ = ["folder"]  # A fixture.
 
 
 def runs_of(slope, seeds=4, roles=12):
@@ -66,24 +65,28 @@ def test_only_seeds_of_all_methods_count():
     pd.testing.assert_frame_equal(text.summarize(some), expected)
 
 
-def test_interrupted_runs_continue(folder, tmp_path, capsys):
+def test_interrupted_runs_continue(tmp_path, capsys):
+    lines = [
+        json.dumps({"play": "hamlet", "role": role, "text": 40 * role}) for role in ("ab", "cd")
+    ]
+    (tmp_path / "shakespeare.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     config = replace(
         text.CONFIG,
         methods=("fedavg", "tilted"),
-        data=replace(text.CONFIG.data, clients=2, length=20, min_characters=250),
+        data=replace(text.CONFIG.data, clients=2, length=8, min_characters=50),
         model=ModelConfig(layers=1, width=8),
         selector=replace(text.CONFIG.selector, cohort_size=2),
         training=TrainingConfig(rounds=2, eval_every=2, seeds=(0,)),
     )
     file = tmp_path / "runs.csv"
-    text.run_missing(file, str(folder), config)
+    text.run_missing(file, str(tmp_path), config)
     done = file.read_text()
     rows = pd.read_csv(file)
     assert len(rows) == 4
     assert rows["accuracy"].between(0, 1).all()
     file.write_text("".join(done.splitlines(keepends=True)[:3]))
     capsys.readouterr()
-    text.run_missing(file, str(folder), config)
+    text.run_missing(file, str(tmp_path), config)
     assert file.read_text() == done
     assert "tilted, seed 0" in (shown := capsys.readouterr().out)
     assert "fedavg, seed 0" not in shown
