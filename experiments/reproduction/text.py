@@ -48,14 +48,14 @@ def run_missing(file: Path, data_dir: str | None, config: Any = CONFIG) -> None:
     for seed in training.seeds:
         for name, method in experiment.rounds.items():
             known = _load(file)
-            if ((known["algorithm"] == name) & (known["seed"] == seed)).any():
+            if (name, seed) in set(zip(known["algorithm"], known["seed"], strict=True)):
                 continue
             started = time.perf_counter()
             run = ff.fit(
                 method,
                 data,
                 rounds=training.rounds or 0,
-                eval_every=training.rounds,
+                eval_every=training.rounds or 1,
                 seeds=(seed,),
                 train_loss=False,
             )
@@ -98,19 +98,15 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     (bootstrap of the mean over seeds).
     """
     names = list(dict.fromkeys(runs["algorithm"]))
-    values = {
-        name: runs[runs["algorithm"] == name].pivot(index="seed", columns="role", values="accuracy")
-        for name in names
-    }
+    values = {name: _by_role(runs, name, "accuracy") for name in names}
     seeds = sorted(set.intersection(*(set(value.index) for value in values.values())))
     roles = runs.drop_duplicates("role").set_index("role")
     text = np.log2(roles["characters"].to_numpy(float))
     rows, reference = [], None
     for name in names:
         accuracy = 100 * values[name].loc[seeds, list(roles.index)].to_numpy()
-        own = runs[(runs["algorithm"] == name) & runs["seed"].isin(seeds)]
-        losses = (own["loss"] * own["test_characters"]).groupby(own["seed"]).sum()
-        perplexity = np.exp(losses / own.groupby("seed")["test_characters"].sum()).to_numpy()
+        losses = _by_role(runs, name, "loss").loc[seeds, list(roles.index)].to_numpy()
+        perplexity = np.exp(np.average(losses, axis=1, weights=roles["test_characters"]))
         third = len(text) // 3
         by_text = np.argsort(text, kind="stable")
         measured = {
@@ -130,6 +126,12 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
         ends = slope_over_roles(text, accuracy.mean(axis=0))
         rows.append(row | dict(zip(("slope roles low", "slope roles high"), ends, strict=True)))
     return pd.DataFrame(rows)
+
+
+def _by_role(runs: pd.DataFrame, name: str, column: str) -> pd.DataFrame:
+    """Returns a column of a method, one row per seed and one column per role."""
+    own: Any = runs[runs["algorithm"] == name]
+    return own.pivot(index="seed", columns="role", values=column)
 
 
 def slopes(text: np.ndarray, accuracy: np.ndarray) -> np.ndarray:

@@ -151,9 +151,7 @@ def _read_leaf(path: Path) -> dict[str, tuple[list[str], list[str]]]:
 
 def _lists_of_leaf(file: Path, content: Any) -> tuple[list[str], list[Any], dict[str, Any]]:
     keys = ("users", "num_samples", "user_data")
-    names, counts, samples = (
-        content.get(key) if isinstance(content, dict) else None for key in keys
-    )
+    names, counts, samples = (_get(content, key) for key in keys)
     if not (_are_texts(names) and isinstance(counts, list) and isinstance(samples, dict)):
         raise DamagedError(f"{file}: expected LEAF's users, num_samples and user_data.")
     if len(names) != len(counts):
@@ -236,7 +234,7 @@ def read_roles(file: str | os.PathLike[str]) -> dict[str, list[str]]:
     roles: dict[str, list[str]] = {}
     for number, line in enumerate(_lines(Path(file)), start=1):
         content = _parse(f"{file}, line {number}", line)
-        fields = [content.get(key) if isinstance(content, dict) else None for key in _FIELDS]
+        fields = [_get(content, key) for key in _FIELDS]
         if not all(isinstance(field, str) for field in fields) or not all(fields[:2]):
             raise DamagedError(f"{file}, line {number}: expected strings play, role and text.")
         play, role, text = fields
@@ -254,6 +252,11 @@ def _lines(file: Path) -> Iterator[bytes]:
             yield from stream
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DamagedError(f"{file}: damaged or truncated ({error}).") from None
+
+
+def _get(content: Any, key: str) -> Any:
+    """Returns an entry of parsed JSON, None if there is no such entry."""
+    return content.get(key) if isinstance(content, dict) else None
 
 
 def _parse(place: Any, content: bytes) -> Any:

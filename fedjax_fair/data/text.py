@@ -121,9 +121,9 @@ class Windows(NamedTuple):
         num_last = np.floor(self.sizes * fraction).astype(np.int64)
         ends = np.cumsum(self.sizes)
         is_last = np.arange(len(self.labels)) >= np.repeat(ends - num_last, self.sizes)
-        return tuple(
-            Windows(self.features[part], self.labels[part], sizes)
-            for part, sizes in ((~is_last, self.sizes - num_last), (is_last, num_last))
+        return (
+            Windows(self.features[~is_last], self.labels[~is_last], self.sizes - num_last),
+            Windows(self.features[is_last], self.labels[is_last], num_last),
         )
 
 

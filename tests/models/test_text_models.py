@@ -248,7 +248,7 @@ def test_initial_weights_have_the_variances_of_their_definitions():
     [
         (lambda: ff.models.char_lstm(0), "num_classes=0: expected an integer >= 1"),
         (lambda: ff.models.char_lstm(5, layers=0), "layers=0: expected an integer >= 1"),
-        (lambda: ff.models.char_lstm(5, width=2.5), "width=2.5: expected an integer >= 1"),
+        (lambda: ff.models.char_lstm(5, width=True), "width=True: expected an integer >= 1"),
         (lambda: ff.models.char_lstm(5, embedding_width=-1), "embedding_width=-1: expected"),
         (lambda: ff.models.char_transformer(5, heads=0), "heads=0: expected an integer >= 1"),
         (lambda: ff.models.char_transformer(5, width=12), "width=12: expected a multiple of 8"),
@@ -263,7 +263,7 @@ def test_bad_sizes_are_refused(make, message):
 def test_networks_learn_a_periodic_text(model):
     data = ff.data.from_text(dict.fromkeys("xyz", "abcdefg" * 30), length=7)
     method = ff.Round(
-        model.replace(),
+        model,
         ff.selectors.Full(),
         ff.solvers.SGD(0.5, 8, epochs=5),
         ff.aggregators.Mean(),
