@@ -15,7 +15,7 @@ from fedjax_fair.client_sums import client_sum
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.sensitive import SensitiveFeature
 
-__all__ = ["Cells", "Groups", "client_cells", "client_labels", "find_groups"]
+__all__ = ["Cells", "Groups", "client_cells", "client_labels", "find_groups", "info_of_groups"]
 
 
 class Groups(NamedTuple):
@@ -82,6 +82,16 @@ def find_groups(
             strides[position] = number
             number *= len(names[position].values)
     return Groups(number, strides)
+
+
+def info_of_groups(name: str, values: Float[Array, " groups"]) -> dict[str, Array]:
+    """Returns a value of each group as info, which is of scalars.
+
+    Examples:
+        >>> sorted(info_of_groups("mixture", jnp.zeros(2)))
+        ['mixture_of_group_0', 'mixture_of_group_1']
+    """
+    return {f"{name}_of_group_{group}": value for group, value in enumerate(jnp.unstack(values))}
 
 
 def client_cells(
