@@ -70,8 +70,8 @@ class FedFBMean(Aggregator):
             combinations of all.
 
     Raises:
-        ValueError: If a setting is invalid, or (when traced) the data lacks sensitive features or
-            the model has not two outputs.
+        ValueError: If a setting is invalid, or (when traced) the data lacks sensitive
+            features.
 
     References:
         Zeng, Chen, Lee, *Improving Fairness via Federated Learning*, 2021,

@@ -47,8 +47,8 @@ class FedMinMaxMean(Aggregator):
             combinations of all.
 
     Raises:
-        ValueError: If the step size is negative, or (when traced) the data lacks sensitive features
-            or the model has not two outputs.
+        ValueError: If the step size is negative, or (when traced) the data lacks sensitive
+            features.
 
     References:
         Papadaki, Martinez, Bertran, Sapiro, Rodrigues, *Minimax Demographic Group Fairness in
