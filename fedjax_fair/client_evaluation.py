@@ -398,7 +398,7 @@ def _all_client_performance(
 
     (values, accuracy, people), indices, owners = map_examples(performance_fn, examples)
     group_sums = None
-    if group_sizes is not None:
+    if group_sizes is not None and people is not None:
         groups, labels = group_codes(examples, indices, group_sizes), examples.labels[indices]
         group_sums = sum_people(people, labels, groups, owners, examples.num_clients, group_sizes)
         group_sums = to_group_sums(collectives.all_reduce(examples, group_sums))

@@ -22,6 +22,7 @@ from conftest import linear_model, make_federation, normalized_model
 
 from fedjax_fair import aggregators, faults, selectors, server_optimizers, solvers
 from fedjax_fair.base import LocalResult, Solver
+from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.simulate import Round, run
 from fedjax_fair.submodular import Modular
@@ -114,6 +115,11 @@ SOLVERS = {
     "per_fedavg": lambda: solvers.PerFedAvg(solvers.SGD(0.1, 2, epochs=1)),
     "pfedme": lambda: solvers.PFedMe(solvers.SGD(0.05, 2, epochs=1), inner_steps=2),
     "apfl": lambda: solvers.APFL(solvers.SGD(0.1, 2, epochs=1)),
+    "group_penalty": lambda: solvers.GroupPenalty(solvers.SGD(0.1, 2, epochs=1)),
+    "cell_weighted": lambda: solvers.CellWeighted(solvers.SGD(0.1, 2, epochs=1)),
+    "cell_weighted, minmax": lambda: solvers.CellWeighted(solvers.SGD(0.1, 2, steps=2)),
+    "cell_weighted, reweighing": lambda: solvers.CellWeighted(solvers.SGD(0.1, 2, steps=2)),
+    "cell_weighted, global reweighing": lambda: solvers.CellWeighted(solvers.SGD(0.1, 2, steps=2)),
 }
 AGGREGATORS = {
     "mean by size": partial(aggregators.Mean, "num_examples"),
@@ -162,6 +168,11 @@ AGGREGATORS = {
     "feddyn_mean": aggregators.FedDynMean,
     "mime_lite_mean": partial(aggregators.MimeLiteMean, beta=0.5),
     "ifca_mean": aggregators.IFCAMean,
+    "fedfb_mean": aggregators.FedFBMean,
+    "fedminmax_mean": aggregators.FedMinMaxMean,
+    "reweighing_mean": aggregators.ReweighingMean,
+    "reweighing_mean, global": partial(aggregators.ReweighingMean, "global"),
+    "fairfed, of accuracies": partial(aggregators.FairFed, 0.5, "accuracy"),
     "mean": aggregators.Mean,
 }
 NEED_SGD = {"equitable, of the last batch", "fltrust"}
@@ -172,6 +183,10 @@ PAIRS = {
     "feddyn": "feddyn_mean",
     "mime_lite": "mime_lite_mean",
     "ifca": "ifca_mean",
+    "cell_weighted": "fedfb_mean",
+    "cell_weighted, minmax": "fedminmax_mean",
+    "cell_weighted, reweighing": "reweighing_mean",
+    "cell_weighted, global reweighing": "reweighing_mean, global",
 }
 """Aggregators by the solver that needs them."""
 TOGETHER = (
@@ -212,8 +227,20 @@ CLASSES = combine(str.isidentifier)
 FURTHER = combine(lambda name: not name.isidentifier())
 
 
-FEDERATION = make_federation()._replace(groups=np.array([0, 1, 0, 2, 1, 0], np.int32))
-"""Its groups are known, for the roles that need them."""
+def with_people(part):
+    codes = np.arange(len(part.labels), dtype=np.int32)[:, None] % 2
+    return part._replace(sensitive_features=codes)
+
+
+FEDERATION = (
+    make_federation()
+    .map_parts(with_people)
+    ._replace(
+        groups=np.array([0, 1, 0, 2, 1, 0], np.int32),
+        sensitive_names=(SensitiveFeature("sex", ("F", "M")),),
+    )
+)
+"""Its groups of clients and of people are known, for the roles that need them."""
 
 ROUNDS = 5
 

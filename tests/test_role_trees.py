@@ -43,7 +43,29 @@ CASES = {
         "Equitable(num_clusters=3, center=True)",
         structure={"num_clusters": "eigengap", "center": False},
     ),
-    "FairFed": Case(lambda: aggregators.FairFed(0.5), "FairFed(beta=0.5)", {"beta": 1.0}),
+    "FairFed": Case(
+        lambda: aggregators.FairFed(0.5),
+        "FairFed(beta=0.5)",
+        {"beta": 1.0},
+        {"metric": "accuracy", "sensitive_feature": "sex", "clip": False},
+    ),
+    "FedFBMean": Case(
+        lambda: aggregators.FedFBMean(0.5),
+        "FedFBMean(alpha=0.5)",
+        {"alpha": 1.0},
+        {"criterion": "equal_opportunity", "sensitive_feature": "sex"},
+    ),
+    "FedMinMaxMean": Case(
+        lambda: aggregators.FedMinMaxMean(0.5),
+        "FedMinMaxMean(step_size=0.5)",
+        {"step_size": 1.0},
+        {"sensitive_feature": "sex"},
+    ),
+    "ReweighingMean": Case(
+        lambda: aggregators.ReweighingMean("global"),
+        "ReweighingMean(scope='global')",
+        structure={"scope": "local", "sensitive_feature": "sex"},
+    ),
     "FLTrust": Case(
         lambda: aggregators.FLTrust(trusted(), solvers.SGD(0.1, 2, steps=1)),
         "FLTrust(\n    root=([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], [0, 1]),\n"

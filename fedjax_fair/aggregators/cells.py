@@ -1,4 +1,7 @@
-"""Sums over the cells of group and label of clients, for methods of group fairness."""
+"""Sums over the cells of group and label of clients, for methods of group fairness.
+
+Class 1 is the favorable one. With more than two classes all others count as label 0.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from fedjax_fair.client_sums import client_sum
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.sensitive import SensitiveFeature
 
-__all__ = ["Cells", "Groups", "client_cells", "client_labels", "find_groups"]
+__all__ = ["Cells", "Groups", "client_cells", "client_labels", "find_groups", "info_of_groups"]
 
 
 class Groups(NamedTuple):
@@ -84,26 +87,27 @@ def find_groups(
     return Groups(number, strides)
 
 
+def info_of_groups(name: str, values: Float[Array, " groups"]) -> dict[str, Array]:
+    """Returns a value of each group as info, which is of scalars.
+
+    Examples:
+        >>> sorted(info_of_groups("mixture", jnp.zeros(2)))
+        ['mixture_of_group_0', 'mixture_of_group_1']
+    """
+    return {f"{name}_of_group_{group}": value for group, value in enumerate(jnp.unstack(values))}
+
+
 def client_cells(
     context: Context, variables: Variables, groups: Groups, client: Int[Array, ""]
 ) -> Cells:
-    """Sums over the examples of one client at a model, where its examples are.
-
-    Raises:
-        ValueError: If the model has not two outputs.
-    """
+    """Sums over the examples of one client at a model, where its examples are."""
     examples = context.examples
 
     def sum_fn(indices, mask):
         labels = examples.labels[indices]
         outputs = apply_model(context.model, variables, examples.features[indices])
-        if outputs.shape[1:] != (2,):
-            raise ValueError(
-                f"methods of group fairness need two classes, of which 1 is the favorable one; the "
-                f"model has outputs of shape {outputs.shape[1:]}."
-            )
-        predicted = context.model.predict(outputs).astype(jnp.int32)
-        people, places = groups.of(examples, indices), labels.astype(jnp.int32)
+        predicted = (context.model.predict(outputs) == 1).astype(jnp.int32)
+        people, places = groups.of(examples, indices), (labels == 1).astype(jnp.int32)
         counted = mask.astype(jnp.float32)
         losses = jnp.where(mask, context.model.loss(outputs, labels), 0)
         counts = jnp.zeros((groups.number, 2, 2)).at[people, places, predicted].add(counted)
@@ -119,8 +123,8 @@ def client_labels(context: Context, groups: Groups) -> Float[Array, "clients gro
     def sum_fn(indices, mask):
         people = groups.of(examples, indices)
         cells = jnp.zeros((groups.number, 2))
-        labels = examples.labels[indices].astype(jnp.int32)
-        return cells.at[people, labels].add(mask.astype(jnp.float32), mode="drop")
+        labels = (examples.labels[indices] == 1).astype(jnp.int32)
+        return cells.at[people, labels].add(mask.astype(jnp.float32))
 
     clients = jnp.arange(context.num_clients, dtype=jnp.int32)
     return context.map_clients(lambda client, _: client_sum(sum_fn, examples, client), clients)

@@ -52,8 +52,8 @@ class FairFed(Aggregator):
             has no such limit, and its negative weights can make training diverge.
 
     Raises:
-        ValueError: If a setting is invalid, or (when traced) the metric needs sensitive features,
-            two groups or two classes that are not there.
+        ValueError: If a setting is invalid, or (when traced) the metric needs sensitive features
+            or two groups that are not there.
 
     References:
         Ezzeldin, Yan, He, Ferrara, Avestimehr, *FairFed: Enabling Group Fairness in Federated

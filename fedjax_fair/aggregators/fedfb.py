@@ -9,7 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.cells import Cells, client_cells, client_labels, find_groups
+from fedjax_fair.aggregators.cells import (
+    Cells,
+    client_cells,
+    client_labels,
+    find_groups,
+    info_of_groups,
+)
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
 from fedjax_fair.numerics.simplex import project
@@ -55,7 +61,7 @@ class FedFBMean(Aggregator):
     Losses of cells at the new model are values of the simulation, which count as no communication:
     :math:`2 A` numbers per participant.
 
-    Info: the ``group_weights`` :math:`\lambda` after the step.
+    Info: ``weight_of_group_<a>``, each :math:`\lambda_a` after the step.
 
     Args:
         alpha: :math:`\alpha` >= 0; 0 is FedAvg.
@@ -64,8 +70,8 @@ class FedFBMean(Aggregator):
             combinations of all.
 
     Raises:
-        ValueError: If a setting is invalid, or (when traced) the data lacks sensitive features or
-            the model has not two outputs.
+        ValueError: If a setting is invalid, or (when traced) the data lacks sensitive
+            features.
 
     References:
         Zeng, Chen, Lee, *Improving Fairness via Federated Learning*, 2021,
@@ -124,7 +130,7 @@ class FedFBMean(Aggregator):
         step = _equal_opportunity_step if self.criterion == "equal_opportunity" else _parity_step
         new = step(state, people, losses, rate)
         new = jnp.where(jnp.all(jnp.isfinite(new)), new, state.weights)
-        info = {"group_weights": new}
+        info = info_of_groups("weight", new)
         return update, _State(new, state.people), Aggregation(weights, info)
 
 
@@ -149,7 +155,9 @@ def _equal_opportunity_step(
     """Returns weights after a step towards equal losses of people with label 1."""
     is_known = people[:, 1] > 0
     means = losses[:, 1] / jnp.maximum(people[:, 1], 1)
-    average = jnp.sum(jnp.where(is_known, means, 0)) / jnp.maximum(jnp.sum(is_known), 1)
+    average = jnp.sum(jnp.where(is_known, means, 0)) / jnp.maximum(
+        jnp.sum(is_known, dtype=jnp.float32), 1
+    )
     direction = _normalize(jnp.where(is_known, means - average, 0))
     total = jnp.sum(state.people[:, 1]) / jnp.sum(state.people)
     scaled = (state.weights + rate * direction) / jnp.where(total > 0, total, 1)

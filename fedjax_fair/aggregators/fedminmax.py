@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.cells import client_cells, client_labels, find_groups
+from fedjax_fair.aggregators.cells import client_cells, client_labels, find_groups, info_of_groups
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
 from fedjax_fair.numerics.simplex import project
@@ -39,7 +39,7 @@ class FedMinMaxMean(Aggregator):
     are values of the simulation, which count as no communication: :math:`A` numbers per
     participant. If every client has one group, and full batches, this is AFL over groups.
 
-    Info: the ``mixture`` :math:`\mu` after the step and the ``group_risk`` :math:`r`.
+    Info: ``mixture_of_group_<a>`` after the step, and ``risk_of_group_<a>``.
 
     Args:
         step_size: :math:`\eta_\mu` >= 0, per nat; 0 is FedAvg.
@@ -47,8 +47,8 @@ class FedMinMaxMean(Aggregator):
             combinations of all.
 
     Raises:
-        ValueError: If the step size is negative, or (when traced) the data lacks sensitive features
-            or the model has not two outputs.
+        ValueError: If the step size is negative, or (when traced) the data lacks sensitive
+            features.
 
     References:
         Papadaki, Martinez, Bertran, Sapiro, Rodrigues, *Minimax Demographic Group Fairness in
@@ -98,12 +98,12 @@ class FedMinMaxMean(Aggregator):
         )
         is_known = people > 0
         risks = jnp.where(is_known, losses / jnp.maximum(people, 1), 0)
-        average = jnp.sum(risks) / jnp.maximum(jnp.sum(is_known), 1)
+        average = jnp.sum(risks) / jnp.maximum(jnp.sum(is_known, dtype=jnp.float32), 1)
         risks = jnp.where(is_known, risks, average)
         moved = state.mixture + self.step_size * risks
         # Groups without any training example have no weight.
         mixture = project(moved, jnp.zeros_like(moved), jnp.where(state.shares > 0, 1.0, 0.0))
         mixture = jnp.where(jnp.all(jnp.isfinite(mixture)), mixture, state.mixture)
         weights = self.compute_weights(state, cohort, context)
-        info = {"mixture": mixture, "group_risk": risks}
+        info = info_of_groups("mixture", mixture) | info_of_groups("risk", risks)
         return results.weighted_sum, _State(mixture, state.shares), Aggregation(weights, info)

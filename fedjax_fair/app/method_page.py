@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 
 from fedjax_fair import models, selectors
 from fedjax_fair.app import presets, registry
@@ -17,8 +18,12 @@ from fedjax_fair.app.build import Experiment, build, method_round, server_view
 from fedjax_fair.app.config import SelectorConfig, SolverConfig
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.signatures import Wrapping
+from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.communication import DifferentialPrivacy, TopK
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.round_state import RoundInfo, RoundState
 from fedjax_fair.simulate import Round
@@ -30,6 +35,7 @@ _COLUMNS = ("method", "summary", "weights", "up", "down", "state", "server view"
 _TITLES = {
     "selection": "Client selection",
     "weighting": "Fair weights and directions",
+    "group fairness": "Group fairness",
     "server": "Server optimizers",
     "drift": "Drift correction",
     "personalized": "Personalized models",
@@ -77,7 +83,9 @@ def _experiment() -> Experiment:
         solver=SolverConfig(steps=5),
         selector=SelectorConfig(),
     )
-    experiment = build(presets.resolve(config))
+    fedavg = drop_unused_settings(presets.resolve(replace(config, methods=("fedavg",))))
+    plain = build(fedavg)
+    experiment = build(presets.resolve(config), _with_people(plain.data))
     network = models.resnet18(experiment.data.num_classes, norm="batch")
     for name in _NORMALIZED:
         config = replace(experiment.config, methods=(name,))
@@ -85,6 +93,17 @@ def _experiment() -> Experiment:
         round = method_round(config, name, classes, model=network, num_clients=clients)
         experiment.rounds[name] = round
     return experiment
+
+
+def _with_people(data: FederatedData) -> FederatedData:
+    """Adds a sensitive feature, for methods of group fairness."""
+
+    def with_codes(part: ClientExamples) -> ClientExamples:
+        codes: Any = np.zeros((len(part.labels), 1), np.int32)
+        return part._replace(sensitive_features=codes)
+
+    names = (SensitiveFeature("feature", ("first", "second")),)
+    return data.map_parts(with_codes)._replace(sensitive_names=names)
 
 
 def _row(name: str, method: Method, experiment: Experiment) -> tuple[str, ...]:

@@ -125,7 +125,7 @@ def selection_rate(counts: Counts) -> Rates:
         [0.25, 0.5]
     """
     _check_binary(counts)
-    return _share(counts[..., :, 1].sum(axis=-1), _people(counts))
+    return _share(jnp.asarray(counts)[..., :, 1].sum(axis=-1), _people(counts))
 
 
 def true_positive_rate(counts: Counts, empty: Empty = "skip") -> Rates:
@@ -343,7 +343,8 @@ def _share(part: Shaped[Array, "*batch"], whole: Shaped[Array, "*batch"]) -> Flo
 
 def _given_label(counts: Counts, label: int, empty: Empty) -> Rates:
     checks.one_of("empty", empty, get_args(Empty))
-    rates = _share(counts[..., label, 1], counts[..., label, :].sum(axis=-1))
+    of_label = jnp.asarray(counts)[..., label, :]
+    rates = _share(of_label[..., 1], of_label.sum(axis=-1))
     if empty == "skip":
         return rates
     return jnp.where(jnp.isnan(rates) & (_people(counts) > 0), 0, rates)

@@ -87,7 +87,8 @@ def columns(recorded: Mapping[str, np.ndarray], prefix: str = "") -> dict[str, A
     for name, (function, description, is_binary) in sensitive.DIFFERENCES.items():
         if is_binary and counts is None:
             continue
-        arrays = GroupSums(examples, correct, loss, counts)
+        fields: Any = (examples, correct, loss, counts)
+        arrays = GroupSums(*fields)
         values = _on_host(
             lambda sums, function=function, is_binary=is_binary: sensitive.client_difference(
                 function, sums, is_binary

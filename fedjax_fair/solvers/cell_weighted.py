@@ -17,7 +17,8 @@ __all__ = ["CellWeighted"]
 class CellWeighted(Solver):
     r"""SGD in which the loss of an example is multiplied by the weight of its cell.
 
-    With the weight :math:`W(a, y)` of group :math:`a` and label :math:`y`, a step descends on
+    With the weight :math:`W(a, y)` of group :math:`a` and label :math:`y`, which is 0 for all
+    classes but 1, a step descends on
     :math:`\frac{1}{|B|} \sum_{i \in B} W(a_i, y_i)\, \ell_i`. The sum of weights in a minibatch is
     not divided out, which would undo part of the weighting. Equal weights of 1 are SGD.
 
@@ -59,7 +60,7 @@ def _example_weights(client: Client, indices: Int[Array, " batch"]) -> Float[Arr
     weights = client.instructions.get("cell_weights", client.broadcast.get("cell_weights"))
     strides, examples = client.broadcast["group_strides"], client.examples
     assert weights is not None
-    labels = examples.labels[indices].astype(jnp.int32)
+    labels = (examples.labels[indices] == 1).astype(jnp.int32)
     if examples.sensitive_features is None:
         return weights[jnp.zeros_like(labels), labels]
     codes = examples.sensitive_features[indices]

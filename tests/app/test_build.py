@@ -24,6 +24,7 @@ from fedjax_fair.app.config import (
 )
 from fedjax_fair.app.memory import check_memory, min_memory
 from fedjax_fair.app.variants import drop_unused_settings, method_settings
+from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.training.fingerprint import describe
 
@@ -44,6 +45,17 @@ PLANTED = replace(
 
 
 FEDERATION = build(drop_unused_settings(replace(PLANTED, methods=("fedavg",)))).data
+
+
+def with_people(data):
+    """Adds a sensitive feature, for the methods that need one."""
+
+    def with_codes(part):
+        codes = np.arange(len(part.labels), dtype=np.int32)[:, None] % 2
+        return part._replace(sensitive_features=codes)
+
+    names = (SensitiveFeature("sex", ("F", "M")),)
+    return data.map_parts(with_codes)._replace(sensitive_names=names)
 
 
 def round_of(name: str, config: Config = SMALL):
@@ -94,6 +106,10 @@ ROLES = {
     "fedbabu": (FEDAVG[0], solvers.FedBABU(SGD), FEDAVG[2]),
     "equitable": (*FEDAVG[:2], aggregators.Equitable()),
     "fairfed": (*FEDAVG[:2], aggregators.FairFed()),
+    "fedfb": (FEDAVG[0], solvers.CellWeighted(SGD), aggregators.FedFBMean()),
+    "fedminmax": (FEDAVG[0], solvers.CellWeighted(SGD), aggregators.FedMinMaxMean()),
+    "reweighing": (FEDAVG[0], solvers.CellWeighted(SGD), aggregators.ReweighingMean()),
+    "group_penalty": (FEDAVG[0], solvers.GroupPenalty(SGD), FEDAVG[2]),
     "gifair": (*FEDAVG[:2], aggregators.GIFAIR()),
     "q_fedavg": (*FEDAVG[:2], aggregators.QFedAvg(learning_rate=0.1)),
     "tilted": (*FEDAVG[:2], aggregators.Tilted()),
@@ -129,7 +145,9 @@ def test_every_method_has_its_roles(name):
     config = PLANTED if name == "gifair" else SMALL
     if name in OTHER_MODELS:
         config = replace(config, model=OTHER_MODELS[name])
-    ready = build(drop_unused_settings(replace(config, methods=(written,))))
+    plain = build(drop_unused_settings(replace(config, methods=("fedavg",))))
+    config = drop_unused_settings(replace(config, methods=(written,)))
+    ready = build(config, with_people(plain.data))
     built = ready.rounds[written]
     roles = (getattr(built, role, None) for role in ("selector", "solver", "aggregator"))
     assert tuple(roles) == ROLES[name]

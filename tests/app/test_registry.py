@@ -40,6 +40,7 @@ AVERAGES = {
     "fedbabu": "num_examples",
     "fedprox": "num_examples",
     "propfair": "num_examples",
+    "group_penalty": "num_examples",
     "fedavgm": "num_examples",  # Reddi et al., experiments; algorithm 2 has uniform weights
     "fedadagrad": "num_examples",
     "fedadam": "num_examples",
@@ -50,6 +51,9 @@ OWN = {
     "drfa",
     "equitable",
     "fairfed",
+    "fedfb",
+    "fedminmax",
+    "reweighing",
     "gifair",
     "q_fedavg",
     "tilted",

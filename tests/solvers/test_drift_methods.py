@@ -161,7 +161,7 @@ def test_feddyn_stays_at_the_optimum_with_the_gradients_of_clients():
 
 
 def test_mime_lite_equals_numpy():
-    start, state, _, _ = uneven(solvers.MimeLite(SGD), aggregators.MimeLiteMean(0.6))
+    start, state, _, _ = uneven(solvers.MimeLite(SGD), aggregators.MimeLiteMean(beta=0.6))
     x = tree_map(np.float64, start.params)
     momentum = tree_map(np.zeros_like, x)
     for number in range(len(COHORTS)):
@@ -182,7 +182,7 @@ def test_mime_lite_equals_numpy():
 
 def test_one_full_step_of_mime_lite_is_centralized_sgd_with_momentum():
     solver = solvers.SGD(0.3, BATCH, steps=1, weight_decay=0.1)
-    mean = aggregators.MimeLiteMean(0.8, "num_examples")
+    mean = aggregators.MimeLiteMean(beta=0.8, "num_examples")
     method = round_of(solvers.MimeLite(solver), mean, selectors.Full())
     start, state, _, _ = trained(method, 6)
     x = tree_map(np.float64, start.params)
@@ -204,7 +204,7 @@ def test_one_full_step_of_mime_lite_is_centralized_sgd_with_momentum():
 
 def test_mime_lite_without_momentum_is_fedavg():
     solver = solvers.SGD(0.2, 2, epochs=2)
-    mime = trained(round_of(solvers.MimeLite(solver), aggregators.MimeLiteMean(0.0)), 4)[1]
+    mime = trained(round_of(solvers.MimeLite(solver), aggregators.MimeLiteMean(beta=0.0)), 4)[1]
     fedavg = trained(round_of(solver), 4)[1]
     chex.assert_trees_all_close(mime.variables, fedavg.variables, atol=1e-6)
 

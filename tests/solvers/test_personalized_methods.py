@@ -255,7 +255,7 @@ def test_the_global_model_of_apfl_is_that_of_fedavg():
         (lambda: solvers.PFedMe(SGD, inner_steps=0), "inner_steps=0: expected an integer >= 1"),
         (lambda: solvers.APFL(SGD, 1.5), r"mixing_weight=1.5: expected a number in \[0, 1\]"),
         (lambda: solvers.FedDyn(SGD, 0.0), "alpha=0.0: expected a number > 0"),
-        (lambda: aggregators.MimeLiteMean(1.0), r"beta=1.0: expected a number in \[0, 1\)"),
+        (lambda: aggregators.MimeLiteMean(beta=1.0), r"beta=1.0: expected a number in \[0, 1\)"),
     ],
 )
 def test_bad_settings_are_one_line(make, said):
