@@ -64,6 +64,7 @@ class APFL(WrappedSGD):
         https://arxiv.org/abs/2003.13461
 
     Examples:
+        >>> from fedjax_fair.solvers import SGD
         >>> apfl = APFL(SGD(0.1, batch_size=10, epochs=1), mixing_weight=0.25)
     """
 

@@ -40,6 +40,7 @@ class Ditto(WrappedSGD):
         2021, https://arxiv.org/abs/2012.04221
 
     Examples:
+        >>> from fedjax_fair.solvers import SGD
         >>> ditto = Ditto(SGD(0.1, batch_size=10, epochs=1), personal_prox=0.5)
     """
 

@@ -34,6 +34,7 @@ class FedBABU(WrappedSGD):
         2022, https://arxiv.org/abs/2106.06042
 
     Examples:
+        >>> from fedjax_fair.solvers import SGD
         >>> fedbabu = FedBABU(SGD(0.1, batch_size=50, epochs=4, momentum=0.9), finetune_epochs=5)
     """
 

@@ -38,6 +38,7 @@ class FedDyn(WrappedSGD):
         Dynamic Regularization*, 2021, https://arxiv.org/abs/2111.04263
 
     Examples:
+        >>> from fedjax_fair.solvers import SGD
         >>> feddyn = FedDyn(SGD(0.1, batch_size=10, epochs=1), alpha=0.1)
     """
 

@@ -31,6 +31,7 @@ class FedNova(WrappedSGD):
         Heterogeneous Federated Optimization*, 2020, https://arxiv.org/abs/2007.07481
 
     Examples:
+        >>> from fedjax_fair.solvers import SGD
         >>> fednova = FedNova(SGD(0.1, batch_size=10, epochs=1, momentum=0.9))
     """
 

@@ -26,6 +26,7 @@ class Local(WrappedSGD):
         ValueError: If the solver is no `SGD`.
 
     Examples:
+        >>> from fedjax_fair.solvers import SGD
         >>> alone = Local(SGD(0.1, batch_size=10, epochs=1))
     """
 

@@ -33,6 +33,7 @@ class MimeLite(WrappedSGD):
         Stochastic Algorithms in Federated Learning*, 2020, https://arxiv.org/abs/2008.03606
 
     Examples:
+        >>> from fedjax_fair.solvers import SGD
         >>> mime_lite = MimeLite(SGD(0.1, batch_size=10, epochs=1))
     """
 

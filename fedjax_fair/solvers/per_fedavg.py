@@ -38,6 +38,7 @@ class PerFedAvg(WrappedSGD):
         2020, https://arxiv.org/abs/2002.07948
 
     Examples:
+        >>> from fedjax_fair.solvers import SGD
         >>> per_fedavg = PerFedAvg(SGD(0.1, batch_size=10, epochs=1), inner_learning_rate=0.1)
     """
 

@@ -43,6 +43,7 @@ class PFedMe(WrappedSGD):
         https://arxiv.org/abs/2006.08848
 
     Examples:
+        >>> from fedjax_fair.solvers import SGD
         >>> pfedme = PFedMe(SGD(0.01, batch_size=20, steps=20), inner_learning_rate=0.05)
     """
 

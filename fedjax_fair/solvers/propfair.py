@@ -43,6 +43,7 @@ class PropFair(WrappedSGD):
         https://arxiv.org/abs/2202.01666
 
     Examples:
+        >>> from fedjax_fair.solvers import SGD
         >>> propfair = PropFair(SGD(0.1, batch_size=10, epochs=1), baseline=3.0)
     """
 

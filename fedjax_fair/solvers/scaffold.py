@@ -35,6 +35,7 @@ class Scaffold(WrappedSGD):
         for Federated Learning*, 2020, https://arxiv.org/abs/1910.06378
 
     Examples:
+        >>> from fedjax_fair.solvers import SGD
         >>> scaffold = Scaffold(SGD(0.1, batch_size=10, epochs=1))
     """
 

@@ -182,7 +182,7 @@ def test_mime_lite_equals_numpy():
 
 def test_one_full_step_of_mime_lite_is_centralized_sgd_with_momentum():
     solver = solvers.SGD(0.3, BATCH, steps=1, weight_decay=0.1)
-    mean = aggregators.MimeLiteMean(beta=0.8, "num_examples")
+    mean = aggregators.MimeLiteMean("num_examples", beta=0.8)
     method = round_of(solvers.MimeLite(solver), mean, selectors.Full())
     start, state, _, _ = trained(method, 6)
     x = tree_map(np.float64, start.params)
