@@ -82,8 +82,8 @@ def reweighing(people: Float[Array, "*clients groups 2"]) -> Float[Array, "*clie
     """Computes the weight of each cell; 0 for a cell without people.
 
     Examples:
-        >>> reweighing(jnp.array([[3.0, 1.0], [1.0, 3.0]])).round(3).tolist()
-        [[0.6669999957084656, 2.0], [2.0, 0.6669999957084656]]
+        >>> reweighing(jnp.array([[4.0, 1.0], [1.0, 4.0]])).tolist()
+        [[0.625, 2.5], [2.5, 0.625]]
     """
     of_group = jnp.sum(people, axis=-1, keepdims=True)
     of_label = jnp.sum(people, axis=-2, keepdims=True)
