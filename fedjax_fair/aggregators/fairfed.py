@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.cells import client_cells, find_groups
+from fedjax_fair.aggregators.cells import Groups, client_cells, find_groups
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, Number, ServerView
 
@@ -76,6 +76,8 @@ class FairFed(Aggregator):
         checks.one_of("metric", self.metric, get_args(GroupMetric))
 
     def init(self, context):
+        if self._is_of_groups(context):
+            self._groups(context)
         sizes = context.sizes.astype(jnp.float32)
         return sizes / jnp.sum(sizes)
 
@@ -84,9 +86,7 @@ class FairFed(Aggregator):
         accuracy = context.accuracies(context.variables, cohort.clients)
         deviation = jnp.abs(accuracy - jnp.sum(shares * accuracy))
         info = {}
-        is_of_groups = self.metric != "accuracy" and (
-            self.metric != "auto" or context.sensitive_names is not None
-        )
+        is_of_groups = self._is_of_groups(context)
         if is_of_groups:
             pooled, of_clients, is_defined = self._group_differences(cohort, context)
             deviation = jnp.where(is_defined, jnp.abs(pooled - of_clients), deviation)
@@ -102,16 +102,25 @@ class FairFed(Aggregator):
         state = state.at[cohort.responder_ids].set(kept, mode="drop")
         return update, state, Aggregation(weights, info | {"deviation": deviation})
 
-    def _group_differences(
-        self, cohort: Cohort, context: Context
-    ) -> tuple[Float[Array, ""], Float[Array, " cohort"], Bool[Array, " cohort"]]:
-        """Returns the pooled difference, that of each participant, and whether it is defined."""
+    def _is_of_groups(self, context: Context) -> bool:
+        if self.metric == "auto":
+            return context.sensitive_names is not None
+        return self.metric != "accuracy"
+
+    def _groups(self, context: Context) -> Groups:
         groups = find_groups("FairFed", context.sensitive_names, self.sensitive_feature)
         if groups.number != 2:
             raise ValueError(
                 f"FairFed compares two groups of people, and the data has {groups.number}: set "
                 "sensitive_feature to the name of a feature with two values, or metric='accuracy'."
             )
+        return groups
+
+    def _group_differences(
+        self, cohort: Cohort, context: Context
+    ) -> tuple[Float[Array, ""], Float[Array, " cohort"], Bool[Array, " cohort"]]:
+        """Returns the pooled difference, that of each participant, and whether it is defined."""
+        groups = self._groups(context)
 
         def parts(client, _):
             counts = client_cells(context, context.variables, groups, client).counts

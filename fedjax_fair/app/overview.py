@@ -46,6 +46,8 @@ PRESETS = {
     "mnist": "MNIST over 100 clients with 3 classes each, LeNet",
     "cifar10": "CIFAR-10 over 100 clients with 3 classes each, a small convolutional network",
     "equitable": "Equitable-FL and its baselines on digits with two ground-truth groups; a minute",
+    "adult": "group fairness by sex and race on census data, occupations as clients; needs "
+    "--data.dir",
     "shakespeare": "next characters of 30 roles of Shakespeare, a small LSTM; needs --data.dir",
     "cross": "every selector with and without equitable weights, on the same data",
 }

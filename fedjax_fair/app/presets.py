@@ -74,6 +74,15 @@ PRESETS: dict[str, Preset] = {
         SUMMARIES["cross"],
         replace(_GROUPS, methods=("fedprox", "equitable", *_CROSSED)),
     ),
+    "adult": Preset(
+        SUMMARIES["adult"],
+        Config(
+            methods=("fedavg", "fairfed", "fedfb", "fedminmax", "reweighing", "group_penalty"),
+            data=DataConfig(name="adult"),
+            aggregator=AggregatorConfig(sensitive_feature="sex"),
+            training=TrainingConfig(seeds=tuple(range(5))),
+        ),
+    ),
     "shakespeare": Preset(
         SUMMARIES["shakespeare"],
         Config(
