@@ -7,14 +7,13 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair import checks
-from fedjax_fair.base import Client, Solver
-from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.base import Client
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["CellWeighted"]
 
 
-class CellWeighted(Solver):
+class CellWeighted(WrappedSGD):
     r"""SGD in which the loss of an example is multiplied by the weight of its cell.
 
     With the weight :math:`W(a, y)` of group :math:`a` and label :math:`y`, which is 0 for all
@@ -33,19 +32,11 @@ class CellWeighted(Solver):
         ValueError: If the solver is no `SGD`.
 
     Examples:
+        >>> from fedjax_fair.solvers import SGD
         >>> weighted = CellWeighted(SGD(0.1, batch_size=10, epochs=1))
     """
 
     needs: ClassVar[tuple[str, ...]] = ("group_strides",)
-
-    solver: SGD
-
-    def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
 
     def solve(self, key, variables, client):
         def batch_loss(losses, mask, indices):

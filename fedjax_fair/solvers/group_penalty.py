@@ -8,15 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.base import Number, Solver
-from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.base import Number
+from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["GroupPenalty"]
 
 PenaltyCriterion = Literal["demographic_parity", "equal_opportunity"]
 
 
-class GroupPenalty(Solver):
+class GroupPenalty(WrappedSGD):
     r"""SGD on the minibatch loss plus a penalty on differences of the groups' mean scores.
 
     With the mean :math:`s_a` of the predicted probability of class 1 over the people of group
@@ -39,21 +39,17 @@ class GroupPenalty(Solver):
             no sensitive features.
 
     Examples:
+        >>> from fedjax_fair.solvers import SGD
         >>> fair = GroupPenalty(SGD(0.1, batch_size=32, epochs=1), strength=2.0)
     """
 
-    solver: SGD
     strength: Number = 1.0
     criterion: PenaltyCriterion = "demographic_parity"
 
     def __post_init__(self):
-        checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
+        super().__post_init__()
         checks.non_negative("strength", self.strength)
         checks.one_of("criterion", self.criterion, get_args(PenaltyCriterion))
-
-    @property
-    def fixed_num_steps(self):
-        return self.solver.fixed_num_steps
 
     def solve(self, key, variables, client):
         codes, labels = client.examples.sensitive_features, client.examples.labels
