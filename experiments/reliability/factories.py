@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -131,6 +132,7 @@ def call_with(function: Callable[..., Any], name: str, value: Any, folder: Path)
         parameter.name
         for parameter in inspect.signature(function).parameters.values()
         if parameter.default is inspect.Parameter.empty
+        and parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
     others = {each: given().get(each) for each in required} | _own().get(function, {})
     if name == "budget":
@@ -138,6 +140,11 @@ def call_with(function: Callable[..., Any], name: str, value: Any, folder: Path)
     if function is data.from_npz:
         others["path"] = folder / "wards.npz"
         np.savez(others["path"], features=np.eye(4), labels=_LABELS, client=_LABELS)
+    if function is data.from_leaf:
+        others["train"] = folder / "leaf.json"
+        user = {"x": ["a", "b"], "y": ["b", "c"]}
+        leaf = {"users": ["u"], "num_samples": [2], "user_data": {"u": user}}
+        others["train"].write_text(json.dumps(leaf))
     for one, other in _EITHER:
         if other == name:
             others.pop(one, None)
@@ -240,6 +247,7 @@ def _own() -> dict[Callable[..., Any], dict[str, Any]]:
             "label": "y",
             "client": "town",
         },
+        data.from_text: {"texts": {"a": "some text", "b": "more text"}, "length": 4},
         data.flip_labels: {"data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]])},
         data.hold_out: {
             "data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]]),

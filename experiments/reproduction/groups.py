@@ -17,12 +17,12 @@ import pandas as pd
 
 from experiments.common import append_rows, markdown_table, options_of
 from experiments.reproduction import runs
-from fedjax_fair import results
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import AggregatorConfig, Config, DataConfig, TrainingConfig
 from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.metrics import paired
+from fedjax_fair.results import people
 from fedjax_fair.training.fit import fit_batch
 
 FEATURES = {"adult": "sex", "compas": "race"}
@@ -85,7 +85,7 @@ def run_missing(name: str, alpha: float, file: Path, data_dir: str | None) -> No
             train_loss=False,
             mesh=experiment.mesh,
         ).isel(round=-1)
-        gaps = results.people.gaps(measured, [feature])
+        gaps = people.gaps(measured, [feature])
         columns: Any = {"accuracy": measured["accuracy_mean_examples"].values.ravel()}
         for short, long in DIFFERENCES.items():
             columns[short] = gaps[long].values.ravel()
@@ -133,8 +133,8 @@ def markdown(table: Any) -> str:
     """Formats one table per data set."""
     lines = [
         f"In %, means over {len(SEEDS)} seeds after {ROUNDS} rounds; in brackets the difference to",
-        "FedAvg over paired seeds with its 95% confidence interval. *: the claim, p below .05 after",
-        "Holm's correction over both data sets, all alpha and both methods.",
+        "FedAvg over paired seeds with its 95% confidence interval. *: the claim, p below .05",
+        "after Holm's correction over both data sets, all alpha and both methods.",
         "",
     ]
     headings = ("alpha", "method", "accuracy", "equal opportunity", "demographic parity")

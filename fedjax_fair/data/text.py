@@ -79,7 +79,7 @@ def from_text(
         >>> data = from_text({"Romeo": ["Ay me!", "What, ho!"], "Juliet": "Ay me!"}, length=4)
         >>> data.client_names, data.train.sizes.tolist(), data.test.sizes.tolist()
         (('Romeo', 'Juliet'), [4, 2], [0, 0])
-        >>> decode_text(data.train.features[1], characters({"": ["Ay me!", "What, ho!"]}))
+        >>> decode_text(data.train.features[1], characters({"Romeo": ["Ay me!", "What, ho!"]}))
         'e'
     """
     speeches = _speeches_of(texts)

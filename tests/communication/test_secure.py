@@ -142,6 +142,7 @@ SOLVER_OF = {
     aggregators.FedNovaMean: solvers.FedNova,
     aggregators.FedDynMean: solvers.FedDyn,
     aggregators.MimeLiteMean: solvers.MimeLite,
+    aggregators.IFCAMean: solvers.IFCA,
 }
 """The solver that an aggregator needs."""
 
@@ -178,7 +179,8 @@ def test_selectors_need_their_server_view(name):
 def test_aggregators_need_their_server_view(name):
     server_view = AGGREGATORS[name]().server_view
     if server_view != "vectors":
-        traced(aggregator=AGGREGATORS[name]())
+        selector = selectors.Full() if name.endswith("in a silo") else None
+        traced(selector, AGGREGATORS[name]())
     if server_view != "aggregate":
         with pytest.raises(ValueError, match="aggregation='secure' hides"):
             traced(aggregator=level(AGGREGATORS[name](), LESS[server_view]))

@@ -110,6 +110,7 @@ def test_a_mesh_of_devices_has_flat_images():
 performance = jax.jit(partial(client_performance, ROUND.model))
 
 
+@pytest.mark.filterwarnings("ignore:.*the prediction is class")  # Two rounds are few.
 @pytest.mark.parametrize("runs", [None, 1], ids=["one device", "a group of one"])
 def test_fit_flattens_images_on_an_accelerator(runs, monkeypatch):
     indexed = []
