@@ -9,7 +9,15 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from experiments.reproduction import calibrate, cross, equitable, methods, selection, text
+from experiments.reproduction import (
+    calibrate,
+    cross,
+    equitable,
+    groups,
+    methods,
+    selection,
+    text,
+)
 from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -23,6 +31,7 @@ WRITERS = {
     "equitable-grid-mnist": lambda file: equitable.write_grid(file),
     "equitable-table-cifar10": lambda file: equitable.write_table("cifar10", file),
     "equitable-table-mnist": lambda file: equitable.write_table("mnist", file),
+    "groups": groups.write_tables,
     "methods": lambda file: (
         shutil.copy(PAGES / "methods-tuning.csv", file.parent),
         methods.write_tables(file),
