@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.cells import Groups, client_cells, find_groups
+from fedjax_fair.aggregators.cells import client_cells
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, Number, ServerView
+from fedjax_fair.data.sensitive_groups import Groups, find_groups
 
 __all__ = ["FairFed"]
 

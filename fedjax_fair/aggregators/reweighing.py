@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.cells import client_labels, find_groups
+from fedjax_fair.aggregators.cells import client_labels
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.base import Aggregation, Aggregator, ServerView
+from fedjax_fair.data.sensitive_groups import find_groups
 
 __all__ = ["ReweighingMean", "reweighing"]
 
