@@ -40,7 +40,8 @@ class FairFed(Aggregator):
       with Activation Clustering*, reduces the weight of few clients of low accuracy, and keeps the
       weights after clipping.
 
-    A client without people in a cell of its metric uses its accuracy. Info: the ``deviation``
+    A client without people in a cell of its metric uses its accuracy. Metrics are values of the
+    simulation, which count as no communication: two scalars per participant. Info: the ``deviation``
     :math:`\Delta_k` of every participant; with groups, also the pooled ``group_difference``.
 
     Args:

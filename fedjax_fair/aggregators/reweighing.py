@@ -27,7 +27,8 @@ class ReweighingMean(Aggregator):
 
     Args:
         scope: ``"local"``: counts of each client, which nobody else learns. ``"global"``: counts of
-            all clients together, which they send once.
+            all clients together, which they send once, before the first round; they count as no
+            communication.
         sensitive_feature: Name of the sensitive feature whose values are the groups; None for the
             combinations of all.
 
