@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fedjax_fair import role_calls
 from fedjax_fair.base import Client, Cohort, Model, Solver, Variables
 from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.numerics import target
 from fedjax_fair.parallel import collectives, processes
 from fedjax_fair.tree import Integer, Tree
@@ -141,6 +142,7 @@ def init_store(
     broadcast: dict[str, PyTree],
     residual_width: int,
     dtype: Literal["bfloat16"] | None,
+    sensitive_names: tuple[SensitiveFeature, ...] | None = None,
 ) -> Store | tuple[()]:
     """Returns the rows before the first round; ``()`` if clients keep nothing.
 
@@ -149,7 +151,12 @@ def init_store(
 
     def init(client: Int[Array, ""]) -> ClientRow:
         participant = make_client(
-            model, examples, client, jnp.zeros((), jnp.int32), broadcast=broadcast
+            model,
+            examples,
+            client,
+            jnp.zeros((), jnp.int32),
+            broadcast=broadcast,
+            sensitive_names=sensitive_names,
         )
         key_client = jax.random.fold_in(key, client)
         state = role_calls.init_client(solver, key_client, variables, participant)
@@ -183,6 +190,7 @@ def make_client(
     instructions: dict[str, PyTree] | None = None,
     state: PyTree = (),
     broadcast: dict[str, PyTree] | None = None,
+    sensitive_names: tuple[SensitiveFeature, ...] | None = None,
 ) -> Client:
     """Returns a client as its solver sees it."""
     return Client(
@@ -195,6 +203,7 @@ def make_client(
         id=client,
         state=state,
         broadcast={} if broadcast is None else broadcast,
+        sensitive_names=sensitive_names,
     )
 
 

@@ -84,6 +84,7 @@ def train_cohort(
             instructions=instructions,
             state=row.state,
             broadcast=broadcast,
+            sensitive_names=context.sensitive_names,
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
         start = apply.initial_model(model_history, context.round, context.variables, instructions)

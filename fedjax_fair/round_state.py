@@ -61,6 +61,9 @@ class RoundState(NamedTuple):
 class Traffic(Tree):
     """Bytes that one participant communicates in a round.
 
+    What roles measure through `Context`, such as losses or counts by group, does not count: neither
+    the values nor models that clients receive for them.
+
     Attributes:
         up: Bytes that it sends: its compressed update and other sends.
         down: Bytes that it receives: the model and what the server broadcasts.

@@ -163,6 +163,7 @@ class Round(BaseRound):
                 self._broadcast(aggregator, aggregator_context),
                 communication.residual_width(self._communication, variables),
                 self.client_state_dtype,
+                data.sensitive_names,
             ),
         )
 
@@ -184,6 +185,7 @@ class Round(BaseRound):
                 state.round,
                 state=state.clients.read(data.train, client).state if state.clients else (),
                 broadcast=broadcast,
+                sensitive_names=data.sensitive_names,
             )
             key_client = jax.random.fold_in(key, client)
             return role_calls.personalize(self.solver, key_client, state.variables, participant)

@@ -30,11 +30,14 @@ import matplotlib.pyplot as plt
 import fedjax_fair as ff
 from fedjax_fair import results, sweep
 from fedjax_fair.app import presets
-from fedjax_fair.app.config import AggregatorConfig
+from fedjax_fair.app.config import AggregatorConfig, SolverConfig
 
 base = presets.PRESETS["adult"].config
 base = replace(base, training=replace(base.training, rounds=30, eval_every=30))
-plain = replace(base, aggregator=AggregatorConfig())  # Without the setting `sensitive_feature`.
+# Settings that a method does not use, such as `sensitive_feature`, raise an error.
+plain = replace(base, solver=SolverConfig(), aggregator=AggregatorConfig())
+of_solver = replace(base, aggregator=AggregatorConfig())
+of_aggregator = replace(base, solver=SolverConfig())
 print(ff.data.load("adult"))
 
 # %% [markdown]
@@ -62,10 +65,10 @@ assert float(by_sex["demographic_parity_difference"].min()) > 0.05
 
 # %%
 grids = {
-    "fairfed": (base, {"beta": [0.1, 1.0, 10.0]}),
-    "fedfb": (base, {"aggregator.alpha": [0.01, 0.03, 0.1, 0.3]}),
-    "group_penalty": (plain, {"solver.strength": [0.003, 0.01, 0.03, 0.1]}),
-    "reweighing": (base, {"learning_rate": [0.1]}),
+    "fairfed": (of_aggregator, {"beta": [0.1, 1.0, 10.0]}),
+    "fedfb": (of_aggregator, {"aggregator.alpha": [0.01, 0.03, 0.1, 0.3]}),
+    "group_penalty": (of_solver, {"solver.strength": [0.003, 0.01, 0.03, 0.1]}),
+    "reweighing": (of_aggregator, {"learning_rate": [0.1]}),
 }
 swept = {
     method: sweep(replace(config, methods=(method,)), seeds=range(5), **grid)

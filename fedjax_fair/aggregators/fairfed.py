@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.cells import Groups, client_cells, find_groups
+from fedjax_fair.aggregators.cells import client_cells
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, Number, ServerView
+from fedjax_fair.data.sensitive_groups import Groups, find_groups
 
 __all__ = ["FairFed"]
 
@@ -39,7 +40,8 @@ class FairFed(Aggregator):
       with Activation Clustering*, reduces the weight of few clients of low accuracy, and keeps the
       weights after clipping.
 
-    A client without people in a cell of its metric uses its accuracy. Info: the ``deviation``
+    A client without people in a cell of its metric uses its accuracy. Metrics are values of the
+    simulation, which count as no communication: two scalars per participant. Info: the ``deviation``
     :math:`\Delta_k` of every participant; with groups, also the pooled ``group_difference``.
 
     Args:

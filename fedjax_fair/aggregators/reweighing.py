@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_fair import checks
-from fedjax_fair.aggregators.cells import client_labels, find_groups
+from fedjax_fair.aggregators.cells import client_labels
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.base import Aggregation, Aggregator, ServerView
+from fedjax_fair.data.sensitive_groups import find_groups
 
 __all__ = ["ReweighingMean", "reweighing"]
 
@@ -26,7 +27,8 @@ class ReweighingMean(Aggregator):
 
     Args:
         scope: ``"local"``: counts of each client, which nobody else learns. ``"global"``: counts of
-            all clients together, which they send once.
+            all clients together, which they send once, before the first round; they count as no
+            communication.
         sensitive_feature: Name of the sensitive feature whose values are the groups; None for the
             combinations of all.
 

@@ -79,6 +79,7 @@ PRESETS: dict[str, Preset] = {
         Config(
             methods=("fedavg", "fairfed", "fedfb", "fedminmax", "reweighing", "group_penalty"),
             data=DataConfig(name="adult"),
+            solver=SolverConfig(sensitive_feature="sex"),
             aggregator=AggregatorConfig(sensitive_feature="sex"),
             training=TrainingConfig(seeds=tuple(range(5))),
         ),

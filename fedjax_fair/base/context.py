@@ -33,6 +33,7 @@ class Client(NamedTuple):
         id: The client's id.
         state: The client's state: that of ``Solver.init``, or of its last ``LocalResult``.
         broadcast: Values from ``Aggregator.broadcast``.
+        sensitive_names: Names and values of the sensitive features of examples, or None.
     """
 
     model: Model
@@ -44,6 +45,7 @@ class Client(NamedTuple):
     id: Int[Array, ""]
     state: PyTree = ()
     broadcast: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
+    sensitive_names: tuple[SensitiveFeature, ...] | None = None
 
 
 class LocalResult(NamedTuple):

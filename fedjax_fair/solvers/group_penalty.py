@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
 from fedjax_fair.base import Number
+from fedjax_fair.data.sensitive_groups import find_groups
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["GroupPenalty"]
@@ -20,12 +21,13 @@ class GroupPenalty(WrappedSGD):
     r"""SGD on the minibatch loss plus a penalty on differences of the groups' mean scores.
 
     With the mean :math:`s_a` of the predicted probability of class 1 over the people of group
-    :math:`a` in the minibatch, a step descends on the mean loss plus
+    :math:`a` in the minibatch, and their mean :math:`s` over all people, a step descends on the
+    mean loss plus :math:`\lambda` times
 
-    .. math:: \lambda \sum_{a < b} (s_a - s_b)^2.
+    .. math:: (s_0 - s_1)^2 \text{ for two groups}, \qquad \sum_a (s_a - s)^2 \text{ for more}.
 
-    For ``"equal_opportunity"`` only people with label 1 count. The penalty of a minibatch with
-    fewer than two groups is 0. Groups are the combinations of all sensitive features. The
+    For ``"equal_opportunity"`` only people with label 1 count. Groups that are absent from a
+    minibatch do not count; the penalty of a minibatch with fewer than two groups is 0. The
     probability is computed from the loss, which must be cross-entropy. A baseline of this package:
     each client treats its groups equally, so that only the differences within clients decrease.
 
@@ -33,10 +35,12 @@ class GroupPenalty(WrappedSGD):
         solver: SGD.
         strength: :math:`\lambda` >= 0, in nats; 0 is SGD.
         criterion: ``"demographic_parity"`` or ``"equal_opportunity"``.
+        sensitive_feature: Name of the sensitive feature whose values are the groups; None for the
+            combinations of all.
 
     Raises:
         ValueError: If the solver is no `SGD`, a setting is invalid, or (when traced) the data has
-            no sensitive features.
+            no sensitive features, or none of this name.
 
     Examples:
         >>> from fedjax_fair.solvers import SGD
@@ -45,6 +49,7 @@ class GroupPenalty(WrappedSGD):
 
     strength: Number = 1.0
     criterion: PenaltyCriterion = "demographic_parity"
+    sensitive_feature: str | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -52,19 +57,16 @@ class GroupPenalty(WrappedSGD):
         checks.one_of("criterion", self.criterion, get_args(PenaltyCriterion))
 
     def solve(self, key, variables, client):
-        codes, labels = client.examples.sensitive_features, client.examples.labels
-        if codes is None:
-            raise ValueError(
-                "GroupPenalty: the data has no sensitive features; expected data from "
-                "data.from_arrays(..., sensitive_features={'sex': column}) or data.from_table."
-            )
+        examples = client.examples
+        groups = find_groups("GroupPenalty", client.sensitive_names, self.sensitive_feature)
 
         def batch_loss(losses, mask, indices):
-            is_positive = labels[indices] == 1
+            is_positive = examples.labels[indices] == 1
             right = jnp.exp(-losses)
             scores = jnp.where(is_positive, right, 1 - right)
             counted = mask & is_positive if self.criterion == "equal_opportunity" else mask
-            penalty = _squared_differences(scores, counted, codes[indices])
+            people = groups.of(examples, indices)
+            penalty = _squared_differences(scores, counted, people, groups.number)
             return jnp.mean(losses, where=mask) + self.strength * penalty
 
         return self.solver.solve(key, variables, client, batch_loss=batch_loss)
@@ -73,14 +75,15 @@ class GroupPenalty(WrappedSGD):
 def _squared_differences(
     scores: Float[Array, " batch"],
     counted: Bool[Array, " batch"],
-    codes: Int[Array, "batch features"],
+    people: Int[Array, " batch"],
+    num_groups: int,
 ) -> Float[Array, ""]:
-    """Sums the squared differences of the groups' mean scores over pairs of groups."""
-    is_same = jnp.all(codes[:, None] == codes[None], axis=-1) & counted[None]
-    same = is_same.astype(scores.dtype)
-    size = jnp.maximum(jnp.sum(same, axis=1), 1)
-    means = jnp.sum(same * scores[None], axis=1) / size
-    # The weights of the people of a group sum to 1.
-    weights = jnp.where(counted, 1 / size, 0)
-    gaps = (means[:, None] - means[None]) ** 2
-    return jnp.sum(weights[:, None] * weights[None] * gaps) / 2
+    """Computes the squared differences of the mean scores of groups, without the strength."""
+    is_member = (people[None] == jnp.arange(num_groups)[:, None]) & counted[None]
+    sizes = jnp.sum(is_member, axis=1, dtype=scores.dtype)
+    sums = jnp.sum(jnp.where(is_member, scores[None], 0), axis=1)
+    means, is_present = sums / jnp.maximum(sizes, 1), sizes > 0
+    if num_groups == 2:
+        return jnp.where(jnp.all(is_present), means[0] - means[1], 0) ** 2
+    overall = jnp.sum(sums) / jnp.maximum(jnp.sum(sizes), 1)
+    return jnp.sum(jnp.where(is_present, means - overall, 0) ** 2)

@@ -11,9 +11,9 @@ from people_federation import FEATURES, make_people, people_of
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.aggregators import cells as cells_module
 from fedjax_fair.aggregators import fedfb
 from fedjax_fair.aggregators.reweighing import reweighing
+from fedjax_fair.data.sensitive_groups import find_groups
 from fedjax_fair.round_context import make_context
 from fedjax_fair.solvers.group_penalty import _squared_differences
 
@@ -282,19 +282,37 @@ def test_local_reweighing_uses_the_counts_of_each_client():
     np.testing.assert_allclose(state.aggregator, reweighing(jnp.asarray(counts, jnp.float32)))
 
 
-def test_the_penalty_is_the_sum_over_pairs_of_groups():
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_the_penalty_has_the_form_of_two_or_of_more_groups(number):
     rng = np.random.default_rng(3)
-    scores = rng.uniform(size=12).astype(np.float32)
-    codes, mask = rng.integers(0, [2, 2], (12, 2)).astype(np.int32), rng.uniform(size=12) < 0.8
-    groups = codes @ [2, 1]
-    means = [scores[mask & (groups == group)].mean() for group in np.unique(groups[mask])]
-    expected = sum((a - b) ** 2 for i, a in enumerate(means) for b in means[:i])
-    arguments = jnp.asarray(scores), jnp.asarray(mask), jnp.asarray(codes)
-    assert float(_squared_differences(*arguments)) == pytest.approx(expected, rel=1e-5)
-    swapped = _squared_differences(*arguments[:2], 1 - arguments[2])
+    scores = rng.uniform(size=20).astype(np.float32)
+    people = rng.integers(0, number, 20).astype(np.int32)
+    mask = rng.uniform(size=20) < 0.8
+    means = np.array([scores[mask & (people == group)].mean() for group in range(number)])
+    expected = ((means - scores[mask].mean()) ** 2).sum()
+    if number == 2:
+        expected = (means[0] - means[1]) ** 2
+    arguments = jnp.asarray(scores), jnp.asarray(mask)
+    actual = _squared_differences(*arguments, jnp.asarray(people), number)
+    assert float(actual) == pytest.approx(expected, rel=1e-5)
+    swapped = _squared_differences(*arguments, jnp.asarray(number - 1 - people), number)
     assert float(swapped) == pytest.approx(expected, rel=1e-5)
-    one_group = _squared_differences(*arguments[:2], jnp.zeros_like(arguments[2]))
-    assert float(one_group) == pytest.approx(0, abs=1e-10)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_the_penalty_ignores_absent_groups(number):
+    def penalty(scores, mask, people):
+        return _squared_differences(scores, mask, jnp.asarray(people, jnp.int32), number)
+
+    scores, mask = jnp.array([0.9, 0.2, 0.4]), jnp.array([True, True, False])
+    one_group = jax.value_and_grad(penalty)(scores, mask, [1, 1, 0])
+    for value in jax.tree.leaves(one_group):
+        np.testing.assert_allclose(value, 0, atol=1e-7)
+    nobody = jax.value_and_grad(penalty)(scores, jnp.zeros(3, bool), [1, 1, 0])
+    for value in jax.tree.leaves(nobody):
+        np.testing.assert_array_equal(value, 0)
+    expected = 0.7**2 if number == 2 else 2 * 0.35**2
+    assert float(penalty(scores, mask, [0, 1, 1])) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("criterion", ["demographic_parity", "equal_opportunity"])
@@ -323,6 +341,25 @@ def test_a_step_descends_on_loss_and_penalty(criterion):
         assert actual == pytest.approx(slope, abs=1e-4)
 
 
+def test_a_penalty_of_one_of_several_features():
+    """Other features do not matter, and combinations of all are not the same."""
+
+    def trained(feature, data):
+        penalty = solvers.GroupPenalty(SGD, 3.0, sensitive_feature=feature)
+        found, _ = states(aggregators.Mean(), penalty, data, rounds=1)
+        return found[-1:]
+
+    def only_age(part):
+        return part._replace(sensitive_features=part.sensitive_features[:, 1:])
+
+    of_age = BOTH.map_parts(only_age)._replace(sensitive_names=BOTH.sensitive_names[1:])
+    found = trained("age", BOTH)
+    assert_same_models(found, trained(None, of_age))
+    for other in (None, "sex"):
+        with pytest.raises(AssertionError):
+            assert_same_models(found, trained(other, BOTH))
+
+
 @pytest.mark.parametrize("aggregator", [aggregators.FedFBMean(0.5), aggregators.FedMinMaxMean(0.5)])
 def test_groups_without_people_stay_without_weight(aggregator):
     features = (FEATURES[0]._replace(values=("F", "M", "X")),)
@@ -344,6 +381,11 @@ def test_groups_without_people_stay_without_weight(aggregator):
         ((aggregators.FedMinMaxMean(), WEIGHTED), make_federation(), "no sensitive features"),
         ((aggregators.FairFed(1.0, "demographic_parity"), SGD), make_federation(), "no sensitive"),
         ((aggregators.Mean(), solvers.GroupPenalty(SGD)), make_federation(), "no sensitive"),
+        (
+            (aggregators.Mean(), solvers.GroupPenalty(SGD, sensitive_feature="race")),
+            DATA,
+            r"GroupPenalty.sensitive_feature='race': expected one of \['sex'\]",
+        ),
         ((aggregators.Mean(), WEIGHTED), DATA, "'group_strides', which CellWeighted needs"),
     ],
 )
@@ -376,7 +418,7 @@ def test_bad_settings_are_named(make, message):
 
 
 def test_groups_of_features():
-    groups = cells_module.find_groups("FedFB", FEATURES, "age")
+    groups = find_groups("FedFB", FEATURES, "age")
     assert groups.number == 3
     part = BOTH.train._replace(sensitive_features=jnp.asarray(BOTH.train.sensitive_features))
     actual = groups.of(part, jnp.arange(5))
