@@ -16,6 +16,7 @@ from compilation_report import CompilationReport
 from fedjax_fair.base import Context, Model, Variables
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.models import from_flax
 from fedjax_fair.parallel import collectives
 from fedjax_fair.training import checkpoints, executables
@@ -117,6 +118,17 @@ def make_federation(seed=0, sizes=SIZES) -> FederatedData:
 
 
 @cache  # Programs are kept by the model that they train.
+def with_sensitive_feature(data: FederatedData) -> FederatedData:
+    """Adds a sensitive feature of two values, for the methods that need one."""
+
+    def with_codes(part):
+        codes = np.arange(len(part.labels), dtype=np.int32)[:, None] % 2
+        return part._replace(sensitive_features=codes)
+
+    names = (SensitiveFeature("sex", ("F", "M")),)
+    return data.map_parts(with_codes)._replace(sensitive_names=names)
+
+
 def linear_model(num_classes=NUM_CLASSES) -> Model:
     """A linear classifier written out, so that tests of the loop need no network library."""
 

@@ -18,11 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import linear_model, make_federation, normalized_model
+from conftest import (
+    linear_model,
+    make_federation,
+    normalized_model,
+    with_sensitive_feature,
+)
 
 from fedjax_fair import aggregators, faults, selectors, server_optimizers, solvers
 from fedjax_fair.base import LocalResult, Solver
-from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.simulate import Round, run
 from fedjax_fair.submodular import Modular
@@ -227,18 +231,8 @@ CLASSES = combine(str.isidentifier)
 FURTHER = combine(lambda name: not name.isidentifier())
 
 
-def with_people(part):
-    codes = np.arange(len(part.labels), dtype=np.int32)[:, None] % 2
-    return part._replace(sensitive_features=codes)
-
-
-FEDERATION = (
-    make_federation()
-    .map_parts(with_people)
-    ._replace(
-        groups=np.array([0, 1, 0, 2, 1, 0], np.int32),
-        sensitive_names=(SensitiveFeature("sex", ("F", "M")),),
-    )
+FEDERATION = with_sensitive_feature(make_federation())._replace(
+    groups=np.array([0, 1, 0, 2, 1, 0], np.int32)
 )
 """Its groups of clients and of people are known, for the roles that need them."""
 

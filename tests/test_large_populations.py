@@ -15,6 +15,7 @@ from test_conformance import AGGREGATORS, PAIRS, SELECTORS, SOLVERS
 from fedjax_fair import faults
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.simulate import Round
 
 CLIENTS, EXAMPLES = 1_000_003, 2_000_003
@@ -38,13 +39,13 @@ ALL = {
         "unionfl, of a pool",
         "unionfl, by updates",
     },
-    "all clients are scored": {"oort", "fedcor"},
+    "all clients are scored": {"oort", "fedcor", "fedcor, in one dimension"},
     "its set function is of all clients": {"submodular"},
 }
 """Why a selector touches all clients."""
 FEW = SELECTORS.keys() - set().union(*ALL.values())
 ALL_OF_AGGREGATORS = {
-    "the weights of all clients are normalized": {"aaggff"},
+    "the weights of all clients are normalized": {"aaggff", "aaggff, in a silo"},
     "updates of all clients are compared": {"fedfv"},
 }
 """Why an aggregator touches all clients."""
@@ -61,9 +62,12 @@ def federation():
             array(EXAMPLES),
             array(CLIENTS),
             array(CLIENTS),
+            sensitive_features=array(EXAMPLES, 1),
         )
 
-    return FederatedData(part(), part(), array(CLIENTS), 3, "shapes")
+    names = (SensitiveFeature("sex", ("F", "M")),)
+    parts = part(), part(), array(CLIENTS)
+    return FederatedData(*parts, 3, "shapes", sensitive_names=names)
 
 
 def operations(program):

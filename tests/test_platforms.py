@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import with_sensitive_feature
 
 from fedjax_fair import aggregators, data, selectors, solvers, submodular
 from fedjax_fair.app import presets
@@ -144,7 +145,7 @@ def test_all_products_but_those_of_networks_have_full_precision(name):
     if name == "fedbn":
         model = replace(config.model, name="resnet18", norm="batch")
     config = replace(config, model=model, solver=solver)
-    federated = grouped_digits()
+    federated = with_sensitive_feature(grouped_digits())
     with target.tracing_for("tpu"):
         round = method_round(config, name, 10)
         state = jax.eval_shape(round.init, jax.random.key(0), federated)

@@ -111,7 +111,7 @@ class WorstGroup(Tree):
 
 def client_difference(
     function: Callable[..., Array], sums: GroupSums, is_binary: bool
-) -> Float[Array, " clients"]:
+) -> Float[Array, "*axes clients"]:
     """Computes a function of counts for every client."""
     return function(_counts(sums, is_binary))
 

@@ -123,7 +123,7 @@ class _LSTM(nn.Module):
     width: int
 
     @nn.compact
-    def __call__(self, x: Sequences) -> Sequences:
+    def __call__(self, x: Float[Array, "time batch inputs"]) -> Sequences:
         inputs, gates = x.shape[-1], 4 * self.width
         init = nn.initializers.glorot_uniform()
         kernel = self.param("kernel", init, (inputs + self.width, gates))

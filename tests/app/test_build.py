@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import with_sensitive_feature
 from jax.sharding import Mesh
 
 from fedjax_fair import aggregators, selectors, server_optimizers, solvers
@@ -24,7 +25,6 @@ from fedjax_fair.app.config import (
 )
 from fedjax_fair.app.memory import check_memory, min_memory
 from fedjax_fair.app.variants import drop_unused_settings, method_settings
-from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.training.fingerprint import describe
 
@@ -45,17 +45,6 @@ PLANTED = replace(
 
 
 FEDERATION = build(drop_unused_settings(replace(PLANTED, methods=("fedavg",)))).data
-
-
-def with_people(data):
-    """Adds a sensitive feature, for the methods that need one."""
-
-    def with_codes(part):
-        codes = np.arange(len(part.labels), dtype=np.int32)[:, None] % 2
-        return part._replace(sensitive_features=codes)
-
-    names = (SensitiveFeature("sex", ("F", "M")),)
-    return data.map_parts(with_codes)._replace(sensitive_names=names)
 
 
 def round_of(name: str, config: Config = SMALL):
@@ -147,7 +136,7 @@ def test_every_method_has_its_roles(name):
         config = replace(config, model=OTHER_MODELS[name])
     plain = build(drop_unused_settings(replace(config, methods=("fedavg",))))
     config = drop_unused_settings(replace(config, methods=(written,)))
-    ready = build(config, with_people(plain.data))
+    ready = build(config, with_sensitive_feature(plain.data))
     built = ready.rounds[written]
     roles = (getattr(built, role, None) for role in ("selector", "solver", "aggregator"))
     assert tuple(roles) == ROLES[name]
@@ -285,7 +274,7 @@ def test_the_solver_follows_the_configuration(settings, solver):
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(registry.PARTITIONERS) - {"planted_clusters", "by_column"})
+    "name", sorted(set(registry.PARTITIONERS) - {"planted_clusters", "by_column", "natural"})
 )
 def test_every_partitioner_makes_as_many_clients(name):
     data = replace(SMALL.data, partition=name, clients=8, min_partition_size=1)
@@ -439,7 +428,7 @@ def test_settings_annotated_as_traced_can_be_traced(name):
         own = config
         for (section, setting), value in zip(traced, values, strict=True):
             own = replace(own, **{section: replace(getattr(own, section), **{setting: value})})
-        return method_round(own, name, 10).init(key, FEDERATION)
+        return method_round(own, name, 10).init(key, with_sensitive_feature(FEDERATION))
 
     values = [jnp.asarray(setting.type(0.5)) for setting in traced.values()]
     values[list(traced).index(("solver", "learning_rate"))] = jnp.float32(0.1)

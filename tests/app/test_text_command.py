@@ -66,7 +66,7 @@ def test_roles_are_shown(folder, capsys):
         ("--data.length ten", "--data.length ten: expected an integer"),
         ("--data.min-characters 9999", "min_characters=9999: expected at most"),
         ("--data.clients 4", "num_clients=4: expected at most 3"),
-        ("--data.name digits", "data.length=20 is not used"),
+        ("--data.name mnist", "data.length=20 is not used"),
         ("--model.name lenet", "model.width=8 is not used"),
         ("--model.name char_transformer --model.heads 3", "width=8: expected a multiple of 6"),
         ("--model.embedding-width 0", "embedding_width=0: expected an integer >= 1"),

@@ -28,7 +28,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from conftest import linear_model, make_federation
+from conftest import linear_model, make_federation, with_sensitive_feature
 from test_conformance import AGGREGATORS, SELECTORS, SOLVERS, model_of
 
 import fedjax_fair as ff
@@ -50,7 +50,9 @@ from fedjax_fair.training.options import TrainOptions
 from fedjax_fair.training.split import split
 
 SIZES = tuple(int(size) for size in np.random.default_rng(1).integers(1, 12, 19))
-FEDERATION = make_federation(sizes=SIZES)._replace(groups=np.arange(19, dtype=np.int32) % 3)
+FEDERATION = with_sensitive_feature(make_federation(sizes=SIZES))._replace(
+    groups=np.arange(19, dtype=np.int32) % 3
+)
 
 METHODS = (
     ("power_of_choice", "sgd, momentum, decay and prox", "q_fedavg"),
@@ -101,6 +103,11 @@ METHODS = (
     ("by_size", "mime_lite", "mime_lite_mean"),
     ("by_size", "ifca", "ifca_mean"),
     ("uniform", "ifca", "ifca_mean", "secure"),
+    ("by_size", "cell_weighted", "fedfb_mean"),
+    ("by_size", "cell_weighted, minmax", "fedminmax_mean"),
+    ("uniform", "cell_weighted, reweighing", "reweighing_mean"),
+    ("uniform", "cell_weighted, global reweighing", "reweighing_mean, global"),
+    ("uniform", "group_penalty", "fairfed, of accuracies"),
     ("uniform", "fine_tuned", "mean"),
     ("uniform", "per_fedavg", "mean"),
     ("uniform", "pfedme", "mean"),
