@@ -117,7 +117,6 @@ def make_federation(seed=0, sizes=SIZES) -> FederatedData:
     return FederatedData(draw(), draw(), None, NUM_CLASSES, "small")
 
 
-@cache  # Programs are kept by the model that they train.
 def with_sensitive_feature(data: FederatedData) -> FederatedData:
     """Adds a sensitive feature of two values, for the methods that need one."""
 
@@ -129,6 +128,7 @@ def with_sensitive_feature(data: FederatedData) -> FederatedData:
     return data.map_parts(with_codes)._replace(sensitive_names=names)
 
 
+@cache  # Programs are kept by the model that they train.
 def linear_model(num_classes=NUM_CLASSES) -> Model:
     """A linear classifier written out, so that tests of the loop need no network library."""
 

@@ -41,8 +41,9 @@ class FairFed(Aggregator):
       weights after clipping.
 
     A client without people in a cell of its metric uses its accuracy. Metrics are values of the
-    simulation, which count as no communication: two scalars per participant. Info: the ``deviation``
-    :math:`\Delta_k` of every participant; with groups, also the pooled ``group_difference``.
+    simulation, which count as no communication: two scalars per participant. Info: the
+    ``deviation`` :math:`\Delta_k` of every participant; with groups, also the pooled
+    ``group_difference``.
 
     Args:
         beta: Change of weights, which initially sum to 1 over all clients, per unit of the metric,

@@ -147,8 +147,8 @@ def _checked(name: str, counts: np.ndarray, draws: int) -> np.ndarray:
     return counts
 
 
-def _rate(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+def _rate(part: float | np.integer, whole: float | np.integer) -> float:
+    return float(part / whole) if whole else 0.0
 
 
 def _evaluate(function: Callable, counts: np.ndarray) -> np.ndarray:

@@ -111,7 +111,7 @@ class Compare:
         Doc(f"Columns of tables, in order: {', '.join(COLUMNS)}."),
     ] = ()
 
-    plot: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    plot: Annotated[str | None, tyro.conf.arg(metavar="FILE"), default_hint("no plot")] = None
     """File for a forest plot of the differences, such as differences.png, .svg or .pdf."""
 
     def __call__(self) -> None:
