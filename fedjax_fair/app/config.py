@@ -131,9 +131,14 @@ class _Data:
 
 @dataclass(frozen=True)
 class _Model:
-    name: Annotated[str | None, _OF_DATA] = None
-    """Network: logistic, mlp, lenet, cifar_cnn, cifar100_cnn, femnist_cnn, resnet18, char_lstm or
-    char_transformer."""
+    name: Annotated[
+        str | None,
+        _OF_DATA,
+        Doc(
+            "Network: logistic, mlp, lenet, cifar_cnn, cifar100_cnn, femnist_cnn, resnet18, "
+            "char_lstm or char_transformer."
+        ),
+    ] = None
 
     compute: Literal["float32", "bfloat16"] = "float32"
     """Precision of layers; parameters are float32."""
