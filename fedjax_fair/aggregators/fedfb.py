@@ -116,9 +116,9 @@ class FedFBMean(Aggregator):
         cells = context.map_clients(
             lambda client, _: client_cells(context, moved, groups, client), cohort.clients
         )
-        counted = cohort.is_last_response
+        counted = cohort.is_last_response[:, None, None]
         people, losses = (
-            jnp.tensordot(counted.astype(jnp.float32), leaf, axes=1)
+            jnp.sum(jnp.where(counted, leaf, 0.0), axis=0)
             for leaf in Cells(jnp.sum(cells.counts, axis=3), cells.losses)
         )
         rate = self.alpha / jnp.sqrt(context.round.astype(jnp.float32) + 1)

@@ -56,9 +56,9 @@ class _Alternatives(Selector):
     def select(self, key, state, context):
         context = _with_shared_measurements(context)
         states, cohorts = [], []
-        for selector, own in zip(self._all, state, strict=True):
-            cohort, own, info = role_calls.select(selector, key, own, context)
-            states.append(own)
+        for selector, old in zip(self._all, state, strict=True):
+            cohort, new, info = role_calls.select(selector, key, old, context)
+            states.append(new)
             cohorts.append(cohort)
             if len(cohorts) == 1:
                 reference_info = info
@@ -79,8 +79,8 @@ class _Alternatives(Selector):
     def observe(self, state, cohort, results, context):
         context = _with_shared_measurements(context)
         return tuple(
-            role_calls.observe(selector, own, cohort, results, context)
-            for selector, own in zip(self._all, state, strict=True)
+            role_calls.observe(selector, old, cohort, results, context)
+            for selector, old in zip(self._all, state, strict=True)
         )
 
     @property
@@ -155,7 +155,7 @@ def counterfactual(
     baseline: str | None = None,
     b: float = 1.1,
 ) -> xr.Dataset:
-    """Compares what selectors select from the same models, losses and gradients.
+    """Compares the cohorts of selectors at the same models, losses and gradients.
 
     The reference run trains with ``round``. In each of its rounds, every selector selects a cohort
     with the same random key; these cohorts do not train. Selectors with state observe the cohorts
@@ -165,7 +165,8 @@ def counterfactual(
     Args:
         round: The reference, usually with random selection.
         selectors: Selectors by name, all with the cohort size of the reference.
-        data: The federated dataset; with a partition per run, the first is that of the first seed.
+        data: The federated dataset; with a partition per run, each seed has the one of its
+            position.
         rounds: Number of rounds, >= 1.
         seeds: Seeds of the reference run.
         baseline: The selector that ``overlap`` refers to; by default the first.
@@ -175,9 +176,9 @@ def counterfactual(
         Over ``algorithm``, ``seed`` and ``training_round``: ``overlap``, the share of the cohort
         that the baseline also selects (``overlap_by_chance`` in ``attrs``); ``representation``, the
         objective of ``DivFL``; ``bonus``, ``min(b, sum of log(1 + loss))`` over the cohort;
-        ``classes``, the number of classes of which its members have training examples; ``loss``,
-        their mean training loss, in nats; and ``clients``, their ids, also over ``slot``. All are
-        at the model before the round.
+        ``classes``, the number of classes with training examples in the cohort; ``loss``, the mean
+        training loss of the selected clients, in nats; and ``clients``, their ids, also over
+        ``slot``. All are at the model before the round.
 
     Raises:
         ValueError: If an argument is invalid, or cohort sizes differ.
@@ -188,10 +189,10 @@ def counterfactual(
         >>> fedavg = ff.Round(ff.models.logistic(10), ff.selectors.Uniform(3),
         ...                   ff.solvers.SGD(0.1, 10, epochs=1), ff.aggregators.Mean())
         >>> selectors = {"divfl": ff.selectors.DivFL(3), "random": ff.selectors.Uniform(3)}
-        >>> found = ff.analysis.counterfactual(fedavg, selectors, data, rounds=2)
-        >>> found.overlap.sel(algorithm="divfl").values.tolist()
+        >>> comparison = ff.analysis.counterfactual(fedavg, selectors, data, rounds=2)
+        >>> comparison.overlap.sel(algorithm="divfl").values.tolist()
         [[1.0, 1.0]]
-        >>> bool((found.representation.sel(algorithm="divfl") > 0).all())
+        >>> bool((comparison.representation.sel(algorithm="divfl") > 0).all())
         True
     """
     checks.instance("round", round, Round, "Round(model, selector, solver, aggregator)")
@@ -212,17 +213,17 @@ def counterfactual(
 
     runs = []
     for i, seed in enumerate(seeds):
-        own = data.partition(i)
+        partition = data.partition(i)
         reference = round.replace(
             selector=_Alternatives(
                 round.selector,
                 tuple(selectors.values()),
                 names.index(baseline),
-                jnp.asarray(_has_class(own)),
+                jnp.asarray(_has_class(partition)),
                 b,
             )
         )
-        info = _run(reference, seed, own, rounds)
+        info = _run(reference, seed, partition, rounds)
         runs.append(
             {
                 name: np.stack([info[_info_name(name, i)] for i in range(len(names))], axis=1)
@@ -250,12 +251,12 @@ def _dataset(
     baseline: str,
     data: FederatedData,
 ) -> xr.Dataset:
-    """Puts the seeds of each variable together."""
+    """Combines the runs of all seeds into a dataset."""
     import xarray as xr
 
     variables = {}
     for name in _NAMES:
-        values = np.stack([own[name] for own in runs])  # seed, round, method, ...
+        values = np.stack([of_seed[name] for of_seed in runs])  # seed, round, method, ...
         dims = ("seed", "training_round", "algorithm", "slot")[: values.ndim]
         variables[name] = xr.Variable(dims, values, {"long_name": _LONG_NAMES.get(name, "ids")})
     rounds = variables["overlap"].shape[1]
@@ -266,5 +267,5 @@ def _dataset(
         "baseline": baseline,
         "overlap_by_chance": cohort_size / data.num_clients,
     }
-    found = xr.Dataset(variables, coordinates, attributes)
-    return found.transpose("algorithm", "seed", "training_round", "slot")
+    dataset = xr.Dataset(variables, coordinates, attributes)
+    return dataset.transpose("algorithm", "seed", "training_round", "slot")

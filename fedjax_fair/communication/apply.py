@@ -90,7 +90,10 @@ def check(
         example = "communication.DifferentialPrivacy(1.0, 1.0)"
         checks.instance("privacy", settings.privacy, PrivacyMechanism, example)
         if not aggregator.equal_weights:
-            raise ValueError("privacy requires equal weights; use aggregators.Mean('uniform').")
+            raise ValueError(
+                "privacy requires equal weights; use aggregators.Mean('uniform'), which is "
+                "--aggregator.weights uniform on the command line."
+            )
 
 
 def init(settings: Communication, variables: Variables) -> Any:

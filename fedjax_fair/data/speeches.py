@@ -57,8 +57,8 @@ def from_leaf(
     Args:
         train: A file, or a folder of files ``*.json``, with ``users``, ``num_samples`` and
             ``user_data``, whose ``x`` are strings of one length and whose ``y`` are characters.
-        test: The same of test samples of these users; without it the last samples of each user are
-            held out.
+        test: A file or folder with test samples of these users; by default the last samples of each
+            user are held out.
         vocabulary: As in `from_text`.
         name: Name in results.
         test_fraction: Fraction of each user's samples to hold out without ``test``.
@@ -70,7 +70,7 @@ def from_leaf(
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If a file is damaged, its lists contradict each other, or its samples are no
+        ValueError: If a file is damaged, its lists contradict each other, or its samples are not
             text.
     """
     checks.unit_interval("test_fraction", test_fraction)
@@ -104,13 +104,13 @@ def from_leaf(
 
 
 def _last_labels(users: Any, length: int, vocabulary: str) -> Windows:
-    """Makes windows whose last label alone counts, of samples and next characters by user."""
+    """Makes windows of samples, of whose labels only the last, the next character, counts."""
     users = list(users)
     features = encode_text("".join(x for xs, _ in users for x in xs), vocabulary)
     following = encode_text("".join(y for _, ys in users for y in ys), vocabulary)
     require(
         not (features == len(vocabulary)).any() and not (following == len(vocabulary)).any(),
-        f"{vocabulary=}: lacks characters of the samples; expected all.",
+        f"{vocabulary=} lacks characters of the samples; expected all of them.",
     )
     labels = np.full((len(following), length), MASKED_LABEL, np.int32)
     labels[:, -1] = following

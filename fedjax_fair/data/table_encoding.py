@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 MAX_CATEGORIES = 1000
-"""Limit of the number of categories of a column; more are identifiers or numbers."""
+"""Maximum number of categories of a column. Columns with more usually identify rows."""
 MISSING = "missing"
 
 
@@ -38,7 +38,7 @@ class Standardized(NamedTuple):
     Attributes:
         name: Name of the column.
         mean: Mean of the fitted rows, which replaces missing values.
-        scale: Their standard deviation; 1 for a constant column.
+        scale: Standard deviation of the fitted rows; 1 for a constant column.
         has_missing: Whether fitted rows have missing values. Another feature is then 1 where a
             value is missing, else 0.
     """
@@ -61,7 +61,7 @@ class Category(NamedTuple):
         name: Name of the column.
         values: Categories of the fitted rows, ascending; ``"missing"`` follows if values are
             missing there.
-        one_hot: Whether each category is a feature. Otherwise the index is a single one.
+        one_hot: Whether each category is a feature. Otherwise the index is the only feature.
     """
 
     name: str
@@ -112,10 +112,10 @@ class TableEncoding:
         Args:
             table: A table or file, as for `from_table`, with the encoded columns; others are
                 ignored.
-            unseen: What to do with categories that the fitted rows do not have, and with missing
-                values in a column that has none there: ``"error"``, or ``"ignore"``, which encodes
-                them by zeros (as an index, by the number of categories; in a numeric column, by
-                the mean).
+            unseen: What to do with categories that are not in the fitted rows, and with missing
+                values of a column that has none in them: ``"error"``, or ``"ignore"``, which
+                encodes them by zeros (as an index, by the number of categories; in a numeric
+                column, by the mean).
 
         Returns:
             The features, ``[rows, features]``.
@@ -150,8 +150,8 @@ def fit_encoding(
     """Fits the encoding of all columns of a table.
 
     Args:
-        frame: The rows. Columns of numbers and booleans are standardized; others are categories.
-        categorical: Columns of numbers that are categories.
+        frame: The rows. Numeric and boolean columns are standardized; others are categorical.
+        categorical: Numeric columns whose values are categories.
         one_hot: As in `Category`.
 
     Raises:
@@ -177,7 +177,7 @@ def _fit_number(series: pd.Series) -> Standardized:
     values = _numbers(series)
     present = values[~np.isnan(values)]
     mean, scale = float(present.mean()), float(present.std())
-    if scale <= 1e-12 * abs(mean):  # A constant, but for rounding errors.
+    if scale <= 1e-12 * abs(mean):  # The column is constant up to rounding errors.
         scale = 1.0
     return Standardized(str(series.name), mean, scale, len(present) < len(values))
 
@@ -234,7 +234,7 @@ def as_codes(series: pd.Series) -> tuple[Int[np.ndarray, " rows"], tuple[str, ..
             )
     values = sorted(set(texts))
     index = {text: code for code, text in enumerate(values)}
-    # The last element is that of missing values.
+    # The last element is for missing values.
     ascending = np.array([*(index[text] for text in texts), -1], np.int64)
     return ascending[codes], tuple(values)
 
@@ -257,7 +257,7 @@ def _encode(
         return
     index = {value: code for code, value in enumerate(column.values)}
     found, texts = as_codes(series)
-    # The last element is that of missing values.
+    # The last element is for missing values.
     codes = np.array([index.get(text, len(index)) for text in (*texts, MISSING)], np.int64)[found]
     if unseen == "error" and (codes == len(index)).any():
         unknown = sorted({(*texts, MISSING)[each] for each in found[codes == len(index)]})

@@ -50,22 +50,23 @@ def from_table(
     seed: int = 0,
     name: str | None = None,
 ) -> FederatedData:
-    """Makes a federated dataset of a table.
+    """Makes a federated dataset from a table.
 
-    Numbers and booleans are standardized. Other columns are categories; missing values are one more
-    category, or another feature of a column of numbers. The encoding is fitted on the training
-    examples only. It encodes categories that occur in test and validation examples only by zeros
-    (`TableEncoding.encode`). Sensitive features are also features unless excluded.
+    Numeric and boolean columns are standardized; if values are missing, another feature indicates
+    them. Other columns are categorical; missing values are a category. The encoding is fitted on
+    the training examples. Categories that they lack are encoded by zeros in test and validation
+    examples (`TableEncoding.encode`). Sensitive features are also features unless excluded.
 
     Args:
         table: A table of pandas, Polars or Arrow, or the path of a CSV, TSV, Parquet or Feather
             file.
         label: Column to predict. Classes are its different values, ascending.
         client: Column whose values are the clients, which is then no feature; or a partitioner,
-            such as ``data.dirichlet(5, 0.5, by="sex")``, for which targets are one class.
+            such as ``data.dirichlet(5, 0.5, by="sex")``. Without classes, a partitioner receives a
+            single class.
         sensitive_features: Columns of sensitive features, such as ``["sex", "race"]``: strings,
             integers or booleans, none missing.
-        categorical: Columns of numbers that are categories.
+        categorical: Numeric columns whose values are categories.
         exclude: Columns that are not features.
         encoding: Whether categories are indicators, or ``"codes"``, their indices.
         target: ``"classes"``; or the label is one or several columns of floats
@@ -126,7 +127,7 @@ def from_table(
         test_partition = partition_test(partitioner, partition, *pairs, seed)
         test_part = (_row_numbers(frames[1]), labels.values[1], test_partition)
         test_sensitive = _sensitive(frames[1], named["sensitive_features"])
-    # Features are the numbers of rows until it is known which rows are training examples.
+    # Features are row indices until the training examples are known.
     rows = federate(
         (_row_numbers(frames[0]), labels.values[0], partition),
         test_part,
@@ -156,7 +157,7 @@ def from_table(
 def _with_features(
     rows: FederatedData, encoding: TableEncoding, frame: Frame, test_frame: Frame
 ) -> FederatedData:
-    """Replaces numbers of rows by their features; validation shares those of training."""
+    """Replaces row indices by features; validation shares those of training."""
 
     def encoded(part: ClientExamples, table: Frame) -> ClientExamples:
         numbers = np.asarray(part.features)[:, 0]
@@ -177,7 +178,7 @@ def _row_numbers(frame: Frame) -> np.ndarray:
 
 
 def _training_rows(train: ClientExamples) -> np.ndarray:
-    """Returns the numbers of the rows that clients train on, without those for validation."""
+    """Returns the indices of the rows that clients train on, without validation rows."""
     return np.asarray(train.features)[np.asarray(train.order), 0]
 
 
@@ -219,7 +220,7 @@ class Labels(NamedTuple):
     Attributes:
         values: Labels of each table, int32 classes or float32 targets.
         num_classes: Number of classes, or of targets.
-        classes: Name of each class; None of targets.
+        classes: Name of each class; None for targets.
     """
 
     values: tuple[np.ndarray, ...]
@@ -309,10 +310,11 @@ def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
 
 
 def table_columns(frame: Frame, partitioner: Partitioner) -> dict[str, Any]:
-    """Returns the columns of a table for a partitioner; those that it reads as strings.
+    """Returns the columns of a table for a partitioner. Columns that it reads become strings.
 
     Raises:
-        ValueError: If one of them does not exist, is no category or has missing values.
+        ValueError: If a column that it reads does not exist, is not categorical or has missing
+            values.
     """
     columns: dict[str, Any] = {
         # The other argument of `Partitioner.split`.

@@ -1,7 +1,7 @@
 """Federated datasets of text, for the prediction of the next character.
 
 A speech is cut into windows of ``length`` characters. The features of a window are its characters,
-the labels the characters that follow each. So every character of a speech but the first is
+its labels the characters that follow. Every character of a speech but the first is
 predicted once, from at most ``length`` characters before it. The end of a speech is padded, and the
 labels of padding are masked.
 
@@ -56,7 +56,7 @@ def from_text(
     Args:
         texts: Text of each client by name: one speech, or a list of speeches in the order of time.
             Speeches of a single character have nothing to predict and are left out.
-        length: Characters of a window, at most those of the longest speech less one.
+        length: Characters of a window, at most the length of the longest speech minus one.
         vocabulary: Different characters; by default `characters` of all texts, which are sorted.
         name: Name in results.
         test_fraction: Fraction of each client's windows for testing, rounded down, in ``[0, 1)``.
@@ -117,7 +117,7 @@ class Windows(NamedTuple):
     sizes: Int[np.ndarray, " clients"]
 
     def split(self, fraction: float) -> tuple[Windows, Windows]:
-        """Splits the last ``floor(fraction * size)`` windows of every client off."""
+        """Splits off the last ``floor(fraction * size)`` windows of every client."""
         num_last = np.floor(self.sizes * fraction).astype(np.int64)
         ends = np.cumsum(self.sizes)
         is_last = np.arange(len(self.labels)) >= np.repeat(ends - num_last, self.sizes)
@@ -137,7 +137,9 @@ def with_names(
 
 
 def make_windows(speeches: Mapping[str, Sequence[str]], length: int, vocabulary: str) -> Windows:
-    """Cuts the speeches of each client into windows; arguments as of `from_text`, checked.
+    """Cuts the speeches of each client into windows.
+
+    Arguments are those of `from_text`, after its checks.
 
     Raises:
         ValueError: If all windows are longer than every speech, or a character is not in the

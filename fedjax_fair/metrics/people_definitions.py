@@ -42,17 +42,17 @@ _PARAGRAPHS = (
     "## Group fairness",
     "Fairness between clients compares how well the model serves each client. Fairness "
     "between groups of people compares how it treats people who differ in sensitive features, "
-    "such as sex, wherever their examples are. Data with sensitive features has both. Groups "
-    'are the combinations of all sensitive features; `results.people.gaps(dataset, ["sex"])` '
-    "compares those of some. `fedjax_fair.metrics.group_fairness` has the functions of "
-    "counts.",
+    "such as sex, wherever their examples are. Results of data with sensitive features have "
+    "metrics of both. Groups are the combinations of all sensitive features; "
+    '`results.people.gaps(dataset, ["sex"])` compares the groups of some features. The functions '
+    "of `fedjax_fair.metrics.group_fairness` compute metrics from counts.",
     "**Per client and pooled.** A difference of pooled people and a mean of differences of "
     "clients answer two questions, and either can be small while the other is large:",
     "- Pooled rates weight a client by its people of a group. If clients with many people of "
     "one group have high selection rates, the pooled difference is large although every "
     "client treats its groups equally (Simpson's paradox).",
     "- Differences of clients in opposite directions cancel in pooled rates.",
-    "- A difference is never negative, so that chance increases it, more so in small groups. "
+    "- Differences are not negative, so that chance increases them, most in small groups. "
     "The groups of a client are smaller than those of all clients, so that a mean over "
     "clients is larger even if the model is fair. The noise floor shows by how much. "
     "`metrics.group_noise.interval` has bootstrap intervals.",

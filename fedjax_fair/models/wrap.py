@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from flax.errors import FlaxError
 from jaxtyping import Array, Key, PyTree, Shaped
 from optax import softmax_cross_entropy_with_integer_labels
 
 from fedjax_fair import checks
 from fedjax_fair.base import Model, Variables, is_correct
+from fedjax_fair.role_errors import NEEDS_VALUE
 
 __all__ = ["LinenModel", "NNXModel", "classifier", "from_flax", "scale_bytes"]
 
@@ -76,6 +79,21 @@ def from_flax(
     return NNXModel(module, loss=loss, accuracy=accuracy)
 
 
+@contextlib.contextmanager
+def _explain_input(module: type, x: Array) -> Iterator[None]:
+    """Adds the shape of the input to errors of a module, which often expects another shape."""
+    try:
+        yield
+    except NEEDS_VALUE:
+        raise
+    except (TypeError, ValueError, FlaxError) as error:
+        message = " ".join(str(error).split())
+        raise ValueError(
+            f"module {module.__name__}: {type(error).__name__} for an input of shape "
+            f"{list(x.shape)}; examples have the shape {list(x.shape[1:])} in the data. {message}"
+        ) from error
+
+
 def _check_features(module: type) -> None:
     if not hasattr(module, "features"):
         raise ValueError(
@@ -107,17 +125,19 @@ class LinenModel(Model):
         key_params, key_dropout = jax.random.split(key)
         rngs = {"params": key_params, "dropout": key_dropout}
         settings = _mode(self._flax.__call__, False)
-        variables = dict(self._flax.init(rngs, scale_bytes(x), **settings))
+        with _explain_input(type(self._flax), x):
+            variables = dict(self._flax.init(rngs, scale_bytes(x), **settings))
         return Variables(variables.pop("params", {}), variables)
 
     def apply(self, params, state, x, *, train, key):
-        logits, new = self._flax.apply(
-            {"params": params, **state},
-            scale_bytes(x),
-            rngs={} if key is None else {"dropout": key},
-            mutable=list(state) if train else [],
-            **_mode(self._flax.__call__, train),
-        )
+        with _explain_input(type(self._flax), x):
+            logits, new = self._flax.apply(
+                {"params": params, **state},
+                scale_bytes(x),
+                rngs={} if key is None else {"dropout": key},
+                mutable=list(state) if train else [],
+                **_mode(self._flax.__call__, train),
+            )
         return logits, {**state, **new}
 
     def features(self, params, state, x):
@@ -171,7 +191,8 @@ class NNXModel(Model):
     def apply(self, params, state, x, *, train, key):
         module = _rebuilt(self.factory, params, state, key)
         (module.train if train else module.eval)()
-        logits = module(scale_bytes(x))
+        with _explain_input(type(module), x):
+            logits = module(scale_bytes(x))
         return logits, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
 
     def features(self, params, state, x):

@@ -289,6 +289,8 @@ def test_a_run_that_diverges_ends_in_one_line(folder, tmp_path, capsys):
         ("run --methods fedavg fedavg", "one or more different methods"),
         ("sweep lam=0.1 lam=0.2", "lam: expected once, with values between commas"),
         ("sweep lam=much", "lam='much': expected a number."),
+        ("sweep --methods subtrunc lam=much", "lam='much': expected a number."),
+        ("sweep --training.rounds 2 lam=much", "lam='much': expected a number."),
         ("sweep candidates=al,2", "candidates='al': expected an integer or 'auto' or 'all'."),
         ("sweep center=maybe", "center='maybe': expected True or False."),
         ("sweep hidden=wide", "hidden='wide': expected integers."),

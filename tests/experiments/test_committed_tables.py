@@ -11,6 +11,7 @@ from scipy import stats
 
 from experiments.reproduction import (
     calibrate,
+    counterfactual,
     cross,
     equitable,
     groups,
@@ -24,6 +25,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
 WRITERS = {
     "calibration-cifar10": lambda file: calibrate.write_table("cifar10", file),
     "calibration-mnist": lambda file: calibrate.write_table("mnist", file),
+    "counterfactual-mnist": counterfactual.write_table,
     "cross-digits": lambda file: cross.write_table("digits", file),
     "cross-mnist": lambda file: cross.write_table("mnist", file),
     "equitable-ablations-mnist": lambda file: equitable.write_ablations("mnist", file),

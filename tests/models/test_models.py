@@ -459,3 +459,34 @@ def test_other_nnx_variables_are_rejected():
 
     with pytest.raises(ValueError, match="Counter has"):
         from_flax(Counter)
+
+
+class Dense64(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return jnp.ones((64, 3)) @ x
+
+
+class Linear64(nnx.Module):
+    def __init__(self, *, rngs):
+        self.layer = nnx.Linear(64, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.layer(x)
+
+
+def test_errors_of_a_module_name_the_shape_of_its_input():
+    x = np.ones((2, 6), np.float32)
+    shapes = r"for an input of shape \[2, 6\]; examples have the shape \[6\] in the data. \w"
+    with pytest.raises(ValueError, match=f"module Dense64: TypeError {shapes}"):
+        from_flax(Dense64()).init(jax.random.key(0), x)
+    model = from_flax(Linear64)
+    variables = model.init(jax.random.key(0), x)
+    with pytest.raises(ValueError, match=f"module Linear64: TypeError {shapes}"):
+        model.apply(*variables, x, train=True, key=None)
+    linen = from_flax(nn.Dense(3))
+    variables = linen.init(jax.random.key(0), x)
+    with pytest.raises(
+        ValueError, match=f"module Dense: ScopeParamShapeError {shapes}".replace("6", "5")
+    ):
+        linen.apply(*variables, x[:, :5], train=True, key=None)

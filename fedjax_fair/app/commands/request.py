@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
 from fedjax_fair.app.commands.common import fields_of
@@ -21,6 +22,7 @@ from fedjax_fair.text import format_columns
 __all__ = ["Request", "request"]
 
 _DEFAULT_PRESET = "digits"
+_VARIED_SETTING = re.compile(r"[A-Za-z_][\w.]*=")
 
 
 class Request(NamedTuple):
@@ -44,7 +46,7 @@ class Request(NamedTuple):
 def request(
     kind: Any, arguments: list[str], presets: Mapping[str, Preset], *, varies: bool = True
 ) -> Request:
-    """Parses ``[PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]``.
+    """Parses ``[PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]``; settings may also follow options.
 
     Args:
         kind: Class of the options, a subclass of ``Config`` with a field ``config``.
@@ -56,6 +58,10 @@ def request(
     options = arguments[len(words) :]
     is_named = bool(words) and "=" not in words[0]
     preset = words.pop(0) if is_named else _DEFAULT_PRESET
+    if varies:
+        late = _settings_after_options(options)
+        words += [options[place] for place in late]
+        options = [word for place, word in enumerate(options) if place not in late]
     base = lookup("preset", preset, presets).config
     command = f"{kind.__name__.lower()} {preset}"
     needs_help = bool(HELP & set(options))
@@ -90,6 +96,18 @@ def request(
     _explain_one_seed(seeds or values.get("--training.seeds", ()))
     name = preset if is_named else config.data.name.replace("/", "-")
     return Request(name, parsed, config, varied, seeds)
+
+
+def _settings_after_options(options: Sequence[str]) -> list[int]:
+    """Returns the places of settings to vary among options, as in ``--methods fedavg prox=0,1``.
+
+    A word that directly follows an option is its value, such as a file named ``a=b``.
+    """
+    return [
+        place
+        for place, (before, word) in enumerate(pairwise(options), start=1)
+        if _VARIED_SETTING.match(word) and (not before.startswith("-") or "=" in before)
+    ]
 
 
 def _set_eval_every(config: Config, preset: TrainingConfig) -> Config:
