@@ -58,7 +58,7 @@ def by_method(
     are methods too, see `by_model`; of a sweep, the models that serve the clients.
     """
     variable(results, name, dims)
-    names = {name, "accuracy_mean_clients", VALIDATION}
+    names = {name, "accuracy_mean_clients", "test_loss_mean_clients", VALIDATION}
     if f"{PERSONALIZED}{name}" in results or swept_settings(results):
         names |= {f"{PERSONALIZED}{key}" for key in names}
     needed = results[[key for key in results if key in names]]

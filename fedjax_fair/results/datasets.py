@@ -175,7 +175,7 @@ def swept_settings(results: xr.Dataset) -> list[str]:
 def configurations_as_methods(results: xr.Dataset, num_best: int | None = None) -> xr.Dataset:
     """Converts a sweep to results of one method per configuration; other results are unchanged.
 
-    A setting without effect on a method's accuracy is omitted from its configurations.
+    A setting without effect on a method's results is omitted from its configurations.
 
     Args:
         results: Results, with ``accuracy_mean_clients`` if of a sweep.
@@ -199,10 +199,9 @@ def configurations_as_methods(results: xr.Dataset, num_best: int | None = None) 
 
     has_methods = "algorithm" in results.dims
     dims = ["algorithm", *settings] if has_methods else settings
-    level = results[_LEVEL]
     effective = {
-        method: [name for name in settings if not _is_constant(values, name)]
-        for method, values in (level.groupby("algorithm") if has_methods else [("", level)])
+        name: [setting for setting in settings if not _is_constant(own, setting)]
+        for name, own in (results.groupby("algorithm") if has_methods else [("", results)])
     }
     places: dict[str, int] = {}
     for place, values in enumerate(product(*(results[dim].values.tolist() for dim in dims))):
@@ -227,9 +226,9 @@ def configurations_as_methods(results: xr.Dataset, num_best: int | None = None) 
     )
 
 
-def _is_constant(values: xr.DataArray, dim: str) -> bool:
-    array = values.transpose(dim, ...).values
-    return np.array_equal(array, np.broadcast_to(array[:1], array.shape), equal_nan=True)
+def _is_constant(results: xr.Dataset, dim: str) -> bool:
+    first = results.isel({dim: [0] * results.sizes[dim]}).assign_coords({dim: results[dim]})
+    return results.equals(first)
 
 
 def _short(value: object) -> str:

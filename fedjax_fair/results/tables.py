@@ -223,7 +223,9 @@ def _sweep_table(dataset: xr.Dataset, num_rows: int = 20) -> Table:
     """
     metrics = [name for name in SWEEP_COLUMNS if name in dataset]
     is_ranked = VALIDATION in dataset
-    swept = configurations_as_methods(dataset[metrics], 10**9 if is_ranked else None)
+    # Few rounds may change the loss before the accuracy, see `configurations_as_methods`.
+    results = dataset[[*metrics, *({"test_loss_mean_clients"} & set(dataset))]]
+    swept = configurations_as_methods(results, 10**9 if is_ranked else None)[metrics]
     finals = 100 * final_metrics(swept)
     shown = finals.isel(algorithm=slice(num_rows))
     columns = {SWEEP_COLUMNS[name]: _means(shown[name]) for name in metrics}
