@@ -135,6 +135,9 @@ def _load_plugins(arguments: list[str]) -> list[str]:
         if not file:
             raise ValueError("--plugin: expected a Python file.")
         plugins.load(os.path.expanduser(file))
+    if rest[:2] == ["benchmark", "enter"]:
+        for file in (word for word in rest[2:] if word.endswith(".py")):
+            plugins.load(os.path.expanduser(file))
     return rest
 
 

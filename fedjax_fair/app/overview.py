@@ -26,6 +26,11 @@ COMMANDS = {
     "resume": "Continues an interrupted run, or extends a finished one.",
     "show": "Prints the tables of a run; of an unfinished one, its evaluations so far.",
     "compare": "Tests which methods of one or more runs differ with statistical significance.",
+    "benchmark": "Compares tuned methods by a fixed protocol: `benchmark` or `benchmark standard`.",
+    "benchmark enter": "Checks, tunes and runs the methods of a Python file, and writes one file "
+    "per method.",
+    "benchmark report": "Writes the page, tables and figures of a benchmark from its result files.",
+    "benchmark export": "Writes the results of a benchmark as a table for other programs.",
     "maximize exemplars": "Selects public images of digits that represent the private images of "
     "all clients.",
     "maximize movielens": "Selects movies so that every user likes one of them.",
@@ -66,7 +71,8 @@ def split_command(arguments: list[str]) -> tuple[str, list[str]]:
         >>> split_command(["data", "info", "mnist"]), split_command(["run", "digits"])
         (('data info', ['mnist']), ('run', ['digits']))
     """
-    num_words = 2 if arguments[:1] in (["data"], ["maximize"]) else 1
+    is_group = arguments[:1] in (["data"], ["maximize"])
+    num_words = 2 if is_group or " ".join(arguments[:2]) in COMMANDS else 1
     return " ".join(arguments[:num_words]), arguments[num_words:]
 
 

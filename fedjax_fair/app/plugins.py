@@ -34,7 +34,7 @@ from fedjax_fair.printing import format_value
 from fedjax_fair.role_errors import RoleError, explain_errors
 from fedjax_fair.server_optimizers import ServerOptimizer
 
-__all__ = ["load", "loaded", "machines", "methods", "sources"]
+__all__ = ["load", "loaded", "machines", "methods", "methods_of", "sources"]
 
 GROUP = "fedjax_fair.methods"
 _ROLES = {
@@ -89,6 +89,11 @@ def load(file: str) -> None:
 def loaded() -> list[Path]:
     """Returns the files that have been loaded."""
     return list(_files)
+
+
+def methods_of(file: str) -> dict[str, Method]:
+    """Returns the methods of a loaded file by name; none if it is not loaded."""
+    return dict(_files.get(Path(file).absolute(), {}).get("METHODS", {}))
 
 
 def methods(taken: Collection[str]) -> dict[str, Method]:

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedjax_fair.app.commands.benchmarking import (
+    Benchmark,
+    BenchmarkEnter,
+    BenchmarkExport,
+    BenchmarkReport,
+    run_benchmark,
+)
 from fedjax_fair.app.commands.data import DataInfo, DataList, DataPrepare, DataShow
 from fedjax_fair.app.commands.maximizing import Exemplars, Movielens
 from fedjax_fair.app.commands.planning import Plan, run_plan
@@ -24,6 +31,10 @@ COMMANDS: dict[str, Any] = {
     "resume": Resume,
     "show": Show,
     "compare": Compare,
+    "benchmark": Benchmark,
+    "benchmark enter": BenchmarkEnter,
+    "benchmark report": BenchmarkReport,
+    "benchmark export": BenchmarkExport,
     "maximize exemplars": Exemplars,
     "maximize movielens": Movielens,
     "methods": Methods,
@@ -44,5 +55,7 @@ def dispatch(arguments: list[str], presets: Mapping[str, Preset] | None = None) 
     name, rest = split_command(arguments)
     if (run_command := _WITH_PRESETS.get(name)) is not None:
         run_command(rest, PRESETS if presets is None else presets)
+    elif name == "benchmark":
+        run_benchmark(rest)
     else:
         parse(lookup("command", name, COMMANDS), rest, name)()

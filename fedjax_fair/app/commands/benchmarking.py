@@ -1,0 +1,166 @@
+"""Commands of the benchmark: ``benchmark``, ``benchmark enter``, ``report`` and ``export``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from typing_extensions import Doc
+from tyro.conf import Positional
+
+from fedjax_fair.app import plugins, registry
+from fedjax_fair.app.commands.common import interrupt_hint, print_output_paths
+from fedjax_fair.app.console import format_results
+from fedjax_fair.app.options import parse
+from fedjax_fair.app.progress import show_steps
+from fedjax_fair.app.signatures import default_hint
+from fedjax_fair.app.termination import Termination
+from fedjax_fair.benchmark import costs, entry, export, report, runner
+from fedjax_fair.text import escape_control_chars
+
+__all__ = ["Benchmark", "BenchmarkEnter", "BenchmarkExport", "BenchmarkReport", "run_benchmark"]
+
+_SHARD = re.compile("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
+_PAIRS = ("divfl+equitable", "scaffold+fedadam")
+
+FolderPath = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
+
+
+@dataclass(frozen=True)
+class BenchmarkData:
+    """Data sets."""
+
+    dir: Annotated[
+        str | None, default_hint("$TFDS_DATA_DIR"), Doc("Folder of data sets of the track standard.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class _Units:
+    output: str = "benchmarks"
+    """Folder in which the folder of the track is created."""
+
+    federations: Annotated[tuple[str, ...], default_hint("those of the track")] = ()
+    """Federated datasets."""
+
+    quiet: bool = False
+    """Show no progress."""
+
+    data: BenchmarkData = field(default_factory=BenchmarkData)
+
+
+@dataclass(frozen=True)
+class Benchmark(_Units):
+    """Compares tuned methods by a fixed protocol: `benchmark` or `benchmark standard`."""
+
+    methods: Annotated[
+        tuple[str, ...],
+        default_hint("those of the track"),
+        Doc("Methods, also pairs such as divfl+equitable; or all."),
+    ] = ()
+
+    resume: bool = False
+    """Continue in a folder that has results: interrupted work, or more methods."""
+
+    shard: Annotated[
+        str | None,
+        default_hint("all work"),
+        Doc("Share of the work, such as 3/8 for the third of eight machines with a shared folder."),
+    ] = None
+
+    dry_run: bool = False
+    """Print the estimated time and memory, and stop."""
+
+
+@dataclass(frozen=True)
+class BenchmarkEnter(_Units):
+    """Checks, tunes and runs the methods of a Python file, and writes one file per method."""
+
+    file: Positional[Annotated[str, tyro.conf.arg(metavar="FILE")]] = ""
+    """Python file with METHODS (docs/how-to-add-an-algorithm.md)."""
+
+    track: str = "embedded"
+    """Track: embedded or standard."""
+
+    def __call__(self) -> None:
+        """Runs the command; ``cli`` has loaded the file."""
+        names = list(plugins.methods_of(self.file))
+        if not names:
+            raise ValueError(f"file={self.file!r}: expected METHODS, a dict of methods by name.")
+        folder = Path(self.output) / self.track
+        planned = runner.plan(self.track, folder, names, self.federations)
+        with interrupt_hint("the same command continues"), show_steps(quiet=self.quiet) as show:
+            entry.check(planned, self.data.dir, show)
+            _run(planned, folder, self.data.dir, show)
+        files = {name: entry.write(folder, name) for name in names}
+        print_output_paths(**files)
+
+
+@dataclass(frozen=True)
+class BenchmarkReport:
+    """Writes the page, tables and figures of a benchmark from its result files."""
+
+    folder: Positional[FolderPath]
+    """Folder of the benchmark."""
+
+    def __call__(self) -> None:
+        print_output_paths(Report=report.write(Path(self.folder)))
+
+
+@dataclass(frozen=True)
+class BenchmarkExport:
+    """Writes the results of a benchmark as a table for other programs."""
+
+    folder: Positional[FolderPath]
+    """Folder of the benchmark."""
+
+    format: Literal["parquet", "csv"] = "parquet"
+    """Format; the columns are those that benchopt reads. Parquet needs pyarrow."""
+
+    def __call__(self) -> None:
+        print_output_paths(Results=export.write(Path(self.folder), self.format))
+
+
+def run_benchmark(arguments: list[str]) -> None:
+    """Runs ``benchmark [TRACK] [OPTIONS]``."""
+    has_track = bool(arguments) and not arguments[0].startswith("-")
+    track, rest = (arguments[0], arguments[1:]) if has_track else ("embedded", arguments)
+    options = parse(Benchmark, rest, "benchmark")
+    folder = Path(options.output) / track
+    methods = list(options.methods)
+    if methods == ["all"]:
+        methods = [*registry.METHODS, *_PAIRS]
+    planned = runner.plan(track, folder, methods, options.federations, _shard(options.shard))
+    if options.dry_run:
+        print(format_results(costs.estimate(planned)))
+        return
+    if not (options.resume or options.shard) and any((folder / "programs").glob("*/*/*.nc")):
+        raise ValueError(
+            f"output={options.output!r}: {str(folder)!r} has results; --resume continues them."
+        )
+    print(f"Benchmark folder: {escape_control_chars(folder)}")
+    with (
+        interrupt_hint("the same command with --resume continues"),
+        show_steps(quiet=options.quiet) as show,
+    ):
+        _run(planned, folder, options.data.dir, show)
+    print_output_paths(Cells=folder / "cells.jsonl", Report=report.write(folder))
+
+
+def _run(planned: runner.Plan, folder: Path, data_dir: str | None, show) -> None:
+    with Termination(at_once=True):
+        runner.run(planned, folder, data_dir, show=show)
+
+
+def _shard(text: str | None) -> tuple[int, int]:
+    if text is None:
+        return 1, 1
+    found = _SHARD.fullmatch(text)
+    if found is None:
+        raise ValueError(f"shard={text!r}: expected I/N, such as 3/8.")
+    return int(found[1]), int(found[2])
+
+

@@ -1,0 +1,67 @@
+"""Estimated time and memory of a benchmark, before it starts."""
+
+from __future__ import annotations
+
+import csv
+from importlib import resources
+from typing import NamedTuple
+
+from fedjax_fair.benchmark.runner import Plan
+from fedjax_fair.benchmark.unit import is_done
+from fedjax_fair.results.tables import Table
+
+__all__ = ["Cost", "estimate", "measured"]
+
+
+class Cost(NamedTuple):
+    """Measured cost of a unit: seconds of two cores, compilation included, and peak megabytes."""
+
+    seconds: float
+    megabytes: float
+
+
+def measured() -> dict[tuple[str, str], Cost]:
+    """Returns the committed measurements by federated dataset and method."""
+    text = resources.files("fedjax_fair.benchmark").joinpath("costs.csv").read_text("utf8")
+    return {
+        (row["federation"], row["method"]): Cost(float(row["seconds"]), float(row["megabytes"]))
+        for row in csv.DictReader(text.splitlines())
+    }
+
+
+def estimate(planned: Plan) -> Table:
+    """Returns a table of the missing units of a plan by federated dataset.
+
+    A method that was not measured counts as the most expensive one of its dataset.
+    """
+    known = measured()
+    rows, total, peak = [], 0.0, 0.0
+    track = planned.track
+    for name in dict.fromkeys(unit.federation.name for unit in planned.units):
+        waiting = [u for u in planned.units if u.federation.name == name and not is_done(u)]
+        of_dataset = [cost for (federation, _), cost in known.items() if federation == name]
+        costs = [
+            known.get((name, unit.method), max(of_dataset, default=None)) for unit in waiting
+        ]
+        runs = len(waiting) * track.num_settings * len(track.tuning_seeds)
+        runs += len(waiting) * len(track.final_seeds)  # With the same setting for all criteria.
+        if any(cost is None for cost in costs):
+            rows.append((name, str(len(waiting)), f"{runs:,}", "not measured", "not measured"))
+            continue
+        seconds = sum(cost.seconds for cost in costs if cost)
+        megabytes = max((cost.megabytes for cost in costs if cost), default=0.0)
+        total, peak = total + seconds, max(peak, megabytes)
+        rows.append(
+            (name, str(len(waiting)), f"{runs:,}", _format(seconds), f"{megabytes:,.0f} MB")
+        )
+    rows.append(("all", str(sum(int(row[1]) for row in rows)), "", _format(total), f"{peak:,.0f} MB"))
+    return Table(
+        f"Estimated costs of the track {planned.name}",
+        ("federation", "methods", "runs (at least)", "time", "memory"),
+        rows,
+        "Missing work only. Measured on two CPU cores with an empty compilation cache.",
+    )
+
+
+def _format(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"

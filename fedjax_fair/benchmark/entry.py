@@ -1,0 +1,70 @@
+"""Entering a method: checks before its runs, and one hashed file of its results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedjax_fair.benchmark import cells, entry_checks
+from fedjax_fair.benchmark.protocol import VERSION
+from fedjax_fair.benchmark.runner import Plan
+from fedjax_fair.benchmark.unit import configuration
+from fedjax_fair.results.files import write_text
+
+__all__ = ["check", "read", "write"]
+
+_CHECK_SEED = 900
+"""Seed of the checks, which no phase uses."""
+
+
+def check(
+    planned: Plan, data_dir: str | None = None, show: Callable[[str], None] = lambda line: None
+) -> None:
+    """Checks all methods of a plan on each of its federated datasets.
+
+    Raises:
+        ValueError: If a method breaks a rule; the message names it.
+    """
+    data: dict[str, Any] = {}
+    for unit in planned.units:
+        name = unit.federation.name
+        show(f"checking {unit.method} on {name}")
+        if name not in data:
+            data[name] = unit.federation.load(data_dir, (_CHECK_SEED,)).seen.partition(0)
+        entry_checks.check_method(unit.method, configuration(unit), data[name])
+
+
+def write(folder: Path, method: str) -> Path:
+    """Writes the cells of a method into one file, whose last line is their SHA-256.
+
+    Raises:
+        ValueError: If no runs of the method are finished.
+    """
+    own = [cell for cell in cells.gather(folder) if cell["method"] == method]
+    if not own:
+        raise ValueError(f"method={method!r}: expected finished runs in {str(folder)!r}.")
+    lines = "".join(f"{json.dumps(cell)}\n" for cell in own)
+    digest = hashlib.sha256(lines.encode()).hexdigest()
+    file = folder / "entries" / f"{method}.jsonl"
+    file.parent.mkdir(exist_ok=True)
+    write_text(file, lines + json.dumps({"protocol": VERSION, "sha256": digest}) + "\n")
+    return file
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """Reads a file of `write`.
+
+    Raises:
+        ValueError: If it was edited.
+    """
+    *lines, last = file.read_text(encoding="utf8").splitlines(keepends=True)
+    try:
+        expected = json.loads(last)["sha256"]
+    except (ValueError, TypeError, LookupError):
+        expected = None
+    if hashlib.sha256("".join(lines).encode()).hexdigest() != expected:
+        raise ValueError(f"path={str(file)!r}: expected an unedited file of `benchmark enter`.")
+    return [json.loads(line) for line in lines]

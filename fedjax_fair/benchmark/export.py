@@ -1,0 +1,80 @@
+"""Results of a benchmark in the columns that benchopt reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from fedjax_fair import checks
+from fedjax_fair.benchmark import cells, measures
+from fedjax_fair.benchmark.runner import read_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["frame", "write"]
+
+_OBJECTIVES = {
+    "accuracy": "accuracy_mean_clients",
+    "worst_10pct": "accuracy_worst_10pct",
+    "standard_deviation": "accuracy_standard_deviation",
+    "loss": "test_loss_mean_clients",
+}
+
+
+def frame(folder: Path) -> pd.DataFrame:
+    """Returns one row per method, criterion, seed and evaluated round.
+
+    Returns:
+        ``objective_name`` (the criterion of tuning), ``solver_name`` (the method),
+        ``dataset_name``, ``p_solver_NAME`` for every setting, ``idx_rep`` (the seed), ``stop_val``
+        (the round), ``time`` (NaN: simulated rounds have no duration), and ``objective_NAME``.
+
+    Raises:
+        ValueError: If the folder has no benchmark, or no finished method.
+    """
+    import pandas as pd
+
+    read_folder(folder)
+    rows = []
+    for final in measures.finals(folder):
+        names = list(_OBJECTIVES.values())
+        wide = final.dataset[names].to_dataframe().reset_index()[["seed", "round", *names]]
+        wide = wide.rename(columns={"seed": "idx_rep", "round": "stop_val"})
+        wide = wide.rename(columns={v: f"objective_{k}" for k, v in _OBJECTIVES.items()})
+        wide.insert(0, "dataset_name", final.federation)
+        wide.insert(0, "solver_name", final.method)
+        wide.insert(0, "objective_name", f"tuned by {final.criterion}")
+        wide["time"] = float("nan")
+        for name, value in final.settings.items():
+            wide[f"p_solver_{name}"] = value
+        rows.append(wide)
+    if not rows:
+        raise ValueError(f"folder={str(folder)!r}: expected a finished method.")
+    return pd.concat(rows, ignore_index=True)
+
+
+def write(folder: Path, format: Literal["parquet", "csv"] = "parquet") -> Path:
+    """Writes ``results.parquet`` or ``results.csv`` into the folder, and returns its path.
+
+    Raises:
+        ValueError: As `frame`.
+        ImportError: If pyarrow is not installed, for Parquet.
+    """
+    checks.one_of("format", format, ("parquet", "csv"))
+    table = frame(folder)
+    file = folder / f"results.{format}"
+    partial = file.with_name(f".{file.name}.partial")
+    if format == "csv":
+        table.to_csv(partial, index=False, float_format="%.6g")
+    else:
+        table.to_parquet(partial, index=False)
+    partial.replace(file)
+    return file
+
+
+def cells_table(folder: Path) -> pd.DataFrame:
+    """Returns all cells as a flat table, with settings and measures as columns."""
+    import pandas as pd
+
+    return pd.json_normalize(cells.gather(folder))

@@ -1,0 +1,62 @@
+"""Constants of the benchmark's protocol, docs/benchmark/protocol.md."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["CRITERIA", "TRACKS", "VERSION", "Track"]
+
+VERSION = "1.0"
+"""Version of the protocol. Results of different versions are never combined."""
+
+CRITERIA = ("mean", "worst", "fairest")
+"""Criteria by which settings are chosen on validation examples, see `tuning.select`."""
+
+
+class Track(NamedTuple):
+    """Federated datasets, methods and budgets of a part of the benchmark.
+
+    Attributes:
+        federations: Names of federated datasets, of `federations.FEDERATIONS`.
+        methods: Default methods.
+        num_settings: Settings that every method is tuned over.
+        tuning_seeds: Seeds of the tuning runs.
+        final_seeds: Seeds of the reported runs, different from the tuning seeds.
+        adapt_steps: Local steps of SGD with which an unseen client adapts the global model.
+        reuses_programs: Whether final runs are padded to the number of tuning runs, so that both
+            share compiled functions. It pays where compilation takes longer than training.
+    """
+
+    federations: tuple[str, ...]
+    methods: tuple[str, ...]
+    num_settings: int = 16
+    tuning_seeds: tuple[int, ...] = (0, 1, 2)
+    final_seeds: tuple[int, ...] = tuple(range(100, 110))
+    adapt_steps: int = 10
+    reuses_programs: bool = False
+
+
+_REFERENCES = ("fedavg", "centralized", "local_converged", "fine_tuned")
+
+TRACKS = {
+    "embedded": Track(
+        federations=("digits", "synthetic", "groups"),
+        methods=(
+            *_REFERENCES,
+            "power_of_choice", "divfl", "q_fedavg", "tilted", "fedadam", "scaffold", "ditto",
+            "fedfb",
+        ),
+        final_seeds=tuple(range(100, 116)),
+        reuses_programs=True,
+    ),
+    "standard": Track(
+        federations=("mnist", "cifar10", "adult", "census_income", "mpls_stops", "shakespeare"),
+        methods=(
+            *_REFERENCES,
+            "local", "power_of_choice", "divfl", "unionfl", "equitable", "q_fedavg", "tilted",
+            "fedadam", "scaffold", "fedprox", "ditto", "fedrep", "median", "fedfb", "fairfed",
+            "divfl+equitable", "scaffold+fedadam",
+        ),
+    ),
+}  # fmt: skip
+"""Tracks by name."""

@@ -1,0 +1,301 @@
+"""Tuning and final runs of one method on one federated dataset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_fair import results
+from fedjax_fair.app import presets
+from fedjax_fair.app.build import method_round
+from fedjax_fair.app.config import Config
+from fedjax_fair.app.devices import mesh_of
+from fedjax_fair.app.run_folder import environment
+from fedjax_fair.app.settings import change
+from fedjax_fair.app.variants import method_settings
+from fedjax_fair.base_round import BaseRound
+from fedjax_fair.benchmark import cells, tuning, unseen
+from fedjax_fair.benchmark.federations import BenchmarkData, Federation
+from fedjax_fair.benchmark.protocol import CRITERIA, VERSION, Track
+from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
+from fedjax_fair.results.models import by_model
+from fedjax_fair.training.fit import Callback, train_batch
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["PHASES", "Unit", "is_done", "run_unit"]
+
+PHASES = ("tuning", "final")
+_VALIDATION = {
+    "accuracy": "validation_accuracy_mean_clients",
+    "worst_10pct": "validation_accuracy_worst_10pct",
+    "standard_deviation": "validation_accuracy_standard_deviation",
+}
+_BEST_ROUND = ("local_converged",)
+"""Methods whose round is chosen on validation examples, with the settings."""
+
+
+class Unit(NamedTuple):
+    """One method on one federated dataset.
+
+    Attributes:
+        federation: The federated dataset.
+        method: The method, as on the command line.
+        folder: Folder of its results.
+    """
+
+    federation: Federation
+    method: str
+    folder: Path
+
+    def file(self, phase: str) -> Path:
+        """Returns the file of results of a phase."""
+        return self.folder / f"{phase}.nc"
+
+
+class _Run(NamedTuple):
+    setting: int
+    seed: int
+
+
+def is_done(unit: Unit) -> bool:
+    """Returns whether both phases of a unit have their files."""
+    return all((unit.folder / f"{phase}.jsonl").exists() for phase in PHASES)
+
+
+def run_unit(
+    unit: Unit,
+    track: Track,
+    data: Mapping[str, BenchmarkData],
+    callback_fn: Callable[[str], Sequence[Callback]] = lambda runs: (),
+) -> None:
+    """Trains the missing runs of a unit, and writes their files.
+
+    Args:
+        unit: The method and the federated dataset.
+        track: Seeds and number of settings.
+        data: Federated datasets by phase, with one partition for each seed of the phase.
+        callback_fn: Makes the callbacks of a batch of runs from its description.
+
+    Raises:
+        ValueError: If the method cannot run on this dataset, or a file is damaged or of other data.
+    """
+    config = configuration(unit)
+    ranges = tuning.ranges_of(unit.method, config)
+    settings = tuning.sobol_settings(ranges, track.num_settings)
+    rounds = make_rounds(unit, config, settings, data)
+    unit.folder.mkdir(parents=True, exist_ok=True)
+    planned = [_Run(i, seed) for i in range(len(settings)) for seed in track.tuning_seeds]
+    if not (unit.folder / "tuning.jsonl").exists():
+        tuned = _train(unit, config, track, rounds, planned, data["tuning"], 0, callback_fn)
+        _save(unit, "tuning", tuned, data["tuning"], settings, {})
+    chosen = choose(results.open(unit.file("tuning")), unit.method, len(settings))
+    if not (unit.folder / "final.jsonl").exists():
+        runs = [
+            _Run(setting, seed)
+            for setting in dict.fromkeys(choice.setting for choice in chosen.values())
+            for seed in track.final_seeds
+        ]
+        padding = len(planned) if track.reuses_programs else 0
+        final = _train(unit, config, track, rounds, runs, data["final"], padding, callback_fn)
+        _save(unit, "final", final, data["final"], settings, chosen)
+
+
+def configuration(unit: Unit) -> Config:
+    """Returns the resolved configuration of a unit."""
+    config = presets.resolve(replace(unit.federation.config, methods=(unit.method,)))
+    if unit.federation.sensitive_feature is not None:
+        for section, names in method_settings(config, unit.method).items():
+            if "sensitive_feature" in names:
+                feature = unit.federation.sensitive_feature
+                config = change(config, section, "sensitive_feature", feature)
+    return config
+
+
+def make_rounds(
+    unit: Unit,
+    config: Config,
+    settings: Sequence[Mapping[str, float]],
+    data: Mapping[str, BenchmarkData],
+) -> list[BaseRound]:
+    """Returns the round of each setting, of equal structure.
+
+    Raises:
+        ValueError: If the method cannot run on this dataset.
+    """
+    clients = [part.seen.train.sizes for part in data.values()]
+    seen = next(iter(data.values())).seen
+    # Equal for both phases, which share compiled functions.
+    largest = min(int(np.max(sizes, axis=-1).min()) for sizes in clients)
+    made: list[BaseRound] = []
+    for values in settings:
+        name, model = tuning.with_settings(unit.method, values), made[0].model if made else None
+        made.append(
+            method_round(
+                config, name, seen.num_classes, largest, model, num_clients=seen.num_clients
+            )
+        )
+    jax.eval_shape(made[0].init, jax.random.key(0), seen.partition(0))
+    return made
+
+
+def _train(
+    unit: Unit,
+    config: Config,
+    track: Track,
+    rounds: Sequence[BaseRound],
+    runs: Sequence[_Run],
+    data: BenchmarkData,
+    padding: int,
+    callback_fn: Callable[[str], Sequence[Callback]],
+) -> xr.Dataset:
+    """Trains runs, evaluates their models on unseen clients, and returns results over ``run``."""
+    seeds = list(dict.fromkeys(run.seed for run in runs))
+    padded = [runs[i % len(runs)] for i in range(max(len(runs), padding))]
+    places = [seeds.index(run.seed) for run in padded]
+    methods = [rounds[run.setting] for run in padded]
+    training = config.training
+    fitted = train_batch(
+        methods,
+        _partitions(data.seen, places),
+        rounds=training.rounds or 0,
+        seeds=[run.seed for run in padded],
+        eval_every=training.eval_every or 1,
+        train_loss=False,
+        on_nonfinite="skip_round",
+        callbacks=callback_fn(f"{unit.federation.name}, {unit.method}, {len(runs)} runs"),
+        mesh=mesh_of("auto"),
+    )
+    dataset = fitted.dataset.drop_vars(["seed", "client"], errors="ignore")
+    if unseen.has_global_model(methods[0]):
+        measured = unseen.evaluate_unseen(
+            fitted.model,
+            fitted.variables,
+            _learning_rates(methods),
+            _partitions(data.unseen, places),
+            steps=track.adapt_steps,
+            batch_size=config.solver.batch_size or 1,
+            seeds=[run.seed for run in padded],
+        )
+        dataset = dataset.merge(measured.drop_vars("seed", errors="ignore"))
+    dataset = dataset.rename(seed="run").isel(run=slice(len(runs)))
+    return dataset.assign_coords(
+        setting=("run", [run.setting for run in runs]), seed=("run", [run.seed for run in runs])
+    )
+
+
+def _partitions(data: FederatedData, places: Sequence[int]) -> FederatedData:
+    """Returns a federated dataset with one partition per run."""
+    arrays = jax.tree.map(lambda leaf: leaf[np.asarray(places)], partition_arrays(data))
+    return with_partition_arrays(data, arrays)
+
+
+def _learning_rates(methods: Sequence[Any]) -> np.ndarray:
+    """Returns the step size of each method's local SGD, which other solvers wrap."""
+    solvers = [method.solver for method in methods]
+    rates = [getattr(solver, "solver", solver).learning_rate for solver in solvers]
+    return np.asarray(rates, np.float32)
+
+
+class Choice(NamedTuple):
+    """A setting that a criterion has chosen, and the round of the model that counts."""
+
+    setting: int
+    round: int
+
+
+def choose(tuned: xr.Dataset, method: str, num_settings: int) -> dict[str, Choice]:
+    """Chooses the setting of each criterion, on validation examples of the tuning runs.
+
+    The last round counts, except for methods that train until convergence: the round of their
+    models is chosen with the setting.
+    """
+    serving = by_model(tuned.rename(run="seed", seed="run_seed"), serving=True)
+    arrays = {}
+    for name, variable in _VALIDATION.items():
+        values = serving[variable]
+        values = values.isel(algorithm=0) if "algorithm" in values.dims else values
+        values = values.where(tuned["diverged"].values[:, None] < 0)
+        by_setting = values.values.reshape(num_settings, -1, values.sizes["round"])
+        arrays[name] = by_setting[..., 1:] if method in _BEST_ROUND else by_setting[..., -1:]
+    num_rounds = arrays["accuracy"].shape[-1]
+    pairs = {
+        name: np.moveaxis(value, -1, 1).reshape(num_settings * num_rounds, -1)
+        for name, value in arrays.items()
+    }
+    evaluated = tuned["round"].values[-num_rounds:]
+    return {
+        criterion: Choice(place // num_rounds, int(evaluated[place % num_rounds]))
+        for criterion, place in tuning.select(**pairs).items()
+    }
+
+
+def _save(
+    unit: Unit,
+    phase: str,
+    trained: xr.Dataset,
+    data: BenchmarkData,
+    settings: Sequence[Mapping[str, float]],
+    chosen: Mapping[str, Choice],
+) -> None:
+    """Writes the results of a phase and its cells, which mark it as done."""
+    described = {
+        "protocol": VERSION,
+        "federation": unit.federation.name,
+        "method": unit.method,
+        "phase": phase,
+    }
+    attrs = described | {
+        "settings": json.dumps([dict(values) for values in settings]),
+        "chosen": json.dumps({name: list(choice) for name, choice in chosen.items()}),
+        "data_digest": data.data_digest,
+    }
+    results.save(trained.assign_attrs(attrs), unit.file(phase))
+    of_run = _cell_measures(trained, phase)
+    environment_ = environment()
+    seeds = list(dict.fromkeys(trained["seed"].values.tolist()))
+    lines = []
+    for i, (setting, seed) in enumerate(
+        zip(trained["setting"].values.tolist(), trained["seed"].values.tolist(), strict=True)
+    ):
+        criteria = [name for name in CRITERIA if name in chosen and chosen[name].setting == setting]
+        lines.append(
+            described
+            | ({"criterion": criteria} if chosen else {})
+            | {
+                "settings": dict(settings[setting]),
+                "settings_hash": cells.settings_hash(
+                    unit.federation.name, unit.method, settings[setting]
+                ),
+                "seed": seed,
+                "data_digest": data.data_digest,
+                "partition_digest": data.partition_digests[seeds.index(seed)],
+                "commit": environment_["git_commit"],
+                "versions": environment_["versions"],
+                "device": environment_["device"],
+                "status": "diverged" if trained["diverged"].values[i] >= 0 else "ok",
+            }
+            | {part: {k: float(v[i]) for k, v in of_run[part].items()} for part in of_run}
+        )
+    cells.write(unit.folder / f"{phase}.jsonl", lines)
+
+
+def _cell_measures(trained: xr.Dataset, phase: str) -> dict[str, dict[str, np.ndarray]]:
+    """Returns measures of the models that serve clients, after the last round, by run."""
+    serving = by_model(trained.rename(run="seed", seed="run_seed"), serving=True)
+    names = {"validation": _VALIDATION}
+    if phase == "final":  # Test examples of tuning runs are never looked at.
+        names["test"] = {k: v.removeprefix("validation_") for k, v in _VALIDATION.items()}
+    measured: dict[str, dict[str, np.ndarray]] = {}
+    for part, variables in names.items():
+        last = serving[list(variables.values())].isel(round=-1)
+        last = last.isel(algorithm=0) if "algorithm" in last.dims else last
+        measured[part] = {name: last[variable].values for name, variable in variables.items()}
+    return measured
