@@ -21,7 +21,8 @@ from fedjax_fair import (
     solvers,
 )
 from fedjax_fair.app import plugins
-from fedjax_fair.app.method import Method, Range
+from fedjax_fair.app.method import Method
+from fedjax_fair.app.ranges import RANGES
 from fedjax_fair.app.signatures import REQUIRED, Wrapping, settings_of
 from fedjax_fair.base import Model
 from fedjax_fair.data import Partitioner
@@ -54,80 +55,55 @@ GROUPS: dict[str, dict[str, Method]] = {
         ),
         "power_of_choice": Method(selector=selectors.PowerOfChoice, weighting="uniform"),
         "divfl": Method(selector=selectors.DivFL),
-        "subtrunc": Method(
-            selector=selectors.SubTrunc, weighting="uniform", ranges={"lam": Range(0.05, 5.0)}
-        ),
-        "unionfl": Method(
-            selector=selectors.UnionFL, weighting="uniform", ranges={"mu": Range(0.1, 10.0)}
-        ),
+        "subtrunc": Method(selector=selectors.SubTrunc, weighting="uniform"),
+        "unionfl": Method(selector=selectors.UnionFL, weighting="uniform"),
         "clustered_by_size": Method(selector=selectors.ClusteredBySize, weighting="uniform"),
         "clustered_by_similarity": Method(
             selector=selectors.ClusteredBySimilarity, weighting="uniform"
         ),
         "agnostic": Method(
-            selector=selectors.Agnostic,
-            aggregator=partial(aggregators.Mean, "selector"),
-            ranges={"mixture_learning_rate": Range(0.001, 1.0)},
+            selector=selectors.Agnostic, aggregator=partial(aggregators.Mean, "selector")
         ),
         "drfa": Method(
             selector=selectors.DRFA,
             aggregator=partial(aggregators.Mean, "uniform"),
             from_solver=_STEPS,
-            ranges={"mixture_learning_rate": Range(0.001, 1.0)},
         ),
         "full": Method(selector=selectors.Full),
         "round_robin": Method(selector=selectors.RoundRobin),
-        "oort": Method(
-            selector=selectors.Oort,
-            weighting="uniform",
-            ranges={"exploration": Range(0.3, 0.95, "linear")},
-        ),
-        "fedcor": Method(
-            selector=selectors.FedCor,
-            weighting="uniform",
-            ranges={"annealing": Range(0.5, 0.99, "linear")},
-        ),
+        "oort": Method(selector=selectors.Oort, weighting="uniform"),
+        "fedcor": Method(selector=selectors.FedCor, weighting="uniform"),
     },
     "weighting": {
         "equitable": Method(aggregator=aggregators.Equitable),
-        "gifair": Method(
-            aggregator=aggregators.GIFAIR, ranges={"aggregator.strength": Range(0.1, 0.9, "linear")}
-        ),
-        "q_fedavg": Method(
-            aggregator=aggregators.QFedAvg, from_solver=_RATE, ranges={"q": Range(0.01, 10.0)}
-        ),
-        "tilted": Method(aggregator=aggregators.Tilted, ranges={"tilt": Range(0.1, 10.0)}),
+        "gifair": Method(aggregator=aggregators.GIFAIR),
+        "q_fedavg": Method(aggregator=aggregators.QFedAvg, from_solver=_RATE),
+        "tilted": Method(aggregator=aggregators.Tilted),
         "propfair": Method(
             "FedAvg on a logarithm of the minibatch loss, for proportional fairness",
             solver=Wrapping(solvers.PropFair, _SGD, "solver"),
-            ranges={"baseline": Range(2.0, 5.0, "linear")},
         ),
-        "adafed": Method(aggregator=aggregators.AdaFed, ranges={"gamma": Range(0.01, 5.0)}),
-        "fedmgda": Method(aggregator=aggregators.FedMGDA, ranges={"epsilon": Range(0.01, 1.0)}),
-        "fedfv": Method(
-            aggregator=aggregators.FedFV, ranges={"keep_fraction": Range(0.1, 0.67, "linear")}
-        ),
+        "adafed": Method(aggregator=aggregators.AdaFed),
+        "fedmgda": Method(aggregator=aggregators.FedMGDA),
+        "fedfv": Method(aggregator=aggregators.FedFV),
         "fedfa": Method(
             "Weights by low accuracy and frequent participation, with momentum of the server",
             aggregator=aggregators.FedFA,
             server_optimizer=server_optimizers.FedAvgM,
-            ranges={"beta": Range(0.1, 0.9, "linear")},
         ),
         "aaggff": Method(aggregator=aggregators.AAggFF),
     },
     "group fairness": {
-        "fairfed": Method(aggregator=aggregators.FairFed, ranges={"beta": Range(0.01, 5.0)}),
+        "fairfed": Method(aggregator=aggregators.FairFed),
         "fedfb": Method(
             "Weights of groups and labels that follow the unfairness of the model",
             solver=Wrapping(solvers.CellWeighted, _SGD, "solver"),
             aggregator=aggregators.FedFBMean,
-            ranges={"aggregator.alpha": Range(0.001, 2.0)},
         ),
         "fedminmax": Method(
             "Weights of groups that grow with their loss, for the worst group",
             solver=Wrapping(solvers.CellWeighted, _SGD, "solver"),
             aggregator=aggregators.FedMinMaxMean,
-            ranges={"step_size": Range(0.001, 1.0)},
         ),
         "reweighing": Method(
             "Weights of examples that make label and group independent",
@@ -137,33 +113,16 @@ GROUPS: dict[str, dict[str, Method]] = {
         "group_penalty": Method(
             "FedAvg with a local penalty on differences between groups of people",
             solver=Wrapping(solvers.GroupPenalty, _SGD, "solver"),
-            ranges={"solver.strength": Range(0.1, 10.0)},
         ),
     },
     "server": {
-        "fedavgm": Method(
-            server_optimizer=server_optimizers.FedAvgM,
-            ranges={"server_learning_rate": Range(0.1, 3.2), "beta1": Range(0.5, 0.97, "linear")},
-        ),
-        "fedadagrad": Method(
-            server_optimizer=server_optimizers.FedAdagrad,
-            ranges={"server_learning_rate": Range(0.003, 1.0), "tau": Range(1e-5, 0.1)},
-        ),
-        "fedadam": Method(
-            server_optimizer=server_optimizers.FedAdam,
-            ranges={"server_learning_rate": Range(0.003, 1.0), "tau": Range(1e-5, 0.1)},
-        ),
-        "fedyogi": Method(
-            server_optimizer=server_optimizers.FedYogi,
-            ranges={"server_learning_rate": Range(0.003, 1.0), "tau": Range(1e-5, 0.1)},
-        ),
+        "fedavgm": Method(server_optimizer=server_optimizers.FedAvgM),
+        "fedadagrad": Method(server_optimizer=server_optimizers.FedAdagrad),
+        "fedadam": Method(server_optimizer=server_optimizers.FedAdam),
+        "fedyogi": Method(server_optimizer=server_optimizers.FedYogi),
     },
     "drift": {
-        "fedprox": Method(
-            "FedAvg with a proximal term",
-            solver=partial(solvers.SGD, prox=1.0),
-            ranges={"prox": Range(0.001, 1.0)},
-        ),
+        "fedprox": Method("FedAvg with a proximal term", solver=partial(solvers.SGD, prox=1.0)),
         "scaffold": Method(
             "SGD with control variates against drift",
             solver=Wrapping(solvers.Scaffold, _SGD, "solver"),
@@ -178,20 +137,17 @@ GROUPS: dict[str, dict[str, Method]] = {
             "Dynamic regularization that aligns local optima with the global one",
             solver=Wrapping(solvers.FedDyn, _SGD, "solver"),
             aggregator=aggregators.FedDynMean,
-            ranges={"solver.alpha": Range(0.001, 0.1)},
         ),
         "mime_lite": Method(
             "Local SGD with the momentum of the server",
             solver=Wrapping(solvers.MimeLite, _SGD, "solver"),
             aggregator=aggregators.MimeLiteMean,
-            ranges={"beta": Range(0.5, 0.99, "linear")},
         ),
     },
     "personalized": {
         "ditto": Method(
             "FedAvg, and a personalized model of each client that is pulled to the global one",
             solver=Wrapping(solvers.Ditto, _SGD, "solver"),
-            ranges={"personal_prox": Range(0.05, 2.0)},
         ),
         "fedper": Method(
             "A shared body, and a head of each client, trained together",
@@ -228,34 +184,25 @@ GROUPS: dict[str, dict[str, Method]] = {
             "A global model that is good after a local step (first-order MAML)",
             solver=Wrapping(solvers.PerFedAvg, _SGD, "solver"),
             weighting="uniform",
-            ranges={"inner_learning_rate": Range(0.001, 0.1)},
         ),
         "pfedme": Method(
             "Personalized models as proximal points of the global one (Moreau envelopes)",
             solver=Wrapping(solvers.PFedMe, _SGD, "solver"),
             weighting="uniform",
-            ranges={"personal_prox": Range(5.0, 30.0), "inner_learning_rate": Range(0.005, 0.1)},
         ),
         "apfl": Method(
             "A learned mixture of the global and a local model of each client",
             solver=Wrapping(solvers.APFL, _SGD, "solver"),
             weighting="uniform",
-            ranges={"mixing_weight": Range(0.1, 0.9, "linear")},
         ),
     },
     "robust": {
         "median": Method(aggregator=aggregators.Median),
-        "trimmed_mean": Method(
-            aggregator=aggregators.TrimmedMean, ranges={"trim": Range(0.05, 0.4, "linear")}
-        ),
+        "trimmed_mean": Method(aggregator=aggregators.TrimmedMean),
         "krum": Method(aggregator=aggregators.Krum),
         "geometric_median": Method(aggregator=aggregators.GeometricMedian),
-        "norm_clipping": Method(
-            aggregator=aggregators.NormClipping, ranges={"bound": Range(0.1, 10.0)}
-        ),
-        "centered_clipping": Method(
-            aggregator=aggregators.CenteredClipping, ranges={"bound": Range(0.1, 10.0)}
-        ),
+        "norm_clipping": Method(aggregator=aggregators.NormClipping),
+        "centered_clipping": Method(aggregator=aggregators.CenteredClipping),
     },
     "reference": {
         "local": Method(
@@ -273,7 +220,9 @@ GROUPS: dict[str, dict[str, Method]] = {
 """Methods by what distinguishes them; docs/methods.md is generated from them."""
 
 METHODS: dict[str, Method] = {
-    name: method for methods in GROUPS.values() for name, method in methods.items()
+    name: method._replace(ranges=RANGES.get(name, {}))
+    for methods in GROUPS.values()
+    for name, method in methods.items()
 }
 """Methods of ``fedjax-fair run --methods``, and those of plugins."""
 

@@ -9,6 +9,7 @@ from fedjax_fair.app import presets
 from fedjax_fair.app.build import method_round
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.method import Range
+from fedjax_fair.app.ranges import RANGES
 from fedjax_fair.app.registry import METHODS
 from fedjax_fair.app.settings import change, lookup, places
 from fedjax_fair.app.variants import method_settings, resolve_method
@@ -64,6 +65,10 @@ def test_all_methods_try_the_same_learning_rates():
     assert max(max(rates)) < 0.5
 
 
+def test_every_range_belongs_to_a_method():
+    assert RANGES.keys() <= METHODS.keys()
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_ranges_are_of_traced_settings(name):
     ranges = METHODS[name].ranges
@@ -83,8 +88,9 @@ def test_ranges_are_of_traced_settings(name):
 @pytest.mark.parametrize("name", [n for n in METHODS if METHODS[n].centralized_fn is None])
 def test_settings_share_compiled_functions(name):
     rounds = []
+    config = change(change(CONFIG, "solver", "epochs", None), "solver", "steps", 5)
     for end in ("low", "high"):
-        own = change(CONFIG, "solver", "learning_rate", getattr(tuning.LEARNING_RATES, end))
+        own = change(config, "solver", "learning_rate", getattr(tuning.LEARNING_RATES, end))
         for key, values in METHODS[name].ranges.items():
             own = change(own, *lookup("setting", key, places(own)), getattr(values, end))
         rounds.append(method_round(own, name, 10, 100, num_clients=20))
@@ -144,7 +150,7 @@ def test_selection_equals_brute_force(seed):
 
 def test_nothing_is_selected_if_all_settings_diverged():
     nan = np.full((3, 2), np.nan)
-    chosen = tuning.select({name: nan for name in tuning.MEASURES})
+    chosen = tuning.select(dict.fromkeys(tuning.MEASURES, nan))
     assert all(selection == (0, True) for selection in chosen.values())
 
 
