@@ -162,7 +162,7 @@ def test_nothing_is_selected_if_all_settings_diverged():
         (lambda: tuning.sobol_settings({}, 2), "expected one or more ranges"),
         (lambda: tuning.sobol_settings({"a": Range(0.0, 2.0)}, 2), "a=.*: expected 0 < low"),
         (lambda: tuning.sobol_settings({"a": Range(1.0, np.nan)}, 2), "a=.*: expected 0 < low"),
-        (lambda: tuning.sobol_settings({"a": Range(1, 2, "x")}, 2), "a=.*: expected scale"),
+        (lambda: tuning.sobol_settings({"a": Range(1, 2, "x")}, 2), "a=.*: expected scale"),  # pyright: ignore[reportArgumentType]
         (lambda: tuning.select({"accuracy": [[1.0]]}), "no worst_10pct"),
         (lambda: tuning.select({n: [1.0] for n in tuning.MEASURES}), "shape \\(1,\\)"),
         (
