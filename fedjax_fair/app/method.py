@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
@@ -10,7 +11,37 @@ from fedjax_fair.base import Aggregator, Model, Selector, Solver
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.server_optimizers import ServerOptimizer
 
-__all__ = ["Method"]
+__all__ = ["Method", "Range"]
+
+
+class Range(NamedTuple):
+    """Values of a numeric setting that a benchmark tries.
+
+    Attributes:
+        low: Lowest value; positive, because a plain zero changes what is compiled.
+        high: Highest value.
+        scale: Scale on which values are spread evenly.
+    """
+
+    low: float
+    high: float
+    scale: Literal["log", "linear"] = "log"
+
+    def check(self, name: str) -> None:
+        """Checks the range of a setting.
+
+        Raises:
+            ValueError: If it is empty, not finite or not positive, or the scale is unknown.
+
+        Examples:
+            >>> Range(1.0, 0.1).check("q")
+            Traceback (most recent call last):
+            ValueError: q=Range(low=1.0, high=0.1, scale='log'): expected 0 < low < high < inf.
+        """
+        if self.scale not in ("log", "linear"):
+            raise ValueError(f"{name}={self!r}: expected scale 'log' or 'linear'.")
+        if not 0 < self.low < self.high < math.inf:
+            raise ValueError(f"{name}={self!r}: expected 0 < low < high < inf.")
 
 
 class Method(NamedTuple):
@@ -28,6 +59,8 @@ class Method(NamedTuple):
         weighting: Default weights of the mean.
         centralized_fn: Makes a round of a model and a solver, for training on pooled examples.
         from_solver: Settings of the solver by the parameters of other roles that they set.
+        ranges: Ranges of the numeric settings that a benchmark tunes in addition to the learning
+            rate, by names of the command line; at most two, which only enter arithmetic.
     """
 
     summary: str = ""
@@ -38,6 +71,7 @@ class Method(NamedTuple):
     weighting: Literal["uniform", "num_examples"] = "num_examples"
     centralized_fn: Callable[[Model, Solver], BaseRound] | None = None
     from_solver: Mapping[str, str] = {}
+    ranges: Mapping[str, Range] = {}
 
     def describe(self) -> str:
         """Returns the summary, or the first sentence of the docstring of a role."""

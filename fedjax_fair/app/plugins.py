@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedjax_fair.app.method import Method
+from fedjax_fair.app.method import Method, Range
 from fedjax_fair.app.signatures import settings_of
 from fedjax_fair.base import Aggregator, Selector, Solver
 from fedjax_fair.data import Source
@@ -172,6 +172,11 @@ def _check_method(name: Any, method: Any, origin: str) -> None:
         raise ValueError(f"{origin}: {name!r}: expected a name of letters, digits and underscores.")
     if not isinstance(method, Method):
         raise ValueError(f"{origin}: {name}={method!r}: expected a Method.")
+    for setting, values in method.ranges.items():
+        where = f"{origin}: {name}.ranges: {setting}"
+        if not isinstance(values, Range):
+            raise ValueError(f"{where}={values!r}: expected a Range.")
+        values.check(where)
     without_default = {*_FROM_CONFIGURATION, *method.from_solver}
     for role, base in _ROLES.items():
         role_class = getattr(method, role)

@@ -22,6 +22,7 @@ from fedjax_fair import (
 )
 from fedjax_fair.app import plugins
 from fedjax_fair.app.method import Method
+from fedjax_fair.app.ranges import RANGES
 from fedjax_fair.app.signatures import REQUIRED, Wrapping, settings_of
 from fedjax_fair.base import Model
 from fedjax_fair.data import Partitioner
@@ -208,13 +209,20 @@ GROUPS: dict[str, dict[str, Method]] = {
             "Every client trains a model alone, as a reference of personalized models",
             solver=Wrapping(solvers.Local, _SGD, "solver"),
         ),
+        "local_converged": Method(
+            "Every client trains a model alone in every round, as a reference that can converge",
+            selector=selectors.Full,
+            solver=Wrapping(solvers.Local, _SGD, "solver"),
+        ),
         "centralized": Method(_EVERYWHERE, centralized_fn=Centralized),
     },
 }
 """Methods by what distinguishes them; docs/methods.md is generated from them."""
 
 METHODS: dict[str, Method] = {
-    name: method for methods in GROUPS.values() for name, method in methods.items()
+    name: method._replace(ranges=RANGES.get(name, {}))
+    for methods in GROUPS.values()
+    for name, method in methods.items()
 }
 """Methods of ``fedjax-fair run --methods``, and those of plugins."""
 

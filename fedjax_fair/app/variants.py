@@ -184,7 +184,14 @@ def _combine(names: str, one: Method, other: Method) -> Method:
         )
     from_solver = {**one.from_solver, **other.from_solver}
     weighting = other.weighting if "selector" in other_roles else one.weighting
-    return Method("", **roles, **other_roles, weighting=weighting, from_solver=from_solver)
+    return Method(
+        "",
+        **roles,
+        **other_roles,
+        weighting=weighting,
+        from_solver=from_solver,
+        ranges={**one.ranges, **other.ranges},
+    )
 
 
 def _roles(method: Method) -> dict[str, Any]:

@@ -88,6 +88,7 @@ ROLES = {
     "ifca": (FEDAVG[0], solvers.IFCA(SGD), aggregators.IFCAMean()),
     "ditto": (FEDAVG[0], solvers.Ditto(SGD), FEDAVG[2]),
     "local": (FEDAVG[0], solvers.Local(SGD), FEDAVG[2]),
+    "local_converged": (selectors.Full(), solvers.Local(SGD), FEDAVG[2]),
     "fedper": (FEDAVG[0], solvers.FedPer(SGD), FEDAVG[2]),
     "fedrep": (FEDAVG[0], solvers.FedRep(SGD), UNIFORM),
     "lg_fedavg": (FEDAVG[0], solvers.LGFedAvg(SGD), FEDAVG[2]),

@@ -271,6 +271,12 @@ from fedjax_fair import selectors
             "def own(power: float): ...\nMETHODS = {'a': Method('x', aggregator=own)}",
             "a.aggregator: power: expected a default",
         ),
+        ("METHODS = {'a': Method('x', ranges={'q': 1})}", "a.ranges: q=1: expected a Range"),
+        (
+            "from fedjax_fair.app.method import Range\n"
+            "METHODS = {'a': Method('x', ranges={'q': Range(2.0, 1.0)})}",
+            "a.ranges: q=.*: expected 0 < low < high",
+        ),
     ],
 )
 def test_errors_of_a_plugin_name_the_file(text, message, tmp_path, new):

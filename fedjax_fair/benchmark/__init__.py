@@ -1,0 +1,1 @@
+"""Benchmark of fair federated learning methods."""
