@@ -2,8 +2,8 @@
 
 A method is trained for some rounds and has to fulfill three rules:
 
-1. *Conformance*: all updates are finite, cohorts and weights are valid, states keep their structure
-   and types, and some model changes.
+1. *Conformance*: all updates are finite, cohorts and weights are valid, results and states have
+   the right structure, shapes and types, and some model changes.
 2. *Test examples*: other labels of validation, test and unassigned examples give the same models
    and states, bit for bit.
 3. *Client ids*: with other ids of the same clients the models are equal up to rounding, and the
@@ -40,11 +40,12 @@ from fedjax_fair.base import Model, Selector, Variables
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.benchmark.relabeling import RelabeledSelector, RelabeledSolver, permute_clients
 from fedjax_fair.data.client_examples import ClientExamples
-from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.numerics.labels import MASKED_LABEL
 from fedjax_fair.round_context import make_context
+from fedjax_fair.round_state import RoundInfo
 from fedjax_fair.simulate import Round, run
-from fedjax_fair.training import DivergenceError, train
+from fedjax_fair.training.diagnosis import check_participants
 
 __all__ = ["check_method", "check_round"]
 
@@ -52,6 +53,9 @@ NUM_ROUNDS = 3
 _SEED = 0
 _MAX_PERSONALIZED = 8
 """Participants of the last round whose personalized models are compared."""
+
+_MODELS = ("variables", "clients", "aggregator")
+"""Parts of a state that can have a model."""
 
 _NUM_DRAWS, _DRAWS_PER_BATCH = 200, 20
 _MAX_STANDARD_ERRORS = 6.0
@@ -89,11 +93,19 @@ def check_round(name: str, round: BaseRound, data: FederatedData) -> None:
     """
     checks.instance("round", round, BaseRound, "Round(model, selector, solver, aggregator)")
     data = data.partition(0).without_names()
+    validate(data)
+    program = _make_program()
     try:
-        train(round, data, rounds=NUM_ROUNDS, seeds=(_SEED,), eval_every=NUM_ROUNDS)
-        trained = _check_test_examples(name, round, data)
-    except DivergenceError as error:
+        trained = program(round, data)
+        _check_conformance(round, data, trained)
+    except ValueError as error:
         raise ValueError(f"{name}: conformance: {error}") from error
+    if not _is_same(trained, program(round, _alter_labels(data))):
+        raise ValueError(
+            f"{name}: test examples: other labels of validation or test examples change the "
+            "trained models; use the training examples of clients only, examples.order[offset : "
+            "offset + size]."
+        )
     if isinstance(round, Round) and data.num_clients > 1:
         order = _other_order(data.num_clients)
         _check_ids_of_models(name, round, data, order)
@@ -107,13 +119,13 @@ class _Trained(NamedTuple):
         start: Global model, and states of clients and roles, before the first round.
         end: The same after the last round.
         personalized: Personalized models of participants of the last round, or None.
-        clients: Cohorts, ``[rounds, cohort]``.
+        info: Diagnostics, with a leading axis ``rounds``.
     """
 
     start: dict[str, PyTree]
     end: dict[str, PyTree]
     personalized: Variables | None
-    clients: Int[Array, "rounds cohort"]
+    info: RoundInfo
 
 
 def _make_program() -> Callable[[BaseRound, FederatedData], _Trained]:
@@ -130,26 +142,35 @@ def _make_program() -> Callable[[BaseRound, FederatedData], _Trained]:
         if round.is_personalized:
             clients = info.clients[-1, :_MAX_PERSONALIZED]
             personalized = jax.lax.map(round.personalize(end, data), clients)
-        return _Trained(states(start), states(end), personalized, info.clients)
+        return _Trained(states(start), states(end), personalized, info)
 
     jitted = jax.jit(program)
     return lambda round, data: jitted(round, jax.tree.map(jnp.asarray, data))
 
 
-def _check_test_examples(name: str, round: BaseRound, data: FederatedData) -> _Trained:
-    """Checks that some model changes, but not with the labels of test examples."""
-    program = _make_program()
-    trained, altered = program(round, data), program(round, _alter_labels(data))
-    models = ("variables", "clients", "aggregator")
-    if all(_is_same(trained.start[part], trained.end[part]) for part in models):
-        raise ValueError(f"{name}: conformance: no model changed in {NUM_ROUNDS} rounds.")
-    if not _is_same(trained, altered):
+def _check_conformance(round: BaseRound, data: FederatedData, trained: _Trained) -> None:
+    """Checks cohorts, weights and updates of the rounds, and that some model changes."""
+    info = trained.info
+    if not round.is_centralized:
+        check_participants(np.asarray(info.clients)[None], data.num_clients, 0, (_SEED,))
+    weights = np.asarray(info.weights, np.float64)
+    is_distribution = np.abs(weights.sum(axis=1) - 1) <= role_calls.MAX_WEIGHT_ERROR
+    # A comparison with NaN is false.
+    invalid = ~(is_distribution & (weights >= 0).all(axis=1))
+    if invalid.any():
         raise ValueError(
-            f"{name}: test examples: other labels of validation or test examples change the "
-            "trained models; use the training examples of clients only, examples.order[offset : "
-            "offset + size]."
+            f"weights={weights[invalid][0].tolist()} in round {np.argmax(invalid)}: expected "
+            "numbers >= 0 that sum to 1."
         )
-    return trained
+    diagnostics = {"update of the model": ~info.finite}
+    diagnostics["update of a client"] = info.nonfinite.any(axis=1)
+    if info.state_nonfinite is not None:
+        diagnostics["state of a client"] = info.state_nonfinite.any(axis=1)
+    for what, is_nonfinite in diagnostics.items():
+        if is_nonfinite.any():
+            raise ValueError(f"the {what} in round {np.argmax(is_nonfinite)} is not finite.")
+    if all(_is_same(trained.start[part], trained.end[part]) for part in _MODELS):
+        raise ValueError(f"no model changed in {NUM_ROUNDS} rounds.")
 
 
 def _check_ids_of_models(

@@ -56,7 +56,7 @@ class RelabeledSolver(Solver):
     """
 
     solver: Solver
-    original_ids: Int[Array, " clients"]
+    original_ids: Int[Array | np.ndarray, " clients"]
 
     @property
     def fixed_num_steps(self):
@@ -111,7 +111,7 @@ class RelabeledSelector(Selector):
 
     selector: Selector
     original_data: PyTree
-    original_ids: Int[Array, " clients"]
+    original_ids: Int[Array | np.ndarray, " clients"]
 
     def init(self, context):
         """Returns the state of the selector."""
