@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         fit,
         fit_batch,
         train,
+        train_batch,
     )
     from fedjax_fair.training.cache import enable_compilation_cache
     from fedjax_fair.tree import Integer, Number
@@ -84,6 +85,7 @@ __all__ = [
     "submodular",
     "sweep",
     "train",
+    "train_batch",
 ]
 
 _NAMES_OF = {
@@ -91,7 +93,7 @@ _NAMES_OF = {
     "app.sweep": "sweep",
     "base": "Aggregation Aggregator Cohort Faults LocalResult Model Selector Solver Variables",
     "simulate": "Round run",
-    "training": "Callback Centralized DivergenceError FitResult fit fit_batch train",
+    "training": "Callback Centralized DivergenceError FitResult fit fit_batch train train_batch",
     "training.cache": "enable_compilation_cache",
     "tree": "Integer Number",
 }

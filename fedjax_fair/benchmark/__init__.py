@@ -1,1 +1,1 @@
-"""Benchmark of fair federated learning methods."""
+"""Benchmark of fair federated learning: tuned methods, by a fixed protocol and one command."""

@@ -9,10 +9,11 @@ from fedjax_fair.training.fit import (
     fit,
     fit_batch,
     train,
+    train_batch,
 )
 from fedjax_fair.training.fit_result import FitResult
 
 __all__ = [
     "Callback", "Centralized", "DivergenceError", "Evaluation", "FitResult", "MemoryLimitError",
-    "fit", "fit_batch", "train",
+    "fit", "fit_batch", "train", "train_batch",
 ]  # fmt: skip

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Callback", "DivergenceError", "Evaluation", "MemoryLimitError", "fit", "fit_batch", "train",
-    "train_methods",
+    "train_batch", "train_methods",
 ]  # fmt: skip
 
 _EXAMPLE = "Round(model, selector, solver, aggregator)"
@@ -167,6 +167,32 @@ def fit_batch(
         >>> runs.accuracy_mean_clients.isel(round=-1).shape
         (2,)
     """
+    return train_batch(**locals()).dataset
+
+
+def train_batch(
+    methods: Sequence[BaseRound],
+    data: FederatedData,
+    *,
+    rounds: int,
+    seeds: Sequence[int],
+    eval_every: int = 10,
+    train_loss: bool = True,
+    on_nonfinite: OnNonfinite = "skip_round",
+    callbacks: Sequence[Callback] = (),
+    checkpoints: str | Path | None = None,
+    memory_limit: int | None = None,
+    metrics: Sequence[Metric | ClientMetric] = (),
+    mesh: Mesh | None = None,
+) -> FitResult:
+    """Trains a batch of methods of equal structure, and returns metrics and models.
+
+    Arguments and errors are those of ``fit_batch``.
+
+    Returns:
+        The result of ``train``, with the runs in place of seeds. Its network is that of the first
+        method. If methods differ, it has no personalized models.
+    """
     checks.seeds("seeds", seeds, different=False)
     if len(methods) != len(seeds):
         raise ValueError(
@@ -178,7 +204,10 @@ def fit_batch(
         rounds, eval_every, train_loss, on_nonfinite, metrics, memory_limit=memory_limit
     )
     with RunBatch(data, seeds, mesh) as batch:
-        return run(split(methods), batch, options, callbacks, checkpoints).dataset
+        batch_of_methods = split(methods)
+        result = run(batch_of_methods, batch, options, callbacks, checkpoints)
+    # Personalized models are made with the settings of the first method.
+    return result._replace(personalized=None) if batch_of_methods.per_run else result
 
 
 def train_methods(

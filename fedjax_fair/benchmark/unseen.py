@@ -1,0 +1,205 @@
+"""Accuracy of trained models on clients that never took part in training.
+
+The global model is measured on the test examples of every unseen client, before and after some
+local steps of SGD on the client's training examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Int
+
+from fedjax_fair import checks
+from fedjax_fair.base import Model, Variables
+from fedjax_fair.base_round import BaseRound
+from fedjax_fair.client_evaluation import client_performance, personalized_performance
+from fedjax_fair.client_state import make_client
+from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.results.history import client_coordinate
+from fedjax_fair.round_state import Purpose, derive_key
+from fedjax_fair.solvers.fine_tuned import fine_tune
+from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.training.batch import RunBatch
+from fedjax_fair.training.compiled_functions import check_outputs
+from fedjax_fair.training.executables import call
+from fedjax_fair.training.functions import over_runs, reuse_if_installed
+from fedjax_fair.training.split import Structure, split
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["evaluate_unseen", "has_global_model", "undefined_unseen"]
+
+_VARIABLES = {
+    "unseen_accuracy": ("Test accuracy of the global model on unseen clients", "1"),
+    "unseen_loss": ("Test loss of the global model on unseen clients", "nat"),
+    "adapted_accuracy": ("Test accuracy on unseen clients after local steps", "1"),
+    "adapted_loss": ("Test loss on unseen clients after local steps", "nat"),
+}
+
+
+def has_global_model(round: BaseRound) -> bool:
+    """Returns whether ``FitResult.variables`` of a method is a model for new clients.
+
+    It is not for ``local``, whose variables stay initial; for ``fedper``, ``fedrep``, ``lg_fedavg``
+    and ``fedbn``, which contain initial arrays in place of the clients' personal ones; and for
+    ``ifca``, of whose several models they are the first only. `undefined_unseen` stands for the
+    metrics of such methods. The global model of ``fedbabu`` has an untrained head: it counts, and
+    only its metrics after local steps are meaningful.
+
+    Examples:
+        >>> from fedjax_fair import Round, aggregators, models, selectors, solvers
+        >>> sgd = solvers.SGD(0.1, 10, epochs=1)
+        >>> local = Round(models.logistic(10), selectors.Uniform(5), solvers.Local(sgd),
+        ...               aggregators.Mean())
+        >>> has_global_model(local), has_global_model(local.replace(solver=sgd))
+        (False, True)
+    """
+    return round.has_global_model
+
+
+def evaluate_unseen(
+    model: Model,
+    variables: Variables,
+    rates: Sequence[float],
+    unseen: FederatedData,
+    *,
+    seeds: Sequence[int],
+    batch_size: int,
+    steps: int = 10,
+    client_ids: Int[np.ndarray, "*runs clients"] | None = None,
+    mesh: Mesh | None = None,
+) -> xr.Dataset:
+    """Evaluates trained models on clients that never took part, before and after local steps.
+
+    The local steps are those of `solvers.FineTuned` in round 0. Models, rates and data are
+    arguments of one compiled function, which all methods of a network and federation share.
+
+    Args:
+        model: The network.
+        variables: Trained models, arrays ``[runs, ...]``, as in `FitResult`.
+        rates: Learning rate of the local steps of each run.
+        unseen: The unseen clients, whose training examples the local steps use. With partitions
+            from ``data.stack``, one for each run.
+        seeds: Seed of each run, which may repeat; it determines minibatches.
+        batch_size: Maximum number of examples per minibatch.
+        steps: Local steps; 0 gives the global model.
+        client_ids: Non-negative ids ``[clients]`` or ``[runs, clients]``, which determine the
+            minibatches of a client together with the seed; by default 0, 1, and so on.
+        mesh: Devices, as of ``fit``.
+
+    Returns:
+        Variables ``unseen_accuracy``, ``unseen_loss``, ``adapted_accuracy`` and ``adapted_loss``
+        with the dimensions ``seed`` and ``client``, NaN for clients without test examples.
+
+    Raises:
+        ValueError: If the data or a setting is invalid, or the numbers of runs differ.
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> data = ff.data.load("digits")
+        >>> fedavg = ff.Round(ff.models.logistic(10), ff.selectors.Uniform(10),
+        ...                   ff.solvers.SGD(0.1, 10, epochs=1), ff.aggregators.Mean())
+        >>> fitted = ff.train(fedavg, data, rounds=5, seeds=(0, 1))
+        >>> unseen = ff.data.load("digits", seed=1)
+        >>> metrics = evaluate_unseen(fedavg.model, fitted.variables, [0.1, 0.1], unseen,
+        ...                           seeds=(0, 1), batch_size=10)
+        >>> dict(metrics.adapted_accuracy.sizes)
+        {'seed': 2, 'client': 50}
+    """
+    checks.positive_int("batch_size", batch_size)
+    checks.non_negative_int("steps", steps, at_most=checks.MAX_INT)
+    num_runs, model_split = len(seeds), split([model])
+    rate_values = np.asarray(rates, np.float32)
+    if rate_values.shape != (num_runs,):
+        raise ValueError(f"rates={rates}: expected a number for each of {num_runs} seeds.")
+    checks.non_negative("rates", rate_values, many=True)
+    for leaf in jax.tree.leaves(variables):
+        if np.shape(leaf)[:1] != (num_runs,):
+            raise ValueError(
+                f"variables with an array of shape {np.shape(leaf)}: expected a first axis of "
+                f"{num_runs}, one model for each seed."
+            )
+    with RunBatch(unseen, seeds, mesh) as batch:
+        ids = _check_ids(client_ids, num_runs, unseen.num_clients)
+        check_outputs(model, variables, unseen)
+        measurement = reuse_if_installed(_measurement, model)(
+            model_split.structure, mesh, batch.one_run_per_core, steps, batch_size
+        )
+        runs = batch.place((rate_values, variables, ids))
+        values = jax.device_get(call(measurement, runs, model_split.shared, batch.data))
+    return _to_dataset([value[:num_runs] for value in values], unseen, seeds)
+
+
+def undefined_unseen(unseen: FederatedData, seeds: Sequence[int]) -> xr.Dataset:
+    """Returns the dataset of `evaluate_unseen` with NaN, for methods without a global model."""
+    nan = np.full((len(seeds), unseen.num_clients), np.nan, np.float32)
+    return _to_dataset([nan] * len(_VARIABLES), unseen, seeds)
+
+
+@lru_cache(maxsize=16)
+def _measurement(
+    structure: Structure, mesh: Mesh | None, one_run_per_core: bool, steps: int, batch_size: int
+) -> Any:
+    """Returns a jitted function of runs that computes the variables ``[runs, clients]``."""
+
+    def measure_run(run, shared, data):
+        seed, (rate, variables, ids) = run
+        model = structure.fill(shared, ())
+        key = derive_key(jax.random.key(seed), Purpose.PERSONALIZE, 0)
+        solver = SGD(rate, batch_size, steps=max(1, steps))
+
+        def adapted(client):
+            participant = make_client(model, data.train, client, jnp.int32(0))
+            key_client = jax.random.fold_in(key, ids[client])
+            return fine_tune(solver, steps, key_client, variables, participant)
+
+        before = client_performance(model, variables, data.test)
+        # After 0 steps the metrics are equal, also in rounding.
+        after = before
+        if steps:
+            (after,) = personalized_performance(model, adapted, [data.test])
+        return before.accuracy, before.loss, after.accuracy, after.loss
+
+    def measure_runs(runs, shared, data):
+        def measure(run, data, store):
+            return measure_run(run, shared, data), store
+
+        return over_runs(measure, mesh, one_run_per_core=one_run_per_core)(runs, data)[0]
+
+    return jax.jit(measure_runs)
+
+
+def _check_ids(
+    client_ids: Int[np.ndarray, "*runs clients"] | None, num_runs: int, num_clients: int
+) -> Int[np.ndarray, "runs clients"]:
+    if client_ids is None:
+        client_ids = np.arange(num_clients)
+    ids = np.asarray(client_ids)
+    is_valid = ids.shape in ((num_clients,), (num_runs, num_clients)) and ids.dtype.kind in "iu"
+    if not is_valid or ids.min() < 0 or ids.max() >= 2**31:
+        raise ValueError(
+            f"client_ids of {ids.dtype} and shape {ids.shape}: expected integers in [0, 2**31), "
+            f"[{num_clients}] or [{num_runs}, {num_clients}]."
+        )
+    return np.array(np.broadcast_to(ids.astype(np.int32), (num_runs, num_clients)))
+
+
+def _to_dataset(
+    values: Sequence[np.ndarray], unseen: FederatedData, seeds: Sequence[int]
+) -> xr.Dataset:
+    import xarray as xr
+
+    columns = {
+        name: (("seed", "client"), value, {"long_name": long_name, "units": unit})
+        for (name, (long_name, unit)), value in zip(_VARIABLES.items(), values, strict=True)
+    }
+    coordinates = {"seed": list(seeds)} | client_coordinate(unseen)
+    return xr.Dataset(columns, coordinates, {"data": unseen.name})
