@@ -1,0 +1,1 @@
+"""A benchmark of fair federated learning: statistics, rankings and verdicts of methods."""
