@@ -48,14 +48,14 @@ def evidence(
     Returns:
         A row per scope (``overall`` or a federation), criterion and measure: ``gain``, the
         difference to the baseline, positive if fairer (overall, in standard deviations of the
-        baseline), with its interval from ``low`` to ``high`` and ``p_holm``; ``accuracy_difference``
-        and ``accuracy_low``, the lower limit; ``is_accuracy_kept``; ``diverged``, the share of
-        diverged runs; and the ``verdict``: "fairer", "fairer, trade-off" (accuracy may be
-        inferior), "less fair" or "not separated".
+        baseline), with its interval from ``low`` to ``high`` and ``p_holm``;
+        ``accuracy_difference`` and ``accuracy_low``, the lower limit; ``is_accuracy_kept``;
+        ``diverged``, the share of diverged runs; and the ``verdict``: "fairer", "fairer, trade-off"
+        (accuracy may be inferior), "less fair" or "not separated".
 
     Raises:
-        ValueError: For an unknown or missing measure, method or criterion, equal methods, fewer than
-            two seeds, or a negative margin.
+        ValueError: For an unknown or missing measure, method or criterion, equal methods, fewer
+            than two seeds, or a negative margin.
     """
     import pandas as pd
 
@@ -76,9 +76,8 @@ def evidence(
                     | _row(one, accuracy.get(scope), measure_table.direction(measure), margin)
                 )
     table = pd.DataFrame(rows)
-    order = {name: rank for rank, name in enumerate(dict.fromkeys([OVERALL, *table["scope"]]))}
-    ranks: Any = table["scope"].map(order)
-    return table.loc[ranks.sort_values(kind="stable").index].reset_index(drop=True)
+    scopes = dict.fromkeys([OVERALL, *table["scope"]])
+    return pd.concat([table[table["scope"] == scope] for scope in scopes], ignore_index=True)
 
 
 def _scopes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -70,7 +70,7 @@ def _scope(runs: measure_table.Runs, scope: str, baseline: str, sign: int) -> pd
 
     scaled = {name: _scaled(runs, name, baseline) for name in runs.methods}
     required = _scaled(runs, baseline, baseline).federations
-    means = {name: np.nan for name in runs.methods}
+    means = dict.fromkeys(runs.methods, np.nan)
     if scope == OVERALL:
         order_by = {name: _mean(found.gaps) for name, found in scaled.items()}
     else:
@@ -103,7 +103,7 @@ def _scaled(runs: measure_table.Runs, method: str, baseline: str) -> statistics.
 
 
 def _mean(gaps: np.ndarray) -> float:
-    return float(gaps.mean()) if gaps.size else np.nan
+    return float(np.mean(statistics.seed_means(gaps))) if gaps.size else np.nan
 
 
 def _separated(
@@ -114,7 +114,7 @@ def _separated(
     p_values, counts = [], []
     for first, second in pairs:
         gaps = statistics.paired_by_seed(runs, first, second, baseline, is_scaled=is_scaled).gaps
-        p_values.append(paired.interval(gaps.mean(axis=0) if gaps.size else gaps.ravel()).p)
+        p_values.append(paired.interval(statistics.seed_means(gaps)).p)
         counts.append(gaps.shape[1])
     adjusted = paired.holm(p_values, len(pairs))
     return {
@@ -147,7 +147,7 @@ def groups(methods: Sequence[str], separated: set[frozenset[str]]) -> dict[str, 
     }
     rank = {name: position for position, name in enumerate(methods)}
     cliques = sorted(sorted(rank[name] for name in one) for one in _cliques(neighbors))
-    letters = {name: "" for name in methods}
+    letters = dict.fromkeys(methods, "")
     for index, clique in enumerate(cliques):
         letter = chr(ord("a") + index % 26) + (str(index // 26) if index >= 26 else "")
         for position in clique:

@@ -18,7 +18,7 @@ from fedjax_fair.results.comparison import MIN_SEEDS
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LEVEL", "compare", "interquartile_mean", "overall", "paired_by_seed"]
+__all__ = ["LEVEL", "compare", "interquartile_mean", "overall", "paired_by_seed", "seed_means"]
 
 LEVEL = 0.05
 """Significance level of Holm-adjusted p values."""
@@ -64,7 +64,7 @@ def compare(
         ...     for seed, value in enumerate(values)
         ... )
         >>> compared = compare(table, "accuracy", "fedavg", "mean").set_index("method")
-        >>> round(compared.difference["ditto"], 3), compared.pairs["ditto"].item()
+        >>> round(compared.difference["ditto"].item(), 3), compared.pairs["ditto"].item()
         (0.1, 2)
     """
     import pandas as pd
@@ -97,7 +97,6 @@ def _federation(runs: measure_table.Runs, federation: str, baseline: str) -> pd.
                 "pairs": len(gaps),
                 "seeds": len(own),
                 "diverged": runs.diverged[federation][method],
-                "is_compared": not np.isnan(test.deviation),
             }
         )
     return _adjusted(pd.DataFrame(rows))
@@ -105,7 +104,7 @@ def _federation(runs: measure_table.Runs, federation: str, baseline: str) -> pd.
 
 def _adjusted(table: Any) -> pd.DataFrame:
     """Adds Holm-adjusted p values over the comparisons of a table, and the significance."""
-    adjusted = paired.holm(table["p"].tolist(), int(table.pop("is_compared").sum()))
+    adjusted = paired.holm(table["p"].tolist(), int((table["pairs"] > 1).sum()))
     table.insert(table.columns.get_loc("p") + 1, "p_holm", adjusted)
     is_significant = (table["p_holm"] < LEVEL) & (table["pairs"] >= MIN_SEEDS)
     table.insert(table.columns.get_loc("p_holm") + 1, "is_significant", is_significant)
@@ -238,13 +237,12 @@ def overall(
 
 
 def _summary(found: Paired) -> dict[str, Any]:
-    test = paired.interval(_seed_means(found.gaps))
+    test = paired.interval(seed_means(found.gaps))
     return {
         "difference": test.mean,
         "low": test.low,
         "high": test.high,
         "p": test.p,
-        "is_compared": not np.isnan(test.deviation),
         "interquartile_mean": interquartile_mean(found.gaps),
         "pairs": found.gaps.shape[1],
         "federations": ", ".join(found.federations),
@@ -254,10 +252,10 @@ def _summary(found: Paired) -> dict[str, Any]:
 
 def _agreement(found: Paired, rows: Any) -> dict[str, Any]:
     """Computes whether federations agree. ``rows`` are those of `compare`."""
-    whole = paired.interval(_seed_means(found.gaps))
+    whole = paired.interval(seed_means(found.gaps))
     count = len(found.federations)
     left_out = [
-        paired.interval(_seed_means(np.delete(found.gaps, index, axis=0)))
+        paired.interval(seed_means(np.delete(found.gaps, index, axis=0)))
         for index in range(count if count > 1 else 0)
     ]
     means = [one.mean for one in left_out] or [np.nan]
@@ -271,8 +269,10 @@ def _agreement(found: Paired, rows: Any) -> dict[str, Any]:
     }
 
 
-def _seed_means(gaps: np.ndarray) -> np.ndarray:
-    return gaps.mean(axis=0) if gaps.size else np.zeros(0)
+def seed_means(gaps: np.ndarray) -> np.ndarray:
+    """Averages differences ``[federations, seeds]`` over federations, for each seed."""
+    with np.errstate(invalid="ignore"):  # Infinite losses have no mean.
+        return gaps.mean(axis=0) if gaps.size else np.zeros(0)
 
 
 def _side(test: paired.Difference) -> int:
