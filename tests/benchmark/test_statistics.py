@@ -1,0 +1,368 @@
+"""Paired comparisons, overall comparisons and verdicts, against NumPy and SciPy."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedjax_fair.benchmark import fairer as verdicts
+from fedjax_fair.benchmark import measure_table, statistics
+
+SEEDS = range(100, 116)
+
+
+def long_table(values, measure="accuracy", criterion="mean", seeds=SEEDS):
+    """Makes a table of measures from ``{federation: {method: values by seed}}``."""
+    return pd.DataFrame(
+        {
+            "federation": federation,
+            "method": method,
+            "model": "global",
+            "criterion": criterion,
+            "seed": seed,
+            "measure": measure,
+            "value": value,
+            "is_diverged": False,
+        }
+        for federation, methods in values.items()
+        for method, runs in methods.items()
+        for seed, value in zip(seeds, runs, strict=True)
+    )
+
+
+def random_values(methods, federations=("digits", "synthetic", "groups"), seed=0, shift=None):
+    """Draws normal values; federations differ in mean and spread."""
+    rng = np.random.default_rng(seed)
+    return {
+        federation: {
+            method: level + spread * (rng.normal(size=len(SEEDS)) + (shift or {}).get(method, 0))
+            for method in methods
+        }
+        for federation, level, spread in zip(
+            federations, (0.5, 0.7, 0.9), (0.1, 0.01, 0.03), strict=False
+        )
+    }
+
+
+def holm_by_definition(p_values):
+    """Adjusts p values as Holm's step-down procedure, in plain Python."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted, running = [0.0] * len(p_values), 0.0
+    for step, i in enumerate(order):
+        running = max(running, min(1.0, (len(p_values) - step) * p_values[i]))
+        adjusted[i] = running
+    return adjusted
+
+
+def test_compare_equals_scipy():
+    values = random_values(["fedavg", "a", "b", "c"], shift={"b": 1})
+    table = statistics.compare(long_table(values), "accuracy", "fedavg", "mean")
+    for federation, methods in values.items():
+        rows = table[table.federation == federation].set_index("method")
+        names = ["a", "b", "c"]
+        tests = [stats.ttest_rel(methods[name], methods["fedavg"]) for name in names]
+        np.testing.assert_allclose(rows.p[names], [test.pvalue for test in tests])
+        np.testing.assert_allclose(
+            rows.p_holm[names], holm_by_definition([test.pvalue for test in tests])
+        )
+        limits = np.array([test.confidence_interval() for test in tests])
+        np.testing.assert_allclose(rows.loc[names, ["low", "high"]], limits)
+        for name in names:
+            np.testing.assert_allclose(rows["mean"][name], methods[name].mean())
+            np.testing.assert_allclose(
+                rows.difference[name], methods[name].mean() - methods["fedavg"].mean()
+            )
+        assert np.isnan(rows.difference["fedavg"])
+        assert rows.pairs.to_dict() == {"fedavg": 0, "a": 16, "b": 16, "c": 16}
+
+
+def test_holm_family_is_per_federation():
+    """Methods equal to the baseline count; methods of other federations do not."""
+    values = random_values(["fedavg", "a", "b"], shift={"a": 0.3})
+    values["digits"]["same"] = values["digits"]["fedavg"]
+    table = statistics.compare(long_table(values), "accuracy", "fedavg", "mean")
+    table = table.set_index(["federation", "method"])
+    for federation, family in {"digits": 3, "synthetic": 2, "groups": 2}.items():
+        smallest = table.loc[federation].p.min()
+        np.testing.assert_allclose(table.loc[federation].p_holm.min(), min(1, family * smallest))
+    assert np.isnan(table.p.loc["digits", "same"])
+    assert not table.is_significant.loc["digits", "same"]
+    assert table.difference.loc["digits", "same"] == 0
+
+
+def overall_by_definition(values, method, baseline):
+    """Computes the overall difference, interval, p and interquartile mean in plain NumPy."""
+    scaled = []
+    for methods in values.values():
+        if method in methods and baseline in methods:
+            scale = np.nanstd(methods[baseline], ddof=1)
+            scaled.append((np.asarray(methods[method]) - methods[baseline]) / scale)
+    scaled = np.array(scaled)
+    scaled = scaled[:, ~np.isnan(scaled).any(axis=0)]
+    test = stats.ttest_1samp(scaled.mean(axis=0), 0)
+    return (
+        scaled.mean(),
+        *test.confidence_interval(),
+        test.pvalue,
+        stats.trim_mean(scaled.ravel(), 0.25),
+        [np.delete(scaled, i, axis=0).mean() for i in range(len(scaled))],
+    )
+
+
+def test_overall_equals_numpy():
+    values = random_values(["fedavg", "a", "b"], shift={"b": 1})
+    values["digits"]["a"][3] = np.nan
+    table = statistics.overall(long_table(values), "accuracy", "fedavg", "mean")
+    rows = table.set_index("method")
+    for name in "ab":
+        *numbers, left_out = overall_by_definition(values, name, "fedavg")
+        columns = ["difference", "low", "high", "p", "interquartile_mean"]
+        np.testing.assert_allclose(rows.loc[name, columns].astype(float), numbers)
+        np.testing.assert_allclose(rows.left_out_low[name], min(left_out))
+        np.testing.assert_allclose(rows.left_out_high[name], max(left_out))
+    np.testing.assert_allclose(rows.p_holm, holm_by_definition(list(rows.p)))
+    assert rows.pairs.to_dict() == {"a": 15, "b": 16}
+    assert rows.is_separated.to_dict() == {"a": False, "b": True}
+    assert rows.same_sign["b"] == 3
+
+
+def test_overall_does_not_depend_on_units():
+    values = random_values(["fedavg", "a"], seed=1, shift={"a": 0.5})
+    first = statistics.overall(long_table(values), "accuracy", "fedavg", "mean")
+    values["digits"] = {name: 1000 * runs + 3 for name, runs in values["digits"].items()}
+    second = statistics.overall(long_table(values), "accuracy", "fedavg", "mean")
+    pd.testing.assert_frame_equal(first, second)
+    unscaled = statistics.overall(long_table(values), "accuracy", "fedavg", "mean", is_scaled=False)
+    gaps = [one["a"] - one["fedavg"] for one in values.values()]
+    np.testing.assert_allclose(unscaled.difference[0], np.mean(gaps))
+
+
+def test_overall_uses_federations_of_both_methods():
+    values = random_values(["fedavg", "fedfb"])
+    del values["digits"]["fedfb"]
+    row = statistics.overall(long_table(values), "accuracy", "fedavg", "mean").iloc[0]
+    assert row.federations == "synthetic, groups"
+    assert row.num_federations == 2
+    np.testing.assert_allclose(row.difference, overall_by_definition(values, "fedfb", "fedavg")[0])
+    del values["synthetic"]["fedavg"]
+    row = statistics.overall(long_table(values), "accuracy", "fedavg", "mean").iloc[0]
+    assert row.federations == "groups"
+    assert np.isnan(row.left_out_low)
+    by_federation = statistics.compare(long_table(values), "accuracy", "fedavg", "mean")
+    lost = by_federation[by_federation.federation == "synthetic"]
+    assert lost.difference.isna().all()
+    assert lost["mean"].notna().all()
+
+
+def test_single_federation_equals_paired_test():
+    values = random_values(["fedavg", "a"], ("digits",), shift={"a": 2})
+    row = statistics.overall(long_table(values), "accuracy", "fedavg", "mean").iloc[0]
+    test = stats.ttest_rel(values["digits"]["a"], values["digits"]["fedavg"])
+    np.testing.assert_allclose(row.p, test.pvalue)
+    assert row.is_separated
+
+
+def test_opposed_federation_prevents_separation():
+    values = random_values(["fedavg", "a"], shift={"a": 6})
+    runs = values["digits"]
+    runs["a"] = runs["fedavg"] - 0.05 - 0.001 * np.arange(len(SEEDS))
+    row = statistics.overall(long_table(values), "accuracy", "fedavg", "mean").iloc[0]
+    assert row.is_significant
+    assert row.is_opposed
+    assert row.same_sign == 2
+    assert not row.is_separated
+
+
+def test_result_that_rests_on_one_federation_is_not_stable():
+    rng = np.random.default_rng(3)
+    values = random_values(["fedavg"])
+    for federation, shift in {"digits": 0.9, "synthetic": 0.0, "groups": 0.0}.items():
+        runs = values[federation]
+        noise = rng.normal(size=len(SEEDS))
+        noise = (noise - noise.mean()) / noise.std(ddof=1) + 1e-3
+        runs["a"] = runs["fedavg"] + runs["fedavg"].std(ddof=1) * (10 * shift + noise)
+    row = statistics.overall(long_table(values), "accuracy", "fedavg", "mean").iloc[0]
+    assert row.is_significant
+    assert row.same_sign == 3
+    assert not row.is_opposed
+    assert not row.is_stable
+    assert not row.is_separated
+
+
+def test_baseline_under_another_name_is_rarely_separated():
+    """Separated in at most 5 % of repetitions, up to the 99.9 % binomial bound."""
+    repetitions, separated, found = 120, {"federation": 0, "overall": 0}, 0
+    for repetition in range(repetitions):
+        values = random_values(["fedavg", "other"], seed=1000 + repetition)
+        table = long_table(values)
+        by_federation = statistics.compare(table, "accuracy", "fedavg", "mean")
+        separated["federation"] += int(by_federation.is_significant.iloc[1])
+        separated["overall"] += int(
+            statistics.overall(table, "accuracy", "fedavg", "mean").is_significant.iloc[0]
+        )
+        found += repetition < 20
+    limit = stats.binom.ppf(0.999, repetitions, 0.05)
+    assert max(separated.values()) <= limit
+    assert found == 20
+
+
+def test_planted_difference_is_found():
+    """2 SD with 16 seeds: power 0.9998 for an unadjusted test of independent runs."""
+    values = random_values(["fedavg", "a", "b", "worse"], shift={"b": 2, "worse": -2})
+    table = statistics.overall(long_table(values), "accuracy", "fedavg", "mean")
+    rows = table.set_index("method")
+    assert rows.is_separated.to_dict() == {"a": False, "b": True, "worse": True}
+    assert rows.difference["b"] > 1
+    assert rows.difference["worse"] < -1
+
+
+def test_few_seeds_are_never_significant():
+    values = {"digits": {"fedavg": [0.1, 0.2, 0.3, 0.2], "a": [0.9, 1.0, 1.1, 1.01]}}
+    table = long_table(values, seeds=range(4))
+    compared = statistics.compare(table, "accuracy", "fedavg", "mean")
+    assert compared.p_holm.min() < 0.001
+    assert not compared.is_significant.any()
+
+
+def test_missing_and_infinite_values():
+    values = random_values(["fedavg", "a", "b"])
+    values["digits"]["a"][:15] = np.nan
+    values["digits"]["b"][2] = np.inf
+    values["groups"]["b"][5] = -np.inf
+    table = long_table(values)
+    compared = statistics.compare(table, "accuracy", "fedavg", "mean")
+    compared = compared.set_index(["federation", "method"])
+    assert compared.pairs["digits", "a"] == 1
+    assert np.isnan(compared.p["digits", "a"])
+    assert np.isnan(compared.difference["digits", "b"])
+    rows = statistics.overall(table, "accuracy", "fedavg", "mean").set_index("method")
+    assert rows.federations["a"] == "synthetic, groups"
+    assert not rows.is_separated["b"]
+
+
+def test_constant_baseline_has_no_scale():
+    values = {"digits": {"fedavg": [1.0] * 16, "a": np.arange(16.0)}}
+    row = statistics.overall(long_table(values), "accuracy", "fedavg", "mean").iloc[0]
+    assert (row.federations, row.num_federations, row.pairs) == ("", 0, 0)
+    assert np.isnan(row.difference)
+    assert not row.is_separated
+
+
+def test_diverged_runs_count_as_constant_predictor():
+    values = random_values(["fedavg", "a"])
+    table = long_table(values)
+    is_diverged = (table.federation == "digits") & (table.method == "a") & (table.seed < 104)
+    table["is_diverged"] = is_diverged
+    table.loc[is_diverged, "value"] = np.nan
+    constants = {("digits", "accuracy"): 0.1, ("digits", "loss"): 7.0, ("groups", "accuracy"): 9.0}
+    before = table.copy()
+    kept = statistics.compare(table, "accuracy", "fedavg", "mean")
+    replaced = statistics.compare(table, "accuracy", "fedavg", "mean", constants=constants)
+    pd.testing.assert_frame_equal(table, before)
+    values["digits"]["a"][:4] = 0.1
+    expected = statistics.compare(long_table(values), "accuracy", "fedavg", "mean")
+    pd.testing.assert_frame_equal(
+        replaced.drop(columns="diverged"), expected.drop(columns="diverged")
+    )
+    assert kept.pairs.tolist() == [0, 12, 0, 16, 0, 16]
+    assert kept.diverged.tolist() == replaced.diverged.tolist() == [0, 0.25, 0, 0, 0, 0]
+    whole = statistics.overall(table, "accuracy", "fedavg", "mean", constants=constants)
+    np.testing.assert_allclose(whole.diverged, [0.25 / 3])
+    np.testing.assert_allclose(whole.difference, [overall_by_definition(values, "a", "fedavg")[0]])
+
+
+def test_errors():
+    table = long_table(random_values(["fedavg", "a"]))
+    for function in (statistics.compare, statistics.overall):
+        with pytest.raises(ValueError, match="measure='speed': expected one of 'accuracy'"):
+            function(table, "speed", "fedavg", "mean")
+        with pytest.raises(ValueError, match="baseline='fedprox': expected one of 'fedavg', 'a'"):
+            function(table, "accuracy", "fedprox", "mean")
+        with pytest.raises(ValueError, match="criterion='best': expected one of 'mean'"):
+            function(table, "accuracy", "fedavg", "best")
+        with pytest.raises(ValueError, match="expected two or more seeds with 'accuracy', got 1"):
+            function(table[table.seed == 100], "accuracy", "fedavg", "mean")
+        with pytest.raises(ValueError, match="got two of federation=digits, method=fedavg"):
+            function(pd.concat([table, table]), "accuracy", "fedavg", "mean")
+        with pytest.raises(ValueError, match="seed missing"):
+            function(table.drop(columns="seed"), "accuracy", "fedavg", "mean")
+    with pytest.raises(ValueError, match="another method than the baseline 'fedavg'"):
+        statistics.overall(table[table.method == "fedavg"], "accuracy", "fedavg", "mean")
+
+
+def fairness_table(spread=0.0, accuracy=0.0, criteria=verdicts.CRITERIA, seed=0):
+    """Plants shifts of ``a`` in standard deviations, positive is fairer or more accurate."""
+    tables = []
+    for index, criterion in enumerate(criteria):
+        for place, measure in enumerate(("accuracy", *verdicts.FAIRNESS_MEASURES)):
+            shift = accuracy if measure == "accuracy" else spread
+            shift *= measure_table.direction(measure)
+            values = random_values(
+                ["fedavg", "a", "b"], seed=seed + 10 * index + place, shift={"a": shift}
+            )
+            tables.append(long_table(values, measure, criterion))
+    return pd.concat(tables, ignore_index=True)
+
+
+@pytest.mark.parametrize(
+    ("spread", "accuracy", "verdict"),
+    [
+        (3, 3, "fairer"),
+        (3, -3, "fairer, trade-off"),
+        (-3, 3, "less fair"),
+        (0, 3, "not separated"),
+    ],
+)
+def test_verdicts(spread, accuracy, verdict):
+    table = verdicts.fairer(fairness_table(spread, accuracy), "a", "fedavg")
+    assert table.scope.tolist() == ["overall", "digits", "synthetic", "groups"]
+    first = table.iloc[0]
+    assert (first.method, first.baseline, first.verdict) == ("a", "fedavg", verdict)
+    assert (first.measure, first.criterion) == ("standard_deviation", "mean")
+    if spread:
+        assert first.is_robust
+        assert first.agreeing == 9
+        assert np.sign(first.low) == np.sign(first.gain) == np.sign(first.high) == np.sign(spread)
+        assert first.low < first.gain < first.high
+
+
+def test_robust_needs_all_criteria_and_measures():
+    table = fairness_table(3, 3)
+    assert not verdicts.fairer(table[table.criterion != "worst"], "a", "fedavg").is_robust.any()
+    is_gini = (table.measure == "gini") & (table.method == "a") & (table.criterion == "worst")
+    other = fairness_table(0, 3, seed=77)
+    table.loc[is_gini, "value"] = other.loc[is_gini, "value"]
+    first = verdicts.fairer(table, "a", "fedavg").iloc[0]
+    assert (first.verdict, first.agreeing, first.is_robust) == ("fairer", 8, False)
+
+
+def test_accuracy_margin():
+    """Accuracy is kept if the lower limit of the unscaled mean difference is above -margin."""
+    table = fairness_table(3, -0.2)
+    rows = verdicts.evidence(table, "a", "fedavg")
+    values = table[(table.measure == "accuracy") & (table.criterion == "mean")]
+    wide = values.pivot(index=["federation", "seed"], columns="method", values="value")
+    gaps = (wide["a"] - wide["fedavg"]).unstack("federation")
+    limit = stats.ttest_1samp(gaps.mean(axis=1), 0).confidence_interval().low
+    first = rows.iloc[0]
+    np.testing.assert_allclose(first.accuracy_low, limit)
+    for margin, verdict in ((-limit * 0.99, "fairer, trade-off"), (-limit * 1.01, "fairer")):
+        one = verdicts.fairer(table, "a", "fedavg", margin=margin).iloc[0]
+        assert one.verdict == verdict
+    digits = stats.ttest_1samp(gaps["digits"], 0).confidence_interval().low
+    found = rows[(rows.scope == "digits") & (rows.criterion == "mean")].accuracy_low
+    np.testing.assert_allclose(found, digits)
+
+
+def test_errors_of_verdicts():
+    table = fairness_table()
+    with pytest.raises(ValueError, match="method='c': expected one of 'fedavg', 'a', 'b'"):
+        verdicts.fairer(table, "c", "fedavg")
+    with pytest.raises(ValueError, match="expected another method than the baseline"):
+        verdicts.fairer(table, "a", "a")
+    with pytest.raises(ValueError, match="margin=-1: expected a number >= 0"):
+        verdicts.fairer(table, "a", "fedavg", margin=-1)
+    with pytest.raises(ValueError, match="criterion='mean'"):
+        verdicts.fairer(table[table.criterion != "mean"], "a", "fedavg")
+    with pytest.raises(ValueError, match="measure='gini'"):
+        verdicts.fairer(table[table.measure != "gini"], "a", "fedavg")
