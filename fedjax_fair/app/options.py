@@ -18,7 +18,17 @@ from fedjax_fair.data.sources import SOURCES
 
 __all__ = ["PATHS", "assemble", "options_of", "parse", "parse_options", "print_help"]
 
-PATHS = {"--config", "--data.dir", "--data.file", "--file", "--folder", "--output", "--plot", "--run", "--runs"}
+PATHS = {
+    "--config",
+    "--data.dir",
+    "--data.file",
+    "--file",
+    "--folder",
+    "--output",
+    "--plot",
+    "--run",
+    "--runs",
+}
 """Options that are files or folders. A leading ``~`` is the home folder."""
 _NAMED: dict[str, Mapping[str, Any]] = {"--methods": METHODS, "--data.name": SOURCES}
 """Options that take one of some names, by which they are suggested."""

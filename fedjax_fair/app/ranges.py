@@ -1,7 +1,7 @@
 """Ranges of the settings of methods that a benchmark tunes in addition to the learning rate.
 
-They cover the published grids or defaults of a method where these are known, without zero, which
-would change what is compiled. Settings are named as on the command line.
+They contain the default of the setting, and exclude zero, which would change what is compiled.
+Settings are named as on the command line.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ def read(file: Path) -> list[dict[str, Any]]:
             cell = json.loads(line)
             version, values = cell["protocol"], [cell[key] for key in KEYS]
         except (ValueError, TypeError, LookupError, RecursionError):
-            raise ValueError(f"{place}: expected a cell; delete the file to run it again.") from None
+            raise ValueError(
+                f"{place}: expected a cell; delete the file to run it again."
+            ) from None
         if version != VERSION:
             raise ValueError(f"{place}: expected protocol {VERSION}, got {version}.")
         federation, method, _, settings, digest, *_ = values

@@ -40,9 +40,7 @@ def estimate(planned: Plan) -> Table:
     for name in dict.fromkeys(unit.federation.name for unit in planned.units):
         waiting = [u for u in planned.units if u.federation.name == name and not is_done(u)]
         of_dataset = [cost for (federation, _), cost in known.items() if federation == name]
-        costs = [
-            known.get((name, unit.method), max(of_dataset, default=None)) for unit in waiting
-        ]
+        costs = [known.get((name, unit.method), max(of_dataset, default=None)) for unit in waiting]
         runs = len(waiting) * track.num_settings * len(track.tuning_seeds)
         runs += len(waiting) * len(track.final_seeds)  # With the same setting for all criteria.
         if any(cost is None for cost in costs):
@@ -54,7 +52,9 @@ def estimate(planned: Plan) -> Table:
         rows.append(
             (name, str(len(waiting)), f"{runs:,}", _format(seconds), f"{megabytes:,.0f} MB")
         )
-    rows.append(("all", str(sum(int(row[1]) for row in rows)), "", _format(total), f"{peak:,.0f} MB"))
+    rows.append(
+        ("all", str(sum(int(row[1]) for row in rows)), "", _format(total), f"{peak:,.0f} MB")
+    )
     return Table(
         f"Estimated costs of the track {planned.name}",
         ("federation", "methods", "runs (at least)", "time", "memory"),

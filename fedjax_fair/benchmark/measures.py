@@ -132,9 +132,7 @@ def table(found: list[Final]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _measures(
-    final: Final, references: dict[tuple[str, str], Final]
-) -> dict[str, np.ndarray]:
+def _measures(final: Final, references: dict[tuple[str, str], Final]) -> dict[str, np.ndarray]:
     """Returns the values of all seeds by measure."""
     last = final.last
     measured = {name: last[variable].values for name, variable in _SUMMARIES.items()}

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+
 from fedjax_fair import checks
+from fedjax_fair.app.registry import GROUPS
 from fedjax_fair.app.run_folder import environment, locked, make_folder
 from fedjax_fair.benchmark import cells
-from fedjax_fair.benchmark.federations import FEDERATIONS, BenchmarkData
+from fedjax_fair.benchmark.federations import FEDERATIONS
+from fedjax_fair.benchmark.populations import BenchmarkData
 from fedjax_fair.benchmark.protocol import TRACKS, VERSION, Track
 from fedjax_fair.benchmark.unit import PHASES, Unit, is_done, run_unit
+from fedjax_fair.parallel.cores import num_usable_cores
 from fedjax_fair.results.files import write_text
 from fedjax_fair.training.fit import Callback, DivergenceError
 
 __all__ = ["Plan", "plan", "read_folder", "run"]
 
 _SETTINGS = "benchmark.json"
+_MAX_THREADS = 2
+"""Units at a time; more would take more memory, and hardly less time."""
 
 
 class Plan(NamedTuple):
@@ -47,6 +55,8 @@ def plan(
 ) -> Plan:
     """Plans the units of a benchmark.
 
+    Methods of group fairness are left out of datasets without a sensitive feature.
+
     Args:
         track: Name of a track.
         folder: Folder of the benchmark.
@@ -69,8 +79,14 @@ def plan(
         Unit(FEDERATIONS[name], method, folder / "programs" / name / method)
         for name in names
         for method in dict.fromkeys(methods or chosen.methods)
+        if FEDERATIONS[name].sensitive_feature is not None or not _needs_groups(method)
     ]
     return Plan(track, chosen, units[part - 1 :: parts])
+
+
+def _needs_groups(method: str) -> bool:
+    """Returns whether a method or a part of it needs a sensitive feature."""
+    return any(part in GROUPS["group fairness"] for part in method.partition(":")[0].split("+"))
 
 
 def run(
@@ -98,45 +114,67 @@ def run(
     make_folder(folder)
     write_folder(planned, folder)
     waiting = [unit for unit in planned.units if not is_done(unit)]
-    seconds: dict[str, list[float]] = {}
+    progress = _Progress(waiting, show)
     data: dict[str, BenchmarkData] = {}
-    loaded = ""
-    for i, unit in enumerate(waiting):
-        name = unit.federation.name
-        started = time.perf_counter()
-        if name != loaded:
-            data, loaded = _load(unit, planned.track, data_dir), name
-        unit.folder.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(locked(unit.folder))
-                run_unit(unit, planned.track, data, callback_fn)
-                outcome = "done"
-                (unit.folder / "failed.json").unlink(missing_ok=True)
-            except (ValueError, DivergenceError, MemoryError) as error:
-                outcome = " ".join(str(error).split())
-                write_text(unit.folder / "failed.json", json.dumps({"reason": outcome}))
-        taken = time.perf_counter() - started
-        seconds.setdefault(name, []).append(taken)
-        left = timedelta(seconds=round(_remaining(waiting[i + 1 :], seconds)))
-        show(f"{i + 1}/{len(waiting)} {name}, {unit.method}: {outcome} ({taken:.0f} s; {left} left)")
-    gathered = cells.gather(folder)
-    cells.write(folder / "cells.jsonl", gathered)
+    for name in dict.fromkeys(unit.federation.name for unit in waiting):
+        own = [unit for unit in waiting if unit.federation.name == name]
+        data = _load(own[0], planned.track, data_dir)
+        # While the runs of a unit train, the next one is traced and compiled.
+        threads = ThreadPoolExecutor(min(_MAX_THREADS, num_usable_cores()))
+        try:
+            done = [
+                threads.submit(_finish, unit, planned.track, data, callback_fn, progress)
+                for unit in own
+            ]
+            for one in as_completed(done):
+                one.result()
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+    cells.write(folder / "cells.jsonl", cells.gather(folder))
+
+
+def _finish(
+    unit: Unit,
+    track: Track,
+    data: Mapping[str, BenchmarkData],
+    callback_fn: Callable[[str], Sequence[Callback]],
+    progress: _Progress,
+) -> None:
+    """Runs a unit. A reason why it cannot run is written to its folder."""
+    unit.folder.mkdir(parents=True, exist_ok=True)
+    failed = unit.folder / "failed.json"
+    try:
+        with locked(unit.folder):
+            run_unit(unit, track, data, callback_fn)
+        failed.unlink(missing_ok=True)
+        outcome = "done"
+    except (ValueError, DivergenceError, MemoryError, jax.errors.JaxRuntimeError) as error:
+        outcome = " ".join(str(error).split())
+        write_text(failed, json.dumps({"reason": outcome}))
+    progress.add(unit, outcome)
+
+
+class _Progress:
+    """Shows finished units, and the time that the others will take at the same pace."""
+
+    def __init__(self, waiting: Sequence[Unit], show: Callable[[str], None]) -> None:
+        self._lock, self._show = threading.Lock(), show
+        self._total, self._done = len(waiting), 0
+        self._started = time.perf_counter()
+
+    def add(self, unit: Unit, outcome: str) -> None:
+        """Counts a unit and shows a line."""
+        with self._lock:
+            self._done += 1
+            taken = time.perf_counter() - self._started
+            left = timedelta(seconds=round(taken / self._done * (self._total - self._done)))
+            place = f"{self._done}/{self._total} {unit.federation.name}, {unit.method}"
+            self._show(f"{place}: {outcome} ({left} left)")
 
 
 def _load(unit: Unit, track: Track, data_dir: str | None) -> dict[str, BenchmarkData]:
     seeds = {"tuning": track.tuning_seeds, "final": track.final_seeds}
     return {phase: unit.federation.load(data_dir, seeds[phase]) for phase in PHASES}
-
-
-def _remaining(waiting: Sequence[Unit], seconds: dict[str, list[float]]) -> float:
-    """Estimates seconds from the mean of finished units, of the same dataset if there are any."""
-    overall = [value for values in seconds.values() for value in values]
-    total = 0.0
-    for unit in waiting:
-        known = seconds.get(unit.federation.name, overall)
-        total += sum(known) / len(known)
-    return total
 
 
 def write_folder(planned: Plan, folder: Path) -> None:

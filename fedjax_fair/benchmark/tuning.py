@@ -24,7 +24,7 @@ __all__ = [
     "with_settings",
 ]
 
-LEARNING_RATES = Range(0.005, 0.5)
+LEARNING_RATES = Range(0.005, 1.0)
 """Learning rates of a federated dataset that specifies no others."""
 
 CRITERIA = ("mean", "worst", "fairest")
@@ -101,7 +101,7 @@ def settings_of(
     Examples:
         >>> from fedjax_fair.app import presets
         >>> settings_of("q_fedavg", presets.resolve(Config()), 2)
-        [{'learning_rate': 0.0158, 'q': 0.0562}, {'learning_rate': 0.158, 'q': 1.78}]
+        [{'learning_rate': 0.0188, 'q': 0.0562}, {'learning_rate': 0.266, 'q': 1.78}]
     """
     method, _ = resolve_method(config, name)
     settings = sobol_settings({"learning_rate": learning_rates, **method.ranges}, num)

@@ -21,7 +21,8 @@ from fedjax_fair.app.settings import change
 from fedjax_fair.app.variants import method_settings
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.benchmark import cells, tuning, unseen
-from fedjax_fair.benchmark.federations import BenchmarkData, Federation
+from fedjax_fair.benchmark.federations import Federation
+from fedjax_fair.benchmark.populations import BenchmarkData
 from fedjax_fair.benchmark.protocol import CRITERIA, VERSION, Track
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.results.models import by_model
@@ -88,8 +89,7 @@ def run_unit(
         ValueError: If the method cannot run on this dataset, or a file is damaged or of other data.
     """
     config = configuration(unit)
-    ranges = tuning.ranges_of(unit.method, config)
-    settings = tuning.sobol_settings(ranges, track.num_settings)
+    settings = tuning.settings_of(unit.method, config, track.num_settings)
     rounds = make_rounds(unit, config, settings, data)
     unit.folder.mkdir(parents=True, exist_ok=True)
     planned = [_Run(i, seed) for i in range(len(settings)) for seed in track.tuning_seeds]
@@ -158,10 +158,12 @@ def _train(
 ) -> xr.Dataset:
     """Trains runs, evaluates their models on unseen clients, and returns results over ``run``."""
     seeds = list(dict.fromkeys(run.seed for run in runs))
-    padded = [runs[i % len(runs)] for i in range(max(len(runs), padding))]
+    # Settings that are equal in all runs would not be a batch axis, which compiles another function.
+    fill = [_Run(i % len(rounds), seeds[0]) for i in range(max(0, padding - len(runs)))]
+    padded = [*runs, *fill]
     places = [seeds.index(run.seed) for run in padded]
     methods = [rounds[run.setting] for run in padded]
-    training = config.training
+    training, mesh = config.training, mesh_of("auto")
     fitted = train_batch(
         methods,
         _partitions(data.seen, places),
@@ -171,7 +173,7 @@ def _train(
         train_loss=False,
         on_nonfinite="skip_round",
         callbacks=callback_fn(f"{unit.federation.name}, {unit.method}, {len(runs)} runs"),
-        mesh=mesh_of("auto"),
+        mesh=mesh,
     )
     dataset = fitted.dataset.drop_vars(["seed", "client"], errors="ignore")
     if unseen.has_global_model(methods[0]):
@@ -183,8 +185,11 @@ def _train(
             steps=track.adapt_steps,
             batch_size=config.solver.batch_size or 1,
             seeds=[run.seed for run in padded],
+            client_ids=data.unseen_ids[places],
+            mesh=mesh,
         )
-        dataset = dataset.merge(measured.drop_vars("seed", errors="ignore"))
+        measured = measured.drop_vars(["seed", "client"], errors="ignore")
+        dataset = dataset.merge(measured.rename(client="unseen_client"))
     dataset = dataset.rename(seed="run").isel(run=slice(len(runs)))
     return dataset.assign_coords(
         setting=("run", [run.setting for run in runs]), seed=("run", [run.seed for run in runs])
@@ -217,7 +222,7 @@ def choose(tuned: xr.Dataset, method: str, num_settings: int) -> dict[str, Choic
     The last round counts, except for methods that train until convergence: the round of their
     models is chosen with the setting.
     """
-    serving = by_model(tuned.rename(run="seed", seed="run_seed"), serving=True)
+    serving = by_model(_by_run(tuned), serving=True)
     arrays = {}
     for name, variable in _VALIDATION.items():
         values = serving[variable]
@@ -232,9 +237,14 @@ def choose(tuned: xr.Dataset, method: str, num_settings: int) -> dict[str, Choic
     }
     evaluated = tuned["round"].values[-num_rounds:]
     return {
-        criterion: Choice(place // num_rounds, int(evaluated[place % num_rounds]))
-        for criterion, place in tuning.select(**pairs).items()
+        criterion: Choice(chosen.index // num_rounds, int(evaluated[chosen.index % num_rounds]))
+        for criterion, chosen in tuning.select(pairs).items()
     }
+
+
+def _by_run(trained: xr.Dataset) -> xr.Dataset:
+    """Names the dimension of runs as in results of ``fit``."""
+    return trained.drop_vars(["seed", "setting"]).rename(run="seed")
 
 
 def _save(
@@ -289,7 +299,7 @@ def _save(
 
 def _cell_measures(trained: xr.Dataset, phase: str) -> dict[str, dict[str, np.ndarray]]:
     """Returns measures of the models that serve clients, after the last round, by run."""
-    serving = by_model(trained.rename(run="seed", seed="run_seed"), serving=True)
+    serving = by_model(_by_run(trained), serving=True)
     names = {"validation": _VALIDATION}
     if phase == "final":  # Test examples of tuning runs are never looked at.
         names["test"] = {k: v.removeprefix("validation_") for k, v in _VALIDATION.items()}

@@ -34,7 +34,9 @@ class BenchmarkData:
     """Data sets."""
 
     dir: Annotated[
-        str | None, default_hint("$TFDS_DATA_DIR"), Doc("Folder of data sets of the track standard.")
+        str | None,
+        default_hint("$TFDS_DATA_DIR"),
+        Doc("Folder of data sets of the track standard."),
     ] = None
 
 
@@ -162,5 +164,3 @@ def _shard(text: str | None) -> tuple[int, int]:
     if found is None:
         raise ValueError(f"shard={text!r}: expected I/N, such as 3/8.")
     return int(found[1]), int(found[2])
-
-
