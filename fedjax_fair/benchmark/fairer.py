@@ -6,7 +6,7 @@ criterion ``mean``. A verdict is robust if it is the same for all fairness measu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair.benchmark import measure_table, statistics
@@ -28,7 +28,7 @@ OVERALL = "overall"
 
 def evidence(
     measures: pd.DataFrame,
-    method: str,
+    method: str | Sequence[str],
     baseline: str,
     *,
     margin: float = 0.01,
@@ -38,7 +38,7 @@ def evidence(
 
     Args:
         measures: Table of measures. P values are adjusted for all methods in it (Holm).
-        method: A method of the table.
+        method: A method of the table, or several.
         baseline: Another method of the table.
         margin: Accuracy is not inferior if the lower limit of the 95% interval of its difference is
             above ``-margin``. Overall, this is the mean over federations.
@@ -46,7 +46,7 @@ def evidence(
             those of diverged runs.
 
     Returns:
-        A row per scope (``overall`` or a federation), criterion and measure: ``gain``, the
+        A row per method, scope (``overall`` or a federation), criterion and measure: ``gain``, the
         difference to the baseline, positive if fairer (overall, in standard deviations of the
         baseline), with its interval from ``low`` to ``high`` and ``p_holm``;
         ``accuracy_difference`` and ``accuracy_low``, the lower limit; ``is_accuracy_kept``;
@@ -61,46 +61,57 @@ def evidence(
 
     if not margin >= 0:
         raise ValueError(f"margin={margin!r}: expected a number >= 0.")
-    if method == baseline:
-        raise ValueError(f"method={method!r}: expected another method than the baseline.")
+    methods = (method,) if isinstance(method, str) else tuple(method)
+    if baseline in methods or not methods:
+        raise ValueError(f"method={method!r}: expected other methods than the baseline.")
     present = set(measures["criterion"]) if "criterion" in measures else set(CRITERIA)
     criteria = [name for name in CRITERIA if name in present or name == CRITERIA[0]]
     rows = []
     for criterion in criteria:
-        accuracy = _scopes(measures, "accuracy", method, baseline, criterion, False, constants)
+        accuracy = _scopes(measures, "accuracy", methods, baseline, criterion, False, constants)
         for measure in FAIRNESS_MEASURES:
-            found = _scopes(measures, measure, method, baseline, criterion, True, constants)
-            for scope, one in found.items():
+            found = _scopes(measures, measure, methods, baseline, criterion, True, constants)
+            sign = measure_table.direction(measure)
+            for (name, scope), one in found.items():
                 rows.append(
-                    {"scope": scope, "criterion": criterion, "measure": measure}
-                    | _row(one, accuracy.get(scope), measure_table.direction(measure), margin)
+                    {"method": name, "baseline": baseline, "scope": scope}
+                    | {"criterion": criterion, "measure": measure}
+                    | _row(one, accuracy.get((name, scope)), sign, margin)
                 )
-    table = pd.DataFrame(rows)
-    scopes = dict.fromkeys([OVERALL, *table["scope"]])
-    return pd.concat([table[table["scope"] == scope] for scope in scopes], ignore_index=True)
+    table: Any = pd.DataFrame(rows)
+    scopes = list(dict.fromkeys([OVERALL, *table["scope"]]))
+    order = sorted(
+        table.index,
+        key=lambda row: (
+            methods.index(table["method"][row]),
+            scopes.index(table["scope"][row]),
+        ),
+    )
+    return table.loc[order].reset_index(drop=True)
 
 
 def _scopes(
     measures: pd.DataFrame,
     measure: str,
-    method: str,
+    methods: tuple[str, ...],
     baseline: str,
     criterion: str,
     is_scaled: bool,
     constants: Mapping[tuple[str, str], float] | None,
-) -> dict[str, dict[str, Any]]:
-    """Returns the comparison of the method by scope; ``is_clear`` is its significance."""
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """Returns comparisons by method and scope; ``is_clear`` is its significance."""
     runs = measure_table.select(measures, measure, criterion, constants)
-    measure_table.check_method("method", method, runs)
+    for name in methods:
+        measure_table.check_method("method", name, runs)
     arguments = (measures, measure, baseline, criterion)
     whole: Any = statistics.overall(*arguments, is_scaled=is_scaled, constants=constants)
     parts: Any = statistics.compare(*arguments, constants=constants)
     whole = whole.assign(federation=OVERALL, is_clear=whole["is_separated"])
     parts = parts.assign(is_clear=parts["is_significant"])
     return {
-        row["federation"]: row
+        (row["method"], row["federation"]): row
         for table in (whole, parts)
-        for row in table[table["method"] == method].to_dict("records")
+        for row in table[table["method"].isin(methods)].to_dict("records")
     }
 
 
@@ -130,7 +141,7 @@ def _row(
 
 def fairer(
     measures: pd.DataFrame,
-    method: str,
+    method: str | Sequence[str],
     baseline: str,
     *,
     margin: float = 0.01,
@@ -140,14 +151,14 @@ def fairer(
 
     Args:
         measures: Table of measures. P values are adjusted for all methods in it (Holm).
-        method: A method of the table.
+        method: A method of the table, or several.
         baseline: Another method of the table.
         margin: As for `evidence`.
         constants: As for `evidence`.
 
     Returns:
-        A row per scope, first ``overall``: the primary row of `evidence` (standard deviation,
-        criterion ``mean``) with ``method`` and ``baseline``; ``agreeing``, the number of the nine
+        A row per method and scope, first ``overall``: the primary row of `evidence` (standard
+        deviation, criterion ``mean``); ``agreeing``, the number of the nine
         combinations of measure and criterion with the same verdict; and ``is_robust``, whether
         all nine have it. A combination that is missing does not agree.
 
@@ -158,10 +169,8 @@ def fairer(
     is_primary = (rows["measure"] == FAIRNESS_MEASURES[0]) & (rows["criterion"] == CRITERIA[0])
     table = rows[is_primary].reset_index(drop=True)
     table["agreeing"] = [
-        int(((rows["scope"] == scope) & (rows["verdict"] == verdict)).sum())
-        for scope, verdict in zip(table["scope"], table["verdict"], strict=True)
+        int((rows[["method", "scope", "verdict"]] == row).all(axis=1).sum())
+        for row in table[["method", "scope", "verdict"]].values.tolist()
     ]
     table["is_robust"] = table["agreeing"] == len(FAIRNESS_MEASURES) * len(CRITERIA)
-    table.insert(0, "method", method)
-    table.insert(1, "baseline", baseline)
     return table

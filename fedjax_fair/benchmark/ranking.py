@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import string
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -134,8 +135,8 @@ def groups(methods: Sequence[str], separated: set[frozenset[str]]) -> dict[str, 
         separated: Pairs of methods that are separated.
 
     Returns:
-        Letters by method; the letters of the best method come first. After ``z`` follow ``a1``,
-        ``b1`` and so on.
+        Letters by method; the letters of the best method come first. After ``z`` follow ``A``
+        to ``Z``, and then ``a1``.
 
     Examples:
         >>> groups(["ditto", "divfl", "fedavg"], {frozenset(["ditto", "fedavg"])})
@@ -149,7 +150,8 @@ def groups(methods: Sequence[str], separated: set[frozenset[str]]) -> dict[str, 
     cliques = sorted(sorted(rank[name] for name in one) for one in _cliques(neighbors))
     letters = dict.fromkeys(methods, "")
     for index, clique in enumerate(cliques):
-        letter = chr(ord("a") + index % 26) + (str(index // 26) if index >= 26 else "")
+        repeat, position = divmod(index, len(string.ascii_letters))
+        letter = string.ascii_letters[position] + (str(repeat) if repeat else "")
         for position in clique:
             letters[methods[position]] += letter
     return letters

@@ -67,10 +67,14 @@ def compare(
         >>> round(compared.difference["ditto"].item(), 3), compared.pairs["ditto"].item()
         (0.1, 2)
     """
-    import pandas as pd
-
     runs = measure_table.select(measures, measure, criterion, constants)
     measure_table.check_method("baseline", baseline, runs)
+    return _compare(runs, baseline)
+
+
+def _compare(runs: measure_table.Runs, baseline: str) -> pd.DataFrame:
+    import pandas as pd
+
     return pd.concat([_federation(runs, name, baseline) for name in runs.values], ignore_index=True)
 
 
@@ -212,8 +216,9 @@ def overall(
     """
     import pandas as pd
 
-    by_federation: Any = compare(measures, measure, baseline, criterion, constants=constants)
     runs = measure_table.select(measures, measure, criterion, constants)
+    measure_table.check_method("baseline", baseline, runs)
+    by_federation: Any = _compare(runs, baseline)
     rows = []
     for method in (name for name in runs.methods if name != baseline):
         found = paired_by_seed(runs, method, baseline, baseline, is_scaled=is_scaled)
