@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import NUM_CLASSES, linear_model, make_federation
+from test_conformance import CLASSES, FEDERATION, model_of, roles_of
 
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.app.config import Config, ModelConfig, SolverConfig
@@ -289,3 +290,10 @@ def test_a_client_alone_has_no_other_id():
 def test_other_objects_are_refused(as_users_call):
     with pytest.raises(ValueError, match=r"round.*expected"):
         check_round("nothing", SGD, DATA)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", CLASSES, ids=" | ".join)
+def test_every_role_passes(names):
+    round = Round(model_of(names), *roles_of(names))
+    check_round(" | ".join(names), round, hold_out(FEDERATION, 0.4))
