@@ -1,0 +1,1 @@
+"""The benchmark of fair federated learning."""
