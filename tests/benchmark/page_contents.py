@@ -64,7 +64,7 @@ def make_contents(seed=0, federations=FEDERATIONS, methods=METHODS):
                 "method": name, "kind": KINDS[name], "summary": f"Summary of {name} & <i>more</i>.",
                 "paper": "Li et al. (2020), Fair resource allocation",
                 "link": "https://arxiv.org/abs/1905.10497", "formula": "min F(w)^(q+1)",
-                "tuned": {one: "learning_rate=0.1, q=1.0" for one in federations},
+                "tuned": dict.fromkeys(federations, "learning_rate=0.1, q=1.0"),
                 "command": f"fedjax-fair run {federations[0]} --methods {name} --seeds 100:116",
             }
             for name in methods

@@ -13,7 +13,7 @@ from fedjax_fair.report.document import text
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["curve", "interval", "legend", "limits", "tradeoff"]
+__all__ = ["curve", "interval", "legend", "limits", "tradeoff", "unsurpassed"]
 
 _COLORS = 7
 _SHAPES = (
@@ -66,7 +66,7 @@ def interval(point: float, low: float, high: float, ends: tuple[float, float]) -
 
 def look(place: int) -> tuple[str, str]:
     """Returns the color and the marker of a kind of methods."""
-    return f"var(--m{place % _COLORS})", _SHAPES[(place + place // _COLORS) % len(_SHAPES)]
+    return f"var(--m{place % _COLORS})", _SHAPES[place % len(_SHAPES)]
 
 
 def legend(kinds: Sequence[str]) -> str:
@@ -105,7 +105,7 @@ def tradeoff(results: pd.DataFrame, kinds: Sequence[str]) -> str:
     parts = [
         _axes(x_ticks, y_ticks, x, y, "standard deviation over clients (points)", "accuracy (%)")
     ]
-    marks, taken = [], []
+    marks, taken, labeled = [], [], unsurpassed(results)
     order = np.argsort(-up, kind="stable")
     for place in order:
         row, at = rows[place], (x(across[place]), y(up[place]))
@@ -123,13 +123,26 @@ def tradeoff(results: pd.DataFrame, kinds: Sequence[str]) -> str:
             f'<path d="{shape}" transform="translate({at[0]:.1f} {at[1]:.1f})" fill="{color}" '
             f'stroke="{color}" {style}/></g>'
         )
-        is_surpassed = ((up > up[place]) & (across < across[place])).any()
-        if not is_surpassed:
+        if row["method"] in labeled:
             parts.append(_label(str(row["method"]), at, taken))
     return (
         f'<svg class="tradeoff" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="group" '
         f'aria-label="Accuracy and standard deviation">{"".join(parts)}{"".join(marks)}</svg>'
     )
+
+
+def unsurpassed(results: pd.DataFrame) -> list[str]:
+    """Returns methods that no other surpasses in accuracy and in standard deviation.
+
+    Args:
+        results: Rows of one federation.
+    """
+    rows = results[["method", "accuracy", "standard_deviation"]].dropna().to_numpy().tolist()
+    return [
+        name
+        for name, accuracy, spread in rows
+        if not any(other > accuracy and less < spread for _, other, less in rows)
+    ]
 
 
 def _bars(row: dict[str, Any], across: float, up: float, x: Any, y: Any) -> str:
@@ -235,7 +248,8 @@ def _axes(
     for tick in y_ticks:
         parts.append(
             f'<path class="grid-line" d="M{left:.1f} {y(tick):.1f}H{right:.1f}"/>'
-            f'<text x="{left - 6:.1f}" y="{y(tick) + 4:.1f}" text-anchor="end">{_number(tick)}</text>'
+            f'<text x="{left - 6:.1f}" y="{y(tick) + 4:.1f}" text-anchor="end">'
+            f"{_number(tick)}</text>"
         )
     for tick in x_ticks:
         parts.append(

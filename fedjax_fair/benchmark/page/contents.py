@@ -62,9 +62,9 @@ class Contents(NamedTuple):
             ``accuracy_high``, ``fairness_low`` and ``fairness_high``.
         curves: A row per federation, method and evaluated round: ``accuracy`` on validation
             examples, mean over seeds, and ``low`` and ``high`` of its 95% interval.
-        methods: A row per method: ``kind``, ``summary``, ``paper`` (citation), ``tuned`` (dictionary
-            of text by federation), ``command``, and optionally ``link`` (address of the paper)
-            and ``formula`` (text).
+        methods: A row per method: ``kind``, ``summary``, ``paper`` (citation), ``tuned``
+            (dictionary of text by federation), ``command``, and optionally ``link`` (address of
+            the paper) and ``formula`` (text).
         baseline: Method that differences are taken to.
         ranked_by: Measure of the ranking, one of `RANKED`.
         overall_unit: Unit of differences in the scope "overall": "points", or another one in which

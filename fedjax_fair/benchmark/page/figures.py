@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedjax_fair.benchmark.page import charts
 from fedjax_fair.benchmark.page.contents import OVERALL, RANKED, Contents, check
 from fedjax_fair.benchmark.page.measures import MEASURES
 from fedjax_fair.report import drawing
@@ -92,7 +93,7 @@ def tradeoffs(contents: Contents) -> Figure | None:
         for row in rows.to_dict("records"):
             place = kinds.index(row["kind"])
             color = drawing.COLORS[place % len(drawing.COLORS)]
-            marker = _MARKERS[(place + place // len(drawing.COLORS)) % len(_MARKERS)]
+            marker = _MARKERS[place % len(_MARKERS)]
             at = [100 * float(row[key]) for key in ("standard_deviation", "accuracy")]
             bars = [100 * float(row.get(f"{key}_half", np.nan)) for key in
                     ("standard_deviation", "accuracy")]  # fmt: skip
@@ -100,26 +101,34 @@ def tradeoffs(contents: Contents) -> Figure | None:
                 *at, xerr=bars[0], yerr=bars[1], fmt=marker, color=color, markersize=5,
                 elinewidth=0.7, markerfacecolor="white" if row["is_reference"] else color,
             )  # fmt: skip
-        for row in _unsurpassed(rows):
-            at = [100 * float(row[key]) for key in ("standard_deviation", "accuracy")]
-            axes.annotate(
-                drawing.escape_mathtext(row["method"]), at, xytext=(4, 4),
-                textcoords="offset points", size=7, color="0.2",
-            )  # fmt: skip
+        labeled = charts.unsurpassed(rows)
+        _label(axes, rows[rows["method"].isin(labeled)].to_dict("records"))
         axes.set_xlabel("SD over clients (points)", size=8)
     panels[0][0].set_ylabel("accuracy (%)", size=8)
     _legend_of_kinds(figure, kinds)
     return figure
 
 
-def _unsurpassed(rows: Any) -> list[dict[str, Any]]:
-    """Returns methods that no other surpasses in accuracy and standard deviation."""
-    up, across = rows["accuracy"].to_numpy(float), rows["standard_deviation"].to_numpy(float)
-    return [
-        row
-        for row, a, s in zip(rows.to_dict("records"), up, across, strict=True)
-        if np.isfinite(a + s) and not ((up > a) & (across < s)).any()
-    ]
+def _label(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    """Writes the names of methods beside their markers, unless a name would cover another."""
+    from matplotlib.transforms import Bbox
+
+    taken = list[Bbox]()
+    right, middle = axes.get_xlim()[1], sum(axes.get_xlim()) / 2
+    axes.set_xlim(right=right)
+    for row in sorted(rows, key=lambda row: -row["accuracy"]):
+        at = [100 * float(row[key]) for key in ("standard_deviation", "accuracy")]
+        side = 1 if at[0] < middle else -1
+        label = axes.annotate(
+            drawing.escape_mathtext(row["method"]), at, xytext=(4 * side, 4), size=7, color="0.2",
+            textcoords="offset points", ha="left" if side > 0 else "right",
+        )  # fmt: skip
+        label.set_in_layout(False)
+        box = label.get_window_extent()
+        if box.count_overlaps(taken):
+            label.remove()
+        else:
+            taken.append(box)
 
 
 def _legend_of_kinds(figure: Figure, kinds: list[str]) -> None:
@@ -127,7 +136,7 @@ def _legend_of_kinds(figure: Figure, kinds: list[str]) -> None:
 
     handles = [
         Line2D([], [], linestyle="", color=drawing.COLORS[place % len(drawing.COLORS)],
-               marker=_MARKERS[(place + place // len(drawing.COLORS)) % len(_MARKERS)],
+               marker=_MARKERS[place % len(_MARKERS)],
                label=drawing.escape_mathtext(kind))
         for place, kind in enumerate(kinds)
     ]  # fmt: skip
@@ -161,10 +170,10 @@ def _pairs(contents: Contents, names: tuple[str, str], label: str) -> Figure | N
             axes.plot(ends, [height, height], color="0.75", linewidth=1, zorder=1)
             for place, end in enumerate(ends):
                 axes.plot(end, height, _MARKERS[place], color=drawing.COLORS[place], markersize=4.5)
-        axes.set_xlabel(label, size=7)
         labels = [drawing.escape_mathtext(name) for name in methods]
         axes.set_yticks(range(len(methods)), labels, size=7)
         axes.set_ylim(len(methods) - 0.5, -0.5)
+    figure.supxlabel(label, size=8)
     from matplotlib.lines import Line2D
 
     handles = [

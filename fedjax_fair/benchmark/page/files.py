@@ -57,7 +57,7 @@ def write_tables(contents: Contents, folder: Path) -> list[Path]:
 
 
 def markdown(table: Table) -> str:
-    """Formats a table as Markdown, with its title and note as text.
+    r"""Formats a table as Markdown, with its title and note as text.
 
     Examples:
         >>> print(markdown(Table("Title", ("a", "b"), [("x|y", "1.0")], "Note.")))
@@ -65,7 +65,7 @@ def markdown(table: Table) -> str:
         <BLANKLINE>
         | a | b |
         |---|---:|
-        | x\\|y | 1.0 |
+        | x\|y | 1.0 |
         <BLANKLINE>
     """
 

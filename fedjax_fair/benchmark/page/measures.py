@@ -90,7 +90,7 @@ MEASURES = {
     "rounds_to_target": Measure("to target", "rounds", 1.0, 0, _TARGET, "the stated accuracy"),
     "megabytes_to_target": Measure("to target", "MB", 1.0, 1, _TARGET, "the stated accuracy"),
     "relative_compute": Measure(
-        "compute", "× fedavg", 1.0, 2, _ACCURACY, "local steps relative to those of fedavg"
+        "compute", "times fedavg", 1.0, 2, _ACCURACY, "local steps relative to those of fedavg"
     ),
 }  # fmt: skip
 """Measures by name, in the order of columns."""

@@ -48,10 +48,12 @@ def page(contents: Contents, interactive: bool | None = None) -> str:
     scopes = [name for name in (OVERALL, *names) if (contents.ranking["scope"] == name).any()]
     groups = dict(zip(map(str, range(len(GROUPS))), GROUPS, strict=True))
     how_ranked = MEASURES[contents.ranked_by].label
+    findings = "".join(f"<p>{part}</p>" for part in _findings(contents))
+    scope = _select("scope", "federation", dict.fromkeys(scopes), next(iter(scopes), ""))
     body = f"""<h1>{text(contents.title)}</h1>
 <p class="note">{text(_subtitle(contents))}</p>
 {_navigation()}
-<div class="headline" id="findings">{"".join(f"<p>{part}</p>" for part in _findings(contents))}</div>
+<div class="headline" id="findings">{findings}</div>
 {tables.verdict_table(contents)}
 <h2>How to read this page</h2>
 {_key(contents)}
@@ -65,10 +67,9 @@ def page(contents: Contents, interactive: bool | None = None) -> str:
 </div>
 <div id="results">{tables.federation_tables(contents)}</div>
 <h2 id="ranking-title">Ranking</h2>
-<p class="how">By {text(how_ranked)}. Methods that have a group letter in common cannot be told apart
-(paired tests by seed, Holm's correction). Filled: the interval excludes zero.</p>
-<div class="controls">{_select("scope", "federation", dict.fromkeys(scopes), next(iter(scopes), ""))}
-</div>
+<p class="how">By {text(how_ranked)}. Methods that have a group letter in common cannot be told
+apart (paired tests by seed, Holm's correction). Filled: the interval excludes zero.</p>
+<div class="controls">{scope}</div>
 <div id="ranking">{tables.ranking_tables(contents)}</div>
 <h2 id="tradeoffs-title">Does fairness cost accuracy?</h2>
 <p class="how">Test examples; upper left is best. Lines: 95% intervals. Names of methods that no
@@ -121,22 +122,18 @@ def _findings(contents: Contents) -> list[str]:
             for row in ranked.iloc[1:].to_dict("records")
             if letters & set(str(row["letters"]))
         ]
-        first = _link(str(best["method"]))
-        others = ", ".join(map(_link, same))
+        first = tables.link(str(best["method"]))
+        others = ", ".join(map(tables.link, same))
         parts.append(
             f"<b>{text(measure).capitalize()}</b>, all federations: {first} ranks first"
             + (f". Not told apart from it: {others}." if same else ", separated from all others.")
         )
     for verdict, rows in contents.verdicts.groupby("verdict", sort=False):
-        names = ", ".join(map(_link, rows["method"]))
+        names = ", ".join(map(tables.link, rows["method"]))
         about = text(str(verdict)).capitalize()
         parts.append(f"<b>{about}</b>, against {text(contents.baseline)}: {names}.")
     parts.append(text(contents.limits))
     return parts
-
-
-def _link(method: str) -> str:
-    return f'<a href="#{tables.anchor(method)}">{text(method)}</a>'
 
 
 def _key(contents: Contents) -> str:
@@ -148,9 +145,9 @@ def _key(contents: Contents) -> str:
     return (
         f"<p>{text(contents.settings)}</p>"
         '<p class="how">±: half of the 95% CI over seeds. Diverged runs count as a constant '
-        "predictor; their share is below the method's name. Personalized models serve clients where "
-        "the name says so; all others are global models. - is a missing value, with its "
-        "reason below the table.</p>"
+        "predictor; their share is below the method's name. Personalized models serve clients "
+        "where it says so, global models elsewhere. - is a missing value, with its reason below "
+        "the table.</p>"
         f'<details><summary>Measures</summary><dl class="about">{items}</dl></details>'
     )
 

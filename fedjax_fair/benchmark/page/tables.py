@@ -13,7 +13,7 @@ from fedjax_fair.benchmark.page.measures import GROUPS, MEASURES
 from fedjax_fair.report.document import text
 from fedjax_fair.results.intervals import format_p
 
-__all__ = ["anchor", "federation_tables", "minus", "ranking_tables", "verdict_table"]
+__all__ = ["anchor", "federation_tables", "link", "minus", "ranking_tables", "verdict_table"]
 
 
 def anchor(name: str) -> str:
@@ -24,6 +24,17 @@ def anchor(name: str) -> str:
         'method-divfl-2b-equitable'
     """
     return "method-" + re.sub(r"[^a-zA-Z0-9_]", lambda found: f"-{ord(found[0]):x}-", name)
+
+
+def link(method: str) -> str:
+    """Returns a link to the card of a method, whose name may be wrapped at its parts.
+
+    Examples:
+        >>> link("by_size")
+        '<a href="#method-by_size">by_<wbr>size</a>'
+    """
+    name = re.sub("([_+])", r"\1<wbr>", text(method))
+    return f'<a href="#{anchor(method)}">{name}</a>'
 
 
 def minus(number: str) -> str:
@@ -93,7 +104,7 @@ def _row(row: dict[str, Any], shown: list[str], group_of: dict[str, int]) -> str
     small = f"<small>{', '.join(details)}</small>" if details else ""
     return (
         f'<tr data-kind="{kind}"{reference}><th scope="row" data-value="{name}">'
-        f'<a href="#{anchor(row["method"])}">{name}</a>{small}</th>'
+        f"{link(row['method'])}{small}</th>"
         f'<td data-value="{kind}">{kind}</td>{"".join(cells)}</tr>'
     )
 
@@ -103,19 +114,15 @@ def _note(results: Any, shown: list[str]) -> str:
     low, high = int(results["seeds"].min()), int(results["seeds"].max())
     count = f"{low}" if low == high else f"{low} to {high}"
     parts = [f"Mean ± half of the 95% CI over {count} seeds."]
-    reasons = dict[str, list[str]]()
-    for name in shown:
-        if results[name].isna().any():
-            reasons.setdefault(MEASURES[name].missing, []).append(MEASURES[name].label)
-    absent = [name for name in MEASURES if name not in shown]
-    for reason, labels in reasons.items():
-        parts.append(f"- in {', '.join(dict.fromkeys(labels))}: {reason}.")
-    if absent:
-        parts.append(f"Not shown: {'; '.join(_absent(absent))}.")
+    missing = _by_reason([name for name in shown if results[name].isna().any()])
+    absent = _by_reason([name for name in MEASURES if name not in shown])
+    parts += [f"Missing (-): {'; '.join(missing)}."] if missing else []
+    parts += [f"Not shown: {'; '.join(absent)}."] if absent else []
     return " ".join(parts)
 
 
-def _absent(names: list[str]) -> list[str]:
+def _by_reason(names: list[str]) -> list[str]:
+    """Lists measures with the reason why they are missing."""
     reasons = dict[str, list[str]]()
     for name in names:
         reasons.setdefault(MEASURES[name].missing, []).append(MEASURES[name].label)
@@ -146,14 +153,13 @@ def _ranking(contents: Contents, scope: str) -> str:
             f"<b>{text(letter)}</b>" if letter in str(row["letters"]) else "<i></i>"
             for letter in letters
         )
-        name = text(row["method"])
         cells = "".join(
             _difference(row, measure, ends[measure], scale, row["method"] == contents.baseline)
             for measure in RANKED
         )
         rows.append(
-            f'<tr><td class="number">{rank}</td><th scope="row"><a href="#{anchor(row["method"])}">'
-            f'{name}</a></th><td class="letters" aria-label="groups {text(row["letters"])}">'
+            f'<tr><td class="number">{rank}</td><th scope="row">{link(row["method"])}</th>'
+            f'<td class="letters" aria-label="groups {text(row["letters"])}">'
             f"{marks}</td>{cells}</tr>"
         )
     heads = "".join(
@@ -204,9 +210,8 @@ def verdict_table(contents: Contents) -> str:
                 f'<td class="number"><span>{minus(number)}</span>'
                 f"<small>{minus(measures.interval(*ends, scale=scale))}</small></td>"
             )
-        name = text(row["method"])
         rows.append(
-            f'<tr><th scope="row"><a href="#{anchor(row["method"])}">{name}</a></th>'
+            f'<tr><th scope="row">{link(row["method"])}</th>'
             f"<td>{text(row['verdict'])}</td>{cells}</tr>"
         )
     fairness = MEASURES.get(contents.fairness_measure)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedjax_fair.benchmark.page import measures
+from fedjax_fair.benchmark.page import charts, measures
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,36 +84,51 @@ def _tradeoff(results: pd.DataFrame, kinds: Sequence[str]) -> dict[str, Any]:
     import altair as alt  # pyright: ignore[reportMissingImports]
     import pandas as pd
 
+    labeled = charts.unsurpassed(results)
     rows = [
         {
             "method": row["method"],
             "kind": row["kind"],
+            "is_reference": bool(row["is_reference"]),
+            "label": row["method"] if row["method"] in labeled else "",
             "x": 100 * row["standard_deviation"],
             "y": 100 * row["accuracy"],
+            **_ends("x", row, "standard_deviation"),
+            **_ends("y", row, "accuracy"),
             "accuracy (%)": measures.value("accuracy", row),
             "SD (points)": measures.value("standard_deviation", row),
         }
         for row in results.to_dict("records")
     ]
-    frame = pd.DataFrame(rows).dropna()
+    frame = pd.DataFrame(rows).dropna(subset=["x", "y"])
     places = range(len(kinds))
     colors = [f"var(--m{place % _MAX_COLORS})" for place in places]
-    shapes = [_SHAPES[(place + place // _MAX_COLORS) % len(_SHAPES)] for place in places]
+    shapes = [_SHAPES[place % len(_SHAPES)] for place in places]
     kind = {"legend": None}
-    chart = (
-        alt.Chart(frame)
-        .mark_point(size=90, filled=True, opacity=0.9)
-        .encode(
-            x=alt.X("x:Q", title="standard deviation over clients (points)").scale(zero=False),
-            y=alt.Y("y:Q", title="accuracy (%)").scale(zero=False),
-            color=alt.Color("kind:N", scale=alt.Scale(domain=list(kinds), range=colors), **kind),
-            shape=alt.Shape("kind:N", scale=alt.Scale(domain=list(kinds), range=shapes), **kind),
-            tooltip=["method:N", "kind:N", "accuracy (%):N", "SD (points):N"],
-        )
-        .properties(width="container", height=260)
-        .interactive()
+    base = alt.Chart(frame).encode(
+        x=alt.X("x:Q", title="standard deviation over clients (points)").scale(zero=False),
+        y=alt.Y("y:Q", title="accuracy (%)").scale(zero=False),
+        color=alt.Color("kind:N", scale=alt.Scale(domain=list(kinds), range=colors), **kind),
     )
+    across = base.mark_rule(opacity=0.45).encode(x="x_low:Q", x2="x_high:Q")
+    up = base.mark_rule(opacity=0.45).encode(y="y_low:Q", y2="y_high:Q")
+    marks = base.mark_point(size=90, filled=True).encode(
+        shape=alt.Shape("kind:N", scale=alt.Scale(domain=list(kinds), range=shapes), **kind),
+        opacity=alt.condition("datum.is_reference", alt.value(0.45), alt.value(1)),
+        tooltip=["method:N", "kind:N", "accuracy (%):N", "SD (points):N"],
+    )
+    names = base.mark_text(align="left", dx=9, fontSize=11).encode(
+        text="label:N", color=alt.value("var(--ink)")
+    )
+    chart = alt.layer(across, up, marks.interactive(), names)
+    chart = chart.properties(width="container", height=280)
     return _spec(chart)
+
+
+def _ends(axis: str, row: dict[str, Any], name: str) -> dict[str, float]:
+    """Returns the ends of a 95% interval in percent."""
+    mean, half = 100 * row[name], 100 * row.get(f"{name}_half", float("nan"))
+    return {f"{axis}_low": mean - half, f"{axis}_high": mean + half}
 
 
 def _curves(curves: pd.DataFrame) -> dict[str, Any]:
@@ -124,7 +139,7 @@ def _curves(curves: pd.DataFrame) -> dict[str, Any]:
     colors = [f"var(--m{place % _MAX_COLORS})" for place in range(len(names))]
     dashes = [_DASHES[place // _MAX_COLORS % len(_DASHES)] for place in range(len(names))]
     chosen = alt.selection_point(fields=["method"], bind="legend")
-    look = alt.Legend(title=None, orient="bottom", columns=3, symbolType="stroke")
+    look = alt.Legend(title=None, orient="bottom", columns=2, labelLimit=170, symbolType="stroke")
     chart = (
         alt.Chart(frame)
         .mark_line(point=frame["round"].nunique() == 1, strokeWidth=2)
