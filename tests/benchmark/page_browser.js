@@ -25,7 +25,7 @@ function operate(frame) {
   };
   const seen = {
     start: names(), sections: shown("#results section").length, scopes: shown("#ranking section").length,
-    tradeoffs: all("figure .mark").length, drawn: all(".vega .marks").length,
+    tradeoffs: all("figure .mark").length, drawn: all(".vega svg.marks").length,
     heads: shown("#results thead th").length,
     down: sorted("accuracy"), up: sorted("accuracy"), byName: sorted("method"),
   };

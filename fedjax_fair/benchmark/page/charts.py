@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedjax_fair.benchmark.page import measures
+from fedjax_fair.benchmark.page.contents import Frame
 from fedjax_fair.report.document import text
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["curve", "interval", "legend", "limits", "tradeoff", "unsurpassed"]
 
@@ -30,7 +28,7 @@ _CHARACTER = 6.6
 """Approximate width of a character of a label."""
 
 
-def limits(frame: pd.DataFrame) -> tuple[float, float]:
+def limits(frame: Frame) -> tuple[float, float]:
     """Returns the range of the finite numbers of a table, which includes zero.
 
     Examples:
@@ -81,7 +79,7 @@ def legend(kinds: Sequence[str]) -> str:
     return f'<ul class="kinds">{"".join(items)}</ul>'
 
 
-def tradeoff(results: pd.DataFrame, kinds: Sequence[str]) -> str:
+def tradeoff(results: Frame, kinds: Sequence[str]) -> str:
     """Draws accuracy against the standard deviation over clients, a marker per method.
 
     Methods that no other surpasses in both are labeled; the names of all are shown on hover.
@@ -114,7 +112,7 @@ def tradeoff(results: pd.DataFrame, kinds: Sequence[str]) -> str:
             f"{row['method']} ({row['kind']}): accuracy {measures.value('accuracy', row)}%, "
             f"SD {measures.value('standard_deviation', row)} points"
         )
-        bars = _bars(row, across[place], up[place], x, y)
+        bars = _bars(row, float(across[place]), float(up[place]), x, y)
         style = 'fill-opacity=".25" ' if row["is_reference"] else ""
         marks.append(
             f'<g class="mark" tabindex="0" role="img" aria-label="{text(about)}">'
@@ -131,7 +129,7 @@ def tradeoff(results: pd.DataFrame, kinds: Sequence[str]) -> str:
     )
 
 
-def unsurpassed(results: pd.DataFrame) -> list[str]:
+def unsurpassed(results: Frame) -> list[str]:
     """Returns methods that no other surpasses in accuracy and in standard deviation.
 
     Args:
@@ -173,7 +171,7 @@ def _label(name: str, at: tuple[float, float], taken: list[tuple[float, float, f
     return f'<text class="name" x="{x:.1f}" y="{top:.1f}" text-anchor="{side}">{text(name)}</text>'
 
 
-def curve(method: pd.DataFrame, baseline: pd.DataFrame, title: str) -> str:
+def curve(method: Frame, baseline: Frame, title: str) -> str:
     """Draws the accuracy of a method and, in gray, of the baseline over rounds.
 
     Args:
@@ -183,7 +181,7 @@ def curve(method: pd.DataFrame, baseline: pd.DataFrame, title: str) -> str:
     """
     both = [frame.sort_values("round") for frame in (method, baseline)]
     values = np.concatenate([
-        100 * frame[["accuracy", "low", "high"]].to_numpy(float).ravel() for frame in both
+        _percent(frame[["accuracy", "low", "high"]]).ravel() for frame in both
     ])  # fmt: skip
     if not np.isfinite(method["accuracy"].to_numpy(float)).any():
         return ""
@@ -197,9 +195,7 @@ def curve(method: pd.DataFrame, baseline: pd.DataFrame, title: str) -> str:
         if frame.empty:
             continue
         at = frame["round"].to_numpy(float)
-        mean, low, high = (
-            100 * frame[name].to_numpy(float) for name in ("accuracy", "low", "high")
-        )
+        mean, low, high = (_percent(frame[name]) for name in ("accuracy", "low", "high"))
         known = np.isfinite(low) & np.isfinite(high)
         if known.any():
             band = [*zip(at[known], high[known], strict=True)]
@@ -219,6 +215,11 @@ def curve(method: pd.DataFrame, baseline: pd.DataFrame, title: str) -> str:
     )
 
 
+def _percent(fractions: Frame) -> np.ndarray:
+    """Returns accuracies in percent; ends of intervals may lie beyond what is possible."""
+    return 100 * fractions.to_numpy(float).clip(0, 1)
+
+
 def _path(points: Sequence[tuple[float, float]], x: Any, y: Any) -> str:
     return "M" + "L".join(f"{x(across):.1f} {y(up):.1f}" for across, up in points)
 
@@ -231,7 +232,8 @@ def _ticks(values: np.ndarray, count: int = 5) -> np.ndarray:
     margin = 0.06 * ((high - low) or 1.0) if count > 3 else 0.0
     if high == low:
         margin = 0.5
-    return MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(low - margin, high + margin)
+    locator = MaxNLocator(count, steps=[1, 2, 2.5, 5, 10])
+    return np.asarray(locator.tick_values(low - margin, high + margin))
 
 
 def _scale(ticks: np.ndarray, start: float, end: float) -> Any:

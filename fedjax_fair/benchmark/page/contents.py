@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fedjax_fair.benchmark.page.measures import MEASURES
 
-if TYPE_CHECKING:
-    import pandas as pd
+__all__ = ["OVERALL", "RANKED", "Contents", "Frame", "check", "shown_measures"]
 
-__all__ = ["OVERALL", "RANKED", "Contents", "check", "shown_measures"]
+Frame = Any
+"""A pandas DataFrame, whose own types do not follow a selection of rows."""
 
 OVERALL = "overall"
 """The scope of a ranking over all federations."""
@@ -82,12 +82,12 @@ class Contents(NamedTuple):
     environment: dict[str, Any]
     settings: str
     command: str
-    federations: pd.DataFrame
-    results: pd.DataFrame
-    ranking: pd.DataFrame
-    verdicts: pd.DataFrame
-    curves: pd.DataFrame
-    methods: pd.DataFrame
+    federations: Frame
+    results: Frame
+    ranking: Frame
+    verdicts: Frame
+    curves: Frame
+    methods: Frame
     baseline: str = "fedavg"
     ranked_by: str = "accuracy"
     overall_unit: str = "points"
@@ -128,6 +128,6 @@ def check(contents: Contents) -> None:
                 raise ValueError(f"{table}: {column} {unknown}: expected some of {known[column]}.")
 
 
-def shown_measures(results: pd.DataFrame) -> list[str]:
+def shown_measures(results: Frame) -> list[str]:
     """Returns the measures that any row has, in the order of columns."""
     return [name for name in MEASURES if name in results and bool(results[name].notna().any())]

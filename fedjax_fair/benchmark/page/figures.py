@@ -120,7 +120,7 @@ def _label(axes: Axes, rows: list[dict[str, Any]]) -> None:
         at = [100 * float(row[key]) for key in ("standard_deviation", "accuracy")]
         side = 1 if at[0] < middle else -1
         label = axes.annotate(
-            drawing.escape_mathtext(row["method"]), at, xytext=(4 * side, 4), size=7, color="0.2",
+            drawing.escape_mathtext(row["method"]), (at[0], at[1]), xytext=(4 * side, 4), size=7, color="0.2",
             textcoords="offset points", ha="left" if side > 0 else "right",
         )  # fmt: skip
         label.set_in_layout(False)
@@ -173,7 +173,6 @@ def _pairs(contents: Contents, names: tuple[str, str], label: str) -> Figure | N
         labels = [drawing.escape_mathtext(name) for name in methods]
         axes.set_yticks(range(len(methods)), labels, size=7)
         axes.set_ylim(len(methods) - 0.5, -0.5)
-    figure.supxlabel(label, size=8)
     from matplotlib.lines import Line2D
 
     handles = [
@@ -181,7 +180,15 @@ def _pairs(contents: Contents, names: tuple[str, str], label: str) -> Figure | N
                label=MEASURES[name].label)
         for place, name in enumerate(names)
     ]  # fmt: skip
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
+        fontsize=8,
+        title=label,
+        title_fontsize=8,
+    )
     return figure
 
 
@@ -191,7 +198,7 @@ def curves(contents: Contents) -> Figure | None:
         return None
     figure, panels = _panels(contents, 2.6)
     methods = list(dict.fromkeys(contents.curves["method"]))
-    dashes = ("-", "--", ":", "-.")
+    dashes: Any = ("-", "--", ":", "-.")
     looks = {
         name: (
             drawing.COLORS[place % len(drawing.COLORS)],

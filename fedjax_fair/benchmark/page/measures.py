@@ -65,13 +65,13 @@ MEASURES = {
         "unseen clients", _UNSEEN, "global model on clients that never trained"
     ),
     "unseen_worst_10pct": _percent(
-        "unseen, worst 10%", _UNSEEN, "global model on clients that never trained"
+        "unseen worst 10%", _UNSEEN, "global model on clients that never trained"
     ),
     "adapted_accuracy": _percent(
-        "unseen, adapted", _UNSEEN, "after local steps on the unseen client"
+        "adapted", _UNSEEN, "after local steps on the unseen client"
     ),
     "adapted_worst_10pct": _percent(
-        "unseen, adapted, worst 10%", _UNSEEN, "after local steps on the unseen client"
+        "adapted worst 10%", _UNSEEN, "after local steps on the unseen client"
     ),
     "demographic_parity_difference": _points(
         "demographic parity", _PEOPLE, "largest difference of two groups, all clients together"

@@ -76,7 +76,7 @@ def _facts(about: dict[str, Any]) -> str:
         "rounds": f"{int(about['rounds']):,}",
         "model": about["model"],
         "target accuracy": measures.MISSING if np.isnan(target) else f"{100 * target:.1f}%",
-        "data digest": about["data_digest"],
+        "data digest": str(about["data_digest"])[:16],
     }
     items = "".join(
         f"<div><dt>{name}</dt><dd>{text(fact)}</dd></div>" for name, fact in facts.items()

@@ -5,14 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedjax_fair.benchmark.page import charts, measures
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fedjax_fair.benchmark.page.contents import Contents
+from fedjax_fair.benchmark.page.contents import Contents, Frame
 
 __all__ = ["curves_id", "is_installed", "scripts", "tradeoff_id"]
 
@@ -27,7 +23,7 @@ _CONFIG = {
     "view": {"stroke": None},
     "axis": _TEXT
     | {"gridColor": "var(--line)", "domainColor": "var(--line)", "tickColor": "var(--line)"}
-    | {"labelFontSize": 12, "titleFontSize": 12},
+    | {"labelFontSize": 12, "titleFontSize": 12, "tickCount": 6},
     "legend": _TEXT | {"labelFontSize": 12, "labelColor": "var(--ink)"},
 }
 """Colors are variables of the style sheet, which differ in dark mode."""
@@ -80,7 +76,7 @@ def scripts(contents: Contents, kinds: Sequence[str]) -> str:
     )
 
 
-def _tradeoff(results: pd.DataFrame, kinds: Sequence[str]) -> dict[str, Any]:
+def _tradeoff(results: Frame, kinds: Sequence[str]) -> dict[str, Any]:
     import altair as alt  # pyright: ignore[reportMissingImports]
     import pandas as pd
 
@@ -131,7 +127,7 @@ def _ends(axis: str, row: dict[str, Any], name: str) -> dict[str, float]:
     return {f"{axis}_low": mean - half, f"{axis}_high": mean + half}
 
 
-def _curves(curves: pd.DataFrame) -> dict[str, Any]:
+def _curves(curves: Frame) -> dict[str, Any]:
     import altair as alt  # pyright: ignore[reportMissingImports]
 
     names = list(dict.fromkeys(curves["method"]))
