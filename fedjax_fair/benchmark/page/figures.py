@@ -120,7 +120,8 @@ def _label(axes: Axes, rows: list[dict[str, Any]]) -> None:
         at = [100 * float(row[key]) for key in ("standard_deviation", "accuracy")]
         side = 1 if at[0] < middle else -1
         label = axes.annotate(
-            drawing.escape_mathtext(row["method"]), (at[0], at[1]), xytext=(4 * side, 4), size=7, color="0.2",
+            drawing.escape_mathtext(row["method"]), (at[0], at[1]), xytext=(4 * side, 4),
+            size=7, color="0.2",
             textcoords="offset points", ha="left" if side > 0 else "right",
         )  # fmt: skip
         label.set_in_layout(False)
