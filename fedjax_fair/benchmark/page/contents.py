@@ -1,0 +1,133 @@
+"""What a report shows: tables and texts, without any program that made them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fedjax_fair.benchmark.page.measures import MEASURES
+
+__all__ = ["OVERALL", "RANKED", "Contents", "Frame", "check", "shown_measures"]
+
+Frame = Any
+"""A pandas DataFrame, whose own types do not follow a selection of rows."""
+
+OVERALL = "overall"
+"""The scope of a ranking over all federations."""
+
+RANKED = ("accuracy", "standard_deviation")
+"""Measures whose differences to the baseline are ranked."""
+
+_SIDES = ("difference", "low", "high", "p")
+_COLUMNS = {
+    "federations": (
+        "name", "summary", "clients", "unseen_clients", "rounds", "model", "target", "data_digest",
+    ),
+    "results": (
+        "federation", "method", "kind", "model", "seeds", "diverged", "is_reference", "accuracy",
+        "standard_deviation",
+    ),
+    "ranking": (
+        "scope", "method", "rank", "letters",
+        *(f"{measure}_{side}" for measure in RANKED for side in _SIDES),
+    ),
+    "verdicts": ("method", "verdict", "accuracy_difference", "fairness_difference"),
+    "curves": ("federation", "method", "round", "accuracy", "low", "high"),
+    "methods": ("method", "kind", "summary", "paper", "tuned", "command"),
+}  # fmt: skip
+
+
+class Contents(NamedTuple):
+    """Contents of a report. Accuracies and their differences are fractions, not percent.
+
+    Attributes:
+        title: Title of the page.
+        protocol: Version of the protocol.
+        track: Name of the track.
+        criterion: Criterion that selected the settings, in words.
+        environment: Versions and device.
+        settings: How methods were tuned and evaluated, in words.
+        command: Command that reproduces everything.
+        federations: A row per federation: ``name``, ``summary``, ``clients``, ``unseen_clients``,
+            ``rounds``, ``model``, ``target`` (accuracy, or NaN) and ``data_digest``.
+        results: A row per federation and method: ``kind``, ``model`` ("global" or "personalized"),
+            a column per measure with the mean over seeds and a column ``{measure}_half`` with
+            half of its 95% interval, ``seeds``, ``diverged`` (share of seeds) and
+            ``is_reference``.
+        ranking: A row per ``scope`` ("overall" or a federation) and method, the best first:
+            ``rank`` (NaN: not ranked), ``letters`` (methods with a common letter cannot be told
+            apart), and for ``accuracy`` and ``standard_deviation`` the columns
+            ``{measure}_difference`` to the baseline, ``_low``, ``_high`` and ``_p``.
+        verdicts: A row per method: ``verdict``, ``accuracy_difference`` and
+            ``fairness_difference`` to the baseline; optionally ``accuracy_low``,
+            ``accuracy_high``, ``fairness_low`` and ``fairness_high``.
+        curves: A row per federation, method and evaluated round: ``accuracy`` on validation
+            examples, mean over seeds, and ``low`` and ``high`` of its 95% interval.
+        methods: A row per method: ``kind``, ``summary``, ``paper`` (citation), ``tuned``
+            (dictionary of text by federation), ``command``, and optionally ``link`` (address of
+            the paper) and ``formula`` (text).
+        baseline: Method that differences are taken to.
+        ranked_by: Measure of the ranking, one of `RANKED`.
+        overall_unit: Unit of differences in the scope "overall": "points", or another one in which
+            they already are.
+        fairness_measure: Name of the measure of ``fairness_difference``.
+        fairness_unit: Unit of ``fairness_difference``: "points", or another one in which it
+            already is.
+        limits: What the results do not show, in words.
+    """
+
+    title: str
+    protocol: str
+    track: str
+    criterion: str
+    environment: dict[str, Any]
+    settings: str
+    command: str
+    federations: Frame
+    results: Frame
+    ranking: Frame
+    verdicts: Frame
+    curves: Frame
+    methods: Frame
+    baseline: str = "fedavg"
+    ranked_by: str = "accuracy"
+    overall_unit: str = "points"
+    fairness_measure: str = "standard_deviation"
+    fairness_unit: str = "points"
+    limits: str = "Claims are about these federations, not about all."
+
+
+def check(contents: Contents) -> None:
+    """Verifies columns and names.
+
+    Raises:
+        ValueError: If a column is missing, nothing was measured, a federation or method is
+            unknown or repeated, or a measure to rank by is unknown.
+    """
+    for table, columns in _COLUMNS.items():
+        have = list(getattr(contents, table).columns)
+        if missing := [name for name in columns if name not in have]:
+            raise ValueError(f"{table}: expected columns {', '.join(missing)}; it has {have}.")
+    if contents.results.empty:
+        raise ValueError("results: expected one row or more; the table is empty.")
+    if contents.ranked_by not in RANKED:
+        raise ValueError(f"ranked_by={contents.ranked_by!r}: expected one of {list(RANKED)}.")
+    federations, methods = (
+        list(frame[name])
+        for frame, name in ((contents.federations, "name"), (contents.methods, "method"))
+    )
+    keys = (("federations", federations), ("methods", methods))
+    pairs = list(zip(contents.results["federation"], contents.results["method"], strict=True))
+    for table, names in (*keys, ("results", pairs)):
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{table}: expected each name once; repeated are {repeated}.")
+    known = {"federation": federations, "method": methods, "scope": [OVERALL, *federations]}
+    for table in ("results", "ranking", "verdicts", "curves"):
+        frame = getattr(contents, table)
+        for column in known.keys() & set(frame.columns):
+            if unknown := sorted(set(frame[column]) - set(known[column])):
+                raise ValueError(f"{table}: {column} {unknown}: expected some of {known[column]}.")
+
+
+def shown_measures(results: Frame) -> list[str]:
+    """Returns the measures that any row has, in the order of columns."""
+    return [name for name in MEASURES if name in results and bool(results[name].notna().any())]

@@ -1,0 +1,260 @@
+"""Five figures of a benchmark for a paper, as PDF and PNG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedjax_fair.benchmark.page import charts
+from fedjax_fair.benchmark.page.contents import OVERALL, RANKED, Contents, check
+from fedjax_fair.benchmark.page.measures import MEASURES
+from fedjax_fair.report import drawing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["FIGURES", "write_figures"]
+
+_COLUMNS = 3
+_MARKERS = ("o", "s", "^", "D")
+
+
+def write_figures(contents: Contents, folder: Path) -> list[Path]:
+    """Writes the figures that the contents have values for.
+
+    Args:
+        contents: What the figures show.
+        folder: An existing folder, or a new one.
+
+    Returns:
+        Paths of a PDF and a PNG per figure, see `FIGURES`.
+
+    Raises:
+        ValueError: If the contents lack a column, or do not fit together.
+    """
+    check(contents)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, draw in FIGURES.items():
+        figure = draw(contents)
+        if figure is None:
+            continue
+        for form, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
+            paths.append(folder / f"{name}.{form}")
+            figure.savefig(paths[-1], dpi=200, metadata=metadata)
+    return paths
+
+
+def ranking(contents: Contents) -> Figure | None:
+    """Differences to the baseline over all federations, with 95% intervals, the best on top."""
+    from matplotlib.figure import Figure
+
+    table = contents.ranking
+    scope = OVERALL if (table["scope"] == OVERALL).any() else table["scope"].iloc[0]
+    rows = table[(table["scope"] == scope) & (table["method"] != contents.baseline)]
+    if rows.empty:
+        return None
+    is_points = scope != OVERALL or contents.overall_unit == "points"
+    unit, scale = ("points", 100.0) if is_points else (contents.overall_unit, 1.0)
+    figure = Figure(figsize=(7.0, 1.1 + 0.24 * len(rows)), layout="constrained")
+    for axes, name in zip(figure.subplots(1, 2, sharey=True), RANKED, strict=True):
+        for height, row in enumerate(rows.to_dict("records")):
+            point, low, high = (
+                scale * float(row[f"{name}_{key}"]) for key in ("difference", "low", "high")
+            )
+            is_separated = low > 0 or high < 0
+            color = drawing.COLORS[0]
+            axes.hlines(height, low, high, color=color, linewidth=1.5)
+            fill = color if is_separated else "white"
+            axes.plot(point, height, "o", color=color, markerfacecolor=fill, markersize=5)
+        axes.axvline(0, color="0.5", linewidth=1)
+        drawing.style_axes(axes)
+        axes.set_xlabel(f"{MEASURES[name].label} ({unit})", size=9)
+    labels = [
+        f"{drawing.escape_mathtext(row['method'])}  {row['letters']}"
+        for row in rows.to_dict("records")
+    ]
+    figure.axes[0].set_yticks(range(len(rows)), labels, size=8)
+    figure.axes[0].set_ylim(len(rows) - 0.5, -0.5)
+    note = f"Difference to {contents.baseline}, 95% CI; filled: interval excludes zero"
+    figure.supxlabel(drawing.escape_mathtext(note), size=8, color="0.35")
+    return figure
+
+
+def tradeoffs(contents: Contents) -> Figure | None:
+    """Accuracy against the standard deviation over clients, a panel per federation."""
+    figure, panels = _panels(contents, 2.6)
+    kinds = list(dict.fromkeys(contents.results["kind"]))
+    for axes, name in panels:
+        rows = contents.results[contents.results["federation"] == name]
+        for row in rows.to_dict("records"):
+            place = kinds.index(row["kind"])
+            color = drawing.COLORS[place % len(drawing.COLORS)]
+            marker = _MARKERS[place % len(_MARKERS)]
+            at = [100 * float(row[key]) for key in ("standard_deviation", "accuracy")]
+            bars = [100 * float(row.get(f"{key}_half", np.nan)) for key in
+                    ("standard_deviation", "accuracy")]  # fmt: skip
+            axes.errorbar(
+                *at, xerr=bars[0], yerr=bars[1], fmt=marker, color=color, markersize=5,
+                elinewidth=0.7, markerfacecolor="white" if row["is_reference"] else color,
+            )  # fmt: skip
+        labeled = charts.unsurpassed(rows)
+        _label(axes, rows[rows["method"].isin(labeled)].to_dict("records"))
+        axes.set_xlabel("SD over clients (points)", size=8)
+    panels[0][0].set_ylabel("accuracy (%)", size=8)
+    _legend_of_kinds(figure, kinds)
+    return figure
+
+
+def _label(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    """Writes the names of methods beside their markers, unless a name would cover another."""
+    from matplotlib.transforms import Bbox
+
+    taken = list[Bbox]()
+    right, middle = axes.get_xlim()[1], sum(axes.get_xlim()) / 2
+    axes.set_xlim(right=right)
+    for row in sorted(rows, key=lambda row: -row["accuracy"]):
+        at = [100 * float(row[key]) for key in ("standard_deviation", "accuracy")]
+        side = 1 if at[0] < middle else -1
+        label = axes.annotate(
+            drawing.escape_mathtext(row["method"]), (at[0], at[1]), xytext=(4 * side, 4),
+            size=7, color="0.2",
+            textcoords="offset points", ha="left" if side > 0 else "right",
+        )  # fmt: skip
+        label.set_in_layout(False)
+        box = label.get_window_extent()
+        if box.count_overlaps(taken):
+            label.remove()
+        else:
+            taken.append(box)
+
+
+def _legend_of_kinds(figure: Figure, kinds: list[str]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], linestyle="", color=drawing.COLORS[place % len(drawing.COLORS)],
+               marker=_MARKERS[place % len(_MARKERS)],
+               label=drawing.escape_mathtext(kind))
+        for place, kind in enumerate(kinds)
+    ]  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+
+
+def worst_off(contents: Contents) -> Figure | None:
+    """Shares of clients that are worse off than with a reference, a panel per federation."""
+    names = ("worse_than_local_converged", "worse_than_fine_tuned")
+    return _pairs(contents, names, "clients with lower accuracy (%)")
+
+
+def unseen(contents: Contents) -> Figure | None:
+    """Accuracy on unseen clients without and after local steps, a panel per federation."""
+    names = ("unseen_accuracy", "adapted_accuracy")
+    return _pairs(contents, names, "accuracy on unseen clients (%)")
+
+
+def _pairs(contents: Contents, names: tuple[str, str], label: str) -> Figure | None:
+    """Draws two measures per method, joined by a line; None if no method has any."""
+    have = [name for name in names if name in contents.results]
+    if not have or not contents.results[have].notna().to_numpy().any():
+        return None
+    methods = list(dict.fromkeys(contents.results["method"]))
+    figure, panels = _panels(contents, 0.9 + 0.19 * len(methods), sharey=True)
+    for axes, federation in panels:
+        rows = contents.results[contents.results["federation"] == federation]
+        for row in rows.to_dict("records"):
+            height = methods.index(row["method"])
+            ends = [100 * float(row.get(name, np.nan)) for name in names]
+            axes.plot(ends, [height, height], color="0.75", linewidth=1, zorder=1)
+            for place, end in enumerate(ends):
+                axes.plot(end, height, _MARKERS[place], color=drawing.COLORS[place], markersize=4.5)
+        labels = [drawing.escape_mathtext(name) for name in methods]
+        axes.set_yticks(range(len(methods)), labels, size=7)
+        axes.set_ylim(len(methods) - 0.5, -0.5)
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], linestyle="", color=drawing.COLORS[place], marker=_MARKERS[place],
+               label=MEASURES[name].label)
+        for place, name in enumerate(names)
+    ]  # fmt: skip
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
+        fontsize=8,
+        title=label,
+        title_fontsize=8,
+    )
+    return figure
+
+
+def curves(contents: Contents) -> Figure | None:
+    """Validation accuracy over rounds, a panel per federation."""
+    if contents.curves.empty:
+        return None
+    figure, panels = _panels(contents, 2.6)
+    methods = list(dict.fromkeys(contents.curves["method"]))
+    dashes: Any = ("-", "--", ":", "-.")
+    looks = {
+        name: (
+            drawing.COLORS[place % len(drawing.COLORS)],
+            dashes[place // len(drawing.COLORS) % 4],
+        )
+        for place, name in enumerate(methods)
+    }
+    for axes, federation in panels:
+        table = contents.curves[contents.curves["federation"] == federation]
+        for name, rows in table.groupby("method", sort=False):
+            rows = rows.sort_values("round")
+            color, dash = looks[str(name)]
+            at = rows["round"].to_numpy(float)
+            marker = "o" if len(at) == 1 else None
+            axes.plot(at, 100 * rows["accuracy"], color=color, linestyle=dash, marker=marker,
+                      linewidth=1.2, markersize=3)  # fmt: skip
+            axes.fill_between(at, 100 * rows["low"], 100 * rows["high"], color=color, alpha=0.1,
+                              linewidth=0)  # fmt: skip
+        axes.set_xlabel("round", size=8)
+    panels[0][0].set_ylabel("validation accuracy (%)", size=8)
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=color, linestyle=dash, label=drawing.escape_mathtext(name))
+        for name, (color, dash) in looks.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=7)
+    return figure
+
+
+def _panels(
+    contents: Contents, height: float, sharey: bool = False
+) -> tuple[Figure, list[tuple[Axes, str]]]:
+    """Creates a figure with a titled panel per federation."""
+    from matplotlib.figure import Figure
+
+    names = list(contents.federations["name"])
+    columns = min(len(names), _COLUMNS)
+    rows = -(-len(names) // columns)
+    figure = Figure(figsize=(7.0, height * rows + 0.6), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel()
+    for axes, name in zip(grid, names, strict=False):
+        axes.set_title(drawing.escape_mathtext(name), loc="left", size=9)
+        axes.tick_params(labelsize=7)
+        drawing.style_axes(axes)
+    for axes in grid[len(names) :]:
+        axes.set_visible(False)
+    return figure, list(zip(grid, names, strict=False))
+
+
+FIGURES = {
+    "ranking": ranking,
+    "tradeoffs": tradeoffs,
+    "worst_off": worst_off,
+    "curves": curves,
+    "unseen": unseen,
+}
+"""Functions that draw a figure, or return None where there is nothing to draw, by file name."""

@@ -1,0 +1,156 @@
+"""Tables of a benchmark as files: CSV with all digits, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_fair.benchmark.page import measures
+from fedjax_fair.benchmark.page.contents import OVERALL, RANKED, Contents, check, shown_measures
+from fedjax_fair.benchmark.page.measures import GROUPS, MEASURES
+from fedjax_fair.results.comparison_table import _latex
+from fedjax_fair.results.intervals import format_p
+from fedjax_fair.results.tables import Table
+from fedjax_fair.text import escape_control_chars
+
+__all__ = ["latex", "markdown", "write_tables"]
+
+_PRINTED = next(iter(GROUPS.values()))
+"""Measures of LaTeX tables, which must fit a page."""
+
+
+def write_tables(contents: Contents, folder: Path) -> list[Path]:
+    """Writes results per federation and rankings as CSV, Markdown and LaTeX.
+
+    Args:
+        contents: What the tables show.
+        folder: An existing folder, or a new one.
+
+    Returns:
+        Paths: ``results.csv``, ``ranking.csv`` and ``verdicts.csv`` with all digits, accuracies
+        as fractions; ``results.md`` and ``ranking.md`` with a table per federation; and
+        ``results-FEDERATION.tex`` and ``ranking-SCOPE.tex``.
+
+    Raises:
+        ValueError: If the contents lack a column, or do not fit together.
+    """
+    check(contents)
+    texts = {
+        f"{name}.csv": getattr(contents, name).to_csv(index=False, lineterminator="\n")
+        for name in ("results", "ranking", "verdicts")
+    }
+    federations = list(contents.federations["name"])
+    texts["results.md"] = "\n".join(markdown(_results(contents, name)) for name in federations)
+    for name in federations:
+        texts[f"results-{_file_name(name)}.tex"] = latex(_results(contents, name, _PRINTED))
+    scopes = [name for name in (OVERALL, *federations) if (contents.ranking["scope"] == name).any()]
+    texts["ranking.md"] = "\n".join(markdown(_ranking(contents, scope)) for scope in scopes)
+    for scope in scopes:
+        texts[f"ranking-{_file_name(scope)}.tex"] = latex(_ranking(contents, scope))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in texts.items():
+        (folder / name).write_text(content, encoding="utf8", newline="\n")
+    return [folder / name for name in texts]
+
+
+def markdown(table: Table) -> str:
+    r"""Formats a table as Markdown, with its title and note as text.
+
+    Examples:
+        >>> print(markdown(Table("Title", ("a", "b"), [("x|y", "1.0")], "Note.")))
+        Title. Note.
+        <BLANKLINE>
+        | a | b |
+        |---|---:|
+        | x\|y | 1.0 |
+        <BLANKLINE>
+    """
+
+    def line(cells: tuple[str, ...]) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+    dashes = "|---|" + "---:|" * (len(table.headings) - 1)
+    rows = [line(table.headings), dashes, *map(line, table.rows)]
+    return "\n".join([f"{table.title}. {table.note}", "", *rows, ""])
+
+
+def latex(table: Table) -> str:
+    """Formats a table for LaTeX's package booktabs, with its title and note as caption."""
+    head, *body = (" & ".join(map(_latex, row)) + r" \\" for row in (table.headings, *table.rows))
+    return "\n".join([
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_latex(f'{table.title}. {table.note}')}}}",
+        rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}",
+        r"\toprule",
+        head,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+        "",
+    ])  # fmt: skip
+
+
+def _results(contents: Contents, federation: str, among: tuple[str, ...] = ()) -> Table:
+    results = contents.results[contents.results["federation"] == federation]
+    shown = [name for name in shown_measures(results) if not among or name in among]
+    headings = ("method", *(f"{MEASURES[name].label} ({MEASURES[name].unit})" for name in shown))
+    rows = []
+    for row in results.to_dict("records"):
+        name = escape_control_chars(row["method"])
+        name += " (personalized)" if row["model"] == "personalized" else ""
+        diverged = f", {100 * row['diverged']:.0f}% diverged" if row["diverged"] > 0 else ""
+        rows.append((name + diverged, *(measures.value(measure, row) for measure in shown)))
+    seeds = results["seeds"]
+    low, high = (int(seeds.min()), int(seeds.max())) if len(results) else (0, 0)
+    count = f"{low}" if low == high else f"{low} to {high}"
+    note = (
+        f"Mean ± half of the 95% CI over {count} seeds; settings selected by: "
+        f"{contents.criterion}. -: missing."
+    )
+    return Table(f"Results on {escape_control_chars(federation)}", headings, rows, note)
+
+
+def _ranking(contents: Contents, scope: str) -> Table:
+    table = contents.ranking[contents.ranking["scope"] == scope]
+    is_points = scope != OVERALL or contents.overall_unit == "points"
+    unit, scale = ("points", 100.0) if is_points else (contents.overall_unit, 1.0)
+    headings = ["rank", "method", "group"]
+    for name in RANKED:
+        headings += [f"{MEASURES[name].label} ({unit})", "95% CI", "p"]
+    rows = []
+    for row in table.to_dict("records"):
+        rank = measures.MISSING if np.isnan(row["rank"]) else f"{row['rank']:.0f}"
+        cells = [rank, escape_control_chars(row["method"]), str(row["letters"]) or "-"]
+        for name in RANKED:
+            cells += _difference(row, name, scale)
+        rows.append(tuple(cells))
+    note = (
+        f"By {MEASURES[contents.ranked_by].label}; differences to {contents.baseline}. Methods "
+        "that have a group letter in common cannot be told apart."
+    )
+    where = "all federations" if scope == OVERALL else escape_control_chars(scope)
+    return Table(f"Ranking, {where}", tuple(headings), rows, note)
+
+
+def _difference(row: dict[str, Any], name: str, scale: float) -> list[str]:
+    point, low, high, p = (
+        float(row[f"{name}_{key}"]) for key in ("difference", "low", "high", "p")
+    )
+    ends = measures.interval(low, high, scale) or measures.MISSING
+    return [measures.difference(point, scale), ends, format_p(p)]
+
+
+def _file_name(name: str) -> str:
+    """Replaces characters that files may not have.
+
+    Examples:
+        >>> _file_name("synthetic(1,1)")
+        'synthetic_1_1_'
+    """
+    return re.sub(r"[^\w-]", "_", name, flags=re.ASCII)

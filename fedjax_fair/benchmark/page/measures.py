@@ -1,0 +1,150 @@
+"""Measures as readers see them: names, units, numbers as text, and reasons for missing values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_fair.results.intervals import format_half_width, format_number
+
+__all__ = ["GROUPS", "MEASURES", "MISSING", "Measure", "difference", "interval", "value"]
+
+
+class Measure(NamedTuple):
+    """How a measure is shown.
+
+    Attributes:
+        label: Heading of a column.
+        unit: Unit of a value.
+        scale: Factor from stored values to the unit.
+        digits: Decimals.
+        missing: Reason of a missing value.
+        about: Explanation.
+    """
+
+    label: str
+    unit: str
+    scale: float
+    digits: int
+    missing: str
+    about: str
+
+
+_ACCURACY = "not measured"
+_UNSEEN = "the federation has no unseen clients, or the method has no such model"
+_PEOPLE = "the federation has no sensitive feature"
+_TARGET = "the target was not reached"
+
+
+def _percent(label: str, missing: str, about: str) -> Measure:
+    return Measure(label, "%", 100.0, 1, missing, about)
+
+
+def _points(label: str, missing: str, about: str) -> Measure:
+    return Measure(label, "points", 100.0, 1, missing, about)
+
+
+MEASURES = {
+    "accuracy": _percent("accuracy", _ACCURACY, "mean over clients"),
+    "worst_10pct": _percent("worst 10%", _ACCURACY, "mean over the 10% least accurate clients"),
+    "standard_deviation": _points("SD", _ACCURACY, "standard deviation of accuracy over clients"),
+    "dissimilarity": _points("dissimilarity", _ACCURACY, "mean difference of two clients"),
+    "gini": Measure("Gini", "0 to 1", 1.0, 3, _ACCURACY, "Gini index of accuracies of clients"),
+    "loss": Measure("loss", "nats", 1.0, 3, _ACCURACY, "mean over clients"),
+    "worse_than_local_converged": Measure(
+        "worse than local_converged", "% of clients", 100.0, 1, "the reference was not run",
+        "clients with lower accuracy than with own training until convergence",
+    ),
+    "worse_than_fine_tuned": Measure(
+        "worse than fine_tuned", "% of clients", 100.0, 1, "the reference was not run",
+        "clients with lower accuracy than with the fine-tuned model of fedavg",
+    ),
+    "unseen_accuracy": _percent(
+        "unseen clients", _UNSEEN, "global model on clients that never trained"
+    ),
+    "unseen_worst_10pct": _percent(
+        "unseen worst 10%", _UNSEEN, "global model on clients that never trained"
+    ),
+    "adapted_accuracy": _percent(
+        "adapted", _UNSEEN, "after local steps on the unseen client"
+    ),
+    "adapted_worst_10pct": _percent(
+        "adapted worst 10%", _UNSEEN, "after local steps on the unseen client"
+    ),
+    "demographic_parity_difference": _points(
+        "demographic parity", _PEOPLE, "largest difference of two groups, all clients together"
+    ),
+    "equal_opportunity_difference": _points(
+        "equal opportunity", _PEOPLE, "largest difference of two groups, all clients together"
+    ),
+    "client_demographic_parity_difference": _points(
+        "demographic parity per client", _PEOPLE, "mean of the differences within clients"
+    ),
+    "client_equal_opportunity_difference": _points(
+        "equal opportunity per client", _PEOPLE, "mean of the differences within clients"
+    ),
+    "megabytes_up": Measure("upload", "MB", 1.0, 1, _ACCURACY, "all clients, whole training"),
+    "megabytes_down": Measure("download", "MB", 1.0, 1, _ACCURACY, "all clients, whole training"),
+    "rounds_to_target": Measure("to target", "rounds", 1.0, 0, _TARGET, "the stated accuracy"),
+    "megabytes_to_target": Measure("to target", "MB", 1.0, 1, _TARGET, "the stated accuracy"),
+    "relative_compute": Measure(
+        "compute", "times fedavg", 1.0, 2, _ACCURACY, "local steps relative to those of fedavg"
+    ),
+}  # fmt: skip
+"""Measures by name, in the order of columns."""
+
+_NAMES = list(MEASURES)
+GROUPS = {
+    "accuracy and fairness": tuple(_NAMES[:8]),
+    "unseen clients": tuple(_NAMES[8:12]),
+    "group fairness": tuple(_NAMES[12:16]),
+    "cost": tuple(_NAMES[16:]),
+}
+"""Measures that are shown together."""
+
+MISSING = "-"
+
+
+def value(name: str, row: Mapping[str, Any]) -> str:
+    """Formats a mean and half of its 95% interval, without unit.
+
+    Args:
+        name: A measure.
+        row: Values by column; the half width is in ``{name}_half``.
+
+    Examples:
+        >>> value("accuracy", {"accuracy": 0.8312, "accuracy_half": 0.012})
+        '83.1 ± 1.2'
+        >>> value("gini", {"gini": float("nan")})
+        '-'
+    """
+    measure = MEASURES[name]
+    mean, half = (float(row.get(key, np.nan)) for key in (name, f"{name}_half"))
+    if np.isnan(mean):
+        return MISSING
+    form = f",.{measure.digits}f"
+    return format_half_width(measure.scale * mean, measure.scale * half, form)
+
+
+def difference(number: float, scale: float = 100.0, digits: int = 1) -> str:
+    """Formats a signed difference, by default of fractions, in points.
+
+    Examples:
+        >>> difference(0.0123), difference(-0.02), difference(float("nan"))
+        ('+1.2', '-2.0', '-')
+    """
+    return format_number(scale * float(number), f"+.{digits}f")
+
+
+def interval(low: float, high: float, scale: float = 100.0, digits: int = 1) -> str:
+    """Formats the ends of an interval; empty if an end is missing.
+
+    Examples:
+        >>> interval(-0.01, 0.02), interval(0.1, float("nan"))
+        ('-1.0 to +2.0', '')
+    """
+    if np.isnan(low) or np.isnan(high):
+        return ""
+    return f"{difference(low, scale, digits)} to {difference(high, scale, digits)}"

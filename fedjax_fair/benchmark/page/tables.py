@@ -1,0 +1,226 @@
+"""Tables of the page as HTML: results per federation, ranking and verdicts."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from fedjax_fair.benchmark.page import charts, measures
+from fedjax_fair.benchmark.page.contents import OVERALL, RANKED, Contents, shown_measures
+from fedjax_fair.benchmark.page.measures import GROUPS, MEASURES
+from fedjax_fair.report.document import text
+from fedjax_fair.results.intervals import format_p
+
+__all__ = ["anchor", "federation_tables", "link", "minus", "ranking_tables", "verdict_table"]
+
+
+def anchor(name: str) -> str:
+    """Returns an identifier of a method's card for links.
+
+    Examples:
+        >>> anchor("divfl+equitable")
+        'method-divfl-2b-equitable'
+    """
+    return "method-" + re.sub(r"[^a-zA-Z0-9_]", lambda found: f"-{ord(found[0]):x}-", name)
+
+
+def link(method: str) -> str:
+    """Returns a link to the card of a method, whose name may be wrapped at its parts.
+
+    Examples:
+        >>> link("by_size")
+        '<a href="#method-by_size">by_<wbr>size</a>'
+    """
+    name = re.sub("([_+])", r"\1<wbr>", text(method))
+    return f'<a href="#{anchor(method)}">{name}</a>'
+
+
+def minus(number: str) -> str:
+    """Escapes a formatted number, with minus signs; a missing one stays ``-``."""
+    return text(number) if number == measures.MISSING else text(number).replace("-", "&minus;")
+
+
+def federation_tables(contents: Contents) -> str:
+    """Renders a section per federation: its facts and a sortable table of results."""
+    return "".join(_federation(contents, row) for row in contents.federations.to_dict("records"))
+
+
+def _federation(contents: Contents, about: dict[str, Any]) -> str:
+    results = contents.results[contents.results["federation"] == about["name"]]
+    shown = shown_measures(results)
+    group_of = {name: place for place, names in enumerate(GROUPS.values()) for name in names}
+    heads = "".join(
+        f'<th scope="col" class="number" data-group="{group_of[name]}" '
+        f'title="{text(MEASURES[name].about)}"><button type="button">{text(MEASURES[name].label)}'
+        f"</button><small>{text(MEASURES[name].unit)}</small></th>"
+        for name in shown
+    )
+    rows = "".join(_row(row, shown, group_of) for row in results.to_dict("records"))
+    return (
+        f'<section class="federation" data-federation="{text(about["name"])}">'
+        f"<h3>{text(about['name'])}</h3><p>{text(about['summary'])}</p>{_facts(about)}"
+        '<div class="scroll" tabindex="0"><table class="results"><thead><tr><th scope="col">'
+        '<button type="button">method</button></th><th scope="col"><button type="button">kind'
+        f"</button></th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f'<p class="note"><span class="count" aria-live="polite">{len(results)} methods.</span> '
+        f"{text(_note(results, shown))}</p></section>"
+    )
+
+
+def _facts(about: dict[str, Any]) -> str:
+    target = float(about["target"])
+    facts = {
+        "clients": f"{int(about['clients']):,} train, {int(about['unseen_clients']):,} unseen",
+        "rounds": f"{int(about['rounds']):,}",
+        "model": about["model"],
+        "target accuracy": measures.MISSING if np.isnan(target) else f"{100 * target:.1f}%",
+        "data digest": str(about["data_digest"])[:16],
+    }
+    items = "".join(
+        f"<div><dt>{name}</dt><dd>{text(fact)}</dd></div>" for name, fact in facts.items()
+    )
+    return f'<dl class="facts">{items}</dl>'
+
+
+def _row(row: dict[str, Any], shown: list[str], group_of: dict[str, int]) -> str:
+    details = [text(row["model"])] if row["model"] != "global" else []
+    details += ["reference"] if row["is_reference"] else []
+    if row["diverged"] > 0:
+        details.append(f"{100 * row['diverged']:.0f}% of {int(row['seeds'])} seeds diverged")
+    name, kind = text(row["method"]), text(row["kind"])
+    cells = []
+    for measure in shown:
+        number = measures.value(measure, row)
+        reason = MEASURES[measure].missing
+        about = f' title="{text(reason)}"' if number == measures.MISSING else ""
+        order = "" if number == measures.MISSING else repr(float(row[measure]))
+        cells.append(
+            f'<td class="number" data-group="{group_of[measure]}" data-value="{order}"{about}>'
+            f"{minus(number)}</td>"
+        )
+    reference = ' class="reference"' if row["is_reference"] else ""
+    small = f"<small>{', '.join(details)}</small>" if details else ""
+    return (
+        f'<tr data-kind="{kind}"{reference}><th scope="row" data-value="{name}">'
+        f"{link(row['method'])}{small}</th>"
+        f'<td data-value="{kind}">{kind}</td>{"".join(cells)}</tr>'
+    )
+
+
+def _note(results: Any, shown: list[str]) -> str:
+    """Explains intervals and missing values."""
+    low, high = int(results["seeds"].min()), int(results["seeds"].max())
+    count = f"{low}" if low == high else f"{low} to {high}"
+    parts = [f"Mean ± half of the 95% CI over {count} seeds."]
+    missing = _by_reason([name for name in shown if results[name].isna().any()])
+    absent = _by_reason([name for name in MEASURES if name not in shown])
+    parts += [f"Missing (-): {'; '.join(missing)}."] if missing else []
+    parts += [f"Not shown: {'; '.join(absent)}."] if absent else []
+    return " ".join(parts)
+
+
+def _by_reason(names: list[str]) -> list[str]:
+    """Lists measures with the reason why they are missing."""
+    reasons = dict[str, list[str]]()
+    for name in names:
+        reasons.setdefault(MEASURES[name].missing, []).append(MEASURES[name].label)
+    return [f"{', '.join(dict.fromkeys(labels))} ({why})" for why, labels in reasons.items()]
+
+
+def ranking_tables(contents: Contents) -> str:
+    """Renders a ranking per scope, with groups of methods that cannot be told apart."""
+    scopes = [OVERALL, *contents.federations["name"]]
+    return "".join(
+        _ranking(contents, scope) for scope in scopes if (contents.ranking["scope"] == scope).any()
+    )
+
+
+def _ranking(contents: Contents, scope: str) -> str:
+    table = contents.ranking[contents.ranking["scope"] == scope]
+    is_points = scope != OVERALL or contents.overall_unit == "points"
+    unit, scale = ("points", 100.0) if is_points else (contents.overall_unit, 1.0)
+    letters = sorted(set("".join(map(str, table["letters"]))))
+    ends = {
+        name: charts.limits(table[[f"{name}_low", f"{name}_high", f"{name}_difference"]])
+        for name in RANKED
+    }
+    rows = []
+    for row in table.to_dict("records"):
+        rank = measures.MISSING if np.isnan(row["rank"]) else f"{row['rank']:.0f}"
+        marks = "".join(
+            f"<b>{text(letter)}</b>" if letter in str(row["letters"]) else "<i></i>"
+            for letter in letters
+        )
+        cells = "".join(
+            _difference(row, measure, ends[measure], scale, row["method"] == contents.baseline)
+            for measure in RANKED
+        )
+        rows.append(
+            f'<tr><td class="number">{rank}</td><th scope="row">{link(row["method"])}</th>'
+            f'<td class="letters" aria-label="groups {text(row["letters"])}">'
+            f"{marks}</td>{cells}</tr>"
+        )
+    heads = "".join(
+        f'<th scope="col">{MEASURES[name].label}, difference to {text(contents.baseline)}'
+        f"<small>{text(unit)}, 95% CI</small></th>"
+        for name in RANKED
+    )
+    title = "All federations" if scope == OVERALL else scope
+    return (
+        f'<section class="federation" data-federation="{text(scope)}"><h3>{text(title)}</h3>'
+        '<div class="scroll" tabindex="0"><table class="ranking"><thead><tr>'
+        '<th scope="col" class="number">rank</th><th scope="col">method</th><th scope="col">group'
+        f"</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></section>"
+    )
+
+
+def _difference(
+    row: dict[str, Any], measure: str, ends: tuple[float, float], scale: float, is_baseline: bool
+) -> str:
+    point, low, high, p = (
+        float(row[f"{measure}_{key}"]) for key in ("difference", "low", "high", "p")
+    )
+    if is_baseline:
+        return "<td><small>baseline</small></td>"
+    if np.isnan(point):
+        return f'<td title="{MEASURES[measure].missing}">-</td>'
+    numbers = measures.difference(point, scale)
+    details = [measures.interval(low, high, scale)]
+    details += [] if np.isnan(p) else [f"p {format_p(p)}"]
+    return (
+        f"<td>{charts.interval(point, low, high, ends)}<span>{minus(numbers)}</span>"
+        f"<small>{minus(', '.join(filter(None, details)))}</small></td>"
+    )
+
+
+def verdict_table(contents: Contents) -> str:
+    """Renders the verdict on each method; empty without verdicts."""
+    if contents.verdicts.empty:
+        return ""
+    fairness_scale = 100.0 if contents.fairness_unit == "points" else 1.0
+    rows = []
+    for row in contents.verdicts.to_dict("records"):
+        cells = ""
+        for part, scale in (("accuracy", 100.0), ("fairness", fairness_scale)):
+            ends = (float(row.get(f"{part}_{end}", np.nan)) for end in ("low", "high"))
+            number = measures.difference(row[f"{part}_difference"], scale)
+            cells += (
+                f'<td class="number"><span>{minus(number)}</span>'
+                f"<small>{minus(measures.interval(*ends, scale=scale))}</small></td>"
+            )
+        rows.append(
+            f'<tr><th scope="row">{link(row["method"])}</th>'
+            f"<td>{text(row['verdict'])}</td>{cells}</tr>"
+        )
+    fairness = MEASURES.get(contents.fairness_measure)
+    label = fairness.label if fairness else contents.fairness_measure
+    return (
+        '<div class="scroll" tabindex="0"><table class="verdicts"><thead><tr>'
+        '<th scope="col">method</th><th scope="col">verdict</th>'
+        '<th scope="col" class="number">accuracy<small>points</small></th>'
+        f'<th scope="col" class="number">{text(label)}'
+        f"<small>{text(contents.fairness_unit)}</small></th></tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )

@@ -1,0 +1,114 @@
+"""Contents of a report from a seeded generator: three federations, twelve methods."""
+
+import numpy as np
+import pandas as pd
+
+from fedjax_fair.benchmark.page.contents import Contents
+from fedjax_fair.benchmark.page.measures import MEASURES
+
+FEDERATIONS = ("digits", "groups", "<script>alert(1)</script>&")
+KINDS = {
+    "fedavg": "reference", "centralized": "reference", "local_converged": "reference",
+    "fine_tuned": "personalization", "power_of_choice": "selection", "divfl": "selection",
+    "q_fedavg": "weighting", "tilted": "loss", "fedadam": "server optimizer",
+    "scaffold": "drift correction", "ditto": "personalization",
+    "divfl+a_long_name_of_a_method_without_spaces": "pair",
+}  # fmt: skip
+METHODS = tuple(KINDS)
+REFERENCES = ("fedavg", "centralized", "local_converged")
+
+
+def make_contents(seed=0, federations=FEDERATIONS, methods=METHODS):
+    rng = np.random.default_rng(seed)
+    results = pd.DataFrame(
+        [_result(rng, federation, method) for federation in federations for method in methods]
+    )
+    ranking = pd.DataFrame(
+        [row for scope in ("overall", *federations) for row in _ranking(rng, scope, methods)]
+    )
+    verdicts = pd.DataFrame([
+        {
+            "method": method,
+            "verdict": str(rng.choice(["fairer", "not separated", "fairer, trade-off"])),
+            "accuracy_difference": rng.normal(0, 0.02), "accuracy_low": -0.03,
+            "accuracy_high": 0.03, "fairness_difference": rng.normal(0, 0.02),
+            "fairness_low": -0.04, "fairness_high": 0.04,
+        }
+        for method in methods if method != "fedavg"
+    ])  # fmt: skip
+    curves = pd.concat([
+        _curve(rng, federation, method) for federation in federations for method in methods
+    ], ignore_index=True)  # fmt: skip
+    return Contents(
+        title="Fair federated learning: benchmark of <b>methods</b>",
+        protocol="1.0",
+        track="embedded",
+        criterion="mean accuracy over clients on validation examples",
+        environment={"jax": "0.8.1", "device": "2 CPU cores", "note": "</pre><script>x</script>"},
+        settings="Every method had 16 settings and 3 tuning seeds; 16 other seeds are shown.",
+        command="fedjax-fair benchmark --seed 0",
+        federations=pd.DataFrame([
+            {
+                "name": name, "summary": f"Federation {name}, split by Dirichlet(0.3).",
+                "clients": 100, "unseen_clients": 20, "rounds": 100, "model": "logistic",
+                "target": np.nan if place else 0.8, "data_digest": "f" * 64,
+            }
+            for place, name in enumerate(federations)
+        ]),
+        results=results,
+        ranking=ranking,
+        verdicts=verdicts,
+        curves=curves,
+        methods=pd.DataFrame([
+            {
+                "method": name, "kind": KINDS[name], "summary": f"Summary of {name} & <i>more</i>.",
+                "paper": "Li et al. (2020), Fair resource allocation",
+                "link": "https://arxiv.org/abs/1905.10497", "formula": "min F(w)^(q+1)",
+                "tuned": dict.fromkeys(federations, "learning_rate=0.1, q=1.0"),
+                "command": f"fedjax-fair run {federations[0]} --methods {name} --seeds 100:116",
+            }
+            for name in methods
+        ]),
+    )  # fmt: skip
+
+
+def _result(rng, federation, method):
+    row = {
+        "federation": federation, "method": method, "kind": KINDS[method],
+        "model": "personalized" if KINDS[method] == "personalization" else "global",
+        "seeds": 16, "diverged": 0.125 if method == "tilted" else 0.0,
+        "is_reference": method in REFERENCES,
+    }  # fmt: skip
+    for name in MEASURES:
+        row[name] = rng.uniform(0.6, 0.9) if "accuracy" in name else rng.uniform(0.02, 0.3)
+        row[f"{name}_half"] = rng.uniform(0.001, 0.02)
+        if name.startswith("megabytes"):
+            row[name] *= 10_000
+    for name in MEASURES:
+        is_people = "parity" in name or "opportunity" in name
+        has_reached = method not in ("divfl", "tilted") or "target" not in name
+        has_unseen = method != "local_converged" or "unseen" not in name
+        if (is_people and federation != "groups") or not has_reached or not has_unseen:
+            row[name] = row[f"{name}_half"] = np.nan
+    return row
+
+
+def _ranking(rng, scope, methods):
+    for place, method in enumerate(methods):
+        letters = "abcd"[place // 4] + ("abcd"[place // 4 + 1] if place % 4 == 3 else "")
+        row = {"scope": scope, "method": method, "rank": place + 1.0, "letters": letters}
+        for name in ("accuracy", "standard_deviation"):
+            difference, half = rng.normal(0, 0.03), rng.uniform(0.005, 0.03)
+            numbers = (difference, difference - half, difference + half, rng.uniform())
+            if method == "fedavg":
+                numbers = (np.nan,) * 4
+            sides = ("difference", "low", "high", "p")
+            row |= {f"{name}_{side}": number for side, number in zip(sides, numbers, strict=True)}
+        yield row
+
+
+def _curve(rng, federation, method):
+    rounds = np.arange(0, 101, 5)
+    mean = rng.uniform(0.7, 0.9) * (1 - np.exp(-rounds / rng.uniform(10, 40)))
+    table = {"federation": federation, "method": method, "round": rounds, "accuracy": mean}
+    return pd.DataFrame(table | {"low": mean - 0.02, "high": mean + 0.02})

@@ -1,0 +1,359 @@
+"""The page of a benchmark is complete, loads nothing, escapes names, and sorts in a browser."""
+
+import csv
+import html
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from page_contents import FEDERATIONS, KINDS, METHODS, make_contents
+
+from fedjax_fair.benchmark.page import charts, measures, tables, write, write_figures, write_tables
+from fedjax_fair.benchmark.page.page import page
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
+needs_altair = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("altair", "vl_convert"))), reason="needs Altair"
+)
+WIDTHS = (390, 1280)
+SCRIPT = Path(__file__).with_name("page_browser.js")
+VOID = {"meta", "input", "wbr", "link", "br", "img"}
+
+
+class Checker(HTMLParser):
+    """Verifies that elements are closed in order; collects names of elements and attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.elements, self.attributes, self.text = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append(tag)
+        self.attributes += [(tag, *attribute) for attribute in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append(tag)
+        self.attributes += [(tag, *attribute) for attribute in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.text.append(data)
+
+
+def parsed(text):
+    checker = Checker()
+    checker.feed(text)
+    checker.close()
+    assert not checker.open
+    return checker
+
+
+@pytest.fixture(scope="module")
+def contents():
+    return make_contents()
+
+
+@pytest.fixture(scope="module")
+def plain(contents):
+    return page(contents, interactive=False)
+
+
+def test_the_page_is_well_formed_and_loads_nothing(plain):
+    checker = parsed(plain)
+    assert checker.elements.count("script") == 1
+    assert not {"link", "img", "iframe", "object", "embed", "base"} & set(checker.elements)
+    loads = [a for a in checker.attributes if a[1] in ("src", "srcset", "data", "xlink:href")]
+    assert loads == []
+    addresses = {value for tag, name, value in checker.attributes if name == "href"}
+    outside = {value for value in addresses if not value.startswith("#")}
+    assert outside == {"https://arxiv.org/abs/1905.10497"}  # Links to papers, which load nothing.
+    assert "url(" not in plain
+    assert "@import" not in plain
+    assert "default-src 'none'" in plain
+    ids = [value for _, name, value in checker.attributes if name == "id"]
+    assert len(set(ids)) == len(ids)
+    assert {value[1:] for value in addresses - outside} <= set(ids)
+
+
+def test_text_is_escaped(plain):
+    assert "<script>alert" not in plain
+    assert "<i>more" not in plain
+    assert "<b>methods" not in plain
+    text = "".join(parsed(plain).text)
+    assert "<script>alert(1)</script>&" in text
+    assert "</pre><script>x</script>" in text
+
+
+def test_drawings_are_well_formed(plain):
+    drawings = re.findall(r"<svg.*?</svg>", plain, re.DOTALL)
+    assert len(drawings) > 100
+    for one in drawings:
+        root = ElementTree.fromstring(one)
+        assert root.attrib["viewBox"]
+        assert "nan" not in one
+
+
+def test_every_number_of_the_results_is_shown(contents, plain):
+    cells = re.findall(r'data-value="([^"]*)"[^>]*>([^<]*)</td>', plain)
+    numbers = [(value, html.unescape(text)) for value, text in cells if value not in KINDS.values()]
+    rows = contents.results.to_dict("records")
+    expected = []
+    for row in rows:
+        same = contents.results[contents.results["federation"] == row["federation"]]
+        for name, measure in measures.MEASURES.items():
+            if same[name].isna().all():
+                continue
+            if np.isnan(row[name]):
+                expected.append(("", "-"))
+                continue
+            mean, half = (measure.scale * row[key] for key in (name, f"{name}_half"))
+            mean, half = (f"{number:,.{measure.digits}f}" for number in (mean, half))
+            shown = mean if float(half.replace(",", "")) == 0 else f"{mean} ± {half}"
+            expected.append((repr(float(row[name])), shown))
+    assert numbers == expected
+
+
+def test_missing_values_have_reasons(plain):
+    cells = re.findall(r'<td class="number"[^>]*data-value=""([^>]*)>-</td>', plain)
+    assert cells
+    assert all(re.fullmatch(r' title=".+"', about) for about in cells)
+    first = plain[: plain.index('data-federation="groups"')]
+    assert "Not shown: demographic parity" in first
+    assert "the federation has no sensitive feature" in first
+    assert "to target (the target was not reached)" in first
+
+
+def test_groups_of_the_ranking_are_those_of_the_contents(contents, plain):
+    for scope, rows in contents.ranking.groupby("scope", sort=False):
+        start = plain.index(
+            f'data-federation="{html.escape(str(scope))}"', plain.index('"ranking"')
+        )
+        section = plain[start : plain.index("</section>", start)]
+        found = re.findall(r'aria-label="groups (\w+)">(.*?)</td>', section)
+        assert [letters for letters, _ in found] == list(rows["letters"])
+        for letters, marks in found:
+            assert "".join(re.findall(r"<b>(\w)</b>", marks)) == letters
+            assert marks.count("<b>") + marks.count("<i>") == 4
+
+
+def test_the_headline_names_the_best_and_those_not_told_apart(contents):
+    ranking = contents.ranking.copy()
+    overall = ranking["scope"] == "overall"
+    ranking.loc[overall, "letters"] = ["a", "ab", "b", *["c"] * 9]
+    text = "".join(parsed(page(contents._replace(ranking=ranking), False)).text)
+    assert "fedavg ranks first. Not told apart from it: centralized." in text
+    ranking.loc[overall, "letters"] = ["a", *["c"] * 11]
+    text = "".join(parsed(page(contents._replace(ranking=ranking), False)).text)
+    assert "fedavg ranks first, separated from all others." in text
+
+
+def test_unsurpassed_methods(contents):
+    for name in FEDERATIONS:
+        rows = contents.results[contents.results["federation"] == name]
+        up, across = (rows[key].to_numpy() for key in ("accuracy", "standard_deviation"))
+        better = (up[:, None] > up) & (across[:, None] < across)
+        expected = rows["method"].to_numpy()[~better.any(axis=0)].tolist()
+        assert charts.unsurpassed(rows) == expected
+
+
+def test_markers_are_linear_in_the_values(contents):
+    rows = contents.results[contents.results["federation"] == "digits"]
+    drawing = charts.tradeoff(rows, list(dict.fromkeys(KINDS.values())))
+    marks = re.findall(r"<title>(\S+) .*?translate\(([\d.]+) ([\d.]+)\)", drawing)
+    assert {name for name, *_ in marks} == set(METHODS)
+    table = rows.set_index("method").loc[[name for name, *_ in marks]]
+    for place, key, sign in ((1, "standard_deviation", 1), (2, "accuracy", -1)):
+        at = np.array([float(mark[place]) for mark in marks])
+        slope, start = np.polyfit(table[key], at, 1)
+        assert sign * slope > 0
+        np.testing.assert_allclose(start + slope * table[key], at, atol=0.11)
+
+
+def test_cards_have_commands_and_settings(contents, plain):
+    cards = re.findall(r'<details class="card" id="([^"]+)">(.*?)</details>', plain, re.DOTALL)
+    assert [name for name, _ in cards] == [tables.anchor(name) for name in METHODS]
+    for (_, card), row in zip(cards, contents.methods.to_dict("records"), strict=True):
+        assert html.escape(row["command"]) in card
+        assert card.count("learning_rate=0.1, q=1.0") == len(FEDERATIONS)
+        assert card.count("<figure>") == len(FEDERATIONS)
+
+
+def test_links_of_other_schemes_are_text(contents):
+    methods = contents.methods.assign(link="javascript:alert(1)")
+    assert "javascript:" not in page(contents._replace(methods=methods), False)
+
+
+def test_empty_parts_and_single_seeds_have_pages(contents, tmp_path):
+    halves = [name for name in contents.results if name.endswith("_half")]
+    results = contents.results.copy()
+    results[halves] = np.nan
+    results.loc[results["federation"] == "digits", ["accuracy", "standard_deviation"]] = np.nan
+    small = contents._replace(
+        results=results, ranking=contents.ranking.iloc[:0], verdicts=contents.verdicts.iloc[:0],
+        curves=contents.curves.iloc[:0],
+    )  # fmt: skip
+    parsed(page(small, False))
+    assert "nan" not in page(small, False)
+    assert len(write_tables(small, tmp_path)) == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: {"results": c.results.drop(columns="kind")}, "results: expected columns kind"),
+        (lambda c: {"results": c.results.iloc[:0]}, "the table is empty"),
+        (lambda c: {"ranked_by": "gini"}, "ranked_by='gini'"),
+        (lambda c: {"methods": c.methods.iloc[1:]}, r"results: method \['fedavg'\]"),
+        (lambda c: {"federations": c.federations.iloc[1:]}, r"federation \['digits'\]"),
+        (lambda c: {"results": c.results.assign(federation="digits")}, "each name once"),
+        (lambda c: {"ranking": c.ranking.assign(scope="x")}, r"ranking: scope \['x'\]"),
+    ],
+)
+def test_contents_that_do_not_fit_are_refused(contents, change, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        write(contents._replace(**change(contents)), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_tables_are_written(contents, tmp_path):
+    paths = write_tables(contents, tmp_path)
+    assert sorted(paths) == sorted(tmp_path.iterdir())
+    with (tmp_path / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["accuracy"]) for row in rows] == contents.results["accuracy"].tolist()
+    lines = (tmp_path / "results.md").read_text().splitlines()
+    assert sum(line.startswith("| fedavg |") for line in lines) == len(FEDERATIONS)
+    widths = {line.count("|") for line in lines if line.startswith("|")}
+    assert len(widths) == 2  # With and without measures of group fairness.
+    assert "| tilted, 12% diverged |" in "\n".join(lines)
+    latex = (tmp_path / "results-digits.tex").read_text()
+    first = contents.results.iloc[0]
+    mean, half = 100 * first["accuracy"], 100 * first["accuracy_half"]
+    assert rf"fedavg & {mean:.1f} $\pm$ {half:.1f} &" in latex
+    body = [line for line in latex.splitlines() if line.endswith(r"\\")]
+    assert len({line.count(" & ") for line in body}) == 1
+    assert len(body) == 1 + len(METHODS)
+
+
+def test_figures_are_written(tmp_path):
+    contents = make_contents(federations=("digits", "$x$", "c", "d"), methods=METHODS[:3])
+    paths = write_figures(contents, tmp_path)
+    names = ("ranking", "tradeoffs", "worst_off", "curves", "unseen")
+    assert [path.name for path in paths] == [f"{a}.{b}" for a in names for b in ("pdf", "png")]
+    assert all(path.stat().st_size > 1000 for path in paths)
+
+
+def test_figures_without_values_are_left_out(contents, tmp_path):
+    without = [name for name in contents.results if "unseen" in name or "adapted" in name]
+    small = contents._replace(
+        results=contents.results.drop(columns=without), curves=contents.curves.iloc[:0],
+        ranking=contents.ranking[contents.ranking["method"] == "fedavg"],
+    )  # fmt: skip
+    names = {path.stem for path in write_figures(small, tmp_path)}
+    assert names == {"tradeoffs", "worst_off"}
+
+
+def look(pages, folder, *options):
+    """Returns what the script observed, by page and width."""
+    file = folder / "pages.html"
+    texts = json.dumps(pages).replace("<", "\\u003c")
+    file.write_text(
+        f"<body><script>const pages = {texts}, widths = {list(WIDTHS)};\n"
+        f"{SCRIPT.read_text()}</script></body>"
+    )
+    command = [
+        str(BROWSER), "--headless", "--disable-gpu", "--no-sandbox", "--disable-dev-shm-usage",
+        "--window-size=1400,1000", "--hide-scrollbars", "--virtual-time-budget=60000",
+        f"--user-data-dir={folder / 'home'}", *options, "--dump-dom", file.as_uri(),
+    ]  # fmt: skip
+    environment = os.environ | {"HOME": str(folder)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    body = re.search(r"<body>(.*)</body>", done.stdout, re.DOTALL)
+    assert body, done.stderr[-2000:]
+    seen = json.loads(html.unescape(body[1]))
+    assert "error" not in seen, seen
+    return seen
+
+
+@pytest.fixture(scope="module")
+def seen(plain, tmp_path_factory):
+    return look({"plain": plain}, tmp_path_factory.mktemp("browser"))
+
+
+def verify(one, width):
+    assert one["problems"] == []
+    assert one["width"] == one["widthAfterwards"] == width
+    assert one["beyond"] == one["beyondAfterwards"] == []
+
+
+@needs_browser
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_fits_without_errors(seen, width):
+    verify(seen[f"plain {width}"], width)
+
+
+@needs_browser
+def test_tables_sort_search_and_filter(seen, contents):
+    did = seen["plain 1280"]["did"]
+    digits = contents.results[contents.results["federation"] == "digits"]
+    by_accuracy = digits.sort_values("accuracy")["method"].tolist()
+    assert did["start"] == list(METHODS)
+    assert (did["sections"], did["scopes"]) == (1, 1)
+    assert did["down"] == {"order": "descending", "names": by_accuracy[::-1]}
+    assert did["up"] == {"order": "ascending", "names": by_accuracy}
+    assert did["byName"] == {"order": "ascending", "names": sorted(METHODS)}
+    assert did["heads"] == 2 + 8
+    assert did["costs"] == [
+        "method", "kind", "upload", "download", "to target", "to target", "compute",
+    ]  # fmt: skip
+    for names in did["missingLast"]:
+        assert set(names[-2:]) == {"divfl", "tilted"}
+    assert did["missingLast"][0][:10] == did["missingLast"][1][:10][::-1]
+    assert set(did["selection"]) == {"power_of_choice", "divfl"}
+    assert did["count"] == "2 of 12 methods."
+    assert did["searched"] == ["fedadam"]
+    assert did["federation"] == ["groups"]
+    assert did["scope"] == ["digits"]
+    assert "accuracy" in did["readout"]
+    assert did["tradeoffs"] == len(FEDERATIONS) * len(METHODS)
+
+
+@needs_browser
+def test_dark_mode_has_dark_colors(seen, plain, tmp_path):
+    dark = look({"plain": plain}, tmp_path, "--blink-settings=preferredColorScheme=0")
+
+    def brightness(color):
+        return sum(map(int, re.findall(r"\d+", color)))
+
+    for one, other in ((seen["plain 390"], 1), (dark["plain 390"], -1)):
+        ink, paper = map(brightness, one["colors"])
+        assert other * (paper - ink) > 400
+
+
+@pytest.mark.foreign
+@needs_altair
+def test_interactive_charts_load_nothing_and_fit(contents, tmp_path):
+    text = page(contents, interactive=True)
+    assert parsed(text).elements.count("script") == 4
+    assert "default-src 'none'" in text
+    if BROWSER is None:
+        pytest.skip("there is no Chromium")
+    for width, one in look({"altair": text}, tmp_path).items():
+        verify(one, int(width.split()[1]))
+        assert one["did"]["drawn"] == 2 * len(FEDERATIONS)
