@@ -28,7 +28,7 @@ from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.round_state import RoundInfo, RoundState
 from fedjax_fair.simulate import Round
 
-__all__ = ["tables"]
+__all__ = ["source_of", "tables"]
 
 _COLUMNS = ("method", "summary", "weights", "up", "down", "state", "server view", "source")
 
@@ -118,7 +118,7 @@ def _row(name: str, method: Method, experiment: Experiment) -> tuple[str, ...]:
         costs = tuple(
             _multiple(size / model) for size in (info.traffic.up, info.traffic.down, kept)
         )
-    return (f"`{name}`", method.describe(), weights, *costs, server_view(method), _source(method))
+    return (f"`{name}`", method.describe(), weights, *costs, server_view(method), source_of(method))
 
 
 def _trace(round: BaseRound, experiment: Experiment) -> tuple[RoundState, RoundInfo]:
@@ -132,7 +132,7 @@ def _multiple(ratio: float) -> str:
     return "0" if ratio == 0 else f"{ratio:.3g}"
 
 
-def _source(method: Method) -> str:
+def source_of(method: Method) -> str:
     """Returns a link to the first reference in the docstrings of the roles."""
     if method.centralized_fn is not None:
         return ""

@@ -217,7 +217,7 @@ def constants(found: list[Final]) -> dict[tuple[str, str], float]:
 
 
 def curves(found: list[Final], criterion: str = "mean") -> pd.DataFrame:
-    """Returns the accuracy over rounds: mean over seeds with its 95% interval."""
+    """Returns validation accuracy over rounds: mean over seeds with its 95% interval."""
     import pandas as pd
 
     from fedjax_fair.metrics import paired
@@ -226,7 +226,7 @@ def curves(found: list[Final], criterion: str = "mean") -> pd.DataFrame:
     for final in found:
         if final.criterion != criterion:
             continue
-        accuracy = final.dataset["accuracy_mean_clients"]
+        accuracy = final.dataset["validation_accuracy_mean_clients"]
         for round in final.dataset["round"].values.tolist():
             mean = paired.interval(accuracy.sel(round=round).values)
             rows.append(

@@ -1,0 +1,228 @@
+"""The report of a benchmark: page, tables and figures from its result files alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedjax_fair.app.method_page import source_of
+from fedjax_fair.app.registry import GROUPS
+from fedjax_fair.app.settings import find_method
+from fedjax_fair.benchmark import export, fairer, measures, ranking, statistics
+from fedjax_fair.benchmark.federations import FEDERATIONS
+from fedjax_fair.benchmark.page import Contents, write_figures, write_tables
+from fedjax_fair.benchmark.page import write as write_page
+from fedjax_fair.benchmark.page.contents import OVERALL, RANKED
+from fedjax_fair.benchmark.protocol import TRACKS, VERSION
+from fedjax_fair.benchmark.runner import read_folder
+from fedjax_fair.metrics import paired
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["contents", "write"]
+
+BASELINE = "fedavg"
+CRITERION = "mean"
+"""Criterion of the settings that the page shows; verdicts use all criteria."""
+
+_REFERENCES = ("fedavg", "centralized", "local", "local_converged", "fine_tuned")
+_LINK = re.compile(r"\[(.*)\]\((.*)\)")
+
+
+def write(folder: Path) -> Path:
+    """Writes ``report/`` into the folder of a benchmark, and returns the page.
+
+    Raises:
+        ValueError: If the folder has no benchmark, no finished method or damaged files.
+    """
+    shown = contents(folder)
+    target = folder / "report"
+    write_tables(shown, target)
+    write_figures(shown, target / "figures")
+    export.cells_table(folder).to_csv(target / "cells.csv", index=False, float_format="%.6g")
+    return write_page(shown, target)
+
+
+def contents(folder: Path) -> Contents:
+    """Collects what the report shows."""
+    import pandas as pd
+
+    described = read_folder(folder)
+    found = list(measures.finals(folder))
+    if not found:
+        raise ValueError(f"folder={str(folder)!r}: expected a finished method.")
+    table = measures.table(found)
+    constants = measures.constants(found)
+    track = described["track"]
+    is_compared = BASELINE in set(table["method"]) and table["method"].nunique() > 1
+    budget = TRACKS[track]
+    return Contents(
+        title=f"Benchmark of fair federated learning, {track} track",
+        protocol=VERSION,
+        track=track,
+        criterion="highest mean validation accuracy over clients",
+        environment=described["environment"],
+        settings=(
+            f"Every method was tuned over {budget.num_settings} settings with seeds "
+            f"{', '.join(map(str, budget.tuning_seeds))}. Results are of seeds "
+            f"{budget.final_seeds[0]} to {budget.final_seeds[-1]}, whose test examples took no "
+            "part in the selection."
+        ),
+        command=f"fedjax-fair benchmark {track} --resume",
+        federations=pd.DataFrame([_federation(folder, name) for name in _names(table)]),
+        results=_results(table, constants),
+        ranking=_ranking(table, constants) if is_compared else _empty_ranking(),
+        verdicts=_verdicts(table, constants) if is_compared else _empty_verdicts(),
+        curves=measures.curves(found, CRITERION),
+        methods=pd.DataFrame(_methods(found, track)),
+        overall_unit="SDs of fedavg",
+        fairness_unit="SDs of fedavg",
+    )
+
+
+def _names(table: Any) -> list[str]:
+    ran = set(table["federation"])
+    return [name for name in FEDERATIONS if name in ran]
+
+
+def _federation(folder: Path, name: str) -> dict[str, Any]:
+    cell = next((folder / "programs" / name).glob("*/final.jsonl")).read_text().splitlines()[0]
+    final = next(f for f in measures.finals(folder) if f.federation == name)
+    federation, dataset = FEDERATIONS[name], final.dataset
+    unseen = dataset.sizes.get("unseen_client", 0)
+    return {
+        "name": name,
+        "summary": federation.summary,
+        "clients": dataset.sizes["client"],
+        "unseen_clients": unseen,
+        "rounds": federation.config.training.rounds,
+        "model": federation.config.model.name,
+        "target": federation.target,
+        "data_digest": json.loads(cell)["data_digest"],
+    }
+
+
+def _kind(method: str) -> str:
+    """Returns the group of a method in the registry; pairs are combinations."""
+    if "+" in method:
+        return "combination"
+    if method in _REFERENCES:
+        return "reference"
+    return next((kind for kind, entries in GROUPS.items() if method in entries), "plugin")
+
+
+def _results(table: Any, constants: dict[tuple[str, str], float]) -> pd.DataFrame:
+    import pandas as pd
+
+    chosen = table[table["criterion"] == CRITERION]
+    rows = []
+    for (federation, method), own in chosen.groupby(["federation", "method"], sort=False):
+        diverged = own.drop_duplicates("seed").set_index("seed")["is_diverged"]
+        row = {
+            "federation": federation,
+            "method": method,
+            "kind": _kind(method),
+            "model": own["model"].iloc[0],
+            "seeds": own["seed"].nunique(),
+            "diverged": float(diverged.mean()),
+            "is_reference": method in _REFERENCES,
+        }
+        for measure, values in own.groupby("measure", sort=False):
+            constant = constants.get((federation, measure))
+            kept = values["value"].to_numpy(float)
+            if constant is not None:
+                kept = np.where(values["is_diverged"], constant, kept)
+            mean = paired.interval(kept)
+            row |= {measure: mean.mean, f"{measure}_half": mean.high - mean.mean}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _ranking(table: Any, constants: dict[tuple[str, str], float]) -> pd.DataFrame:
+    """Joins ranks by accuracy with the differences to the baseline, whose p are adjusted."""
+    import pandas as pd
+
+    ranked: Any = ranking.ranking(
+        table, RANKED[0], CRITERION, baseline=BASELINE, constants=constants
+    )
+    ranked = ranked.rename(columns={"group": "letters"})[["scope", "method", "rank", "letters"]]
+    ranked["letters"] = ranked["letters"].fillna("")
+    for measure in RANKED:
+        by_scope: Any = statistics.compare(table, measure, BASELINE, CRITERION, constants=constants)
+        by_scope = by_scope.rename(columns={"federation": "scope"})
+        overall: Any = statistics.overall(table, measure, BASELINE, CRITERION, constants=constants)
+        overall["scope"] = OVERALL
+        sides = {"difference": "difference", "low": "low", "high": "high", "p_holm": "p"}
+        for part in (by_scope, overall):
+            part.rename(columns={k: f"{measure}_{v}" for k, v in sides.items()}, inplace=True)
+        columns = ["scope", "method", *(f"{measure}_{side}" for side in sides.values())]
+        both = pd.concat([by_scope[columns], overall[columns]])
+        ranked = ranked.merge(both, on=["scope", "method"], how="left")
+    return ranked
+
+
+def _empty_ranking() -> pd.DataFrame:
+    import pandas as pd
+
+    sides = [f"{m}_{side}" for m in RANKED for side in ("difference", "low", "high", "p")]
+    return pd.DataFrame(columns=["scope", "method", "rank", "letters", *sides])
+
+
+def _verdicts(table: Any, constants: dict[tuple[str, str], float]) -> pd.DataFrame:
+    import pandas as pd
+
+    others = [name for name in dict.fromkeys(table["method"]) if name != BASELINE]
+    judged: Any = fairer.fairer(table, others, BASELINE, constants=constants)
+    judged = judged[judged["scope"] == OVERALL]
+    rows = []
+    for row in judged.to_dict("records"):
+        robust = ", robust" if row["is_robust"] and row["verdict"] != "not separated" else ""
+        rows.append(
+            {
+                "method": row["method"],
+                "verdict": f"{row['verdict']}{robust}",
+                "accuracy_difference": row["accuracy_difference"],
+                "fairness_difference": -row["gain"],
+                "fairness_low": -row["high"],
+                "fairness_high": -row["low"],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _empty_verdicts() -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(
+        columns=["method", "verdict", "accuracy_difference", "fairness_difference"]
+    )
+
+
+def _methods(found: list[measures.Final], track: str) -> list[dict[str, Any]]:
+    rows = []
+    for name in dict.fromkeys(final.method for final in found):
+        parts = [find_method(part) for part in name.split("+")]
+        sources = [_LINK.fullmatch(source_of(part)) for part in parts]
+        known = [source for source in sources if source is not None]
+        tuned = {
+            final.federation: ", ".join(f"{k}={v:g}" for k, v in final.settings.items())
+            for final in found
+            if final.method == name and final.criterion == CRITERION
+        }
+        rows.append(
+            {
+                "method": name,
+                "kind": _kind(name),
+                "summary": "; ".join(part.describe() for part in parts) + ".",
+                "paper": "; ".join(source[1] for source in known),
+                "link": known[0][2] if known else "",
+                "tuned": tuned,
+                "command": f"fedjax-fair benchmark {track} --methods {name} --resume",
+            }
+        )
+    return rows

@@ -1,0 +1,124 @@
+"""Partitions of the benchmark: clients that train and unseen clients, from seeds."""
+
+import numpy as np
+import pytest
+
+from fedjax_fair import data
+from fedjax_fair.benchmark import group_synthetic
+from fedjax_fair.benchmark.federations import FEDERATIONS
+from fedjax_fair.benchmark.populations import Pool, partition_pool
+from fedjax_fair.benchmark.protocol import TRACKS
+
+EMBEDDED = TRACKS["embedded"].federations
+
+
+def pool(labels=None, num_clients=10):
+    labels = np.arange(1000) % 10 if labels is None else labels
+    features = np.arange(2 * len(labels), dtype=np.float32).reshape(-1, 2)
+    split = data.dirichlet(num_clients, 1.0, 60).split
+    return Pool("numbers", features, labels, 10, lambda seed: split(labels, seed))
+
+
+def examples_of(part, run):
+    order, offsets, sizes = part.order[run], part.offsets[run], part.sizes[run]
+    return [order[first : first + size] for first, size in zip(offsets, sizes, strict=True)]
+
+
+def test_every_example_is_in_one_part_of_one_client():
+    made = partition_pool(pool(), seeds=(3, 4))
+    for run, seed in enumerate((3, 4)):
+        whole = pool().split(seed)
+        owners = np.empty(1000, int)
+        owners[whole.order] = np.repeat(np.arange(10), whole.sizes)
+        seen = np.setdiff1d(np.arange(10), made.unseen_ids[run])
+        found = []
+        for federated, clients in ((made.seen, seen), (made.unseen, made.unseen_ids[run])):
+            parts = [federated.train, federated.validation, federated.test]
+            for client, sizes in zip(clients, zip(*(p.sizes[run] for p in parts), strict=True), strict=True):
+                total = np.sum(owners == client)
+                test = total // 5
+                assert sizes == (total - test - (total - test) // 5, (total - test) // 5, test)
+            for part in parts:
+                for client, indices in zip(clients, examples_of(part, run), strict=True):
+                    assert (owners[indices] == client).all()
+                    found.append(indices)
+        assert sorted(np.concatenate(found)) == list(range(1000))
+
+
+def test_partitions_follow_from_the_seed_alone():
+    both, one = partition_pool(pool(), seeds=(3, 4)), partition_pool(pool(), seeds=(4,))
+    assert both.partition_digests[1] == one.partition_digests[0]
+    assert both.partition_digests[0] != both.partition_digests[1]
+    assert both.data_digest == one.data_digest
+    np.testing.assert_array_equal(both.seen.train.order[1], one.seen.train.order[0])
+    assert both.seen.train.order.shape[1] == 1000  # For every seed.
+
+
+def test_digests_change_with_data_and_partition():
+    changed = np.arange(1000) % 10
+    changed[0] = 1
+    assert partition_pool(pool(changed), (0,)).data_digest != partition_pool(pool(), (0,)).data_digest
+    twenty = partition_pool(pool(num_clients=12), (0,))
+    assert twenty.partition_digests != partition_pool(pool(), (0,)).partition_digests
+
+
+def test_small_clients_are_left_out():
+    labels = np.arange(200) % 10
+    sizes = (100, 60, 40)
+    fixed = data.Partition(
+        np.arange(200, dtype=np.int32), np.array(sizes, np.int32), None, np.empty(0, np.int32)
+    )
+    made = partition_pool(Pool("three", np.zeros((200, 1)), labels, 10, lambda seed: fixed), (0,))
+    sizes = made.seen.train.sizes.sum() + made.unseen.train.sizes.sum()
+    assert made.seen.num_clients == made.unseen.num_clients == 1
+    assert sizes == 64 + 39  # 100 - 20 - 16, and 60 - 12 - 9.
+    with pytest.raises(ValueError, match=r"min_examples=70: .*three, \[60, 100\]"):
+        partition_pool(Pool("three", np.zeros((200, 1)), labels, 10, lambda seed: fixed), (0,), 70)
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_embedded_datasets_have_equal_shapes_for_all_seeds(name):
+    first, second = (FEDERATIONS[name].load(None, seeds) for seeds in ((0, 1), (100, 101)))
+    for one, other in ((first.seen, second.seen), (first.unseen, second.unseen)):
+        for part in ("train", "test", "validation"):
+            for field in ("order", "sizes", "features", "labels"):
+                assert getattr(getattr(one, part), field).shape == (
+                    getattr(getattr(other, part), field).shape
+                )
+            assert getattr(one, part).sizes.min() >= 1
+        assert one.num_unassigned == other.num_unassigned
+    assert first.data_digest == second.data_digest
+    assert len({*first.partition_digests, *second.partition_digests}) == 4
+
+
+def test_group_synthetic_has_the_stated_distribution():
+    features, labels, groups = group_synthetic.make(200_000, seed=1)
+    assert labels.mean() == pytest.approx(0.6, abs=0.01)
+    for y, mean, covariance in (
+        (0, (-2, -2), ((10, 1), (1, 3))),
+        (1, (2, 2), ((5, 1), (1, 5))),
+    ):
+        own = features[labels == y]
+        np.testing.assert_allclose(own.mean(axis=0), mean, atol=0.05)
+        np.testing.assert_allclose(np.cov(own.T), covariance, atol=0.15)
+    # Bayes' formula with densities of SciPy, in cells of the probability.
+    from scipy.stats import multivariate_normal
+
+    turned = features @ np.array([[1, 1], [-1, 1]]) / np.sqrt(2)
+    first = multivariate_normal((-2, -2), ((10, 1), (1, 3))).pdf(turned)
+    second = multivariate_normal((2, 2), ((5, 1), (1, 5))).pdf(turned)
+    share = second / (first + second)
+    for low in np.arange(0, 1, 0.1):
+        chosen = (share >= low) & (share < low + 0.1)
+        assert groups[chosen].mean() == pytest.approx(share[chosen].mean(), abs=0.02)
+
+
+def test_populations_have_the_stated_shares_of_each_group():
+    _, _, groups = group_synthetic.make(3000)
+    partition = group_synthetic.split(groups, 10, seed=5)
+    assert len(partition.sizes) == 30
+    owners = np.empty(3000, int)
+    owners[partition.order] = np.repeat(np.arange(30) // 10, partition.sizes)
+    for z, shares in ((1, (0.5, 0.3, 0.2)), (0, (0.2, 0.4, 0.4))):
+        counts = np.bincount(owners[groups == z], minlength=3)
+        np.testing.assert_allclose(counts / counts.sum(), shares, atol=0.001)

@@ -1,0 +1,304 @@
+"""Runs of the benchmark: tuning, final runs, cells, resumption, measures, export and report."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fedjax_fair import results
+from fedjax_fair.app.cli import main
+from fedjax_fair.app.run_folder import locked
+from fedjax_fair.benchmark import (
+    cells,
+    costs,
+    entry,
+    export,
+    federations,
+    measures,
+    protocol,
+    report,
+    runner,
+    unit,
+)
+
+pytestmark = pytest.mark.integration
+
+METHODS = ("fedavg", "fine_tuned", "local_converged", "krum:num_byzantine=50")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    """A track of one short federated dataset, four settings and three final seeds."""
+    with pytest.MonkeyPatch.context() as patch:
+        whole = federations.FEDERATIONS["groups"]
+        training = replace(whole.config.training, rounds=4, eval_every=2)
+        short = whole._replace(config=replace(whole.config, training=training))
+        patch.setitem(federations.FEDERATIONS, "groups", short)
+        track = protocol.Track(
+            ("groups",), METHODS, 4, (0, 1), (100, 101, 102), reuses_programs=True
+        )
+        patch.setitem(protocol.TRACKS, "embedded", track)
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("benchmark") / "embedded"
+    lines = []
+    runner.run(runner.plan("embedded", folder), folder, show=lines.append)
+    return folder, lines
+
+
+def test_units_are_tuned_and_run(finished):
+    folder, lines = finished
+    found = cells.read(folder / "cells.jsonl")
+    done = [cell for cell in found if cell["method"] == "fedavg"]
+    assert [cell["phase"] for cell in done].count("tuning") == 8
+    finals = [cell for cell in done if cell["phase"] == "final"]
+    assert {cell["seed"] for cell in finals} == {100, 101, 102}
+    assert {name for cell in finals for name in cell["criterion"]} == set(protocol.CRITERIA)
+    assert all("test" not in cell for cell in done if cell["phase"] == "tuning")
+    assert {cell["status"] for cell in done} == {"ok"}
+    tuned = {json.dumps(c["settings"]) for c in done if c["phase"] == "tuning"}
+    assert len(tuned) == 4
+    assert any("krum:num_byzantine=50: " in line and "expected" in line for line in lines)
+    failed = json.loads(
+        (folder / "programs" / "groups" / "krum:num_byzantine=50" / "failed.json").read_text()
+    )
+    assert "num_byzantine" in failed["reason"]
+
+
+def test_the_choice_is_that_of_validation_examples(finished):
+    folder, _ = finished
+    tuned = results.open(folder / "programs" / "groups" / "fedavg" / "tuning.nc")
+    last = tuned["validation_accuracy_mean_clients"].isel(round=-1).values.reshape(4, 2)
+    final = results.open(folder / "programs" / "groups" / "fedavg" / "final.nc")
+    chosen = json.loads(final.attrs["chosen"])
+    assert chosen["mean"] == [int(np.argmax(last.mean(axis=1))), 4]
+
+
+def test_the_round_of_converged_training_is_chosen(finished):
+    folder, _ = finished
+    tuned = results.open(folder / "programs" / "groups" / "local_converged" / "tuning.nc")
+    values = tuned["personalized_validation_accuracy_mean_clients"].values.reshape(4, 2, 3)
+    means = values.mean(axis=1)[:, 1:]
+    setting, place = np.unravel_index(np.argmax(means), means.shape)
+    final = results.open(folder / "programs" / "groups" / "local_converged" / "final.nc")
+    assert json.loads(final.attrs["chosen"])["mean"] == [setting, (2, 4)[place]]
+
+
+def test_final_runs_equal_runs_without_padding(finished, tmp_path, monkeypatch):
+    folder, _ = finished
+    track = protocol.TRACKS["embedded"]._replace(reuses_programs=False)
+    monkeypatch.setitem(protocol.TRACKS, "embedded", track)
+    runner.run(runner.plan("embedded", tmp_path, ["fedavg"]), tmp_path)
+    padded, plain = (
+        results.open(each / "programs" / "groups" / "fedavg" / "final.nc")
+        for each in (folder, tmp_path)
+    )
+    assert padded.attrs["chosen"] == plain.attrs["chosen"]
+    # Another number of runs may change the order of sums.
+    np.testing.assert_allclose(padded["test_accuracy"], plain["test_accuracy"], atol=0.05)
+    np.testing.assert_allclose(padded["test_loss"], plain["test_loss"], rtol=1e-4)
+
+
+def test_measures_equal_those_of_the_client_accuracies(finished):
+    folder, _ = finished
+    found = list(measures.finals(folder))
+    table = measures.table(found).set_index(["method", "criterion", "measure", "seed"])["value"]
+    by_method = {final.method: final for final in found if final.criterion == "mean"}
+    accuracy = by_method["fedavg"].last["test_accuracy"].sel(seed=101).values
+    local = by_method["local_converged"]
+    assert (by_method["fedavg"].model, local.model) == ("global", "personalized")
+    assert table["fedavg", "mean", "accuracy", 101] == pytest.approx(np.nanmean(accuracy))
+    assert table["fedavg", "mean", "standard_deviation", 101] == pytest.approx(
+        np.nanstd(accuracy), rel=1e-5
+    )
+    other = local.dataset["test_accuracy"].sel(seed=101, round=local.round).values
+    share = np.mean((accuracy < other)[~np.isnan(accuracy)])
+    assert table["fedavg", "mean", "worse_than_local_converged", 101] == pytest.approx(share)
+    assert ("local_converged", "mean", "worse_than_local_converged", 101) not in table
+    assert ("local_converged", "mean", "unseen_accuracy", 101) not in table
+    unseen = by_method["fedavg"].last["unseen_accuracy"].sel(seed=101).values
+    assert table["fedavg", "mean", "unseen_accuracy", 101] == pytest.approx(unseen.mean())
+    assert table["fedavg", "mean", "unseen_worst_10pct", 101] == pytest.approx(unseen.min())
+    # Four rounds of six clients, each of which receives and sends a model.
+    model = 2 * 16 + 16 + 16 * 2 + 2
+    assert table["fedavg", "mean", "megabytes_up", 101] == pytest.approx(4 * 6 * model * 4 / 1e6)
+
+
+def test_rounds_until_the_target():
+    dataset = xr.Dataset(
+        {
+            "accuracy_mean_clients": (("seed", "round"), [[0.1, 0.9, 0.9], [0.1, 0.2, 0.3]]),
+            "bytes_up": (("seed", "round"), [[0, 1e6, 2e6]] * 2),
+            "bytes_down": (("seed", "round"), [[0, 1e6, 2e6]] * 2),
+        },
+        {"seed": [0, 1], "round": [0, 2, 4]},
+    )
+    final = measures.Final("groups", "fedavg", "mean", {}, 4, "global", dataset)
+    found = measures._communication(final)
+    assert found["rounds_to_target"].tolist() == [2, 6]
+    assert found["megabytes_to_target"].tolist() == [2, 6]
+
+
+def test_the_constant_predictor_predicts_the_most_frequent_class():
+    counts = np.array([[3, 1], [1, 1], [4, 0]])
+    dataset = xr.Dataset({"test_examples": (("client", "class"), counts)})
+    final = measures.Final("groups", "fedavg", "mean", {}, 4, "global", dataset)
+    found = measures.constants([final])
+    assert found["groups", "accuracy"] == pytest.approx(np.mean([0.75, 0.5, 1]))
+    assert found["groups", "worst_10pct"] == 0.5
+
+
+def test_finished_work_is_not_repeated_and_more_methods_are_added(finished, monkeypatch):
+    folder, _ = finished
+    before = (folder / "programs" / "groups" / "fedavg" / "final.nc").stat().st_mtime_ns
+    lines = []
+    runner.run(runner.plan("embedded", folder, ["fedavg"]), folder, show=lines.append)
+    assert lines == []
+    assert (folder / "programs" / "groups" / "fedavg" / "final.nc").stat().st_mtime_ns == before
+
+
+def test_an_interrupted_unit_continues_with_the_same_results(finished, tmp_path):
+    folder, _ = finished
+    copy = tmp_path / "embedded"
+    shutil.copytree(folder, copy)
+    own = copy / "programs" / "groups" / "fedavg"
+    for name in ("final.jsonl", "final.nc"):
+        (own / name).unlink()
+    runner.run(runner.plan("embedded", copy, ["fedavg"]), copy)
+    continued, whole = (
+        results.open(each / "programs" / "groups" / "fedavg" / "final.nc")
+        for each in (copy, folder)
+    )
+    xr.testing.assert_identical(continued, whole)
+
+
+def test_shards_divide_the_units(tmp_path):
+    every = runner.plan("embedded", tmp_path).units
+    parts = [runner.plan("embedded", tmp_path, shard=(i, 3)).units for i in (1, 2, 3)]
+    assert sorted(unit.method for part in parts for unit in part) == sorted(METHODS)
+    assert len(every) == sum(map(len, parts))
+
+
+def test_a_unit_of_another_process_is_left_alone(finished, tmp_path):
+    lines = []
+    planned = runner.plan("embedded", tmp_path, ["fedavg"])
+    planned.units[0].folder.mkdir(parents=True)
+    with locked(planned.units[0].folder):
+        runner.run(planned, tmp_path, show=lines.append)
+    assert "used by another process" in lines[0]
+    assert not unit.is_done(planned.units[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda cell: cell | {"protocol": "0.9"}, "line 1: expected protocol 1.0, got 0.9"),
+        (lambda cell: cell | {"settings": {"learning_rate": 9.0}}, "line 1: settings were edited"),
+        (lambda cell: {"protocol": "1.0"}, "line 1: expected a cell; delete the file"),
+    ],
+)
+def test_edited_cells_are_refused(finished, tmp_path, change, message):
+    first = (finished[0] / "cells.jsonl").read_text().splitlines()[0]
+    file = tmp_path / "cells.jsonl"
+    cells.write(file, [change(json.loads(first))])
+    with pytest.raises(ValueError, match=message):
+        cells.read(file)
+
+
+def test_results_of_another_protocol_or_damaged_ones_are_refused(finished, tmp_path):
+    copy = tmp_path / "embedded"
+    shutil.copytree(finished[0], copy)
+    described = json.loads((copy / "benchmark.json").read_text())
+    (copy / "benchmark.json").write_text(json.dumps(described | {"protocol": "0.9"}))
+    with pytest.raises(ValueError, match=r"expected protocol 1.0, got 0.9; use another folder"):
+        runner.run(runner.plan("embedded", copy), copy)
+    (copy / "benchmark.json").write_text(json.dumps(described | {"track": "standard"}))
+    with pytest.raises(ValueError, match=r"expected a benchmark of the track 'embedded', not"):
+        runner.run(runner.plan("embedded", copy), copy)
+    (copy / "benchmark.json").write_text("{")
+    with pytest.raises(ValueError, match=r"expected undamaged JSON"):
+        report.write(copy)
+    (copy / "benchmark.json").write_text(json.dumps(described))
+    file = copy / "programs" / "groups" / "fedavg" / "final.nc"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"final.nc'.*changed since it was written"):
+        report.write(copy)
+
+
+def test_the_report_is_written_from_files(finished):
+    page = report.write(finished[0])
+    text = page.read_text()
+    assert all(name in text for name in ("fedavg", "fine_tuned", "local_converged"))
+    assert {"cells.csv", "results.csv", "ranking.md", "figures"} <= {
+        path.name for path in page.parent.iterdir()
+    }
+
+
+def test_exported_columns_are_those_of_benchopt(finished):
+    import pandas as pd
+
+    table = pd.read_csv(export.write(finished[0], "csv"))
+    assert {"objective_name", "solver_name", "dataset_name", "idx_rep", "stop_val", "time"} <= set(
+        table
+    )
+    one = table.query(
+        "solver_name == 'fedavg' and objective_name == 'tuned by mean' and idx_rep == 100"
+    )
+    assert one["stop_val"].tolist() == [0, 2, 4]
+    dataset = next(final for final in measures.finals(finished[0]) if final.method == "fedavg")
+    expected = dataset.dataset["accuracy_mean_clients"].sel(seed=100).values
+    np.testing.assert_allclose(one["objective_accuracy"], expected, rtol=1e-5)
+
+
+def test_an_entry_is_one_hashed_file(finished):
+    file = entry.write(finished[0], "fedavg")
+    assert len(entry.read(file)) == 8 + 3 * len(
+        {json.dumps(c["settings"]) for c in entry.read(file) if c["phase"] == "final"}
+    )
+    file.write_text(file.read_text().replace('"seed": 100', '"seed": 101', 1))
+    with pytest.raises(ValueError, match="expected an unedited file"):
+        entry.read(file)
+    with pytest.raises(ValueError, match="method='ditto': expected finished runs"):
+        entry.write(finished[0], "ditto")
+
+
+def test_the_estimate_counts_missing_work(finished, tmp_path):
+    whole = costs.estimate(runner.plan("embedded", tmp_path, ["fedavg"]))
+    done = costs.estimate(runner.plan("embedded", finished[0], ["fedavg"]))
+    assert [row[1] for row in whole.rows] == ["1", "1"]
+    assert [row[1] for row in done.rows] == ["0", "0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["benchmark", "embeded"], "track='embeded'"),
+        (["benchmark", "--methods", "fedavgg"], "fedavgg"),
+        (["benchmark", "--shard", "9/8"], "shard=9/8"),
+        (["benchmark", "--shard", "third"], "shard='third'"),
+        (["benchmark", "--federations", "mnist"], "federations='mnist'"),
+        (["benchmark", "report", "missing"], "folder='missing'"),
+        (["benchmark", "export", "missing"], "folder='missing'"),
+        (["benchmark", "enter", "missing.py"], "missing.py"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "benchmarks").exists()
+
+
+def test_results_are_not_overwritten_without_resume(finished, capsys):
+    assert main(["benchmark", "--output", str(finished[0].parent), "--methods", "fedavg"]) == 2
+    assert "--resume continues them" in capsys.readouterr().err
