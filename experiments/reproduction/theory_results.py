@@ -126,9 +126,9 @@ def draw(counted: Any) -> Figure:
         for size, color in zip(sizes, COLORS, strict=False):
             rows = own[own["size"] == size]
             x = rows["responses"]
-            axes.fill_between(x, rows["lowest_share"], 1, color=color, alpha=0.12)
             axes.plot(x, rows["lowest_share"], "o-", color=color, ms=4, label=f"{size} items")
-            axes.plot(x, rows["published_bound"], "v--", color=color, ms=4)
+            bound = rows["published_bound"].where(rows["published_bound"] > 0)
+            axes.plot(x, bound, "v--", color=color, ms=4)
         axes.set(xscale="log", ylim=(0, 1.03), title=f"{family.replace('_', ' ')}, k = {k}")
         style_axes(axes)
     clients = counted["clients"].iloc[0]
