@@ -17,6 +17,7 @@ import pandas as pd
 
 from experiments.common import markdown_table
 from experiments.reproduction import paper, protocol, protocol_theory, theory_results, verdicts
+from fedjax_fair.results.intervals import format_p
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,7 +91,7 @@ def write(part: str, output: Path) -> str:
     for family, wanted in claims(part, folder).items():
         table: Any = compared(part, wanted, folder)
         stem = output / f"protocol-{family}"
-        table.to_csv(f"{stem}.csv", index=False, float_format="%.4f")
+        table.to_csv(f"{stem}.csv", index=False, float_format="%.6g")
         Path(f"{stem}.md").write_text(markdown(table), "utf8")
         for baseline in dict.fromkeys(claim.baseline for claim in wanted):
             forest(table[table["baseline"] == baseline]).savefig(f"{stem}-{baseline}.png", dpi=90)
@@ -106,11 +107,10 @@ def write(part: str, output: Path) -> str:
 def claims(part: str, folder: Path) -> dict[str, list[Claim]]:
     """Returns the families of a part with their claims."""
     if part == "B":
-        points = protocol.screened(folder).items()
         return {
             "B": [
                 Claim(f"test/{protocol.name_of(point)}", method, "divfl", SEARCHED[method])
-                for point, methods in points
+                for point, methods in protocol.screened(folder).items()
                 for method in methods
             ]
         }
@@ -142,8 +142,7 @@ def compared(part: str, family: list[Claim], folder: Path) -> pd.DataFrame:
     Raises:
         ValueError: If a run lacks evaluations.
     """
-    groups = dict.fromkeys(claim.group for claim in family)
-    measured = {group: _runs(part, group, folder) for group in groups}
+    measured = {group: _runs(part, group, folder) for group in {claim.group for claim in family}}
     rows = []
     for endpoint, (column, last) in ENDPOINTS.items():
         differences, means, left_out = {}, {}, {}
@@ -154,16 +153,16 @@ def compared(part: str, family: list[Claim], folder: Path) -> pd.DataFrame:
             differences[_name(claim)] = gaps[finite]
             means[_name(claim)] = float(values[claim.method].mean())
             left_out[_name(claim)] = int((~finite).sum())
-        is_primary = endpoint == PRIMARY
-        published = {_name(claim): claim.published for claim in family}
-        judged = verdicts.judge(differences, published)
+        judged = verdicts.judge(differences, {_name(claim): claim.published for claim in family})
         for claim in family:
             name, result = _name(claim), judged[_name(claim)]
             rows.append({
                 "endpoint": endpoint, **claim._asdict(), "here": means[name],
+                "published": claim.published if "dissimilarity" in endpoint else np.nan,
                 "seeds": differences[name].size, "left_out": left_out[name],
                 "difference": result.mean, "low": result.low, "high": result.high, "p": result.p,
-                "p_sign_flip": result.p_sign_flip, "verdict": result.verdict if is_primary else "",
+                "p_sign_flip": result.p_sign_flip,
+                "verdict": result.verdict if endpoint == PRIMARY else "",
             })  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -181,15 +180,14 @@ def markdown(table: Any) -> str:
                 f"`{row['method']}`" + (f", {point}" if point else ""), f"`{row['baseline']}`",
                 f"{row['here']:.2f}", f"{row['difference']:+.2f}",
                 f"{row['low']:+.2f} to {row['high']:+.2f}",
-                f"{row['published']:+.2f}" if "dissimilarity" in endpoint else "",
-                "" if np.isnan(row["p"]) else f"{row['p']:.4f}", f"{row['p_sign_flip']:.4f}",
+                "" if np.isnan(row["published"]) else f"{row['published']:+.2f}",
+                format_p(row["p"]), format_p(row["p_sign_flip"]),
                 *([row["verdict"]] if is_primary else []),
             ])  # fmt: skip
         lines += [f"{endpoint}{' (primary)' if is_primary else ''}:", ""]
         shown = (*headings, "verdict") if is_primary else headings
         lines += [*markdown_table(shown, cells), ""]
-    low, high = int(table["seeds"].min()), int(table["seeds"].max())
-    seeds = f"{low}" if low == high else f"{low} to {high}"
+    seeds = " to ".join(map(str, sorted({table["seeds"].min(), table["seeds"].max()})))
     lines += [f"{seeds} seeds; p adjusted (Holm) for the {family} claims of the family; published "
               "differences are those after the last round.", ""]  # fmt: skip
     return "\n".join(lines)
@@ -216,7 +214,10 @@ def forest(table: Any) -> Figure:
             metric=endpoint, long_name=endpoint, units="points", paired=1,
             baseline=rows["baseline"].iloc[0],
         ))  # fmt: skip
-    return forest.differences(panels, published)
+    figure = forest.differences(panels, published)
+    # Long names leave little room for the headings of the panels.
+    figure.set_figwidth(8.2 + 0.075 * max(map(len, published)))
+    return figure
 
 
 def _name(claim: Claim) -> str:
