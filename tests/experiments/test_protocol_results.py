@@ -219,7 +219,6 @@ def test_a_complete_part_a_has_tables_of_both_families(part_a):
     row = of_endpoint(folder, "A1", "class-based dissimilarity, last five").loc["divfl", "fedavg"]
     gaps = differences(runs, "divfl", "fedavg", "client_dissimilarity_class_based", 5)
     assert row["difference"] == pytest.approx(gaps.mean(), abs=6e-5)
-    # The published sizes are those of dissimilarity.
     assert of_endpoint(folder, "A1", "accuracy, all rounds")["published"].isna().all()
 
 
