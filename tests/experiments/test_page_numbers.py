@@ -28,7 +28,7 @@ INTERVAL = re.compile(
     rf"{NUMBER} to {NUMBER}(?=[,;) :])|{NUMBER} ± {NUMBER}|{NUMBER} \({NUMBER}, {NUMBER}\)"
 )
 WRITTEN = re.compile(
-    r"-(mnist|cifar10|digits|several|theorem|tables|endpoints|shakespeare)\.md$|theorem1\.md$|protocol\.md$"
+    r"-(mnist|cifar10|digits|several|theorem|tables|endpoints|shakespeare)\.md$|theorem1\.md$|protocol(-\w+)?\.md$"
 )
 """Pages that scripts write, see test_committed_tables.py, and pages without results."""
 CLAIM_PAGES = [page for page in PAGES if page.rpartition("/")[2] in claim_pages.PAGES]
