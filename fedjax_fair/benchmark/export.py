@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedjax_fair import checks
 from fedjax_fair.benchmark import cells, measures
@@ -36,10 +36,10 @@ def frame(folder: Path) -> pd.DataFrame:
     import pandas as pd
 
     read_folder(folder)
-    rows = []
+    rows: list[Any] = []
     for final in measures.finals(folder):
         names = list(_OBJECTIVES.values())
-        wide = final.dataset[names].to_dataframe().reset_index()[["seed", "round", *names]]
+        wide: Any = final.dataset[names].to_dataframe().reset_index()[["seed", "round", *names]]
         wide = wide.rename(columns={"seed": "idx_rep", "round": "stop_val"})
         wide = wide.rename(columns={v: f"objective_{k}" for k, v in _OBJECTIVES.items()})
         wide.insert(0, "dataset_name", final.federation)

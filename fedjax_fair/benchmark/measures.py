@@ -12,6 +12,7 @@ import numpy as np
 from fedjax_fair import results
 from fedjax_fair.benchmark.federations import FEDERATIONS
 from fedjax_fair.benchmark.protocol import VERSION
+from fedjax_fair.results import people
 from fedjax_fair.results.model_names import MARK
 from fedjax_fair.results.models import by_model
 
@@ -150,7 +151,7 @@ def _measures(final: Final, references: dict[tuple[str, str], Final]) -> dict[st
             measured[f"{name}_worst_10pct"] = _worst(values)
     if "sensitive_group_counts" in last:
         feature = FEDERATIONS[final.federation].sensitive_feature
-        gaps = results.people.gaps(last, [str(feature)])
+        gaps = people.gaps(last, [str(feature)])
         for name in _GAPS:
             measured[name] = gaps[name].values
             measured[f"client_{name}"] = gaps[f"client_{name}"].mean("client").values

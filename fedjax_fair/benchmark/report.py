@@ -56,7 +56,7 @@ def contents(folder: Path) -> Contents:
     found = list(measures.finals(folder))
     if not found:
         raise ValueError(f"folder={str(folder)!r}: expected a finished method.")
-    table = measures.table(found)
+    table: Any = measures.table(found)
     constants = measures.constants(found)
     track = described["track"]
     is_compared = BASELINE in set(table["method"]) and table["method"].nunique() > 1
@@ -198,9 +198,7 @@ def _verdicts(table: Any, constants: dict[tuple[str, str], float]) -> pd.DataFra
 def _empty_verdicts() -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame(
-        columns=["method", "verdict", "accuracy_difference", "fairness_difference"]
-    )
+    return pd.DataFrame(columns=["method", "verdict", "accuracy_difference", "fairness_difference"])
 
 
 def _methods(found: list[measures.Final], track: str) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,10 +15,12 @@ from typing import Any, NamedTuple
 import jax
 
 from fedjax_fair import checks
+from fedjax_fair.app import presets
 from fedjax_fair.app.registry import GROUPS
 from fedjax_fair.app.run_folder import environment, locked, make_folder
+from fedjax_fair.app.variants import resolve_method
 from fedjax_fair.benchmark import cells
-from fedjax_fair.benchmark.federations import FEDERATIONS
+from fedjax_fair.benchmark.federations import FEDERATIONS, Federation
 from fedjax_fair.benchmark.populations import BenchmarkData
 from fedjax_fair.benchmark.protocol import TRACKS, VERSION, Track
 from fedjax_fair.benchmark.unit import PHASES, Unit, is_done, run_unit
@@ -65,13 +68,15 @@ def plan(
         shard: This machine's share: ``(3, 8)`` for the third of eight.
 
     Raises:
-        ValueError: If a name is unknown, or the shard is out of range.
+        ValueError: If a name or a setting is unknown, or the shard is out of range.
     """
     checks.one_of("track", track, tuple(TRACKS))
     chosen = TRACKS[track]
     names = list(federations or chosen.federations)
     for name in names:
         checks.one_of("federations", name, chosen.federations)
+    for method in methods or ():
+        _check_method(FEDERATIONS[names[0]], method)
     part, parts = shard
     if not 1 <= part <= parts:
         raise ValueError(f"shard={part}/{parts}: expected I/N with 1 <= I <= N.")
@@ -82,6 +87,12 @@ def plan(
         if FEDERATIONS[name].sensitive_feature is not None or not _needs_groups(method)
     ]
     return Plan(track, chosen, units[part - 1 :: parts])
+
+
+def _check_method(federation: Federation, method: str) -> None:
+    """Raises ``ValueError`` for an unknown method or setting."""
+    config = replace(federation.config, methods=(method,))
+    resolve_method(presets.resolve(config), method)
 
 
 def _needs_groups(method: str) -> bool:
@@ -211,6 +222,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
         raise ValueError(f"path={str(file)!r}: expected undamaged JSON of a benchmark.") from None
     if version != VERSION:
         raise ValueError(
-            f"folder={str(folder)!r}: expected protocol {VERSION}, got {version}; use another folder."
+            f"folder={str(folder)!r}: expected protocol {VERSION}, got {version}; use another "
+            "folder."
         )
     return described

@@ -158,7 +158,7 @@ def _train(
 ) -> xr.Dataset:
     """Trains runs, evaluates their models on unseen clients, and returns results over ``run``."""
     seeds = list(dict.fromkeys(run.seed for run in runs))
-    # Settings that are equal in all runs would not be a batch axis, which compiles another function.
+    # Settings that are equal in all runs would be no batch axis, which is another program.
     fill = [_Run(i % len(rounds), seeds[0]) for i in range(max(0, padding - len(runs)))]
     padded = [*runs, *fill]
     places = [seeds.index(run.seed) for run in padded]
@@ -202,11 +202,11 @@ def _partitions(data: FederatedData, places: Sequence[int]) -> FederatedData:
     return with_partition_arrays(data, arrays)
 
 
-def _learning_rates(methods: Sequence[Any]) -> np.ndarray:
+def _learning_rates(methods: Sequence[Any]) -> list[float]:
     """Returns the step size of each method's local SGD, which other solvers wrap."""
     solvers = [method.solver for method in methods]
     rates = [getattr(solver, "solver", solver).learning_rate for solver in solvers]
-    return np.asarray(rates, np.float32)
+    return [float(rate) for rate in rates]
 
 
 class Choice(NamedTuple):

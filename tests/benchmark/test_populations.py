@@ -34,7 +34,9 @@ def test_every_example_is_in_one_part_of_one_client():
         found = []
         for federated, clients in ((made.seen, seen), (made.unseen, made.unseen_ids[run])):
             parts = [federated.train, federated.validation, federated.test]
-            for client, sizes in zip(clients, zip(*(p.sizes[run] for p in parts), strict=True), strict=True):
+            for client, sizes in zip(
+                clients, zip(*(p.sizes[run] for p in parts), strict=True), strict=True
+            ):
                 total = np.sum(owners == client)
                 test = total // 5
                 assert sizes == (total - test - (total - test) // 5, (total - test) // 5, test)
@@ -57,7 +59,9 @@ def test_partitions_follow_from_the_seed_alone():
 def test_digests_change_with_data_and_partition():
     changed = np.arange(1000) % 10
     changed[0] = 1
-    assert partition_pool(pool(changed), (0,)).data_digest != partition_pool(pool(), (0,)).data_digest
+    assert (
+        partition_pool(pool(changed), (0,)).data_digest != partition_pool(pool(), (0,)).data_digest
+    )
     twenty = partition_pool(pool(num_clients=12), (0,))
     assert twenty.partition_digests != partition_pool(pool(), (0,)).partition_digests
 

@@ -26,7 +26,7 @@ from fedjax_fair.benchmark import (
 
 pytestmark = pytest.mark.integration
 
-METHODS = ("fedavg", "fine_tuned", "local_converged", "krum:num_byzantine=50")
+METHODS = ("fedavg", "fine_tuned", "local_converged", "fedbn")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,11 +64,9 @@ def test_units_are_tuned_and_run(finished):
     assert {cell["status"] for cell in done} == {"ok"}
     tuned = {json.dumps(c["settings"]) for c in done if c["phase"] == "tuning"}
     assert len(tuned) == 4
-    assert any("krum:num_byzantine=50: " in line and "expected" in line for line in lines)
-    failed = json.loads(
-        (folder / "programs" / "groups" / "krum:num_byzantine=50" / "failed.json").read_text()
-    )
-    assert "num_byzantine" in failed["reason"]
+    assert any("fedbn: " in line and "batch normalization" in line for line in lines)
+    failed = json.loads((folder / "programs" / "groups" / "fedbn" / "failed.json").read_text())
+    assert "batch normalization" in failed["reason"]
 
 
 def test_the_choice_is_that_of_validation_examples(finished):
@@ -281,7 +279,8 @@ def test_the_estimate_counts_missing_work(finished, tmp_path):
     ("arguments", "message"),
     [
         (["benchmark", "embeded"], "track='embeded'"),
-        (["benchmark", "--methods", "fedavgg"], "fedavgg"),
+        (["benchmark", "--methods", "fedavgg"], "did you mean 'fedavg'"),
+        (["benchmark", "--methods", "fedprox:prx=1"], "prox"),
         (["benchmark", "--shard", "9/8"], "shard=9/8"),
         (["benchmark", "--shard", "third"], "shard='third'"),
         (["benchmark", "--federations", "mnist"], "federations='mnist'"),
