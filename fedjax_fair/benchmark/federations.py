@@ -135,7 +135,7 @@ def _groups(_: str | None) -> Pool:
 def _source(
     name: str, partitioner: Partitioner, max_examples: int | None = None, **settings: Any
 ) -> Callable[[str | None], Pool]:
-    """Returns the function that reads a data set, of which at most some random examples are used."""
+    """Returns the function that reads a data set, or at most some random examples of it."""
 
     @lru_cache(maxsize=1)
     def pool(data_dir: str | None) -> Pool:

@@ -158,10 +158,9 @@ def _ranking(table: Any, constants: dict[tuple[str, str], float]) -> pd.DataFram
         overall: Any = statistics.overall(table, measure, BASELINE, CRITERION, constants=constants)
         overall["scope"] = OVERALL
         sides = {"difference": "difference", "low": "low", "high": "high", "p_holm": "p"}
-        for part in (by_scope, overall):
-            part.rename(columns={k: f"{measure}_{v}" for k, v in sides.items()}, inplace=True)
-        columns = ["scope", "method", *(f"{measure}_{side}" for side in sides.values())]
+        columns = ["scope", "method", *sides]
         both = pd.concat([by_scope[columns], overall[columns]])
+        both = both.rename(columns={k: f"{measure}_{v}" for k, v in sides.items()})
         ranked = ranked.merge(both, on=["scope", "method"], how="left")
     return ranked
 
