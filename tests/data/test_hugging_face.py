@@ -410,3 +410,7 @@ def test_columns_of_partitions_are_those_of_the_data_set():
     frame = join_partitions("table", Partitions(stand_in(), OWNERS))
     assert frame.columns.tolist() == [*COLUMNS, "partition"]
     assert as_pandas(stand_in()).columns.tolist() == [*COLUMNS]
+    frame = TABLE.copy()
+    frame.insert(1, "image", [Image(pixels) for pixels in PIXELS])
+    dataset = stand_in(frame, image=Image())
+    assert as_pandas(dataset).columns.tolist() == dataset.column_names
