@@ -160,6 +160,27 @@ def test_results_equal_fairlearn_on_the_same_predictions():
         assert float(actual) == pytest.approx(expected, rel=1e-5)
 
 
+def test_groups_of_validation_examples_are_measured_after_training():
+    """Results of a run have groups of test examples only."""
+    data = ff.data.hold_out(make_people(sizes=(20, 30, 25)), 0.4)
+    method = ff.Round(
+        MODEL, ff.selectors.Full(), ff.solvers.SGD(0.5, 4, epochs=1), ff.aggregators.Mean()
+    )
+    result = ff.train(method, data, rounds=1)
+    assert not [
+        name for name in result.dataset if "parity" in name and name.startswith("validation")
+    ]
+    found = result.evaluate(data._replace(test=data.validation))
+    part, rows = data.validation, data.validation.order
+    predicted = np.asarray(result.predict(part.features[rows]))[0]
+    groups = part.sensitive_features[rows, 0] * 3 + part.sensitive_features[rows, 1]
+    expected = fairlearn.demographic_parity_difference(
+        part.labels[rows], predicted, sensitive_features=groups
+    )
+    difference = found.demographic_parity_difference.isel(seed=0)
+    assert float(difference) == pytest.approx(expected, rel=1e-5)
+
+
 def test_results_have_all_metrics_and_names_of_groups():
     dataset = fitted().dataset
     assert {metric.name for metric in PEOPLE_SUMMARIES} <= set(dataset)

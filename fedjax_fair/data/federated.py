@@ -171,7 +171,9 @@ def stack(datasets: Sequence[FederatedData]) -> FederatedData:
     """Stacks partitions of the same examples, one for each run of ``fit``.
 
     Args:
-        datasets: At least one, with equal examples and numbers of clients.
+        datasets: At least one, with equal examples and numbers of clients. Those of `from_table`
+            with different seeds have equal examples if ``test`` is a table; `hold_out` then makes
+            validation examples.
 
     Returns:
         A federated dataset whose partition has a leading axis ``runs``; shorter rows of ``order``
@@ -185,6 +187,7 @@ def stack(datasets: Sequence[FederatedData]) -> FederatedData:
     """
     require(datasets, "datasets=[]: expected one or more.")
     first = datasets[0]
+    hints = {"encoding": "; held-out rows of a seed change it, test=table and `hold_out` do not"}
     for run, data in enumerate(datasets):
         checks.instance(f"datasets[{run}]", data, FederatedData, "data.load('digits')")
         require(
@@ -199,7 +202,7 @@ def stack(datasets: Sequence[FederatedData]) -> FederatedData:
         for name in ("sensitive_names", "encoding"):
             require(
                 getattr(data, name) == getattr(first, name),
-                f"datasets[{run}].{name}: expected that of the first dataset.",
+                f"datasets[{run}].{name}: expected that of the first dataset{hints.get(name, '')}.",
             )
         for name in PARTS:
             part, expected = getattr(data, name), getattr(first, name)

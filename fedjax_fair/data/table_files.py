@@ -1,12 +1,14 @@
-"""Tables of pandas, Polars, Arrow, and files of them, as tables of pandas."""
+"""Tables of pandas, Polars, Arrow and Hugging Face, and files of them, as tables of pandas."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedjax_fair.data.conversion import require
+from fedjax_fair.data.hugging_face import as_pandas, is_dataset, is_federated, join_partitions
 
 __all__ = ["Frame", "as_frame", "is_table_file", "table_name"]
 
@@ -52,8 +54,9 @@ def as_frame(argument: str, table: Any) -> Frame:
 
     Args:
         argument: Name of the argument in errors.
-        table: A table of pandas, Polars or Arrow (any with the Arrow C stream interface); or the
-            path of a CSV, TSV, Parquet or Feather file, text compressed or not.
+        table: A table of pandas, Polars or Arrow (any with the Arrow C stream interface); a
+            ``datasets.Dataset``; partitions of flwr-datasets (`join_partitions`); or the path of a
+            CSV, TSV, Parquet or Feather file, text compressed or not.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -75,10 +78,17 @@ def as_frame(argument: str, table: Any) -> Frame:
         import pyarrow
 
         frame = pyarrow.table(table).to_pandas()
+    elif is_dataset(table):
+        frame = as_pandas(table)
+    elif is_federated(table):
+        frame = join_partitions(argument, table)
     else:
+        hint = ""
+        if isinstance(table, Mapping) and any(map(is_dataset, table.values())):
+            hint = f" One of its datasets is {argument}[{next(iter(table))!r}]."
         raise ValueError(
             f"{argument} of type {type(table).__name__}: expected a table of pandas, Polars or "
-            "Arrow, or the path of a file."
+            f"Arrow, a datasets.Dataset, or the path of a file.{hint}"
         )
     names = list(frame.columns)
     require(

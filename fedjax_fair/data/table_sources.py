@@ -24,7 +24,8 @@ from fedjax_fair.data.source import (
 )
 from fedjax_fair.data.table_encoding import check_columns, fit_encoding
 from fedjax_fair.data.table_files import Frame, as_frame
-from fedjax_fair.data.tables import encode_labels, table_columns
+from fedjax_fair.data.table_labels import encode_labels
+from fedjax_fair.data.tables import table_columns
 
 __all__ = ["TABLES", "TableFiles", "TableSet", "find_table", "read_table", "table_source"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,24 +15,16 @@ from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.conversion import first_index, require
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.flwr import FlwrPartitioner, as_partitioner
+from fedjax_fair.data.hugging_face import PARTITION, is_federated
 from fedjax_fair.data.partition import by_column
 from fedjax_fair.data.partition_of_test import partition_test
 from fedjax_fair.data.partitioner import Partitioner
-from fedjax_fair.data.table_encoding import (
-    MAX_CATEGORIES,
-    TableEncoding,
-    as_codes,
-    check_columns,
-    fit_encoding,
-)
+from fedjax_fair.data.table_arrays import stack_arrays
+from fedjax_fair.data.table_encoding import TableEncoding, as_codes, check_columns, fit_encoding
 from fedjax_fair.data.table_files import Frame, as_frame, table_name
+from fedjax_fair.data.table_labels import Target, encode_labels
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["Target", "encode_labels", "from_table", "table_columns"]
-
-Target = Literal["classes", "regression", "multi_label"]
+__all__ = ["from_table", "table_columns"]
 
 
 def from_table(
@@ -41,6 +33,7 @@ def from_table(
     label: str | Sequence[str],
     client: str | Partitioner | FlwrPartitioner,
     sensitive_features: Sequence[str] = (),
+    features: str | None = None,
     categorical: Sequence[str] = (),
     exclude: Sequence[str] = (),
     encoding: Literal["one_hot", "codes"] = "one_hot",
@@ -58,14 +51,21 @@ def from_table(
     examples (`TableEncoding.encode`). Sensitive features are also features unless excluded.
 
     Args:
-        table: A table of pandas, Polars or Arrow, or the path of a CSV, TSV, Parquet or Feather
+        table: A table of pandas, Polars or Arrow; a ``datasets.Dataset`` of Hugging Face; an object
+            of flwr-datasets that loads partitions; or the path of a CSV, TSV, Parquet or Feather
             file.
-        label: Column to predict. Classes are its different values, ascending.
+        label: Column to predict. Classes are its different values, ascending; of an ordered
+            ``pandas.Categorical`` or a ``ClassLabel``, its categories in their order, also those
+            without rows.
         client: Column whose values are the clients, which is then no feature; or a partitioner,
             such as ``data.dirichlet(5, 0.5, by="sex")``. Without classes, a partitioner receives a
-            single class.
+            single class. Of flwr-datasets, the column ``"partition"`` has the partition of each
+            row.
         sensitive_features: Columns of sensitive features, such as ``["sex", "race"]``: strings,
             integers or booleans, none missing.
+        features: Column of arrays of equal shapes, such as images or embeddings, which are the only
+            features and unchanged (``data.encoding`` is None). By default other columns are encoded
+            as features.
         categorical: Numeric columns whose values are categories.
         exclude: Columns that are not features.
         encoding: Whether categories are indicators, or ``"codes"``, their indices.
@@ -73,7 +73,9 @@ def from_table(
             (``"regression"``), or of 0 and 1 (``"multi_label"``), with `models.as_regression` or
             `models.as_multi_label`.
         test: Fraction of every client's rows held out for testing, rounded down, in ``[0, 1)``;
-            or a table of the test rows.
+            or a table of the test rows. Those of a ``FederatedDataset`` are in its split
+            ``"test"``. If its test rows are not partitioned, ``test.load_split("test")`` is divided
+            by the labels of each client (`split_test`).
         validation_fraction: As in `hold_out`, of the remaining rows.
         seed: Non-negative seed of the partition and of held-out rows.
         name: Name in results; by default that of the file.
@@ -107,29 +109,40 @@ def from_table(
         checks.unit_interval("test", test)
     else:
         frames.append(as_frame("test", test))
-    named = _columns_by_argument(label, client, sensitive_features, categorical, exclude)
+    named = _columns_by_argument(label, client, sensitive_features, features, categorical, exclude)
+    partitioner = as_partitioner(by_column(client) if isinstance(client, str) else client)
+    partitioners = [partitioner] * len(frames)
+    if is_federated(table) and client == PARTITION and PARTITION not in frames[-1].columns:
+        partitioners[-1] = partitioner._replace(column=None)
     for argument, source, frame in zip(("table", "test"), (table, test), frames, strict=False):
         place = source if isinstance(source, str | os.PathLike) else argument
         require(len(frame), f"{place} has no rows; expected one or more.")
         for argument, names in named.items():
-            check_columns(argument, names, frame)
+            is_optional = argument == "client" and partitioners[-1].column is None
+            check_columns(argument, () if is_optional else names, frame)
     labels = encode_labels(frames, named["label"], target)
-    partitioner = as_partitioner(by_column(client) if isinstance(client, str) else client)
-    columns = [table_columns(frame, partitioner) for frame in frames]
+    columns = [
+        table_columns(frame.drop(columns=[*named["features"]]), each)
+        for frame, each in zip(frames, partitioners, strict=True)
+    ]
     classes = [
         part if labels.classes is not None else np.zeros(len(part), np.int64)
         for part in labels.values
     ]
     partition = partitioner.split(classes[0], seed, **columns[0])
+    # Columns to encode are row indices until the training examples are known.
+    inputs = [
+        _row_numbers(frame) if features is None else stack_arrays(frame[features])
+        for frame in frames
+    ]
     test_part, test_sensitive = None, None
     if not is_fraction:
         pairs = (classes[0], classes[1]), (columns[0], columns[1])
         test_partition = partition_test(partitioner, partition, *pairs, seed)
-        test_part = (_row_numbers(frames[1]), labels.values[1], test_partition)
+        test_part = (inputs[1], labels.values[1], test_partition)
         test_sensitive = _sensitive(frames[1], named["sensitive_features"])
-    # Features are row indices until the training examples are known.
     rows = federate(
-        (_row_numbers(frames[0]), labels.values[0], partition),
+        (inputs[0], labels.values[0], partition),
         test_part,
         num_classes=labels.num_classes,
         name=name,
@@ -140,7 +153,10 @@ def from_table(
         sensitive_features=_sensitive(frames[0], named["sensitive_features"]),
         test_sensitive_features=test_sensitive,
     )
+    if features is not None:
+        return rows
     no_features = {*named["label"], partitioner.column, *exclude}
+    no_features |= {PARTITION} if is_federated(table) else set()
     kept = [column for column in frames[0].columns if column not in no_features]
     require(kept, "table: no column is left as a feature; expected one or more.")
     for frame in frames[1:]:
@@ -187,13 +203,19 @@ def _sensitive(frame: Frame, names: Sequence[str]) -> dict[str, np.ndarray] | No
 
 
 def _columns_by_argument(
-    label: Any, client: Any, sensitive_features: Any, categorical: Any, exclude: Any
+    label: Any,
+    client: Any,
+    sensitive_features: Any,
+    features: Any,
+    categorical: Any,
+    exclude: Any,
 ) -> dict[str, tuple[str, ...]]:
     """Returns the columns that each argument names, and checks that none has two roles."""
     lists = {
         "label": (label,) if isinstance(label, str) else label,
         "client": (client,) if isinstance(client, str) else (),
         "sensitive_features": sensitive_features,
+        "features": () if features is None else (features,),
         "categorical": categorical,
         "exclude": exclude,
     }
@@ -205,108 +227,17 @@ def _columns_by_argument(
         )
         require(len(set(names)) == len(names), f"{argument}={names!r}: expected each column once.")
     require(lists["label"], "label=[]: expected one or more columns.")
-    for argument in ("client", "sensitive_features", "categorical"):
+    require(
+        features is None or not (*categorical, *exclude),
+        f"{features=} is the only feature: expected no columns in categorical and exclude.",
+    )
+    for argument in ("client", "sensitive_features", "features", "categorical"):
         for name in lists[argument]:
             require(
                 name not in lists["label"],
                 f"{argument}: column {name!r} is the label; expected another column.",
             )
     return {argument: tuple(names) for argument, names in lists.items()}
-
-
-class Labels(NamedTuple):
-    """Labels of one or several tables.
-
-    Attributes:
-        values: Labels of each table, int32 classes or float32 targets.
-        num_classes: Number of classes, or of targets.
-        classes: Name of each class; None for targets.
-    """
-
-    values: tuple[np.ndarray, ...]
-    num_classes: int
-    classes: tuple[str, ...] | None
-
-
-def encode_labels(
-    frames: Sequence[Frame], names: Sequence[str], target: Target = "classes"
-) -> Labels:
-    """Encodes the labels of tables.
-
-    Args:
-        frames: The tables, with the same columns.
-        names: Columns of the label.
-        target: As in `from_table`.
-
-    Raises:
-        ValueError: If values are missing or have a wrong type.
-    """
-    for frame in frames:
-        for name in names:
-            is_missing = frame[name].isna().to_numpy()
-            require(
-                not is_missing.any(),
-                f"label {name!r}: {is_missing.sum():,} values are missing, first in row "
-                f"{first_index(is_missing)}; leave these rows out.",
-            )
-    if target != "classes":
-        return Labels(tuple(_targets(frame, names, target) for frame in frames), len(names), None)
-    require(
-        len(names) == 1,
-        f"label={list(names)}: expected one column for classes; target='multi_label' or "
-        "'regression' takes several.",
-    )
-    return _encode_classes([frame[names[0]] for frame in frames])
-
-
-def _targets(frame: Frame, names: Sequence[str], target: Target) -> np.ndarray:
-    columns = []
-    for name in names:
-        try:
-            values = frame[name].to_numpy(np.float64)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"label {name!r} of {frame[name].dtype}: expected numbers for {target=}."
-            ) from None
-        require(np.isfinite(values).all(), f"label {name!r} has infinite values; expected none.")
-        require(
-            target == "regression" or np.isin(values, (0, 1)).all(),
-            f"label {name!r} spans [{values.min()}, {values.max()}]: expected 0 and 1 for "
-            f"{target=}.",
-        )
-        columns.append(values)
-    return np.stack(columns, axis=1).astype(np.float32)
-
-
-def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
-    import pandas as pd
-
-    series = pd.concat(list(columns), ignore_index=True)
-    name = columns[0].name
-    if pd.api.types.is_float_dtype(series):
-        require(
-            (series == series.round()).all(),
-            f"label {name!r} of {series.dtype}: expected classes, such as strings or integers; "
-            "target='regression' predicts numbers.",
-        )
-        series = series.astype(np.int64)
-    if pd.api.types.is_integer_dtype(series):
-        values, codes = np.unique(series.to_numpy(np.int64), return_inverse=True)
-    else:
-        codes, texts = as_codes(series)
-        values = np.array(texts)
-    require(
-        len(values) > 1,
-        f"label {name!r} has one value, {values[:1]}: expected two classes or more.",
-    )
-    require(
-        len(values) <= MAX_CATEGORIES,
-        f"label {name!r} has {len(values):,} different values: expected at most "
-        f"{MAX_CATEGORIES:,} classes; target='regression' predicts numbers.",
-    )
-    ends = np.cumsum([len(column) for column in columns])[:-1]
-    parts = tuple(np.split(codes.astype(np.int32), ends))
-    return Labels(parts, len(values), tuple(map(str, values.tolist())))
 
 
 def table_columns(frame: Frame, partitioner: Partitioner) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 `SUMMARIES` are those of every evaluation, `GROUP_SUMMARIES` additional ones where ground-truth
 groups are known, `SEQUENCE_SUMMARIES` where examples have sequences of labels, and
 `PEOPLE_SUMMARIES` those of data with sensitive features. `predictions` has
-metrics on request, `paired` compares runs, and `noise` estimates the effect of finite test sets.
+metrics on request, `thresholds` makes rates of groups of people equal after training, `paired`
+compares runs, and `noise` estimates the effect of finite test sets.
 
 Examples:
     >>> from fedjax_fair.metrics import SUMMARIES
@@ -22,6 +23,7 @@ from fedjax_fair.metrics import (
     paired,
     performance,
     predictions,
+    thresholds,
 )
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
 from fedjax_fair.metrics.communication import bytes_per_round
@@ -56,4 +58,5 @@ __all__ = [
     "performance",
     "predictions",
     "summaries_of",
+    "thresholds",
 ]

@@ -107,7 +107,7 @@ TERMS = {
     "gap of groups": "group_accuracy_gap, also gap: best group less worst group.",
     "validation": (
         "validation_accuracy_mean_clients. Each metric of test examples exists for validation "
-        "examples, which are held out of training examples."
+        "examples, which are held out of training examples; except those of groups of people."
     ),
     "(personalized)": (
         "Row of the personalized models of a method: each client is measured with its own model. "

@@ -63,6 +63,9 @@ _PARAGRAPHS = (
     "A difference of fewer than two groups is NaN, and a mean over clients ignores it. "
     "`group_fairness.undefined_groups` counts such groups, and `sensitive_group_counts` in "
     "results shows the size of every cell.",
+    "**Validation examples.** Metrics of groups of people are of test examples only. After "
+    "training, `fitted.evaluate(data._replace(test=data.validation))` computes them for validation "
+    "examples, to choose settings without test examples.",
     '**Names.** "Equalized odds" and "equal opportunity" are both abbreviated to EOD in the '
     "literature; results spell them out. FairFed uses signed differences of two groups, and "
     'FedFB the largest distance to the rate of all people (`method="to_overall"`), which is '

@@ -107,6 +107,9 @@ def auc(num_classes: int) -> ClientMetric:
 def mean_squared_error() -> ClientMetric:
     """Creates the metric of the mean squared error over a client's examples and outputs.
 
+    For classes, the error is the difference of the indices of the predicted class and the label,
+    as for `mean_absolute_error`.
+
     Examples:
         >>> mean_squared_error().name
         'mean_squared_error'
@@ -116,6 +119,15 @@ def mean_squared_error() -> ClientMetric:
 
 def mean_absolute_error() -> ClientMetric:
     """Creates the metric of the mean absolute error over a client's examples and outputs.
+
+    For classes, the error is the number of classes between the predicted one and the label, which
+    takes classes as ordered and equally far apart. `from_table` orders them by an ordered
+    ``pandas.Categorical``. The predicted class is that of ``Model.predict``, usually the most
+    probable one.
+
+    References:
+        Baccianella, Esuli, Sebastiani, "Evaluation Measures for Ordinal Regression", ISDA 2009,
+        https://doi.org/10.1109/ISDA.2009.230
 
     Examples:
         >>> mean_absolute_error().name
@@ -199,11 +211,19 @@ def _mean_area(predictions: Predictions, num_classes: int) -> Array:
 
 
 def _mean_squared_error(predictions: Predictions) -> Array:
-    return predictions.mean(_per_example(jnp.square(predictions.outputs - predictions.labels)))
+    return predictions.mean(_per_example(jnp.square(_errors(predictions))))
 
 
 def _mean_absolute_error(predictions: Predictions) -> Array:
-    return predictions.mean(_per_example(jnp.abs(predictions.outputs - predictions.labels)))
+    return predictions.mean(_per_example(jnp.abs(_errors(predictions))))
+
+
+def _errors(predictions: Predictions) -> Float[Array, "examples ..."]:
+    """Returns outputs less targets, or for classes, the predicted index less that of the label."""
+    if jnp.issubdtype(predictions.labels.dtype, jnp.integer):
+        predicted = predictions.predicted.astype(jnp.int32)
+        return (predicted - predictions.labels.astype(jnp.int32)).astype(jnp.float32)
+    return predictions.outputs - predictions.labels
 
 
 def _perplexity(predictions: Predictions) -> Array:

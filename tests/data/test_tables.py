@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from fedjax_fair import aggregators, data, models, selectors, solvers
+from fedjax_fair import aggregators, data, metrics, models, selectors, solvers
 from fedjax_fair.data.table_encoding import (
     MAX_CATEGORIES,
     Standardized,
@@ -296,7 +296,104 @@ def test_tables_of_integers_and_booleans_as_labels():
         assert people.num_classes == len(classes)
 
 
+LEVELS = ["low", "medium", "high", "extreme"]
+
+
+def ordered(values, levels=LEVELS):
+    return pd.Categorical(values, levels, ordered=True)
+
+
+def test_ordered_classes_keep_their_order():
+    values = np.random.default_rng(2).choice(LEVELS[:3], TOTAL)
+    table = TABLE.assign(salary=ordered(values))
+    people = data.from_table(table, **BASE, test=0.0)
+    assert people.encoding.classes == tuple(LEVELS)
+    assert people.num_classes == 4  # No row is extreme.
+    found = np.array(LEVELS)[people.train.labels]
+    assert (values[rows_of(people.train, people.encoding)] == found).all()
+    # Test rows of a file are strings.
+    for other in (ordered(values), ordered(values, LEVELS[::-1]), pd.Series(values)):
+        separate = data.from_table(table, **BASE, test=TABLE.assign(salary=other))
+        assert (np.array(LEVELS)[separate.test.labels] == values).all()
+    numbers = TABLE.assign(salary=ordered(TABLE.age % 3, [2, 0, 1, 7]))
+    assert data.from_table(numbers, **BASE).encoding.classes == ("2", "0", "1", "7")
+    unordered = TABLE.assign(salary=pd.Categorical(values, LEVELS))
+    assert data.from_table(unordered, **BASE).encoding.classes == ("high", "low", "medium")
+
+
+def test_distances_of_ordered_classes_are_in_results():
+    risks = np.array(LEVELS)[np.digitize(TABLE.hours, [30, 40, 50])]
+    people = data.from_table(TABLE.assign(salary=ordered(risks)), **BASE, exclude=["hours"])
+    method = Round(
+        models.logistic(4), selectors.Full(), solvers.SGD(0.1, 10, epochs=2), aggregators.Mean()
+    )
+    distance = metrics.predictions.mean_absolute_error()
+    result = train(method, people, rounds=2, metrics=[distance])
+    predicted = np.asarray(result.predict(people.test.features))[0]
+    for client in range(people.num_clients):
+        rows = people.test.order[people.test.offsets[client] :][: people.test.sizes[client]]
+        expected = np.abs(predicted[rows] - people.test.labels[rows]).mean()
+        found = result.dataset.test_mean_absolute_error.isel(seed=0, round=-1, client=client)
+        assert float(found) == pytest.approx(expected, rel=1e-6)
+
+
+def people_of_seed(seed, validation_fraction=0.25, rows=TABLE[:100], **changes):
+    split = data.dirichlet(4, 5.0, min_partition_size=1, by="sex")
+    people = data.from_table(
+        rows, **BASE | {"client": split, "seed": seed, "test": TABLE[100:]} | changes
+    )
+    return data.hold_out(people, validation_fraction, seed) if validation_fraction else people
+
+
+@pytest.mark.parametrize("validation_fraction", [0.0, 0.25])
+def test_a_partition_per_seed(validation_fraction):
+    alone = [people_of_seed(seed, validation_fraction) for seed in (5, 6)]
+    stacked = data.stack(alone)
+    assert stacked.num_partitions == 2
+    assert stacked.encoding == alone[0].encoding
+    assert stacked.train.sizes[0].tolist() != stacked.train.sizes[1].tolist()
+    for run, one in enumerate(alone):
+        for name in ("train", "test", "validation"):
+            part, expected = getattr(stacked.partition(run), name), getattr(one, name)
+            if expected is None:
+                continue
+            total = int(expected.sizes.sum())
+            np.testing.assert_array_equal(part.sizes, expected.sizes)
+            np.testing.assert_array_equal(part.order[:total], expected.order)
+            np.testing.assert_array_equal(part.features, expected.features)
+            np.testing.assert_array_equal(part.sensitive_features, expected.sensitive_features)
+    method = Round(
+        models.logistic(2), selectors.Uniform(2), solvers.SGD(0.1, 10, epochs=1), aggregators.Mean()
+    )
+    both = train(method, stacked, rounds=2, seeds=(5, 6)).dataset
+    for run, one in enumerate(alone):
+        expected = train(method, one, rounds=2, seeds=(5 + run,)).dataset.isel(seed=0)
+        for name in ("test_loss", "demographic_parity_difference", "cohort_clients"):
+            found = both[name].isel(seed=run)
+            np.testing.assert_allclose(found, expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_other_held_out_rows_are_no_partitions_of_the_same_examples(as_users_call):
+    with pytest.raises(ValueError, match=r"encoding: .*; held-out rows of a seed change it, test="):
+        data.stack([people_of_seed(seed, test=0.2, rows=TABLE) for seed in (0, 1)])
+
+
 WRONG = {
+    "one category": (
+        TABLE.assign(salary=ordered(["low"] * TOTAL, ["low"])),
+        {},
+        "label 'salary' has the categories ['low']: expected two or more.",
+    ),
+    "missing level": (
+        TABLE.assign(salary=ordered(["low", None] * (TOTAL // 2))),
+        {},
+        "label 'salary': 60 values are missing, first in row 1",
+    ),
+    "another level": (
+        TABLE.assign(salary=ordered(["low", "high"] * (TOTAL // 2))),
+        {"test": TABLE},
+        "label 'salary' has the value ",
+    ),
     "no column": (TABLE, {"label": "salari"}, "label: no column 'salari'; did you mean 'salary'?"),
     "no client": (TABLE, {"client": "city"}, "client: no column 'city'"),
     "no sensitive": (TABLE, {"sensitive_features": ["gender"]}, "no column 'gender'"),

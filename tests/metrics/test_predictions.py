@@ -186,3 +186,27 @@ def test_errors_of_a_regression():
     np.testing.assert_allclose(absolute, np.abs(errors).mean(axis=1), rtol=1e-5)
     with pytest.raises(ValueError, match=r"Model.probabilities is None"):
         predictions.calibration_error().function(predicted)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8])
+def test_errors_of_classes_are_distances_of_their_indices(dtype):
+    rng = np.random.default_rng(0)
+    owners = np.sort(rng.integers(0, 4, 50))  # The last is padding.
+    labels, outputs = rng.integers(0, 5, 50), rng.normal(size=(50, 5)).astype(np.float32)
+    predicted = Predictions(
+        linear_model(5), jnp.asarray(outputs), jnp.asarray(labels, dtype), jnp.asarray(owners), 3
+    )
+    for metric, error in (
+        (predictions.mean_absolute_error(), abs),
+        (predictions.mean_squared_error(), lambda gap: gap**2),
+    ):
+        expected = []
+        for client in range(3):
+            of_client = [
+                error(int(outputs[row].argmax()) - int(labels[row]))
+                for row in range(50)
+                if owners[row] == client
+            ]
+            expected.append(sum(of_client) / len(of_client))
+        found = jax.jit(lambda function=metric.function: function(predicted))()
+        np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -3,6 +3,7 @@
 * ``compare FIRST LAST MESH ...`` prints the distance of meshes of eight devices, or of three cores,
   from one device, for some of the methods below.
 * ``evaluations MESH ...`` prints it for an evaluation.
+* ``people MESH ...`` prints it for results with counts of people, and how many variables have them.
 * ``runs MESH COUNT ...`` prints it for ``fit`` with ``COUNT`` runs, each with a partition if
   ``own`` follows the number, as on a GPU if ``gpu`` does.
 * ``resume METHOD SEEDS MODEL MESH ...`` prints it for runs that resume on one mesh after another.
@@ -29,6 +30,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from conftest import linear_model, make_federation, with_sensitive_feature
+from people_federation import make_people
 from test_conformance import AGGREGATORS, SELECTORS, SOLVERS, model_of
 
 import fedjax_fair as ff
@@ -259,6 +261,19 @@ def evaluations(*meshes):
         print(json.dumps({"mesh": name, "distance": largest, "groups": groups}))
 
 
+def people(*meshes):
+    """The distance of results of two classes by group, also of personalized models."""
+    data = ff.data.hold_out(make_people(sizes=SIZES), 0.3)
+    method, options = make_stateful("ditto", 2), {"rounds": 2, "eval_every": 1, "seeds": range(3)}
+    one = ff.fit(method, data, **options)
+    for name in meshes:
+        many = ff.fit(method, data, **options, mesh=mesh_named(name))
+        largest = {str(each): distance(one[each].values, many[each].values) for each in one}
+        by_group = [each for each in largest if "sensitive_group" in each or "parity" in each]
+        line = {"mesh": name, "distance": max(largest.values()), "by_group": by_group}
+        print(json.dumps(line | {"largest": max(largest, key=largest.__getitem__)}))
+
+
 def make_fedavg(learning_rate=0.1):
     return ff.Round(
         linear_model(),
@@ -477,6 +492,8 @@ if __name__ == "__main__":
             runs(mesh, *cases)
         case ["evaluations", *meshes]:
             evaluations(*meshes)
+        case ["people", *meshes]:
+            people(*meshes)
         case ["resume", name, seeds, model, *meshes]:
             resume(name, int(seeds), model, *meshes)
         case ["states", name, seeds, *meshes]:

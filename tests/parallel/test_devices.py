@@ -148,6 +148,20 @@ def test_evaluations_on_several_devices_equal_one():
         assert line["groups"] == groups(line["mesh"])
 
 
+def test_metrics_of_people_on_several_devices_equal_those_of_one():
+    """Counts by label and prediction, and their differences, of global and personalized models."""
+    lines = printed("people", *MESHES)
+    assert [line["mesh"] for line in lines] == list(MESHES)
+    for line in lines:
+        assert line["distance"] < 1e-5, line
+        assert {
+            "sensitive_group_counts",
+            "demographic_parity_difference",
+            "client_demographic_parity_difference",
+            "personalized_demographic_parity_difference",
+        } <= set(line["by_group"])
+
+
 def test_devices_communicate_the_documented_bytes():
     parameters, cohort, pool = 15, 3, 5
     # The update, losses, steps and whether all is finite; losses of the pool; losses and lengths
