@@ -145,6 +145,6 @@ def test_options_that_are_paths_are_known():
     others = {
         *("--data.name", "--data.partition", "--model.name", "--name", "--baseline", "--machine"),
         *("--data.clusters", "--data.client", "--data.label", "--aggregator.sensitive-feature"),
-        "--solver.sensitive-feature",
+        *("--solver.sensitive-feature", "--shard", "--track"),
     }
     assert PATHS - {"--runs"} <= texts <= PATHS | others

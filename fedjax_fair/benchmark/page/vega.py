@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 from fedjax_fair.benchmark.page import charts, measures
@@ -58,7 +59,7 @@ def scripts(contents: Contents, kinds: Sequence[str]) -> str:
     Raises:
         ImportError: If a package is not installed.
     """
-    import vl_convert  # pyright: ignore[reportMissingImports]
+    vl_convert = import_module("vl_convert")
 
     specs: dict[str, Any] = {}
     for place, name in enumerate(contents.federations["name"]):
@@ -77,7 +78,7 @@ def scripts(contents: Contents, kinds: Sequence[str]) -> str:
 
 
 def _tradeoff(results: Frame, kinds: Sequence[str]) -> dict[str, Any]:
-    import altair as alt  # pyright: ignore[reportMissingImports]
+    alt = import_module("altair")
     import pandas as pd
 
     labeled = charts.unsurpassed(results)
@@ -128,7 +129,7 @@ def _ends(axis: str, row: dict[str, Any], name: str) -> dict[str, float]:
 
 
 def _curves(curves: Frame) -> dict[str, Any]:
-    import altair as alt  # pyright: ignore[reportMissingImports]
+    alt = import_module("altair")
 
     names = list(dict.fromkeys(curves["method"]))
     frame = curves[["method", "round"]].assign(accuracy=100 * curves["accuracy"]).dropna()
