@@ -33,6 +33,7 @@ AVERAGES = {
     "pfedme": "uniform",  # Dinh et al., algorithm 1
     "apfl": "uniform",  # Deng et al., algorithm 1
     "local": "num_examples",
+    "local_converged": "num_examples",
     "fedper": "num_examples",  # Arivazhagan et al., algorithm 2
     "fedrep": "uniform",  # Collins et al., algorithm 1
     "lg_fedavg": "num_examples",
