@@ -12,6 +12,8 @@ from fedjax_fair.results.tables import Table
 
 __all__ = ["Cost", "estimate", "measured"]
 
+_UNKNOWN = "not measured"
+
 
 class Cost(NamedTuple):
     """Measured cost of a unit: seconds of two cores, compilation included.
@@ -46,12 +48,14 @@ def estimate(planned: Plan) -> Table:
         runs = len(waiting) * track.num_settings * len(track.tuning_seeds)
         runs += len(waiting) * len(track.final_seeds)  # With the same setting for all criteria.
         if any(cost is None for cost in costs):
-            rows.append((name, str(len(waiting)), f"{runs:,}", "not measured"))
+            rows.append((name, str(len(waiting)), f"{runs:,}", _UNKNOWN))
             continue
         seconds = sum(cost.seconds for cost in costs if cost)
         total += seconds
         rows.append((name, str(len(waiting)), f"{runs:,}", _format(seconds)))
-    rows.append(("all", str(sum(int(row[1]) for row in rows)), "", _format(total)))
+    is_known = all(row[-1] != _UNKNOWN for row in rows)
+    whole = _format(total) if is_known else _UNKNOWN
+    rows.append(("all", str(sum(int(row[1]) for row in rows)), "", whole))
     return Table(
         f"Estimated costs of the track {planned.name}",
         ("federation", "methods", "runs (at least)", "time"),
