@@ -61,8 +61,8 @@ def test_all_methods_try_the_same_learning_rates():
         for name in ("fedavg", "fedadam", "divfl+equitable", "local_converged")
     }
     assert len(rates) == 1
-    assert min(min(rates)) > 0.005
-    assert max(max(rates)) < 0.5
+    assert min(min(rates)) > tuning.LEARNING_RATES.low
+    assert max(max(rates)) < tuning.LEARNING_RATES.high
 
 
 def test_every_range_belongs_to_a_method():
