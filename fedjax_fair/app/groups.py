@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_fair import checks
@@ -18,7 +16,7 @@ from fedjax_fair.app.settings import change, lookup, places
 from fedjax_fair.app.signatures import Setting
 from fedjax_fair.app.variants import method_settings
 from fedjax_fair.base_round import BaseRound
-from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
+from fedjax_fair.data.federated import FederatedData
 
 __all__ = ["Axis", "Group", "groups_of", "plan_sweep", "runs_of"]
 
@@ -155,8 +153,6 @@ def runs_of(group: Group, numbers: Sequence[int]) -> dict[str, Any]:
     configurations, seeds = zip(*(group.runs[number] for number in numbers), strict=True)
     data, training = group.data, group.config.training
     if data.num_partitions is not None:
-        indices = np.array([training.seeds.index(seed) for seed in seeds])
-        arrays = jax.tree.map(lambda leaf: leaf[indices], partition_arrays(data))
-        data = with_partition_arrays(data, arrays)
+        data = data.partitions([training.seeds.index(seed) for seed in seeds])
     methods = [group.rounds[values] for values in configurations]
     return {"methods": methods, "seeds": seeds, "data": data}

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair.benchmark import measure_table, statistics
+from fedjax_fair.benchmark.protocol import CRITERIA
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,9 +19,6 @@ __all__ = ["CRITERIA", "FAIRNESS_MEASURES", "OVERALL", "evidence", "fairer"]
 
 FAIRNESS_MEASURES = ("standard_deviation", "worst_10pct", "gini")
 """Measures of fairness; the first is the primary one."""
-
-CRITERIA = ("mean", "worst", "fairest")
-"""Criteria of selection; the first is the primary one."""
 
 OVERALL = "overall"
 """Name of the rows over all federations."""

@@ -10,7 +10,7 @@ VERSION = "1.0"
 """Version of the protocol. Results of different versions are never combined."""
 
 CRITERIA = ("mean", "worst", "fairest")
-"""Criteria by which settings are chosen on validation examples, see `tuning.select`."""
+"""Criteria of settings on validation examples (`tuning.select`); the first is the primary one."""
 
 
 class Track(NamedTuple):

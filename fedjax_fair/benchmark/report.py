@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +73,7 @@ def contents(folder: Path) -> Contents:
             "part in the selection."
         ),
         command=f"fedjax-fair benchmark {track} --resume",
-        federations=pd.DataFrame([_federation(folder, name) for name in _names(table)]),
+        federations=pd.DataFrame([_federation(found, name) for name in _names(table)]),
         results=_results(table, constants),
         ranking=_ranking(table, constants) if is_compared else _empty_ranking(),
         verdicts=_verdicts(table, constants) if is_compared else _empty_verdicts(),
@@ -90,9 +89,8 @@ def _names(table: Any) -> list[str]:
     return [name for name in FEDERATIONS if name in ran]
 
 
-def _federation(folder: Path, name: str) -> dict[str, Any]:
-    cell = next((folder / "programs" / name).glob("*/final.jsonl")).read_text().splitlines()[0]
-    final = next(f for f in measures.finals(folder) if f.federation == name)
+def _federation(found: list[measures.Final], name: str) -> dict[str, Any]:
+    final = next(each for each in found if each.federation == name)
     federation, dataset = FEDERATIONS[name], final.dataset
     unseen = dataset.sizes.get("unseen_client", 0)
     return {
@@ -103,7 +101,7 @@ def _federation(folder: Path, name: str) -> dict[str, Any]:
         "rounds": federation.config.training.rounds,
         "model": federation.config.model.name,
         "target": federation.target,
-        "data_digest": json.loads(cell)["data_digest"],
+        "data_digest": dataset.attrs["data_digest"],
     }
 
 

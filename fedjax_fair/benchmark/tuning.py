@@ -13,6 +13,7 @@ import numpy as np
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.method import Range
 from fedjax_fair.app.variants import resolve_method
+from fedjax_fair.benchmark.protocol import CRITERIA
 
 __all__ = [
     "CRITERIA",
@@ -26,9 +27,6 @@ __all__ = [
 
 LEARNING_RATES = Range(0.005, 1.0)
 """Learning rates of a federated dataset that specifies no others."""
-
-CRITERIA = ("mean", "worst", "fairest")
-"""Criteria of selection, as in `select`."""
 
 MEASURES = ("accuracy", "worst_10pct", "standard_deviation")
 

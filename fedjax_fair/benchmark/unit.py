@@ -24,7 +24,6 @@ from fedjax_fair.benchmark import cells, tuning, unseen
 from fedjax_fair.benchmark.federations import Federation
 from fedjax_fair.benchmark.populations import BenchmarkData
 from fedjax_fair.benchmark.protocol import CRITERIA, VERSION, Track
-from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.results.models import by_model
 from fedjax_fair.training.fit import Callback, train_batch
 
@@ -166,7 +165,7 @@ def _train(
     training, mesh = config.training, mesh_of("auto")
     fitted = train_batch(
         methods,
-        _partitions(data.seen, places),
+        data.seen.partitions(places),
         rounds=training.rounds or 0,
         seeds=[run.seed for run in padded],
         eval_every=training.eval_every or 1,
@@ -181,7 +180,7 @@ def _train(
             fitted.model,
             fitted.variables,
             _learning_rates(methods),
-            _partitions(data.unseen, places),
+            data.unseen.partitions(places),
             steps=track.adapt_steps,
             batch_size=config.solver.batch_size or 1,
             seeds=[run.seed for run in padded],
@@ -194,12 +193,6 @@ def _train(
     return dataset.assign_coords(
         setting=("run", [run.setting for run in runs]), seed=("run", [run.seed for run in runs])
     )
-
-
-def _partitions(data: FederatedData, places: Sequence[int]) -> FederatedData:
-    """Returns a federated dataset with one partition per run."""
-    arrays = jax.tree.map(lambda leaf: leaf[np.asarray(places)], partition_arrays(data))
-    return with_partition_arrays(data, arrays)
 
 
 def _learning_rates(methods: Sequence[Any]) -> list[float]:

@@ -109,6 +109,12 @@ class FederatedData(NamedTuple):
         arrays = jax.tree.map(lambda leaf: leaf[run], partition_arrays(self))
         return with_partition_arrays(self, arrays)
 
+    def partitions(self, runs: Sequence[int]) -> FederatedData:
+        """Returns the federated dataset with the partitions of some runs, which may repeat."""
+        places = np.asarray(runs)
+        arrays = jax.tree.map(lambda leaf: leaf[places], partition_arrays(self))
+        return with_partition_arrays(self, arrays)
+
     def without_names(self) -> FederatedData:
         """Removes what compiled functions do not depend on: names of clients, and the encoding."""
         return self._replace(client_names=None, encoding=None)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-__all__ = ["COLUMNS", "LATEX_COLUMNS", "comparison_table", "to_text"]
+__all__ = ["COLUMNS", "LATEX_COLUMNS", "comparison_table", "latex_table", "to_text"]
 
 COLUMNS = {
     "mean": "mean",
@@ -166,13 +166,18 @@ def to_text(
     if form == "markdown":
         head, *body = (f"| {' | '.join(row)} |" for row in rows)
         return "\n".join([caption, "", head, "|---|" + "---:|" * alignments, *body, ""])
+    return latex_table(caption, rows)
+
+
+def latex_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
+    """Formats rows of text, the first of which are headings, for LaTeX's package booktabs."""
     head, *body = (" & ".join(map(_latex, row)) + r" \\" for row in rows)
     return "\n".join(
         [
             r"\begin{table}",
             r"\centering",
             rf"\caption{{{_latex(caption)}}}",
-            rf"\begin{{tabular}}{{l{'r' * alignments}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}",
             r"\toprule",
             head,
             r"\midrule",

@@ -19,12 +19,12 @@ from fedjax_fair.app.progress import show_steps
 from fedjax_fair.app.signatures import default_hint
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.benchmark import costs, entry, export, report, runner
+from fedjax_fair.benchmark.protocol import TRACKS
 from fedjax_fair.text import escape_control_chars
 
 __all__ = ["Benchmark", "BenchmarkEnter", "BenchmarkExport", "BenchmarkReport", "run_benchmark"]
 
 _SHARD = re.compile("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
-_PAIRS = ("divfl+equitable", "scaffold+fedadam")
 
 FolderPath = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
 
@@ -134,7 +134,8 @@ def run_benchmark(arguments: list[str]) -> None:
     folder = Path(options.output) / track
     methods = list(options.methods)
     if methods == ["all"]:
-        methods = [*registry.METHODS, *_PAIRS]
+        pairs = (name for each in TRACKS.values() for name in each.methods if "+" in name)
+        methods = [*registry.METHODS, *pairs]
     planned = runner.plan(track, folder, methods, options.federations, _shard(options.shard))
     if options.dry_run:
         print(format_results(costs.estimate(planned)))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from fedjax_fair.benchmark.fairer import OVERALL
 from fedjax_fair.benchmark.page.measures import MEASURES
 
 __all__ = ["OVERALL", "RANKED", "Contents", "Frame", "check", "shown_measures"]
 
 Frame = Any
 """A pandas DataFrame, whose own types do not follow a selection of rows."""
-
-OVERALL = "overall"
-"""The scope of a ranking over all federations."""
 
 RANKED = ("accuracy", "standard_deviation")
 """Measures whose differences to the baseline are ranked."""

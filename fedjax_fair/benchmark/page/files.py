@@ -11,7 +11,7 @@ import numpy as np
 from fedjax_fair.benchmark.page import measures
 from fedjax_fair.benchmark.page.contents import OVERALL, RANKED, Contents, check, shown_measures
 from fedjax_fair.benchmark.page.measures import GROUPS, MEASURES
-from fedjax_fair.results.comparison_table import _latex
+from fedjax_fair.results.comparison_table import latex_table
 from fedjax_fair.results.intervals import format_p
 from fedjax_fair.results.tables import Table
 from fedjax_fair.text import escape_control_chars
@@ -79,21 +79,7 @@ def markdown(table: Table) -> str:
 
 def latex(table: Table) -> str:
     """Formats a table for LaTeX's package booktabs, with its title and note as caption."""
-    head, *body = (" & ".join(map(_latex, row)) + r" \\" for row in (table.headings, *table.rows))
-    return "\n".join([
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_latex(f'{table.title}. {table.note}')}}}",
-        rf"\begin{{tabular}}{{l{'r' * (len(table.headings) - 1)}}}",
-        r"\toprule",
-        head,
-        r"\midrule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-        "",
-    ])  # fmt: skip
+    return latex_table(f"{table.title}. {table.note}", [table.headings, *table.rows])
 
 
 def _results(contents: Contents, federation: str, among: tuple[str, ...] = ()) -> Table:
