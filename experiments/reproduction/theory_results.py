@@ -87,7 +87,7 @@ def judge(counted: pd.DataFrame) -> verdicts.Verdict:
     if not (positive["responses"] < positive["clients"] / 2).any():
         return "undecided"
     kinds = positive.groupby(KIND)["p"]
-    if (paired.holm(np.minimum(kinds.min() * kinds.size(), 1)) < verdicts.LEVEL).any():
+    if (paired.holm(np.minimum(kinds.min() * kinds.size(), 1).tolist()) < verdicts.LEVEL).any():
         return "refuted"
     return "reproduced" if (positive["below"] <= positive["allowed"]).all() else "undecided"
 

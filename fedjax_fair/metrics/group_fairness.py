@@ -56,9 +56,9 @@ Gap = Float[Array, "*batch"]
 
 
 def count_groups(
-    groups: Int[Array, " examples"],
-    labels: Int[Array, " examples"],
-    predicted: Int[Array, " examples"],
+    groups: Int[Array | np.ndarray, " examples"],
+    labels: Int[Array | np.ndarray, " examples"],
+    predicted: Int[Array | np.ndarray, " examples"],
     num_groups: int,
     num_classes: int = 2,
 ) -> Int[Array, "groups classes classes"]:
@@ -76,7 +76,7 @@ def count_groups(
 
 
 def intersection_codes(
-    codes: Int[Array, "examples features"], num_values: Sequence[int]
+    codes: Int[Array | np.ndarray, "examples features"], num_values: Sequence[int]
 ) -> Int[Array, " examples"]:
     """Returns one code for each combination of values of several sensitive features.
 
