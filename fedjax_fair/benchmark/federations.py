@@ -211,7 +211,7 @@ _WITHOUT_FAULTS = (
         "Census-Income by industry",
         _config(ModelConfig(name="mlp", hidden=(32,)), rounds=40, cohort=6, steps=20),
         _source("census_income", data.by_column("industry")),
-        target=0.93,
+        target=0.89,
         sensitive_feature="sex",
     ),
     Federation(
@@ -220,7 +220,7 @@ _WITHOUT_FAULTS = (
         _config(ModelConfig(name="mlp", hidden=(32,)), rounds=40, cohort=10, steps=20),
         # Nearly all stops have the same value of the default label, whether there was a search.
         _source("mpls_stops", data.by_column("neighborhood"), label="problem"),
-        target=0.65,
+        target=0.74,
         sensitive_feature="race",
     ),
     Federation(
