@@ -1,7 +1,6 @@
 """Ranges of the settings of methods that a benchmark tunes in addition to the learning rate.
 
-They contain the default of the setting and the values that its paper tunes, and exclude zero, which
-would change what is compiled.
+They contain the default of the setting, and exclude zero, which would change what is compiled.
 Settings are named as on the command line.
 """
 
@@ -21,7 +20,7 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
     "oort": {"exploration": Range(0.3, 0.95, "linear")},
     "fedcor": {"annealing": Range(0.5, 0.99, "linear")},
     "gifair": {"aggregator.strength": Range(0.1, 0.9, "linear")},
-    "q_fedavg": {"q": Range(0.001, 10.0)},
+    "q_fedavg": {"q": Range(0.01, 10.0)},
     "tilted": {"tilt": Range(0.1, 10.0)},
     "propfair": {"baseline": Range(2.0, 5.0, "linear")},
     "adafed": {"gamma": Range(0.01, 5.0)},
@@ -32,10 +31,10 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
     "fedfb": {"aggregator.alpha": Range(0.001, 2.0)},
     "fedminmax": {"step_size": Range(0.001, 1.0)},
     "group_penalty": {"solver.strength": Range(0.1, 10.0)},
-    "fedavgm": {"server_learning_rate": Range(0.003, 10.0), "beta1": Range(0.5, 0.97, "linear")},
-    "fedadagrad": {"server_learning_rate": Range(0.003, 10.0), "tau": Range(1e-5, 0.1)},
-    "fedadam": {"server_learning_rate": Range(0.003, 10.0), "tau": Range(1e-5, 0.1)},
-    "fedyogi": {"server_learning_rate": Range(0.003, 10.0), "tau": Range(1e-5, 0.1)},
+    "fedavgm": {"server_learning_rate": Range(0.1, 3.2), "beta1": Range(0.5, 0.97, "linear")},
+    "fedadagrad": {"server_learning_rate": Range(0.003, 1.0), "tau": Range(1e-5, 0.1)},
+    "fedadam": {"server_learning_rate": Range(0.003, 1.0), "tau": Range(1e-5, 0.1)},
+    "fedyogi": {"server_learning_rate": Range(0.003, 1.0), "tau": Range(1e-5, 0.1)},
     "fedprox": {"prox": Range(0.001, 1.0)},
     "feddyn": {"solver.alpha": Range(0.001, 0.1)},
     "mime_lite": {"beta": Range(0.5, 0.99, "linear")},
