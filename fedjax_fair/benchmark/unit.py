@@ -41,6 +41,8 @@ _VALIDATION = {
     "worst_10pct": "validation_accuracy_worst_10pct",
     "standard_deviation": "validation_accuracy_standard_deviation",
 }
+_CENTRALIZED = "centralized"
+"""Method whose minibatches have the examples of a whole cohort's, so that rounds have as many."""
 _COUNTED_ROUNDS = 5
 _BEST_ROUND = ("local_converged",)
 """Methods whose round is chosen on validation examples, with the settings."""
@@ -125,6 +127,9 @@ def flops_per_round(round: BaseRound, data: BenchmarkData, seed: int) -> float:
 def configuration(unit: Unit) -> Config:
     """Returns the resolved configuration of a unit."""
     config = presets.resolve(replace(unit.federation.config, methods=(unit.method,)))
+    if unit.method == _CENTRALIZED:
+        cohort, batch_size = config.selector.cohort_size, config.solver.batch_size
+        config = change(config, "solver", "batch_size", cohort * batch_size)
     if unit.federation.sensitive_feature is not None:
         for section, names in method_settings(config, unit.method).items():
             if "sensitive_feature" in names:
