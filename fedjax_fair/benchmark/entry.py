@@ -11,7 +11,7 @@ from typing import Any
 from fedjax_fair.benchmark import cells, entry_checks
 from fedjax_fair.benchmark.protocol import VERSION
 from fedjax_fair.benchmark.runner import Plan
-from fedjax_fair.benchmark.unit import configuration
+from fedjax_fair.benchmark.unit import configuration, is_done
 from fedjax_fair.results.files import write_text
 
 __all__ = ["check", "read", "write"]
@@ -23,13 +23,13 @@ _CHECK_SEED = 900
 def check(
     planned: Plan, data_dir: str | None = None, show: Callable[[str], None] = lambda line: None
 ) -> None:
-    """Checks all methods of a plan on each of its federated datasets.
+    """Checks the methods of a plan on each federated dataset where they have no results yet.
 
     Raises:
         ValueError: If a method breaks a rule; the message names it.
     """
     data: dict[str, Any] = {}
-    for unit in planned.units:
+    for unit in (unit for unit in planned.units if not is_done(unit)):
         name = unit.federation.name
         show(f"checking {unit.method} on {name}")
         if name not in data:

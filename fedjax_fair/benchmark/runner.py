@@ -19,7 +19,7 @@ from fedjax_fair.app import presets
 from fedjax_fair.app.registry import GROUPS
 from fedjax_fair.app.run_folder import environment, locked, make_folder
 from fedjax_fair.app.variants import resolve_method
-from fedjax_fair.benchmark import cells
+from fedjax_fair.benchmark import cells, plugin_methods
 from fedjax_fair.benchmark.federations import FEDERATIONS, Federation
 from fedjax_fair.benchmark.populations import BenchmarkData
 from fedjax_fair.benchmark.protocol import TRACKS, VERSION, Track
@@ -28,7 +28,7 @@ from fedjax_fair.parallel.cores import num_usable_cores
 from fedjax_fair.results.files import write_text
 from fedjax_fair.training.fit import Callback, DivergenceError
 
-__all__ = ["Plan", "plan", "read_folder", "run"]
+__all__ = ["Plan", "failures", "plan", "prepare", "read_folder", "run"]
 
 _SETTINGS = "benchmark.json"
 _MAX_THREADS = 2
@@ -119,11 +119,9 @@ def run(
         show: Prints a line of progress.
 
     Raises:
-        ValueError: If the folder has results of another protocol or track, or is used by another
-            process.
+        ValueError: As for `prepare`.
     """
-    make_folder(folder)
-    write_folder(planned, folder)
+    prepare(planned, folder)
     waiting = [unit for unit in planned.units if not is_done(unit)]
     progress = _Progress(waiting, show)
     data: dict[str, BenchmarkData] = {}
@@ -188,7 +186,31 @@ def _load(unit: Unit, track: Track, data_dir: str | None) -> dict[str, Benchmark
     return {phase: unit.federation.load(data_dir, seeds[phase]) for phase in PHASES}
 
 
-def write_folder(planned: Plan, folder: Path) -> None:
+def failures(folder: Path) -> dict[str, str]:
+    """Returns the reasons why units have no results, by ``"method on dataset"``."""
+    reasons = {}
+    for file in sorted((folder / "programs").glob("*/*/failed.json")):
+        try:
+            reason = json.loads(file.read_bytes())["reason"]
+        except (ValueError, TypeError, LookupError, RecursionError):
+            reason = f"{file.name} is damaged"
+        reasons[f"{file.parent.name} on {file.parent.parent.name}"] = str(reason)
+    return reasons
+
+
+def prepare(planned: Plan, folder: Path) -> None:
+    """Makes the folder, with descriptions of the benchmark and of methods of plugins.
+
+    Raises:
+        ValueError: If the folder has results of another protocol or track, or of other code of a
+            method.
+    """
+    make_folder(folder)
+    _describe_benchmark(planned, folder)
+    plugin_methods.record(folder, (unit.method for unit in planned.units))
+
+
+def _describe_benchmark(planned: Plan, folder: Path) -> None:
     """Writes what the folder is of, or checks that it is of the same protocol and track."""
     file = folder / _SETTINGS
     if file.exists():

@@ -20,6 +20,7 @@ from fedjax_fair.app.signatures import default_hint
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.benchmark import costs, entry, export, report, runner
 from fedjax_fair.benchmark.protocol import TRACKS
+from fedjax_fair.benchmark.unit import is_done
 from fedjax_fair.text import escape_control_chars
 
 __all__ = ["Benchmark", "BenchmarkEnter", "BenchmarkExport", "BenchmarkReport", "run_benchmark"]
@@ -40,13 +41,16 @@ class BenchmarkData:
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Units:
     output: str = "benchmarks"
     """Folder in which the folder of the track is created."""
 
-    federations: Annotated[tuple[str, ...], default_hint("those of the track")] = ()
-    """Federated datasets."""
+    federations: Annotated[
+        tuple[str, ...],
+        default_hint("those of the track"),
+        Doc("Federated datasets, such as digits."),
+    ] = ()
 
     quiet: bool = False
     """Show no progress."""
@@ -81,24 +85,33 @@ class Benchmark(_Units):
 class BenchmarkEnter(_Units):
     """Checks, tunes and runs the methods of a Python file, and writes one file per method."""
 
-    file: Positional[Annotated[str, tyro.conf.arg(metavar="FILE")]] = ""
-    """Python file with METHODS (docs/how-to-add-an-algorithm.md)."""
+    file: Positional[Annotated[str, tyro.conf.arg(metavar="FILE")]]
+    """Python file with METHODS (docs/experiments.md)."""
 
-    track: str = "embedded"
-    """Track: embedded or standard."""
+    track: Annotated[str, Doc(f"Track: {' or '.join(TRACKS)}.")] = "embedded"
 
     def __call__(self) -> None:
         """Runs the command; ``cli`` has loaded the file."""
         names = list(plugins.methods_of(self.file))
         if not names:
-            raise ValueError(f"file={self.file!r}: expected METHODS, a dict of methods by name.")
+            raise ValueError(
+                f"file={self.file!r}: expected a Python file with METHODS, a dict of methods by "
+                "name."
+            )
         folder = Path(self.output) / self.track
         planned = runner.plan(self.track, folder, names, self.federations)
+        runner.prepare(planned, folder)
+        print(f"Benchmark folder: {escape_control_chars(folder)}")
         with interrupt_hint("the same command continues"), show_steps(quiet=self.quiet) as show:
             entry.check(planned, self.data.dir, show)
             _run(planned, folder, self.data.dir, show)
-        files = {name: entry.write(folder, name) for name in names}
-        print_output_paths(**files)
+        finished = {unit.method for unit in planned.units if is_done(unit)}
+        print_output_paths(
+            **{name: entry.write(folder, name) for name in names if name in finished}
+        )
+        _print_outcome(planned, folder)
+        if missing := dict.fromkeys(u.method for u in planned.units if not is_done(u)):
+            raise ValueError(f"file={self.file!r}: incomplete results of {', '.join(missing)}.")
 
 
 @dataclass(frozen=True)
@@ -150,7 +163,17 @@ def run_benchmark(arguments: list[str]) -> None:
         show_steps(quiet=options.quiet) as show,
     ):
         _run(planned, folder, options.data.dir, show)
-    print_output_paths(Cells=folder / "cells.jsonl", Report=report.write(folder))
+    _print_outcome(planned, folder)
+
+
+def _print_outcome(planned: runner.Plan, folder: Path) -> None:
+    """Prints which units have no results and why, and where the files are."""
+    for unit, reason in runner.failures(folder).items():
+        if unit in {f"{one.method} on {one.federation.name}" for one in planned.units}:
+            print(f"No results of {escape_control_chars(f'{unit}: {reason}')}")
+    print_output_paths(Cells=folder / "cells.jsonl")
+    if any((folder / "programs").glob("*/*/final.jsonl")):
+        print_output_paths(Report=report.write(folder))
 
 
 def _run(planned: runner.Plan, folder: Path, data_dir: str | None, show) -> None:

@@ -11,7 +11,7 @@ from fedjax_fair.benchmark.page import charts, tables, vega
 from fedjax_fair.benchmark.page.contents import OVERALL, Contents, check
 from fedjax_fair.benchmark.page.document import document
 from fedjax_fair.benchmark.page.measures import GROUPS, MEASURES
-from fedjax_fair.report.document import details, text
+from fedjax_fair.report.document import collapsible, details, text
 
 __all__ = ["page", "write"]
 
@@ -66,6 +66,7 @@ def page(contents: Contents, interactive: bool | None = None) -> str:
 <label>search<input type="search" id="search" placeholder="method or kind"></label>
 </div>
 <div id="results">{tables.federation_tables(contents)}</div>
+{_failures(contents)}
 <h2 id="ranking-title">Ranking</h2>
 <p class="how">By {text(how_ranked)}. Methods that have a group letter in common cannot be told
 apart (paired tests by seed, Holm's correction). Filled: the interval excludes zero.</p>
@@ -150,6 +151,11 @@ def _key(contents: Contents) -> str:
         "the table.</p>"
         f'<details><summary>Measures</summary><dl class="about">{items}</dl></details>'
     )
+
+
+def _failures(contents: Contents) -> str:
+    items = "".join(f"<li>{text(reason)}</li>" for reason in contents.failures)
+    return items and collapsible(f"Not run ({len(contents.failures)})", f"<ul>{items}</ul>")
 
 
 def _select(name: str, label: str, options: dict[str, Any], chosen: str) -> str:
