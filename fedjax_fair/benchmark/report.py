@@ -229,7 +229,8 @@ def _methods(folder: Path, found: list[measures.Final], track: str) -> list[dict
 def _command(track: str, name: str, parts: list[plugin_methods.Description]) -> str:
     if files := [part.file for part in parts if part.file]:
         if name.isidentifier():
-            return f"fedjax-fair benchmark enter {files[0]} --track {track}"
+            of_track = "" if track == "embedded" else f" --track {track}"
+            return f"fedjax-fair benchmark enter {files[0]}{of_track}"
         options = "".join(f" --plugin {file}" for file in dict.fromkeys(files))
         return f"fedjax-fair benchmark {track}{options} --methods {name} --resume"
     return f"fedjax-fair benchmark {track} --methods {name} --resume"

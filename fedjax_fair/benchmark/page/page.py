@@ -9,11 +9,19 @@ import numpy as np
 
 from fedjax_fair.benchmark.page import charts, tables, vega
 from fedjax_fair.benchmark.page.contents import OVERALL, Contents, check
-from fedjax_fair.benchmark.page.document import document
 from fedjax_fair.benchmark.page.measures import GROUPS, MEASURES
-from fedjax_fair.report.document import collapsible, details, text
+from fedjax_fair.report.document import (
+    collapsible,
+    details,
+    document,
+    script,
+    text,
+    web_file,
+)
 
 __all__ = ["page", "write"]
+
+_PACKAGE = "fedjax_fair.benchmark.page"
 
 
 def write(contents: Contents, folder: Path, interactive: bool | None = None) -> Path:
@@ -84,17 +92,20 @@ name.</p>
 <h2 id="reproduce">Reproduce</h2>
 <pre>{text(contents.command)}</pre>
 {details({"Environment": contents.environment})}"""
-    return document(contents.title, body, vega.scripts(contents, kinds) if interactive else "")
+    scripts = script(web_file(_PACKAGE, "benchmark.js"))
+    scripts += vega.scripts(contents, kinds) if interactive else ""
+    return document(contents.title, body, scripts, web_file(_PACKAGE, "benchmark.css"))
 
 
 def _subtitle(contents: Contents) -> str:
     seeds = contents.results["seeds"]
     low, high = int(seeds.min()), int(seeds.max())
     count = f"{low}" if low == high else f"{low} to {high}"
-    return (
-        f"Protocol {contents.protocol}, {contents.track} track: {len(contents.methods)} methods, "
-        f"{len(contents.federations)} federations, {count} seeds."
+    counts = ", ".join(
+        f"{len(table)} {noun}{'s' * (len(table) != 1)}"
+        for noun, table in (("method", contents.methods), ("federation", contents.federations))
     )
+    return f"Protocol {contents.protocol}, {contents.track} track: {counts}, {count} seeds."
 
 
 def _navigation() -> str:
