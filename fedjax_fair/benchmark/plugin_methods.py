@@ -20,7 +20,7 @@ from fedjax_fair.app.settings import find_method
 from fedjax_fair.results.files import write_text
 from fedjax_fair.training.fingerprint import describe, differences
 
-__all__ = ["Description", "parts_of", "read", "record"]
+__all__ = ["Description", "parts_of", "read", "record", "recorded"]
 
 _LINK = re.compile(r"\[(.*)\]\((.*)\)")
 
@@ -64,15 +64,14 @@ def record(folder: Path, methods: Iterable[str]) -> None:
         # Results do not depend on the summary.
         code = describe(method=method._replace(summary=""))
         file, shown = _file(folder, name), _describe(name, method)
-        if file.exists() and _has_results(folder, name):
-            recorded = _read_file(file)["code"]
-            if changed := differences(code, recorded):
-                path, value, before = changed[0]
-                raise ValueError(
-                    f"method={name!r}: {str(folder)!r} has results of other code or ranges ("
-                    f"{path}={before}, now {value}); use another name, or another folder with "
-                    "--output."
-                )
+        before = recorded(folder, name) if _has_results(folder, name) else {}
+        if before and (changed := differences(code, before["code"])):
+            path, value, former = changed[0]
+            raise ValueError(
+                f"method={name!r}: {str(folder)!r} has results of other code or ranges "
+                f"({path}={former}, now {value}); use another name, or another folder with "
+                "--output."
+            )
         file.parent.mkdir(exist_ok=True)
         write_text(file, json.dumps(shown._asdict() | {"code": code}, indent=2) + "\n")
 
@@ -87,8 +86,28 @@ def read(folder: Path, name: str) -> Description:
     is_included = any(name in GROUPS[kind] for kind in GROUPS.keys() - {"plugin"})
     if is_included or not file.exists():
         return _describe(name, find_method(name))
-    recorded = _read_file(file)
-    return Description(*(str(recorded[field]) for field in Description._fields))
+    described = recorded(folder, name)
+    return Description(*(str(described[field]) for field in Description._fields))
+
+
+def recorded(folder: Path, name: str) -> dict[str, Any]:
+    """Returns the description of a method of a plugin and its code; nothing for other methods.
+
+    Raises:
+        ValueError: If its description is damaged.
+    """
+    file = _file(folder, name)
+    if not file.exists():
+        return {}
+    try:
+        described = dict(json.loads(file.read_bytes()))
+        _ = [described[field] for field in Description._fields], dict(described["code"])
+    except (ValueError, TypeError, LookupError, RecursionError):
+        raise ValueError(
+            f"path={str(file)!r}: expected an undamaged description of a method; delete the file "
+            "and enter the method again."
+        ) from None
+    return described
 
 
 def _file(folder: Path, name: str) -> Path:
@@ -105,15 +124,3 @@ def _describe(name: str, method: Method) -> Description:
     paper, link = source.groups() if source is not None else ("", "")
     files = (path.name for path in plugins.loaded() if name in plugins.methods_of(str(path)))
     return Description(method.describe(), paper, link, next(files, ""))
-
-
-def _read_file(file: Path) -> dict[str, Any]:
-    try:
-        recorded = dict(json.loads(file.read_bytes()))
-        _ = [recorded[field] for field in Description._fields], dict(recorded["code"])
-    except (ValueError, TypeError, LookupError, RecursionError):
-        raise ValueError(
-            f"path={str(file)!r}: expected an undamaged description of a method; delete the file "
-            "and enter the method again."
-        ) from None
-    return recorded

@@ -13,12 +13,13 @@ from tyro.conf import Positional
 
 from fedjax_fair.app import plugins, registry
 from fedjax_fair.app.commands.common import interrupt_hint, print_output_paths
-from fedjax_fair.app.console import format_results
+from fedjax_fair.app.console import format_results, format_table
 from fedjax_fair.app.options import parse
 from fedjax_fair.app.progress import show_steps
 from fedjax_fair.app.signatures import default_hint
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.benchmark import costs, entry, export, report, runner
+from fedjax_fair.benchmark.page import result_tables
 from fedjax_fair.benchmark.protocol import TRACKS
 from fedjax_fair.benchmark.unit import is_done
 from fedjax_fair.text import escape_control_chars
@@ -26,6 +27,9 @@ from fedjax_fair.text import escape_control_chars
 __all__ = ["Benchmark", "BenchmarkEnter", "BenchmarkExport", "BenchmarkReport", "run_benchmark"]
 
 _SHARD = re.compile("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
+
+_PRINTED = ("accuracy", "worst_10pct", "standard_deviation")
+"""Measures of the tables in the terminal."""
 
 FolderPath = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
 
@@ -171,9 +175,11 @@ def _print_outcome(planned: runner.Plan, folder: Path) -> None:
     for unit, reason in runner.failures(folder).items():
         if unit in {f"{one.method} on {one.federation.name}" for one in planned.units}:
             print(f"No results of {escape_control_chars(f'{unit}: {reason}')}")
-    print_output_paths(Cells=folder / "cells.jsonl")
     if any((folder / "programs").glob("*/*/final.jsonl")):
+        for table in result_tables(report.contents(folder), _PRINTED):
+            print(format_table(table))
         print_output_paths(Report=report.write(folder))
+    print_output_paths(Cells=folder / "cells.jsonl")
 
 
 def _run(planned: runner.Plan, folder: Path, data_dir: str | None, show) -> None:
