@@ -9,6 +9,7 @@ import numpy as np
 
 from fedjax_fair.app.registry import GROUPS
 from fedjax_fair.benchmark import (
+    cells,
     export,
     fairer,
     measures,
@@ -37,7 +38,7 @@ _REFERENCES = ("fedavg", "centralized", "local", "local_converged", "fine_tuned"
 
 
 def write(folder: Path) -> Path:
-    """Writes ``report/`` into the folder of a benchmark, and returns the page.
+    """Writes ``cells.jsonl`` and ``report/`` into the folder of a benchmark; returns the page.
 
     Raises:
         ValueError: If the folder has no benchmark, no finished method or damaged files.
@@ -46,6 +47,8 @@ def write(folder: Path) -> Path:
     target = folder / "report"
     write_tables(shown, target)
     write_figures(shown, target / "figures")
+    # A shard may have written it before another one finished.
+    cells.write(folder / "cells.jsonl", cells.gather(folder))
     export.cells_table(folder).to_csv(target / "cells.csv", index=False, float_format="%.6g")
     return write_page(shown, target)
 
@@ -82,7 +85,7 @@ def contents(folder: Path) -> Contents:
         verdicts=_verdicts(table, constants) if is_compared else _empty_verdicts(),
         curves=measures.curves(found, CRITERION),
         methods=pd.DataFrame(_methods(folder, found, track)),
-        failures=tuple(f"{k}: {v}" for k, v in runner.failures(folder).items()),
+        failures=tuple(runner.failures(folder)),
         overall_unit="SDs of fedavg",
         fairness_unit="SDs of fedavg",
     )

@@ -90,7 +90,7 @@ class BenchmarkEnter(_Units):
     """Checks, tunes and runs the methods of a Python file, and writes one file per method."""
 
     file: Positional[Annotated[str, tyro.conf.arg(metavar="FILE")]]
-    """Python file with METHODS (docs/experiments.md)."""
+    """Python file with METHODS (docs/benchmark/enter.md)."""
 
     track: Annotated[str, Doc(f"Track: {' or '.join(TRACKS)}.")] = "embedded"
 
@@ -113,7 +113,7 @@ class BenchmarkEnter(_Units):
         print_output_paths(
             **{name: entry.write(folder, name) for name in names if name in finished}
         )
-        _print_outcome(planned, folder)
+        _print_outcome(folder)
         if missing := dict.fromkeys(u.method for u in planned.units if not is_done(u)):
             raise ValueError(f"file={self.file!r}: incomplete results of {', '.join(missing)}.")
 
@@ -167,14 +167,18 @@ def run_benchmark(arguments: list[str]) -> None:
         show_steps(quiet=options.quiet) as show,
     ):
         _run(planned, folder, options.data.dir, show)
-    _print_outcome(planned, folder)
+    if options.shard:
+        print(f"After all shards: fedjax-fair benchmark report {escape_control_chars(folder)}")
+    else:
+        _print_outcome(folder)
+    if planned.units and not any(is_done(unit) for unit in planned.units):
+        raise ValueError(f"output={options.output!r}: no method has results.")
 
 
-def _print_outcome(planned: runner.Plan, folder: Path) -> None:
-    """Prints which units have no results and why, and where the files are."""
-    for unit, reason in runner.failures(folder).items():
-        if unit in {f"{one.method} on {one.federation.name}" for one in planned.units}:
-            print(f"No results of {escape_control_chars(f'{unit}: {reason}')}")
+def _print_outcome(folder: Path) -> None:
+    """Prints results, which methods have none and why, and where the files are."""
+    for reason in runner.failures(folder):
+        print(f"Not run: {escape_control_chars(reason)}")
     if any((folder / "programs").glob("*/*/final.jsonl")):
         for table in result_tables(report.contents(folder), _PRINTED):
             print(format_table(table))
