@@ -29,8 +29,13 @@ def settings_hash(federation: str, method: str, settings: Mapping[str, float]) -
 
 
 def write(file: Path, cells: Iterable[Mapping[str, Any]]) -> None:
-    """Writes cells, one per line, atomically."""
-    write_text(file, "".join(f"{json.dumps(cell, allow_nan=True)}\n" for cell in cells))
+    """Writes cells, one per line with its SHA-256, atomically."""
+    lines = (json.dumps({**cell, "sha256": _digest(cell)}) for cell in cells)
+    write_text(file, "".join(f"{line}\n" for line in lines))
+
+
+def _digest(cell: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(cell, sort_keys=True).encode()).hexdigest()
 
 
 def read(file: Path) -> list[dict[str, Any]]:
@@ -52,8 +57,11 @@ def read(file: Path) -> list[dict[str, Any]]:
         if version != VERSION:
             raise ValueError(f"{place}: expected protocol {VERSION}, got {version}.")
         federation, method, _, settings, digest, *_ = values
-        if settings_hash(federation, method, settings) != digest:
-            raise ValueError(f"{place}: settings were edited; delete the file to run it again.")
+        is_edited = settings_hash(federation, method, settings) != digest
+        # Files of earlier versions of the package have no digest of the line.
+        line_digest = cell.pop("sha256", None)
+        if is_edited or line_digest not in (None, _digest(cell)):
+            raise ValueError(f"{place}: the cell was edited; delete the file to run it again.")
         found.append(cell)
     return found
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedjax_fair.benchmark import cells, entry_checks
+from fedjax_fair.benchmark import cells, entry_checks, plugin_methods, tuning
 from fedjax_fair.benchmark.protocol import VERSION
 from fedjax_fair.benchmark.runner import Plan
-from fedjax_fair.benchmark.unit import configuration
+from fedjax_fair.benchmark.unit import configuration, is_done
 from fedjax_fair.results.files import write_text
 
 __all__ = ["check", "read", "write"]
@@ -23,22 +23,24 @@ _CHECK_SEED = 900
 def check(
     planned: Plan, data_dir: str | None = None, show: Callable[[str], None] = lambda line: None
 ) -> None:
-    """Checks all methods of a plan on each of its federated datasets.
+    """Checks the methods of a plan on each federated dataset where they have no results yet.
 
     Raises:
-        ValueError: If a method breaks a rule; the message names it.
+        ValueError: If a method breaks a rule, or does not use a setting of its ranges; the message
+            names it.
     """
     data: dict[str, Any] = {}
-    for unit in planned.units:
-        name = unit.federation.name
+    for unit in (unit for unit in planned.units if not is_done(unit)):
+        name, config = unit.federation.name, configuration(unit)
+        tuning.settings_of(unit.method, config, planned.track.num_settings)
         show(f"checking {unit.method} on {name}")
         if name not in data:
             data[name] = unit.federation.load(data_dir, (_CHECK_SEED,)).seen.partition(0)
-        entry_checks.check_method(unit.method, configuration(unit), data[name])
+        entry_checks.check_method(unit.method, config, data[name])
 
 
 def write(folder: Path, method: str) -> Path:
-    """Writes the cells of a method into one file, whose last line is their SHA-256.
+    """Writes one file of a method: its description, its cells, and the SHA-256 of these lines.
 
     Raises:
         ValueError: If no runs of the method are finished.
@@ -46,16 +48,17 @@ def write(folder: Path, method: str) -> Path:
     own = [cell for cell in cells.gather(folder) if cell["method"] == method]
     if not own:
         raise ValueError(f"method={method!r}: expected finished runs in {str(folder)!r}.")
-    lines = "".join(f"{json.dumps(cell)}\n" for cell in own)
+    described = {"protocol": VERSION, "method": method, **plugin_methods.recorded(folder, method)}
+    lines = "".join(f"{json.dumps(line)}\n" for line in (described, *own))
     digest = hashlib.sha256(lines.encode()).hexdigest()
     file = folder / "entries" / f"{method}.jsonl"
     file.parent.mkdir(exist_ok=True)
-    write_text(file, lines + json.dumps({"protocol": VERSION, "sha256": digest}) + "\n")
+    write_text(file, lines + json.dumps({"sha256": digest}) + "\n")
     return file
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """Reads a file of `write`.
+    """Reads the cells of a file of `write`.
 
     Raises:
         ValueError: If it was edited.
@@ -67,4 +70,4 @@ def read(file: Path) -> list[dict[str, Any]]:
         expected = None
     if hashlib.sha256("".join(lines).encode()).hexdigest() != expected:
         raise ValueError(f"path={str(file)!r}: expected an unedited file of `benchmark enter`.")
-    return [json.loads(line) for line in lines]
+    return [json.loads(line) for line in lines[1:]]

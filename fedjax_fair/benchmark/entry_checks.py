@@ -92,7 +92,7 @@ def check_round(name: str, round: BaseRound, data: FederatedData) -> None:
         ValueError: If it violates a rule.
     """
     checks.instance("round", round, BaseRound, "Round(model, selector, solver, aggregator)")
-    data = data.partition(0).without_names()
+    data = data.partition(0).without_names().map_parts(ClientExamples.without_padding)
     validate(data)
     program = _make_program()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,6 +63,8 @@ def write(folder: Path, format: Literal["parquet", "csv"] = "parquet") -> Path:
         ImportError: If pyarrow is not installed, for Parquet.
     """
     checks.one_of("format", format, ("parquet", "csv"))
+    if format == "parquet" and find_spec("pyarrow") is None:
+        raise ImportError("format='parquet': expected the package pyarrow; csv needs none.")
     table = frame(folder)
     file = folder / f"results.{format}"
     partial = file.with_name(f".{file.name}.partial")

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair.app.method_page import source_of
 from fedjax_fair.app.registry import GROUPS
-from fedjax_fair.app.settings import find_method
-from fedjax_fair.benchmark import export, fairer, measures, ranking, statistics
+from fedjax_fair.benchmark import (
+    cells,
+    export,
+    fairer,
+    measures,
+    plugin_methods,
+    ranking,
+    runner,
+    statistics,
+)
 from fedjax_fair.benchmark.federations import FEDERATIONS
 from fedjax_fair.benchmark.page import Contents, write_figures, write_tables
 from fedjax_fair.benchmark.page import write as write_page
 from fedjax_fair.benchmark.page.contents import OVERALL, RANKED
 from fedjax_fair.benchmark.protocol import TRACKS, VERSION
-from fedjax_fair.benchmark.runner import read_folder
 from fedjax_fair.metrics import paired
 
 if TYPE_CHECKING:
@@ -30,11 +35,10 @@ CRITERION = "mean"
 """Criterion of the settings that the page shows; verdicts use all criteria."""
 
 _REFERENCES = ("fedavg", "centralized", "local", "local_converged", "fine_tuned")
-_LINK = re.compile(r"\[(.*)\]\((.*)\)")
 
 
 def write(folder: Path) -> Path:
-    """Writes ``report/`` into the folder of a benchmark, and returns the page.
+    """Writes ``cells.jsonl`` and ``report/`` into the folder of a benchmark; returns the page.
 
     Raises:
         ValueError: If the folder has no benchmark, no finished method or damaged files.
@@ -43,6 +47,8 @@ def write(folder: Path) -> Path:
     target = folder / "report"
     write_tables(shown, target)
     write_figures(shown, target / "figures")
+    # A shard may have written it before another one finished.
+    cells.write(folder / "cells.jsonl", cells.gather(folder))
     export.cells_table(folder).to_csv(target / "cells.csv", index=False, float_format="%.6g")
     return write_page(shown, target)
 
@@ -51,7 +57,7 @@ def contents(folder: Path) -> Contents:
     """Collects what the report shows."""
     import pandas as pd
 
-    described = read_folder(folder)
+    described = runner.read_folder(folder)
     found = list(measures.finals(folder))
     if not found:
         raise ValueError(f"folder={str(folder)!r}: expected a finished method.")
@@ -79,7 +85,8 @@ def contents(folder: Path) -> Contents:
         ranking=_rankings([main, table[is_variant]], constants),
         verdicts=_verdicts(main, constants) if _is_compared(main) else _empty_verdicts(),
         curves=measures.curves(found, CRITERION),
-        methods=pd.DataFrame(_methods(found, track)),
+        methods=pd.DataFrame(_methods(folder, found, track)),
+        failures=tuple(runner.failures(folder)),
         overall_unit="SDs of fedavg",
         fairness_unit="SDs of fedavg",
     )
@@ -218,12 +225,11 @@ def _empty_verdicts() -> pd.DataFrame:
     return pd.DataFrame(columns=["method", "verdict", "accuracy_difference", "fairness_difference"])
 
 
-def _methods(found: list[measures.Final], track: str) -> list[dict[str, Any]]:
+def _methods(folder: Path, found: list[measures.Final], track: str) -> list[dict[str, Any]]:
     rows = []
     for name in dict.fromkeys(final.method for final in found):
-        parts = [find_method(part) for part in name.split("+")]
-        sources = [_LINK.fullmatch(source_of(part)) for part in parts]
-        known = [source for source in sources if source is not None]
+        parts = [plugin_methods.read(folder, part) for part in plugin_methods.parts_of(name)]
+        known = [part for part in parts if part.paper]
         tuned = {
             final.federation: ", ".join(f"{k}={v:g}" for k, v in final.settings.items())
             for final in found
@@ -233,11 +239,21 @@ def _methods(found: list[measures.Final], track: str) -> list[dict[str, Any]]:
             {
                 "method": name,
                 "kind": _kind(name),
-                "summary": "; ".join(part.describe() for part in parts) + ".",
-                "paper": "; ".join(source[1] for source in known),
-                "link": known[0][2] if known else "",
+                "summary": "; ".join(part.summary for part in parts) + ".",
+                "paper": "; ".join(part.paper for part in known),
+                "link": known[0].link if known else "",
                 "tuned": tuned,
-                "command": f"fedjax-fair benchmark {track} --methods {name} --resume",
+                "command": _command(track, name, parts),
             }
         )
     return rows
+
+
+def _command(track: str, name: str, parts: list[plugin_methods.Description]) -> str:
+    if files := [part.file for part in parts if part.file]:
+        if name.isidentifier():
+            of_track = "" if track == "embedded" else f" --track {track}"
+            return f"fedjax-fair benchmark enter {files[0]}{of_track}"
+        options = "".join(f" --plugin {file}" for file in dict.fromkeys(files))
+        return f"fedjax-fair benchmark {track}{options} --methods {name} --resume"
+    return f"fedjax-fair benchmark {track} --methods {name} --resume"

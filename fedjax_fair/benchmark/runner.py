@@ -19,7 +19,7 @@ from fedjax_fair.app import presets
 from fedjax_fair.app.registry import GROUPS
 from fedjax_fair.app.run_folder import environment, locked, make_folder
 from fedjax_fair.app.variants import resolve_method
-from fedjax_fair.benchmark import cells
+from fedjax_fair.benchmark import cells, plugin_methods
 from fedjax_fair.benchmark.federations import FEDERATIONS, Federation
 from fedjax_fair.benchmark.populations import BenchmarkData
 from fedjax_fair.benchmark.protocol import TRACKS, VERSION, Track
@@ -28,9 +28,9 @@ from fedjax_fair.parallel.cores import num_usable_cores
 from fedjax_fair.results.files import write_text
 from fedjax_fair.training.fit import Callback, DivergenceError
 
-__all__ = ["Plan", "plan", "read_folder", "run"]
+__all__ = ["Plan", "failures", "plan", "prepare", "read_folder", "run"]
 
-_SETTINGS = "benchmark.json"
+_SETTINGS, _FAILED = "benchmark.json", "failed.json"
 _MAX_THREADS = 2
 """Units at a time; more would take more memory, and hardly less time."""
 
@@ -122,17 +122,20 @@ def run(
         show: Prints a line of progress.
 
     Raises:
-        ValueError: If the folder has results of another protocol or track, or is used by another
-            process.
+        ValueError: As for `prepare`.
     """
-    make_folder(folder)
-    write_folder(planned, folder)
+    prepare(planned, folder)
     waiting = [unit for unit in planned.units if not is_done(unit)]
     progress = _Progress(waiting, show)
     data: dict[str, BenchmarkData] = {}
     for name in dict.fromkeys(unit.federation.name for unit in waiting):
         own = [unit for unit in waiting if unit.federation.name == name]
-        data = _load(own[0], planned.track, data_dir)
+        try:
+            data = _load(own[0], planned.track, data_dir)
+        except (ValueError, FileNotFoundError) as error:
+            reasons = [_record_failure(unit, error) for unit in own]
+            progress.add(name, reasons[0], len(own))
+            continue
         # While the runs of a unit train, the next one is traced and compiled.
         threads = ThreadPoolExecutor(min(_MAX_THREADS, num_usable_cores()))
         try:
@@ -156,16 +159,22 @@ def _finish(
 ) -> None:
     """Runs a unit. A reason why it cannot run is written to its folder."""
     unit.folder.mkdir(parents=True, exist_ok=True)
-    failed = unit.folder / "failed.json"
     try:
         with locked(unit.folder):
             run_unit(unit, track, data, callback_fn)
-        failed.unlink(missing_ok=True)
+        (unit.folder / _FAILED).unlink(missing_ok=True)
         outcome = "done"
     except (ValueError, DivergenceError, MemoryError, jax.errors.JaxRuntimeError) as error:
-        outcome = " ".join(str(error).split())
-        write_text(failed, json.dumps({"reason": outcome}))
-    progress.add(unit, outcome)
+        outcome = _record_failure(unit, error)
+    progress.add(f"{unit.federation.name}, {unit.method}", outcome)
+
+
+def _record_failure(unit: Unit, error: Exception) -> str:
+    """Writes the reason why a unit has no results, and returns it as one line."""
+    unit.folder.mkdir(parents=True, exist_ok=True)
+    reason = " ".join(str(error).split())
+    write_text(unit.folder / _FAILED, json.dumps({"reason": reason}))
+    return reason
 
 
 class _Progress:
@@ -176,14 +185,13 @@ class _Progress:
         self._total, self._done = len(waiting), 0
         self._started = time.perf_counter()
 
-    def add(self, unit: Unit, outcome: str) -> None:
-        """Counts a unit and shows a line."""
+    def add(self, name: str, outcome: str, count: int = 1) -> None:
+        """Counts units and shows a line."""
         with self._lock:
-            self._done += 1
+            self._done += count
             taken = time.perf_counter() - self._started
             left = timedelta(seconds=round(taken / self._done * (self._total - self._done)))
-            place = f"{self._done}/{self._total} {unit.federation.name}, {unit.method}"
-            self._show(f"{place}: {outcome} ({left} left)")
+            self._show(f"{self._done}/{self._total} {name}: {outcome} ({left} left)")
 
 
 def _load(unit: Unit, track: Track, data_dir: str | None) -> dict[str, BenchmarkData]:
@@ -191,7 +199,33 @@ def _load(unit: Unit, track: Track, data_dir: str | None) -> dict[str, Benchmark
     return {phase: unit.federation.load(data_dir, seeds[phase]) for phase in PHASES}
 
 
-def write_folder(planned: Plan, folder: Path) -> None:
+def failures(folder: Path) -> list[str]:
+    """Returns the reasons why methods have no results, with names of methods and dataset."""
+    methods: dict[tuple[str, str], list[str]] = {}
+    for file in sorted((folder / "programs").glob(f"*/*/{_FAILED}")):
+        if file.with_name("final.jsonl").exists():  # By another process.
+            continue
+        try:
+            reason = str(json.loads(file.read_bytes())["reason"])
+        except (ValueError, TypeError, LookupError, RecursionError):
+            reason = f"{file.name} is damaged"
+        methods.setdefault((file.parent.parent.name, reason), []).append(file.parent.name)
+    return [f"{', '.join(names)} on {of}: {reason}" for (of, reason), names in methods.items()]
+
+
+def prepare(planned: Plan, folder: Path) -> None:
+    """Makes the folder, with descriptions of the benchmark and of methods of plugins.
+
+    Raises:
+        ValueError: If the folder has results of another protocol or track, or of other code of a
+            method.
+    """
+    make_folder(folder)
+    _describe_benchmark(planned, folder)
+    plugin_methods.record(folder, (unit.method for unit in planned.units))
+
+
+def _describe_benchmark(planned: Plan, folder: Path) -> None:
     """Writes what the folder is of, or checks that it is of the same protocol and track."""
     file = folder / _SETTINGS
     if file.exists():

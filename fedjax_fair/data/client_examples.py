@@ -74,6 +74,10 @@ class ClientExamples(NamedTuple):
         """Whether labels are floating-point targets instead of classes."""
         return np.issubdtype(self.labels.dtype, np.floating)
 
+    def without_padding(self) -> ClientExamples:
+        """Removes the padding of ``order`` that stacked partitions have."""
+        return self._replace(order=self.order[: int(np.sum(self.sizes))])
+
     def class_counts(self, num_classes: int) -> Int[np.ndarray, "*runs clients classes"]:
         """Counts the labels of each client and class; targets count as one class."""
         labels, orders, sizes = map(np.asarray, (self.labels, self.order, self.sizes))

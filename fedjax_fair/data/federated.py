@@ -259,7 +259,7 @@ def validate(data: FederatedData) -> None:
         check_sensitive_names(data.sensitive_names)
     if data.num_partitions is not None:
         for run in range(data.num_partitions):
-            validate(data.partition(run).map_parts(_without_padding))
+            validate(data.partition(run).map_parts(ClientExamples.without_padding))
         return
     train = data.train
     for name in PARTS:
@@ -303,10 +303,6 @@ def validate(data: FederatedData) -> None:
             f"groups of shape {groups.shape}: expected {train.sizes.shape}.",
         )
         check_range("groups", groups, groups.size, f" ({groups.size} clients)")
-
-
-def _without_padding(part: ClientExamples) -> ClientExamples:
-    return part._replace(order=part.order[: int(np.sum(part.sizes))])
 
 
 def _summary(data: FederatedData) -> dict[str, str]:

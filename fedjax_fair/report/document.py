@@ -10,25 +10,37 @@ from typing import Any
 from fedjax_fair.results.tables import Table
 from fedjax_fair.text import escape_control_chars
 
-__all__ = ["collapsible", "details", "document", "html_table", "section", "text"]
+__all__ = [
+    "collapsible",
+    "details",
+    "document",
+    "drawn_document",
+    "html_table",
+    "json_script",
+    "script",
+    "section",
+    "text",
+    "web_file",
+]
 
+_PACKAGE = "fedjax_fair.report"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 """Content security policy: the page loads nothing from a network."""
 
 
-def document(title: str, body: str, numbers: dict[str, Any], scripts: tuple[str, ...]) -> str:
+def document(title: str, body: str, scripts: str = "", styles: str = "") -> str:
     """Assembles a page.
 
     Args:
         title: Plain text.
         body: HTML.
-        numbers: Data for the scripts, as JSON in the element ``numbers``.
-        scripts: Names of files in ``web``, without ``.js``.
+        scripts: Script elements.
+        styles: Styles in addition to those of all pages.
+
+    Examples:
+        >>> document("<b>", "<h1>a</h1>").splitlines()[7]
+        '<title>&lt;b&gt;</title>'
     """
-    code = "\n".join(_file(f"{name}.js") for name in scripts)
-    data = json.dumps(numbers, allow_nan=False, separators=(",", ":"))
-    for char in "<>&":  # Text of the data must not end the script or begin a comment.
-        data = data.replace(char, f"\\u{ord(char):04x}")
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -38,20 +50,50 @@ def document(title: str, body: str, numbers: dict[str, Any], scripts: tuple[str,
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <title>{text(title)}</title>
 <style>
-{_file("page.css")}</style>
+{web_file(_PACKAGE, "page.css")}{styles}</style>
 </head>
 <body>
 <main>
 {body}
-<noscript><p>The charts of this page need JavaScript. The folder <code>plots</code> has others.</p>
-</noscript>
 </main>
-<script type="application/json" id="numbers">{data}</script>
-<script>
-{code}</script>
-</body>
+{scripts}</body>
 </html>
 """
+
+
+def drawn_document(title: str, body: str, numbers: dict[str, Any], scripts: tuple[str, ...]) -> str:
+    """Assembles a page whose charts are drawn by scripts.
+
+    Args:
+        title: Plain text.
+        body: HTML.
+        numbers: Data for the scripts, as JSON in the element ``numbers``.
+        scripts: Names of files in ``web``, without ``.js``.
+    """
+    note = (
+        "<noscript><p>The charts of this page need JavaScript. The folder <code>plots</code> has "
+        "others.</p></noscript>"
+    )
+    code = "\n".join(web_file(_PACKAGE, f"{name}.js") for name in scripts)
+    return document(title, f"{body}\n{note}", json_script("numbers", numbers) + script(code))
+
+
+def script(code: str) -> str:
+    """Returns an element that runs JavaScript."""
+    return f"<script>\n{code}</script>\n"
+
+
+def json_script(name: str, data: Any) -> str:
+    r"""Returns an element with data for scripts.
+
+    Examples:
+        >>> json_script("numbers", {"a": "</script>"})
+        '<script type="application/json" id="numbers">{"a":"\\u003c/script\\u003e"}</script>\n'
+    """
+    content = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for char in "<>&":  # Text of the data must not end the script or begin a comment.
+        content = content.replace(char, f"\\u{ord(char):04x}")
+    return f'<script type="application/json" id="{name}">{content}</script>\n'
 
 
 def section(name: str, question: str, explanation: str) -> str:
@@ -118,5 +160,6 @@ def text(value: object) -> str:
     return html.escape(escape_control_chars(value))
 
 
-def _file(name: str) -> str:
-    return (resources.files("fedjax_fair.report") / "web" / name).read_text(encoding="utf8")
+def web_file(package: str, name: str) -> str:
+    """Reads a file of the folder ``web`` of a package."""
+    return (resources.files(package) / "web" / name).read_text(encoding="utf8")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair.report.contents import curve_of
-from fedjax_fair.report.document import details, document, html_table, section, text
+from fedjax_fair.report.document import details, drawn_document, html_table, section, text
 from fedjax_fair.results.intervals import format_mean
 from fedjax_fair.results.tables import Table
 from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR
@@ -52,7 +52,7 @@ def page(results: xr.Dataset, config: dict[str, Any], environment: dict[str, Any
 <label>seed <select id="choose-seed"></select></label></div>
 <p class="how" id="items-note"></p><ul class="items" id="items"></ul></div>
 {details({"Configuration": config, "Environment": environment})}"""
-    return document(title, body, _contents(results), ("charts", "maximize"))
+    return drawn_document(title, body, _contents(results), ("charts", "maximize"))
 
 
 def maximization_table(results: xr.Dataset) -> Table:

@@ -10,7 +10,14 @@ from fedjax_fair import metrics
 from fedjax_fair.metrics.definitions import HINT
 from fedjax_fair.report import drawing, forest
 from fedjax_fair.report.contents import contents
-from fedjax_fair.report.document import collapsible, details, document, html_table, section, text
+from fedjax_fair.report.document import (
+    collapsible,
+    details,
+    drawn_document,
+    html_table,
+    section,
+    text,
+)
 from fedjax_fair.results import combine, compare, default_metrics, final_metrics, noise_floor
 from fedjax_fair.results.comparison import MIN_SEEDS
 from fedjax_fair.results.datasets import (
@@ -83,7 +90,7 @@ def page(
 {_explorer(numbers["clients"])}
 {collapsible("All metrics of the last evaluation", html_table(_all_metrics(shown)))}
 {details({"Configuration": config, "Environment": environment})}"""
-    return document(title, body, numbers, ("charts", "run", "clients"))
+    return drawn_document(title, body, numbers, ("charts", "run", "clients"))
 
 
 def _worst_clients(shown: xr.Dataset) -> str:

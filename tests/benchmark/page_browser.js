@@ -31,7 +31,7 @@ function operate(frame) {
   };
   choose(frame, "group", "3");
   seen.costs = shown("#results thead th").map((one) => one.querySelector("button").textContent);
-  seen.missingLast = [sorted("to target").names, sorted("to target").names];
+  seen.missingLast = [sorted("rounds to target").names, sorted("rounds to target").names];
   choose(frame, "kind", "selection");
   seen.selection = names();
   seen.count = shown("#results .count")[0].textContent;

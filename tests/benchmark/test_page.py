@@ -136,7 +136,7 @@ def test_missing_values_have_reasons(plain):
     first = plain[: plain.index('data-federation="groups"')]
     assert "Not shown: demographic parity" in first
     assert "the federation has no sensitive feature" in first
-    assert "to target (the target was not reached)" in first
+    assert "rounds to target, MB to target (the target was not reached)" in first
 
 
 def test_groups_of_the_ranking_are_those_of_the_contents(contents, plain):
@@ -320,7 +320,7 @@ def test_tables_sort_search_and_filter(seen, contents):
     assert did["byName"] == {"order": "ascending", "names": sorted(METHODS)}
     assert did["heads"] == 2 + 8
     assert did["costs"] == [
-        "method", "kind", "upload", "download", "to target", "to target", "compute",
+        "method", "kind", "upload", "download", "rounds to target", "MB to target", "compute",
     ]  # fmt: skip
     for names in did["missingLast"]:
         assert set(names[-2:]) == {"divfl", "tilted"}

@@ -2,12 +2,13 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import xarray as xr
+from short_track import METHODS, shorten
 
+from experiments.reliability.disks import REASON, full_disk
 from fedjax_fair import results
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.run_folder import locked
@@ -26,21 +27,12 @@ from fedjax_fair.benchmark import (
 
 pytestmark = pytest.mark.integration
 
-METHODS = ("fedavg", "fine_tuned", "local_converged", "fedbn")
-
 
 @pytest.fixture(scope="module", autouse=True)
 def small():
-    """A track of one short federated dataset, four settings and three final seeds."""
+    """The short track."""
     with pytest.MonkeyPatch.context() as patch:
-        whole = federations.FEDERATIONS["groups"]
-        training = replace(whole.config.training, rounds=4, eval_every=2)
-        short = whole._replace(config=replace(whole.config, training=training))
-        patch.setitem(federations.FEDERATIONS, "groups", short)
-        track = protocol.Track(
-            ("groups",), METHODS, 4, (0, 1), (100, 101, 102), reuses_programs=True
-        )
-        patch.setitem(protocol.TRACKS, "embedded", track)
+        shorten(patch)
         yield
 
 
@@ -193,18 +185,77 @@ def test_a_unit_of_another_process_is_left_alone(finished, tmp_path):
     assert not unit.is_done(planned.units[0])
 
 
+def test_nothing_is_lost_on_a_full_disk(finished, tmp_path):
+    folder = tmp_path / "embedded"
+    runner.run(runner.plan("embedded", folder, ["fine_tuned"]), folder)
+    done = (folder / "programs" / "groups" / "fine_tuned" / "final.nc").read_bytes()
+    planned = runner.plan("embedded", folder, ["fine_tuned", "fedavg"])
+    with full_disk(8192), pytest.raises(OSError, match=rf"{REASON}: .*fedavg.tuning\.nc'"):
+        runner.run(planned, folder)
+    assert (folder / "programs" / "groups" / "fine_tuned" / "final.nc").read_bytes() == done
+    assert [unit.is_done(each) for each in planned.units] == [True, False]
+    runner.run(planned, folder)
+    results_of = [
+        results.open(each / "programs" / "groups" / "fedavg" / "final.nc")
+        for each in (folder, finished[0])
+    ]
+    np.testing.assert_allclose(*(each["test_loss"] for each in results_of), rtol=1e-4)
+
+
+def test_half_written_files_are_named_and_run_again(finished, tmp_path, capsys):
+    copy = tmp_path / "embedded"
+    shutil.copytree(finished[0], copy)
+    own = copy / "programs" / "groups" / "fedavg"
+    lines = (own / "final.jsonl").read_text()
+    (own / "final.jsonl").write_text(lines[: len(lines) // 2])
+    assert main(["benchmark", "report", str(copy)]) == 2
+    error = capsys.readouterr().err
+    assert "fedavg/final.jsonl': line" in error
+    assert "delete the file to run it again" in error
+    assert error.count("\n") == 1
+    (own / "final.jsonl").unlink()
+    (own / "tuning.nc").write_bytes((own / "tuning.nc").read_bytes()[:-100])
+    shown = []
+    runner.run(runner.plan("embedded", copy, ["fedavg"]), copy, show=shown.append)
+    assert "tuning.nc': expected undamaged results" in shown[0]
+    for file in own.glob("*.jsonl"):
+        file.unlink()
+    runner.run(runner.plan("embedded", copy, ["fedavg"]), copy)
+    assert (own / "final.jsonl").read_text() == lines
+    assert runner.failures(copy) == runner.failures(finished[0])
+
+
+def test_missing_data_is_shown_once_and_the_rest_continues(finished, tmp_path, monkeypatch):
+    def missing(data_dir):
+        raise FileNotFoundError(f"'adult' is not in {data_dir}")
+
+    adult = federations.FEDERATIONS["adult"]._replace(pool=missing)
+    monkeypatch.setitem(federations.FEDERATIONS, "adult", adult)
+    track = protocol.TRACKS["embedded"]._replace(federations=("adult", "groups"))
+    monkeypatch.setitem(protocol.TRACKS, "embedded", track)
+    shutil.copytree(finished[0], tmp_path / "embedded")
+    shown = []
+    planned = runner.plan("embedded", tmp_path / "embedded", ["fedavg", "fine_tuned"])
+    runner.run(planned, tmp_path / "embedded", "nowhere", show=shown.append)
+    assert shown == ["2/2 adult: 'adult' is not in nowhere (0:00:00 left)"]
+    reason = "fedavg, fine_tuned on adult: 'adult' is not in nowhere"
+    assert reason in runner.failures(tmp_path / "embedded")
+    report.write(tmp_path / "embedded")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda cell: cell | {"protocol": "0.9"}, "line 1: expected protocol 1.1, got 0.9"),
-        (lambda cell: cell | {"settings": {"learning_rate": 9.0}}, "line 1: settings were edited"),
+        (lambda cell: cell | {"settings": {"learning_rate": 9.0}}, "line 1: the cell was edited"),
+        (lambda cell: cell | {"validation": {"accuracy": 1.0}}, "line 1: the cell was edited"),
         (lambda cell: {"protocol": protocol.VERSION}, "line 1: expected a cell; delete the file"),
     ],
 )
 def test_edited_cells_are_refused(finished, tmp_path, change, message):
     first = (finished[0] / "cells.jsonl").read_text().splitlines()[0]
     file = tmp_path / "cells.jsonl"
-    cells.write(file, [change(json.loads(first))])
+    file.write_text(json.dumps(change(json.loads(first))))
     with pytest.raises(ValueError, match=message):
         cells.read(file)
 
@@ -241,12 +292,23 @@ def test_the_report_is_written_from_files(finished):
 
 
 def test_exported_columns_are_those_of_benchopt(finished):
+    """Those that its plots of curves and its box plots read, and the names of its parameters."""
     import pandas as pd
+    import pyarrow.parquet
 
     table = pd.read_csv(export.write(finished[0], "csv"))
-    assert {"objective_name", "solver_name", "dataset_name", "idx_rep", "stop_val", "time"} <= set(
-        table
-    )
+    file = export.write(finished[0], "parquet")
+    names = ["objective_name", "dataset_name", "solver_name"]
+    objectives = [f"objective_{name}" for name in ("accuracy", "worst_10pct", "loss")]
+    types = {field.name: str(field.type) for field in pyarrow.parquet.read_schema(file)}
+    assert {types[name] for name in names} <= {"string", "large_string"}
+    assert types["idx_rep"] == types["stop_val"] == "int64"
+    numeric = {types[name] for name in ("time", "p_solver_learning_rate", *objectives)}
+    assert numeric <= {"double", "float"}
+    assert types["objective_standard_deviation"] in ("double", "float")
+    assert set(types) == set(table)
+    pd.testing.assert_frame_equal(pd.read_parquet(file), table, check_dtype=False, rtol=1e-5)
+    assert not table.duplicated([*names, "idx_rep", "stop_val"]).any()
     one = table.query(
         "solver_name == 'fedavg' and objective_name == 'tuned by mean' and idx_rep == 100"
     )
@@ -254,6 +316,14 @@ def test_exported_columns_are_those_of_benchopt(finished):
     dataset = next(final for final in measures.finals(finished[0]) if final.method == "fedavg")
     expected = dataset.dataset["accuracy_mean_clients"].sel(seed=100).values
     np.testing.assert_allclose(one["objective_accuracy"], expected, rtol=1e-5)
+
+
+def test_parquet_without_pyarrow_is_one_line(finished, monkeypatch, capsys):
+    monkeypatch.setattr(export, "find_spec", lambda name: None)
+    assert main(["benchmark", "export", str(finished[0])]) == 2
+    error = capsys.readouterr().err
+    assert error == "fedjax-fair: format='parquet': expected the package pyarrow; csv needs none.\n"
+    assert main(["benchmark", "export", str(finished[0]), "--format", "csv"]) == 0
 
 
 def test_an_entry_is_one_hashed_file(finished):

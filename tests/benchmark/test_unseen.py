@@ -167,7 +167,7 @@ def test_permuted_clients_permute_results(variables, unseen, per_run):
     order = np.array([4, 0, 5, 2, 1, 3])
     moved = stack(
         [
-            unseen.partition(run).map_parts(lambda part: permuted(_cut(part), order))
+            unseen.partition(run).map_parts(lambda part: permuted(part.without_padding(), order))
             for run in (0, 1)
         ]
     )
@@ -178,11 +178,6 @@ def test_permuted_clients_permute_results(variables, unseen, per_run):
         np.testing.assert_allclose(after[name], found[name][:, order], rtol=1e-6)
     by_place = evaluate(variables, moved, client_ids=ids)
     assert not np.allclose(by_place.adapted_loss, found.adapted_loss[:, order], equal_nan=True)
-
-
-def _cut(part):
-    """Without the padding of stacked partitions."""
-    return part._replace(order=part.order[: part.sizes.sum()])
 
 
 def test_other_models_rates_and_seeds_compile_nothing(variables, unseen):

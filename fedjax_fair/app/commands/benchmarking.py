@@ -13,18 +13,23 @@ from tyro.conf import Positional
 
 from fedjax_fair.app import plugins, registry
 from fedjax_fair.app.commands.common import interrupt_hint, print_output_paths
-from fedjax_fair.app.console import format_results
+from fedjax_fair.app.console import format_results, format_table
 from fedjax_fair.app.options import parse
 from fedjax_fair.app.progress import show_steps
 from fedjax_fair.app.signatures import default_hint
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.benchmark import costs, entry, export, report, runner
+from fedjax_fair.benchmark.page import result_tables
 from fedjax_fair.benchmark.protocol import TRACKS
+from fedjax_fair.benchmark.unit import is_done
 from fedjax_fair.text import escape_control_chars
 
 __all__ = ["Benchmark", "BenchmarkEnter", "BenchmarkExport", "BenchmarkReport", "run_benchmark"]
 
 _SHARD = re.compile("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
+
+_PRINTED = ("accuracy", "worst_10pct", "standard_deviation")
+"""Measures of the tables in the terminal."""
 
 FolderPath = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
 
@@ -40,13 +45,16 @@ class BenchmarkData:
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Units:
     output: str = "benchmarks"
     """Folder in which the folder of the track is created."""
 
-    federations: Annotated[tuple[str, ...], default_hint("those of the track")] = ()
-    """Federated datasets."""
+    federations: Annotated[
+        tuple[str, ...],
+        default_hint("those of the track"),
+        Doc("Federated datasets, such as digits."),
+    ] = ()
 
     quiet: bool = False
     """Show no progress."""
@@ -81,24 +89,33 @@ class Benchmark(_Units):
 class BenchmarkEnter(_Units):
     """Checks, tunes and runs the methods of a Python file, and writes one file per method."""
 
-    file: Positional[Annotated[str, tyro.conf.arg(metavar="FILE")]] = ""
-    """Python file with METHODS (docs/how-to-add-an-algorithm.md)."""
+    file: Positional[Annotated[str, tyro.conf.arg(metavar="FILE")]]
+    """Python file with METHODS (docs/benchmark/enter.md)."""
 
-    track: str = "embedded"
-    """Track: embedded or standard."""
+    track: Annotated[str, Doc(f"Track: {' or '.join(TRACKS)}.")] = "embedded"
 
     def __call__(self) -> None:
         """Runs the command; ``cli`` has loaded the file."""
         names = list(plugins.methods_of(self.file))
         if not names:
-            raise ValueError(f"file={self.file!r}: expected METHODS, a dict of methods by name.")
+            raise ValueError(
+                f"file={self.file!r}: expected a Python file with METHODS, a dict of methods by "
+                "name."
+            )
         folder = Path(self.output) / self.track
         planned = runner.plan(self.track, folder, names, self.federations)
+        runner.prepare(planned, folder)
+        print(f"Benchmark folder: {escape_control_chars(folder)}")
         with interrupt_hint("the same command continues"), show_steps(quiet=self.quiet) as show:
             entry.check(planned, self.data.dir, show)
             _run(planned, folder, self.data.dir, show)
-        files = {name: entry.write(folder, name) for name in names}
-        print_output_paths(**files)
+        finished = {unit.method for unit in planned.units if is_done(unit)}
+        print_output_paths(
+            **{name: entry.write(folder, name) for name in names if name in finished}
+        )
+        _print_outcome(folder)
+        if missing := dict.fromkeys(u.method for u in planned.units if not is_done(u)):
+            raise ValueError(f"file={self.file!r}: incomplete results of {', '.join(missing)}.")
 
 
 @dataclass(frozen=True)
@@ -150,7 +167,23 @@ def run_benchmark(arguments: list[str]) -> None:
         show_steps(quiet=options.quiet) as show,
     ):
         _run(planned, folder, options.data.dir, show)
-    print_output_paths(Cells=folder / "cells.jsonl", Report=report.write(folder))
+    if options.shard:
+        print(f"After all shards: fedjax-fair benchmark report {escape_control_chars(folder)}")
+    else:
+        _print_outcome(folder)
+    if planned.units and not any(is_done(unit) for unit in planned.units):
+        raise ValueError(f"output={options.output!r}: no method has results.")
+
+
+def _print_outcome(folder: Path) -> None:
+    """Prints results, which methods have none and why, and where the files are."""
+    for reason in runner.failures(folder):
+        print(f"Not run: {escape_control_chars(reason)}")
+    if any((folder / "programs").glob("*/*/final.jsonl")):
+        for table in result_tables(report.contents(folder), _PRINTED):
+            print(format_table(table))
+        print_output_paths(Report=report.write(folder))
+    print_output_paths(Cells=folder / "cells.jsonl")
 
 
 def _run(planned: runner.Plan, folder: Path, data_dir: str | None, show) -> None:

@@ -97,7 +97,13 @@ def tradeoff(results: Frame, kinds: Sequence[str]) -> str:
         return '<p class="how">No method has both measures.</p>'
     across = 100 * np.array([row["standard_deviation"] for row in rows])
     up = 100 * np.array([row["accuracy"] for row in rows])
-    x_ticks, y_ticks = _ticks(across), _ticks(up)
+    x_ticks, y_ticks = (
+        _ticks(np.concatenate([values - half, values + half]))
+        for values, half in (
+            (across, _halves(rows, "standard_deviation")),
+            (up, _halves(rows, "accuracy")),
+        )
+    )
     x = _scale(x_ticks, _LEFT, _WIDTH - _RIGHT)
     y = _scale(y_ticks, _HEIGHT - _BOTTOM, _TOP)
     parts = [
@@ -141,6 +147,11 @@ def unsurpassed(results: Frame) -> list[str]:
         for name, accuracy, spread in rows
         if not any(other > accuracy and less < spread for _, other, less in rows)
     ]
+
+
+def _halves(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+    """Returns half of each 95% interval in percent, zero where it is missing."""
+    return 100 * np.nan_to_num([float(row.get(f"{name}_half", np.nan)) for row in rows])
 
 
 def _bars(row: dict[str, Any], across: float, up: float, x: Any, y: Any) -> str:

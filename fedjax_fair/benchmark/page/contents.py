@@ -73,6 +73,7 @@ class Contents(NamedTuple):
         fairness_unit: Unit of ``fairness_difference``: "points", or another one in which it
             already is.
         limits: What the results do not show, in words.
+        failures: Reasons why methods have no results, each with the names of method and federation.
     """
 
     title: str
@@ -94,6 +95,7 @@ class Contents(NamedTuple):
     fairness_measure: str = "standard_deviation"
     fairness_unit: str = "points"
     limits: str = "Claims are about these federations, not about all."
+    failures: tuple[str, ...] = ()
 
 
 def check(contents: Contents) -> None:

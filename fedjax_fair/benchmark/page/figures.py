@@ -53,7 +53,8 @@ def ranking(contents: Contents) -> Figure | None:
     from matplotlib.figure import Figure
 
     table = contents.ranking
-    scope = OVERALL if (table["scope"] == OVERALL).any() else table["scope"].iloc[0]
+    first = next(iter(table["scope"]), None)
+    scope = OVERALL if (table["scope"] == OVERALL).any() else first
     rows = table[(table["scope"] == scope) & (table["method"] != contents.baseline)]
     if rows.empty:
         return None

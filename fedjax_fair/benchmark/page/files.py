@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from fedjax_fair.results.intervals import format_p
 from fedjax_fair.results.tables import Table
 from fedjax_fair.text import escape_control_chars
 
-__all__ = ["latex", "markdown", "write_tables"]
+__all__ = ["latex", "markdown", "result_tables", "write_tables"]
 
-_PRINTED = next(iter(GROUPS.values()))
-"""Measures of LaTeX tables, which must fit a page."""
+MAIN = next(iter(GROUPS.values()))
+"""Measures of tables that must fit a page or a terminal."""
 
 
 def write_tables(contents: Contents, folder: Path) -> list[Path]:
@@ -43,9 +44,9 @@ def write_tables(contents: Contents, folder: Path) -> list[Path]:
         for name in ("results", "ranking", "verdicts")
     }
     federations = list(contents.federations["name"])
-    texts["results.md"] = "\n".join(markdown(_results(contents, name)) for name in federations)
+    texts["results.md"] = "\n".join(map(markdown, result_tables(contents, MEASURES)))
     for name in federations:
-        texts[f"results-{_file_name(name)}.tex"] = latex(_results(contents, name, _PRINTED))
+        texts[f"results-{_file_name(name)}.tex"] = latex(_results(contents, name, MAIN))
     scopes = [name for name in (OVERALL, *federations) if (contents.ranking["scope"] == name).any()]
     texts["ranking.md"] = "\n".join(markdown(_ranking(contents, scope)) for scope in scopes)
     for scope in scopes:
@@ -54,6 +55,11 @@ def write_tables(contents: Contents, folder: Path) -> list[Path]:
     for name, content in texts.items():
         (folder / name).write_text(content, encoding="utf8", newline="\n")
     return [folder / name for name in texts]
+
+
+def result_tables(contents: Contents, among: Collection[str] = MAIN) -> list[Table]:
+    """Returns a table of some measures for each federation, with a row per method."""
+    return [_results(contents, str(name), among) for name in contents.federations["name"]]
 
 
 def markdown(table: Table) -> str:
@@ -82,9 +88,9 @@ def latex(table: Table) -> str:
     return latex_table(f"{table.title}. {table.note}", [table.headings, *table.rows])
 
 
-def _results(contents: Contents, federation: str, among: tuple[str, ...] = ()) -> Table:
+def _results(contents: Contents, federation: str, among: Collection[str]) -> Table:
     results = contents.results[contents.results["federation"] == federation]
-    shown = [name for name in shown_measures(results) if not among or name in among]
+    shown = [name for name in shown_measures(results) if name in among]
     headings = ("method", *(f"{MEASURES[name].label} ({MEASURES[name].unit})" for name in shown))
     rows = []
     for row in results.to_dict("records"):

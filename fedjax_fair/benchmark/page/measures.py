@@ -90,8 +90,12 @@ MEASURES = {
     ),
     "megabytes_up": Measure("upload", "MB", 1.0, 1, _ACCURACY, "all clients, whole training"),
     "megabytes_down": Measure("download", "MB", 1.0, 1, _ACCURACY, "all clients, whole training"),
-    "rounds_to_target": Measure("to target", "rounds", 1.0, 0, _TARGET, "the stated accuracy"),
-    "megabytes_to_target": Measure("to target", "MB", 1.0, 1, _TARGET, "the stated accuracy"),
+    "rounds_to_target": Measure(
+        "rounds to target", "rounds", 1.0, 0, _TARGET, "until the stated mean accuracy"
+    ),
+    "megabytes_to_target": Measure(
+        "MB to target", "MB", 1.0, 1, _TARGET, "of all clients until the stated mean accuracy"
+    ),
     "relative_compute": Measure(
         "compute", "times fedavg", 1.0, 2, _ACCURACY,
         "floating-point operations in products of training, of clients and server"

@@ -9,11 +9,19 @@ import numpy as np
 
 from fedjax_fair.benchmark.page import charts, tables, vega
 from fedjax_fair.benchmark.page.contents import OVERALL, Contents, check
-from fedjax_fair.benchmark.page.document import document
 from fedjax_fair.benchmark.page.measures import GROUPS, MEASURES
-from fedjax_fair.report.document import details, text
+from fedjax_fair.report.document import (
+    collapsible,
+    details,
+    document,
+    script,
+    text,
+    web_file,
+)
 
 __all__ = ["page", "write"]
+
+_PACKAGE = "fedjax_fair.benchmark.page"
 
 
 def write(contents: Contents, folder: Path, interactive: bool | None = None) -> Path:
@@ -66,6 +74,7 @@ def page(contents: Contents, interactive: bool | None = None) -> str:
 <label>search<input type="search" id="search" placeholder="method or kind"></label>
 </div>
 <div id="results">{tables.federation_tables(contents)}</div>
+{_failures(contents)}
 <h2 id="ranking-title">Ranking</h2>
 <p class="how">By {text(how_ranked)}. Methods that have a group letter in common cannot be told
 apart (paired tests by seed, Holm's correction). Filled: the interval excludes zero.</p>
@@ -83,17 +92,20 @@ name.</p>
 <h2 id="reproduce">Reproduce</h2>
 <pre>{text(contents.command)}</pre>
 {details({"Environment": contents.environment})}"""
-    return document(contents.title, body, vega.scripts(contents, kinds) if interactive else "")
+    scripts = script(web_file(_PACKAGE, "benchmark.js"))
+    scripts += vega.scripts(contents, kinds) if interactive else ""
+    return document(contents.title, body, scripts, web_file(_PACKAGE, "benchmark.css"))
 
 
 def _subtitle(contents: Contents) -> str:
     seeds = contents.results["seeds"]
     low, high = int(seeds.min()), int(seeds.max())
     count = f"{low}" if low == high else f"{low} to {high}"
-    return (
-        f"Protocol {contents.protocol}, {contents.track} track: {len(contents.methods)} methods, "
-        f"{len(contents.federations)} federations, {count} seeds."
+    counts = ", ".join(
+        f"{len(table)} {noun}{'s' * (len(table) != 1)}"
+        for noun, table in (("method", contents.methods), ("federation", contents.federations))
     )
+    return f"Protocol {contents.protocol}, {contents.track} track: {counts}, {count} seeds."
 
 
 def _navigation() -> str:
@@ -150,6 +162,11 @@ def _key(contents: Contents) -> str:
         "the table.</p>"
         f'<details><summary>Measures</summary><dl class="about">{items}</dl></details>'
     )
+
+
+def _failures(contents: Contents) -> str:
+    items = "".join(f"<li>{text(reason)}</li>" for reason in contents.failures)
+    return items and collapsible(f"Not run ({len(contents.failures)})", f"<ul>{items}</ul>")
 
 
 def _select(name: str, label: str, options: dict[str, Any], chosen: str) -> str:

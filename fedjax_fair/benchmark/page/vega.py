@@ -10,6 +10,7 @@ from typing import Any
 
 from fedjax_fair.benchmark.page import charts, measures
 from fedjax_fair.benchmark.page.contents import Contents, Frame
+from fedjax_fair.report.document import json_script, script
 
 __all__ = ["curves_id", "is_installed", "scripts", "tradeoff_id"]
 
@@ -22,6 +23,7 @@ _CONFIG = {
     "background": "transparent",
     "font": "inherit",
     "view": {"stroke": None},
+    "axisY": {"titlePadding": 16},  # Labels are wider than measured, by the font of the page.
     "axis": _TEXT
     | {"gridColor": "var(--line)", "domainColor": "var(--line)", "tickColor": "var(--line)"}
     | {"labelFontSize": 12, "titleFontSize": 12, "tickCount": 6},
@@ -67,14 +69,8 @@ def scripts(contents: Contents, kinds: Sequence[str]) -> str:
         specs[tradeoff_id(place)] = _tradeoff(results, kinds)
         curves = contents.curves[contents.curves["federation"] == name]
         specs[curves_id(place)] = _curves(curves)
-    data = json.dumps(specs, allow_nan=False, separators=(",", ":"))
-    for char in "<>&":  # Text of the data must not end the script or begin a comment.
-        data = data.replace(char, f"\\u{ord(char):04x}")
     bundle = vl_convert.javascript_bundle().replace("</script", "<\\/script")
-    return (
-        f'<script type="application/json" id="specs">{data}</script>\n'
-        f"<script>{bundle}</script>\n<script>{_START}</script>\n"
-    )
+    return json_script("specs", specs) + script(bundle) + script(_START)
 
 
 def _tradeoff(results: Frame, kinds: Sequence[str]) -> dict[str, Any]:

@@ -1,0 +1,96 @@
+"""A short track in place of the embedded one, also for commands in other processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+METHODS = ("fedavg", "fine_tuned", "local_converged", "fedbn")
+"""Methods of the track, of which `fedbn` cannot run."""
+
+# The track is known only after plugins are loaded, which register their methods first.
+_PROGRAM = """
+import contextlib, io, json, sys
+import pytest
+from fedjax_fair.app import plugins
+from fedjax_fair.app.cli import main
+
+def call(arguments):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(arguments)
+    print(json.dumps([status, out.getvalue(), err.getvalue()]), file=sys.__stdout__, flush=True)
+
+job = json.load(sys.stdin)
+for arguments in job["unloaded"]:
+    call(arguments)
+if job["unloaded"]:
+    sys.exit()
+for file in job["files"]:
+    plugins.load(file)
+import short_track
+short_track.shorten(pytest.MonkeyPatch())
+for arguments in job["commands"]:
+    call(arguments)
+"""
+
+
+class Outcome(NamedTuple):
+    """Exit status and output of a command."""
+
+    status: int
+    out: str
+    err: str
+
+
+def shorten(patch: Any) -> None:
+    """Makes the embedded track one short federated dataset, four settings and three final seeds."""
+    from fedjax_fair.benchmark import federations, protocol
+
+    whole = federations.FEDERATIONS["groups"]
+    training = replace(whole.config.training, rounds=4, eval_every=2)
+    short = whole._replace(config=replace(whole.config, training=training))
+    patch.setitem(federations.FEDERATIONS, "groups", short)
+    track = protocol.Track(("groups",), METHODS, 4, (0, 1), (100, 101, 102), reuses_programs=True)
+    patch.setitem(protocol.TRACKS, "embedded", track)
+
+
+def start(
+    folder: Path,
+    commands: Sequence[list[str]] = (),
+    files: Sequence[str] = (),
+    unloaded: Sequence[list[str]] = (),
+) -> subprocess.Popen[str]:
+    """Starts a process that runs commands in a folder, with plugins and the short track.
+
+    Args:
+        folder: Working directory.
+        commands: Arguments of the commands.
+        files: Plugins that are loaded before them.
+        unloaded: Arguments of commands that run instead, without the short track.
+    """
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM], cwd=folder, env=environment, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(json.dumps({"unloaded": unloaded, "files": files, "commands": commands}))
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def finish(process: subprocess.Popen[str]) -> list[Outcome]:
+    """Waits for a process, and returns the outcome of each command."""
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    return [Outcome(*json.loads(line)) for line in out.splitlines()]
