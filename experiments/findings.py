@@ -1,14 +1,17 @@
-"""Numbers of docs/benchmark/findings.md: ``python -m experiments.findings FOLDER...``.
+"""Publishes benchmarks in docs/benchmark: ``python -m experiments.findings FOLDER...``.
 
-Each folder is one of ``fedjax-fair benchmark``. Differences of two methods are paired by seed, with
-settings selected by mean validation accuracy. They are in points on a dataset, and in standard
-deviations of FedAvg over all datasets of a track. Results are written to
-``docs/benchmark/findings.csv``.
+Each folder is one of ``fedjax-fair benchmark``. Its report is copied to ``docs/benchmark/TRACK``,
+and its ranking into ``docs/benchmark/README.md``. ``findings.csv`` has the numbers of
+``findings.md``: differences of two methods, paired by seed, with settings selected by mean
+validation accuracy. They are in points on a dataset, and in standard deviations of FedAvg over all
+datasets of a track.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +19,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedjax_fair.benchmark import fairer, measure_table, measures, runner, statistics
+from fedjax_fair.benchmark import fairer, measure_table, measures, report, runner, statistics
 from fedjax_fair.benchmark.protocol import CRITERIA, TRACKS
 from fedjax_fair.metrics import paired
 
-FILE = Path(__file__).parents[1] / "docs" / "benchmark" / "findings.csv"
+DOCS = Path(__file__).parents[1] / "docs" / "benchmark"
 BASELINE = "fedavg"
 CONTRASTS = (
     *((name, "local_converged") for name in ("fedavg", "fine_tuned", "ditto", "fedrep")),
@@ -87,21 +90,53 @@ def agreement(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
 def findings(folder: Path) -> pd.DataFrame:
     """Returns the rows of one benchmark."""
     found = list(measures.finals(folder))
-    track = runner.read_folder(folder)["track"]
+    track = track_of(folder)
     table: Any = measures.table(found)
     table = table[~table["federation"].isin(TRACKS[track].variants)]
     rows = [*contrasts(table, measures.constants(found)), *agreement(table)]
     return pd.DataFrame(rows).assign(track=track)
 
 
+def track_of(folder: Path) -> str:
+    return str(runner.read_folder(folder)["track"])
+
+
+def publish(folder: Path) -> None:
+    """Copies the report of a benchmark, and its overall ranking into the page."""
+    made = report.write(folder).parent
+    target = DOCS / track_of(folder)
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(made, target)
+    page = DOCS / "README.md"
+    page.write_text(with_ranking(page.read_text("utf8"), target.name, overall(target)), "utf8")
+
+
+def overall(folder: Path) -> str:
+    """Returns the table of the ranking over all datasets, from a report."""
+    lines = (folder / "ranking.md").read_text("utf8").splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith("|"))
+    rows = lines[first:]
+    return "\n".join(rows[: rows.index("")])
+
+
+def with_ranking(page: str, track: str, table: str) -> str:
+    """Replaces the table of a track on a page."""
+    start, end = f"<!-- ranking {track} -->", "<!-- end -->"
+    block = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
+    return block.sub(lambda _: f"{start}\n{table}\n{end}", page)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Writes docs/benchmark/findings.csv.")
+    parser = argparse.ArgumentParser(description="Publishes benchmarks in docs/benchmark.")
     parser.add_argument("folders", nargs="+", type=Path, help="folders of benchmarks")
     folders = parser.parse_args().folders
+    for folder in folders:
+        publish(folder)
     table = pd.concat([findings(folder) for folder in folders], ignore_index=True)
     columns = ["track", *(name for name in table if name != "track")]
-    table[columns].to_csv(FILE, index=False, float_format="%.5g", lineterminator="\n")
-    print(f"{len(table)} rows: {FILE.name}")
+    path = DOCS / "findings.csv"
+    table[columns].to_csv(path, index=False, float_format="%.5g", lineterminator="\n")
+    print(f"{len(table)} rows: {path.name}")
 
 
 if __name__ == "__main__":
