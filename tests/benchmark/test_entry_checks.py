@@ -13,7 +13,7 @@ from fedjax_fair.base import Aggregation, Aggregator, Cohort, Selector, Solver
 from fedjax_fair.benchmark import entry_checks
 from fedjax_fair.benchmark.entry_checks import check_method, check_round
 from fedjax_fair.benchmark.relabeling import RelabeledSelector, RelabeledSolver, permute_clients
-from fedjax_fair.data import hold_out
+from fedjax_fair.data import hold_out, stack
 from fedjax_fair.simulate import Round, run
 from fedjax_fair.training import Centralized, fit
 
@@ -59,6 +59,20 @@ def test_methods_of_the_registry_pass():
     check_method("power_of_choice:cohort_size=3,pool=4", config, DATA)
     with pytest.raises(ValueError, match="nothing"):
         check_method("nothing", config, DATA)
+
+
+def test_orders_of_several_partitions_are_padded():
+    whole = make_federation()
+    part = whole.map_parts(without_last)
+    padded = stack([part, whole])
+    assert len(padded.partition(0).train.order) > padded.partition(0).train.sizes.sum()
+    check_round("fedavg", make(), padded)
+
+
+def without_last(part):
+    sizes = part.sizes.copy()
+    sizes[-1] -= 1
+    return part._replace(order=part.order[:-1], sizes=sizes)
 
 
 def all_labels(examples):

@@ -185,6 +185,21 @@ def test_markers_are_linear_in_the_values(contents):
         np.testing.assert_allclose(start + slope * table[key], at, atol=0.11)
 
 
+def test_intervals_of_markers_are_within_the_axes(contents):
+    rows = contents.results[contents.results["federation"] == "digits"]
+    wide = rows.assign(accuracy_half=0.2, standard_deviation_half=0.1)
+    drawing = charts.tradeoff(wide, list(dict.fromkeys(KINDS.values())))
+    bars = re.findall(r'class="bars-of" d="M(\S+) (\S+)H(\S+)M(\S+) (\S+)V(\S+)"', drawing)
+    assert len(bars) == len(METHODS)
+    grid = re.findall(r'class="grid-line" d="M(\S+) (\S+)H(\S+)"', drawing)
+    left, right = float(grid[0][0]), float(grid[0][2])
+    heights = [float(line[1]) for line in grid]
+    for bar in bars:
+        x, _, x_end, _, y, y_end = map(float, bar)
+        assert left <= x < x_end <= right
+        assert min(heights) <= y_end < y <= max(heights)
+
+
 def test_cards_have_commands_and_settings(contents, plain):
     cards = re.findall(r'<details class="card" id="([^"]+)">(.*?)</details>', plain, re.DOTALL)
     assert [name for name, _ in cards] == [tables.anchor(name) for name in METHODS]
@@ -211,6 +226,17 @@ def test_empty_parts_and_single_seeds_have_pages(contents, tmp_path):
     parsed(page(small, False))
     assert "nan" not in page(small, False)
     assert len(write_tables(small, tmp_path)) == 8
+    assert "ranking" not in {path.stem for path in write_figures(small, tmp_path)}
+
+
+def test_counts_and_reasons_are_named(contents):
+    one = make_contents(federations=("digits",), methods=METHODS[:2])
+    assert "2 methods, 1 federation, " in page(one, False)
+    assert f"{len(METHODS)} methods, {len(FEDERATIONS)} federations, " in page(contents, False)
+    assert "Not run" not in page(one, False)
+    text = page(one._replace(failures=("a on b: <c>", "d on e: f")), False)
+    assert "Not run (2)" in text
+    assert "<li>a on b: &lt;c&gt;</li><li>d on e: f</li>" in text
 
 
 @pytest.mark.parametrize(

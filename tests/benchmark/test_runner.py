@@ -168,6 +168,16 @@ def test_an_interrupted_unit_continues_with_the_same_results(finished, tmp_path)
     xr.testing.assert_identical(continued, whole)
 
 
+def test_reasons_are_those_of_missing_results_by_dataset(tmp_path):
+    for name, text in {"a": "x", "b": "y", "c": "x", "d": "x"}.items():
+        folder = tmp_path / "programs" / "digits" / name
+        folder.mkdir(parents=True)
+        (folder / "failed.json").write_text(json.dumps({"reason": text}))
+    (tmp_path / "programs" / "digits" / "d" / "final.jsonl").touch()
+    (tmp_path / "programs" / "digits" / "b" / "failed.json").write_text("{")
+    assert runner.failures(tmp_path) == ["a, c on digits: x", "b on digits: failed.json is damaged"]
+
+
 def test_shards_divide_the_units(tmp_path):
     every = runner.plan("embedded", tmp_path).units
     parts = [runner.plan("embedded", tmp_path, shard=(i, 3)).units for i in (1, 2, 3)]

@@ -24,7 +24,14 @@ from fedjax_fair.benchmark.protocol import TRACKS
 from fedjax_fair.benchmark.unit import is_done
 from fedjax_fair.text import escape_control_chars
 
-__all__ = ["Benchmark", "BenchmarkEnter", "BenchmarkExport", "BenchmarkReport", "run_benchmark"]
+__all__ = [
+    "Benchmark",
+    "BenchmarkEnter",
+    "BenchmarkExport",
+    "BenchmarkReport",
+    "parse_shard",
+    "run_benchmark",
+]
 
 _SHARD = re.compile("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
 
@@ -153,7 +160,7 @@ def run_benchmark(arguments: list[str]) -> None:
     if methods == ["all"]:
         pairs = (name for each in TRACKS.values() for name in each.methods if "+" in name)
         methods = [*registry.METHODS, *pairs]
-    planned = runner.plan(track, folder, methods, options.federations, _shard(options.shard))
+    planned = runner.plan(track, folder, methods, options.federations, parse_shard(options.shard))
     if options.dry_run:
         print(format_results(costs.estimate(planned)))
         return
@@ -191,7 +198,13 @@ def _run(planned: runner.Plan, folder: Path, data_dir: str | None, show) -> None
         runner.run(planned, folder, data_dir, show=show)
 
 
-def _shard(text: str | None) -> tuple[int, int]:
+def parse_shard(text: str | None) -> tuple[int, int]:
+    """Returns the number of a share and the number of shares; all work is one share.
+
+    Examples:
+        >>> parse_shard("3/8")
+        (3, 8)
+    """
     if text is None:
         return 1, 1
     found = _SHARD.fullmatch(text)

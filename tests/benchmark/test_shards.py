@@ -1,0 +1,108 @@
+"""Shares of a benchmark: templates of the documentation, and processes that share a folder."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import short_track
+from mkdocs.utils.yaml import yaml_load
+
+from fedjax_fair.app.commands.benchmarking import parse_shard
+from fedjax_fair.benchmark import cells, report, runner
+
+PAGE = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text()
+(SBATCH,) = re.findall(r"```sh\n(#!/bin/bash\n.*?)```", PAGE, re.DOTALL)
+(MANIFEST,) = re.findall(r"```yaml\n(apiVersion: batch.*?)```", PAGE, re.DOTALL)
+NUM_SHARDS = 3
+
+
+@pytest.fixture
+def typed(tmp_path):
+    """Returns a function that runs a command with programs that only print their arguments."""
+    for name, text in {"fedjax-fair": 'echo "$@"', "srun": 'exec "$@"'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+
+    def run(command, **environment):
+        path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            command, env=environment | {"PATH": path}, capture_output=True, text=True, check=True
+        )
+        return done.stdout.split()
+
+    return run
+
+
+def verify_shares(commands):
+    """Verifies that commands differ in their shares only, which are all of the work once."""
+    places = {command.index("--shard") + 1 for command in commands}
+    (place,) = places
+    shares = [parse_shard(command[place]) for command in commands]
+    planned = [runner.plan("standard", Path("f"), shard=share).units for share in shares]
+    every = runner.plan("standard", Path("f")).units
+    assert sorted(unit.folder for units in planned for unit in units) == sorted(
+        unit.folder for unit in every
+    )
+    others = {(*command[:place], *command[place + 1 :]) for command in commands}
+    ((*words,),) = others
+    assert words == [
+        *("benchmark", "standard", "--shard", "--data.dir", "/shared/data"),
+        *("--output", "/shared/benchmarks"),
+    ]
+
+
+def test_the_job_array_has_all_shares(typed, tmp_path):
+    script = tmp_path / "benchmark.sbatch"
+    script.write_text(SBATCH)
+    lines = SBATCH.splitlines()
+    head = [line for line in lines if line.startswith("#SBATCH ")]
+    # Slurm reads options only before the first command.
+    assert lines[1 : len(head) + 1] == head
+    options = dict(re.fullmatch(r"#SBATCH --([a-z-]+)(?:=(\S+))?", line).groups() for line in head)
+    assert {"job-name", "cpus-per-task", "mem", "time", "output"} <= set(options)
+    first, last = map(int, options["array"].split("-"))
+    verify_shares(
+        [typed(["bash", str(script)], SLURM_ARRAY_TASK_ID=str(i)) for i in range(first, last + 1)]
+    )
+
+
+def test_the_indexed_job_has_all_shares(typed):
+    job = yaml_load(MANIFEST)
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
+    spec = job["spec"]
+    pod = spec["template"]["spec"]
+    assert spec["completionMode"] == "Indexed"
+    assert pod["restartPolicy"] in ("OnFailure", "Never")
+    (container,) = pod["containers"]
+    mounts = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounts == {volume["name"] for volume in pod["volumes"]}
+    command = [*container["command"], *container["args"]]
+    verify_shares([typed(command, JOB_COMPLETION_INDEX=str(i)) for i in range(spec["completions"])])
+
+
+@pytest.mark.integration
+def test_processes_that_share_a_folder_have_the_cells_of_one(tmp_path):
+    whole, shared = tmp_path / "whole", tmp_path / "shared"
+    jobs = [
+        (whole, ["benchmark"]),
+        *((shared, ["benchmark", "--shard", f"{i}/{NUM_SHARDS}"]) for i in (1, 2, 3)),
+    ]
+    for folder in (whole, shared):
+        folder.mkdir()
+    started = [short_track.start(folder, [command]) for folder, command in jobs]
+    outcomes = [short_track.finish(process)[0] for process in started]
+    assert [(outcome.status, outcome.err) for outcome in outcomes[:1]] == [(0, "")]
+    assert sum(outcome.status for outcome in outcomes) in (0, 2)  # `fedbn` may be alone.
+    folders = [folder / "benchmarks" / "embedded" for folder in (whole, shared)]
+    expected = cells.read(folders[0] / "cells.jsonl")
+    shutil.rmtree(folders[1] / "report", ignore_errors=True)
+    report.write(folders[1])
+    assert cells.read(folders[1] / "cells.jsonl") == expected
+    assert {cell["method"] for cell in expected} == set(short_track.METHODS) - {"fedbn"}
+    for name in ("results.csv", "ranking.csv", "cells.csv"):
+        one, other = (folder / "report" / name for folder in folders)
+        assert one.read_text() == other.read_text()
+    assert runner.failures(folders[1]) == runner.failures(folders[0]) != []
