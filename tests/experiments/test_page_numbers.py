@@ -14,11 +14,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from experiments import findings as benchmark_findings
 from experiments.reproduction import pages as claim_pages
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = ROOT / "docs" / "reproduction" / "numbers.csv"
-PAGES = ["README.md", "docs/comparison.md"] + [
+BENCHMARK = ROOT / "docs" / "benchmark"
+PAGES = ["README.md", "docs/comparison.md", "docs/benchmark/findings.md"] + [
     path.relative_to(ROOT).as_posix() for path in sorted(NUMBERS.parent.glob("*.md"))
 ]
 MINUS = "\N{MINUS SIGN}"
@@ -129,6 +131,52 @@ def test_curves_are_paired_differences_without_the_untrained_model():
         np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 22))
         expected = gaps.groupby("round").mean()[1:]
         np.testing.assert_allclose(line.get_ydata(), expected, atol=1e-9)
+
+
+def test_rankings_of_the_benchmark_are_those_of_its_reports():
+    page = (BENCHMARK / "README.md").read_text("utf8")
+    tracks = re.findall("<!-- ranking (\\w+) -->", page)
+    assert "embedded" in tracks
+    for track in tracks:
+        table = benchmark_findings.overall(BENCHMARK / track)
+        assert benchmark_findings.with_ranking(page, track, table) == page
+
+
+def test_ranges_of_the_benchmark_are_those_of_its_results():
+    text = words((BENCHMARK / "findings.md").read_text("utf8"))
+    results = pd.read_csv(BENCHMARK / "embedded" / "results.csv").set_index("method")
+
+    def range_of(column, *methods, digits, scale=1, of=None):
+        rows = results if of is None else results[results["federation"] == of]
+        values = scale * (rows.loc[list(methods), column] if methods else rows[column]).dropna()
+        return f"{values.min():.{digits}f}", f"{values.max():.{digits}f}"
+
+    low, high = range_of("relative_compute", "power_of_choice", digits=1)
+    assert f"{low} to {high} times the operations of FedAvg with `power_of_choice`" in text
+    low, high = range_of("relative_compute", "divfl", digits=1)
+    assert f"{low} to {high} times with `divfl`" in text
+    low, high = range_of("unseen_accuracy", digits=0, scale=100, of="synthetic")
+    assert f"right on {low}% to {high}% of the test examples" in text
+    low, high = range_of("adapted_accuracy", digits=0, scale=100, of="synthetic")
+    assert f"on {low}% to {high}%." in text
+    fedavg = results.loc["fedavg"].set_index("federation")
+    spread, chance = 100 * fedavg["standard_deviation"], 100 * fedavg["noise_floor"]
+    for form, name in (
+        ("it is {:.1f} points with `fedavg`, of which {:.1f} are", "digits"),
+        ("on `synthetic` {:.1f} with {:.1f} by chance", "synthetic"),
+    ):
+        assert form.format(spread[name], chance[name]) in text
+    groups = results[results["federation"] == "groups"]
+    ratio = groups["standard_deviation"] / groups["noise_floor"]
+    assert ratio.between(0.95, 1.05).all()
+
+
+def test_planted_checks_of_the_benchmark_have_their_answers():
+    planted = pd.read_csv(BENCHMARK / "planted.csv")
+    aliases = planted[planted["check"] == "alias"]
+    assert len(aliases) == 20
+    assert (aliases["is_separated"] | aliases["accuracy_is_separated"]).sum() <= 1
+    assert not planted[planted["check"] == "iid"]["is_separated"].any()
 
 
 def test_every_claim_is_on_a_page():
