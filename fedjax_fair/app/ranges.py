@@ -1,7 +1,7 @@
 """Ranges of the settings of methods that a benchmark tunes in addition to the learning rate.
 
-They contain the default of the setting, and exclude zero, which would change what is compiled.
-Settings are named as on the command line.
+They contain the default of the setting and the grids of the papers, and exclude zero, which would
+change what is compiled. Settings are named as on the command line.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from fedjax_fair.app.method import Range
 
 __all__ = ["RANGES"]
 
+# Half-decades from 10^-2.5 to 10 (Reddi et al., 2021, arXiv:2003.00295), for all four optimizers.
+_SERVER_RATES = Range(0.003, 10.0)
+
 RANGES: Mapping[str, Mapping[str, Range]] = {
     "subtrunc": {"lam": Range(0.05, 5.0)},
     "unionfl": {"mu": Range(0.1, 10.0)},
@@ -20,8 +23,10 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
     "oort": {"exploration": Range(0.3, 0.95, "linear")},
     "fedcor": {"annealing": Range(0.5, 0.99, "linear")},
     "gifair": {"aggregator.strength": Range(0.1, 0.9, "linear")},
-    "q_fedavg": {"q": Range(0.01, 10.0)},
-    "tilted": {"tilt": Range(0.1, 10.0)},
+    # The grid of q-FFL (Li et al., 2020, arXiv:1905.10497).
+    "q_fedavg": {"q": Range(0.001, 15.0)},
+    # The grid of TERM (Li et al., 2021, arXiv:2007.01162), with 0.01 for images of ten classes.
+    "tilted": {"tilt": Range(0.01, 10.0)},
     "propfair": {"baseline": Range(2.0, 5.0, "linear")},
     "adafed": {"gamma": Range(0.01, 5.0)},
     "fedmgda": {"epsilon": Range(0.01, 1.0)},
@@ -31,10 +36,10 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
     "fedfb": {"aggregator.alpha": Range(0.001, 2.0)},
     "fedminmax": {"step_size": Range(0.001, 1.0)},
     "group_penalty": {"solver.strength": Range(0.1, 10.0)},
-    "fedavgm": {"server_learning_rate": Range(0.1, 3.2), "beta1": Range(0.5, 0.97, "linear")},
-    "fedadagrad": {"server_learning_rate": Range(0.003, 1.0), "tau": Range(1e-5, 0.1)},
-    "fedadam": {"server_learning_rate": Range(0.003, 1.0), "tau": Range(1e-5, 0.1)},
-    "fedyogi": {"server_learning_rate": Range(0.003, 1.0), "tau": Range(1e-5, 0.1)},
+    "fedavgm": {"server_learning_rate": _SERVER_RATES, "beta1": Range(0.5, 0.97, "linear")},
+    "fedadagrad": {"server_learning_rate": _SERVER_RATES, "tau": Range(1e-5, 0.1)},
+    "fedadam": {"server_learning_rate": _SERVER_RATES, "tau": Range(1e-5, 0.1)},
+    "fedyogi": {"server_learning_rate": _SERVER_RATES, "tau": Range(1e-5, 0.1)},
     "fedprox": {"prox": Range(0.001, 1.0)},
     "feddyn": {"solver.alpha": Range(0.001, 0.1)},
     "mime_lite": {"beta": Range(0.5, 0.99, "linear")},

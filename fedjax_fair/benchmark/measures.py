@@ -34,6 +34,7 @@ _SUMMARIES = {
     "loss": "test_loss_mean_clients",
 }
 _GAPS = ("demographic_parity_difference", "equal_opportunity_difference")
+_UNIT_OF_COMPUTE = "fedavg"
 _WORST = 0.1
 _MEGABYTE = 1e6
 
@@ -112,9 +113,12 @@ def table(found: list[Final]) -> pd.DataFrame:
         for final in found
         if final.method in REFERENCES and final.criterion == "mean"
     }
+    flops = {final.federation: _flops(final) for final in found if final.method == _UNIT_OF_COMPUTE}
     rows: list[dict[str, Any]] = []
     for final in found:
         of_seeds = _measures(final, references)
+        relative = _flops(final) / flops.get(final.federation, np.nan)
+        of_seeds["relative_compute"] = np.full(final.dataset.sizes["seed"], relative)
         is_diverged = final.dataset["diverged"].values >= 0
         for i, seed in enumerate(final.dataset["seed"].values.tolist()):
             for name, values in of_seeds.items():
@@ -155,7 +159,32 @@ def _measures(final: Final, references: dict[tuple[str, str], Final]) -> dict[st
         for name in _GAPS:
             measured[name] = gaps[name].values
             measured[f"client_{name}"] = gaps[f"client_{name}"].mean("client").values
+    measured["noise_floor"] = _noise_floor(last)
     return measured | _communication(final)
+
+
+def _flops(final: Final) -> float:
+    """Returns the floating-point operations of training until the round that counts."""
+    return final.dataset.attrs["flops"] * final.round
+
+
+def _noise_floor(last: xr.Dataset) -> np.ndarray:
+    """Returns the standard deviation over clients that equally accurate clients would have.
+
+    With the accuracy p of all clients, the fraction of n correct test examples has the variance
+    p (1 - p) / n. The mean squared deviation of K fractions from their mean is the mean of these
+    variances times 1 - 1 / K.
+    """
+    counts = last["test_examples"]
+    sizes = counts.sum("class").broadcast_like(last["test_accuracy"])
+    sizes = sizes.transpose("seed", "client").values
+    accuracy = last["test_accuracy"].transpose("seed", "client").values
+    is_known = (sizes > 0) & ~np.isnan(accuracy)
+    number = is_known.sum(axis=1)
+    total = np.where(is_known, sizes, 0).sum(axis=1)
+    pooled = np.where(is_known, sizes * accuracy, 0).sum(axis=1) / total
+    variances = pooled * (1 - pooled) * np.where(is_known, 1 / np.maximum(sizes, 1), 0).sum(axis=1)
+    return np.sqrt((1 - 1 / number) * variances / number)
 
 
 def _share(is_worse: np.ndarray, known: np.ndarray) -> np.ndarray:

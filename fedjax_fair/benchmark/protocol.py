@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 __all__ = ["CRITERIA", "TRACKS", "VERSION", "Track"]
 
-VERSION = "1.0"
+VERSION = "1.1"
 """Version of the protocol. Results of different versions are never combined."""
 
 CRITERIA = ("mean", "worst", "fairest")
@@ -23,6 +23,8 @@ class Track(NamedTuple):
         tuning_seeds: Seeds of the tuning runs.
         final_seeds: Seeds of the reported runs, different from the tuning seeds.
         adapt_steps: Local steps of SGD with which an unseen client adapts the global model.
+        variants: Federated datasets with faults of clients, which are no part of overall results.
+        variant_methods: Default methods on them.
         reuses_programs: Whether final runs are padded to the number of tuning runs, so that both
             share compiled functions. It pays where compilation takes longer than training.
     """
@@ -33,9 +35,12 @@ class Track(NamedTuple):
     tuning_seeds: tuple[int, ...] = (0, 1, 2)
     final_seeds: tuple[int, ...] = tuple(range(100, 110))
     adapt_steps: int = 10
+    variants: tuple[str, ...] = ()
+    variant_methods: tuple[str, ...] = ()
     reuses_programs: bool = False
 
 
+_STANDARD = ("adult", "mpls_stops", "mnist", "census_income", "shakespeare", "cifar10")
 _REFERENCES = ("fedavg", "centralized", "local_converged", "fine_tuned")
 
 TRACKS = {
@@ -50,13 +55,15 @@ TRACKS = {
         reuses_programs=True,
     ),
     "standard": Track(
-        federations=("mnist", "cifar10", "adult", "census_income", "mpls_stops", "shakespeare"),
+        federations=_STANDARD,
         methods=(
             *_REFERENCES,
             "local", "power_of_choice", "divfl", "unionfl", "equitable", "q_fedavg", "tilted",
             "fedadam", "scaffold", "fedprox", "ditto", "fedrep", "median", "fedfb", "fairfed",
             "divfl+equitable", "scaffold+fedadam",
         ),
+        variants=tuple(f"{name}_dropouts" for name in _STANDARD),
+        variant_methods=("fedavg", "q_fedavg", "scaffold", "ditto"),
     ),
 }  # fmt: skip
 """Tracks by name."""

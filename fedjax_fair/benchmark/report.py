@@ -64,8 +64,9 @@ def contents(folder: Path) -> Contents:
     table: Any = measures.table(found)
     constants = measures.constants(found)
     track = described["track"]
-    is_compared = BASELINE in set(table["method"]) and table["method"].nunique() > 1
     budget = TRACKS[track]
+    is_variant = table["federation"].isin(budget.variants)
+    main = table[~is_variant]
     return Contents(
         title=f"Benchmark of fair federated learning, {track} track",
         protocol=VERSION,
@@ -79,10 +80,10 @@ def contents(folder: Path) -> Contents:
             "part in the selection."
         ),
         command=f"fedjax-fair benchmark {track} --resume",
-        federations=pd.DataFrame([_federation(found, name) for name in _names(table)]),
+        federations=pd.DataFrame([_federation(found, name, constants) for name in _names(table)]),
         results=_results(table, constants),
-        ranking=_ranking(table, constants) if is_compared else _empty_ranking(),
-        verdicts=_verdicts(table, constants) if is_compared else _empty_verdicts(),
+        ranking=_rankings([main, table[is_variant]], constants),
+        verdicts=_verdicts(main, constants) if _is_compared(main) else _empty_verdicts(),
         curves=measures.curves(found, CRITERION),
         methods=pd.DataFrame(_methods(folder, found, track)),
         failures=tuple(runner.failures(folder)),
@@ -96,7 +97,9 @@ def _names(table: Any) -> list[str]:
     return [name for name in FEDERATIONS if name in ran]
 
 
-def _federation(found: list[measures.Final], name: str) -> dict[str, Any]:
+def _federation(
+    found: list[measures.Final], name: str, constants: dict[tuple[str, str], float]
+) -> dict[str, Any]:
     final = next(each for each in found if each.federation == name)
     federation, dataset = FEDERATIONS[name], final.dataset
     unseen = dataset.sizes.get("unseen_client", 0)
@@ -108,6 +111,7 @@ def _federation(found: list[measures.Final], name: str) -> dict[str, Any]:
         "rounds": federation.config.training.rounds,
         "model": federation.config.model.name,
         "target": federation.target,
+        "constant_accuracy": constants.get((name, "accuracy"), np.nan),
         "data_digest": dataset.attrs["data_digest"],
     }
 
@@ -146,6 +150,22 @@ def _results(table: Any, constants: dict[tuple[str, str], float]) -> pd.DataFram
             row |= {measure: mean.mean, f"{measure}_half": mean.high - mean.mean}
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _is_compared(table: Any) -> bool:
+    return BASELINE in set(table["method"]) and table["method"].nunique() > 1
+
+
+def _rankings(tables: list[Any], constants: dict[tuple[str, str], float]) -> pd.DataFrame:
+    """Ranks methods over the first table, and on each federated dataset of all tables."""
+    import pandas as pd
+
+    parts = [_empty_ranking()]
+    for place, table in enumerate(tables):
+        if _is_compared(table):
+            ranked: Any = _ranking(table, constants)
+            parts.append(ranked if place == 0 else ranked[ranked["scope"] != OVERALL])
+    return pd.concat(parts[1:] or parts, ignore_index=True)
 
 
 def _ranking(table: Any, constants: dict[tuple[str, str], float]) -> pd.DataFrame:

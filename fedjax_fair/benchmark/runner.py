@@ -72,18 +72,21 @@ def plan(
     """
     checks.one_of("track", track, tuple(TRACKS))
     chosen = TRACKS[track]
-    names = list(federations or chosen.federations)
+    known = (*chosen.federations, *chosen.variants)
+    names = list(federations or known)
     for name in names:
-        checks.one_of("federations", name, chosen.federations)
+        checks.one_of("federations", name, known)
     for method in methods or ():
         _check_method(FEDERATIONS[names[0]], method)
+    defaults = dict.fromkeys(chosen.federations, chosen.methods)
+    defaults |= dict.fromkeys(chosen.variants, chosen.variant_methods)
     part, parts = shard
     if not 1 <= part <= parts:
         raise ValueError(f"shard={part}/{parts}: expected I/N with 1 <= I <= N.")
     units = [
         Unit(FEDERATIONS[name], method, folder / "programs" / name / method)
         for name in names
-        for method in dict.fromkeys(methods or chosen.methods)
+        for method in dict.fromkeys(methods or defaults[name])
         if FEDERATIONS[name].sensitive_feature is not None or not _needs_groups(method)
     ]
     return Plan(track, chosen, units[part - 1 :: parts])

@@ -99,7 +99,7 @@ def settings_of(
     Examples:
         >>> from fedjax_fair.app import presets
         >>> settings_of("q_fedavg", presets.resolve(Config()), 2)
-        [{'learning_rate': 0.0188, 'q': 0.0562}, {'learning_rate': 0.266, 'q': 1.78}]
+        [{'learning_rate': 0.0188, 'q': 0.0111}, {'learning_rate': 0.266, 'q': 1.36}]
     """
     method, _ = resolve_method(config, name)
     settings = sobol_settings({"learning_rate": learning_rates, **method.ranges}, num)

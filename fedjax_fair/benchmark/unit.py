@@ -21,10 +21,13 @@ from fedjax_fair.app.settings import change
 from fedjax_fair.app.variants import method_settings
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.benchmark import cells, tuning, unseen
+from fedjax_fair.benchmark.compute import count_flops
 from fedjax_fair.benchmark.federations import Federation
 from fedjax_fair.benchmark.populations import BenchmarkData
 from fedjax_fair.benchmark.protocol import CRITERIA, VERSION, Track
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.results.models import by_model
+from fedjax_fair.simulate import run
 from fedjax_fair.training.fit import Callback, train_batch
 
 if TYPE_CHECKING:
@@ -38,6 +41,9 @@ _VALIDATION = {
     "worst_10pct": "validation_accuracy_worst_10pct",
     "standard_deviation": "validation_accuracy_standard_deviation",
 }
+_CENTRALIZED = "centralized"
+"""Method whose minibatches have the examples of a whole cohort's, so that rounds have as many."""
+_COUNTED_ROUNDS = 5
 _BEST_ROUND = ("local_converged",)
 """Methods whose round is chosen on validation examples, with the settings."""
 
@@ -104,12 +110,26 @@ def run_unit(
         ]
         padding = len(planned) if track.reuses_programs else 0
         final = _train(unit, config, track, rounds, runs, data["final"], padding, callback_fn)
+        final.attrs["flops"] = flops_per_round(rounds[runs[0].setting], data["final"], runs[0].seed)
         _save(unit, "final", final, data["final"], settings, chosen)
+
+
+def flops_per_round(round: BaseRound, data: BenchmarkData, seed: int) -> float:
+    """Returns the mean number of floating-point operations of the first rounds of training."""
+    seen, rounds = data.seen.partition(0), _COUNTED_ROUNDS
+
+    def train(round: BaseRound, data: FederatedData) -> Any:
+        return run(round, round.init(jax.random.key(seed), data), data, rounds)
+
+    return count_flops(train, round, seen) / rounds
 
 
 def configuration(unit: Unit) -> Config:
     """Returns the resolved configuration of a unit."""
     config = presets.resolve(replace(unit.federation.config, methods=(unit.method,)))
+    if unit.method == _CENTRALIZED:
+        cohort, batch_size = config.selector.cohort_size, config.solver.batch_size
+        config = change(config, "solver", "batch_size", cohort * batch_size)
     if unit.federation.sensitive_feature is not None:
         for section, names in method_settings(config, unit.method).items():
             if "sensitive_feature" in names:

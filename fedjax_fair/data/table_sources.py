@@ -223,16 +223,22 @@ def _read_frames(files: TableFiles) -> list[Frame]:
     return [rest[part == name].reset_index(drop=True) for name in ("train", "test")]
 
 
-def read_table(files: TableFiles) -> Splits:
+def read_table(files: TableFiles, label: str | None = None) -> Splits:
     """Reads and encodes a table. Without a publisher's split, a random fifth of rows are for tests.
 
     The encoding is fitted on the training rows. The test rows do not depend on seeds, so that runs
     with different partitions have the same ones.
 
+    Args:
+        files: The files.
+        label: Column to predict. The default one of the table is no feature of another one.
+
     Raises:
         DamagedError: If a file lacks columns or is no table.
     """
     table, frames = TABLES[files.name], _read_frames(files)
+    if label is not None:
+        table = table._replace(label=label, exclude=(*table.exclude, table.label))
     if len(frames) == 1:
         rows = np.random.default_rng(_TEST_SEED).permutation(len(frames[0]))
         num_test = int(len(rows) * _TEST_FRACTION)

@@ -1,5 +1,7 @@
 """Partitions of the benchmark: clients that train and unseen clients, from seeds."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -126,3 +128,49 @@ def test_populations_have_the_stated_shares_of_each_group():
     for z, shares in ((1, (0.5, 0.3, 0.2)), (0, (0.2, 0.4, 0.4))):
         counts = np.bincount(owners[groups == z], minlength=3)
         np.testing.assert_allclose(counts / counts.sum(), shares, atol=0.001)
+
+
+STANDARD = {
+    "adult": (10, 3),
+    "mpls_stops": (67, 17),
+    "mnist": (80, 20),
+    "census_income": (18, 5),
+    "shakespeare": (31, 8),
+    "cifar10": (20, 5),
+}
+
+
+@pytest.fixture
+def data_folder(tfds_folder, tmp_path):
+    """A folder of links to all data sets of the standard track."""
+    for part in (tfds_folder, tfds_folder.parent / "tables", tfds_folder.parent / "text"):
+        for path in part.iterdir() if part.is_dir() else ():
+            (tmp_path / path.name).symlink_to(path)
+    return tmp_path
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", STANDARD)
+def test_standard_datasets_have_the_clients_of_the_protocol(name, data_folder):
+    federation = FEDERATIONS[name]
+    try:
+        made = federation.load(str(data_folder), (0, 100))
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    assert (made.seen.num_clients, made.unseen.num_clients) == STANDARD[name]
+    sizes = sum(
+        np.asarray(getattr(made.seen, part).sizes) for part in ("train", "test", "validation")
+    )
+    assert sizes.min() >= federation.min_examples
+    assert len(set(made.partition_digests)) == 2
+    feature = federation.sensitive_feature
+    names = [each.name for each in made.seen.sensitive_names or ()]
+    assert feature is None or feature in names
+
+
+def test_the_protocol_states_these_datasets():
+    assert set(STANDARD) == set(TRACKS["standard"].federations)
+    page = (Path(__file__).parents[2] / "docs" / "benchmark" / "protocol.md").read_text()
+    for name, (seen, unseen) in STANDARD.items():
+        (row,) = [line for line in page.splitlines() if f"`{name}`:" in line]
+        assert f"| {seen} + {unseen} |" in row

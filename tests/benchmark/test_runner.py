@@ -256,10 +256,10 @@ def test_missing_data_is_shown_once_and_the_rest_continues(finished, tmp_path, m
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda cell: cell | {"protocol": "0.9"}, "line 1: expected protocol 1.0, got 0.9"),
+        (lambda cell: cell | {"protocol": "0.9"}, "line 1: expected protocol 1.1, got 0.9"),
         (lambda cell: cell | {"settings": {"learning_rate": 9.0}}, "line 1: the cell was edited"),
         (lambda cell: cell | {"validation": {"accuracy": 1.0}}, "line 1: the cell was edited"),
-        (lambda cell: {"protocol": "1.0"}, "line 1: expected a cell; delete the file"),
+        (lambda cell: {"protocol": protocol.VERSION}, "line 1: expected a cell; delete the file"),
     ],
 )
 def test_edited_cells_are_refused(finished, tmp_path, change, message):
@@ -275,7 +275,7 @@ def test_results_of_another_protocol_or_damaged_ones_are_refused(finished, tmp_p
     shutil.copytree(finished[0], copy)
     described = json.loads((copy / "benchmark.json").read_text())
     (copy / "benchmark.json").write_text(json.dumps(described | {"protocol": "0.9"}))
-    with pytest.raises(ValueError, match=r"expected protocol 1.0, got 0.9; use another folder"):
+    with pytest.raises(ValueError, match=r"expected protocol 1.1, got 0.9; use another folder"):
         runner.run(runner.plan("embedded", copy), copy)
     (copy / "benchmark.json").write_text(json.dumps(described | {"track": "standard"}))
     with pytest.raises(ValueError, match=r"expected a benchmark of the track 'embedded', not"):

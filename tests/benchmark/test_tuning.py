@@ -69,6 +69,44 @@ def test_every_range_belongs_to_a_method():
     assert RANGES.keys() <= METHODS.keys()
 
 
+# Grids of the papers, or of the code of their authors. The zero of a grid (FedFV) is excluded,
+# because a plain zero changes what is compiled.
+_GRIDS = {
+    "q_fedavg.q": (0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 15),
+    "agnostic.mixture_learning_rate": (0.01, 0.1, 1),
+    "tilted.tilt": (0.01, 0.1, 1, 10),
+    "fedmgda.epsilon": (0.05, 0.1, 0.5, 1),
+    "fedfv.keep_fraction": (0.1, 0.2, 1 / 3, 1 / 2, 2 / 3),
+    "propfair.baseline": (2, 3, 4, 5),
+    "gifair.aggregator.strength": (0.1, 0.5, 0.9),
+    "fairfed.beta": (0.1, 0.5, 1, 5),
+    "fedfb.aggregator.alpha": (0.001, 0.05, 0.08, 0.1, 0.2, 0.5, 1, 2),
+    "fedcor.annealing": (0.9, 0.95),
+    "fedprox.prox": (0.001, 0.01, 0.1, 1),
+    "feddyn.solver.alpha": (0.001, 0.01, 0.1),
+    "mime_lite.beta": (0.9, 0.99),
+    **{
+        f"{name}.server_learning_rate": (10**-2.5, 0.01, 0.1, 1, 10)
+        for name in ("fedavgm", "fedadagrad", "fedadam", "fedyogi")
+    },
+    **{f"{name}.tau": (1e-5, 0.1) for name in ("fedadagrad", "fedadam", "fedyogi")},
+    "fedavgm.beta1": (0.9,),
+    "ditto.personal_prox": (0.05, 0.1, 0.2, 1, 2),
+    "pfedme.personal_prox": (15, 30),
+    "pfedme.inner_learning_rate": (0.01, 0.1),
+    "per_fedavg.inner_learning_rate": (0.01,),
+    "apfl.mixing_weight": (0.25, 0.5, 0.75),
+}
+
+
+@pytest.mark.parametrize("setting", _GRIDS)
+def test_ranges_contain_the_grids_of_the_papers(setting):
+    name, _, key = setting.partition(".")
+    low, high, _ = RANGES[name][key]
+    assert low <= min(_GRIDS[setting])
+    assert max(_GRIDS[setting]) <= high
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_ranges_are_of_traced_settings(name):
     ranges = METHODS[name].ranges

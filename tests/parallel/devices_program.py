@@ -118,8 +118,11 @@ METHODS = (
     ("uniform", "sgd", "mean by size", "secure"),
     ("uniform", "sgd", "mean", "private"),
     ("by_size", "sgd", "mean by size", "top_k"),
+    ("clustered_by_size", "sgd", "mean"),
+    ("round_robin", "sgd", "mean by size"),
+    ("submodular", "sgd", "mean"),
 )
-"""Every aggregator, every selector that measures clients, and opaque updates."""
+"""Every class of selectors, every aggregator and solver, and opaque updates."""
 SEEDS = np.arange(3, 11, dtype=np.uint32)
 COMMUNICATION = {
     "secure": {"aggregation": "secure"},

@@ -30,7 +30,7 @@ from devices_program import (
     saved_states,
 )
 from jax.sharding import Mesh
-from test_conformance import AGGREGATORS, SOLVERS
+from test_conformance import AGGREGATORS, SELECTORS, SOLVERS
 
 import fedjax_fair as ff
 from fedjax_fair.app.cli import main
@@ -113,9 +113,10 @@ def compared(*arguments):
     return {(line["mesh"], *line["names"]): line for line in lines}
 
 
-def test_all_aggregators_and_solvers_are_compared():
-    used_solvers, used_aggregators = ({names[place] for names in METHODS} for place in (1, 2))
-    assert (used_solvers, used_aggregators) == (set(SOLVERS), set(AGGREGATORS))
+def test_all_roles_are_compared():
+    used = [{names[place] for names in METHODS} for place in range(3)]
+    assert used[0] >= {name for name in SELECTORS if name.isidentifier()}
+    assert used[1:] == [set(SOLVERS), set(AGGREGATORS)]
 
 
 def assert_same(compared):

@@ -18,7 +18,8 @@ RANKED = ("accuracy", "standard_deviation")
 _SIDES = ("difference", "low", "high", "p")
 _COLUMNS = {
     "federations": (
-        "name", "summary", "clients", "unseen_clients", "rounds", "model", "target", "data_digest",
+        "name", "summary", "clients", "unseen_clients", "rounds", "model", "target",
+        "constant_accuracy", "data_digest",
     ),
     "results": (
         "federation", "method", "kind", "model", "seeds", "diverged", "is_reference", "accuracy",
@@ -46,7 +47,8 @@ class Contents(NamedTuple):
         settings: How methods were tuned and evaluated, in words.
         command: Command that reproduces everything.
         federations: A row per federation: ``name``, ``summary``, ``clients``, ``unseen_clients``,
-            ``rounds``, ``model``, ``target`` (accuracy, or NaN) and ``data_digest``.
+            ``rounds``, ``model``, ``target`` (accuracy, or NaN), ``constant_accuracy`` (of the most
+            frequent class) and ``data_digest``.
         results: A row per federation and method: ``kind``, ``model`` ("global" or "personalized"),
             a column per measure with the mean over seeds and a column ``{measure}_half`` with
             half of its 95% interval, ``seeds``, ``diverged`` (share of seeds) and

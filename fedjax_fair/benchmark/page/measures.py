@@ -50,6 +50,9 @@ MEASURES = {
     "accuracy": _percent("accuracy", _ACCURACY, "mean over clients"),
     "worst_10pct": _percent("worst 10%", _ACCURACY, "mean over the 10% least accurate clients"),
     "standard_deviation": _points("SD", _ACCURACY, "standard deviation of accuracy over clients"),
+    "noise_floor": _points(
+        "SD by chance", _ACCURACY, "SD if all clients were equally accurate, by finite test sets"
+    ),
     "dissimilarity": _points("dissimilarity", _ACCURACY, "mean difference of two clients"),
     "gini": Measure("Gini", "0 to 1", 1.0, 3, _ACCURACY, "Gini index of accuracies of clients"),
     "loss": Measure("loss", "nats", 1.0, 3, _ACCURACY, "mean over clients"),
@@ -94,17 +97,18 @@ MEASURES = {
         "MB to target", "MB", 1.0, 1, _TARGET, "of all clients until the stated mean accuracy"
     ),
     "relative_compute": Measure(
-        "compute", "times fedavg", 1.0, 2, _ACCURACY, "local steps relative to those of fedavg"
+        "compute", "times fedavg", 1.0, 2, _ACCURACY,
+        "floating-point operations in products of training, of clients and server"
     ),
 }  # fmt: skip
 """Measures by name, in the order of columns."""
 
 _NAMES = list(MEASURES)
 GROUPS = {
-    "accuracy and fairness": tuple(_NAMES[:8]),
-    "unseen clients": tuple(_NAMES[8:12]),
-    "group fairness": tuple(_NAMES[12:16]),
-    "cost": tuple(_NAMES[16:]),
+    "accuracy and fairness": tuple(_NAMES[:9]),
+    "unseen clients": tuple(_NAMES[9:13]),
+    "group fairness": tuple(_NAMES[13:17]),
+    "cost": tuple(_NAMES[17:]),
 }
 """Measures that are shown together."""
 

@@ -76,6 +76,7 @@ def _facts(about: dict[str, Any]) -> str:
         "rounds": f"{int(about['rounds']):,}",
         "model": about["model"],
         "target accuracy": measures.MISSING if np.isnan(target) else f"{100 * target:.1f}%",
+        "constant prediction": f"{100 * float(about['constant_accuracy']):.1f}%",
         "data digest": str(about["data_digest"])[:16],
     }
     items = "".join(

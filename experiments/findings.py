@@ -1,0 +1,143 @@
+"""Publishes benchmarks in docs/benchmark: ``python -m experiments.findings FOLDER...``.
+
+Each folder is one of ``fedjax-fair benchmark``. Its report is copied to ``docs/benchmark/TRACK``,
+and its ranking into ``docs/benchmark/README.md``. ``findings.csv`` has the numbers of
+``findings.md``: differences of two methods, paired by seed, with settings selected by mean
+validation accuracy. They are in points on a dataset, and in standard deviations of FedAvg over all
+datasets of a track.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedjax_fair.benchmark import fairer, measure_table, measures, report, runner, statistics
+from fedjax_fair.benchmark.protocol import CRITERIA, TRACKS
+from fedjax_fair.metrics import paired
+
+DOCS = Path(__file__).parents[1] / "docs" / "benchmark"
+BASELINE = "fedavg"
+CONTRASTS = (
+    *((name, "local_converged") for name in ("fedavg", "fine_tuned", "ditto", "fedrep")),
+    *((name, "fine_tuned") for name in ("ditto", "fedrep")),
+    *((name, BASELINE) for name in ("power_of_choice", "divfl", "unionfl", "fedadam", "scaffold")),
+    *((name, BASELINE) for name in ("equitable", "q_fedavg", "tilted", "fedprox", "median")),
+    *((name, BASELINE) for name in ("fedfb", "fairfed", "centralized")),
+    *((name, "fedadam") for name in ("divfl", "power_of_choice", "scaffold+fedadam")),
+    ("divfl+equitable", "divfl"),
+)
+"""Pairs of methods that are compared; those that a track lacks are left out."""
+MEASURES = (
+    "accuracy", "standard_deviation", "worst_10pct", "unseen_accuracy", "adapted_accuracy",
+    "demographic_parity_difference", "equal_opportunity_difference",
+)  # fmt: skip
+GAP = "demographic_parity_difference"
+
+
+def contrasts(table: pd.DataFrame, constants: Any) -> Iterator[dict[str, Any]]:
+    """Yields the difference of each pair, measure and dataset, and over all datasets."""
+    for measure in MEASURES:
+        if measure not in set(table["measure"]):
+            continue
+        runs = measure_table.select(table, measure, CRITERIA[0], constants)
+        for method, other in CONTRASTS:
+            for scope in (fairer.OVERALL, *runs.values):
+                is_whole = scope == fairer.OVERALL
+                part = runs if is_whole else runs._replace(values={scope: runs.values[scope]})
+                found = statistics.paired_by_seed(part, method, other, BASELINE, is_scaled=is_whole)
+                if found.gaps.size:
+                    gap = paired.interval(statistics.seed_means(found.gaps))
+                    scale = 1 if is_whole else 100
+                    yield {
+                        "scope": scope, "method": method, "other": other, "measure": measure,
+                        "difference": scale * gap.mean, "low": scale * gap.low,
+                        "high": scale * gap.high, "p": gap.p, "datasets": len(found.federations),
+                    }  # fmt: skip
+
+
+def agreement(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Yields the rank correlation over methods of client fairness and group fairness.
+
+    It is computed for each seed; the interval is over seeds.
+    """
+    from scipy import stats
+
+    if GAP not in set(table["measure"]):
+        return
+    spread, gap = (
+        measure_table.select(table, name, CRITERIA[0]) for name in ("standard_deviation", GAP)
+    )
+    for scope, gaps in gap.values.items():
+        spreads = spread.values[scope].loc[gaps.index]
+        results: list[Any] = [stats.spearmanr(spreads[seed], gaps[seed]) for seed in gaps.columns]
+        values = [result.statistic for result in results]
+        mean = paired.interval(np.array(values))
+        yield {
+            "scope": scope, "method": "all", "other": "", "measure": "rank correlation",
+            "difference": mean.mean, "low": mean.low, "high": mean.high, "p": mean.p,
+            "datasets": 1,
+        }  # fmt: skip
+
+
+def findings(folder: Path) -> pd.DataFrame:
+    """Returns the rows of one benchmark."""
+    found = list(measures.finals(folder))
+    track = track_of(folder)
+    table: Any = measures.table(found)
+    table = table[~table["federation"].isin(TRACKS[track].variants)]
+    rows = [*contrasts(table, measures.constants(found)), *agreement(table)]
+    return pd.DataFrame(rows).assign(track=track)
+
+
+def track_of(folder: Path) -> str:
+    return str(runner.read_folder(folder)["track"])
+
+
+def publish(folder: Path) -> None:
+    """Copies the report of a benchmark, and its overall ranking into the page."""
+    made = report.write(folder).parent
+    target = DOCS / track_of(folder)
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(made, target)
+    page = DOCS / "README.md"
+    page.write_text(with_ranking(page.read_text("utf8"), target.name, overall(target)), "utf8")
+
+
+def overall(folder: Path) -> str:
+    """Returns the table of the ranking over all datasets, from a report."""
+    lines = (folder / "ranking.md").read_text("utf8").splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith("|"))
+    rows = lines[first:]
+    return "\n".join(rows[: rows.index("")])
+
+
+def with_ranking(page: str, track: str, table: str) -> str:
+    """Replaces the table of a track on a page."""
+    start, end = f"<!-- ranking {track} -->", "<!-- end -->"
+    block = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
+    return block.sub(lambda _: f"{start}\n{table}\n{end}", page)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Publishes benchmarks in docs/benchmark.")
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of benchmarks")
+    folders = parser.parse_args().folders
+    for folder in folders:
+        publish(folder)
+    table = pd.concat([findings(folder) for folder in folders], ignore_index=True)
+    columns = ["track", *(name for name in table if name != "track")]
+    path = DOCS / "findings.csv"
+    table[columns].to_csv(path, index=False, float_format="%.5g", lineterminator="\n")
+    print(f"{len(table)} rows: {path.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Variants with faults, compute and the deviation by chance, on a small benchmark."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedjax_fair import results
+from fedjax_fair.benchmark import federations, measures, protocol, report, runner
+
+pytestmark = pytest.mark.integration
+
+METHODS = ("fedavg", "q_fedavg", "local_converged")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A benchmark of one short federated dataset and its variant with dropouts."""
+    folder = tmp_path_factory.mktemp("benchmark") / "embedded"
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("groups", "groups_dropouts"):
+            whole = federations.FEDERATIONS[name]
+            training = replace(whole.config.training, rounds=4, eval_every=2)
+            short = whole._replace(config=replace(whole.config, training=training))
+            patch.setitem(federations.FEDERATIONS, name, short)
+        track = protocol.Track(
+            ("groups",), METHODS, 2, (0, 1), (100, 101, 102), reuses_programs=True,
+            variants=("groups_dropouts",), variant_methods=("fedavg", "q_fedavg"),
+        )  # fmt: skip
+        patch.setitem(protocol.TRACKS, "embedded", track)
+        runner.run(runner.plan("embedded", folder), folder)
+        yield folder
+
+
+def test_variants_have_faults_and_their_own_methods(finished):
+    whole, variant = (
+        results.open(finished / "programs" / name / "fedavg" / "final.nc")
+        for name in ("groups", "groups_dropouts")
+    )
+    assert variant.attrs["data_digest"] == whole.attrs["data_digest"]
+    assert not np.array_equal(variant["test_accuracy"], whole["test_accuracy"])
+    names = {path.name for path in (finished / "programs" / "groups_dropouts").iterdir()}
+    assert names == {"fedavg", "q_fedavg"}
+
+
+def test_overall_results_do_not_depend_on_variants(finished, tmp_path):
+    copy = tmp_path / "embedded"
+    shutil.copytree(finished, copy)
+    shutil.rmtree(copy / "programs" / "groups_dropouts")
+    with_variants, without = report.contents(finished), report.contents(copy)
+    for name in ("ranking", "verdicts"):
+        frames = [getattr(each, name) for each in (with_variants, without)]
+        if name == "ranking":
+            assert set(frames[0]["scope"]) == {"overall", "groups", "groups_dropouts"}
+            frames[0] = frames[0][frames[0]["scope"] != "groups_dropouts"].reset_index(drop=True)
+        pd.testing.assert_frame_equal(frames[0], frames[1])
+
+
+def test_compute_is_relative_to_fedavg(finished):
+    table = measures.table(list(measures.finals(finished)))
+    table = table[(table["measure"] == "relative_compute") & (table["criterion"] == "mean")]
+    compute = table.groupby(["federation", "method"])["value"].first()
+    assert compute["groups", "fedavg"] == compute["groups_dropouts", "fedavg"] == 1
+    # All 24 clients instead of six; the model of round two or four counts.
+    local = next(f for f in measures.finals(finished) if f.method == "local_converged")
+    assert compute["groups", "local_converged"] == pytest.approx(4 * local.round / 4, rel=0.02)
+
+
+def test_the_deviation_by_chance_is_that_of_simulated_test_sets(finished):
+    final = next(f for f in measures.finals(finished) if f.method == "fedavg")
+    found = measures._noise_floor(final.last)
+    counts = final.last["test_examples"].transpose("seed", "client", "class").values
+    correct = final.last["test_accuracy"].transpose("seed", "client").values * counts.sum(axis=2)
+    rng = np.random.default_rng(0)
+    for seed in range(3):
+        sizes = counts[seed].sum(axis=1).astype(int)
+        fractions = rng.binomial(sizes, correct[seed].sum() / sizes.sum(), (4000, len(sizes)))
+        squared = np.var(fractions / sizes, axis=1).mean()
+        assert found[seed] == pytest.approx(np.sqrt(squared), rel=0.02)
