@@ -101,7 +101,13 @@ def run_unit(
     if not (unit.folder / "tuning.jsonl").exists():
         tuned = _train(unit, config, track, rounds, planned, data["tuning"], 0, callback_fn)
         _save(unit, "tuning", tuned, data["tuning"], settings, {})
-    chosen = choose(results.open(unit.file("tuning")), unit.method, len(settings))
+    tuned = results.open(unit.file("tuning"))
+    if tuned.attrs["data_digest"] != data["tuning"].data_digest:
+        raise ValueError(
+            f"path={str(unit.file('tuning'))!r}: expected results of the same data; use another "
+            "folder."
+        )
+    chosen = choose(tuned, unit.method, len(settings))
     if not (unit.folder / "final.jsonl").exists():
         runs = [
             _Run(setting, seed)

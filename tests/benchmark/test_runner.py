@@ -178,6 +178,19 @@ def test_reasons_are_those_of_missing_results_by_dataset(tmp_path):
     assert runner.failures(tmp_path) == ["a, c on digits: x", "b on digits: failed.json is damaged"]
 
 
+def test_results_of_other_data_are_not_continued(finished, tmp_path, monkeypatch):
+    copy = tmp_path / "embedded"
+    shutil.copytree(finished[0], copy)
+    (copy / "programs" / "groups" / "fedavg" / "final.jsonl").unlink()
+    short = federations.FEDERATIONS["groups"]
+    other = short.pool(None)
+    other = other._replace(features=other.features + 1)
+    monkeypatch.setitem(federations.FEDERATIONS, "groups", short._replace(pool=lambda _: other))
+    lines = []
+    runner.run(runner.plan("embedded", copy, ["fedavg"]), copy, show=lines.append)
+    assert "tuning.nc': expected results of the same data" in lines[0]
+
+
 def test_shards_divide_the_units(tmp_path):
     every = runner.plan("embedded", tmp_path).units
     parts = [runner.plan("embedded", tmp_path, shard=(i, 3)).units for i in (1, 2, 3)]
