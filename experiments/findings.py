@@ -30,7 +30,7 @@ CONTRASTS = (
     *((name, "fine_tuned") for name in ("ditto", "fedrep")),
     *((name, BASELINE) for name in ("power_of_choice", "divfl", "unionfl", "fedadam", "scaffold")),
     *((name, BASELINE) for name in ("equitable", "q_fedavg", "tilted", "fedprox", "median")),
-    *((name, BASELINE) for name in ("fedfb", "fairfed", "centralized")),
+    *((name, BASELINE) for name in ("fedfb", "fairfed", "fedrep", "centralized")),
     *((name, "fedadam") for name in ("divfl", "power_of_choice", "scaffold+fedadam")),
     ("divfl+equitable", "divfl"),
 )
