@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import linear_model, make_federation, nearest_mixture
 
-from fedjax_fair import aggregators, selectors, solvers
+from fedjax_fair import aggregators, faults, selectors, solvers
 from fedjax_fair.base import Aggregator, Cohort, Selector
 from fedjax_fair.simulate import Round
 
@@ -73,13 +73,17 @@ class History(NamedTuple):
     infos: Any
 
 
-def record(selector, aggregator):
+LOST = (faults.Dropout(0.25), faults.Byzantine([1], "nan"))
+"""Lost updates, and updates of a client that are not finite."""
+
+
+def record(selector, aggregator, lost=()):
     # Batches that hold all of a client's examples leave no randomness to training.
     solver = solvers.SGD(RATE, int(SIZES.max()), steps=STEPS)
-    round = Round(linear_model(), selector, solver, aggregator)
+    round = Round(linear_model(), selector, solver, aggregator, faults=lost)
 
     def step(state, _):
-        after, info = round.step(state, FEDERATION)
+        after, info = round.step(state, FEDERATION, drop_nonfinite=bool(lost))
         return after, (after._replace(key=None), info)
 
     begin = round.init(jax.random.key(3), FEDERATION)
@@ -88,8 +92,8 @@ def record(selector, aggregator):
 
 
 @cache
-def compiled(method):
-    return jax.jit(lambda parameter: record(*METHODS[method](parameter)))
+def compiled(method, lost=()):
+    return jax.jit(lambda parameter: record(*METHODS[method](parameter), lost))
 
 
 def to_history(begin, states, infos):
@@ -98,8 +102,8 @@ def to_history(begin, states, infos):
     return History(models, *jax.tree.map(np.asarray, (states, infos)))
 
 
-def history(method, parameter):
-    return to_history(*compiled(method)(jnp.float32(parameter)))
+def history(method, parameter, lost=()):
+    return to_history(*compiled(method, lost)(jnp.float32(parameter)))
 
 
 @cache
@@ -142,7 +146,8 @@ def trained(model, client, steps=STEPS, factor=1.0):
 def numpy_fairfed(beta, begin, seen):
     kept = {k: SIZES[k] / SIZES.sum() for k in CLIENTS}
 
-    def round(number, model, participants):
+    def round(number, model, cohort, responded):
+        participants = cohort[responded]
         accuracies = np.array([accuracy(model, k) for k in participants])
         gaps = abs(accuracies - np.average(accuracies, weights=SIZES[participants]))
         moved = {
@@ -159,25 +164,26 @@ def numpy_fairfed(beta, begin, seen):
 def numpy_gifair(strength, begin, seen):
     level = {g: np.mean([loss(begin, k) for k in CLIENTS if GROUPS[k] == g]) for g in set(GROUPS)}
 
-    def round(number, model, participants):
-        share = SIZES[participants] / SIZES[participants].sum()
-        group = GROUPS[participants]
+    def round(number, model, cohort, responded):
+        # The server sends the factors before it knows who responds.
+        share = SIZES[cohort] / SIZES[cohort].sum()
+        group = GROUPS[cohort]
         ahead = [sum(np.sign(level[g] - level[h]) for h in set(group)) for g in group]
         mass = share * [(group == g).sum() for g in group]
         limit = min(mass) / (len(set(group)) - 1) if len(set(group)) > 1 else 0
         factors = 1 + strength * limit * np.array(ahead) / mass
-        models = [trained(model, k, factor=f) for k, f in zip(participants, factors, strict=True)]
-        for g in set(group):
-            level[g] = np.mean(
-                [loss(models[i], participants[i]) for i in np.flatnonzero(group == g)]
-            )
-        return np.average(models, axis=0, weights=share)
+        models = [trained(model, k, factor=f) for k, f in zip(cohort, factors, strict=True)]
+        for g in set(group[responded]):
+            places = np.flatnonzero((group == g) & responded)
+            level[g] = np.mean([loss(models[i], cohort[i]) for i in places])
+        return np.average(models, axis=0, weights=share * responded)
 
     return round
 
 
 def numpy_q_fedavg(q, begin, seen):
-    def round(number, model, participants):
+    def round(number, model, cohort, responded):
+        participants = cohort[responded]
         f = np.array([loss(model, k) + 1e-10 for k in participants])
         slopes = np.array([(model - trained(model, k)) / RATE for k in participants])
         squared = (slopes**2).sum(axis=(1, 2))
@@ -188,7 +194,8 @@ def numpy_q_fedavg(q, begin, seen):
 
 
 def numpy_tilted(t, begin, seen):
-    def round(number, model, participants):
+    def round(number, model, cohort, responded):
+        participants = cohort[responded]
         weights = [SIZES[k] * np.exp(t * loss(model, k)) for k in participants]
         return np.average([trained(model, k) for k in participants], axis=0, weights=weights)
 
@@ -198,9 +205,11 @@ def numpy_tilted(t, begin, seen):
 def numpy_afl(step, begin, seen):
     mixture = np.full(len(SIZES), 1 / len(SIZES))
 
-    def round(number, model, participants):
+    def round(number, model, cohort, responded):
+        participants = cohort[responded]
         mixture[:] = nearest_mixture(mixture + step * np.array([loss(model, k) for k in CLIENTS]))
-        return np.average([trained(model, k) for k in participants], axis=0, weights=mixture)
+        weights = mixture[participants]
+        return np.average([trained(model, k) for k in participants], axis=0, weights=weights)
 
     return round
 
@@ -208,12 +217,13 @@ def numpy_afl(step, begin, seen):
 def numpy_drfa(step, begin, seen):
     mixture = np.full(len(SIZES), 1 / len(SIZES))
 
-    def round(number, model, participants):
+    def round(number, model, cohort, responded):
+        participants = cohort[responded]
         steps = seen.infos.aggregator["snapshot_step"][number]
         between = np.mean([trained(model, k, steps) for k in participants], axis=0)
         reported = np.zeros(len(SIZES))
         for k in seen.states.selector.reporting[number]:
-            reported[k] = len(SIZES) / len(participants) * loss(between, k)
+            reported[k] = len(SIZES) / len(cohort) * loss(between, k)
         mixture[:] = nearest_mixture(mixture + step * STEPS * reported)
         np.testing.assert_allclose(seen.states.selector.mixture[number], mixture, atol=1e-5)
         return np.mean([trained(model, k) for k in participants], axis=0)
@@ -233,16 +243,34 @@ SECOND = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_rounds_equal_numpy(method):
+def assert_equals_numpy(method, seen):
     second, parameter = SECOND[method]
-    seen = history(method, parameter)
     model = seen.models[0].astype(np.float64)
     round = second(parameter, model, seen)
-    for number, participants in enumerate(seen.infos.clients):
-        model = round(number, model, participants)
+    for number, (cohort, responded) in enumerate(
+        zip(seen.infos.clients, seen.infos.responded, strict=True)
+    ):
+        model = round(number, model, cohort, responded)
         np.testing.assert_allclose(seen.models[number + 1], model, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rounds_equal_numpy(method):
+    seen = history(method, SECOND[method][1])
+    assert seen.infos.responded.all()
+    assert_equals_numpy(method, seen)
     assert abs(seen.models[-1] - history(method, 0.0).models[-1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rounds_with_lost_and_nonfinite_updates_equal_numpy(method):
+    seen = history(method, SECOND[method][1], LOST)
+    clients, responded = seen.infos.clients, seen.infos.responded
+    # Rounds lose some updates for either reason, but not all.
+    assert (clients == 1).any() & (~responded & (clients != 1)).any()
+    assert not responded[clients == 1].any()
+    assert responded.any(axis=1).all()
+    assert_equals_numpy(method, seen)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""Every method resumes from a checkpoint as if it had not stopped, bit for bit."""
+
+import shutil
+from dataclasses import replace
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+import xarray as xr
+from conftest import make_federation, normalized_model, with_sensitive_feature
+
+import fedjax_fair as ff
+from fedjax_fair.app import presets
+from fedjax_fair.app.build import largest_client, method_round
+from fedjax_fair.app.config import Config, ModelConfig, SelectorConfig, SolverConfig
+from fedjax_fair.app.registry import METHODS
+from fedjax_fair.app.variants import drop_unused_settings
+from fedjax_fair.training.fit import Callback
+
+DATA = with_sensitive_feature(make_federation())._replace(
+    groups=np.array([0, 1, 0, 2, 1, 0], np.int32)
+)
+CONFIG = presets.resolve(
+    Config(
+        model=ModelConfig(name="mlp", hidden=(2,)),
+        solver=SolverConfig(learning_rate=0.1, batch_size=2, steps=2),
+        selector=SelectorConfig(cohort_size=3),
+    )
+)
+MODEL = ff.models.mlp(DATA.num_classes, hidden=(2,))
+"""With a body and a head, which some methods separate."""
+
+OWN_SETTINGS = {
+    "power_of_choice": "pool=4",
+    "fedcor": "warmup=1,interval=2,embedding_size=1",
+    "equitable": "num_clusters=2",
+    "divfl+equitable": "num_clusters=2",
+    "krum": "byzantine=0",
+}
+"""Settings for few clients, and with which all parts of a state matter within four rounds."""
+
+
+def make_method(name):
+    written = f"{name}:{OWN_SETTINGS[name]}" if name in OWN_SETTINGS else name
+    own = drop_unused_settings(replace(CONFIG, methods=(written,)))
+    model = normalized_model() if name == "fedbn" else MODEL
+    return method_round(own, written, DATA.num_classes, largest_client(DATA), model)
+
+
+class Rounds(Callback):
+    """Records the rounds that are evaluated."""
+
+    def __init__(self):
+        self.evaluated = []
+
+    def on_evaluation(self, evaluation):
+        self.evaluated.append(evaluation.round)
+
+
+def contents(folder):
+    """Returns the state of the last round in checkpoints, and the records until then."""
+    with ocp.CheckpointManager(folder) as manager:
+        names = {path.name for path in (folder / "4").iterdir()} & {"state", "clients", "history"}
+        items = ocp.args.Composite(**{name: ocp.args.StandardRestore() for name in names})
+        return jax.tree.map(np.asarray, dict(manager.restore(4, args=items)))
+
+
+@pytest.mark.parametrize("name", [*METHODS, "divfl+equitable", "scaffold+fedadam"])
+def test_resumed_runs_equal_uninterrupted_ones(name, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+
+    def train(folder):
+        rounds = Rounds()
+        options = {"rounds": 4, "eval_every": 2, "seeds": (0,), "train_loss": False}
+        fitted = ff.train(
+            make_method(name), DATA, checkpoints=folder, callbacks=[rounds], **options
+        )
+        return fitted, rounds.evaluated
+
+    expected, evaluated = train(whole)
+    assert evaluated == [0, 2, 4]
+    shutil.copytree(whole, parts)
+    shutil.rmtree(parts / "4")  # As if the run had stopped after the checkpoint of round 2.
+    resumed, evaluated = train(parts)
+    assert evaluated == [4]
+    xr.testing.assert_identical(resumed.dataset, expected.dataset)
+    equal = np.testing.assert_array_equal
+    jax.tree.map(equal, resumed.variables, expected.variables)
+    jax.tree.map(equal, contents(parts), contents(whole))
