@@ -93,7 +93,7 @@ def record(selector, aggregator, lost=()):
 
 @cache
 def compiled(method, lost=()):
-    return jax.jit(lambda parameter: record(*METHODS[method](parameter), lost))
+    return jax.jit(lambda parameter: record(*METHODS[method](parameter), lost=lost))
 
 
 def to_history(begin, states, infos):
