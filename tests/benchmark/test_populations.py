@@ -174,3 +174,11 @@ def test_the_protocol_states_these_datasets():
     for name, (seen, unseen) in STANDARD.items():
         (row,) = [line for line in page.splitlines() if f"`{name}`:" in line]
         assert f"| {seen} + {unseen} |" in row
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_the_protocol_states_the_clients_of_embedded_datasets(name):
+    made = FEDERATIONS[name].load(None, (100,))
+    page = (Path(__file__).parents[2] / "docs" / "benchmark" / "protocol.md").read_text()
+    (row,) = [line for line in page.splitlines() if f"| `{name}`:" in line]
+    assert f"| {made.seen.num_clients} + {made.unseen.num_clients} " in row
