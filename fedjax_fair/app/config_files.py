@@ -14,7 +14,7 @@ from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.app.defaults import check_defaults, collapse, unset_defaults
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS
-from fedjax_fair.app.settings import find_method, lookup
+from fedjax_fair.app.settings import find_method, lookup, method_parts
 from fedjax_fair.app.values import describe_type, parse_float
 from fedjax_fair.results.files import write_text
 
@@ -123,7 +123,7 @@ def _build(start: Any, values: Mapping[str, Any], *, is_complete: bool) -> Any:
 
 def _names_are_known(config: Config) -> bool:
     """Whether partition, network and methods exist; those of plugins may not be loaded."""
-    parts = {part for name in config.methods for part in name.partition(":")[0].split("+")}
+    parts = {part for name in config.methods for part in method_parts(name)}
     partition = config.data.partition
     has_data = partition in PARTITIONERS or (partition is None and config.data.file is not None)
     is_known = has_data and config.model.name in MODELS
@@ -132,5 +132,5 @@ def _names_are_known(config: Config) -> bool:
 
 def _check_methods(names: Any) -> None:
     for name in names if isinstance(names, list) else ():
-        for part in name.partition(":")[0].split("+") if isinstance(name, str) else ():
+        for part in method_parts(name) if isinstance(name, str) else ():
             find_method(part)

@@ -18,6 +18,7 @@ __all__ = [
     "change",
     "find_method",
     "lookup",
+    "method_parts",
     "places",
     "read",
     "suggest",
@@ -57,6 +58,16 @@ def read(config: Config, name: str, text: str) -> Any:
         return parse_value(get_type_hints(type(getattr(config, section)))[field], [text])
     except ValueError as error:
         raise ValueError(f"{field}={text!r}: {error}") from None
+
+
+def method_parts(method: str) -> list[str]:
+    """Returns the names of a method or of the methods of a pair, without settings.
+
+    Examples:
+        >>> method_parts("divfl+equitable:num_clusters=2")
+        ['divfl', 'equitable']
+    """
+    return method.partition(":")[0].split("+")
 
 
 def find_method(name: str) -> Method:

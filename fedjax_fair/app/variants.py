@@ -9,7 +9,7 @@ from typing import Any
 from fedjax_fair.app.config import DATA_NAMES, SERVER_NAMES, Config
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import MODELS, PARTITIONERS, READERS, role_classes
-from fedjax_fair.app.settings import by_name, change, find_method, lookup, read
+from fedjax_fair.app.settings import by_name, change, find_method, lookup, method_parts, read
 from fedjax_fair.app.signatures import Setting, settings_of
 from fedjax_fair.data import get_source
 from fedjax_fair.data.table_files import is_table_file
@@ -55,8 +55,7 @@ def method_settings(config: Config, name: str) -> dict[str, dict[str, Setting]]:
 
 def method_identity(config: Config, name: str) -> Hashable:
     """Returns what ``fedprox:prox=1`` and ``fedprox:prox=1.0`` have in common."""
-    names = name.partition(":")[0].split("+")
-    return frozenset(names), frozenset(_variant(config, name)[2].items())
+    return frozenset(method_parts(name)), frozenset(_variant(config, name)[2].items())
 
 
 def _variant(config: Config, name: str) -> tuple[Method, Config, _Written]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedjax_fair import checks
-from fedjax_fair.benchmark import cells, measures
+from fedjax_fair.benchmark import measures
 from fedjax_fair.benchmark.runner import read_folder
 
 if TYPE_CHECKING:
@@ -74,10 +74,3 @@ def write(folder: Path, format: Literal["parquet", "csv"] = "parquet") -> Path:
         table.to_parquet(partial, index=False)
     partial.replace(file)
     return file
-
-
-def cells_table(folder: Path) -> pd.DataFrame:
-    """Returns all cells as a flat table, with settings and measures as columns."""
-    import pandas as pd
-
-    return pd.json_normalize(cells.gather(folder))

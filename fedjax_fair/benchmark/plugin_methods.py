@@ -16,11 +16,11 @@ from fedjax_fair.app import plugins
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.method_page import source_of
 from fedjax_fair.app.registry import GROUPS
-from fedjax_fair.app.settings import find_method
+from fedjax_fair.app.settings import find_method, method_parts
 from fedjax_fair.results.files import write_text
 from fedjax_fair.training.fingerprint import describe, differences
 
-__all__ = ["Description", "parts_of", "read", "record", "recorded"]
+__all__ = ["Description", "read", "record", "recorded"]
 
 _LINK = re.compile(r"\[(.*)\]\((.*)\)")
 
@@ -41,23 +41,13 @@ class Description(NamedTuple):
     file: str = ""
 
 
-def parts_of(method: str) -> list[str]:
-    """Returns the names of a method or of the methods of a pair, without settings.
-
-    Examples:
-        >>> parts_of("divfl+mine:q=2")
-        ['divfl', 'mine']
-    """
-    return method.partition(":")[0].split("+")
-
-
 def record(folder: Path, methods: Iterable[str]) -> None:
     """Writes the descriptions of methods of plugins, which must be those of earlier runs.
 
     Raises:
         ValueError: If the folder has results of other code under the same name.
     """
-    for name in dict.fromkeys(part for method in methods for part in parts_of(method)):
+    for name in dict.fromkeys(part for method in methods for part in method_parts(method)):
         if name not in GROUPS.get("plugin", ()):
             continue
         method = find_method(name)
@@ -116,7 +106,7 @@ def _file(folder: Path, name: str) -> Path:
 
 def _has_results(folder: Path, name: str) -> bool:
     files = (folder / "programs").glob("*/*/tuning.jsonl")
-    return any(name in parts_of(file.parent.name) for file in files)
+    return any(name in method_parts(file.parent.name) for file in files)
 
 
 def _describe(name: str, method: Method) -> Description:

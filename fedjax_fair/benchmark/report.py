@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair.app.registry import GROUPS
+from fedjax_fair.app.settings import method_parts
 from fedjax_fair.benchmark import (
     cells,
-    export,
     fairer,
     measures,
     plugin_methods,
@@ -37,19 +37,26 @@ CRITERION = "mean"
 _REFERENCES = ("fedavg", "centralized", "local", "local_converged", "fine_tuned")
 
 
-def write(folder: Path) -> Path:
+def write(folder: Path, shown: Contents | None = None) -> Path:
     """Writes ``cells.jsonl`` and ``report/`` into the folder of a benchmark; returns the page.
+
+    Args:
+        folder: Folder of a benchmark.
+        shown: Its `contents`, if they were collected before.
 
     Raises:
         ValueError: If the folder has no benchmark, no finished method or damaged files.
     """
-    shown = contents(folder)
+    import pandas as pd
+
+    shown = contents(folder) if shown is None else shown
     target = folder / "report"
     write_tables(shown, target)
     write_figures(shown, target / "figures")
     # A shard may have written it before another one finished.
-    cells.write(folder / "cells.jsonl", cells.gather(folder))
-    export.cells_table(folder).to_csv(target / "cells.csv", index=False, float_format="%.6g")
+    runs = cells.gather(folder)
+    cells.write(folder / "cells.jsonl", runs)
+    pd.json_normalize(runs).to_csv(target / "cells.csv", index=False, float_format="%.6g")
     return write_page(shown, target)
 
 
@@ -160,12 +167,12 @@ def _rankings(tables: list[Any], constants: dict[tuple[str, str], float]) -> pd.
     """Ranks methods over the first table, and on each federated dataset of all tables."""
     import pandas as pd
 
-    parts = [_empty_ranking()]
+    parts = []
     for place, table in enumerate(tables):
         if _is_compared(table):
             ranked: Any = _ranking(table, constants)
             parts.append(ranked if place == 0 else ranked[ranked["scope"] != OVERALL])
-    return pd.concat(parts[1:] or parts, ignore_index=True)
+    return pd.concat(parts, ignore_index=True) if parts else _empty_ranking()
 
 
 def _ranking(table: Any, constants: dict[tuple[str, str], float]) -> pd.DataFrame:
@@ -228,7 +235,7 @@ def _empty_verdicts() -> pd.DataFrame:
 def _methods(folder: Path, found: list[measures.Final], track: str) -> list[dict[str, Any]]:
     rows = []
     for name in dict.fromkeys(final.method for final in found):
-        parts = [plugin_methods.read(folder, part) for part in plugin_methods.parts_of(name)]
+        parts = [plugin_methods.read(folder, part) for part in method_parts(name)]
         known = [part for part in parts if part.paper]
         tuned = {
             final.federation: ", ".join(f"{k}={v:g}" for k, v in final.settings.items())

@@ -18,6 +18,7 @@ from fedjax_fair import checks
 from fedjax_fair.app import presets
 from fedjax_fair.app.registry import GROUPS
 from fedjax_fair.app.run_folder import environment, locked, make_folder
+from fedjax_fair.app.settings import method_parts
 from fedjax_fair.app.variants import resolve_method
 from fedjax_fair.benchmark import cells, plugin_methods
 from fedjax_fair.benchmark.federations import FEDERATIONS, Federation
@@ -100,7 +101,7 @@ def _check_method(federation: Federation, method: str) -> None:
 
 def _needs_groups(method: str) -> bool:
     """Returns whether a method or a part of it needs a sensitive feature."""
-    return any(part in GROUPS["group fairness"] for part in method.partition(":")[0].split("+"))
+    return any(part in GROUPS["group fairness"] for part in method_parts(method))
 
 
 def run(

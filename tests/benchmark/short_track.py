@@ -51,14 +51,21 @@ class Outcome(NamedTuple):
 
 def shorten(patch: Any) -> None:
     """Makes the embedded track one short federated dataset, four settings and three final seeds."""
-    from fedjax_fair.benchmark import federations, protocol
+    from fedjax_fair.benchmark import protocol
 
-    whole = federations.FEDERATIONS["groups"]
-    training = replace(whole.config.training, rounds=4, eval_every=2)
-    short = whole._replace(config=replace(whole.config, training=training))
-    patch.setitem(federations.FEDERATIONS, "groups", short)
+    shorten_training(patch, "groups")
     track = protocol.Track(("groups",), METHODS, 4, (0, 1), (100, 101, 102), reuses_programs=True)
     patch.setitem(protocol.TRACKS, "embedded", track)
+
+
+def shorten_training(patch: Any, name: str) -> None:
+    """Makes training on a federated dataset four rounds long."""
+    from fedjax_fair.benchmark import federations
+
+    whole = federations.FEDERATIONS[name]
+    training = replace(whole.config.training, rounds=4, eval_every=2)
+    short = whole._replace(config=replace(whole.config, training=training))
+    patch.setitem(federations.FEDERATIONS, name, short)
 
 
 def start(

@@ -1,14 +1,14 @@
 """Variants with faults, compute and the deviation by chance, on a small benchmark."""
 
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from short_track import shorten_training
 
 from fedjax_fair import results
-from fedjax_fair.benchmark import federations, measures, protocol, report, runner
+from fedjax_fair.benchmark import measures, protocol, report, runner
 
 pytestmark = pytest.mark.integration
 
@@ -21,10 +21,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("benchmark") / "embedded"
     with pytest.MonkeyPatch.context() as patch:
         for name in ("groups", "groups_dropouts"):
-            whole = federations.FEDERATIONS[name]
-            training = replace(whole.config.training, rounds=4, eval_every=2)
-            short = whole._replace(config=replace(whole.config, training=training))
-            patch.setitem(federations.FEDERATIONS, name, short)
+            shorten_training(patch, name)
         track = protocol.Track(
             ("groups",), METHODS, 2, (0, 1), (100, 101, 102), reuses_programs=True,
             variants=("groups_dropouts",), variant_methods=("fedavg", "q_fedavg"),

@@ -187,9 +187,10 @@ def _print_outcome(folder: Path) -> None:
     for reason in runner.failures(folder):
         print(f"Not run: {escape_control_chars(reason)}")
     if any((folder / "programs").glob("*/*/final.jsonl")):
-        for table in result_tables(report.contents(folder), _PRINTED):
+        shown = report.contents(folder)
+        for table in result_tables(shown, _PRINTED):
             print(format_table(table))
-        print_output_paths(Report=report.write(folder))
+        print_output_paths(Report=report.write(folder, shown))
     print_output_paths(Cells=folder / "cells.jsonl")
 
 

@@ -19,8 +19,8 @@ from fedjax_fair.text import escape_control_chars
 
 __all__ = ["latex", "markdown", "result_tables", "write_tables"]
 
-MAIN = next(iter(GROUPS.values()))
-"""Measures of tables that must fit a page or a terminal."""
+_MAIN = next(iter(GROUPS.values()))
+"""Measures of LaTeX tables, which must fit a page."""
 
 
 def write_tables(contents: Contents, folder: Path) -> list[Path]:
@@ -46,7 +46,7 @@ def write_tables(contents: Contents, folder: Path) -> list[Path]:
     federations = list(contents.federations["name"])
     texts["results.md"] = "\n".join(map(markdown, result_tables(contents, MEASURES)))
     for name in federations:
-        texts[f"results-{_file_name(name)}.tex"] = latex(_results(contents, name, MAIN))
+        texts[f"results-{_file_name(name)}.tex"] = latex(_results(contents, name, _MAIN))
     scopes = [name for name in (OVERALL, *federations) if (contents.ranking["scope"] == name).any()]
     texts["ranking.md"] = "\n".join(markdown(_ranking(contents, scope)) for scope in scopes)
     for scope in scopes:
@@ -57,7 +57,7 @@ def write_tables(contents: Contents, folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
-def result_tables(contents: Contents, among: Collection[str] = MAIN) -> list[Table]:
+def result_tables(contents: Contents, among: Collection[str]) -> list[Table]:
     """Returns a table of some measures for each federation, with a row per method."""
     return [_results(contents, str(name), among) for name in contents.federations["name"]]
 
