@@ -12,8 +12,9 @@ import numpy as np
 import fedjax_fair as ff
 from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.programs.shared.workloads import Workload
+from fedjax_fair.base import Model
 
-__all__ = ["write"]
+__all__ = ["initial_layers", "write"]
 
 _SETS = {"lenet": "mnist", "cnn": "cifar10", "resnet18": "cifar10"}
 # pfl's benchmark evaluates all 10,000 images after every 10 rounds. A repetition is 2 rounds and a
@@ -39,11 +40,13 @@ def write(workload: Workload, file: Path, tfds_dir: str) -> None:
         "test_x": test.features[tested],
         "test_y": test.labels[tested],
     }
-    np.savez(file, **arrays, **_initial_layers(workload.network, jnp.asarray(train.features[:1])))
+    model, key = NETWORKS[workload.network](), jax.random.key(0)
+    np.savez(file, **arrays, **initial_layers(model, key, jnp.asarray(train.features[:1])))
 
 
-def _initial_layers(network: str, images: jax.Array) -> dict[str, Any]:
-    params = jax.jit(NETWORKS[network]().init)(jax.random.key(0), images).params
+def initial_layers(model: Model, key: jax.Array, examples: jax.Array) -> dict[str, Any]:
+    """Returns initial parameters by the number and the kind of their layer."""
+    params = jax.jit(model.init)(key, examples).params
     leaves = [(path[:-1], path[-1].key, leaf) for path, leaf in jax.tree.leaves_with_path(params)]
     layers = list(dict.fromkeys(layer for layer, _, _ in leaves))
     return {
