@@ -37,6 +37,7 @@ class GivenCohorts(Selector):
     cohorts: Int[Array, "rounds cohort"]
 
     def select(self, key, state, context):
+        """Returns the cohort of the round."""
         clients = self.cohorts[context.round]
         size = clients.shape[0]
         return Cohort(clients, jnp.full(size, 1 / size, jnp.float32)), state, {}
