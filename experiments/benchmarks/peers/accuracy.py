@@ -7,7 +7,9 @@ library is a process of a separate environment, which the first call creates. ``
 the table of the committed file.
 
 Partition, initial model, cohorts, steps, minibatch size and step size are the same; minibatches are
-not. One seed is also trained with all examples of a client in each step.
+not. The mean of ten trainings here, with different minibatches, is what the other libraries are
+compared with: the minibatches of a single one are part of every difference. One seed is also
+trained with all examples of a client in each step.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ METHODS = {"fedavg": 0.0, "fedprox": 1.0}
 """FedProx's mu by method."""
 HERE, OTHER_MINIBATCHES = "fedjax_fair", "fedjax_fair, other minibatches"
 EXAMPLE = "flower, example of its documentation"
-LIBRARIES = (HERE, OTHER_MINIBATCHES, "fedjax", "pfl", "flower", EXAMPLE)
+DRAWS = 10
+"""Trainings here, with other minibatches, whose mean the other libraries are compared with."""
 _ALL = 10**6
 """Minibatch size above the number of examples of any client."""
 
@@ -68,34 +71,31 @@ def train_all(federation: str, seeds: Sequence[int], cache: Path) -> Iterator[di
                     settings = Settings(
                         batch_size, solver.steps or 0, solver.learning_rate or 0.0, prox, seed
                     )
-                    layers = _train(arrays, settings, workers, file)
-                    for library, own in layers.items():
-                        yield {
-                            "federation": federation,
-                            "method": method,
-                            "minibatch": "all" if batch_size == _ALL else str(batch_size),
-                            "seed": seed,
-                            "library": library,
-                            **measure(arrays, own, layers[HERE]),
-                        }
+                    common = {"federation": federation, "method": method, "seed": seed}
+                    common["minibatch"] = "all" if batch_size == _ALL else str(batch_size)
+                    here = None
+                    for library, drawn, layers in _train(arrays, settings, workers, file):
+                        here = here or layers
+                        measured = measure(arrays, layers, here)
+                        yield {**common, "library": library, "minibatch_seed": drawn, **measured}
         for worker in workers.values():
             worker.close()
 
 
 def _train(
     arrays: trainings.Arrays, settings: Settings, workers: dict[str, Worker], file: Path
-) -> dict[str, trainings.Arrays]:
-    """Returns the trained layers by library."""
-    trained = {HERE: trainings.train(arrays, settings)}
-    if settings.batch_size < _ALL:
-        other = settings._replace(seed=settings.seed + 1000)
-        trained[OTHER_MINIBATCHES] = trainings.train(arrays, other)
+) -> Iterator[tuple[str, int, trainings.Arrays]]:
+    """Yields library, seed of the minibatches and trained layers, first those of here."""
+    num_draws = DRAWS + 1 if settings.batch_size < _ALL else 1
+    for draw in range(num_draws):
+        drawn = settings.seed + 1000 * draw
+        layers = trainings.train(arrays, settings._replace(seed=drawn))
+        yield HERE if draw < DRAWS else OTHER_MINIBATCHES, drawn, layers
     for library, worker in workers.items():
         if settings.prox or library != EXAMPLE:
             result = file.with_suffix(".result.npz")
             worker.request(file=str(file), settings=settings._asdict(), result=str(result))
-            trained[library] = dict(np.load(result))
-    return trained
+            yield library, settings.seed, dict(np.load(result))
 
 
 def measure(
@@ -127,12 +127,13 @@ def compare(runs: pd.DataFrame) -> pd.DataFrame:
     """
     rows, batches = [], runs["minibatch"] != "all"
     for (federation, method), own in runs[batches].groupby(["federation", "method"], sort=False):
-        by_library = own.set_index(["library", "seed"])[["accuracy", "standard_deviation"]]
+        names = ["accuracy", "standard_deviation"]
+        by_library = own.groupby(["library", "seed"])[names].mean()
         full = runs[~batches & (runs["federation"] == federation) & (runs["method"] == method)]
         full = full.set_index("library")
         for library in own["library"].unique():
             row = {"federation": federation, "method": method, "library": library}
-            for name in ("accuracy", "standard_deviation"):
+            for name in names:
                 row[name] = 100 * by_library.loc[library, name].mean()
                 if library != HERE:
                     difference = by_library.loc[library, name] - by_library.loc[HERE, name]
