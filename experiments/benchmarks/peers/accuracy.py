@@ -3,8 +3,8 @@
     python -m experiments.benchmarks.peers.accuracy
 
 Writes ``docs/benchmark/peers.csv`` and prints the table of ``docs/benchmark/peers.md``. Each
-library is a process of a separate environment, which the first call creates. ``--table`` prints
-the table of the committed file.
+library is a process of a separate environment, which the first call creates. Seeds of the file are
+not trained again; ``--table`` only prints.
 
 Partition, initial model, cohorts, steps, minibatch size and step size are the same; minibatches are
 not. The mean of ten trainings here, with different minibatches, is what the other libraries are
@@ -57,29 +57,45 @@ def start(num_clients: int, cache: Path) -> dict[str, Worker]:
     }
 
 
-def train_all(federation: str, seeds: Sequence[int], cache: Path) -> Iterator[dict[str, Any]]:
-    """Yields the result of each training."""
-    solver, workers = presets.resolve(FEDERATIONS[federation].config).solver, {}
+def train_missing(federation: str, seeds: Sequence[int], cache: Path, file: Path) -> None:
+    """Trains the seeds that a file lacks, and appends their results seed after seed."""
+    done = set()
+    if file.exists():
+        runs = pd.read_csv(file)
+        done = set(runs.loc[runs["federation"] == federation, "seed"])
+    workers: dict[str, Worker] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for seed in seeds:
-            file = Path(folder).resolve() / f"{seed}.npz"
-            trainings.write(federation, seed, file)
-            arrays = dict(np.load(file))
-            workers = workers or start(len(arrays["sizes"]), cache)
-            for method, prox in METHODS.items():
-                for batch_size in (solver.batch_size, _ALL)[: 2 if seed == seeds[0] else 1]:
-                    settings = Settings(
-                        batch_size, solver.steps or 0, solver.learning_rate or 0.0, prox, seed
-                    )
-                    common = {"federation": federation, "method": method, "seed": seed}
-                    common["minibatch"] = "all" if batch_size == _ALL else str(batch_size)
-                    here = None
-                    for library, drawn, layers in _train(arrays, settings, workers, file):
-                        here = here or layers
-                        measured = measure(arrays, layers, here)
-                        yield {**common, "library": library, "minibatch_seed": drawn, **measured}
+        for seed in [seed for seed in seeds if seed not in done]:
+            described = Path(folder).resolve() / f"{seed}.npz"
+            trainings.write(federation, seed, described)
+            if not workers:
+                workers = start(len(np.load(described)["sizes"]), cache)
+            rows = train_seed(federation, seed, described, workers, with_all=seed == seeds[0])
+            added = pd.DataFrame(rows)
+            header = not file.exists()
+            added.to_csv(file, mode="a", index=False, header=header, float_format="%.6g")
+            print(added.groupby(["federation", "seed", "method", "library"])["accuracy"].mean())
         for worker in workers.values():
             worker.close()
+
+
+def train_seed(
+    federation: str, seed: int, file: Path, workers: dict[str, Worker], with_all: bool
+) -> Iterator[dict[str, Any]]:
+    """Yields the result of each training of a seed, also with all examples in a step if asked."""
+    solver, arrays = presets.resolve(FEDERATIONS[federation].config).solver, dict(np.load(file))
+    for method, prox in METHODS.items():
+        for batch_size in (solver.batch_size, _ALL)[: 1 + with_all]:
+            settings = Settings(
+                batch_size, solver.steps or 0, solver.learning_rate or 0, prox, seed
+            )
+            common = {"federation": federation, "method": method, "seed": seed}
+            common["minibatch"] = "all" if batch_size == _ALL else str(batch_size)
+            here = None
+            for library, drawn, layers in _train(arrays, settings, workers, file):
+                here = here or layers
+                measured = measure(arrays, layers, here)
+                yield {**common, "library": library, "minibatch_seed": drawn, **measured}
 
 
 def _train(
@@ -189,12 +205,8 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path(".cache/peers"))
     options = parser.parse_args()
     if not options.table:
-        rows = []
         for federation in ("digits", "synthetic"):
-            for row in train_all(federation, options.seeds, options.cache.resolve()):
-                rows.append(row)
-                print(*row.values(), flush=True)
-        pd.DataFrame(rows).to_csv(options.file, index=False, float_format="%.6g")
+            train_missing(federation, options.seeds, options.cache.resolve(), options.file)
     print(markdown(compare(pd.read_csv(options.file, dtype={"minibatch": str}))))
 
 

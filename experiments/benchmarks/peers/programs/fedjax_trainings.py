@@ -56,6 +56,7 @@ def train(arrays, settings):
         )
     else:
         algorithm = fedjax.algorithms.fed_avg.federated_averaging(gradient, **common)
+    jax.clear_caches()  # Each algorithm compiles anew.
     state = algorithm.init(jax.tree.map(jnp.asarray, layers_of(arrays)))
     for cohort in arrays["cohorts"]:
         key = jax.random.PRNGKey(0)  # Without dropout, nothing is drawn from it.
