@@ -1,6 +1,5 @@
 """The same trainings here and in other libraries: what they start from, and the page of results."""
 
-import importlib
 import re
 from pathlib import Path
 
@@ -128,3 +127,39 @@ def test_comparisons_are_paired_by_seed_with_the_mean_of_the_trainings_here(runs
         row = table.loc[(federation, method, "pfl")]
         ends = row[["accuracy_low", "accuracy_high"]].to_numpy(float)
         np.testing.assert_allclose(ends, test.confidence_interval(0.95), rtol=1e-6)
+
+
+def test_the_page_has_the_table_and_the_numbers_of_the_file(runs):
+    page, table = re.sub(r"\s+", " ", PAGE.read_text("utf8")), accuracy.compare(runs)
+    assert accuracy.markdown(table) in PAGE.read_text("utf8")
+    libraries = table[table["library"].isin(["fedjax", "pfl", "flower"])]
+    assert f"at most {np.ceil(1e6 * libraries['rounding'].max()):.0f}e-06 of" in page
+    ends = [
+        libraries[[f"{name}_low", f"{name}_high"]] for name in ("accuracy", "standard_deviation")
+    ]
+    assert all((each.iloc[:, 0] <= 0).all() and (each.iloc[:, 1] >= 0).all() for each in ends)
+    assert f"all {2 * len(libraries)} intervals" in page
+    assert f"ends {max(each.abs().max().max() for each in ends):.1f} points from 0" in page
+    example = table[table["library"] == accuracy.EXAMPLE].set_index("federation")
+    less = -example.loc["digits", ["accuracy_difference", "accuracy_high", "accuracy_low"]]
+    assert "{:.1f} points less accurate on digits (95% CI {:.1f} to {:.1f})".format(*less) in page
+    assert f"by up to {100 * example['rounding'].max():.0f}% of" in page
+    full = runs[(runs["minibatch"] == "all") & (runs["library"] != accuracy.EXAMPLE)]
+    assert (full.groupby(["federation", "method"])["accuracy"].nunique() == 1).all()
+
+
+def test_the_page_names_the_versions_and_tests_that_exist():
+    page = PAGE.read_text("utf8")
+    for name, (peer, package) in {
+        "FedJAX": ("fedjax", "fedjax"),
+        "pfl": ("pfl", r"pfl\[pytorch\]"),
+        "Flower": ("flower", r"flwr\[simulation\]"),
+    }.items():
+        pinned = (environment.PROGRAMS / f"{peer}_peer.txt").read_text()
+        (version,) = re.findall(rf"^{package}==(.*)$", pinned, re.M)
+        assert f"{name} {version}" in page
+    root = PAGE.parents[2]
+    named = re.findall(r"`(test_\w+)`", page)
+    files = "".join((root / file).read_text("utf8") for file in re.findall(r"`(tests/.*)`", page))
+    assert len(named) == 4
+    assert all(f"def {name}(" in files for name in named)

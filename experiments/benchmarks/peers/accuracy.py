@@ -191,9 +191,11 @@ def _shown(row: pd.Series, name: str) -> str:
     low, high = row[f"{name}_low"], row[f"{name}_high"]
     if np.isnan(low):
         return ""
-    shown = f"{row[f'{name}_difference']:+.1f} ({low:+.1f} to {high:+.1f})".replace(
-        "-", "\N{MINUS SIGN}"
+    center, low_text, high_text = (
+        f"{value:+.1f}".replace("-0.0", "+0.0").replace("-", "\N{MINUS SIGN}")
+        for value in (row[f"{name}_difference"], low, high)
     )
+    shown = f"{center} ({low_text} to {high_text})"
     return shown if low <= 0 <= high else f"**{shown}**"
 
 
