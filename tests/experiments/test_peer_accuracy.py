@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -107,7 +108,8 @@ def test_minibatches_cover_each_epoch_once():
 
 def test_programs_of_the_accuracies_have_files_and_environments(monkeypatch):
     monkeypatch.setattr(accuracy, "Worker", lambda *arguments: arguments)
-    for name, _, flag, program, *_ in accuracy.start(7, Path()).values():
+    started: Any = accuracy.start(7, Path())
+    for name, _, flag, program, *_ in started.values():
         assert (environment.PROGRAMS / f"{name}.txt").exists()
         assert flag == "-P"
         assert Path(program).exists()
@@ -160,6 +162,6 @@ def test_the_page_names_the_versions_and_tests_that_exist():
         assert f"{name} {version}" in page
     root = PAGE.parents[2]
     named = re.findall(r"`(test_\w+)`", page)
-    files = "".join((root / file).read_text("utf8") for file in re.findall(r"`(tests/.*)`", page))
+    files = "".join((root / file).read_text("utf8") for file in re.findall(r"`(tests/\S*)`", page))
     assert len(named) == 4
     assert all(f"def {name}(" in files for name in named)

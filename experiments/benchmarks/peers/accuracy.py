@@ -61,7 +61,7 @@ def train_missing(federation: str, seeds: Sequence[int], cache: Path, file: Path
     """Trains the seeds that a file lacks, and appends their results seed after seed."""
     done = set()
     if file.exists():
-        runs = pd.read_csv(file)
+        runs: Any = pd.read_csv(file)
         done = set(runs.loc[runs["federation"] == federation, "seed"])
     workers: dict[str, Worker] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -132,14 +132,18 @@ def measure(
     }
 
 
-def compare(runs: pd.DataFrame) -> pd.DataFrame:
+def compare(runs: Any) -> Any:
     """Compares each library with this one.
 
+    Args:
+        runs: The table that `train_missing` writes.
+
     Returns:
-        A row for each federation, method and library: the means over seeds of ``accuracy`` and
-        ``standard_deviation``, in percent; the mean paired difference to this library of each, in
-        points, with the ``_low`` and ``_high`` end of its 95% t interval; and, of the training with
-        all examples, ``rounding``, the difference of parameters over their change.
+        A table with a row for each federation, method and library: the means over seeds of
+        ``accuracy`` and ``standard_deviation``, in percent; the mean paired difference to this
+        library of each, in points, with the ``_low`` and ``_high`` end of its 95% t interval; and,
+        of the training with all examples, ``rounding``, the difference of parameters over their
+        change.
     """
     rows, batches = [], runs["minibatch"] != "all"
     for (federation, method), own in runs[batches].groupby(["federation", "method"], sort=False):
@@ -171,7 +175,7 @@ def _interval(name: str, differences: np.ndarray) -> dict[str, float]:
     return {key: float(value) for key, value in ends.items()}
 
 
-def markdown(table: pd.DataFrame) -> str:
+def markdown(table: Any) -> str:
     """Returns the table of the page. Intervals that exclude 0 are bold."""
     lines = [
         "| federation | method | library | accuracy, % | difference, points "
@@ -187,7 +191,7 @@ def markdown(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _shown(row: pd.Series, name: str) -> str:
+def _shown(row: Any, name: str) -> str:
     low, high = row[f"{name}_low"], row[f"{name}_high"]
     if np.isnan(low):
         return ""
