@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks.peers import environment, federations
-from experiments.benchmarks.peers.networks import NETWORKS
+from experiments.benchmarks.peers.networks import CHARACTERS, NETWORKS
 from experiments.benchmarks.peers.ours import started
 from experiments.benchmarks.peers.programs.shared.workloads import WORKLOADS
+from fedjax_fair.app.presets import PRESETS
 
 
 @pytest.fixture
@@ -75,3 +76,23 @@ def test_every_program_has_a_file_and_pins_its_versions():
 def test_programs_import_nothing_of_ours():
     for file in [*environment.PROGRAMS.glob("*.py"), *environment.PROGRAMS.glob("shared/*.py")]:
         assert "fedjax_fair" not in Path(file).read_text(), file
+
+
+def test_random_text_has_windows_of_the_sizes_of_the_preset(tmp_path):
+    workload, file = WORKLOADS["shakespeare"], tmp_path / "data.npz"
+    federations.write(workload, file, None)
+    arrays = dict(np.load(file))
+    config = PRESETS["shakespeare"].config
+    assert (workload.clients, workload.cohort_size) == (
+        config.data.clients,
+        config.selector.cohort_size,
+    )
+    assert workload.batch_size * workload.steps == arrays["parts"].shape[1]  # One epoch.
+    assert arrays["train_x"].shape[1] == config.data.length
+    np.testing.assert_array_equal(arrays["train_x"][:, 1:], arrays["train_y"][:, :-1])
+    assert set(np.unique(arrays["train_x"])) == set(range(CHARACTERS))
+    assert arrays["layer02.kernel"].shape[1] == 4 * config.model.width
+    # A few characters follow each one, which a network can learn.
+    pairs = np.bincount(CHARACTERS * arrays["train_x"].ravel() + arrays["train_y"].ravel())
+    table = np.pad(pairs, (0, CHARACTERS**2 - len(pairs))).reshape(CHARACTERS, -1)
+    assert (table.max(axis=1) / table.sum(axis=1)).mean() > 0.2

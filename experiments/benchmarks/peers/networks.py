@@ -5,7 +5,10 @@ import flax.linen as nn
 import fedjax_fair as ff
 from fedjax_fair.models import Conv, from_flax
 
-__all__ = ["NETWORKS"]
+__all__ = ["CHARACTERS", "NETWORKS"]
+
+CHARACTERS = 79
+"""Different characters of Shakespeare's plays."""
 
 
 class _Cnn(nn.Module):
@@ -24,4 +27,5 @@ NETWORKS = {
     "lenet": lambda: ff.models.lenet(10),
     "cnn": lambda: from_flax(_Cnn()),
     "resnet18": lambda: ff.models.resnet18(10),
+    "char_lstm": lambda: ff.models.char_lstm(CHARACTERS, width=128, layers=1),
 }

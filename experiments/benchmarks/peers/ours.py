@@ -54,6 +54,9 @@ def make(workload, path):
     def accuracy(variables, data):
         return client_performance(model, variables, data.test).accuracy.mean()
 
+    def loss(variables, data):
+        return client_performance(model, variables, data.test).loss.mean()
+
     parameters = {name: values for name, values in arrays.items() if name.startswith("layer")}
 
     def compiled(function):
@@ -68,7 +71,12 @@ def make(workload, path):
         if workload.evaluation:
             jax.block_until_ready(measure(state.variables, data))
 
-    return train, lambda: measure(state.variables, data)
+    measure_loss = compiled(loss)
+    return (
+        train,
+        lambda: measure(state.variables, data),
+        lambda: measure_loss(state.variables, data),
+    )
 
 
 def started(variables, arrays):

@@ -3,14 +3,14 @@
 import numpy as np
 import torch
 from torch.nn import functional
-from torch_networks import accuracy, images, integers, local_sgd, network, wait
+from torch_networks import accuracy, inputs, integers, local_sgd, loss, network, wait
 from workloads import CANDIDATES, LAM, B, serve
 
 
 def make(workload, path):
     arrays = dict(np.load(path))
-    features, labels = images(arrays["train_x"]), integers(arrays["train_y"])
-    test = images(arrays["test_x"]), integers(arrays["test_y"])
+    features, labels = inputs(arrays["train_x"]), integers(arrays["train_y"])
+    test = inputs(arrays["test_x"]), integers(arrays["test_y"])
     parts = integers(arrays["parts"])
     model = network(workload.network, arrays)
     rng = np.random.default_rng(0)
@@ -53,7 +53,7 @@ def make(workload, path):
             accuracy(model, *test)
         wait()
 
-    return train, lambda: accuracy(model, *test)
+    return train, lambda: accuracy(model, *test), lambda: loss(model, *test)
 
 
 def greedy(distances, bonus, size, rng):

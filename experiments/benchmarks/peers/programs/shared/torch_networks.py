@@ -56,8 +56,46 @@ def resnet18():
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
+class CharacterLSTM(nn.Module):
+    """An embedding, LSTM layers and a dense layer, with the parameters of the file."""
+
+    def __init__(self, arrays):
+        super().__init__()
+        embedding, head = arrays["layer00.embedding"], arrays["layer01.kernel"]
+        kernels = [arrays[name] for name in sorted(arrays) if name.endswith("kernel")][1:]
+        inputs, width = embedding.shape[1], head.shape[0]
+        self.embedding = nn.Embedding.from_pretrained(torch.from_numpy(embedding), freeze=False)
+        self.lstm = nn.LSTM(inputs, width, len(kernels), batch_first=True)
+        self.head = nn.Linear(*head.shape)
+        self.head.weight.data.copy_(torch.from_numpy(head.T.copy()))
+        self.head.bias.data.copy_(torch.from_numpy(arrays["layer01.bias"]))
+        for number, kernel in enumerate(kernels):
+            bias = arrays[f"layer{number + 2:02d}.bias"] + np.repeat([0, 0, 1, 0], width)
+            # PyTorch's third gate is the second of the file.
+            weight, bias = (
+                torch.from_numpy(np.concatenate([v[0], v[2], v[1], v[3]], axis=-1).T.copy())
+                for v in (np.split(kernel, 4, axis=1), np.split(np.float32(bias), 4))
+            )
+            layer = {name: getattr(self.lstm, f"{name}_l{number}") for name in _LSTM_ARRAYS}
+            layer["weight_ih"].data.copy_(weight[:, :-width])
+            layer["weight_hh"].data.copy_(weight[:, -width:])
+            layer["bias_ih"].data.copy_(bias)
+            # The sum of two trained biases would take steps of twice the size.
+            layer["bias_hh"].data.zero_()
+            layer["bias_hh"].requires_grad_(False)
+
+    def forward(self, tokens):
+        """Logits of the character after each token, with the classes second."""
+        return self.head(self.lstm(self.embedding(tokens))[0]).transpose(1, 2)
+
+
+_LSTM_ARRAYS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
 def network(name, arrays):
     """The network with the parameters of the file."""
+    if name == "char_lstm":
+        return CharacterLSTM(arrays).to(DEVICE)
     model = {"lenet": lenet, "cnn": cnn, "resnet18": resnet18}[name]()
     layers = [m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear | nn.GroupNorm)]
     channels = None
@@ -103,6 +141,11 @@ def images(pixels):
     return scaled.contiguous().to(DEVICE)
 
 
+def inputs(features):
+    """Scaled images, or tokens."""
+    return images(features) if features.ndim == 4 else integers(features)
+
+
 def integers(values):
     return torch.from_numpy(values).long().to(DEVICE)
 
@@ -115,11 +158,17 @@ def wait():
 
 @torch.no_grad()
 def accuracy(model, features, labels):
-    """Fraction of the images that are classified correctly."""
+    """Fraction of the labels that are predicted correctly."""
     model.eval()
     correct = sum(
         (model(x).argmax(1) == y).sum().item()
         for x, y in zip(features.split(TEST_BATCH), labels.split(TEST_BATCH), strict=True)
     )
     model.train()
-    return correct / len(labels)
+    return correct / labels.numel()
+
+
+@torch.no_grad()
+def loss(model, features, labels):
+    """Mean cross-entropy of the labels."""
+    return functional.cross_entropy(model(features), labels).item()
