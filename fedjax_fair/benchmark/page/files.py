@@ -124,9 +124,9 @@ def _ranking(contents: Contents, scope: str) -> Table:
         rows.append(tuple(cells))
     note = (
         f"By {MEASURES[contents.ranked_by].label}; differences to {contents.baseline}. Methods "
-        "that have a group letter in common cannot be told apart."
+        "that have a group letter in common are not separated."
     )
-    where = "all federations" if scope == OVERALL else escape_control_chars(scope)
+    where = "all federated datasets" if scope == OVERALL else escape_control_chars(scope)
     return Table(f"Ranking, {where}", tuple(headings), rows, note)
 
 

@@ -131,7 +131,7 @@ def _by_reason(names: list[str]) -> list[str]:
 
 
 def ranking_tables(contents: Contents) -> str:
-    """Renders a ranking per scope, with groups of methods that cannot be told apart."""
+    """Renders a ranking per scope, with groups of methods that are not separated."""
     scopes = [OVERALL, *contents.federations["name"]]
     return "".join(
         _ranking(contents, scope) for scope in scopes if (contents.ranking["scope"] == scope).any()
