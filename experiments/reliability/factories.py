@@ -253,6 +253,10 @@ def _own() -> dict[Callable[..., Any], dict[str, Any]]:
             "data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]]),
             "validation_fraction": 0.5,
         },
+        data.hold_out_clients: {
+            "data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]]),
+            "fraction": 0.5,
+        },
         federated.feature_selection: {"features": [np.ones((4, 1), int)], "labels": [_LABELS]},
         sets.SparseGraphCut: {"similarity": _lists()},
         sets.SparseSaturatedCoverage: {"similarity": _lists()},

@@ -1,4 +1,4 @@
-"""FedFB: the server moves weight between groups and labels until the model is fair."""
+"""FedFB: the server moves weight between groups and labels, or clients, until the model is fair."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
 from fedjax_fair.aggregators.cells import Cells, client_cells, client_labels, info_of_groups
@@ -17,7 +17,7 @@ from fedjax_fair.numerics.simplex import project
 
 __all__ = ["FedFBMean"]
 
-Criterion = Literal["demographic_parity", "equal_opportunity"]
+Criterion = Literal["demographic_parity", "equal_opportunity", "client_parity"]
 
 
 class _State(NamedTuple):
@@ -28,7 +28,7 @@ class _State(NamedTuple):
 
 
 class FedFBMean(Aggregator):
-    r"""Federated averaging with weights of groups and labels that follow a measure of unfairness.
+    r"""Federated averaging with weights of groups or clients that follow a measure of unfairness.
 
     With :math:`n` training examples of all clients, :math:`n_a` of group :math:`a` and
     :math:`n_{ay}` of label :math:`y`, clients train on :math:`n v_i \ell_i`, and updates are
@@ -49,20 +49,27 @@ class FedFBMean(Aggregator):
       of group :math:`a` with label 1, less the mean of the groups, and :math:`\lambda` is projected
       to non-negative values of an unchanged sum. (For two groups this is the paper's form; for more
       it is a generalization.)
+    - ``"client_parity"``: Clients are the groups, so that no sensitive features are needed. They
+      train on :math:`\ell_i`, and updates are averaged with the weights :math:`\lambda_k` instead,
+      at first :math:`n_k / n`. With the mean loss :math:`F_k` of a participant at the new model,
+      :math:`\lambda_k \leftarrow \max(0, \lambda_k + \alpha_t \mu_k / \lVert \mu \rVert)` with
+      :math:`\mu_k = F_k - F_r` for :math:`k \ne r` and :math:`\mu_r = -\sum_{k \ne r} \mu_k`.
+      The paper compares with its first client; here :math:`r` is the responding client with the
+      lowest id, which is the same if all clients take part.
 
     :math:`\alpha_t = \alpha / \sqrt t`. Steps are normalized, as the losses of all participants are
     summed; the authors' code takes :math:`\mu` itself. Cells without people among the participants
-    do not count. Client parity, the third criterion of the paper, is not included.
-    Losses of cells at the new model are values of the simulation, which count as no communication:
-    :math:`2 A` numbers per participant.
+    do not count. Losses at the new model are values of the simulation, which count as no
+    communication: :math:`2 A` scalars per participant, or one with client parity.
 
-    Info: ``weight_of_group_<a>``, each :math:`\lambda_a` after the step.
+    Info: ``weight_of_group_<a>``, each :math:`\lambda_a` after the step, or ``weight_of_client``,
+    that of each participant.
 
     Args:
         alpha: :math:`\alpha` >= 0; 0 is FedAvg.
-        criterion: ``"demographic_parity"`` or ``"equal_opportunity"``.
+        criterion: ``"demographic_parity"``, ``"equal_opportunity"`` or ``"client_parity"``.
         sensitive_feature: Name of the sensitive feature whose values are the groups; None for the
-            combinations of all.
+            combinations of all. Not used by client parity.
 
     Raises:
         ValueError: If a setting is invalid, or (when traced) the data lacks sensitive
@@ -85,16 +92,28 @@ class FedFBMean(Aggregator):
     def __post_init__(self):
         checks.non_negative("alpha", self.alpha)
         checks.one_of("criterion", self.criterion, get_args(Criterion))
+        if self.criterion == "client_parity" and self.sensitive_feature is not None:
+            raise ValueError(
+                f"sensitive_feature={self.sensitive_feature!r} is not used by "
+                "criterion='client_parity', whose groups are the clients; remove it."
+            )
 
     def _groups(self, context):
         return find_groups("FedFBMean", context.sensitive_names, self.sensitive_feature)
 
     def init(self, context):
+        if self.criterion == "client_parity":
+            sizes = context.sizes.astype(jnp.float32)
+            return sizes / jnp.sum(sizes)
         people = jnp.sum(client_labels(context, self._groups(context)), axis=0)
         counted = people[:, 1] if self.criterion == "equal_opportunity" else jnp.sum(people, axis=1)
         return _State(counted / jnp.sum(people), people)
 
     def broadcast(self, state, context):
+        if self.criterion == "client_parity":
+            # All examples are of one cell; no array may be empty.
+            strides = jnp.zeros(max(1, len(context.sensitive_names or ())), jnp.int32)
+            return {"cell_weights": jnp.ones((1, 2)), "group_strides": strides}
         total = jnp.sum(state.people)
         if self.criterion == "equal_opportunity":
             positive = state.weights / jnp.maximum(state.people[:, 1], 1)
@@ -109,6 +128,8 @@ class FedFBMean(Aggregator):
         }
 
     def aggregate(self, state, cohort, results, context):
+        if self.criterion == "client_parity":
+            return self._aggregate_clients(state, cohort, results, context)
         weights = scheme_weights("num_examples", cohort, context)
         update = context.weighted_sum(weights, results.update)
         groups = self._groups(context)
@@ -121,12 +142,32 @@ class FedFBMean(Aggregator):
             jnp.sum(jnp.where(counted, leaf, 0.0), axis=0)
             for leaf in Cells(jnp.sum(cells.counts, axis=3), cells.losses)
         )
-        rate = self.alpha / jnp.sqrt(context.round.astype(jnp.float32) + 1)
+        rate = self._rate(context)
         step = _equal_opportunity_step if self.criterion == "equal_opportunity" else _parity_step
         new = step(state, people, losses, rate)
         new = jnp.where(jnp.all(jnp.isfinite(new)), new, state.weights)
         info = info_of_groups("weight", new)
         return update, _State(new, state.people), Aggregation(weights, info)
+
+    def _rate(self, context):
+        return self.alpha / jnp.sqrt(context.round.astype(jnp.float32) + 1)
+
+    def _aggregate_clients(self, state, cohort, results, context):
+        """Averages with the weights of clients, and takes a step towards client parity."""
+        known = jnp.where(cohort.responded_mask, state[cohort.clients], 0)
+        total = jnp.sum(known)
+        shares = scheme_weights("num_examples", cohort, context)  # For clients without weight.
+        weights = jnp.where(total > 0, known / jnp.where(total > 0, total, 1), shares)
+        update = context.weighted_sum(weights, results.update)
+        moved = jax.tree.map(jnp.add, context.variables, update)
+        losses = context.losses(moved, cohort.clients)
+        counted = cohort.is_last_response
+        step = self._rate(context) * _client_parity_direction(cohort.clients, losses, counted)
+        step = jnp.where(jnp.all(jnp.isfinite(step)), step, 0)
+        places = jnp.where(counted, cohort.clients, jnp.iinfo(cohort.clients.dtype).max)
+        state = state.at[places].set(jnp.maximum(known + step, 0), mode="drop")
+        info = {"weight_of_client": state[cohort.clients]}
+        return update, state, Aggregation(weights, info)
 
 
 def _parity_step(
@@ -157,6 +198,15 @@ def _equal_opportunity_step(
     total = jnp.sum(state.people[:, 1]) / jnp.sum(state.people)
     scaled = (state.weights + rate * direction) / jnp.where(total > 0, total, 1)
     return total * project(scaled, jnp.zeros_like(scaled), jnp.ones_like(scaled))
+
+
+def _client_parity_direction(
+    clients: Int[Array, " cohort"], losses: Float[Array, " cohort"], counted: Bool[Array, " cohort"]
+) -> Float[Array, " cohort"]:
+    """Returns the direction towards equal losses, compared with the lowest id that counts."""
+    reference = jnp.argmin(jnp.where(counted, clients, jnp.iinfo(clients.dtype).max))
+    gaps = jnp.where(counted, losses - losses[reference], 0)
+    return _normalize(gaps.at[reference].set(-jnp.sum(gaps)))
 
 
 def _normalize(vector: Float[Array, " groups"]) -> Float[Array, " groups"]:

@@ -21,6 +21,7 @@ from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import COHORT_SIZE, MODELS, PARTITIONERS, READERS, role_classes
 from fedjax_fair.app.settings import lookup, places
 from fedjax_fair.app.signatures import construct, settings_of
+from fedjax_fair.app.unseen import split_clients
 from fedjax_fair.app.variants import check_unused_settings, method_identity, resolve_method
 from fedjax_fair.base import Model, ServerView
 from fedjax_fair.base_round import BaseRound
@@ -40,13 +41,14 @@ _OTHER_TABLES = {".txt", ".dat", ".data", ".xls", ".xlsx", ".json", ".jsonl"}
 class Experiment(NamedTuple):
     """A resolved configuration, its federated dataset, and the round of each method.
 
-    ``mesh`` is None for a single device.
+    ``mesh`` is None for a single device, ``unseen`` without clients that are held out.
     """
 
     config: Config
     data: FederatedData
     rounds: dict[str, BaseRound]
     mesh: Mesh | None = None
+    unseen: FederatedData | None = None
 
 
 def build(
@@ -56,7 +58,7 @@ def build(
 
     Args:
         config: The configuration.
-        federation: The federated dataset; by default it is loaded.
+        federation: The clients that train; by default data is loaded and unseen clients held out.
         memory: Bytes that a run may take; by default those of the local device.
 
     Raises:
@@ -66,8 +68,9 @@ def build(
     """
     mesh = mesh_of(config.devices)
     _check(config, mesh)  # Before data is loaded, which can take long.
+    unseen = None
     if federation is None:
-        federation = load_data(config)
+        federation, unseen = split_clients(config, load_data(config))
     rounds: dict[str, BaseRound] = {}
     networks: dict[ModelConfig, Model] = {}  # Methods with equal networks share compiled functions.
     for name in config.methods:
@@ -87,7 +90,7 @@ def build(
     for name, method in rounds.items():
         _, own = resolve_method(config, name)
         check_memory(name, min_memory(method, own, len(seeds), federation, mesh), limit)
-    return Experiment(config, federation, rounds, mesh)
+    return Experiment(config, federation, rounds, mesh, unseen)
 
 
 def _check(config: Config, mesh: Mesh | None) -> None:
@@ -105,6 +108,7 @@ def _check(config: Config, mesh: Mesh | None) -> None:
     checks.positive_int("training.eval_every", training.eval_every, at_most=checks.MAX_INT)
     checks.seeds("training.seeds", training.seeds)
     checks.unit_interval("data.validation_fraction", config.data.validation_fraction or 0.0)
+    checks.unit_interval("data.unseen_fraction", config.data.unseen_fraction or 0.0)
     if config.distributed and config.devices != "all":
         raise ValueError(f"devices={config.devices!r}: expected 'all' with distributed.")
     if config.data.partition_per_seed:

@@ -128,6 +128,15 @@ class _Data:
     partition_per_seed: bool = False
     """Whether each run has another partition, with the sum of both seeds."""
 
+    unseen_fraction: Annotated[
+        float | None,
+        default_hint("0"),
+        Doc(
+            "Fraction of the clients that are held out of training, in [0, 1). The trained models "
+            "are evaluated on them, before and after local steps."
+        ),
+    ] = None
+
 
 @dataclass(frozen=True)
 class _Model:

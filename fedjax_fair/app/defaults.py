@@ -51,7 +51,8 @@ def unset_defaults(config: Config, varied: Places = (), num_clients: int | None 
                 if setting.default not in (None, REQUIRED):
                     used.setdefault(section, {}).setdefault(name, {})[method] = setting.default
     if "cohort_size" in (of_selector := used.get("selector", {})):
-        known = config.data.clients if num_clients is None else num_clients
+        of_config = None if config.data.unseen_fraction else config.data.clients
+        known = of_config if num_clients is None else num_clients
         sizes = of_selector.pop("cohort_size")
         # Only the common default is limited, not that of a custom selector; it is unknown before
         # the clients of a file are.
@@ -75,7 +76,8 @@ def unset_defaults(config: Config, varied: Places = (), num_clients: int | None 
 
 def _has_clients_of_data(config: Config) -> bool:
     """Whether the number of clients is unknown before data is read."""
-    return config.data.file is not None or config.data.client is not None
+    data = config.data
+    return data.file is not None or data.client is not None or bool(data.unseen_fraction)
 
 
 def collapse(defaults: Defaults) -> dict[str, dict[str, Any]]:

@@ -13,6 +13,7 @@ from fedjax_fair.app.defaults import format_settings
 from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
 from fedjax_fair.app.model_files import folder_name, save_model, save_personalized
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
+from fedjax_fair.app.unseen import add_unseen
 from fedjax_fair.parallel import processes
 from fedjax_fair.training.fit import Callback, train_methods
 
@@ -76,7 +77,8 @@ def execute(
             checkpoints=lambda name: folder.checkpoints / folder_name(name),
             mesh=experiment.mesh,
         ):
-            done[name] = add_epsilon(fitted.dataset, privacy[name]).assign_attrs(attrs)
+            measured = add_unseen(experiment, name, fitted) if is_main else fitted.dataset
+            done[name] = add_epsilon(measured, privacy[name]).assign_attrs(attrs)
             save_model(fitted.variables, folder.models / folder_name(name))
             save_personalized(fitted, folder.models / folder_name(name))
             if is_main:

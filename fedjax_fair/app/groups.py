@@ -79,6 +79,11 @@ def plan_sweep(
     config = presets.resolve(base)
     if config.distributed:
         raise ValueError("distributed=True: expected False for a sweep.")
+    if config.data.unseen_fraction:
+        raise ValueError(
+            f"data.unseen_fraction={config.data.unseen_fraction}: expected 0 in a sweep, which "
+            "keeps no trained models; run evaluates unseen clients."
+        )
     axes = [_axis(config, name, values) for name, values in varied.items()]
     if len({(axis.section, axis.field) for axis in axes}) < len(axes):
         raise ValueError(f"{', '.join(varied)}: expected each setting once.")
@@ -95,7 +100,8 @@ def groups_of(
     for fixed_values in product(*(axis.values for axis in fixed)):
         own = _set(config, fixed, fixed_values)
         labels = {axis.name: value for axis, value in zip(fixed, fixed_values, strict=True)}
-        _, data, _, mesh = build(own, data, memory)
+        ready = build(own, data, memory)
+        data, mesh = ready.data, ready.mesh
         for name in config.methods:
             used = [axis for axis in traced if _setting(own, name, axis) is not None]
             unused = [axis for axis in traced if axis not in used]

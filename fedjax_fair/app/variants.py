@@ -24,9 +24,10 @@ __all__ = [
 
 _Written = dict[tuple[str, str], Any]
 
-_FILE_FIELDS = {"name", "file", "seed", "validation_fraction", "partition_per_seed"}
+_CLIENT_FIELDS = {"name", "seed", "validation_fraction", "partition_per_seed", "unseen_fraction"}
+_FILE_FIELDS = _CLIENT_FIELDS | {"file"}
 _TABLE_FIELDS = _FILE_FIELDS | {"partition", "label", "sensitive_features", "exclude"}
-_DATA_FIELDS = {"name", "dir", "partition", "seed", "validation_fraction", "partition_per_seed"}
+_DATA_FIELDS = _CLIENT_FIELDS | {"dir", "partition"}
 
 
 def resolve_method(config: Config, name: str) -> tuple[Method, Config]:

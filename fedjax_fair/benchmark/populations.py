@@ -12,8 +12,9 @@ from jaxtyping import Int
 from fedjax_fair import checks
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData, stack, validate
-from fedjax_fair.data.partitioner import Partition, generator, make_partition, split_off
+from fedjax_fair.data.partitioner import Partition, generator, split_off
 from fedjax_fair.data.sensitive import SensitiveFeature
+from fedjax_fair.data.unseen import choose_unseen, select_clients
 
 __all__ = ["BenchmarkData", "Pool", "partition_pool"]
 
@@ -21,7 +22,7 @@ TEST_FRACTION, VALIDATION_FRACTION = 0.2, 0.2
 """Fractions of each client's examples, and of the remaining ones."""
 UNSEEN_FRACTION = 0.2
 """Fraction of the clients that are never trained on."""
-_STREAMS = {"test": 10, "validation": 11, "unseen": 12}
+_STREAMS = {"test": 10, "validation": 11}
 
 
 class Pool(NamedTuple):
@@ -115,41 +116,30 @@ def _partition(
             f"min_examples={min_examples}: expected at most the size of the second largest client "
             f"of {pool.name}, {np.sort(whole.sizes)[-2:].tolist()}."
         )
-    rng = generator(seed, _STREAMS["unseen"])
-    num_unseen = max(1, round(UNSEEN_FRACTION * len(kept)))
-    unseen = np.sort(rng.choice(kept, num_unseen, replace=False))
-    seen = np.setdiff1d(kept, unseen)
+    unseen = choose_unseen(kept, UNSEEN_FRACTION, seed)
     rest, test = split_off(whole, TEST_FRACTION, generator(seed, _STREAMS["test"]))
     train, validation = split_off(
         rest, VALIDATION_FRACTION, generator(seed, _STREAMS["validation"])
     )
-    parts = {"train": train, "test": test, "validation": validation}
-    return _federated(pool, parts, seen), _federated(pool, parts, unseen), unseen
+    clients = _federated(pool, {"train": train, "test": test, "validation": validation})
+    parts = [select_clients(clients, ids) for ids in (np.setdiff1d(kept, unseen), unseen)]
+    for part in parts:
+        validate(part)
+    return parts[0], parts[1], unseen
 
 
-def _federated(pool: Pool, parts: dict[str, Partition], clients: np.ndarray) -> FederatedData:
-    """Returns the federated dataset of some clients; all share the arrays of the pool."""
-    chosen = {name: _subset(part, clients, len(pool.labels)) for name, part in parts.items()}
+def _federated(pool: Pool, parts: dict[str, Partition]) -> FederatedData:
+    """Returns the federated dataset of all clients, which may lack examples."""
     examples = {
         name: ClientExamples.of(pool.features, pool.labels, part, pool.sensitive_features)
-        for name, part in chosen.items()
+        for name, part in parts.items()
     }
-    groups: Any = chosen["train"].groups
-    data = FederatedData(
+    groups: Any = parts["train"].groups
+    return FederatedData(
         examples["train"], examples["test"], groups, pool.num_classes, pool.name,
         pool.label_skew_only, validation=examples["validation"],
         sensitive_names=pool.sensitive_names,
     )  # fmt: skip
-    validate(data)
-    return data
-
-
-def _subset(partition: Partition, clients: np.ndarray, total: int) -> Partition:
-    """Returns the partition of some clients, in their order."""
-    offsets = np.cumsum(partition.sizes) - partition.sizes
-    order = [partition.order[offsets[i] : offsets[i] + partition.sizes[i]] for i in clients]
-    groups = None if partition.groups is None else np.asarray(partition.groups)[clients]
-    return make_partition(np.concatenate(order), partition.sizes[clients], total, groups)
 
 
 def _fixed_shape(data: FederatedData, total: int) -> FederatedData:

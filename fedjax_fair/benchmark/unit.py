@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from fedjax_fair import results
+from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import method_round
 from fedjax_fair.app.config import Config
@@ -20,7 +21,7 @@ from fedjax_fair.app.run_folder import environment
 from fedjax_fair.app.settings import change
 from fedjax_fair.app.variants import method_settings
 from fedjax_fair.base_round import BaseRound
-from fedjax_fair.benchmark import cells, tuning, unseen
+from fedjax_fair.benchmark import cells, tuning
 from fedjax_fair.benchmark.compute import count_flops
 from fedjax_fair.benchmark.federations import Federation
 from fedjax_fair.benchmark.populations import BenchmarkData
@@ -201,8 +202,8 @@ def _train(
         mesh=mesh,
     )
     dataset = fitted.dataset.drop_vars(["seed", "client"], errors="ignore")
-    if unseen.has_global_model(methods[0]):
-        measured = unseen.evaluate_unseen(
+    if has_global_model(methods[0]):
+        measured = evaluate_unseen(
             fitted.model,
             fitted.variables,
             _learning_rates(methods),

@@ -40,6 +40,7 @@ from fedjax_fair.data.speeches import from_leaf, read_roles
 from fedjax_fair.data.table_encoding import TableEncoding
 from fedjax_fair.data.tables import from_table
 from fedjax_fair.data.text import characters, decode_text, encode_text, from_text
+from fedjax_fair.data.unseen import hold_out_clients
 from fedjax_fair.data.validation import hold_out
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "from_text",
     "get_source",
     "hold_out",
+    "hold_out_clients",
     "iid",
     "load",
     "natural",

@@ -28,7 +28,13 @@ from fedjax_fair.results.datasets import (
 from fedjax_fair.results.intervals import format_mean
 from fedjax_fair.results.model_names import method_of
 from fedjax_fair.results.models import by_model
-from fedjax_fair.results.tables import Table, clients_table, methods_table, people_tables
+from fedjax_fair.results.tables import (
+    Table,
+    clients_table,
+    methods_table,
+    people_tables,
+    unseen_tables,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -64,6 +70,7 @@ def page(
     if not settings and "algorithm" not in dataset.dims:
         name = str(dataset["algorithm"].item()) if "algorithm" in dataset.coords else "run"
         dataset = combine({name: dataset.drop_vars("algorithm", errors="ignore")})
+    unseen = unseen_tables(dataset)
     dataset = by_model(dataset, serving=bool(settings))
     shown = configurations_as_methods(dataset, drawing.MAX_CONFIGURATIONS)
     extended, columns = default_metrics(shown)
@@ -83,8 +90,9 @@ def page(
 {html_table(table)}
 <p class="note">{text(f"{table.note}{note} {HINT}")}</p>
 {_forest_plots(extended, columns)}
+{_tables(unseen)}
 {_worst_clients(shown)}
-{_people(shown)}
+{_tables(people_tables(shown))}
 <div class="legend" id="legend" role="group" aria-label="methods"></div>
 <div class="pictures">{_charts(numbers)}</div>
 {_explorer(numbers["clients"])}
@@ -97,15 +105,14 @@ def _worst_clients(shown: xr.Dataset) -> str:
     """The table of clients with the lowest accuracy, if clients have names."""
     if not has_client_names(shown):
         return ""
-    table = clients_table(shown)
-    return f'<h2>{text(table.title)}</h2>{html_table(table)}<p class="note">{text(table.note)}</p>'
+    return _tables([clients_table(shown)])
 
 
-def _people(shown: xr.Dataset) -> str:
-    """The tables of group fairness, if there are sensitive features."""
+def _tables(tables: list[Table]) -> str:
+    """Tables with their titles and notes."""
     return "".join(
         f'<h2>{text(table.title)}</h2>{html_table(table)}<p class="note">{text(table.note)}</p>'
-        for table in people_tables(shown)
+        for table in tables
     )
 
 

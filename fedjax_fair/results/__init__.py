@@ -7,6 +7,7 @@ Dimensions:
 * ``round``: completed rounds at an evaluation, 0 before training;
 * ``client``: all clients, a coordinate if they have names (`data.from_arrays`); ids, as in
   ``cohort_clients``, are positions along it;
+* ``unseen_client``: clients that are held out of training, if there are any;
 * ``planted_group``: ground-truth groups of clients, if known;
 * ``sensitive_group``: combinations of values of all sensitive features, if the data has any, over
   which ``fedjax_fair.results.people.feature_counts`` and ``gaps`` sum;
@@ -28,6 +29,9 @@ Variables:
 * over ``(seed, training_round)``, some also over ``slot``: info of the selector and aggregator, as
   ``selection_<name>`` and ``aggregation_<name>``, and ``update_nonfinite``;
 * over ``seed``: ``diverged``, the first such round, or -1;
+* of runs with unseen clients, over ``(seed, unseen_client)``: ``unseen_accuracy``, ``unseen_loss``,
+  ``adapted_accuracy`` and ``adapted_loss``, and over ``seed`` their means, such as
+  ``unseen_accuracy_mean_clients``;
 * over ``(client, class)``, also over ``seed`` if runs differ: ``train_examples``,
   ``test_examples``.
 """

@@ -35,6 +35,7 @@ __all__ = [
     "methods_table",
     "people_tables",
     "progress_table",
+    "unseen_tables",
 ]
 
 SWEEP_COLUMNS = {
@@ -82,7 +83,29 @@ def final_tables(dataset: xr.Dataset) -> list[Table]:
     groups = [_groups_table(models)] if "group_accuracy" in models else []
     clients = [clients_table(models)] if has_client_names(models) else []
     perplexities = [_perplexity_table(models)] if "perplexity_pooled" in models else []
-    return [methods, *groups, *perplexities, *clients, *people_tables(models)]
+    unseen = unseen_tables(dataset)
+    return [methods, *unseen, *groups, *perplexities, *clients, *people_tables(models)]
+
+
+def unseen_tables(dataset: xr.Dataset) -> list[Table]:
+    """Shows the accuracy of unseen clients before and after local steps, if there are any.
+
+    Methods are not separated `by_model`, because unseen clients have no personalized models.
+    """
+    headings = {
+        "unseen_accuracy_mean_clients": "before\nlocal steps",
+        "adapted_accuracy_mean_clients": "after\nlocal steps",
+    }
+    if not headings.keys() <= set(dataset):
+        return []
+    columns = {heading: _means(100 * dataset[name]) for name, heading in headings.items()}
+    number = dataset.sizes["unseen_client"]
+    title = f"Test accuracy of {number:,} unseen clients ({dataset.attrs['data']})"
+    note = (
+        f"In %, mean over clients that never train{_about_means(dataset)}, with the last global "
+        "model, before and after local steps of each client; -: no global model."
+    )
+    return [_table(title, dataset, columns, note)]
 
 
 def people_tables(dataset: xr.Dataset) -> list[Table]:

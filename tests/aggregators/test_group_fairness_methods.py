@@ -83,10 +83,11 @@ def fedavg():
         (aggregators.FairFed(0.0, "equal_opportunity"), SGD),
         (aggregators.FedFBMean(0.0), WEIGHTED),
         (aggregators.FedFBMean(0.0, "equal_opportunity"), WEIGHTED),
+        (aggregators.FedFBMean(0.0, "client_parity"), WEIGHTED),
         (aggregators.FedMinMaxMean(0.0), WEIGHTED),
         (aggregators.Mean("num_examples"), solvers.GroupPenalty(SGD, 0.0)),
     ],
-    ids=["fairfed", "fedfb", "fedfb, opportunity", "fedminmax", "penalty"],
+    ids=["fairfed", "fedfb", "fedfb, opportunity", "fedfb, clients", "fedminmax", "penalty"],
 )
 def test_without_a_step_methods_are_fedavg(aggregator, solver):
     assert_same_models(states(aggregator, solver)[0], fedavg())
@@ -205,6 +206,64 @@ def test_fedfb_moves_opportunities_to_the_group_of_higher_loss():
         sign = np.sign(means[0] - means[1])
         weights = weights + 0.05 / np.sqrt(number) * np.array([sign, -sign]) / np.sqrt(2)
         np.testing.assert_allclose(of_groups(info, "weight"), weights, rtol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.02, 0.8])
+def test_fedfb_moves_weights_of_clients_towards_parity(alpha):
+    """By the formulas of the paper, where all clients take part."""
+    found, infos = states(aggregators.FedFBMean(alpha, "client_parity"), WEIGHTED)
+    sizes = np.asarray(DATA.train.sizes, float)
+    weights, is_clipped = sizes / sizes.sum(), False
+    for number, (after, info) in enumerate(zip(found[1:], infos, strict=True), 1):
+        np.testing.assert_allclose(info.weights, weights / weights.sum(), rtol=1e-4, atol=1e-6)
+        mean_losses = counted(after)[1].sum(axis=(1, 2)) / sizes
+        mu = mean_losses - mean_losses[0]
+        mu[0] = -mu[1:].sum()
+        step = alpha / np.sqrt(number) * mu / np.linalg.norm(mu)
+        is_clipped |= bool((weights + step < 0).any())
+        weights = np.maximum(weights + step, 0)
+        np.testing.assert_allclose(after.aggregator, weights, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(info.aggregator["weight_of_client"], weights, atol=1e-5)
+    assert is_clipped == (alpha == 0.8)
+
+
+def test_fedfb_compares_the_responding_clients():
+    """Client 4 counts once, with two of three draws that respond; client 0 does not respond."""
+    method = round_of(aggregators.FedFBMean(0.1, "client_parity"), WEIGHTED)
+    state = method.init(jax.random.key(2), DATA)
+    data = jax.tree.map(jnp.asarray, DATA)
+    context = make_context(MODEL, state.round, state.variables, data)
+    clients = jnp.array([4, 2, 4, 0, 4], jnp.int32)
+    responded = jnp.array([True, True, True, False, False])
+    cohort = ff.Cohort(clients, jnp.full(5, 0.2), responded=responded)
+    update = jax.tree.map(lambda leaf: jnp.zeros((5, *leaf.shape)), state.variables)
+    results = ff.LocalResult(update, jnp.zeros(5), jnp.ones(5, jnp.int32))
+    _, weights, found = method.aggregator.aggregate(state.aggregator, cohort, results, context)
+    sizes = np.asarray(DATA.train.sizes, float)
+    losses = counted(state)[1].sum(axis=(1, 2)) / sizes
+    sign = np.sign(losses[4] - losses[2])
+    expected = sizes / sizes.sum()
+    expected[[2, 4]] += 0.1 / np.sqrt(2) * sign * np.array([-1, 1])
+    np.testing.assert_allclose(weights, expected, rtol=1e-4)
+    used = np.array([sizes[4], sizes[2], sizes[4], 0, 0])
+    np.testing.assert_allclose(found.weights, used / used.sum(), rtol=1e-5)
+
+
+def test_fedfb_of_clients_without_weight_averages_by_size():
+    method = round_of(aggregators.FedFBMean(0.1, "client_parity"), WEIGHTED)
+    state = method.init(jax.random.key(2), DATA)
+    _, info = method.step(state._replace(aggregator=jnp.zeros(5)), DATA)
+    np.testing.assert_allclose(info.weights, DATA.train.sizes / DATA.train.sizes.sum(), rtol=1e-5)
+
+
+def test_client_parity_needs_no_sensitive_features():
+    plain = DATA.map_parts(lambda part: part._replace(sensitive_features=None))
+    found, _ = states(
+        aggregators.FedFBMean(0.1, "client_parity"),
+        WEIGHTED,
+        plain._replace(sensitive_names=None),
+    )
+    assert_same_models(found, states(aggregators.FedFBMean(0.1, "client_parity"), WEIGHTED)[0])
 
 
 def test_one_weighted_step_is_that_of_pooled_examples():
@@ -405,6 +464,10 @@ def test_data_that_a_method_cannot_use_is_named(method, data, message):
         (lambda: aggregators.FairFed(1.0, "eod"), "metric='eod'"),
         (lambda: aggregators.FedFBMean(-1.0), "alpha=-1.0"),
         (lambda: aggregators.FedFBMean(criterion="parity"), "criterion='parity'"),
+        (
+            lambda: aggregators.FedFBMean(criterion="client_parity", sensitive_feature="sex"),
+            "sensitive_feature='sex' is not used",
+        ),
         (lambda: aggregators.FedMinMaxMean(-0.1), "step_size=-0.1"),
         (lambda: aggregators.ReweighingMean("pooled"), "scope='pooled'"),
         (lambda: solvers.GroupPenalty(SGD, -1.0), "strength=-1.0"),

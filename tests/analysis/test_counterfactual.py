@@ -46,8 +46,9 @@ def found(data, fedavg):
     return counterfactual(fedavg, SELECTORS, data, rounds=ROUNDS, seeds=(0, 4))
 
 
-def test_cohorts_are_those_that_take_over_the_reference(found, data, fedavg):
+def test_cohorts_are_those_that_take_over_the_reference(as_users_call, found, data, fedavg):
     """Each selector alone at the states of a separate reference run."""
+    data = jax.tree.map(jnp.asarray, data)
     state = fedavg.init(jax.random.key(4), data)
     own = {
         name: selector.init(make_context(fedavg.model, state.round, state.variables, data))
@@ -129,7 +130,7 @@ def test_overlap_refers_to_the_baseline_and_data_to_the_seed(fedavg):
         counterfactual(fedavg, SELECTORS, both, rounds=1)
 
 
-def test_bad_arguments_are_named(data, fedavg):
+def test_bad_arguments_are_named(as_users_call, data, fedavg):
     with pytest.raises(ValueError, match=r"selectors=\{\}: expected one or more"):
         counterfactual(fedavg, {}, data, rounds=1)
     with pytest.raises(ValueError, match=r"selectors\['x'\]"):

@@ -377,6 +377,18 @@ def test_a_run_that_diverges_ends_in_one_line(folder, tmp_path, capsys):
         ("run --config=", "config='': expected a path"),
         ("run --data.dir=", "data.dir='': expected a path"),
         (
+            "run digits --data.unseen-fraction 1",
+            "data.unseen_fraction=1.0: expected a number in [0, 1)",
+        ),
+        (
+            "run digits --data.unseen-fraction 0.995",
+            "data.unseen_fraction=0.995 holds out all of 50 clients",
+        ),
+        (
+            "run digits --data.unseen-fraction 0.2 --selector.cohort-size 41",
+            "cohort_size=41: expected an integer >= 1 and <= 40",
+        ),
+        (
             "data show --output partition",
             "output='partition': expected a file such as partition.png",
         ),
@@ -698,6 +710,10 @@ def test_a_sweep_is_ranked_by_validation_only():
         (
             ["prox=1", "--data.validation-fraction=0.001"],
             "validation_fraction=0.001: expected a larger fraction",
+        ),
+        (
+            ["prox=1", "--data.unseen-fraction=0.2"],
+            "data.unseen_fraction=0.2: expected 0 in a sweep",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
@@ -24,6 +25,7 @@ from fedjax_fair.benchmark import (
     runner,
     unit,
 )
+from fedjax_fair.training import executables
 
 pytestmark = pytest.mark.integration
 
@@ -196,6 +198,22 @@ def test_shards_divide_the_units(tmp_path):
     parts = [runner.plan("embedded", tmp_path, shard=(i, 3)).units for i in (1, 2, 3)]
     assert sorted(unit.method for part in parts for unit in part) == sorted(METHODS)
     assert len(every) == sum(map(len, parts))
+
+
+def test_compiled_functions_are_released_after_some_units(tmp_path, monkeypatch):
+    """Otherwise a long track ends at the limit of memory mappings."""
+    seen = []
+
+    def compile_one(unit, *_):
+        executables.call(jax.jit(lambda x: x + len(unit.method)), 1.0)
+        seen.append(len(executables._by_text))
+
+    monkeypatch.setattr(runner, "run_unit", compile_one)
+    monkeypatch.setattr(runner, "_MAX_THREADS", 1)
+    monkeypatch.setattr(runner, "_MAX_UNITS", 2)
+    executables.clear()
+    runner.run(runner.plan("embedded", tmp_path, ["fedavg", "scaffold", "median"]), tmp_path)
+    assert seen == [1, 2, 1]
 
 
 def test_a_unit_of_another_process_is_left_alone(finished, tmp_path):

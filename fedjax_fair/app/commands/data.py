@@ -16,6 +16,7 @@ from fedjax_fair.app.commands.common import Name
 from fedjax_fair.app.config import Config, DataConfig
 from fedjax_fair.app.presets import resolve
 from fedjax_fair.app.signatures import default_hint
+from fedjax_fair.app.unseen import split_clients
 from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.data.sensitive_counts import format_client_counts
 from fedjax_fair.data.table_sources import TABLES
@@ -100,8 +101,10 @@ class DataShow:
             raise ValueError(f"output={self.output!r}: expected a file such as partition.png.")
         # Defaults for another partition are not used by this one.
         config = drop_unused_settings(resolve(Config(data=self.data)), base=Config())
-        federation = load_data(config)
+        federation, unseen = split_clients(config, load_data(config))
         print(federation)
+        if unseen is not None:
+            print(f"\nUnseen clients\n{unseen}")
         if federation.sensitive_names is not None:
             print(f"\n{_client_counts(federation)}")
         if self.output is not None:

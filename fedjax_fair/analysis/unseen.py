@@ -86,8 +86,8 @@ def evaluate_unseen(
         model: The network.
         variables: Trained models, arrays ``[runs, ...]``, as in `FitResult`.
         rates: Learning rate of the local steps of each run.
-        unseen: The unseen clients, whose training examples the local steps use. With partitions
-            from ``data.stack``, one for each run.
+        unseen: The unseen clients (`fedjax_fair.data.hold_out_clients`), whose training examples
+            the local steps use. With partitions from ``data.stack``, one for each run.
         seeds: Seed of each run, which may repeat; it determines minibatches.
         batch_size: Maximum number of examples per minibatch.
         steps: Local steps; 0 gives the global model.
@@ -104,15 +104,14 @@ def evaluate_unseen(
 
     Examples:
         >>> import fedjax_fair as ff
-        >>> data = ff.data.load("digits")
+        >>> seen, unseen = ff.data.hold_out_clients(ff.data.load("digits"), fraction=0.2)
         >>> fedavg = ff.Round(ff.models.logistic(10), ff.selectors.Uniform(10),
         ...                   ff.solvers.SGD(0.1, 10, epochs=1), ff.aggregators.Mean())
-        >>> fitted = ff.train(fedavg, data, rounds=5, seeds=(0, 1))
-        >>> unseen = ff.data.load("digits", seed=1)
+        >>> fitted = ff.train(fedavg, seen, rounds=5, seeds=(0, 1))
         >>> metrics = evaluate_unseen(fedavg.model, fitted.variables, [0.1, 0.1], unseen,
         ...                           seeds=(0, 1), batch_size=10)
         >>> dict(metrics.adapted_accuracy.sizes)
-        {'seed': 2, 'client': 50}
+        {'seed': 2, 'client': 10}
     """
     checks.positive_int("batch_size", batch_size)
     checks.non_negative_int("steps", steps, at_most=checks.MAX_INT)
