@@ -3,7 +3,9 @@
 Each program is a process, in a separate environment if it needs one, which the first call creates.
 All start from the same parameters and the same examples of the same clients, take turns, and must
 reach the same test accuracy. A peer "ours 5" is this library with ``clients_per_batch=5``. The text
-of ``shakespeare`` is random, of the sizes of that preset.
+of ``shakespeare`` is random, of the sizes of that preset. BlazeFL runs in threads of the
+free-threaded Python that the environment variable ``PYTHON314T`` names, and in threads and
+processes of the ordinary one that ``PYTHON314`` names.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.benchmarks.peers import federations
+from experiments.benchmarks.peers import federations, interpreters
 from experiments.benchmarks.peers.environment import PROGRAMS, Worker
 from experiments.benchmarks.peers.programs.shared.workloads import WORKLOADS
 from experiments.benchmarks.timing import environment, print_header
 
+_COHORTS = ("pytorch_loop", "fedjax_peer", "pfl_peer", "flower_peer", *interpreters.ROWS)
 PEERS = {
-    "mnist": ("jax_loop", "pytorch_loop", "fedjax_peer", "pfl_peer", "flower_peer"),
+    "mnist": ("jax_loop", *_COHORTS),
+    "clients10": _COHORTS,
+    "clients100": _COHORTS,
+    "clients1000": _COHORTS,
     "cifar10": ("jax_loop", "pytorch_loop", "pfl_peer"),
     "divfl": ("pytorch_loop",),
     "subtrunc": ("pytorch_loop",),
@@ -42,16 +48,21 @@ SAME_LOSS = 0.01
 TOLERANCE = 0.05
 
 
-def start(name: str, cache: Path) -> Worker:
-    if name.startswith("ours"):
-        settings = name.split()[1:]
-        return Worker(name, cache, "-m", "experiments.benchmarks.peers.ours", *settings)
-    return Worker(name, cache)
+def start(peer: str, workload: str, cache: Path) -> Worker:
+    """Starts the program of a peer."""
+    if peer.startswith("ours"):
+        settings = peer.split()[1:]
+        return Worker(peer, cache, "-m", "experiments.benchmarks.peers.ours", *settings)
+    if peer in interpreters.ROWS:
+        python, mode = interpreters.find_interpreter(peer), interpreters.ROWS[peer].mode
+        command = "-P", str(PROGRAMS / "blazefl_peer.py"), mode
+        return Worker("blazefl_peer", cache, *command, interpreter=python)
+    return Worker(peer, cache, "-P", str(PROGRAMS / f"{peer}.py"), workload)
 
 
 def compare(name: str, peers: Sequence[str], repeats: int, cache: Path, file: Path) -> dict:
     """Measures every program: its first repetition, the others, and the accuracy it reached."""
-    workers = {peer: start(peer, cache) for peer in ("ours", *peers)}
+    workers = {peer: start(peer, name, cache) for peer in ("ours", *peers)}
     answers: dict[str, list[dict]] = {peer: [] for peer in workers}
     for worker in workers.values():
         worker.request(workload=name, data=str(file))
@@ -118,7 +129,8 @@ def record(name: str, measured: dict) -> None:
 
 
 def _requirements(peer: str) -> list[str]:
-    file = PROGRAMS / f"{peer}.txt"
+    program = "blazefl_peer" if peer in interpreters.ROWS else peer
+    file = PROGRAMS / f"{program}.txt"
     return file.read_text().split() if file.exists() else []
 
 
@@ -131,16 +143,29 @@ def main() -> None:
     parser.add_argument("--tfds-dir", help="folder of prepared data sets of images")
     options = parser.parse_args()
     print(environment())
+    chosen = {name: _available(options.peers or PEERS[name]) for name in options.only}
     for name in options.only:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / f"{name}.npz"
             federations.write(WORKLOADS[name], file, options.tfds_dir)
-            measured = compare(
-                name, options.peers or PEERS[name], options.repeats, options.cache, file
-            )
+            measured = compare(name, chosen[name], options.repeats, options.cache, file)
         table(name, measured)
         record(name, measured)
         _check_close(name, "accuracies", [own["accuracy"] for own in measured.values()], TOLERANCE)
+
+
+def _available(peers: Sequence[str]) -> list[str]:
+    """Returns the peers that can run; prints why others are skipped."""
+    reasons = {peer: interpreters.missing_reason(peer) for peer in peers}
+    for reason in filter(None, reasons.values()):
+        print(reason)
+    available = [peer for peer, reason in reasons.items() if reason is None]
+    try:
+        for peer in interpreters.ROWS.keys() & available:
+            interpreters.find_interpreter(peer)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    return available
 
 
 def _check_close(name: str, kind: str, values: list[float], tolerance: float) -> None:

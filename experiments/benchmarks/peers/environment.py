@@ -24,11 +24,13 @@ class Worker:
             without requirements it is run by this Python.
         cache: Where environments are kept.
         *command: What Python is to run instead of a program.
+        interpreter: The Python to make the environment from.
     """
 
-    def __init__(self, name: str, cache: Path, *command: str):
+    def __init__(self, name: str, cache: Path, *command: str, interpreter: str = sys.executable):
         requirements = PROGRAMS / f"{name}.txt"
-        python = environment(requirements, cache) if requirements.exists() else sys.executable
+        has_any = requirements.exists()
+        python = environment(requirements, cache, interpreter) if has_any else interpreter
         # -P: some programs bear the name of the package that they measure.
         program = command or ("-P", PROGRAMS / f"{name}.py")
         self.process = subprocess.Popen(
@@ -55,13 +57,14 @@ class Worker:
         self.process.communicate()
 
 
-def environment(requirements: Path, cache: Path) -> Path:
+def environment(requirements: Path, cache: Path, interpreter: str = sys.executable) -> Path:
     """The Python of an environment with these requirements, made at the first call."""
-    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()[:8]
+    named = b"" if interpreter == sys.executable else interpreter.encode()
+    digest = hashlib.sha256(requirements.read_bytes() + named).hexdigest()[:8]
     folder = cache / f"{requirements.stem}-{digest}"
     python, done = folder / "bin" / "python", folder / "done"
     if not done.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([interpreter, "-m", "venv", "--clear", folder], check=True)
         install = [python, "-m", "pip", "install", "--quiet", "--requirement", requirements]
         subprocess.run(install, check=True)
         done.touch()

@@ -1,6 +1,10 @@
-"""Federated averaging with Flower's simulation on Ray; run by its own Python."""
+"""Federated averaging with Flower's simulation on Ray; run by its own Python.
+
+python flower_peer.py mnist   # the workload, whose clients Ray simulates
+"""
 
 import logging
+import sys
 from functools import partial
 
 import flower_client
@@ -13,7 +17,7 @@ from flwr.simulation import run_simulation
 from torch_networks import accuracy, images, network
 from workloads import WORKLOADS, serve
 
-NAME = "mnist"
+NAME = sys.argv[1]
 CLIENTS = WORKLOADS[NAME].clients
 app = ServerApp()
 

@@ -47,6 +47,9 @@ WORKLOADS = {
     "divfl": Workload("lenet", 100, 10, 50, 20, 1, 0.05, selector="divfl"),
     "subtrunc": Workload("lenet", 100, 10, 50, 20, 1, 0.05, selector="subtrunc"),
     "resnet18": Workload("resnet18", 4, 4, 32, 2, 1, 0.01),
+    "clients10": Workload("lenet", 1000, 10, 10, 6, 10, 0.1),
+    "clients100": Workload("lenet", 1000, 100, 10, 6, 3, 0.1),
+    "clients1000": Workload("lenet", 1000, 1000, 10, 6, 1, 0.1),
     "shakespeare": Workload("char_lstm", 30, 6, 10, 14, 2, 1.0),
 }
 CANDIDATES = 10  # Of a step of stochastic greedy.
