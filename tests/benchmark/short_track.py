@@ -73,6 +73,7 @@ def start(
     commands: Sequence[list[str]] = (),
     files: Sequence[str] = (),
     unloaded: Sequence[list[str]] = (),
+    prefix: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
     """Starts a process that runs commands in a folder, with plugins and the short track.
 
@@ -81,12 +82,13 @@ def start(
         commands: Arguments of the commands.
         files: Plugins that are loaded before them.
         unloaded: Arguments of commands that run instead, without the short track.
+        prefix: A program that starts Python, with its arguments.
     """
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])
     }
     process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM], cwd=folder, env=environment, text=True,
+        [*prefix, sys.executable, "-c", _PROGRAM], cwd=folder, env=environment, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdin is not None

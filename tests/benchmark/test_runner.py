@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -95,6 +96,20 @@ def test_final_runs_equal_runs_without_padding(finished, tmp_path, monkeypatch):
     # Another number of runs may change the order of sums.
     np.testing.assert_allclose(padded["test_accuracy"], plain["test_accuracy"], atol=0.05)
     np.testing.assert_allclose(padded["test_loss"], plain["test_loss"], rtol=1e-4)
+
+
+def test_final_runs_are_equal_with_fewer_clients_at_a_time(finished, tmp_path, monkeypatch):
+    whole = federations.FEDERATIONS["groups"]
+    training = replace(whole.config.training, clients_per_batch=2)
+    config = replace(whole.config, training=training)
+    monkeypatch.setitem(federations.FEDERATIONS, "groups", whole._replace(config=config))
+    runner.run(runner.plan("embedded", tmp_path, ["fedavg"]), tmp_path)
+    one, other = (
+        results.open(each / "programs" / "groups" / "fedavg" / "final.nc")
+        for each in (finished[0], tmp_path)
+    )
+    assert one.attrs["chosen"] == other.attrs["chosen"]
+    np.testing.assert_allclose(one["test_loss"], other["test_loss"], rtol=1e-4)
 
 
 def test_measures_equal_those_of_the_client_accuracies(finished):

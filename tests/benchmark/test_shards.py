@@ -106,3 +106,29 @@ def test_processes_that_share_a_folder_have_the_cells_of_one(tmp_path):
         one, other = (folder / "report" / name for folder in folders)
         assert one.read_text() == other.read_text()
     assert runner.failures(folders[1]) == runner.failures(folders[0]) != []
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2 or not shutil.which("taskset"),
+    reason="needs two cores, and taskset to use one of them",
+)
+def test_cells_are_equal_on_one_core_and_on_all(tmp_path):
+    command = ["benchmark", "--methods", "fedavg", "local_converged"]
+    core = str(min(os.sched_getaffinity(0)))
+    prefixes = {"one": ["taskset", "-c", core], "all": []}
+    for name in prefixes:
+        (tmp_path / name).mkdir()
+    started = [
+        short_track.start(tmp_path / name, [command], prefix=prefix)
+        for name, prefix in prefixes.items()
+    ]
+    assert [short_track.finish(process)[0].status for process in started] == [0, 0]
+    one, other = (
+        cells.read(tmp_path / name / "benchmarks" / "embedded" / "cells.jsonl") for name in prefixes
+    )
+    assert len(one) == len(other) > 0
+    for mine, expected in zip(one, other, strict=True):
+        for phase in {"validation", "test"} & mine.keys():
+            assert mine.pop(phase) == pytest.approx(expected.pop(phase), rel=1e-5)
+        assert mine == expected
