@@ -19,6 +19,8 @@ class Cost(NamedTuple):
     """Measured cost of a unit: seconds of two cores, compilation included.
 
     Rows of the embedded track have the mean over its 34 units, 562 processor seconds in total.
+    Those of the standard track have the mean time between finished units, while other programs used
+    a part of the machine.
     """
 
     seconds: float

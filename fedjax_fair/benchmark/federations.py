@@ -63,7 +63,12 @@ class Federation(NamedTuple):
 
 
 def _config(
-    model: ModelConfig, rounds: int, cohort: int, steps: int = 10, batch_size: int = 10
+    model: ModelConfig,
+    rounds: int,
+    cohort: int,
+    steps: int = 10,
+    batch_size: int = 10,
+    evaluations: int = 5,
 ) -> Config:
     return Config(
         methods=(),
@@ -71,7 +76,7 @@ def _config(
         model=model,
         solver=SolverConfig(steps=steps, batch_size=batch_size),
         selector=SelectorConfig(cohort_size=cohort),
-        training=TrainingConfig(rounds=rounds, eval_every=max(1, rounds // 5)),
+        training=TrainingConfig(rounds=rounds, eval_every=rounds // evaluations),
     )
 
 
@@ -225,11 +230,13 @@ _WITHOUT_FAULTS = (
     ),
     Federation(
         "shakespeare",
-        "next characters of roles in Shakespeare",
-        _config(ModelConfig(name="char_lstm", layers=1, width=32), rounds=40, cohort=5),
-        _source("shakespeare", data.natural(), length=20),
+        "next characters of roles in Shakespeare, a fifth of their sequences",
+        _config(
+            ModelConfig(name="char_lstm", layers=1, width=32), rounds=40, cohort=5, evaluations=2
+        ),
+        _source("shakespeare", data.natural(), max_examples=44_422, length=20),
         target=0.25,
-        min_examples=1000,
+        min_examples=200,
     ),
 )
 

@@ -135,7 +135,7 @@ STANDARD = {
     "mpls_stops": (67, 17),
     "mnist": (80, 20),
     "census_income": (18, 5),
-    "shakespeare": (31, 8),
+    "shakespeare": (33, 8),
     "cifar10": (20, 5),
 }
 
