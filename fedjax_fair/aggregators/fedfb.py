@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -83,11 +83,13 @@ class FedFBMean(Aggregator):
         >>> aggregator = FedFBMean(alpha=0.1, criterion="equal_opportunity")
     """
 
-    server_view: ClassVar[ServerView] = "vectors"
-
     alpha: Number = 0.1
     criterion: Criterion = "demographic_parity"
     sensitive_feature: str | None = None
+
+    @property
+    def server_view(self) -> ServerView:
+        return "scalars" if self.criterion == "client_parity" else "vectors"
 
     def __post_init__(self):
         checks.non_negative("alpha", self.alpha)
