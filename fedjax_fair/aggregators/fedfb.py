@@ -1,4 +1,4 @@
-"""FedFB: the server moves weight between groups and labels, or clients, until the model is fair."""
+"""FedFB: weights of groups and labels, or of clients, that follow a measure of unfairness."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ class FedFBMean(Aggregator):
     r"""Federated averaging with weights of groups or clients that follow a measure of unfairness.
 
     With :math:`n` training examples of all clients, :math:`n_a` of group :math:`a` and
-    :math:`n_{ay}` of label :math:`y`, clients train on :math:`n v_i \ell_i`, and updates are
-    averaged by sizes.
+    :math:`n_{ay}` of label :math:`y`, clients train on :math:`n v_i \ell_i`, with the weight
+    :math:`v_i` of the group and label of example :math:`i`, and updates are averaged by sizes.
 
     - ``"demographic_parity"``: :math:`v = \lambda_a / n_a` for label 0 and
       :math:`(2 n_a / n - \lambda_a) / n_a` for label 1, at first :math:`\lambda_a = n_a / n`. With
-      the sum :math:`L'_{y,a}` of losses of a cell at the new model, divided by :math:`n_a`,
+      the sum :math:`L'_{y,a}` of losses of group :math:`a` and label :math:`y` at the new model,
+      divided by :math:`n_a`,
 
       .. math:: F_a = -L'_{0,0} + L'_{1,0} + L'_{0,a} - L'_{1,a} + n_{00} / n_0 - n_{a0} / n_a,
 
@@ -55,12 +56,13 @@ class FedFBMean(Aggregator):
       :math:`\lambda_k \leftarrow \max(0, \lambda_k + \alpha_t \mu_k / \lVert \mu \rVert)` with
       :math:`\mu_k = F_k - F_r` for :math:`k \ne r` and :math:`\mu_r = -\sum_{k \ne r} \mu_k`.
       The paper compares with its first client; here :math:`r` is the responding client with the
-      lowest id, which is the same if all clients take part.
+      lowest id, which is the same if all clients take part. Weights of the responding clients are
+      divided by their sum, and are :math:`n_k` if that is 0.
 
     :math:`\alpha_t = \alpha / \sqrt t`. Steps are normalized, as the losses of all participants are
-    summed; the authors' code takes :math:`\mu` itself. Cells without people among the participants
-    do not count. Losses at the new model are values of the simulation, which count as no
-    communication: :math:`2 A` scalars per participant, or one with client parity.
+    summed; the authors' code takes :math:`\mu` itself. Groups and labels without examples of the
+    participants do not count. The communication of losses at the new model is not counted; a
+    deployment would send :math:`2 A` scalars per participant, or one with client parity.
 
     Info: ``weight_of_group_<a>``, each :math:`\lambda_a` after the step, or ``weight_of_client``,
     that of each participant.

@@ -34,9 +34,9 @@ def hold_out_clients(
 
     Returns:
         The clients that may train, and the unseen clients, both in the order of ``data``. Names,
-        groups and sensitive features are kept, and without names each part is numbered from 0. A
-        part with fewer clients than group numbers has its groups numbered from 0. The parts share
-        the arrays of examples; those of the other part count as unassigned.
+        groups and sensitive features are kept, and without names each part is numbered from 0.
+        Group ids are renumbered from 0 where the largest is not below the number of clients. The
+        parts share the arrays of examples; those of the other part count as unassigned.
 
     Raises:
         ValueError: If ``fraction`` is out of range, no client is left to train, or no client of a

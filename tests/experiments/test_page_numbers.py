@@ -160,15 +160,27 @@ def test_ranges_of_the_benchmark_are_those_of_its_results():
     low, high = range_of("adapted_accuracy", digits=0, scale=100, of="synthetic")
     assert f"on {low}% to {high}%." in text
     fedavg = results.loc["fedavg"].set_index("federation")
-    spread, chance = 100 * fedavg["standard_deviation"], 100 * fedavg["noise_floor"]
+    share = 100 * (fedavg["noise_floor"] / fedavg["standard_deviation"]) ** 2
+    form = "{:.0f}% of the variance over clients with `fedavg` on `digits`, {:.0f}% on `synthetic`"
+    assert form.format(share["digits"], share["synthetic"]) in text
+    assert 97 < share["groups"] < 103
+    assert fedavg["adapted_accuracy"]["groups"] < fedavg["unseen_accuracy"]["groups"]
+    gap = "demographic_parity_difference"
+    assert f"from {100 * fedavg[gap]['groups']:.1f}, and changes" in text
+    whole = pd.read_csv(BENCHMARK / "standard" / "results.csv")
+    standard = {name: rows.set_index("method") for name, rows in whole.groupby("federation")}
+    assert f"with {standard['adult'].relative_compute['fedrep']:.1f} times the operations" in text
     for form, name in (
-        ("it is {:.1f} points with `fedavg`, of which {:.1f} are", "digits"),
-        ("on `synthetic` {:.1f} with {:.1f} by chance", "synthetic"),
+        ("than the {:.1f} points of `fedavg`", "adult"),
+        ("difference, {:.1f} points with `fedavg`", "mpls_stops"),
+        ("from {:.1f}, with", "census_income"),
     ):
-        assert form.format(spread[name], chance[name]) in text
-    standard = pd.read_csv(BENCHMARK / "standard" / "results.csv")
-    adult = standard[standard["federation"] == "adult"].set_index("method")
-    assert f"with {adult.relative_compute['fedrep']:.1f} times the operations" in text
+        assert form.format(100 * standard[name][gap]["fedavg"]) in text
+    costs = whole[whole["method"] == "power_of_choice"]["relative_compute"]
+    assert f"takes {costs.min():.1f} to {costs.max():.1f} times the operations of FedAvg." in text
+    costs = pd.concat([results.reset_index(), whole]).set_index("method")["relative_compute"]
+    of_selection = costs[["power_of_choice", "divfl", "unionfl"]]
+    assert f"{of_selection.min():.1f} to {of_selection.max():.0f} times" in text
     groups = results[results["federation"] == "groups"]
     ratio = groups["standard_deviation"] / groups["noise_floor"]
     assert ratio.between(0.95, 1.05).all()

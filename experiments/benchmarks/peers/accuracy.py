@@ -178,7 +178,7 @@ def _interval(name: str, differences: np.ndarray) -> dict[str, float]:
 def markdown(table: Any) -> str:
     """Returns the table of the page. Intervals that exclude 0 are bold."""
     lines = [
-        "| federation | method | library | accuracy, % | difference, points "
+        "| dataset | method | library | accuracy, % | difference, points "
         "| standard deviation, % | difference, points | parameters, all examples |",
         "|---|---|---|---|---|---|---|---|",
     ]
