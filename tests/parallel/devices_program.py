@@ -106,6 +106,7 @@ METHODS = (
     ("by_size", "ifca", "ifca_mean"),
     ("uniform", "ifca", "ifca_mean", "secure"),
     ("by_size", "cell_weighted", "fedfb_mean"),
+    ("by_size", "cell_weighted, of clients", "fedfb_mean, of clients"),
     ("by_size", "cell_weighted, minmax", "fedminmax_mean"),
     ("uniform", "cell_weighted, reweighing", "reweighing_mean"),
     ("uniform", "cell_weighted, global reweighing", "reweighing_mean, global"),
