@@ -32,6 +32,7 @@ CONTRASTS = (
     *((name, BASELINE) for name in ("equitable", "q_fedavg", "tilted", "fedprox", "median")),
     *((name, BASELINE) for name in ("fedfb", "fairfed", "fedrep", "centralized")),
     *((name, "fedadam") for name in ("divfl", "power_of_choice", "scaffold+fedadam")),
+    *(("scaffold", name) for name in ("power_of_choice", "equitable")),
     ("divfl+equitable", "divfl"),
 )
 """Pairs of methods that are compared; those that a track lacks are left out."""
