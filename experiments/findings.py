@@ -4,7 +4,7 @@ Each folder is one of ``fedjax-fair benchmark``. Its report is copied to ``docs/
 and its ranking into ``docs/benchmark/README.md``. ``findings.csv`` has the numbers of
 ``findings.md``: differences of two methods, paired by seed, with settings selected by mean
 validation accuracy. They are in points on a dataset, and in standard deviations of FedAvg over all
-datasets of a track.
+datasets of a track. Rows of variants with dropouts compare a method with itself without them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +88,37 @@ def agreement(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
+def effects_of_dropouts(
+    table: pd.DataFrame, variants: Sequence[str], constants: Any
+) -> Iterator[dict[str, Any]]:
+    """Yields the difference that dropouts make to a method, in points, paired by seed."""
+    for measure in MEASURES:
+        if measure not in set(table["measure"]):
+            continue
+        values = measure_table.select(table, measure, CRITERIA[0], constants).values
+        for variant in (name for name in variants if name in values):
+            whole = variant.removesuffix("_dropouts")
+            for method, runs in values[variant].iterrows():
+                gap = paired.interval(100 * (runs - values[whole].loc[method]).to_numpy())
+                yield {
+                    "scope": variant, "method": method, "other": f"{method} on {whole}",
+                    "measure": measure, "difference": gap.mean, "low": gap.low, "high": gap.high,
+                    "p": gap.p, "datasets": 1,
+                }  # fmt: skip
+
+
 def findings(folder: Path) -> pd.DataFrame:
     """Returns the rows of one benchmark."""
     found = list(measures.finals(folder))
     track = track_of(folder)
-    table: Any = measures.table(found)
-    table = table[~table["federation"].isin(TRACKS[track].variants)]
-    rows = [*contrasts(table, measures.constants(found)), *agreement(table)]
+    variants, constants = TRACKS[track].variants, measures.constants(found)
+    every: Any = measures.table(found)
+    table = every[~every["federation"].isin(variants)]
+    rows = [
+        *contrasts(table, constants),
+        *agreement(table),
+        *effects_of_dropouts(every, sorted(variants), constants),
+    ]
     return pd.DataFrame(rows).assign(track=track)
 
 
