@@ -222,7 +222,10 @@ def _perplexity_table(dataset: xr.Dataset) -> Table:
 
 
 def clients_table(dataset: xr.Dataset) -> Table:
-    """Shows the named clients that each method serves worst, lowest mean over seeds first."""
+    """Shows the named clients that each method serves worst, lowest mean over seeds first.
+
+    A method without a global model has none.
+    """
     finals = final_metrics(dataset[["accuracy_mean_clients", "test_accuracy"]])
     accuracy = 100 * finals["test_accuracy"].transpose("algorithm", "client", "seed").values
     names = [escape_control_chars(name) for name in dataset["client"].values]
@@ -230,7 +233,7 @@ def clients_table(dataset: xr.Dataset) -> Table:
     order = np.argsort(accuracy.mean(axis=2), axis=1, kind="stable")
     columns = {
         heading: [
-            f"{names[client]}\n{format_mean(runs[client])}"
+            f"{names[client]}\n{format_mean(runs[client])}" if np.isfinite(runs).any() else "-"
             for runs, client in zip(accuracy, order[:, place], strict=True)
         ]
         for place, heading in enumerate(("lowest", "second", "third")[: len(names)])
