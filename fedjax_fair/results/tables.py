@@ -222,14 +222,11 @@ def _perplexity_table(dataset: xr.Dataset) -> Table:
 
 
 def clients_table(dataset: xr.Dataset) -> Table:
-    """Shows the named clients that each method serves worst, lowest mean over seeds first.
-
-    A method without a global model has none.
-    """
+    """Shows the named clients that each method serves worst, lowest mean over seeds first."""
     finals = final_metrics(dataset[["accuracy_mean_clients", "test_accuracy"]])
     accuracy = 100 * finals["test_accuracy"].transpose("algorithm", "client", "seed").values
     names = [escape_control_chars(name) for name in dataset["client"].values]
-    # Clients without test examples come last, and are not shown.
+    # Clients without test examples come last, and are not shown; nor any without a model.
     order = np.argsort(accuracy.mean(axis=2), axis=1, kind="stable")
     columns = {
         heading: [
