@@ -230,7 +230,9 @@ def clients_table(dataset: xr.Dataset) -> Table:
     order = np.argsort(accuracy.mean(axis=2), axis=1, kind="stable")
     columns = {
         heading: [
-            f"{names[client]}\n{format_mean(runs[client])}" if np.isfinite(runs).any() else "-"
+            f"{names[client]}\n{format_mean(runs[client])}"
+            if np.isfinite(runs[client]).any()
+            else "-"
             for runs, client in zip(accuracy, order[:, place], strict=True)
         ]
         for place, heading in enumerate(("lowest", "second", "third")[: len(names)])
