@@ -57,11 +57,19 @@ def contrasts(table: pd.DataFrame, constants: Any) -> Iterator[dict[str, Any]]:
                 if found.gaps.size:
                     gap = paired.interval(statistics.seed_means(found.gaps))
                     scale = 1 if is_whole else 100
-                    yield {
-                        "scope": scope, "method": method, "other": other, "measure": measure,
-                        "difference": scale * gap.mean, "low": scale * gap.low,
-                        "high": scale * gap.high, "p": gap.p, "datasets": len(found.federations),
-                    }  # fmt: skip
+                    datasets = len(found.federations)
+                    yield _row(scope, method, other, measure, gap, scale, datasets)
+
+
+def _row(
+    scope: str, method: str, other: str, measure: str, gap: Any, scale: int = 1, datasets: int = 1
+) -> dict[str, Any]:
+    """Returns a row of the table, with an interval times ``scale``."""
+    return {
+        "scope": scope, "method": method, "other": other, "measure": measure,
+        "difference": scale * gap.mean, "low": scale * gap.low, "high": scale * gap.high,
+        "p": gap.p, "datasets": datasets,
+    }  # fmt: skip
 
 
 def agreement(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -81,11 +89,7 @@ def agreement(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
         results: list[Any] = [stats.spearmanr(spreads[seed], gaps[seed]) for seed in gaps.columns]
         values = [result.statistic for result in results]
         mean = paired.interval(np.array(values))
-        yield {
-            "scope": scope, "method": "all", "other": "", "measure": "rank correlation",
-            "difference": mean.mean, "low": mean.low, "high": mean.high, "p": mean.p,
-            "datasets": 1,
-        }  # fmt: skip
+        yield _row(scope, "all", "", "rank correlation", mean)
 
 
 def effects_of_dropouts(
@@ -99,12 +103,8 @@ def effects_of_dropouts(
         for variant in (name for name in variants if name in values):
             whole = variant.removesuffix("_dropouts")
             for method, runs in values[variant].iterrows():
-                gap = paired.interval(100 * (runs - values[whole].loc[method]).to_numpy())
-                yield {
-                    "scope": variant, "method": method, "other": f"{method} on {whole}",
-                    "measure": measure, "difference": gap.mean, "low": gap.low, "high": gap.high,
-                    "p": gap.p, "datasets": 1,
-                }  # fmt: skip
+                gap = paired.interval((runs - values[whole].loc[method]).to_numpy())
+                yield _row(variant, str(method), f"{method} on {whole}", measure, gap, 100)
 
 
 def findings(folder: Path) -> pd.DataFrame:

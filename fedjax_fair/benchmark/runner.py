@@ -133,7 +133,8 @@ def run(
     waiting = [unit for unit in planned.units if not is_done(unit)]
     progress = _Progress(waiting, show)
     data: dict[str, BenchmarkData] = {}
-    for name in dict.fromkeys(unit.federation.name for unit in waiting):
+    names = list(dict.fromkeys(unit.federation.name for unit in waiting))
+    for name in names:
         own = [unit for unit in waiting if unit.federation.name == name]
         try:
             data = _load(own[0], planned.track, data_dir)
@@ -142,6 +143,9 @@ def run(
             progress.add(name, reasons[0], len(own))
             continue
         for first in range(0, len(own), _MAX_UNITS):
+            if first or name != names[0]:
+                executables.clear()
+                jax.clear_caches()
             _finish_all(own[first : first + _MAX_UNITS], planned.track, data, callback_fn, progress)
     cells.write(folder / "cells.jsonl", cells.gather(folder))
 
@@ -153,7 +157,7 @@ def _finish_all(
     callback_fn: Callable[[str], Sequence[Callback]],
     progress: _Progress,
 ) -> None:
-    """Runs units, and then releases their compiled functions."""
+    """Runs units, up to two at a time."""
     # While the runs of a unit train, the next one is traced and compiled.
     threads = ThreadPoolExecutor(min(_MAX_THREADS, num_usable_cores()))
     try:
@@ -162,8 +166,6 @@ def _finish_all(
             one.result()
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
-    executables.clear()
-    jax.clear_caches()
 
 
 def _finish(

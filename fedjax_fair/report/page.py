@@ -91,7 +91,7 @@ def page(
 <p class="note">{text(f"{table.note}{note} {HINT}")}</p>
 {_forest_plots(extended, columns)}
 {_tables(unseen)}
-{_worst_clients(shown)}
+{_tables([clients_table(shown)] if has_client_names(shown) else [])}
 {_tables(people_tables(shown))}
 <div class="legend" id="legend" role="group" aria-label="methods"></div>
 <div class="pictures">{_charts(numbers)}</div>
@@ -99,13 +99,6 @@ def page(
 {collapsible("All metrics of the last evaluation", html_table(_all_metrics(shown)))}
 {details({"Configuration": config, "Environment": environment})}"""
     return drawn_document(title, body, numbers, ("charts", "run", "clients"))
-
-
-def _worst_clients(shown: xr.Dataset) -> str:
-    """The table of clients with the lowest accuracy, if clients have names."""
-    if not has_client_names(shown):
-        return ""
-    return _tables([clients_table(shown)])
 
 
 def _tables(tables: list[Table]) -> str:
