@@ -5,6 +5,7 @@ import gc
 import jax
 import numpy as np
 import pytest
+from compilations import compilations
 from conftest import NUM_CLASSES, make_federation
 
 from fedjax_fair import aggregators, models, selectors, solvers
@@ -18,20 +19,6 @@ RATES = (0.3, 0.05)
 STEPS = 4
 NAMES = ("unseen_accuracy", "unseen_loss", "adapted_accuracy", "adapted_loss")
 MODEL = models.logistic(NUM_CLASSES)
-COMPILED = []
-
-
-def setup_module():
-    jax.monitoring.register_event_duration_secs_listener(count)
-
-
-def teardown_module():
-    jax.monitoring.unregister_event_duration_listener(count)
-
-
-def count(event, duration_secs, **_):
-    if event == "/jax/core/compile/backend_compile_duration":
-        COMPILED.append(duration_secs)
 
 
 def permuted(part, clients):
@@ -193,11 +180,12 @@ def test_other_models_rates_and_seeds_compile_nothing(variables, unseen):
 
     first()
     gc.collect()
-    before = len(COMPILED)
-    second()
-    assert len(COMPILED) == before
-    evaluate(variables, unseen, steps=STEPS + 1)
-    assert len(COMPILED) > before  # Compilations are counted.
+    with compilations() as compiled:
+        second()
+    assert not compiled
+    with compilations() as compiled:
+        evaluate(variables, unseen, steps=STEPS + 1)
+    assert compiled
 
 
 def test_names_of_clients_are_a_coordinate(variables):

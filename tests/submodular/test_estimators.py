@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+from compilations import compilations
 from rich.progress import Progress
 from scipy import sparse
 from scipy.spatial.distance import cdist
@@ -105,14 +106,8 @@ def check_greedy(model, value, size=12):
 def test_rows_are_selected_by_the_definition(name):
     model, data, value = ESTIMATORS[name]
     check_greedy(clone(model).fit(data), value)
-    compiled = []
-
-    def count(event, *_, **__):
-        compiled.extend([event] * (event == "/jax/core/compile/backend_compile_duration"))
-
-    jax.monitoring.register_event_duration_secs_listener(count)
-    again = clone(model).fit(data[::-1])
-    jax.monitoring.unregister_event_duration_listener(count)
+    with compilations() as compiled:
+        again = clone(model).fit(data[::-1])
     check_greedy(again, lambda items: value([11 - item for item in items]))
     assert not compiled
 

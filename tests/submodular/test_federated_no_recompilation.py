@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import compilations
 
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
@@ -16,26 +17,13 @@ from fedjax_fair.training.split import split
 CLIENTS, N = 5, 6
 KEY = jax.random.key(0)
 PARTITION = matroids.Partition([0, 1, 0, 1, 0, 1], [1, 2])
-COMPILED = 0
 
 
-def _count(name, *_, **__):
-    global COMPILED
-    COMPILED += name == "/jax/core/compile/backend_compile_duration"
-
-
-@pytest.fixture
-def compiled():
-    """Returns ``compiled(call)``, which counts the compilations of a call."""
-
-    def count(call):
-        before = COMPILED
+def counted(call):
+    """The number of compilations of a call."""
+    with compilations() as compiled:
         jax.block_until_ready(call())
-        return COMPILED - before
-
-    jax.monitoring.register_event_duration_secs_listener(_count)
-    yield count
-    jax.monitoring.unregister_event_duration_listener(_count)
+    return len(compiled)
 
 
 def square_root(mask, row):
@@ -101,15 +89,15 @@ ALGORITHMS = {
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_new_problem_of_equal_shapes_compiles_nothing(name, compiled):
+def test_a_new_problem_of_equal_shapes_compiles_nothing(name):
     run = ALGORITHMS[name]
     jax.block_until_ready(run(fed.facility_location(scores(0)), PARTITION))
     # Neither construction nor another matroid of equal structure compiles.
     other = matroids.Partition([1, 0, 1, 0, 1, 0], [2, 1])
-    assert compiled(lambda: run(fed.facility_location(scores(1)), other)) == 0
+    assert counted(lambda: run(fed.facility_location(scores(1)), other)) == 0
 
 
-def test_other_numbers_compile_nothing(compiled):
+def test_other_numbers_compile_nothing():
     problem, weights = fed.facility_location(scores(0)), np.full(CLIENTS, 0.2)
 
     def run(step, kappa, weights):
@@ -121,13 +109,13 @@ def test_other_numbers_compile_nothing(compiled):
 
     first = jax.block_until_ready(run(0.5, 2, weights))
     uneven = np.arange(CLIENTS) / 10
-    assert compiled(lambda: run(0.25, 10**10, uneven)) == 0
-    assert compiled(lambda: run(0.1, 1.5, uneven.tolist())) == 0
+    assert counted(lambda: run(0.25, 10**10, uneven)) == 0
+    assert counted(lambda: run(0.1, 1.5, uneven.tolist())) == 0
     assert (run(0.25, 2.0, weights)[0].x != first[0].x).any()
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_problems_are_trees(name, compiled):
+def test_problems_are_trees(name):
     make = PROBLEMS[name]
     problem, other = make(0), make(1)
     leaves, structure = jax.tree.flatten(problem)
@@ -144,10 +132,10 @@ def test_problems_are_trees(name, compiled):
     assert problem.exact == (not name.endswith("sampled"))
     assert len(repr(problem)) < 600
     jax.block_until_ready(fed.importance_factors(problem))
-    assert compiled(lambda: fed.importance_factors(make(2))) == 0
+    assert counted(lambda: fed.importance_factors(make(2))) == 0
 
 
-def test_a_partial_with_other_arrays_compiles_nothing(compiled):
+def test_a_partial_with_other_arrays_compiles_nothing():
     """Arrays of a ``Partial`` are children; those of a closure would be constants."""
 
     def run(seed):
@@ -156,7 +144,7 @@ def test_a_partial_with_other_arrays_compiles_nothing(compiled):
         return fed.importance_factors(problem)
 
     first = jax.block_until_ready(run(0))
-    assert compiled(lambda: run(1)) == 0
+    assert counted(lambda: run(1)) == 0
     assert (run(1).singles != first.singles).any()
 
 
@@ -181,7 +169,7 @@ def test_stacked_problems_are_mapped():
             np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
-def test_a_comparison_runs_again_without_compiling(compiled):
+def test_a_comparison_runs_again_without_compiling():
     all_methods = cmp.baselines() | cmp.methods(rounds=2, local_steps=1, cohort_size=2, kappa=None)
     chosen = {name: all_methods[name] for name in ("random", "fedcg")}
 
@@ -190,7 +178,7 @@ def test_a_comparison_runs_again_without_compiling(compiled):
         return cmp.compare(problem, PARTITION, chosen, seeds=(seed,))["final_value"].values
 
     first = run(0)
-    assert compiled(lambda: run(1)) == 0
+    assert counted(lambda: run(1)) == 0
     assert (run(1) != first).any()
 
 

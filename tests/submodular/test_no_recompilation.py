@@ -1,13 +1,13 @@
 """Calls with new objects of equal shapes do not recompile; set functions are pytrees."""
 
 import pickle
-from contextlib import contextmanager
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import compilations
 from jax.tree_util import Partial
 from scipy.sparse import csr_array
 
@@ -17,7 +17,6 @@ from fedjax_fair.submodular import matroids, multilinear, rounding
 
 N, K = 8, 3
 KEY = jax.random.key(0)
-COMPILED = "/jax/core/compile/backend_compile_duration"
 MAPS = Path("/proc/self/maps")
 
 
@@ -96,22 +95,6 @@ MATROIDS = {
     "oracle": lambda seed: matroids.Oracle(Partial(at_most, 3), N),
 }
 EITHER = {**FUNCTIONS, **MATROIDS}
-
-
-@contextmanager
-def compilations():
-    """A list with an entry for every compilation."""
-    compiled = []
-
-    def note(name, seconds, **_):
-        if name == COMPILED:
-            compiled.append(name)
-
-    jax.monitoring.register_event_duration_secs_listener(note)
-    try:
-        yield compiled
-    finally:
-        jax.monitoring.unregister_event_duration_listener(note)
 
 
 def location(seed):

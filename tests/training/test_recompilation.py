@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compilations import compilations
 from conftest import make_federation
 
 from fedjax_fair import aggregators, models, selectors, server_optimizers, solvers
@@ -20,29 +21,15 @@ from fedjax_fair.training import executables, fit, fit_batch, train
 from fedjax_fair.training.inspection import is_installed
 from fedjax_fair.tree import Number
 
-COMPILED = []
 FEDERATION = make_federation()._replace(groups=np.array([0, 1, 0, 2, 1, 0], np.int32))
 
 
-def setup_module():
-    jax.monitoring.register_event_duration_secs_listener(count)
-
-
-def teardown_module():
-    jax.monitoring.unregister_event_duration_listener(count)
-
-
-def count(event, duration, **_):
-    if event == "/jax/core/compile/backend_compile_duration":
-        COMPILED.append(duration)
-
-
-def compilations(call):
+def counted(call):
     """The number of compilations of a call, and its result."""
     gc.collect()
-    before = len(COMPILED)
-    result = call()
-    return len(COMPILED) - before, result
+    with compilations() as compiled:
+        result = call()
+    return len(compiled), result
 
 
 def make_round(selector=None, solver=None, aggregator=None):
@@ -79,16 +66,16 @@ METHODS = {
 def test_equal_methods_and_other_hyperparameters_and_seeds_compile_nothing(name):
     make = METHODS[name]
     first = run(make(0.5, 0.1))
-    again, same = compilations(lambda: run(make(0.5, 0.1)))
+    again, same = counted(lambda: run(make(0.5, 0.1)))
     assert again == 0
     assert same.identical(first)
-    assert compilations(lambda: run(make(0.5, 0.1), seed=4))[0] == 0
-    others, other = compilations(lambda: run(make(0.25, 0.2)))
+    assert counted(lambda: run(make(0.5, 0.1), seed=4))[0] == 0
+    others, other = counted(lambda: run(make(0.25, 0.2)))
     assert others == 0
     assert not other.equals(first)
     jax.clear_caches()
     executables.clear()
-    assert compilations(lambda: run(make(0.5, 0.1)))[0] > 0  # Compilations are counted.
+    assert counted(lambda: run(make(0.5, 0.1)))[0] > 0  # Compilations are counted.
 
 
 def test_hyperparameters_are_not_constants():
@@ -108,7 +95,7 @@ def test_a_batch_of_other_hyperparameters_compiles_nothing_and_equals_single_run
         return fit_batch(methods, FEDERATION, rounds=2, seeds=(0, 0, 1), eval_every=1)
 
     together((0.0, 0.1, 1.0))
-    again, runs = compilations(lambda: together((0.0, 0.2, 2.0)))
+    again, runs = counted(lambda: together((0.0, 0.2, 2.0)))
     assert again == 0
     alone = run(make(0.2, 0.1))
     np.testing.assert_array_equal(runs.test_accuracy[1], alone.test_accuracy[0])
@@ -122,7 +109,7 @@ def test_a_second_prediction_and_evaluation_compile_nothing():
         return fitted.predict(FEDERATION.test.features[:4]), fitted.evaluate(FEDERATION)
 
     use()
-    assert compilations(use)[0] == 0
+    assert counted(use)[0] == 0
 
 
 class Loudest(Selector):
@@ -150,10 +137,10 @@ class Loudest(Selector):
 )
 def test_code_that_is_not_installed_reuses_executables_of_equal_text(make):
     first = run(make(0.5))
-    again, same = compilations(lambda: run(make(0.5)))
+    again, same = counted(lambda: run(make(0.5)))
     assert again == 0
     assert same.identical(first)
-    assert compilations(lambda: run(make(0.25)))[0] == 0
+    assert counted(lambda: run(make(0.25)))[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -173,7 +160,7 @@ def test_numbers_of_server_optimizers_compile_nothing(make_optimizer):
         )
 
     first = run(make(0.5))
-    others, other = compilations(lambda: run(make(0.25)))
+    others, other = counted(lambda: run(make(0.25)))
     assert others == 0
     assert not other.equals(first)
 
@@ -184,10 +171,10 @@ def test_an_equal_optax_optimizer_compiles_nothing():
         return make_round(aggregator=aggregators.WithServerOptimizer(aggregators.Mean(), optimizer))
 
     first = run(make(0.5))
-    again, same = compilations(lambda: run(make(0.5)))
+    again, same = counted(lambda: run(make(0.5)))
     assert again == 0
     assert same.identical(first)
-    others, other = compilations(lambda: run(make(0.75)))
+    others, other = counted(lambda: run(make(0.75)))
     assert others > 0  # Its hyperparameters are constants.
     assert not other.equals(first)
 
@@ -256,7 +243,7 @@ def test_callbacks_and_captured_arrays_compile_again(kind):
 def test_settings_of_jax_are_part_of_what_is_compiled():
     highest = run(make_round())
     with jax.default_matmul_precision("float32"):
-        assert compilations(lambda: run(make_round()))[0] > 0
+        assert counted(lambda: run(make_round()))[0] > 0
     assert run(make_round()).identical(highest)
 
 
@@ -268,7 +255,7 @@ def test_which_code_is_installed():
     assert is_installed((jnp.tanh, jax.nn.relu, np.sum, len, sys))
     assert not is_installed(make_round(Loudest(2)))
     assert not is_installed(make_round(solver=solvers.SGD(lambda round: 0.1, 2, epochs=1)))
-    assert not is_installed(make_round().replace(model=models.logistic(3).replace(loss=count)))
+    assert not is_installed(make_round().replace(model=models.logistic(3).replace(loss=counted)))
     assert not is_installed(jax.jit(count))
     assert not is_installed(jax.custom_jvp(count))
     assert not is_installed((jnp.tanh, (count,)))
