@@ -256,12 +256,12 @@ def test_which_code_is_installed():
     assert not is_installed(make_round(Loudest(2)))
     assert not is_installed(make_round(solver=solvers.SGD(lambda round: 0.1, 2, epochs=1)))
     assert not is_installed(make_round().replace(model=models.logistic(3).replace(loss=counted)))
-    assert not is_installed(jax.jit(count))
-    assert not is_installed(jax.custom_jvp(count))
-    assert not is_installed((jnp.tanh, (count,)))
-    assert not is_installed(selectors.DivFL(2, gradients=selectors.gradients.Fresh(count)))
-    assert not is_installed(jax.tree_util.Partial(count, 1))
-    assert not is_installed(optax.GradientTransformation(count, count))
+    assert not is_installed(jax.jit(counted))
+    assert not is_installed(jax.custom_jvp(counted))
+    assert not is_installed((jnp.tanh, (counted,)))
+    assert not is_installed(selectors.DivFL(2, gradients=selectors.gradients.Fresh(counted)))
+    assert not is_installed(jax.tree_util.Partial(counted, 1))
+    assert not is_installed(optax.GradientTransformation(counted, counted))
 
 
 def test_a_python_if_on_a_traced_field_is_explained():
