@@ -242,6 +242,12 @@ def num_maps() -> int:
 
 
 @pytest.fixture
+def wide_terminal(monkeypatch):
+    """Output that is not wrapped."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
 def federation() -> FederatedData:
     return make_federation()
 
