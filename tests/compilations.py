@@ -20,9 +20,9 @@ def compilations():
     """
     compiled = []
 
-    def note(event, seconds, **_):
+    def note(event, duration_secs, **_):
         if event == COMPILED:
-            compiled.append(seconds)
+            compiled.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(note)
     try:
