@@ -8,11 +8,12 @@ from collections import defaultdict
 
 import jax.monitoring
 import pytest
+from compilations import COMPILED
 
 COLUMNS = ("seconds of CPU", "lowering", "compiling", "compilations")
 EVENTS = {
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lowering",
-    "/jax/core/compile/backend_compile_duration": "compiling",
+    COMPILED: "compiling",
 }
 
 

@@ -23,9 +23,7 @@ SMALL = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+pytestmark = pytest.mark.usefixtures("wide_terminal")
 
 
 def test_a_local_plan_runs_some_rounds(capsys):
