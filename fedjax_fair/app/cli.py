@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, NoReturn
 from fedjax_fair.app.interruptions import (
     Terminated,
     exit_on_signals,
-    ignored_signals,
+    ignore_signals,
     interruptible,
+    restored_signal_handlers,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +45,12 @@ def main(
         SIGTERM, 129 after SIGHUP, 141 if its output was closed.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
+    with restored_signal_handlers():
+        return _run(words, presets)
+
+
+def _run(words: list[str], presets: Mapping[str, Preset] | None) -> int:
+    """Runs one command; after its interruption, signals are ignored."""
     report = partial(_report, with_traceback="--traceback" in words)
     try:
         dispatch, rest = _prepare([word for word in words if word != "--traceback"])
@@ -58,14 +65,14 @@ def main(
         except Exception as error:
             return report(error)
         except (KeyboardInterrupt, Terminated) as end:
-            with ignored_signals():
-                is_terminated = isinstance(end, Terminated)
-                words = ["terminated" if is_terminated else "interrupted"]
-                words += getattr(end, "__notes__", ())
-                print(f"fedjax-fair: {'; '.join(words)}", file=sys.stderr, flush=True)
-                status = end.status if is_terminated else 130
-                _abort(status)
-                return status
+            ignore_signals()
+            is_terminated = isinstance(end, Terminated)
+            words = ["terminated" if is_terminated else "interrupted"]
+            words += getattr(end, "__notes__", ())
+            print(f"fedjax-fair: {'; '.join(words)}", file=sys.stderr, flush=True)
+            status = end.status if is_terminated else 130
+            _abort(status)
+            return status
     return 0
 
 
@@ -80,7 +87,7 @@ def program(presets: Mapping[str, Preset] | None = None) -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")  # Names that a terminal cannot show.
     warnings.formatwarning = _format_warning
     try:
-        status = main(presets=presets)
+        status = _run(sys.argv[1:], presets)
     except SystemExit as end:  # Of --help.
         status = end.code if isinstance(end.code, int) else 0
     try:

@@ -12,14 +12,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
-__all__ = ["Terminated", "exit_on_signals", "ignored_signals", "interruptible"]
+__all__ = [
+    "Terminated",
+    "exit_on_signals",
+    "ignore_signals",
+    "interruptible",
+    "restored_signal_handlers",
+]
 
 _TIMEOUT_S = 2.0
 """Time until an interruption without effect is raised again."""
 _RETRY_S = 0.01
 """Time until an interruption that Python has ignored, or that came in an import, is raised."""
+_NUMBERS = (signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminated(BaseException):
@@ -49,13 +56,25 @@ def _exit(number: int, frame: FrameType | None) -> NoReturn:
         os._exit(128 + number)
 
 
-@contextmanager
-def ignored_signals() -> Iterator[None]:
-    """Ignores Ctrl-C, SIGTERM and SIGHUP in the context."""
-    numbers = (signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    with _handlers(dict.fromkeys(numbers, signal.SIG_IGN)):
+def ignore_signals() -> None:
+    """Ignores Ctrl-C, SIGTERM and SIGHUP; without effect in other threads, which receive none."""
+    if _is_main_thread():
+        for number in _NUMBERS:
+            signal.signal(number, signal.SIG_IGN)
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@contextmanager
+def restored_signal_handlers() -> Iterator[None]:
+    """Restores the handlers of signals that are set or ignored in the context."""
+    before = {number: signal.getsignal(number) for number in _NUMBERS}
+    try:
         yield
+    finally:
+        if _is_main_thread():
+            for number, handler in before.items():
+                if handler is not None:  # As for one that was not set by Python.
+                    signal.signal(number, handler)
 
 
 @contextmanager
@@ -85,27 +104,25 @@ def interruptible() -> Iterator[None]:
         else:
             hook(exception)
 
-    with _handlers({signal.SIGINT: interrupt, signal.SIGALRM: interrupt}):
-        sys.unraisablehook = retry
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            sys.unraisablehook = hook
-
-
-@contextmanager
-def _handlers(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
-    """Handles signals in the context; without effect in other threads, which receive none."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
+    if not _is_main_thread():
+        yield  # Other threads receive no signals.
         return
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGALRM)
+    }
+    sys.unraisablehook = retry
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = hook
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is interrupt:  # Not if signals are now ignored.
+                signal.signal(number, handler)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _is_in_import(frame: FrameType | None) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fedjax_fair.app import interruptions
+from fedjax_fair.app import cli, interruptions
 from fedjax_fair.app.interruptions import Terminated, interruptible
 from fedjax_fair.app.termination import Termination
 
@@ -194,6 +194,47 @@ def test_five_interruptions_do_not_wait_for_compilation(tmp_path):
     (folder,) = tmp_path.iterdir()
     assert process.returncode == 130
     assert errors == f"fedjax-fair: interrupted; `fedjax-fair resume {folder}` continues\n"
+
+
+SEND_AFTER_THE_END = """
+import os, signal, sys
+from fedjax_fair.app import cli, interruptions
+
+files = {cli.__file__, interruptions.__file__}
+
+def send(frame, event, argument):
+    if frame.f_code.co_filename in files:
+        os.kill(os.getpid(), signal.SIGINT)
+
+def dispatch(*arguments):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        sys.setprofile(send)
+
+cli._prepare = lambda words: (dispatch, words)
+cli.program()
+"""
+
+
+def test_interruptions_after_the_end_have_no_effect():
+    """They come with every call and return until the process ends."""
+    ended = subprocess.run(
+        [sys.executable, "-c", SEND_AFTER_THE_END], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (130, "fedjax-fair: interrupted\n")
+
+
+def test_a_command_restores_signal_handlers(monkeypatch):
+    def dispatch(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+
+    numbers = (signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    monkeypatch.setattr(cli, "_prepare", lambda words: (dispatch, words))
+    assert cli.main([]) == 130
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 CLOSE_TERMINAL = """
