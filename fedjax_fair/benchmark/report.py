@@ -94,8 +94,8 @@ def contents(folder: Path) -> Contents:
         curves=measures.curves(found, CRITERION),
         methods=pd.DataFrame(_methods(folder, found, track)),
         failures=tuple(runner.failures(folder)),
-        overall_unit="SDs of fedavg",
-        fairness_unit="SDs of fedavg",
+        overall_unit="seed SDs of fedavg",
+        fairness_unit="seed SDs of fedavg",
     )
 
 

@@ -157,7 +157,7 @@ def test_the_headline_names_the_best_and_those_not_told_apart(contents):
     overall = ranking["scope"] == "overall"
     ranking.loc[overall, "letters"] = ["a", "ab", "b", *["c"] * 9]
     text = "".join(parsed(page(contents._replace(ranking=ranking), False)).text)
-    assert "fedavg ranks first. Not told apart from it: centralized." in text
+    assert "fedavg ranks first. Not separated from it: centralized." in text
     ranking.loc[overall, "letters"] = ["a", *["c"] * 11]
     text = "".join(parsed(page(contents._replace(ranking=ranking), False)).text)
     assert "fedavg ranks first, separated from all others." in text

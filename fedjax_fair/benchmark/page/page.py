@@ -138,7 +138,7 @@ def _findings(contents: Contents) -> list[str]:
         others = ", ".join(map(tables.link, same))
         parts.append(
             f"<b>{text(measure).capitalize()}</b>, all federations: {first} ranks first"
-            + (f". Not told apart from it: {others}." if same else ", separated from all others.")
+            + (f". Not separated from it: {others}." if same else ", separated from all others.")
         )
     for verdict, rows in contents.verdicts.groupby("verdict", sort=False):
         names = ", ".join(map(tables.link, rows["method"]))
