@@ -178,6 +178,12 @@ def test_ranges_of_the_benchmark_are_those_of_its_results():
         assert form.format(100 * standard[name][gap]["fedavg"]) in text
     costs = whole[whole["method"] == "power_of_choice"]["relative_compute"]
     assert f"takes {costs.min():.1f} to {costs.max():.1f} times the operations of FedAvg." in text
+    gaps = pd.read_csv(BENCHMARK / "findings.csv").query(
+        "track == 'standard' and method == 'power_of_choice' and other == 'fedavg' "
+        "and measure == 'standard_deviation' and scope not in ('overall', 'cifar10')"
+    )["difference"]
+    assert len(gaps) == 4
+    assert f"it is {-gaps.max():.1f} to {-gaps.min():.1f} points less on the four other" in text
     costs = pd.concat([results.reset_index(), whole]).set_index("method")["relative_compute"]
     of_selection = costs[["power_of_choice", "divfl", "unionfl"]]
     assert f"{of_selection.min():.1f} to {of_selection.max():.0f} times" in text
