@@ -7,6 +7,7 @@ import shutil
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,15 @@ def file(tmp_path_factory):
 def test_they_come_back(file):
     xr.testing.assert_identical(results.open(file), DATASET)
     xr.testing.assert_identical(results.open(file.parent), DATASET)
+
+
+def test_threads_write_and_read_at_the_same_time(tmp_path):
+    def write_and_read(i):
+        results.save(DATASET.assign_attrs(index=i), tmp_path / f"{i}.nc")
+        return results.open(tmp_path / f"{i}.nc").attrs["index"]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(write_and_read, range(16))) == list(range(16))
 
 
 @pytest.mark.parametrize(
