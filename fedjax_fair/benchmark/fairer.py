@@ -15,7 +15,7 @@ from fedjax_fair.benchmark.protocol import CRITERIA
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CRITERIA", "FAIRNESS_MEASURES", "OVERALL", "evidence", "fairer"]
+__all__ = ["CRITERIA", "FAIRNESS_MEASURES", "OVERALL", "evidence", "fairer", "primary"]
 
 FAIRNESS_MEASURES = ("standard_deviation", "worst_10pct", "gini")
 """Measures of fairness; the first is the primary one."""
@@ -49,7 +49,7 @@ def evidence(
         baseline), with its interval from ``low`` to ``high`` and ``p_holm``;
         ``accuracy_difference`` and ``accuracy_low``, the lower limit; ``is_accuracy_kept``;
         ``diverged``, the share of diverged runs; and the ``verdict``: "fairer", "fairer, trade-off"
-        (accuracy may be inferior), "less fair" or "not separated".
+        (accuracy may be inferior), "less fair" or "no verdict".
 
     Raises:
         ValueError: For an unknown or missing measure, method or criterion, equal methods, fewer
@@ -121,7 +121,7 @@ def _row(
     ends = sorted((sign * one["low"], sign * one["high"]))
     is_kept = bool(accuracy["low"] > -margin)
     gain = sign * one["difference"]
-    verdict = "not separated"
+    verdict = "no verdict"
     if one["is_clear"]:
         verdict = "less fair" if gain < 0 else "fairer" if is_kept else "fairer, trade-off"
     return {
@@ -155,20 +155,34 @@ def fairer(
         constants: As for `evidence`.
 
     Returns:
-        A row per method and scope, first ``overall``: the primary row of `evidence` (standard
-        deviation, criterion ``mean``); ``agreeing``, the number of the nine
-        combinations of measure and criterion with the same verdict; and ``is_robust``, whether
-        all nine have it. A combination that is missing does not agree.
+        The rows of `primary`.
 
     Raises:
         ValueError: As for `evidence`.
     """
-    rows: Any = evidence(measures, method, baseline, margin=margin, constants=constants)
+    return primary(evidence(measures, method, baseline, margin=margin, constants=constants))
+
+
+def primary(evidence: pd.DataFrame) -> pd.DataFrame:
+    """Returns the primary verdicts of `evidence`, and how many others agree.
+
+    Returns:
+        A row per method and scope, first ``overall``: that of the standard deviation and the
+        criterion ``mean``; ``agreeing``, the number of the nine combinations of measure and
+        criterion with the same verdict; ``fairer_in``, the number of them with "fairer" or
+        "fairer, trade-off"; and ``is_robust``, whether all nine agree. A combination that is
+        missing does not agree.
+    """
+    rows: Any = evidence
     is_primary = (rows["measure"] == FAIRNESS_MEASURES[0]) & (rows["criterion"] == CRITERIA[0])
     table = rows[is_primary].reset_index(drop=True)
     table["agreeing"] = [
         int((rows[["method", "scope", "verdict"]] == row).all(axis=1).sum())
         for row in table[["method", "scope", "verdict"]].values.tolist()
     ]
+    is_fairer = rows["verdict"].str.startswith("fairer")
+    counts = rows[is_fairer].groupby(["method", "scope"]).size().to_dict()
+    pairs = zip(table["method"], table["scope"], strict=True)
+    table["fairer_in"] = [counts.get(pair, 0) for pair in pairs]
     table["is_robust"] = table["agreeing"] == len(FAIRNESS_MEASURES) * len(CRITERIA)
     return table

@@ -21,7 +21,7 @@ from fedjax_fair.benchmark import (
 from fedjax_fair.benchmark.federations import FEDERATIONS
 from fedjax_fair.benchmark.page import Contents, write_figures, write_tables
 from fedjax_fair.benchmark.page import write as write_page
-from fedjax_fair.benchmark.page.contents import OVERALL, RANKED
+from fedjax_fair.benchmark.page.contents import COLUMNS, OVERALL, RANKED
 from fedjax_fair.benchmark.protocol import TRACKS, VERSION
 from fedjax_fair.metrics import paired
 
@@ -73,7 +73,8 @@ def contents(folder: Path) -> Contents:
     track = described["track"]
     budget = TRACKS[track]
     is_variant = table["federation"].isin(budget.variants)
-    main = table[~is_variant]
+    parts = [table[~is_variant], table[is_variant]]
+    evidence = _evidence(parts, constants)
     return Contents(
         title=f"Benchmark of fair federated learning, {track} track",
         protocol=VERSION,
@@ -89,13 +90,13 @@ def contents(folder: Path) -> Contents:
         command=f"fedjax-fair benchmark {track} --resume",
         federations=pd.DataFrame([_federation(found, name, constants) for name in _names(table)]),
         results=_results(table, constants),
-        ranking=_rankings([main, table[is_variant]], constants),
-        verdicts=_verdicts(main, constants) if _is_compared(main) else _empty_verdicts(),
+        ranking=_rankings(parts, constants),
+        verdicts=_verdicts(evidence),
+        evidence=evidence,
         curves=measures.curves(found, CRITERION),
         methods=pd.DataFrame(_methods(folder, found, track)),
         failures=tuple(runner.failures(folder)),
         overall_unit="seed SDs of fedavg",
-        fairness_unit="seed SDs of fedavg",
     )
 
 
@@ -204,32 +205,43 @@ def _empty_ranking() -> pd.DataFrame:
     return pd.DataFrame(columns=["scope", "method", "rank", "letters", *sides])
 
 
-def _verdicts(table: Any, constants: dict[tuple[str, str], float]) -> pd.DataFrame:
+def _evidence(tables: list[Any], constants: dict[tuple[str, str], float]) -> pd.DataFrame:
+    """Compares all methods with the baseline, over the first table and on each dataset of all."""
     import pandas as pd
 
-    others = [name for name in dict.fromkeys(table["method"]) if name != BASELINE]
-    judged: Any = fairer.fairer(table, others, BASELINE, constants=constants)
-    judged = judged[judged["scope"] == OVERALL]
+    parts = []
+    for place, table in enumerate(tables):
+        if _is_compared(table):
+            others = [name for name in dict.fromkeys(table["method"]) if name != BASELINE]
+            rows: Any = fairer.evidence(table, others, BASELINE, constants=constants)
+            parts.append(rows if place == 0 else rows[rows["scope"] != OVERALL])
+    return (
+        pd.concat(parts, ignore_index=True)
+        if parts
+        else pd.DataFrame(columns=list(COLUMNS["evidence"]))
+    )
+
+
+def _verdicts(evidence: pd.DataFrame) -> pd.DataFrame:
+    """Returns the primary verdict on each method over all federated datasets."""
+    import pandas as pd
+
     rows = []
-    for row in judged.to_dict("records"):
-        robust = ", robust" if row["is_robust"] and row["verdict"] != "not separated" else ""
+    judged: Any = evidence[evidence["scope"] == OVERALL]
+    for row in fairer.primary(judged).to_dict("records"):
+        robust = ", robust" if row["is_robust"] and row["verdict"] != "no verdict" else ""
         rows.append(
             {
                 "method": row["method"],
                 "verdict": f"{row['verdict']}{robust}",
+                "fairer_in": row["fairer_in"],
                 "accuracy_difference": row["accuracy_difference"],
-                "fairness_difference": -row["gain"],
-                "fairness_low": -row["high"],
-                "fairness_high": -row["low"],
+                "standard_deviation_difference": -row["gain"],
+                "standard_deviation_low": -row["high"],
+                "standard_deviation_high": -row["low"],
             }
         )
-    return pd.DataFrame(rows)
-
-
-def _empty_verdicts() -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(columns=["method", "verdict", "accuracy_difference", "fairness_difference"])
+    return pd.DataFrame(rows, columns=list(COLUMNS["verdicts"]))
 
 
 def _methods(folder: Path, found: list[measures.Final], track: str) -> list[dict[str, Any]]:

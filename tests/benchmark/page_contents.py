@@ -29,12 +29,20 @@ def make_contents(seed=0, federations=FEDERATIONS, methods=METHODS):
     verdicts = pd.DataFrame([
         {
             "method": method,
-            "verdict": str(rng.choice(["fairer", "not separated", "fairer, trade-off"])),
-            "accuracy_difference": rng.normal(0, 0.02), "accuracy_low": -0.03,
-            "accuracy_high": 0.03, "fairness_difference": rng.normal(0, 0.02),
-            "fairness_low": -0.04, "fairness_high": 0.04,
+            "verdict": str(rng.choice(["fairer", "no verdict", "fairer, trade-off"])),
+            "fairer_in": int(rng.integers(10)), "accuracy_difference": rng.normal(0, 0.02),
+            "standard_deviation_difference": rng.normal(0, 0.02),
+            "standard_deviation_low": -0.04, "standard_deviation_high": 0.04,
         }
         for method in methods if method != "fedavg"
+    ])  # fmt: skip
+    evidence = pd.DataFrame([
+        {
+            "method": method, "scope": scope, "criterion": "mean", "measure": "gini",
+            "gain": rng.normal(0, 0.02), "low": -0.04, "high": 0.04, "p_holm": rng.uniform(),
+            "accuracy_difference": 0.0, "accuracy_low": -0.01, "verdict": "no verdict",
+        }
+        for method in methods if method != "fedavg" for scope in ("overall", *federations)
     ])  # fmt: skip
     curves = pd.concat([
         _curve(rng, federation, method) for federation in federations for method in methods
@@ -59,6 +67,7 @@ def make_contents(seed=0, federations=FEDERATIONS, methods=METHODS):
         results=results,
         ranking=ranking,
         verdicts=verdicts,
+        evidence=evidence,
         curves=curves,
         methods=pd.DataFrame([
             {

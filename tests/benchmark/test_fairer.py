@@ -30,7 +30,7 @@ def fairness_table(spread=0.0, accuracy=0.0, criteria=verdicts.CRITERIA, seed=0)
         (3, 3, "fairer"),
         (3, -3, "fairer, trade-off"),
         (-3, 3, "less fair"),
-        (0, 3, "not separated"),
+        (0, 3, "no verdict"),
     ],
 )
 def test_verdicts(spread, accuracy, verdict):
@@ -42,6 +42,7 @@ def test_verdicts(spread, accuracy, verdict):
     if spread:
         assert first.is_robust
         assert first.agreeing == 9
+        assert first.fairer_in == (9 if spread > 0 else 0)
         assert np.sign(first.low) == np.sign(first.gain) == np.sign(first.high) == np.sign(spread)
         assert first.low < first.gain < first.high
 
@@ -62,6 +63,7 @@ def test_robust_needs_all_criteria_and_measures():
     table.loc[is_gini, "value"] = other.loc[is_gini, "value"]
     first = verdicts.fairer(table, "a", "fedavg").iloc[0]
     assert (first.verdict, first.agreeing, first.is_robust) == ("fairer", 8, False)
+    assert first.fairer_in == 8
 
 
 def test_accuracy_margin():

@@ -145,7 +145,7 @@ def test_groups_of_the_ranking_are_those_of_the_contents(contents, plain):
             f'data-federation="{html.escape(str(scope))}"', plain.index('"ranking"')
         )
         section = plain[start : plain.index("</section>", start)]
-        found = re.findall(r'aria-label="groups (\w+)">(.*?)</td>', section)
+        found = re.findall(r'aria-label="letters (\w+)">(.*?)</td>', section)
         assert [letters for letters, _ in found] == list(rows["letters"])
         for letters, marks in found:
             assert "".join(re.findall(r"<b>(\w)</b>", marks)) == letters
@@ -225,14 +225,21 @@ def test_empty_parts_and_single_seeds_have_pages(contents, tmp_path):
     )  # fmt: skip
     parsed(page(small, False))
     assert "nan" not in page(small, False)
-    assert len(write_tables(small, tmp_path)) == 8
+    assert len(write_tables(small, tmp_path)) == 9
     assert "ranking" not in {path.stem for path in write_figures(small, tmp_path)}
+
+
+def test_verdicts_have_the_number_of_agreeing_combinations(contents, plain):
+    start = plain.index('class="verdicts"')
+    table = plain[start : plain.index("</table>", start)]
+    found = [int(number) for number in re.findall(r">(\d) of 9<", table)]
+    assert found == contents.verdicts["fairer_in"].tolist()
 
 
 def test_counts_and_reasons_are_named(contents):
     one = make_contents(federations=("digits",), methods=METHODS[:2])
-    assert "2 methods, 1 federation, " in page(one, False)
-    assert f"{len(METHODS)} methods, {len(FEDERATIONS)} federations, " in page(contents, False)
+    assert "2 methods, 1 dataset, " in page(one, False)
+    assert f"{len(METHODS)} methods, {len(FEDERATIONS)} datasets, " in page(contents, False)
     assert "Not run" not in page(one, False)
     text = page(one._replace(failures=("a on b: <c>", "d on e: f")), False)
     assert "Not run (2)" in text
@@ -263,6 +270,9 @@ def test_tables_are_written(contents, tmp_path):
     with (tmp_path / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["accuracy"]) for row in rows] == contents.results["accuracy"].tolist()
+    with (tmp_path / "evidence.csv").open(newline="") as file:
+        gains = [float(row["gain"]) for row in csv.DictReader(file)]
+    np.testing.assert_allclose(gains, contents.evidence["gain"], rtol=1e-5)
     lines = (tmp_path / "results.md").read_text().splitlines()
     assert sum(line.startswith("| fedavg |") for line in lines) == len(FEDERATIONS)
     widths = {line.count("|") for line in lines if line.startswith("|")}

@@ -47,9 +47,9 @@ def test_overall_results_do_not_depend_on_variants(finished, tmp_path):
     shutil.copytree(finished, copy)
     shutil.rmtree(copy / "programs" / "groups_dropouts")
     with_variants, without = report.contents(finished), report.contents(copy)
-    for name in ("ranking", "verdicts"):
+    for name in ("ranking", "verdicts", "evidence"):
         frames = [getattr(each, name) for each in (with_variants, without)]
-        if name == "ranking":
+        if name != "verdicts":
             assert set(frames[0]["scope"]) == {"overall", "groups", "groups_dropouts"}
             frames[0] = frames[0][frames[0]["scope"] != "groups_dropouts"].reset_index(drop=True)
         pd.testing.assert_frame_equal(frames[0], frames[1])

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from fedjax_fair.benchmark.fairer import OVERALL
 from fedjax_fair.benchmark.page.measures import MEASURES
 
-__all__ = ["OVERALL", "RANKED", "Contents", "Frame", "check", "shown_measures"]
+__all__ = ["COLUMNS", "OVERALL", "RANKED", "Contents", "Frame", "check", "shown_measures"]
 
 Frame = Any
 """A pandas DataFrame, whose own types do not follow a selection of rows."""
@@ -16,7 +16,7 @@ RANKED = ("accuracy", "standard_deviation")
 """Measures whose differences to the baseline are ranked."""
 
 _SIDES = ("difference", "low", "high", "p")
-_COLUMNS = {
+COLUMNS = {
     "federations": (
         "name", "summary", "clients", "unseen_clients", "rounds", "model", "target",
         "constant_accuracy", "data_digest",
@@ -29,10 +29,18 @@ _COLUMNS = {
         "scope", "method", "rank", "letters",
         *(f"{measure}_{side}" for measure in RANKED for side in _SIDES),
     ),
-    "verdicts": ("method", "verdict", "accuracy_difference", "fairness_difference"),
+    "verdicts": (
+        "method", "verdict", "fairer_in", "accuracy_difference", "standard_deviation_difference",
+        "standard_deviation_low", "standard_deviation_high",
+    ),
+    "evidence": (
+        "method", "scope", "criterion", "measure", "gain", "low", "high", "p_holm",
+        "accuracy_difference", "accuracy_low", "verdict",
+    ),
     "curves": ("federation", "method", "round", "accuracy", "low", "high"),
     "methods": ("method", "kind", "summary", "paper", "tuned", "command"),
 }  # fmt: skip
+"""Columns that each table has."""
 
 
 class Contents(NamedTuple):
@@ -57,9 +65,11 @@ class Contents(NamedTuple):
             ``rank`` (NaN: not ranked), ``letters`` (methods with a common letter cannot be told
             apart), and for ``accuracy`` and ``standard_deviation`` the columns
             ``{measure}_difference`` to the baseline, ``_low``, ``_high`` and ``_p``.
-        verdicts: A row per method: ``verdict``, ``accuracy_difference`` and
-            ``fairness_difference`` to the baseline; optionally ``accuracy_low``,
-            ``accuracy_high``, ``fairness_low`` and ``fairness_high``.
+        verdicts: A row per method over all federations: ``verdict``, ``fairer_in`` (of nine
+            combinations of criterion and measure), ``accuracy_difference`` (a fraction), and
+            ``standard_deviation_difference`` in the overall unit, with ``_low`` and ``_high``.
+        evidence: A row per method, scope, criterion and measure of fairness, as of
+            `fairer.evidence`.
         curves: A row per federation, method and evaluated round: ``accuracy`` on validation
             examples, mean over seeds, and ``low`` and ``high`` of its 95% interval.
         methods: A row per method: ``kind``, ``summary``, ``paper`` (citation), ``tuned``
@@ -67,11 +77,8 @@ class Contents(NamedTuple):
             the paper) and ``formula`` (text).
         baseline: Method that differences are taken to.
         ranked_by: Measure of the ranking, one of `RANKED`.
-        overall_unit: Unit of differences in the scope "overall": "points", or another one in which
-            they already are.
-        fairness_measure: Name of the measure of ``fairness_difference``.
-        fairness_unit: Unit of ``fairness_difference``: "points", or another one in which it
-            already is.
+        overall_unit: Unit of differences in the scope "overall" and of verdicts: "points", or
+            another one in which they already are.
         limits: What the results do not show, in words.
         failures: Reasons why methods have no results, each with the names of method and federation.
     """
@@ -87,13 +94,12 @@ class Contents(NamedTuple):
     results: Frame
     ranking: Frame
     verdicts: Frame
+    evidence: Frame
     curves: Frame
     methods: Frame
     baseline: str = "fedavg"
     ranked_by: str = "accuracy"
     overall_unit: str = "points"
-    fairness_measure: str = "standard_deviation"
-    fairness_unit: str = "points"
     limits: str = "Claims are about these federations, not about all."
     failures: tuple[str, ...] = ()
 
@@ -105,7 +111,7 @@ def check(contents: Contents) -> None:
         ValueError: If a column is missing, nothing was measured, a federation or method is
             unknown or repeated, or a measure to rank by is unknown.
     """
-    for table, columns in _COLUMNS.items():
+    for table, columns in COLUMNS.items():
         have = list(getattr(contents, table).columns)
         if missing := [name for name in columns if name not in have]:
             raise ValueError(f"{table}: expected columns {', '.join(missing)}; it has {have}.")
@@ -123,7 +129,7 @@ def check(contents: Contents) -> None:
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"{table}: expected each name once; repeated are {repeated}.")
     known = {"federation": federations, "method": methods, "scope": [OVERALL, *federations]}
-    for table in ("results", "ranking", "verdicts", "curves"):
+    for table in ("results", "ranking", "verdicts", "evidence", "curves"):
         frame = getattr(contents, table)
         for column in known.keys() & set(frame.columns):
             if unknown := sorted(set(frame[column]) - set(known[column])):

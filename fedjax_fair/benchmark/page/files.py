@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 
 from fedjax_fair.benchmark.page import measures
-from fedjax_fair.benchmark.page.contents import OVERALL, RANKED, Contents, check, shown_measures
+from fedjax_fair.benchmark.page.contents import (
+    COLUMNS,
+    OVERALL,
+    RANKED,
+    Contents,
+    check,
+    shown_measures,
+)
 from fedjax_fair.benchmark.page.measures import GROUPS, MEASURES
 from fedjax_fair.results.comparison_table import latex_table
 from fedjax_fair.results.intervals import format_p
@@ -32,8 +39,9 @@ def write_tables(contents: Contents, folder: Path) -> list[Path]:
 
     Returns:
         Paths: ``results.csv``, ``ranking.csv`` and ``verdicts.csv`` with all digits, accuracies
-        as fractions; ``results.md`` and ``ranking.md`` with a table per federation; and
-        ``results-FEDERATION.tex`` and ``ranking-SCOPE.tex``.
+        as fractions; ``evidence.csv``, on which verdicts are based; ``results.md`` and
+        ``ranking.md`` with a table per federation; and ``results-FEDERATION.tex`` and
+        ``ranking-SCOPE.tex``.
 
     Raises:
         ValueError: If the contents lack a column, or do not fit together.
@@ -43,6 +51,9 @@ def write_tables(contents: Contents, folder: Path) -> list[Path]:
         f"{name}.csv": getattr(contents, name).to_csv(index=False, lineterminator="\n")
         for name in ("results", "ranking", "verdicts")
     }
+    texts["evidence.csv"] = contents.evidence[list(COLUMNS["evidence"])].to_csv(
+        index=False, float_format="%.6g", lineterminator="\n"
+    )
     federations = list(contents.federations["name"])
     texts["results.md"] = "\n".join(map(markdown, result_tables(contents, MEASURES)))
     for name in federations:
@@ -112,7 +123,7 @@ def _ranking(contents: Contents, scope: str) -> Table:
     table = contents.ranking[contents.ranking["scope"] == scope]
     is_points = scope != OVERALL or contents.overall_unit == "points"
     unit, scale = ("points", 100.0) if is_points else (contents.overall_unit, 1.0)
-    headings = ["rank", "method", "group"]
+    headings = ["rank", "method", "letters"]
     for name in RANKED:
         headings += [f"{MEASURES[name].label} ({unit})", "95% CI", "p"]
     rows = []
@@ -123,8 +134,9 @@ def _ranking(contents: Contents, scope: str) -> Table:
             cells += _difference(row, name, scale)
         rows.append(tuple(cells))
     note = (
-        f"By {MEASURES[contents.ranked_by].label}; differences to {contents.baseline}. Methods "
-        "that have a group letter in common are not separated."
+        f"By {MEASURES[contents.ranked_by].label}; differences to {contents.baseline}. p: tests "
+        f"against {contents.baseline}, Holm over methods. Methods with a letter in common are not "
+        "separated in tests of all pairs, Holm over pairs."
     )
     where = "all federated datasets" if scope == OVERALL else escape_control_chars(scope)
     return Table(f"Ranking, {where}", tuple(headings), rows, note)

@@ -57,7 +57,7 @@ def page(contents: Contents, interactive: bool | None = None) -> str:
     groups = dict(zip(map(str, range(len(GROUPS))), GROUPS, strict=True))
     how_ranked = MEASURES[contents.ranked_by].label
     findings = "".join(f"<p>{part}</p>" for part in _findings(contents))
-    scope = _select("scope", "federation", dict.fromkeys(scopes), next(iter(scopes), ""))
+    scope = _select("scope", "dataset", dict.fromkeys(scopes), next(iter(scopes), ""))
     body = f"""<h1>{text(contents.title)}</h1>
 <p class="note">{text(_subtitle(contents))}</p>
 {_navigation()}
@@ -68,7 +68,7 @@ def page(contents: Contents, interactive: bool | None = None) -> str:
 <h2 id="results-title">Results</h2>
 <p class="how">Select a heading to sort. Settings were selected by: {text(contents.criterion)}.</p>
 <div class="controls">
-{_select("federation", "federation", dict.fromkeys(names), names[0])}
+{_select("federation", "dataset", dict.fromkeys(names), names[0])}
 {_select("kind", "kind", {"": "all kinds"} | dict(zip(kinds, kinds, strict=True)), "")}
 {_select("group", "measures", groups | {"": "all measures"}, "0")}
 <label>search<input type="search" id="search" placeholder="method or kind"></label>
@@ -76,8 +76,9 @@ def page(contents: Contents, interactive: bool | None = None) -> str:
 <div id="results">{tables.federation_tables(contents)}</div>
 {_failures(contents)}
 <h2 id="ranking-title">Ranking</h2>
-<p class="how">By {text(how_ranked)}. Methods that have a group letter in common cannot be told
-apart (paired tests by seed, Holm's correction). Filled: the interval excludes zero.</p>
+<p class="how">By {text(how_ranked)}. p: tests against {text(contents.baseline)}, paired by seed,
+with Holm's adjustment over methods. Methods with a letter in common are not separated in tests of
+all pairs, with Holm's adjustment over pairs. Filled: the interval excludes zero.</p>
 <div class="controls">{scope}</div>
 <div id="ranking">{tables.ranking_tables(contents)}</div>
 <h2 id="tradeoffs-title">Does fairness cost accuracy?</h2>
@@ -103,7 +104,7 @@ def _subtitle(contents: Contents) -> str:
     count = f"{low}" if low == high else f"{low} to {high}"
     counts = ", ".join(
         f"{len(table)} {noun}{'s' * (len(table) != 1)}"
-        for noun, table in (("method", contents.methods), ("federation", contents.federations))
+        for noun, table in (("method", contents.methods), ("dataset", contents.federations))
     )
     return f"Protocol {contents.protocol}, {contents.track} track: {counts}, {count} seeds."
 
@@ -137,7 +138,7 @@ def _findings(contents: Contents) -> list[str]:
         first = tables.link(str(best["method"]))
         others = ", ".join(map(tables.link, same))
         parts.append(
-            f"<b>{text(measure).capitalize()}</b>, all federations: {first} ranks first"
+            f"<b>{text(measure).capitalize()}</b>, all datasets: {first} ranks first"
             + (f". Not separated from it: {others}." if same else ", separated from all others.")
         )
     for verdict, rows in contents.verdicts.groupby("verdict", sort=False):

@@ -131,7 +131,7 @@ def _by_reason(names: list[str]) -> list[str]:
 
 
 def ranking_tables(contents: Contents) -> str:
-    """Renders a ranking per scope, with groups of methods that are not separated."""
+    """Renders a ranking per scope; methods with a letter in common are not separated."""
     scopes = [OVERALL, *contents.federations["name"]]
     return "".join(
         _ranking(contents, scope) for scope in scopes if (contents.ranking["scope"] == scope).any()
@@ -160,7 +160,7 @@ def _ranking(contents: Contents, scope: str) -> str:
         )
         rows.append(
             f'<tr><td class="number">{rank}</td><th scope="row">{link(row["method"])}</th>'
-            f'<td class="letters" aria-label="groups {text(row["letters"])}">'
+            f'<td class="letters" aria-label="letters {text(row["letters"])}">'
             f"{marks}</td>{cells}</tr>"
         )
     heads = "".join(
@@ -168,11 +168,11 @@ def _ranking(contents: Contents, scope: str) -> str:
         f"<small>{text(unit)}, 95% CI</small></th>"
         for name in RANKED
     )
-    title = "All federations" if scope == OVERALL else scope
+    title = "All datasets" if scope == OVERALL else scope
     return (
         f'<section class="federation" data-federation="{text(scope)}"><h3>{text(title)}</h3>'
         '<div class="scroll" tabindex="0"><table class="ranking"><thead><tr>'
-        '<th scope="col" class="number">rank</th><th scope="col">method</th><th scope="col">group'
+        '<th scope="col" class="number">rank</th><th scope="col">method</th><th scope="col">letters'
         f"</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></section>"
     )
 
@@ -200,28 +200,29 @@ def verdict_table(contents: Contents) -> str:
     """Renders the verdict on each method; empty without verdicts."""
     if contents.verdicts.empty:
         return ""
-    fairness_scale = 100.0 if contents.fairness_unit == "points" else 1.0
+    scale = 100.0 if contents.overall_unit == "points" else 1.0
     rows = []
     for row in contents.verdicts.to_dict("records"):
-        cells = ""
-        for part, scale in (("accuracy", 100.0), ("fairness", fairness_scale)):
-            ends = (float(row.get(f"{part}_{end}", np.nan)) for end in ("low", "high"))
-            number = measures.difference(row[f"{part}_difference"], scale)
-            cells += (
-                f'<td class="number"><span>{minus(number)}</span>'
-                f"<small>{minus(measures.interval(*ends, scale=scale))}</small></td>"
-            )
+        accuracy = measures.difference(row["accuracy_difference"], 100.0)
+        spread, low, high = (
+            float(row[f"standard_deviation_{part}"]) for part in ("difference", "low", "high")
+        )
         rows.append(
             f'<tr><th scope="row">{link(row["method"])}</th>'
-            f"<td>{text(row['verdict'])}</td>{cells}</tr>"
+            f'<td>{text(row["verdict"])}</td><td class="number">{int(row["fairer_in"])} of 9</td>'
+            f'<td class="number"><span>{minus(accuracy)}</span></td>'
+            f'<td class="number"><span>{minus(measures.difference(spread, scale))}</span>'
+            f"<small>{minus(measures.interval(low, high, scale))}</small></td></tr>"
         )
-    fairness = MEASURES.get(contents.fairness_measure)
-    label = fairness.label if fairness else contents.fairness_measure
     return (
         '<div class="scroll" tabindex="0"><table class="verdicts"><thead><tr>'
         '<th scope="col">method</th><th scope="col">verdict</th>'
+        '<th scope="col" class="number">fairer in</th>'
         '<th scope="col" class="number">accuracy<small>points</small></th>'
-        f'<th scope="col" class="number">{text(label)}'
-        f"<small>{text(contents.fairness_unit)}</small></th></tr></thead>"
+        '<th scope="col" class="number">SD'
+        f"<small>{text(contents.overall_unit)}</small></th></tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div>"
+        '<p class="how">Verdicts over all datasets, of the SD with settings of the highest mean '
+        "accuracy. Fairer in: of the nine combinations of criterion (mean, worst, fairest) and "
+        "measure (SD, worst 10%, Gini). No verdict: neither fairer nor less fair.</p>"
     )
