@@ -5,6 +5,8 @@ Other modules are imported in functions, because signals are handled before.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import io
 import os
 import sys
@@ -17,6 +19,7 @@ from fedjax_fair.app.interruptions import (
     Terminated,
     exit_on_signals,
     ignore_signals,
+    ignore_signals_at_exit,
     interruptible,
     restored_signal_handlers,
 )
@@ -56,24 +59,33 @@ def _run(words: list[str], presets: Mapping[str, Preset] | None) -> int:
         dispatch, rest = _prepare([word for word in words if word != "--traceback"])
     except Exception as error:
         return report(error)
-    with interruptible():
-        try:
-            dispatch(rest, presets)
-        except BrokenPipeError:
-            _abort(_BROKEN_PIPE)
-            return _BROKEN_PIPE
-        except Exception as error:
-            return report(error)
-        except (KeyboardInterrupt, Terminated) as end:
-            ignore_signals()
-            is_terminated = isinstance(end, Terminated)
-            words = ["terminated" if is_terminated else "interrupted"]
-            words += getattr(end, "__notes__", ())
-            print(f"fedjax-fair: {'; '.join(words)}", file=sys.stderr, flush=True)
-            status = end.status if is_terminated else 130
-            _abort(status)
-            return status
+    try:
+        with interruptible():
+            try:
+                dispatch(rest, presets)
+            except BrokenPipeError:
+                _abort(_BROKEN_PIPE)
+                return _BROKEN_PIPE
+            except Exception as error:
+                return report(error)
+            except (KeyboardInterrupt, Terminated) as end:
+                return _end(end)
+    except (KeyboardInterrupt, Terminated) as end:
+        # While an error is reported, or the context is entered or left.
+        return _end(end)
     return 0
+
+
+def _end(end: KeyboardInterrupt | Terminated) -> int:
+    """Reports what ended the work, and returns the exit status; signals are then ignored."""
+    ignore_signals()
+    is_terminated = isinstance(end, Terminated)
+    words = ["terminated" if is_terminated else "interrupted", *getattr(end, "__notes__", ())]
+    with contextlib.suppress(OSError):  # The reader of a pipe is also interrupted.
+        print(f"fedjax-fair: {'; '.join(words)}", file=sys.stderr, flush=True)
+    status = end.status if is_terminated else 130
+    _abort(status)
+    return status
 
 
 def program(presets: Mapping[str, Preset] | None = None) -> NoReturn:
@@ -83,6 +95,7 @@ def program(presets: Mapping[str, Preset] | None = None) -> NoReturn:
         presets: As for ``main``.
     """
     exit_on_signals()
+    atexit.register(ignore_signals_at_exit)  # Called after what others register.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # Names that a terminal cannot show.
     warnings.formatwarning = _format_warning
@@ -94,13 +107,10 @@ def program(presets: Mapping[str, Preset] | None = None) -> NoReturn:
         sys.stdout.flush()
     except BrokenPipeError:
         status = status or _BROKEN_PIPE
-    if status == _BROKEN_PIPE:  # Python would report it again when it exits.
+        # Python would report it again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if status > 128:
-        # A normal exit would wait for background compilation.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+        os._exit(status)  # A normal exit would wait for background compilation.
     sys.exit(status)
 
 

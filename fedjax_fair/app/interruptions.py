@@ -9,16 +9,19 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
 __all__ = [
     "Terminated",
+    "end_work",
     "exit_on_signals",
     "ignore_signals",
+    "ignore_signals_at_exit",
     "interruptible",
+    "is_main_thread",
     "restored_signal_handlers",
 ]
 
@@ -26,7 +29,11 @@ _TIMEOUT_S = 2.0
 """Time until an interruption without effect is raised again."""
 _RETRY_S = 0.01
 """Time until an interruption that Python has ignored, or that came in an import, is raised."""
-_NUMBERS = (signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NUMBERS = (signal.SIGALRM, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+"""SIGINT is the last one to be restored, because it may raise at once."""
+
+_wanted: Callable[[], BaseException] | None = None
+"""Makes the exception that ends the work, from the first interruption on."""
 
 
 class Terminated(BaseException):
@@ -57,11 +64,24 @@ def _exit(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def ignore_signals() -> None:
-    """Ignores Ctrl-C, SIGTERM and SIGHUP; without effect in other threads, which receive none."""
-    if _is_main_thread():
+    """Ignores Ctrl-C, SIGTERM and SIGHUP; without effect in other threads, which receive none.
+
+    A function ignores them, because Python reports a signal that comes while it sets ``SIG_IGN``.
+    """
+    if is_main_thread():
         for number in _NUMBERS:
-            signal.signal(number, signal.SIG_IGN)
+            signal.signal(number, _ignore)
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    pass
+
+
+def ignore_signals_at_exit() -> None:
+    """Ignores them while Python ends, which sets ``SIG_DFL`` where functions handle signals."""
+    for number in _NUMBERS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
@@ -71,7 +91,7 @@ def restored_signal_handlers() -> Iterator[None]:
     try:
         yield
     finally:
-        if _is_main_thread():
+        if is_main_thread():
             for number, handler in before.items():
                 if handler is not None:  # As for one that was not set by Python.
                     signal.signal(number, handler)
@@ -86,42 +106,65 @@ def interruptible() -> Iterator[None]:
     further ones have no effect, so that they do not interrupt what the first one leads to. In an
     import, which may not be interrupted, it waits for the end.
     """
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and signal.getitimer(signal.ITIMER_REAL)[0]:
-            return
-        if _is_in_import(frame):
-            signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
-            return
-        signal.setitimer(signal.ITIMER_REAL, _TIMEOUT_S)
-        raise KeyboardInterrupt
-
+    global _wanted
     hook = sys.unraisablehook
 
     def retry(exception: sys.UnraisableHookArgs) -> None:
-        if exception.exc_type is KeyboardInterrupt:
+        global _wanted
+        if exception.exc_type in (KeyboardInterrupt, Terminated):
+            _wanted = _wanted or exception.exc_type
             signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
         else:
             hook(exception)
 
-    if not _is_main_thread():
+    if not is_main_thread():
         yield  # Other threads receive no signals.
         return
+    _wanted = None
+    # SIGALRM first, whose default ends the process.
     before = {
-        number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGALRM)
+        number: signal.signal(number, _interrupt) for number in (signal.SIGALRM, signal.SIGINT)
     }
     sys.unraisablehook = retry
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         sys.unraisablehook = hook
+        if _wanted is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
-            if signal.getsignal(number) is interrupt:  # Not if signals are now ignored.
+            # Not if signals are now ignored, or if Python did not set the handler.
+            if signal.getsignal(number) is _interrupt and handler is not None:
                 signal.signal(number, handler)
 
 
-def _is_main_thread() -> bool:
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if number == signal.SIGINT or _wanted is None:  # Or the time of another timer.
+        end_work(KeyboardInterrupt, frame)
+    else:
+        _raise_end(_wanted, frame)
+
+
+def end_work(end: Callable[[], BaseException], frame: FrameType | None) -> None:
+    """Raises an exception for a signal; in ``interruptible``, again until it ends the work."""
+    global _wanted
+    if signal.getsignal(signal.SIGALRM) is not _interrupt:
+        raise end()
+    if _wanted is None or not signal.getitimer(signal.ITIMER_REAL)[0]:
+        _wanted = end
+        _raise_end(end, frame)
+
+
+def _raise_end(end: Callable[[], BaseException], frame: FrameType | None) -> None:
+    if _is_in_import(frame):
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+        return
+    signal.setitimer(signal.ITIMER_REAL, _TIMEOUT_S)
+    raise end()
+
+
+def is_main_thread() -> bool:
+    """Whether this thread may handle signals."""
     return threading.current_thread() is threading.main_thread()
 
 

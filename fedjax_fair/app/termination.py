@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from fedjax_fair.app.interruptions import Terminated
+from fedjax_fair.app.interruptions import Terminated, end_work, is_main_thread
 from fedjax_fair.training.fit import Callback, Evaluation
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Termination(Callback):
     def __enter__(self) -> Termination:
         self._terminals = [output for output in (1, 2) if os.isatty(output)]
         self._handlers = {}
+        if not is_main_thread():  # Other threads receive no signals.
+            return self
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # As SIGHUP under nohup.
                 self._handlers[number] = signal.signal(number, self._request)
@@ -44,14 +47,15 @@ class Termination(Callback):
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+            if handler is not None:  # As for one that was not set by Python.
+                signal.signal(number, handler)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         for output in self._terminals:
             if not os.isatty(output):  # The terminal was closed, and writing would fail.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         if self.requested or self._at_once:
-            raise Terminated(number)
+            end_work(partial(Terminated, number), frame)
         self._number = number
 
     def on_start(self, rounds: int, seeds: tuple[int, ...]) -> None:

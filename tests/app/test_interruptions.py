@@ -3,10 +3,13 @@
 import contextlib
 import gc
 import importlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import textwrap
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -140,14 +143,18 @@ def test_a_signal_during_imports_ends_with_one_line(tmp_path, module, number, st
     assert (ended.returncode, ended.stderr) == (status, f"fedjax-fair: {word}\n")
 
 
-def test_an_interruption_in_an_import_waits_for_its_end(tmp_path, monkeypatch):
-    (tmp_path / "interrupting.py").write_text(
-        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nfor _ in range(1000): pass\nx = 1"
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
+)
+def test_an_interruption_in_an_import_waits_for_its_end(tmp_path, monkeypatch, number, raised):
+    name = f"interrupting_{number.name}"
+    (tmp_path / f"{name}.py").write_text(
+        f"import os\nos.kill(os.getpid(), {int(number)})\nfor _ in range(1000): pass\nx = 1"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(KeyboardInterrupt), interruptible():
-        noticed_after(lambda: importlib.import_module("interrupting"))
-    assert sys.modules.pop("interrupting").x == 1
+    with pytest.raises(raised), interruptible(), Termination(at_once=True):
+        noticed_after(lambda: importlib.import_module(name))
+    assert sys.modules.pop(name).x == 1
 
 
 def test_further_interruptions_do_not_interrupt_the_first():
@@ -196,33 +203,111 @@ def test_five_interruptions_do_not_wait_for_compilation(tmp_path):
     assert errors == f"fedjax-fair: interrupted; `fedjax-fair resume {folder}` continues\n"
 
 
-SEND_AFTER_THE_END = """
-import os, signal, sys
-from fedjax_fair.app import cli, interruptions
-
-files = {cli.__file__, interruptions.__file__}
-
-def send(frame, event, argument):
-    if frame.f_code.co_filename in files:
-        os.kill(os.getpid(), signal.SIGINT)
-
-def dispatch(*arguments):
-    try:
-        os.kill(os.getpid(), signal.SIGINT)
-    finally:
-        sys.setprofile(send)
-
-cli._prepare = lambda words: (dispatch, words)
-cli.program()
-"""
-
-
-def test_interruptions_after_the_end_have_no_effect():
-    """They come with every call and return until the process ends."""
+@pytest.mark.parametrize(
+    ("start", "number", "statuses"),
+    [
+        ("works", signal.SIGINT, {0, 130}),
+        ("fails", signal.SIGINT, {2, 130}),
+        ("is interrupted", signal.SIGINT, {130}),
+        ("is interrupted", signal.SIGALRM, {130}),
+        ("is terminated", signal.SIGINT, {143, 130}),
+        ("is terminated", signal.SIGTERM, {143}),
+    ],
+)
+def test_a_signal_at_any_time_after_the_work_ends_without_traceback(start, number, statuses):
+    """One signal at every call and return of the command's own code, each in a new process."""
     ended = subprocess.run(
-        [sys.executable, "-c", SEND_AFTER_THE_END], capture_output=True, text=True, check=False
+        [sys.executable, Path(__file__).with_name("signal_at_each_event.py"), start, number.name],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert (ended.returncode, ended.stderr) == (130, "fedjax-fair: interrupted\n")
+    found = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert len(found) > 20
+    for event, status, errors in found:
+        lines = errors.splitlines()
+        assert status in statuses, (event, errors)
+        assert all(line.startswith("fedjax-fair: ") for line in lines), (event, errors)
+        assert len(lines) <= 1 + (start == "fails"), (event, errors)
+
+
+def run_program(dispatch, **settings):
+    """Runs ``program`` in a process, with lines of code as the command."""
+    lines = textwrap.indent(textwrap.dedent(dispatch), "    ")
+    code = (
+        "import os, signal, sys, time\nfrom fedjax_fair.app import cli\n"
+        f"def dispatch(*arguments):\n{lines}\n"
+        "cli._prepare = lambda words: (dispatch, words)\ncli.program()"
+    )
+    buffered = os.environ | {"PYTHONUNBUFFERED": ""}
+    return subprocess.run(
+        [sys.executable, "-c", code], text=True, check=False, env=buffered, **settings
+    )
+
+
+INTERRUPT = "os.kill(os.getpid(), signal.SIGINT)"
+
+
+@pytest.mark.parametrize("output", ["stdout", "stderr"])
+def test_an_interruption_also_ends_a_pipeline_whose_reader_has_ended(output):
+    """Ctrl-C ends all processes of ``fedjax-fair run | tee log``."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    other = "stderr" if output == "stdout" else "stdout"
+    pipes = {output: writer, other: subprocess.PIPE}
+    ended = run_program(f"print('Run folder: x')\n{INTERRUPT}", **pipes)
+    os.close(writer)
+    expected = "fedjax-fair: interrupted\n" if other == "stderr" else "Run folder: x\n"
+    assert (ended.returncode, getattr(ended, other)) == (130, expected)
+
+
+def test_a_signal_while_python_ends_has_no_effect():
+    late = """
+        class Late:
+            def __init__(self):
+                self.kill, self.arguments = os.kill, (os.getpid(), signal.SIGINT)
+
+            def __del__(self):
+                self.kill(*self.arguments)
+
+        sys.modules["late"] = Late()
+        print("done")
+    """
+    ended = run_program(late, capture_output=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
+
+
+def test_a_command_runs_in_any_thread(monkeypatch):
+    def dispatch(*arguments):
+        with Termination():
+            done.append(True)
+
+    done, statuses = [], []
+    monkeypatch.setattr(cli, "_prepare", lambda words: (dispatch, words))
+    thread = threading.Thread(target=lambda: statuses.append(cli.main([])))
+    thread.start()
+    thread.join()
+    assert (done, statuses) == ([True], [0])
+
+
+class Terminating:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+
+
+def test_a_termination_that_python_ignores_is_raised_again():
+    with pytest.raises(Terminated), interruptible(), Termination(at_once=True):
+        noticed_after(Terminating)
+
+
+def test_a_timer_of_others_does_not_delay_an_interruption():
+    signal.setitimer(signal.ITIMER_REAL, 60)
+    try:
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            noticed_after(interrupted)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def test_a_command_restores_signal_handlers(monkeypatch):
