@@ -1,7 +1,8 @@
 """Publishes benchmarks in docs/benchmark: ``python -m experiments.findings FOLDER...``.
 
 Each folder is one of ``fedjax-fair benchmark``. Its report is copied to ``docs/benchmark/TRACK``,
-and its ranking into ``docs/benchmark/README.md``. ``findings.csv`` has the numbers of
+its ranking into ``docs/benchmark/README.md``, and what is significant into ``findings.md``.
+``findings.csv`` has the numbers of
 ``findings.md``: differences of two methods, paired by seed, with settings selected by mean
 validation accuracy. They are in points on a dataset, and in standard deviations of FedAvg over all
 datasets of a track. Rows of variants with dropouts compare a method with itself without them.
@@ -132,8 +133,12 @@ def publish(folder: Path) -> None:
     target = DOCS / track_of(folder)
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(made, target)
-    page = DOCS / "README.md"
-    page.write_text(with_ranking(page.read_text("utf8"), target.name, overall(target)), "utf8")
+    for page, name, table in (
+        (DOCS / "README.md", "ranking", overall(target)),
+        (DOCS / "findings.md", "significant", significant(target)),
+    ):
+        text = with_table(page.read_text("utf8"), f"{name} {target.name}", table)
+        page.write_text(text, "utf8")
 
 
 def overall(folder: Path) -> str:
@@ -144,9 +149,28 @@ def overall(folder: Path) -> str:
     return "\n".join(rows[: rows.index("")])
 
 
-def with_ranking(page: str, track: str, table: str) -> str:
-    """Replaces the table of a track on a page."""
-    start, end = f"<!-- ranking {track} -->", "<!-- end -->"
+def significant(folder: Path) -> str:
+    """Returns a table of the methods that differ from FedAvg after adjustment, by dataset."""
+    table = pd.read_csv(folder / "ranking.csv")
+    lines = [
+        "| dataset | more accurate | less accurate | less spread | more spread |",
+        "|---|---|---|---|---|",
+    ]
+    for scope, rows in table.groupby("scope", sort=False):
+        cells = ["all" if scope == fairer.OVERALL else f"`{scope}`"]
+        for measure, signs in (("accuracy", (1, -1)), ("standard_deviation", (-1, 1))):
+            for sign in signs:
+                is_found = (rows[f"{measure}_p"] < 0.05) & (
+                    sign * rows[f"{measure}_difference"] > 0
+                )
+                cells.append(", ".join(f"`{name}`" for name in rows["method"][is_found]) or "-")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def with_table(page: str, name: str, table: str) -> str:
+    """Replaces a table on a page, between two comments."""
+    start, end = f"<!-- {name} -->", "<!-- end -->"
     block = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
     return block.sub(lambda _: f"{start}\n{table}\n{end}", page)
 

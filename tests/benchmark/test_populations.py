@@ -195,7 +195,7 @@ def test_races_of_police_stops_are_unknown_for_other_stops(data_folder):
     }
     unknown = rates.pop("Unknown")
     share = 100 * np.mean(codes == race.values.index("Unknown"))
-    text = (DOCS / "findings.md").read_text()
+    text = " ".join((DOCS / "findings.md").read_text().split())
     assert f"Of {share:.0f}% of the stops the race is unknown, and {unknown:.0f}% of these" in text
     assert f"{min(rates.values()):.0f}% to {max(rates.values()):.0f}% of the stops with" in text
 
