@@ -175,6 +175,7 @@ def test_the_protocol_states_these_datasets():
     for name, (seen, unseen) in STANDARD.items():
         (row,) = [line for line in page.splitlines() if f"`{name}`:" in line]
         assert f"| {seen} + {unseen} | {training_of(name)} |" in row
+        assert row.endswith(f" | {100 * FEDERATIONS[name].target:.0f}% |")
 
 
 def training_of(name):
@@ -206,3 +207,4 @@ def test_the_protocol_states_the_clients_of_embedded_datasets(name):
     page = (DOCS / "protocol.md").read_text()
     (row,) = [line for line in page.splitlines() if f"| `{name}`:" in line]
     assert f"| {made.seen.num_clients} + {made.unseen.num_clients} " in row
+    assert row.endswith(f" | {100 * FEDERATIONS[name].target:.0f}% |")
