@@ -24,6 +24,7 @@ from fedjax_fair.base import (
     Solver,
     Variables,
 )
+from fedjax_fair.base.roles import FAULT_METHODS
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.communication import apply as communication
 from fedjax_fair.communication.compression import Compression
@@ -105,6 +106,10 @@ class Round(BaseRound):
         self._convert(faults=self._faults)
         for fault in self._faults:
             checks.instance("faults: one of them", fault, Faults, "faults.Dropout(0.1)")
+            if all(getattr(fault, name) is None for name in FAULT_METHODS):
+                raise ValueError(
+                    f"faults: {type(fault).__name__} defines none of {', '.join(FAULT_METHODS)}."
+                )
         communication.check(self._communication, self.selector, self.aggregator, self._faults)
 
     @property

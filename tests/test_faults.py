@@ -458,3 +458,12 @@ def test_results_record_responses_and_bytes():
     num_responses = np.concatenate([[0], responded.sum(axis=1).cumsum()])[[0, 2, 4]]
     np.testing.assert_array_equal(dataset["bytes_up"][0], num_responses * size)
     np.testing.assert_array_equal(dataset["bytes_down"][0], np.array([0, 6, 12]) * size)
+
+
+def test_faults_without_a_method_are_an_error():
+    class Misspelled(ff.Faults):
+        def respond(self, key, context):
+            return False
+
+    with pytest.raises(ValueError, match="faults: Misspelled defines none of available, responds"):
+        run_with(Misspelled())

@@ -78,7 +78,7 @@ def _selection_claims() -> dict[str, Claim]:
             ("methods", others, "fedavg", DISSIMILARITY),
             ("weights", of_weights, "divfl", DISSIMILARITY),
             ("windows", of_windows, "divfl", DISSIMILARITY),
-            ("utility", (best, of_loss), "divfl", DISSIMILARITY),
+            ("utility", (of_loss, "divfl"), best, DISSIMILARITY),
             ("weights-accuracy", of_weights, "divfl", ACCURACY),
         ):
             claims[f"{data}-{claim}"] = Claim(file, methods, baseline, metric, published)
@@ -290,7 +290,7 @@ def table(name: str) -> str:
                     _number(row["difference"], f"+.{digits}f"),
                     _interval(row, digits),
                     _number(row["published_difference"], f"+.{digits}f"),
-                    _number(row["p"], ".3f"),
+                    "< .001" if row["p"] < 5e-4 else _number(row["p"], ".3f"),
                 ]),
             ])  # fmt: skip
     seeds, family = int(found[0]["seeds"].max()), found[0].sizes["algorithm"] - 1

@@ -130,7 +130,7 @@ def cells(part: str, folder: Path) -> Iterator[Cell]:
         short = replace(cifar, training=replace(cifar.training, rounds=20))
         tuned = {"holds_out": True, "of_equitable": True}
         yield from _cells("C", "grid", short, grid(), (500,), **tuned)
-        yield from _cells("C", "cifar10", cifar, chosen(folder), range(400, 405), of_equitable=True)
+        yield from _cells("C", "cifar10", cifar, chosen(folder), range(400, 407), of_equitable=True)
 
 
 def _cells(part: str, group: str, config: Config, methods: Iterable[str], seeds, **settings):
@@ -341,7 +341,7 @@ def _not_yet_known(part: str, folder: Path) -> Iterator[Cell]:
             yield from _cells("B", "test/", costliest, SEARCHED[:2], TESTED)
     if part == "C" and not chosen(folder):
         cifar = PAPERS["equitable-cifar10"].config
-        yield from _cells("C", "cifar10", cifar, GRID, range(400, 405), of_equitable=True)
+        yield from _cells("C", "cifar10", cifar, GRID, range(400, 407), of_equitable=True)
 
 
 def _cost(cell: Cell, costs: pd.DataFrame) -> float:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
+from fedjax_fair.app.signatures import class_of
 from fedjax_fair.base import Aggregator, Model, Selector, Solver
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.server_optimizers import ServerOptimizer
@@ -50,7 +51,7 @@ class Method(NamedTuple):
     A role is a class, or a ``functools.partial`` of one with other defaults.
 
     Attributes:
-        summary: One line; by default from the docstring of a role.
+        summary: One line; by default from the docstring of a role, which is then necessary.
         selector: Class of the selector; None for ``selectors.Uniform``.
         solver: Class of the solver; None for ``solvers.SGD``.
         aggregator: Class of the aggregator; None for ``aggregators.Mean``.
@@ -75,6 +76,9 @@ class Method(NamedTuple):
 
     def describe(self) -> str:
         """Returns the summary, or the first sentence of the docstring of a role."""
-        role = self.selector or self.aggregator or self.server_optimizer
-        docstring = str(inspect.getdoc(role))
-        return self.summary or docstring.splitlines()[0].partition(". ")[0].rstrip(".")
+        if self.summary:
+            return self.summary
+        roles = (self.selector, self.aggregator, self.server_optimizer, self.solver)
+        role = class_of(next(filter(None, roles)))
+        docstring = inspect.getdoc(role) or role.__name__
+        return docstring.splitlines()[0].partition(". ")[0].rstrip(".")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import Experiment, build, method_round, server_view
 from fedjax_fair.app.config import SelectorConfig, SolverConfig
 from fedjax_fair.app.method import Method
-from fedjax_fair.app.signatures import Wrapping
+from fedjax_fair.app.signatures import class_of
 from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.communication import DifferentialPrivacy, TopK
@@ -138,7 +137,7 @@ def source_of(method: Method) -> str:
         return ""
     roles = [method.selector, method.solver, method.aggregator, method.server_optimizer]
     for role in [role for role in roles if role is not None] or [selectors.Uniform]:
-        docstring = inspect.getdoc(_class_of(role)) or ""
+        docstring = inspect.getdoc(class_of(role)) or ""
         reference = " ".join(docstring.partition("References:\n")[2].split())
         if match := re.match(
             r"([\w-]+)(,? .*?)?, \*.*?\*.*?(\d{4}).*?(https://[^\s;]+)", reference
@@ -146,12 +145,6 @@ def source_of(method: Method) -> str:
             first, others, year, link = match.groups()
             return f"[{first}{' et al.' if others else ''}, {year}]({link})"
     return ""
-
-
-def _class_of(role: Callable[..., Any]) -> Callable[..., Any]:
-    while isinstance(role, (partial, Wrapping)):
-        role = role.outer if isinstance(role, Wrapping) else role.func
-    return role
 
 
 def _refusals(experiment: Experiment) -> str:

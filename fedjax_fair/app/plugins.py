@@ -172,6 +172,10 @@ def _check_method(name: Any, method: Any, origin: str) -> None:
         raise ValueError(f"{origin}: {name!r}: expected a name of letters, digits and underscores.")
     if not isinstance(method, Method):
         raise ValueError(f"{origin}: {name}={method!r}: expected a Method.")
+    if len(method.ranges) > 2:
+        raise ValueError(
+            f"{origin}: {name}.ranges has {len(method.ranges)} settings: expected at most two."
+        )
     for setting, values in method.ranges.items():
         where = f"{origin}: {name}.ranges: {setting}"
         if not isinstance(values, Range):

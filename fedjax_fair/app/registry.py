@@ -220,7 +220,7 @@ GROUPS: dict[str, dict[str, Method]] = {
 """Methods by what distinguishes them; docs/methods.md is generated from them."""
 
 METHODS: dict[str, Method] = {
-    name: method._replace(ranges=RANGES.get(name, {}))
+    name: method._replace(ranges={**RANGES.get(name, {}), **method.ranges})
     for methods in GROUPS.values()
     for name, method in methods.items()
 }

@@ -28,6 +28,7 @@ __all__ = [
     "REQUIRED",
     "Setting",
     "Wrapping",
+    "class_of",
     "construct",
     "default_hint",
     "section",
@@ -78,6 +79,13 @@ class Wrapping:
         names = settings.keys() & settings_of(self.outer).keys()
         own = {name: settings.pop(name) for name in sorted(names)}
         return self.outer(**own, **{self.parameter: self.inner(**settings)})
+
+
+def class_of(role: Callable[..., Any]) -> Any:
+    """Returns the class or function within a ``functools.partial`` or a `Wrapping`."""
+    while isinstance(role, (partial, Wrapping)):
+        role = role.outer if isinstance(role, Wrapping) else role.func
+    return role
 
 
 @cache

@@ -197,6 +197,10 @@ class FaultContext(NamedTuple):
     num_clients: int
 
 
+FAULT_METHODS = ("available", "responds", "instruct", "send", "collude")
+"""Methods of `Faults`."""
+
+
 class Faults(Tree):
     """Failures of clients. A subclass defines some of the methods; the others are None.
 

@@ -149,7 +149,19 @@ class TrainingMonitor:
         # All weights are zero if no client responded, or none is trusted.
         is_sum_wrong = (np.abs(total - 1) > MAX_WEIGHT_ERROR) & (total != 0)
         is_negative = np.min(weights, axis=2) < -MAX_WEIGHT_ERROR
-        invalid = np.asarray(info.finite) & (is_sum_wrong | is_negative)
+        is_applied = np.asarray(info.finite)
+        missing = np.any(~np.asarray(info.responded) & (weights != 0), axis=2) & is_applied
+        round = int(np.argmax(missing.any(axis=0)))
+        self._warn(
+            first_round + round,
+            "missing",
+            missing[:, round],
+            lambda run: (
+                "results that did not arrive have weights, and count as zeros: expected an "
+                "aggregator that calls cohort.renormalize_weights."
+            ),
+        )
+        invalid = is_applied & (is_sum_wrong | is_negative)
         round = int(np.argmax(invalid.any(axis=0)))
         self._warn(
             first_round + round,

@@ -1,5 +1,6 @@
 """Plugins: files and installed packages."""
 
+import functools
 import os
 import re
 import subprocess
@@ -12,8 +13,10 @@ from fedjax_fair import results
 from fedjax_fair.app import plugins
 from fedjax_fair.app.commands.common import resumable
 from fedjax_fair.app.config import Config
+from fedjax_fair.app.method import Method
 from fedjax_fair.app.presets import resolve
 from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.signatures import Wrapping
 
 LARGEST = '''
 """The clients with the most examples."""
@@ -277,6 +280,11 @@ from fedjax_fair import selectors
             "METHODS = {'a': Method('x', ranges={'q': Range(2.0, 1.0)})}",
             "a.ranges: q=.*: expected 0 < low < high",
         ),
+        (
+            "from fedjax_fair.app.method import Range\n"
+            "METHODS = {'a': Method('x', ranges=dict.fromkeys('pqr', Range(1.0, 2.0)))}",
+            "a.ranges has 3 settings: expected at most two",
+        ),
     ],
 )
 def test_errors_of_a_plugin_name_the_file(text, message, tmp_path, new):
@@ -285,6 +293,25 @@ def test_errors_of_a_plugin_name_the_file(text, message, tmp_path, new):
     with pytest.raises(ValueError, match=f"plugin=.*wrong_methods.py.*{message}"):
         plugins.load(str(file))
     assert plugins.loaded() == []
+
+
+class Documented:
+    """What the role does. And more."""
+
+
+@pytest.mark.parametrize(
+    "roles",
+    [
+        {"solver": Documented},
+        {"solver": functools.partial(Documented, power=2.0)},
+        {"solver": Wrapping(Documented, Documented, "inner")},
+        {"selector": Documented, "solver": None},
+        {"server_optimizer": Documented},
+    ],
+)
+def test_a_summary_is_the_first_sentence_of_a_role(roles):
+    assert Method(**roles).describe() == "What the role does"
+    assert Method("Another summary", **roles).describe() == "Another summary"
 
 
 def test_a_taken_name_is_rejected(tmp_path, new):

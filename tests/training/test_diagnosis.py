@@ -11,8 +11,8 @@ import pytest
 from conftest import NUM_CLASSES, make_federation
 from flax import nnx
 
-from fedjax_fair import aggregators, models, selectors, solvers
-from fedjax_fair.base import Cohort, Selector
+from fedjax_fair import aggregators, faults, models, selectors, solvers
+from fedjax_fair.base import Aggregation, Cohort, Selector
 from fedjax_fair.data.arrays import from_arrays
 from fedjax_fair.data.federated import stack
 from fedjax_fair.simulate import Round, run
@@ -291,3 +291,24 @@ def test_images_that_a_module_divides_once_more_are_named(divisor):
     expected = ["round 2, seed 0: the prediction is class 1 for"] * (divisor == 255)
     assert [str(warning.message)[: len(expected[0])] for warning in caught] == expected
     assert (result.accuracy_mean_examples[0, -1] > 0.9) == (divisor == 1)
+
+
+@pytest.mark.parametrize("renormalizes", [True, False])
+def test_weights_of_missing_results_are_warned_of(model, renormalizes):
+    class Uniform(aggregators.Mean):
+        compute_weights = None
+
+        def aggregate(self, state, cohort, results, context):
+            weights = jnp.full(cohort.clients.size, 1 / cohort.clients.size, jnp.float32)
+            weights = cohort.renormalize_weights(weights) if renormalizes else weights
+            update = context.weighted_sum(weights, results.update)
+            return update, state, Aggregation(weights, {})
+
+    selector = selectors.Uniform(4)
+    round = Round(model, selector, SOLVER, Uniform(), faults=faults.Dropout(0.5))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(round, make_federation(), rounds=4)
+    found = [str(each.message) for each in caught]
+    expected = "results that did not arrive have weights, and count as zeros"
+    assert sum(expected in message for message in found) == (not renormalizes)
