@@ -59,8 +59,9 @@ class Round(BaseRound):
         compression: Compression of updates, from `fedjax_fair.communication`.
         privacy: Clipping and noise from `fedjax_fair.communication`, for a mean of equal weights.
         clients_per_batch: Clients that train in parallel (vmapped), which changes memory, and
-            results only by rounding. Default: all on a GPU; models of 8 MiB together on a TPU; on a
-            CPU as many as fit into its cache if all take equally many steps, otherwise one.
+            results only by rounding. Default: all on a GPU, or one if a model exceeds 16 MiB;
+            models of 8 MiB together on a TPU; on a CPU as many as fit into its cache if all take
+            equally many steps, otherwise one.
         client_state_dtype: Type to which float32 vectors of stored client states and residuals are
             rounded; "bfloat16" halves their memory and keeps 8 bits of precision. Default: none.
 
