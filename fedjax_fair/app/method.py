@@ -53,7 +53,8 @@ class Method(NamedTuple):
     Attributes:
         summary: One line; by default from the docstring of a role, which is then necessary.
         selector: Class of the selector; None for ``selectors.Uniform``.
-        solver: Class of the solver; None for ``solvers.SGD``.
+        solver: Class of the solver; None for ``solvers.SGD``. One with a parameter ``solver`` gets
+            ``solvers.SGD``, and has the settings of both.
         aggregator: Class of the aggregator; None for ``aggregators.Mean``.
         server_optimizer: Class of the optimizer that applies the update of the aggregator; None to
             add the update unchanged.

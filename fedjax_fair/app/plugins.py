@@ -198,7 +198,10 @@ def _check_method(name: Any, method: Any, origin: str) -> None:
             where = f"{origin}: {name}.{role}: {setting.name}"
             if setting.annotation is setting.empty:
                 raise ValueError(f"{where}: expected an annotation, such as int or float.")
-            if setting.default is setting.empty and setting.name not in without_default:
+            is_wrapped = (role, setting.name) == ("solver", "solver")
+            if setting.default is setting.empty and not (
+                is_wrapped or setting.name in without_default
+            ):
                 raise ValueError(f"{where}: expected a default.")
         with _named_errors(f"{origin}: {name}.{role}"):
             settings_of(role_class)

@@ -6,6 +6,7 @@ An entry names a class or function. Its settings, types and defaults are read fr
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
@@ -46,8 +47,6 @@ COHORT_SIZE = 10
 _STEPS, _RATE = {"local_steps": "steps"}, {"learning_rate": "learning_rate"}
 _EVERYWHERE = "SGD on the pooled examples of all clients, as a reference"
 
-_SGD = solvers.SGD
-
 GROUPS: dict[str, dict[str, Method]] = {
     "selection": {
         "fedavg": Method(
@@ -81,7 +80,7 @@ GROUPS: dict[str, dict[str, Method]] = {
         "tilted": Method(aggregator=aggregators.Tilted),
         "propfair": Method(
             "FedAvg on a logarithm of the minibatch loss, for proportional fairness",
-            solver=Wrapping(solvers.PropFair, _SGD, "solver"),
+            solver=solvers.PropFair,
         ),
         "adafed": Method(aggregator=aggregators.AdaFed),
         "fedmgda": Method(aggregator=aggregators.FedMGDA),
@@ -97,22 +96,22 @@ GROUPS: dict[str, dict[str, Method]] = {
         "fairfed": Method(aggregator=aggregators.FairFed),
         "fedfb": Method(
             "Weights of groups and labels that follow the unfairness of the model",
-            solver=Wrapping(solvers.CellWeighted, _SGD, "solver"),
+            solver=solvers.CellWeighted,
             aggregator=aggregators.FedFBMean,
         ),
         "fedminmax": Method(
             "Weights of groups that grow with their loss, for the worst group",
-            solver=Wrapping(solvers.CellWeighted, _SGD, "solver"),
+            solver=solvers.CellWeighted,
             aggregator=aggregators.FedMinMaxMean,
         ),
         "reweighing": Method(
             "Weights of examples that make label and group independent",
-            solver=Wrapping(solvers.CellWeighted, _SGD, "solver"),
+            solver=solvers.CellWeighted,
             aggregator=aggregators.ReweighingMean,
         ),
         "group_penalty": Method(
             "FedAvg with a local penalty on differences between groups of people",
-            solver=Wrapping(solvers.GroupPenalty, _SGD, "solver"),
+            solver=solvers.GroupPenalty,
         ),
     },
     "server": {
@@ -125,74 +124,74 @@ GROUPS: dict[str, dict[str, Method]] = {
         "fedprox": Method("FedAvg with a proximal term", solver=partial(solvers.SGD, prox=1.0)),
         "scaffold": Method(
             "SGD with control variates against drift",
-            solver=Wrapping(solvers.Scaffold, _SGD, "solver"),
+            solver=solvers.Scaffold,
             aggregator=aggregators.ScaffoldMean,
         ),
         "fednova": Method(
             "Updates per effective local step, times the mean number of steps",
-            solver=Wrapping(solvers.FedNova, _SGD, "solver"),
+            solver=solvers.FedNova,
             aggregator=aggregators.FedNovaMean,
         ),
         "feddyn": Method(
             "Dynamic regularization that aligns local optima with the global one",
-            solver=Wrapping(solvers.FedDyn, _SGD, "solver"),
+            solver=solvers.FedDyn,
             aggregator=aggregators.FedDynMean,
         ),
         "mime_lite": Method(
             "Local SGD with the momentum of the server",
-            solver=Wrapping(solvers.MimeLite, _SGD, "solver"),
+            solver=solvers.MimeLite,
             aggregator=aggregators.MimeLiteMean,
         ),
     },
     "personalized": {
         "ditto": Method(
             "FedAvg, and a personalized model of each client that is pulled to the global one",
-            solver=Wrapping(solvers.Ditto, _SGD, "solver"),
+            solver=solvers.Ditto,
         ),
         "fedper": Method(
             "A shared body, and a head of each client, trained together",
-            solver=Wrapping(solvers.FedPer, _SGD, "solver"),
+            solver=solvers.FedPer,
         ),
         "fedrep": Method(
             "A shared body, and a head of each client that is trained first",
-            solver=Wrapping(solvers.FedRep, _SGD, "solver"),
+            solver=solvers.FedRep,
             weighting="uniform",
         ),
         "lg_fedavg": Method(
             "A shared head, and a body of each client",
-            solver=Wrapping(solvers.LGFedAvg, _SGD, "solver"),
+            solver=solvers.LGFedAvg,
         ),
         "fedbn": Method(
             "FedAvg with batch normalization that stays on each client",
-            solver=Wrapping(solvers.FedBN, _SGD, "solver"),
+            solver=solvers.FedBN,
             weighting="uniform",
         ),
         "fedbabu": Method(
             "FedAvg of the body with a fixed head, and fine-tuning on each client",
-            solver=Wrapping(solvers.FedBABU, _SGD, "solver"),
+            solver=solvers.FedBABU,
         ),
         "ifca": Method(
             "Several global models, of which each client trains and uses the best one",
-            solver=Wrapping(solvers.IFCA, _SGD, "solver"),
+            solver=solvers.IFCA,
             aggregator=aggregators.IFCAMean,
         ),
         "fine_tuned": Method(
             "FedAvg, and a personalized model that is fine-tuned from the global one",
-            solver=Wrapping(solvers.FineTuned, _SGD, "solver"),
+            solver=solvers.FineTuned,
         ),
         "per_fedavg": Method(
             "A global model that is good after a local step (first-order MAML)",
-            solver=Wrapping(solvers.PerFedAvg, _SGD, "solver"),
+            solver=solvers.PerFedAvg,
             weighting="uniform",
         ),
         "pfedme": Method(
             "Personalized models as proximal points of the global one (Moreau envelopes)",
-            solver=Wrapping(solvers.PFedMe, _SGD, "solver"),
+            solver=solvers.PFedMe,
             weighting="uniform",
         ),
         "apfl": Method(
             "A learned mixture of the global and a local model of each client",
-            solver=Wrapping(solvers.APFL, _SGD, "solver"),
+            solver=solvers.APFL,
             weighting="uniform",
         ),
     },
@@ -207,12 +206,12 @@ GROUPS: dict[str, dict[str, Method]] = {
     "reference": {
         "local": Method(
             "Every client trains a model alone, as a reference of personalized models",
-            solver=Wrapping(solvers.Local, _SGD, "solver"),
+            solver=solvers.Local,
         ),
         "local_converged": Method(
             "Every client trains a model alone in every round, as a reference that can converge",
             selector=selectors.Full,
-            solver=Wrapping(solvers.Local, _SGD, "solver"),
+            solver=solvers.Local,
         ),
         "centralized": Method(_EVERYWHERE, centralized_fn=Centralized),
     },
@@ -291,7 +290,7 @@ COMMUNICATION: dict[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
 
 def role_classes(method: Method) -> dict[str, Callable[..., Any]]:
     """Returns the classes of a method by role."""
-    solver = method.solver or solvers.SGD
+    solver = _around_sgd(method.solver or solvers.SGD)
     if method.centralized_fn is not None:
         return {"solver": solver}
     roles = {
@@ -302,6 +301,15 @@ def role_classes(method: Method) -> dict[str, Callable[..., Any]]:
     if method.server_optimizer is not None:
         roles["server_optimizer"] = method.server_optimizer
     return roles
+
+
+@cache
+def _around_sgd(solver: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the settings of SGD to a solver that wraps another one."""
+    parameter = inspect.signature(solver).parameters.get("solver")
+    if parameter is None or parameter.default is not REQUIRED:
+        return solver
+    return Wrapping(solver, solvers.SGD, "solver")
 
 
 @cache

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from fedjax_fair import results
-from fedjax_fair.app import plugins
+from fedjax_fair.app import plugins, registry
 from fedjax_fair.app.commands.common import resumable
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.presets import resolve
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.signatures import Wrapping
+from fedjax_fair.app.signatures import Wrapping, settings_of
 
 LARGEST = '''
 """The clients with the most examples."""
@@ -293,6 +293,34 @@ def test_errors_of_a_plugin_name_the_file(text, message, tmp_path, new):
     with pytest.raises(ValueError, match=f"plugin=.*wrong_methods.py.*{message}"):
         plugins.load(str(file))
     assert plugins.loaded() == []
+
+
+DAMPED = """
+from fedjax_fair.base import Number, Solver
+
+class Damped(Solver):
+    '''SGD with smaller updates.'''
+
+    solver: Solver
+    factor: Number = 0.5
+
+    def solve(self, key, variables, client):
+        result = self.solver.solve(key, variables, client)
+        return result._replace(update=jax.tree.map(lambda leaf: self.factor * leaf, result.update))
+
+METHODS = {"damped": Method(solver=Damped)}
+"""
+
+
+def test_a_solver_that_wraps_sgd_has_the_settings_of_both(tmp_path, new):
+    file = tmp_path / "damped_methods.py"
+    file.write_text(f"import jax\n{HEAD}{DAMPED}")
+    plugins.load(str(file))
+    method = plugins.methods([])["damped"]
+    solver = registry.role_classes(method)["solver"]
+    assert {"learning_rate", "prox", "factor"} <= settings_of(solver).keys()
+    made = solver(learning_rate=0.1, batch_size=5, steps=2, factor=0.25)
+    assert (made.factor, made.solver.steps) == (0.25, 2)
 
 
 class Documented:
