@@ -55,6 +55,15 @@ def test_threads_write_and_read_at_the_same_time(tmp_path):
         assert list(threads.map(write_and_read, range(16))) == list(range(16))
 
 
+def test_writers_of_the_same_file_do_not_disturb_each_other(tmp_path):
+    """As processes that make the folder of a benchmark at the same time."""
+    file, texts = tmp_path / "benchmark.json", [str(i) * 100_000 for i in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda text: write_text(file, text), texts * 20))
+    assert file.read_text() in texts
+    assert list(tmp_path.iterdir()) == [file]
+
+
 @pytest.mark.parametrize(
     "name",
     [

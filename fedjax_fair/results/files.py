@@ -11,6 +11,7 @@ import shutil
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
@@ -182,7 +183,8 @@ def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
 def _write(path: Path, content: bytes) -> None:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    partial = path.with_name(f".{path.name[:50]}.partial")  # File systems limit names to 255 bytes.
+    # Another process may write the same file. File systems limit names to 255 bytes.
+    partial = path.with_name(f".{path.name[:50]}.{uuid.uuid4().hex}.partial")
     try:
         partial.write_bytes(content)
         partial.replace(path)
