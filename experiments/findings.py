@@ -2,10 +2,10 @@
 
 Each folder is one of ``fedjax-fair benchmark``. Its report is copied to ``docs/benchmark/TRACK``,
 its ranking into ``docs/benchmark/README.md``, and what is significant into ``findings.md``.
-``findings.csv`` has the numbers of
-``findings.md``: differences of two methods, paired by seed, with settings selected by mean
-validation accuracy. They are in points on a dataset, and in standard deviations of FedAvg over all
-datasets of a track. Rows of variants with dropouts compare a method with itself without them.
+``findings.csv`` has the numbers of ``findings.md``: differences of two methods, paired by seed,
+with settings selected by mean validation accuracy. They are in points on a dataset, and in standard
+deviations of FedAvg over all datasets of a track. Rows of variants with dropouts compare a method
+with itself without them.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedjax_fair import checks
 from fedjax_fair.benchmark import measures
 from fedjax_fair.benchmark.runner import read_folder
+from fedjax_fair.results.files import write_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,10 +68,9 @@ def write(folder: Path, format: Literal["parquet", "csv"] = "parquet") -> Path:
         raise ImportError("format='parquet': expected the package pyarrow; csv needs none.")
     table = frame(folder)
     file = folder / f"results.{format}"
-    partial = file.with_name(f".{file.name}.partial")
     if format == "csv":
-        table.to_csv(partial, index=False, float_format="%.6g")
+        content = table.to_csv(index=False, float_format="%.6g").encode()
     else:
-        table.to_parquet(partial, index=False)
-    partial.replace(file)
+        content = table.to_parquet(index=False)
+    write_bytes(file, content)
     return file

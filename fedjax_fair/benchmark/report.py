@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,7 @@ def contents(folder: Path) -> Contents:
     budget = TRACKS[track]
     is_variant = table["federation"].isin(budget.variants)
     parts = [table[~is_variant], table[is_variant]]
-    evidence = _evidence(parts, constants)
+    evidence = _compare(_evidence, COLUMNS["evidence"], parts, constants)
     return Contents(
         title=f"Benchmark of fair federated learning, {track} track",
         protocol=VERSION,
@@ -90,7 +91,7 @@ def contents(folder: Path) -> Contents:
         command=f"fedjax-fair benchmark {track} --resume",
         federations=pd.DataFrame([_federation(found, name, constants) for name in _names(table)]),
         results=_results(table, constants),
-        ranking=_rankings(parts, constants),
+        ranking=_compare(_ranking, COLUMNS["ranking"], parts, constants),
         verdicts=_verdicts(evidence),
         evidence=evidence,
         curves=measures.curves(found, CRITERION),
@@ -164,16 +165,21 @@ def _is_compared(table: Any) -> bool:
     return BASELINE in set(table["method"]) and table["method"].nunique() > 1
 
 
-def _rankings(tables: list[Any], constants: dict[tuple[str, str], float]) -> pd.DataFrame:
-    """Ranks methods over the first table, and on each federated dataset of all tables."""
+def _compare(
+    compare_fn: Callable[[Any, dict[tuple[str, str], float]], Any],
+    columns: Iterable[str],
+    tables: list[Any],
+    constants: dict[tuple[str, str], float],
+) -> pd.DataFrame:
+    """Compares methods over the first table, and on each federated dataset of all tables."""
     import pandas as pd
 
     parts = []
     for place, table in enumerate(tables):
         if _is_compared(table):
-            ranked: Any = _ranking(table, constants)
-            parts.append(ranked if place == 0 else ranked[ranked["scope"] != OVERALL])
-    return pd.concat(parts, ignore_index=True) if parts else _empty_ranking()
+            rows = compare_fn(table, constants)
+            parts.append(rows if place == 0 else rows[rows["scope"] != OVERALL])
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(columns))
 
 
 def _ranking(table: Any, constants: dict[tuple[str, str], float]) -> pd.DataFrame:
@@ -198,28 +204,10 @@ def _ranking(table: Any, constants: dict[tuple[str, str], float]) -> pd.DataFram
     return ranked
 
 
-def _empty_ranking() -> pd.DataFrame:
-    import pandas as pd
-
-    sides = [f"{m}_{side}" for m in RANKED for side in ("difference", "low", "high", "p")]
-    return pd.DataFrame(columns=["scope", "method", "rank", "letters", *sides])
-
-
-def _evidence(tables: list[Any], constants: dict[tuple[str, str], float]) -> pd.DataFrame:
-    """Compares all methods with the baseline, over the first table and on each dataset of all."""
-    import pandas as pd
-
-    parts = []
-    for place, table in enumerate(tables):
-        if _is_compared(table):
-            others = [name for name in dict.fromkeys(table["method"]) if name != BASELINE]
-            rows: Any = fairer.evidence(table, others, BASELINE, constants=constants)
-            parts.append(rows if place == 0 else rows[rows["scope"] != OVERALL])
-    return (
-        pd.concat(parts, ignore_index=True)
-        if parts
-        else pd.DataFrame(columns=list(COLUMNS["evidence"]))
-    )
+def _evidence(table: Any, constants: dict[tuple[str, str], float]) -> pd.DataFrame:
+    """Compares all other methods with the baseline in all measures of fairness."""
+    others = [name for name in dict.fromkeys(table["method"]) if name != BASELINE]
+    return fairer.evidence(table, others, BASELINE, constants=constants)
 
 
 def _verdicts(evidence: pd.DataFrame) -> pd.DataFrame:

@@ -29,6 +29,7 @@ __all__ = [
     "open",
     "save",
     "verify_checksum",
+    "write_bytes",
     "write_checksum",
     "write_text",
     "written_by_orbax",
@@ -62,7 +63,7 @@ def save(dataset: xr.Dataset, path: str | Path) -> None:
     with h5netcdf.File(content, "w") as store:
         dataset.dump_to_store(H5NetCDFStore(store, mode="w"))
     data = content.getvalue()
-    _write(Path(path), data + _MARK + hashlib.sha256(data).digest())
+    write_bytes(Path(path), data + _MARK + hashlib.sha256(data).digest())
 
 
 def open(path: str | Path) -> xr.Dataset:
@@ -119,7 +120,7 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         OSError: If it cannot be written; the message names it.
     """
-    _write(path, text.encode())
+    write_bytes(path, text.encode())
 
 
 @contextmanager
@@ -180,7 +181,8 @@ def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
     sys.stderr.write(printed.getvalue())
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file, atomically; raises as ``write_text``."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     # Another process may write the same file. File systems limit names to 255 bytes.

@@ -151,23 +151,20 @@ class TrainingMonitor:
         is_negative = np.min(weights, axis=2) < -MAX_WEIGHT_ERROR
         is_applied = np.asarray(info.finite)
         missing = np.any(~np.asarray(info.responded) & (weights != 0), axis=2) & is_applied
-        round = int(np.argmax(missing.any(axis=0)))
-        self._warn(
-            first_round + round,
+        self._warn_first(
+            first_round,
             "missing",
-            missing[:, round],
-            lambda run: (
+            missing,
+            lambda run, round: (
                 "results that did not arrive have weights, and count as zeros: expected an "
                 "aggregator that calls cohort.renormalize_weights."
             ),
         )
-        invalid = is_applied & (is_sum_wrong | is_negative)
-        round = int(np.argmax(invalid.any(axis=0)))
-        self._warn(
-            first_round + round,
+        self._warn_first(
+            first_round,
             "weights",
-            invalid[:, round],
-            lambda run: (
+            is_applied & (is_sum_wrong | is_negative),
+            lambda run, round: (
                 f"the weights of the cohort are {np.round(weights[run, round], 4).tolist()}: "
                 "expected numbers >= 0 that sum to 1, from the selector and the aggregator."
             ),
@@ -178,12 +175,11 @@ class TrainingMonitor:
         if info.state_nonfinite is None:
             return
         count = np.sum(info.state_nonfinite, axis=2)
-        round = int(np.argmax(count.any(axis=0)))
-        self._warn(
-            first_round + round,
+        self._warn_first(
+            first_round,
             "state",
-            count[:, round] > 0,
-            lambda run: (
+            count > 0,
+            lambda run, round: (
                 f"the new states of {count[run, round]} clients are not finite and were not "
                 "stored; a smaller learning rate may help."
             ),
@@ -263,6 +259,17 @@ class TrainingMonitor:
         )
         for sign in signs:
             self._warn(round, *sign)
+
+    def _warn_first(
+        self,
+        first_round: int,
+        metric: str,
+        affected: Bool[np.ndarray, "seeds rounds"],
+        message: Callable[[int, int], str],
+    ) -> None:
+        """Warns once of the first affected round."""
+        round = int(np.argmax(affected.any(axis=0)))
+        self._warn(first_round + round, metric, affected[:, round], lambda run: message(run, round))
 
     def _warn(
         self,
