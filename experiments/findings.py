@@ -1,7 +1,8 @@
 """Publishes benchmarks in docs/benchmark: ``python -m experiments.findings FOLDER...``.
 
-Each folder is one of ``fedjax-fair benchmark``. Its report is copied to ``docs/benchmark/TRACK``,
-its ranking into ``docs/benchmark/README.md``, and what is significant into ``findings.md``.
+Each folder is one of ``fedjax-fair benchmark``. Its results, together with those published before
+of other methods and datasets, are written to ``docs/benchmark/TRACK``, their ranking to
+``docs/benchmark/README.md``, and what is significant to ``findings.md``.
 ``findings.csv`` has the numbers of ``findings.md``: differences of two methods, paired by seed,
 with settings selected by mean validation accuracy. They are in points on a dataset, and in standard
 deviations of FedAvg over all datasets of a track. Rows of variants with dropouts compare a method
@@ -20,7 +21,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedjax_fair.benchmark import fairer, measure_table, measures, report, runner, statistics
+from fedjax_fair.benchmark import collected, fairer, measure_table, report, runner, statistics
+from fedjax_fair.benchmark.collected import Collected
 from fedjax_fair.benchmark.protocol import CRITERIA, TRACKS
 from fedjax_fair.metrics import paired
 
@@ -108,29 +110,25 @@ def effects_of_dropouts(
                 yield _row(variant, str(method), f"{method} on {whole}", measure, gap, 100)
 
 
-def findings(folder: Path) -> pd.DataFrame:
+def findings(found: Collected) -> pd.DataFrame:
     """Returns the rows of one benchmark."""
-    found = list(measures.finals(folder))
-    track = track_of(folder)
-    variants, constants = TRACKS[track].variants, measures.constants(found)
-    every: Any = measures.table(found)
+    every: Any = found.runs
+    variants, constants = TRACKS[found.track].variants, found.constants
     table = every[~every["federation"].isin(variants)]
     rows = [
         *contrasts(table, constants),
         *agreement(table),
         *effects_of_dropouts(every, sorted(variants), constants),
     ]
-    return pd.DataFrame(rows).assign(track=track)
+    return pd.DataFrame(rows).assign(track=found.track)
 
 
-def track_of(folder: Path) -> str:
-    return str(runner.read_folder(folder)["track"])
-
-
-def publish(folder: Path) -> None:
-    """Copies the report of a benchmark, and its overall ranking into the page."""
-    made = report.write(folder).parent
-    target = DOCS / track_of(folder)
+def publish(folder: Path) -> Collected:
+    """Publishes the report of a benchmark, and its overall ranking on the page."""
+    target = DOCS / str(runner.read_folder(folder)["track"])
+    is_published = (target / "runs.csv").exists()
+    found = collected.collect(folder, target if is_published else None)
+    made = report.write(folder, found).parent
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(made, target)
     for page, name, table in (
@@ -139,6 +137,7 @@ def publish(folder: Path) -> None:
     ):
         text = with_table(page.read_text("utf8"), f"{name} {target.name}", table)
         page.write_text(text, "utf8")
+    return found
 
 
 def overall(folder: Path) -> str:
@@ -179,9 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Publishes benchmarks in docs/benchmark.")
     parser.add_argument("folders", nargs="+", type=Path, help="folders of benchmarks")
     folders = parser.parse_args().folders
-    for folder in folders:
-        publish(folder)
-    table = pd.concat([findings(folder) for folder in folders], ignore_index=True)
+    table = pd.concat([findings(publish(folder)) for folder in folders], ignore_index=True)
     columns = ["track", *(name for name in table if name != "track")]
     path = DOCS / "findings.csv"
     table[columns].to_csv(path, index=False, float_format="%.5g", lineterminator="\n")

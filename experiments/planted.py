@@ -85,7 +85,7 @@ def aliases(found: list[measures.Final]) -> pd.DataFrame:
                 "difference": -judged["gain"],
                 "low": -judged["high"],
                 "high": -judged["low"],
-                "is_separated": judged["verdict"] != "not separated",
+                "is_separated": judged["verdict"] != fairer.NO_VERDICT,
                 "accuracy_difference": accuracy["difference"].iloc[0],
                 "accuracy_is_separated": bool(accuracy["is_separated"].iloc[0]),
             }

@@ -15,11 +15,20 @@ from fedjax_fair.benchmark.protocol import CRITERIA
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CRITERIA", "FAIRNESS_MEASURES", "OVERALL", "evidence", "fairer", "primary"]
+__all__ = [
+    "CRITERIA",
+    "FAIRNESS_MEASURES",
+    "NO_VERDICT",
+    "OVERALL",
+    "evidence",
+    "fairer",
+    "primary",
+]
 
 FAIRNESS_MEASURES = ("standard_deviation", "worst_10pct", "gini")
 """Measures of fairness; the first is the primary one."""
 
+NO_VERDICT = "no verdict"
 OVERALL = "overall"
 """Name of the rows over all federations."""
 
@@ -121,7 +130,7 @@ def _row(
     ends = sorted((sign * one["low"], sign * one["high"]))
     is_kept = bool(accuracy["low"] > -margin)
     gain = sign * one["difference"]
-    verdict = "no verdict"
+    verdict = NO_VERDICT
     if one["is_clear"]:
         verdict = "less fair" if gain < 0 else "fairer" if is_kept else "fairer, trade-off"
     return {

@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-__all__ = ["REFERENCES", "Final", "constants", "curves", "finals", "table"]
+__all__ = [
+    "REFERENCES",
+    "Final",
+    "References",
+    "clients",
+    "constants",
+    "curves",
+    "finals",
+    "table",
+]
 
 REFERENCES = ("local_converged", "fine_tuned")
 """Methods to which clients are compared one by one, with the criterion ``"mean"``."""
@@ -66,6 +75,19 @@ class Final(NamedTuple):
         return self.dataset.sel(round=self.round)
 
 
+class References(NamedTuple):
+    """What methods are compared to, run by run.
+
+    Attributes:
+        served: By federated dataset and method of `REFERENCES`, the test accuracies of clients
+            (columns) by seed (rows).
+        operations: Floating-point operations of FedAvg by federated dataset.
+    """
+
+    served: dict[tuple[str, str], pd.DataFrame]
+    operations: dict[str, float]
+
+
 def finals(folder: Path) -> Iterator[Final]:
     """Yields the final runs of all finished units of a benchmark.
 
@@ -99,8 +121,12 @@ def finals(folder: Path) -> Iterator[Final]:
             )
 
 
-def table(found: list[Final]) -> pd.DataFrame:
+def table(found: list[Final], others: References | None = None) -> pd.DataFrame:
     """Returns the measures of final runs, in long format.
+
+    Args:
+        found: Final runs.
+        others: References of other results, for datasets on which ``found`` has none.
 
     Returns:
         Columns ``federation``, ``method``, ``model``, ``criterion``, ``seed``, ``measure``,
@@ -108,17 +134,10 @@ def table(found: list[Final]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    references = {
-        (final.federation, final.method): final
-        for final in found
-        if final.method in REFERENCES and final.criterion == "mean"
-    }
-    flops = {final.federation: _flops(final) for final in found if final.method == _UNIT_OF_COMPUTE}
+    known = _references(found, others)
     rows: list[dict[str, Any]] = []
     for final in found:
-        of_seeds = _measures(final, references)
-        relative = _flops(final) / flops.get(final.federation, np.nan)
-        of_seeds["relative_compute"] = np.full(final.dataset.sizes["seed"], relative)
+        of_seeds = _measures(final, known)
         is_diverged = final.dataset["diverged"].values >= 0
         for i, seed in enumerate(final.dataset["seed"].values.tolist()):
             for name, values in of_seeds.items():
@@ -137,17 +156,60 @@ def table(found: list[Final]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _measures(final: Final, references: dict[tuple[str, str], Final]) -> dict[str, np.ndarray]:
+def _references(found: list[Final], others: References | None) -> References:
+    primary = [final for final in found if final.criterion == "mean"]
+    served = {
+        (final.federation, final.method): _served(final)
+        for final in primary
+        if final.method in REFERENCES
+    }
+    operations = {
+        final.federation: _flops(final) for final in primary if final.method == _UNIT_OF_COMPUTE
+    }
+    if others is None:
+        return References(served, operations)
+    return References({**others.served, **served}, {**others.operations, **operations})
+
+
+def _served(final: Final) -> pd.DataFrame:
+    """Returns the test accuracies of clients (columns) by seed (rows)."""
+    import pandas as pd
+
+    accuracy = final.last["test_accuracy"].transpose("seed", "client")
+    names = pd.Index([str(client) for client in range(accuracy.sizes["client"])])
+    return pd.DataFrame(accuracy.values, final.last["seed"].values, names)
+
+
+def clients(found: list[Final], criterion: str) -> pd.DataFrame:
+    """Returns the test accuracies of clients.
+
+    Returns:
+        Columns ``federation``, ``method`` and ``seed``, and one for each client; clients of
+        different seeds are different ones.
+    """
+    import pandas as pd
+
+    parts = []
+    for final in found:
+        if final.criterion == criterion:
+            own = _served(final).rename_axis("seed").reset_index()
+            own.insert(0, "method", final.method)
+            own.insert(0, "federation", final.federation)
+            parts.append(own)
+    return pd.concat(parts, ignore_index=True)
+
+
+def _measures(final: Final, references: References) -> dict[str, np.ndarray]:
     """Returns the values of all seeds by measure."""
     last = final.last
     measured = {name: last[variable].values for name, variable in _SUMMARIES.items()}
     accuracy = last["test_accuracy"].transpose("seed", "client").values
     for reference in REFERENCES:
-        other = references.get((final.federation, reference))
+        other = references.served.get((final.federation, reference))
         if other is None or reference == final.method:
             continue
-        served = other.last["test_accuracy"].sel(seed=last["seed"]).transpose("seed", "client")
-        measured[f"worse_than_{reference}"] = _share(accuracy < served.values, accuracy)
+        served = other.loc[last["seed"].values].to_numpy()[:, : accuracy.shape[1]]
+        measured[f"worse_than_{reference}"] = _share(accuracy < served, accuracy)
     for name in ("unseen", "adapted"):
         if f"{name}_accuracy" in last:
             values = last[f"{name}_accuracy"].transpose("seed", ...).values
@@ -160,6 +222,10 @@ def _measures(final: Final, references: dict[tuple[str, str], Final]) -> dict[st
             measured[name] = gaps[name].values
             measured[f"client_{name}"] = gaps[f"client_{name}"].mean("client").values
     measured["noise_floor"] = _noise_floor(last)
+    operations = _flops(final)
+    relative = operations / references.operations.get(final.federation, np.nan)
+    measured["operations"] = np.full(len(accuracy), operations)
+    measured["relative_compute"] = np.full(len(accuracy), relative)
     return measured | _communication(final)
 
 

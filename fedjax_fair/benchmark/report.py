@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair.app.registry import GROUPS
-from fedjax_fair.app.settings import method_parts
-from fedjax_fair.benchmark import (
-    cells,
-    fairer,
-    measures,
-    plugin_methods,
-    ranking,
-    runner,
-    statistics,
-)
+from fedjax_fair.benchmark import cells, collected, fairer, ranking, statistics
+from fedjax_fair.benchmark.collected import BASELINES, CRITERION, Collected
 from fedjax_fair.benchmark.federations import FEDERATIONS
 from fedjax_fair.benchmark.page import Contents, write_figures, write_tables
 from fedjax_fair.benchmark.page import write as write_page
@@ -32,123 +23,113 @@ if TYPE_CHECKING:
 __all__ = ["contents", "write"]
 
 BASELINE = "fedavg"
-CRITERION = "mean"
-"""Criterion of the settings that the page shows; verdicts use all criteria."""
-
-_REFERENCES = ("fedavg", "centralized", "local", "local_converged", "fine_tuned")
 
 
-def write(folder: Path, shown: Contents | None = None) -> Path:
+def write(folder: Path, found: Collected | None = None, shown: Contents | None = None) -> Path:
     """Writes ``cells.jsonl`` and ``report/`` into the folder of a benchmark; returns the page.
 
     Args:
         folder: Folder of a benchmark.
-        shown: Its `contents`, if they were collected before.
+        found: Results, if they were collected before; by default those of the folder.
+        shown: Their `contents`, if they were made before.
 
     Raises:
-        ValueError: If the folder has no benchmark, no finished method or damaged files.
+        ValueError: As `collected.collect`.
     """
-    import pandas as pd
-
-    shown = contents(folder) if shown is None else shown
+    found = collected.collect(folder) if found is None else found
+    shown = contents(found) if shown is None else shown
     target = folder / "report"
     write_tables(shown, target)
     write_figures(shown, target / "figures")
     # A shard may have written it before another one finished.
-    runs = cells.gather(folder)
-    cells.write(folder / "cells.jsonl", runs)
-    pd.json_normalize(runs).to_csv(target / "cells.csv", index=False, float_format="%.6g")
+    cells.write(folder / "cells.jsonl", cells.gather(folder))
+    collected.write(found, target)
     return write_page(shown, target)
 
 
-def contents(folder: Path) -> Contents:
-    """Collects what the report shows."""
+def contents(found: Collected) -> Contents:
+    """Returns what the report shows."""
     import pandas as pd
 
-    described = runner.read_folder(folder)
-    found = list(measures.finals(folder))
-    if not found:
-        raise ValueError(f"folder={str(folder)!r}: expected a finished method.")
-    table: Any = measures.table(found)
-    constants = measures.constants(found)
-    track = described["track"]
-    budget = TRACKS[track]
+    table: Any = found.runs
+    constants = found.constants
+    budget = TRACKS[found.track]
     is_variant = table["federation"].isin(budget.variants)
     parts = [table[~is_variant], table[is_variant]]
     evidence = _compare(_evidence, COLUMNS["evidence"], parts, constants)
     return Contents(
-        title=f"Benchmark of fair federated learning, {track} track",
+        title=f"Benchmark of fair federated learning, {found.track} track",
         protocol=VERSION,
-        track=track,
+        track=found.track,
         criterion="highest mean validation accuracy over clients",
-        environment=described["environment"],
+        environment=found.environment,
         settings=(
             f"Every method was tuned over {budget.num_settings} settings with seeds "
             f"{', '.join(map(str, budget.tuning_seeds))}. Results are of seeds "
             f"{budget.final_seeds[0]} to {budget.final_seeds[-1]}, whose test examples took no "
             "part in the selection."
         ),
-        command=f"fedjax-fair benchmark {track} --resume",
-        federations=pd.DataFrame([_federation(found, name, constants) for name in _names(table)]),
-        results=_results(table, constants),
+        command=f"fedjax-fair benchmark {found.track} --resume",
+        federations=pd.DataFrame(_federations(found)),
+        results=_results(found),
         ranking=_compare(_ranking, COLUMNS["ranking"], parts, constants),
         verdicts=_verdicts(evidence),
         evidence=evidence,
-        curves=measures.curves(found, CRITERION),
-        methods=pd.DataFrame(_methods(folder, found, track)),
-        failures=tuple(runner.failures(folder)),
+        curves=found.curves,
+        methods=_methods(found),
+        failures=found.failures,
         overall_unit="seed SDs of fedavg",
     )
 
 
-def _names(table: Any) -> list[str]:
-    ran = set(table["federation"])
-    return [name for name in FEDERATIONS if name in ran]
+def _federations(found: Collected) -> list[dict[str, Any]]:
+    measured = found.federations.set_index("federation").to_dict("index")
+    rows = []
+    for name in (name for name in FEDERATIONS if name in measured):
+        federation, own = FEDERATIONS[name], measured[name]
+        rows.append(
+            {
+                "name": name,
+                "summary": federation.summary,
+                "clients": own["clients"],
+                "unseen_clients": own["unseen_clients"],
+                "rounds": federation.config.training.rounds,
+                "model": federation.config.model.name,
+                "target": federation.target,
+                "constant_accuracy": own["constant_accuracy"],
+                "data_digest": own["data_digest"],
+            }
+        )
+    return rows
 
 
-def _federation(
-    found: list[measures.Final], name: str, constants: dict[tuple[str, str], float]
-) -> dict[str, Any]:
-    final = next(each for each in found if each.federation == name)
-    federation, dataset = FEDERATIONS[name], final.dataset
-    unseen = dataset.sizes.get("unseen_client", 0)
-    return {
-        "name": name,
-        "summary": federation.summary,
-        "clients": dataset.sizes["client"],
-        "unseen_clients": unseen,
-        "rounds": federation.config.training.rounds,
-        "model": federation.config.model.name,
-        "target": federation.target,
-        "constant_accuracy": constants.get((name, "accuracy"), np.nan),
-        "data_digest": dataset.attrs["data_digest"],
+def _methods(found: Collected) -> pd.DataFrame:
+    """Returns methods with their settings by federated dataset."""
+    primary: Any = found.settings[found.settings["criterion"] == CRITERION]
+    tuned = {
+        method: dict(zip(own["federation"], own["settings"], strict=True))
+        for method, own in primary.groupby("method")
     }
+    return found.methods.assign(tuned=[tuned[name] for name in found.methods["method"]])
 
 
-def _kind(method: str) -> str:
-    """Returns the group of a method in the registry; pairs are combinations."""
-    if "+" in method:
-        return "combination"
-    if method in _REFERENCES:
-        return "reference"
-    return next((kind for kind, entries in GROUPS.items() if method in entries), "plugin")
-
-
-def _results(table: Any, constants: dict[tuple[str, str], float]) -> pd.DataFrame:
+def _results(found: Collected) -> pd.DataFrame:
     import pandas as pd
 
-    chosen = table[table["criterion"] == CRITERION]
+    constants = found.constants
+    kinds = dict(zip(found.methods["method"], found.methods["kind"], strict=True))
+    chosen: Any = found.runs[found.runs["criterion"] == CRITERION]
     rows = []
     for (federation, method), own in chosen.groupby(["federation", "method"], sort=False):
         diverged = own.drop_duplicates("seed").set_index("seed")["is_diverged"]
         row = {
             "federation": federation,
             "method": method,
-            "kind": _kind(method),
+            "kind": kinds[method],
             "model": own["model"].iloc[0],
             "seeds": own["seed"].nunique(),
             "diverged": float(diverged.mean()),
-            "is_reference": method in _REFERENCES,
+            "is_reference": method in BASELINES,
         }
         for measure, values in own.groupby("measure", sort=False):
             constant = constants.get((federation, measure))
@@ -217,7 +198,7 @@ def _verdicts(evidence: pd.DataFrame) -> pd.DataFrame:
     rows = []
     judged: Any = evidence[evidence["scope"] == OVERALL]
     for row in fairer.primary(judged).to_dict("records"):
-        robust = ", robust" if row["is_robust"] and row["verdict"] != "no verdict" else ""
+        robust = ", robust" if row["is_robust"] and row["verdict"] != fairer.NO_VERDICT else ""
         rows.append(
             {
                 "method": row["method"],
@@ -230,37 +211,3 @@ def _verdicts(evidence: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows, columns=list(COLUMNS["verdicts"]))
-
-
-def _methods(folder: Path, found: list[measures.Final], track: str) -> list[dict[str, Any]]:
-    rows = []
-    for name in dict.fromkeys(final.method for final in found):
-        parts = [plugin_methods.read(folder, part) for part in method_parts(name)]
-        known = [part for part in parts if part.paper]
-        tuned = {
-            final.federation: ", ".join(f"{k}={v:g}" for k, v in final.settings.items())
-            for final in found
-            if final.method == name and final.criterion == CRITERION
-        }
-        rows.append(
-            {
-                "method": name,
-                "kind": _kind(name),
-                "summary": "; ".join(part.summary for part in parts) + ".",
-                "paper": "; ".join(part.paper for part in known),
-                "link": known[0].link if known else "",
-                "tuned": tuned,
-                "command": _command(track, name, parts),
-            }
-        )
-    return rows
-
-
-def _command(track: str, name: str, parts: list[plugin_methods.Description]) -> str:
-    if files := [part.file for part in parts if part.file]:
-        if name.isidentifier():
-            of_track = "" if track == "embedded" else f" --track {track}"
-            return f"fedjax-fair benchmark enter {files[0]}{of_track}"
-        options = "".join(f" --plugin {file}" for file in dict.fromkeys(files))
-        return f"fedjax-fair benchmark {track}{options} --methods {name} --resume"
-    return f"fedjax-fair benchmark {track} --methods {name} --resume"

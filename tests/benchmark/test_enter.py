@@ -4,10 +4,11 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import short_track
 
-from fedjax_fair.benchmark import cells, entry, report
+from fedjax_fair.benchmark import cells, collected, entry, report
 
 pytestmark = pytest.mark.integration
 
@@ -65,6 +66,11 @@ COMMANDS = {
     **{name: ["enter", name] for name in PLUGINS if name != "growing.py"},
     "again": ["enter", "my_method.py"],
     "others": ["--methods", "fedavg", "fedprox+size_power", "growing", "fedbn", "--resume"],
+    "published": [
+        *("enter", "growing.py", "--output", "elsewhere"),
+        *("--published", "benchmarks/embedded/report"),
+    ],
+    "no report": ["enter", "growing.py", "--output", "elsewhere", "--published", "benchmarks"],
     "other file": ["enter", "text.txt"],
     "missing data": [
         *("enter", "my_method.py", "--track", "standard", "--federations", "adult"),
@@ -115,7 +121,7 @@ def test_the_example_of_the_documentation_enters(entered):
 def test_reports_need_no_plugin(entered):
     folder, outcomes = entered
     assert outcomes["others"].status == 0
-    contents = report.contents(folder / "benchmarks" / "embedded")
+    contents = report.contents(collected.collect(folder / "benchmarks" / "embedded"))
     shown = contents.methods.set_index("method")
     assert shown.loc["size_power", "summary"] == "Weights by a power of the number of examples."
     assert shown.loc["size_power", "kind"] == "plugin"
@@ -123,6 +129,23 @@ def test_reports_need_no_plugin(entered):
     command = "fedjax-fair benchmark embedded --plugin my_method.py --methods fedprox+size_power"
     assert shown.loc["fedprox+size_power", "command"] == f"{command} --resume"
     assert set(contents.ranking["method"]) >= {"fedavg", "size_power", "growing"}
+
+
+def test_a_method_is_ranked_among_published_ones(entered):
+    folder, outcomes = entered
+    assert outcomes["published"].status == 0
+    contents = report.contents(
+        collected.read(folder / "elsewhere" / "embedded" / "report", "embedded")
+    )
+    ranking = contents.ranking.set_index(["scope", "method"])
+    assert np.isfinite(ranking.loc[("groups", "growing"), "accuracy_difference"])
+    assert {"fedavg", "size_power"} <= set(contents.methods["method"])
+    programs = folder / "elsewhere" / "embedded" / "programs" / "groups"
+    assert [path.name for path in programs.iterdir()] == ["growing"]
+    refused = outcomes["no report"]
+    assert refused.status == 2
+    assert "folder='benchmarks': expected the folder of a benchmark" in refused.err
+    assert "checking" not in refused.out
 
 
 def test_a_method_that_cannot_run_is_shown_and_the_others_are_run(entered):

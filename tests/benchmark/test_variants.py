@@ -8,7 +8,7 @@ import pytest
 from short_track import shorten_training
 
 from fedjax_fair import results
-from fedjax_fair.benchmark import measures, protocol, report, runner
+from fedjax_fair.benchmark import collected, measures, protocol, report, runner
 
 pytestmark = pytest.mark.integration
 
@@ -46,7 +46,9 @@ def test_overall_results_do_not_depend_on_variants(finished, tmp_path):
     copy = tmp_path / "embedded"
     shutil.copytree(finished, copy)
     shutil.rmtree(copy / "programs" / "groups_dropouts")
-    with_variants, without = report.contents(finished), report.contents(copy)
+    with_variants, without = (
+        report.contents(collected.collect(folder)) for folder in (finished, copy)
+    )
     for name in ("ranking", "verdicts", "evidence"):
         frames = [getattr(each, name) for each in (with_variants, without)]
         if name != "verdicts":

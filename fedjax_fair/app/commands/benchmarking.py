@@ -18,7 +18,7 @@ from fedjax_fair.app.options import parse
 from fedjax_fair.app.progress import show_steps
 from fedjax_fair.app.signatures import default_hint
 from fedjax_fair.app.termination import Termination
-from fedjax_fair.benchmark import costs, entry, export, report, runner
+from fedjax_fair.benchmark import collected, costs, entry, export, report, runner
 from fedjax_fair.benchmark.page import result_tables
 from fedjax_fair.benchmark.protocol import TRACKS
 from fedjax_fair.benchmark.unit import is_done
@@ -39,6 +39,14 @@ _PRINTED = ("accuracy", "worst_10pct", "standard_deviation")
 """Measures of the tables in the terminal."""
 
 FolderPath = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
+
+
+PublishedPath = Annotated[
+    str | None,
+    tyro.conf.arg(metavar="FOLDER"),
+    default_hint("none"),
+    Doc("Folder of a published report, such as docs/benchmark/standard, whose methods are added."),
+]
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,8 @@ class BenchmarkEnter(_Units):
 
     track: Annotated[str, Doc(f"Track: {' or '.join(TRACKS)}.")] = "embedded"
 
+    published: PublishedPath = None
+
     def __call__(self) -> None:
         """Runs the command; ``cli`` has loaded the file."""
         names = list(plugins.methods_of(self.file))
@@ -111,6 +121,8 @@ class BenchmarkEnter(_Units):
             )
         folder = Path(self.output) / self.track
         planned = runner.plan(self.track, folder, names, self.federations)
+        if self.published is not None:  # A wrong folder is reported before the runs.
+            collected.read(Path(self.published), self.track)
         runner.prepare(planned, folder)
         print(f"Benchmark folder: {escape_control_chars(folder)}")
         with interrupt_hint("the same command continues"), show_steps(quiet=self.quiet) as show:
@@ -120,7 +132,7 @@ class BenchmarkEnter(_Units):
         print_output_paths(
             **{name: entry.write(folder, name) for name in names if name in finished}
         )
-        _print_outcome(folder)
+        _print_outcome(folder, _path(self.published))
         if missing := dict.fromkeys(u.method for u in planned.units if not is_done(u)):
             raise ValueError(f"file={self.file!r}: incomplete results of {', '.join(missing)}.")
 
@@ -132,8 +144,11 @@ class BenchmarkReport:
     folder: Positional[FolderPath]
     """Folder of the benchmark."""
 
+    published: PublishedPath = None
+
     def __call__(self) -> None:
-        print_output_paths(Report=report.write(Path(self.folder)))
+        found = collected.collect(Path(self.folder), _path(self.published))
+        print_output_paths(Report=report.write(Path(self.folder), found))
 
 
 @dataclass(frozen=True)
@@ -182,15 +197,20 @@ def run_benchmark(arguments: list[str]) -> None:
         raise ValueError(f"output={options.output!r}: no method has results.")
 
 
-def _print_outcome(folder: Path) -> None:
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _print_outcome(folder: Path, published: Path | None = None) -> None:
     """Prints results, which methods have none and why, and where the files are."""
     for reason in runner.failures(folder):
         print(f"Not run: {escape_control_chars(reason)}")
     if any((folder / "programs").glob("*/*/final.jsonl")):
-        shown = report.contents(folder)
+        found = collected.collect(folder, published)
+        shown = report.contents(found)
         for table in result_tables(shown, _PRINTED):
             print(format_table(table))
-        print_output_paths(Report=report.write(folder, shown))
+        print_output_paths(Report=report.write(folder, found, shown))
     print_output_paths(Cells=folder / "cells.jsonl")
 
 
