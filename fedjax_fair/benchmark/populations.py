@@ -66,14 +66,31 @@ class BenchmarkData(NamedTuple):
     data_digest: str
     partition_digests: tuple[str, ...]
 
+    def of_runs(self, first: int, last: int) -> BenchmarkData:
+        """Returns the partitions of some seeds, without the last; their arrays have equal shapes.
+
+        Examples:
+            >>> from fedjax_fair.benchmark.federations import FEDERATIONS
+            >>> made = FEDERATIONS["digits"].load(None, seeds=(0, 1, 100))
+            >>> made.of_runs(0, 2).unseen_ids.shape, made.of_runs(2, 3).seen.num_partitions
+            ((2, 5), 1)
+        """
+        places = range(first, last)
+        return self._replace(
+            seen=self.seen.partitions(places),
+            unseen=self.unseen.partitions(places),
+            unseen_ids=self.unseen_ids[first:last],
+            partition_digests=self.partition_digests[first:last],
+        )
+
 
 def partition_pool(pool: Pool, seeds: Sequence[int], min_examples: int = 50) -> BenchmarkData:
     """Splits a pool over clients, once per seed.
 
     Clients with fewer than ``min_examples`` examples are left out. Of the others, a fifth is
     unseen, chosen at random. A fifth of each client's examples are test examples, and a fifth of
-    the rest validation examples. Shapes of arrays do not depend on the seeds, so that all seeds
-    share compiled functions.
+    the rest validation examples. Arrays of all seeds have equal shapes, so that they share compiled
+    functions.
 
     Args:
         pool: The examples.
@@ -94,9 +111,7 @@ def partition_pool(pool: Pool, seeds: Sequence[int], min_examples: int = 50) -> 
     checks.seeds("seeds", seeds)
     checks.positive_int("min_examples", min_examples)
     parts = [_partition(pool, seed, min_examples) for seed in seeds]
-    seen, unseen = (
-        _fixed_shape(stack([part[place] for part in parts]), len(pool.labels)) for place in (0, 1)
-    )
+    seen, unseen = (stack([part[place] for part in parts]) for place in (0, 1))
     return BenchmarkData(
         seen,
         unseen,
@@ -140,17 +155,6 @@ def _federated(pool: Pool, parts: dict[str, Partition]) -> FederatedData:
         pool.label_skew_only, validation=examples["validation"],
         sensitive_names=pool.sensitive_names,
     )  # fmt: skip
-
-
-def _fixed_shape(data: FederatedData, total: int) -> FederatedData:
-    """Pads the orders to the number of examples."""
-
-    def pad(part: ClientExamples) -> ClientExamples:
-        order: Any = np.asarray(part.order)
-        missing = total - order.shape[1]
-        return part._replace(order=np.pad(order, [(0, 0), (0, missing)]))
-
-    return data.map_parts(pad)
 
 
 def _digest(*arrays: Any) -> str:

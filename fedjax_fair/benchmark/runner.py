@@ -213,8 +213,10 @@ class _Progress:
 
 
 def _load(unit: Unit, track: Track, data_dir: str | None) -> dict[str, BenchmarkData]:
-    seeds = {"tuning": track.tuning_seeds, "final": track.final_seeds}
-    return {phase: unit.federation.load(data_dir, seeds[phase]) for phase in PHASES}
+    data = unit.federation.load(data_dir, (*track.tuning_seeds, *track.final_seeds))
+    num_tuning = len(track.tuning_seeds)
+    parts = (0, num_tuning), (num_tuning, num_tuning + len(track.final_seeds))
+    return {phase: data.of_runs(*part) for phase, part in zip(PHASES, parts, strict=True)}
 
 
 def failures(folder: Path) -> list[str]:

@@ -54,8 +54,13 @@ def test_partitions_follow_from_the_seed_alone():
     assert both.partition_digests[1] == one.partition_digests[0]
     assert both.partition_digests[0] != both.partition_digests[1]
     assert both.data_digest == one.data_digest
-    np.testing.assert_array_equal(both.seen.train.order[1], one.seen.train.order[0])
-    assert both.seen.train.order.shape[1] == 1000  # For every seed.
+    for part in ("train", "test", "validation"):
+        alone = getattr(one.seen, part).order[0]
+        np.testing.assert_array_equal(getattr(both.seen, part).order[1, : len(alone)], alone)
+    second = both.of_runs(1, 2)
+    assert second.partition_digests == one.partition_digests
+    np.testing.assert_array_equal(second.unseen_ids, one.unseen_ids)
+    np.testing.assert_array_equal(second.seen.test.sizes, one.seen.test.sizes)
 
 
 def test_digests_change_with_data_and_partition():
@@ -84,7 +89,8 @@ def test_small_clients_are_left_out():
 
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_embedded_datasets_have_equal_shapes_for_all_seeds(name):
-    first, second = (FEDERATIONS[name].load(None, seeds) for seeds in ((0, 1), (100, 101)))
+    made = FEDERATIONS[name].load(None, (0, 1, 100, 101))
+    first, second = made.of_runs(0, 2), made.of_runs(2, 4)
     for one, other in ((first.seen, second.seen), (first.unseen, second.unseen)):
         for part in ("train", "test", "validation"):
             for field in ("order", "sizes", "features", "labels"):
@@ -92,6 +98,9 @@ def test_embedded_datasets_have_equal_shapes_for_all_seeds(name):
                     getattr(getattr(other, part), field).shape
                 )
             assert getattr(one, part).sizes.min() >= 1
+            # An evaluation visits all positions of the order.
+            sizes = np.concatenate([getattr(each, part).sizes for each in (one, other)])
+            assert getattr(one, part).order.shape[1] == sizes.sum(axis=1).max()
         assert one.num_unassigned == other.num_unassigned
     assert first.data_digest == second.data_digest
     assert len({*first.partition_digests, *second.partition_digests}) == 4
