@@ -34,18 +34,19 @@ from fedjax_fair.training.fit import Callback, train_batch
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["PHASES", "Unit", "is_done", "run_unit"]
+__all__ = ["PHASES", "TUNED_ROUND", "VALIDATION", "Unit", "is_done", "run_unit"]
 
 PHASES = ("tuning", "final")
-_VALIDATION = {
+VALIDATION = {
     "accuracy": "validation_accuracy_mean_clients",
     "worst_10pct": "validation_accuracy_worst_10pct",
     "standard_deviation": "validation_accuracy_standard_deviation",
 }
+"""Variables on which settings are selected, by measure."""
 _CENTRALIZED = "centralized"
 """Method whose minibatches have the examples of a whole cohort's, so that rounds have as many."""
 _COUNTED_ROUNDS = 5
-_BEST_ROUND = ("local_converged",)
+TUNED_ROUND = ("local_converged",)
 """Methods whose round is chosen on validation examples, with the settings."""
 
 
@@ -244,12 +245,12 @@ def choose(tuned: xr.Dataset, method: str, num_settings: int) -> dict[str, Choic
     """
     serving = by_model(_by_run(tuned), serving=True)
     arrays = {}
-    for name, variable in _VALIDATION.items():
+    for name, variable in VALIDATION.items():
         values = serving[variable]
         values = values.isel(algorithm=0) if "algorithm" in values.dims else values
         values = values.where(tuned["diverged"].values[:, None] < 0)
         by_setting = values.values.reshape(num_settings, -1, values.sizes["round"])
-        arrays[name] = by_setting[..., 1:] if method in _BEST_ROUND else by_setting[..., -1:]
+        arrays[name] = by_setting[..., 1:] if method in TUNED_ROUND else by_setting[..., -1:]
     num_rounds = arrays["accuracy"].shape[-1]
     pairs = {
         name: np.moveaxis(value, -1, 1).reshape(num_settings * num_rounds, -1)
@@ -320,9 +321,9 @@ def _save(
 def _cell_measures(trained: xr.Dataset, phase: str) -> dict[str, dict[str, np.ndarray]]:
     """Returns measures of the models that serve clients, after the last round, by run."""
     serving = by_model(_by_run(trained), serving=True)
-    names = {"validation": _VALIDATION}
+    names = {"validation": VALIDATION}
     if phase == "final":  # Test examples of tuning runs are never looked at.
-        names["test"] = {k: v.removeprefix("validation_") for k, v in _VALIDATION.items()}
+        names["test"] = {k: v.removeprefix("validation_") for k, v in VALIDATION.items()}
     measured: dict[str, dict[str, np.ndarray]] = {}
     for part, variables in names.items():
         last = serving[list(variables.values())].isel(round=-1)
