@@ -21,7 +21,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedjax_fair.benchmark import collected, fairer, measure_table, report, runner, statistics
+from fedjax_fair.benchmark import (
+    collected,
+    fairer,
+    measure_table,
+    published,
+    report,
+    runner,
+    statistics,
+)
 from fedjax_fair.benchmark.collected import Collected
 from fedjax_fair.benchmark.protocol import CRITERIA, TRACKS
 from fedjax_fair.metrics import paired
@@ -75,7 +83,7 @@ def _row(
     }  # fmt: skip
 
 
-def agreement(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def agreement(table: pd.DataFrame, constants: Any = None) -> Iterator[dict[str, Any]]:
     """Yields the rank correlation over methods of client fairness and group fairness.
 
     It is computed for each seed; the interval is over seeds.
@@ -85,7 +93,8 @@ def agreement(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
     if GAP not in set(table["measure"]):
         return
     spread, gap = (
-        measure_table.select(table, name, CRITERIA[0]) for name in ("standard_deviation", GAP)
+        measure_table.select(table, name, CRITERIA[0], constants)
+        for name in ("standard_deviation", GAP)
     )
     for scope, gaps in gap.values.items():
         spreads = spread.values[scope].loc[gaps.index]
@@ -105,7 +114,10 @@ def effects_of_dropouts(
         values = measure_table.select(table, measure, CRITERIA[0], constants).values
         for variant in (name for name in variants if name in values):
             whole = variant.removesuffix("_dropouts")
-            for method, runs in values[variant].iterrows():
+            if whole not in values:
+                continue
+            both = values[variant].index.intersection(values[whole].index, sort=False)
+            for method, runs in values[variant].loc[both].iterrows():
                 gap = paired.interval((runs - values[whole].loc[method]).to_numpy())
                 yield _row(variant, str(method), f"{method} on {whole}", measure, gap, 100)
 
@@ -117,7 +129,7 @@ def findings(found: Collected) -> pd.DataFrame:
     table = every[~every["federation"].isin(variants)]
     rows = [
         *contrasts(table, constants),
-        *agreement(table),
+        *agreement(table, constants),
         *effects_of_dropouts(every, sorted(variants), constants),
     ]
     return pd.DataFrame(rows).assign(track=found.track)
@@ -125,9 +137,10 @@ def findings(found: Collected) -> pd.DataFrame:
 
 def publish(folder: Path) -> Collected:
     """Publishes the report of a benchmark, and its overall ranking on the page."""
-    target = DOCS / str(runner.read_folder(folder)["track"])
-    is_published = (target / "runs.csv").exists()
-    found = collected.collect(folder, target if is_published else None)
+    track = str(runner.read_folder(folder)["track"])
+    target = DOCS / track
+    others = published.read(target, track) if (target / "runs.csv").exists() else None
+    found = collected.collect(folder, others)
     made = report.write(folder, found).parent
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(made, target)
@@ -178,9 +191,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Publishes benchmarks in docs/benchmark.")
     parser.add_argument("folders", nargs="+", type=Path, help="folders of benchmarks")
     folders = parser.parse_args().folders
-    table = pd.concat([findings(publish(folder)) for folder in folders], ignore_index=True)
-    columns = ["track", *(name for name in table if name != "track")]
+    whole = [publish(folder) for folder in folders]
     path = DOCS / "findings.csv"
+    last = {found.track: found for found in whole}  # A later one has the earlier ones.
+    kept = pd.read_csv(path, float_precision="round_trip") if path.exists() else pd.DataFrame()
+    tables: dict[Any, Any] = dict(list(kept.groupby("track"))) if len(kept) else {}
+    tables |= {track: findings(found) for track, found in last.items()}
+    table = pd.concat([tables[track] for track in TRACKS if track in tables], ignore_index=True)
+    columns = ["track", *(name for name in table if name != "track")]
     table[columns].to_csv(path, index=False, float_format="%.5g", lineterminator="\n")
     print(f"{len(table)} rows: {path.name}")
 

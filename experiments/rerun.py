@@ -2,7 +2,7 @@
 
 Tuning runs are taken from the published ``cells.csv``, except for methods whose round is tuned,
 which are tuned again. Final runs are made as by ``fedjax-fair benchmark``, and their accuracies are
-compared with the published ones. ``docs/benchmark/rerun.csv`` has the result.
+compared with the published ones. The result is ``rerun.csv`` in the folder of ``--output``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,23 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from fedjax_fair import results
+from fedjax_fair import checks, results
 from fedjax_fair.app.progress import show_steps
 from fedjax_fair.benchmark import cells, runner, tuning, unit
 from fedjax_fair.benchmark.federations import FEDERATIONS
 from fedjax_fair.benchmark.protocol import TRACKS, VERSION
+from fedjax_fair.results.files import write_text
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmark"
 _NUDGE = 1e-6
 """Above the rounding errors of published values, which can hide which setting was better."""
 _TOLERANCE = 1.5e-6
 """Of accuracies, which have six significant digits or more in published files."""
+_SIGNS = {
+    "mean": ("accuracy", 1),
+    "worst": ("worst_10pct", 1),
+    "fairest": ("standard_deviation", -1),
+}
 _GROUPS = ("settings", "versions", "validation", "test")
 
 
@@ -44,9 +50,12 @@ def restore(published: pd.DataFrame, folder: Path, track: str) -> None:
         settings = tuning.settings_of(method, config, TRACKS[track].num_settings)
         index = {cells.settings_hash(federation, method, s): i for i, s in enumerate(settings)}
         runs = own[own["phase"] == "tuning"]
-        tuned = _tuned(runs, index, config.training.rounds or 0)
-        for criterion, setting in _chosen(own[own["phase"] == "final"], index).items():
-            _prefer(tuned, criterion, setting)
+        runs = runs.assign(place=runs["settings_hash"].map(index))
+        runs = runs.sort_values(["place", "seed"], ignore_index=True)
+        if not runs["place"].value_counts(sort=False).eq(len(TRACKS[track].tuning_seeds)).all():
+            raise ValueError(f"{method} on {federation}: expected all tuning runs once.")
+        tuned = _tuned(runs, config.training.rounds or 0)
+        _check_choices(place, tuned, _chosen(own[own["phase"] == "final"], index), len(settings))
         described = {"protocol": VERSION, "federation": federation, "method": method}
         attrs = described | {
             "phase": "tuning",
@@ -56,14 +65,16 @@ def restore(published: pd.DataFrame, folder: Path, track: str) -> None:
         }
         place.folder.mkdir(parents=True, exist_ok=True)
         results.save(tuned.assign_attrs(attrs), place.file("tuning"))
-        cells.write(place.folder / "tuning.jsonl", map(_cell, runs.to_dict("records")))
+        cells.write(
+            place.folder / "tuning.jsonl", map(_cell, runs.drop(columns="place").to_dict("records"))
+        )
 
 
 def _programs(folder: Path, federation: str, method: str) -> Path:
     return folder / "programs" / federation / method
 
 
-def _tuned(runs: Any, index: dict[str, int], round: int) -> xr.Dataset:
+def _tuned(runs: Any, round: int) -> xr.Dataset:
     """Returns validation measures of tuning runs after the last round."""
     values = {
         variable: (("run", "round"), runs[[f"validation.{name}"]].to_numpy(float, copy=True))
@@ -71,8 +82,7 @@ def _tuned(runs: Any, index: dict[str, int], round: int) -> xr.Dataset:
     }
     diverged = np.where(runs["status"] == "ok", -1, 0)
     dataset = xr.Dataset({**values, "diverged": ("run", diverged)}, {"round": [round]})
-    settings = [index[digest] for digest in runs["settings_hash"]]
-    return dataset.assign_coords(setting=("run", settings), seed=("run", runs["seed"]))
+    return dataset.assign_coords(setting=("run", runs["place"]), seed=("run", runs["seed"]))
 
 
 def _chosen(finals: Any, index: dict[str, int]) -> dict[str, int]:
@@ -84,13 +94,27 @@ def _chosen(finals: Any, index: dict[str, int]) -> dict[str, int]:
     }
 
 
-def _prefer(tuned: xr.Dataset, criterion: str, setting: int) -> None:
-    """Makes a setting the best one by a criterion, if rounded values have lost that."""
-    measure, sign = {
-        "mean": ("accuracy", 1), "worst": ("worst_10pct", 1), "fairest": ("standard_deviation", -1)
-    }[criterion]  # fmt: skip
-    values = tuned[unit.VALIDATION[measure]].values
-    values[tuned["setting"].values == setting] += sign * _NUDGE
+def _check_choices(
+    place: unit.Unit, tuned: xr.Dataset, published: dict[str, int], num_settings: int
+) -> None:
+    """Prefers published settings where rounded values are equal.
+
+    Raises:
+        ValueError: If other settings than the published ones are chosen.
+    """
+    for _ in range(2):
+        chosen = unit.choose(tuned, place.method, num_settings)
+        wrong = [name for name, choice in chosen.items() if published[name] != choice.setting]
+        for criterion in wrong:
+            measure, sign = _SIGNS[criterion]
+            values = tuned[unit.VALIDATION[measure]].values
+            values[tuned["setting"].values == published[criterion]] += sign * _NUDGE
+        if not wrong:
+            return
+    raise ValueError(
+        f"{place.method} on {place.federation.name}: expected the published settings of "
+        f"{', '.join(wrong)} to be the best of its tuning runs."
+    )
 
 
 def _cell(row: dict[str, Any]) -> dict[str, Any]:
@@ -111,17 +135,18 @@ def compare(published: pd.DataFrame, folder: Path) -> pd.DataFrame:
     """Compares final runs of a folder with published ones.
 
     Returns:
-        A row per federated dataset: the number of runs, of those whose test accuracies are equal,
-        and the largest difference of an accuracy.
+        A row per federated dataset: the number of published runs, of those whose test accuracies
+        after the last round are equal, and the largest difference of an accuracy. A run that is
+        missing is not equal.
     """
     keys = ["federation", "method", "settings_hash", "seed"]
     finals = published[published["phase"] == "final"]
-    own = pd.json_normalize(cells.gather(folder))
-    both: Any = finals.merge(own[own["phase"] == "final"], on=keys, suffixes=("", "_own"))
     names = [f"test.{name}" for name in unit.VALIDATION]
-    differences = np.abs(
-        both[names].to_numpy(float) - both[[f"{name}_own" for name in names]].to_numpy(float)
-    ).max(axis=1)
+    own: Any = pd.json_normalize(cells.gather(folder))
+    own = own[own["phase"] == "final"][[*keys, "partition_digest", *names]]
+    both: Any = finals.merge(own, on=keys, how="left", suffixes=("", "_own"))
+    pairs = [both[columns].to_numpy(float) for columns in (names, [f"{n}_own" for n in names])]
+    differences = np.abs(pairs[0] - pairs[1]).max(axis=1)
     is_same_data = both["partition_digest"] == both["partition_digest_own"]
     both = both.assign(difference=differences, is_equal=is_same_data & (differences <= _TOLERANCE))
     counted = both.groupby("federation", sort=False).agg(
@@ -143,6 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     published: Any = pd.read_csv(source / "cells.csv", dtype={"protocol": str}, low_memory=False)
     for column, chosen in (("federation", options.federations), ("method", options.methods)):
         if chosen:
+            checks.one_of(f"{column}s", chosen[0], tuple(published[column].unique()))
             published = published[published[column].isin(chosen)]
     folder = options.output / options.track
     restore(published, folder, options.track)
@@ -151,7 +177,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             methods = list(dict.fromkeys(own["method"]))
             planned = runner.plan(options.track, folder, methods, [str(name)])
             runner.run(planned, folder, options.data_dir, show=show)
-    print(compare(published, folder).to_csv(index=False, float_format="%.2g"), end="")
+    found = compare(published, folder).to_csv(index=False, float_format="%.2g")
+    write_text(options.output / "rerun.csv", found)
+    print(found, end="")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,8 @@
-"""Results of a benchmark as tables, from its result files or from the folder of a report.
-
-A report writes these tables, so that reports of further methods need no result files of those that
-are published.
-"""
+"""Results of a benchmark as tables, of one folder or joined with published ones."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,12 +10,12 @@ from fedjax_fair.app.registry import GROUPS
 from fedjax_fair.app.settings import method_parts
 from fedjax_fair.benchmark import cells, measures, plugin_methods, runner
 from fedjax_fair.benchmark.federations import FEDERATIONS
-from fedjax_fair.benchmark.protocol import CRITERIA, VERSION
+from fedjax_fair.benchmark.protocol import CRITERIA
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["BASELINES", "CRITERION", "Collected", "collect", "read", "write"]
+__all__ = ["BASELINES", "CONSTANTS", "CRITERION", "Collected", "check_data", "collect"]
 
 CRITERION = CRITERIA[0]
 """Criterion of the settings that the page shows; verdicts use all criteria."""
@@ -27,24 +23,12 @@ CRITERION = CRITERIA[0]
 BASELINES = ("fedavg", "centralized", "local", "local_converged", "fine_tuned")
 """Methods that show what is possible without federated training, or without fairness."""
 
-_RUN = ("federation", "method", "model", "criterion", "seed", "is_diverged")
-_CONSTANTS = ("accuracy", "worst_10pct", "standard_deviation")
-_COLUMNS = {
-    "runs": _RUN,
-    "clients": ("federation", "method", "seed"),
-    "settings": ("federation", "method", "criterion", "settings", "round"),
-    "curves": ("federation", "method", "round", "accuracy", "low", "high"),
-    "federations": (
-        "federation", "clients", "unseen_clients", "data_digest",
-        *(f"constant_{name}" for name in _CONSTANTS),
-    ),
-    "methods": ("method", "kind", "summary", "paper", "link", "command"),
-    "cells": ("protocol", *cells.KEYS[:3], "seed", "data_digest", "status"),
-}  # fmt: skip
-"""Columns that each file has."""
-_DIGITS = {"clients": "%.9g", "cells": "%.9g"}
-"""Formats of numbers with which float32 is exact: ties of clients and settings stay ties."""
-_DESCRIPTION = "benchmark.json"
+CONSTANTS = ("accuracy", "worst_10pct", "standard_deviation", "gini", "dissimilarity")
+"""Measures of the constant predictor."""
+
+_UNIT = ["federation", "method"]
+_BY_UNIT = ("runs", "clients", "settings", "curves", "cells")
+"""Tables with rows of each unit."""
 
 
 class Collected(NamedTuple):
@@ -52,22 +36,21 @@ class Collected(NamedTuple):
 
     Attributes:
         track: Name of the track.
-        environment: Versions and device.
-        failures: Reasons why methods have no results.
+        environments: Versions and device, of one benchmark or several joined ones.
+        failures: Federated dataset, method and reason of each unit without results.
         runs: Table of `measures.table`.
-        clients: A row per federated dataset, method and seed, with the test accuracies of clients
-            in the columns ``"0"``, ``"1"``, ..., with the settings of `CRITERION`.
+        clients: Table of `measures.clients`.
         settings: A row per federated dataset, method and criterion, with the settings and the round
             of the model that counts.
         curves: Table of `measures.curves`.
         federations: A row per federated dataset, with the measures of the constant predictor.
-        methods: A row per method: kind, summary, paper and command.
-        cells: A row per run, also of tuning.
+        methods: A row per method: kind, summary, paper, command, and its Python file, if any.
+        cells: A row per run, also of tuning, with accuracies after the last round.
     """
 
     track: str
-    environment: dict[str, Any]
-    failures: tuple[str, ...]
+    environments: list[dict[str, Any]]
+    failures: list[list[str]]
     runs: pd.DataFrame
     clients: pd.DataFrame
     settings: pd.DataFrame
@@ -82,35 +65,35 @@ class Collected(NamedTuple):
         return {
             (row["federation"], name): row[f"constant_{name}"]
             for row in self.federations.to_dict("records")
-            for name in _CONSTANTS
+            for name in CONSTANTS
         }
 
     @property
-    def references(self) -> measures.References:
-        """What other methods are compared to run by run."""
-        operations: Any = self.runs[self.runs["method"] == "fedavg"]
-        operations = operations[operations["criterion"] == CRITERION]
-        operations = operations[operations["measure"] == "operations"]
-        rows: Any = self.clients[self.clients["method"].isin(measures.REFERENCES)]
-        served = {
-            key: own.set_index("seed").drop(columns=["federation", "method"]).astype("float32")
-            for key, own in rows.groupby(["federation", "method"])
-        }
-        first = operations.drop_duplicates("federation").set_index("federation")["value"]
-        return measures.References(served, first.to_dict())
+    def all_runs(self) -> pd.DataFrame:
+        """``runs`` with the measures that compare them with other methods."""
+        import pandas as pd
+
+        parts = [self.runs, measures.relative(self.runs, self.clients)]
+        return pd.concat(parts, ignore_index=True)
+
+    @property
+    def data_digests(self) -> dict[str, str]:
+        """Digest of the examples by federated dataset."""
+        names = self.federations["federation"]
+        return dict(zip(names, self.federations["data_digest"], strict=True))
 
 
-def collect(folder: Path, published: Path | None = None) -> Collected:
+def collect(folder: Path, published: Collected | None = None) -> Collected:
     """Collects the results of a benchmark, together with published ones of other methods.
 
     Args:
         folder: Folder of a benchmark.
-        published: Folder of the report of another one. Of methods in both, results of ``folder``
-            are taken, on each federated dataset.
+        published: Results of a report (`published.read`). Of methods in both, those of ``folder``
+            are taken: on each federated dataset, and of methods of plugins on all of them.
 
     Raises:
         ValueError: If the folder has no benchmark, no finished method or damaged files, or if
-            published results are of another protocol, track or other data.
+            published results are of another track, other data or other partitions.
     """
     import pandas as pd
 
@@ -119,124 +102,113 @@ def collect(folder: Path, published: Path | None = None) -> Collected:
     if not found:
         raise ValueError(f"folder={str(folder)!r}: expected a finished method.")
     track = str(described["track"])
-    others = None if published is None else read(published, track)
     own = Collected(
         track=track,
-        environment=described["environment"],
-        failures=tuple(runner.failures(folder)),
-        runs=measures.table(found, None if others is None else others.references),
-        clients=measures.clients(found, CRITERION),
+        environments=[described["environment"]],
+        failures=[list(failure) for failure in runner.failed_units(folder)],
+        runs=measures.table(found),
+        clients=measures.clients(found),
         settings=pd.DataFrame(_settings(found)),
-        curves=measures.curves(found, CRITERION),
+        curves=measures.curves(found),
         federations=pd.DataFrame(_federations(found)),
         methods=pd.DataFrame(_methods(folder, found, track)),
         cells=pd.json_normalize(cells.gather(folder)),
     )
-    return own if others is None or published is None else _join(own, others, published)
+    return own if published is None else _join(own, published)
 
 
-def _join(own: Collected, others: Collected, place: Path) -> Collected:
-    """Adds methods of a benchmark to another one."""
-    import pandas as pd
-
-    digests = {row["federation"]: row["data_digest"] for row in own.federations.to_dict("records")}
-    for row in others.federations.to_dict("records"):
-        name = row["federation"]
-        if digests.get(name, row["data_digest"]) != row["data_digest"]:
-            raise ValueError(
-                f"published={str(place)!r}: expected results of the same examples of {name!r}; its "
-                "digest differs."
-            )
-    have: dict[tuple[str, ...], set[tuple[Any, ...]]] = {
-        keys: set(zip(*(own.settings[key] for key in keys), strict=True))
-        for keys in (("federation",), ("method",), ("federation", "method"))
-    }
-
-    def joined(name: str, *keys: str) -> Any:
-        mine, theirs = getattr(own, name), getattr(others, name)
-        rows = zip(*(theirs[key] for key in keys), strict=True)
-        is_new = [row not in have[keys] for row in rows]
-        whole: Any = pd.concat([mine, theirs[is_new]], ignore_index=True)
-        # In the order of results of one folder.
-        return whole.sort_values(list(keys), kind="stable", ignore_index=True)
-
-    tables = ("runs", "clients", "settings", "curves", "cells")
-    return own._replace(
-        failures=tuple(dict.fromkeys([*own.failures, *others.failures])),
-        federations=joined("federations", "federation"),
-        methods=joined("methods", "method"),
-        **{name: joined(name, "federation", "method") for name in tables},
-    )
-
-
-def write(found: Collected, folder: Path) -> None:
-    """Writes the tables, and a description of the benchmark, into the folder of a report."""
-    keys, in_order = list(_RUN), list(dict.fromkeys(found.runs["measure"]))
-    runs: Any = found.runs.pivot(index=keys, columns="measure", values="value")
-    rows = found.runs[keys].drop_duplicates()
-    files = found._asdict() | {"runs": rows.merge(runs[in_order].reset_index(), on=keys)}
-    for name in _COLUMNS:
-        files[name].to_csv(
-            folder / f"{name}.csv", index=False, lineterminator="\n",
-            float_format=_DIGITS.get(name, "%.7g"),
-        )  # fmt: skip
-    described = {
-        "protocol": VERSION,
-        "track": found.track,
-        "environment": found.environment,
-        "failures": found.failures,
-    }
-    text = json.dumps(described, indent=2) + "\n"
-    (folder / _DESCRIPTION).write_text(text, encoding="utf8", newline="\n")
-
-
-def read(folder: Path, track: str) -> Collected:
-    """Reads the tables of a report.
+def check_data(digests: Mapping[str, str], published: Collected) -> None:
+    """Verifies that results are of the published examples.
 
     Args:
-        folder: Folder of the report.
-        track: Name of the track that results are expected of.
+        digests: Digests of the examples by federated dataset.
+        published: Results of a report.
 
     Raises:
-        ValueError: If a file is missing or damaged, or of another version of the protocol or
-            another track.
+        ValueError: If a digest differs.
     """
+    for name, digest in published.data_digests.items():
+        if digests.get(name, digest) != digest:
+            raise ValueError(
+                f"published: expected results on the same examples of {name!r}; their SHA-256 is "
+                f"{digest}, here it is {digests[name]}. Use the files that the page of the data "
+                "describes, or leave published results out."
+            )
+
+
+def _check_partitions(own: Collected, published: Collected) -> None:
+    """Raises ``ValueError`` if a seed has other partitions, so that runs are no pairs."""
+    keys = ["federation", "seed"]
+    mine, theirs = (
+        each.cells[[*keys, "partition_digest"]].drop_duplicates() for each in (own, published)
+    )
+    both: Any = mine.merge(theirs, on=keys, suffixes=("", "_published"))
+    differs: Any = both[both["partition_digest"] != both["partition_digest_published"]]
+    if len(differs):
+        raise ValueError(
+            f"published: expected the same partition of {differs['federation'].iloc[0]!r} with "
+            f"seed {differs['seed'].iloc[0]}; its digest differs. Use the published versions of "
+            "the package and of NumPy, or leave published results out."
+        )
+
+
+def _join(own: Collected, published: Collected) -> Collected:
+    """Adds methods of a report to those of a benchmark."""
     import pandas as pd
 
-    described = runner.read_folder(folder)
-    if described["track"] != track:
+    if own.track != published.track:
         raise ValueError(
-            f"folder={str(folder)!r}: expected results of the track {track!r}, got "
-            f"{described['track']!r}."
+            f"published: expected results of the track {own.track!r}, got {published.track!r}."
         )
-    tables: dict[str, Any] = {}
-    for name, columns in _COLUMNS.items():
-        file = folder / f"{name}.csv"
-        try:
-            table: Any = pd.read_csv(file, dtype={"protocol": str}, keep_default_na=False,
-                                     na_values=[""], low_memory=False)  # fmt: skip
-            missing = [column for column in columns if column not in table]
-            if missing:
-                raise ValueError(f"missing columns {', '.join(missing)}")
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(
-                f"path={str(file)!r}: expected a table of a report ({reason})."
-            ) from None
-        tables[name] = table
-    runs = tables["runs"].melt(list(_RUN), var_name="measure", value_name="value")
-    texts = ["summary", "paper", "link", "command"]
+    check_data(own.data_digests, published)
+    _check_partitions(own, published)
+    units = set(zip(own.settings["federation"], own.settings["method"], strict=True))
+    methods = {method for _, method in units}
+    # Another method may have the name of a plugin's method, so that its results are not mixed.
+    replaced = set(own.methods.loc[own.methods["file"] != "", "method"])
+
+    def is_kept(table: Any) -> list[bool]:
+        return [
+            (federation, method) not in units and method not in replaced
+            for federation, method in zip(table["federation"], table["method"], strict=True)
+        ]
+
+    theirs = {name: getattr(published, name) for name in _BY_UNIT}
+    theirs = {name: table[is_kept(table)] for name, table in theirs.items()}
+    known = set(zip(theirs["settings"]["federation"], theirs["settings"]["method"], strict=True))
+    is_finished = [
+        unit not in known for unit in zip(own.cells["federation"], own.cells["method"], strict=True)
+    ]
+    mine = {name: getattr(own, name) for name in _BY_UNIT} | {"cells": own.cells[is_finished]}
+    joined: dict[str, Any] = {}
+    for name in _BY_UNIT:
+        rows: Any = pd.concat([mine[name], theirs[name]], ignore_index=True)
+        joined[name] = rows.sort_values(_UNIT, kind="stable", ignore_index=True)
+    others: Any = published.methods
+    is_shown = [name in {method for _, method in known} - methods for name in others["method"]]
+    of_methods: Any = pd.concat([own.methods, others[is_shown]])
+    is_other = ~published.federations["federation"].isin(own.federations["federation"])
+    of_federations: Any = pd.concat([own.federations, published.federations[is_other]])
+    order = of_federations["federation"].map({name: i for i, name in enumerate(FEDERATIONS)})
+    environments = [each for each in published.environments if each not in own.environments]
     return Collected(
-        track=track,
-        environment=dict(described["environment"]),
-        failures=tuple(described.get("failures", ())),
-        **tables
-        | {
-            "runs": runs.dropna(subset="value", ignore_index=True),
-            "methods": tables["methods"].fillna(dict.fromkeys(texts, "")),
-            "settings": tables["settings"].fillna({"settings": ""}),
-        },
+        track=own.track,
+        environments=[*own.environments, *environments],
+        failures=_failures(own, published, units | known),
+        methods=of_methods.sort_values("method", ignore_index=True),
+        federations=of_federations.iloc[order.argsort()].reset_index(drop=True),
+        **joined,
     )
+
+
+def _failures(
+    own: Collected, published: Collected, finished: set[tuple[str, str]]
+) -> list[list[str]]:
+    """Joins the units without results."""
+    reasons: dict[tuple[str, str], str] = {}
+    for federation, method, reason in (*own.failures, *published.failures):
+        reasons.setdefault((federation, method), reason)
+    return [[*unit, reason] for unit, reason in reasons.items() if unit not in finished]
 
 
 def _settings(found: list[measures.Final]) -> list[dict[str, Any]]:
@@ -259,9 +231,13 @@ def _federations(found: list[measures.Final]) -> list[dict[str, Any]]:
         {
             "federation": name,
             "clients": firsts[name].sizes["client"],
-            "unseen_clients": firsts[name].sizes.get("unseen_client", 0),
+            "unseen_clients": max(
+                final.dataset.sizes.get("unseen_client", 0)
+                for final in found
+                if final.federation == name
+            ),
             "data_digest": firsts[name].attrs["data_digest"],
-            **{f"constant_{measure}": constants[name, measure] for measure in _CONSTANTS},
+            **{f"constant_{measure}": constants[name, measure] for measure in CONSTANTS},
         }
         for name in FEDERATIONS
         if name in firsts
@@ -270,7 +246,7 @@ def _federations(found: list[measures.Final]) -> list[dict[str, Any]]:
 
 def _methods(folder: Path, found: list[measures.Final], track: str) -> list[dict[str, Any]]:
     rows = []
-    for name in dict.fromkeys(final.method for final in found):
+    for name in sorted({final.method for final in found}):
         parts = [plugin_methods.read(folder, part) for part in method_parts(name)]
         known = [part for part in parts if part.paper]
         rows.append(
@@ -281,6 +257,7 @@ def _methods(folder: Path, found: list[measures.Final], track: str) -> list[dict
                 "paper": "; ".join(part.paper for part in known),
                 "link": known[0].link if known else "",
                 "command": _command(track, name, parts),
+                "file": next((part.file for part in parts if part.file), ""),
             }
         )
     return rows

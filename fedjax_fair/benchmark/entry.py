@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_fair.benchmark import cells, entry_checks, plugin_methods, tuning
+from fedjax_fair.benchmark.collected import Collected, check_data
 from fedjax_fair.benchmark.protocol import VERSION
 from fedjax_fair.benchmark.runner import Plan
 from fedjax_fair.benchmark.unit import configuration, is_done
@@ -21,13 +22,22 @@ _CHECK_SEED = 900
 
 
 def check(
-    planned: Plan, data_dir: str | None = None, show: Callable[[str], None] = lambda line: None
+    planned: Plan,
+    data_dir: str | None = None,
+    show: Callable[[str], None] = lambda line: None,
+    published: Collected | None = None,
 ) -> None:
     """Checks the methods of a plan on each federated dataset where they have no results yet.
 
+    Args:
+        planned: The units.
+        data_dir: Folder of data sets.
+        show: Prints a line of progress.
+        published: Results that are to be joined later, which must be of the same data.
+
     Raises:
-        ValueError: If a method breaks a rule, or does not use a setting of its ranges; the message
-            names it.
+        ValueError: If a method breaks a rule, or does not use a setting of its ranges, with its
+            name; or if published results are of other data.
     """
     data: dict[str, Any] = {}
     for unit in (unit for unit in planned.units if not is_done(unit)):
@@ -35,7 +45,10 @@ def check(
         tuning.settings_of(unit.method, config, planned.track.num_settings)
         show(f"checking {unit.method} on {name}")
         if name not in data:
-            data[name] = unit.federation.load(data_dir, (_CHECK_SEED,)).seen.partition(0)
+            loaded = unit.federation.load(data_dir, (_CHECK_SEED,))
+            if published is not None:
+                check_data({name: loaded.data_digest}, published)
+            data[name] = loaded.seen.partition(0)
         entry_checks.check_method(unit.method, config, data[name])
 
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from fedjax_fair import results
 from fedjax_fair.benchmark.federations import FEDERATIONS
-from fedjax_fair.benchmark.protocol import VERSION
+from fedjax_fair.benchmark.protocol import CRITERIA, VERSION
+from fedjax_fair.metrics import fairness
 from fedjax_fair.results import people
 from fedjax_fair.results.model_names import MARK
 from fedjax_fair.results.models import by_model
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = [
     "REFERENCES",
     "Final",
-    "References",
     "clients",
     "constants",
     "curves",
     "finals",
+    "relative",
     "table",
 ]
 
@@ -44,6 +45,9 @@ _SUMMARIES = {
 }
 _GAPS = ("demographic_parity_difference", "equal_opportunity_difference")
 _UNIT_OF_COMPUTE = "fedavg"
+_PRIMARY = CRITERIA[0]
+DIGITS = 7
+"""Significant digits of measures."""
 _WORST = 0.1
 _MEGABYTE = 1e6
 
@@ -73,19 +77,6 @@ class Final(NamedTuple):
     def last(self) -> xr.Dataset:
         """Results at the round that counts."""
         return self.dataset.sel(round=self.round)
-
-
-class References(NamedTuple):
-    """What methods are compared to, run by run.
-
-    Attributes:
-        served: By federated dataset and method of `REFERENCES`, the test accuracies of clients
-            (columns) by seed (rows).
-        operations: Floating-point operations of FedAvg by federated dataset.
-    """
-
-    served: dict[tuple[str, str], pd.DataFrame]
-    operations: dict[str, float]
 
 
 def finals(folder: Path) -> Iterator[Final]:
@@ -121,12 +112,11 @@ def finals(folder: Path) -> Iterator[Final]:
             )
 
 
-def table(found: list[Final], others: References | None = None) -> pd.DataFrame:
+def table(found: list[Final]) -> pd.DataFrame:
     """Returns the measures of final runs, in long format.
 
-    Args:
-        found: Final runs.
-        others: References of other results, for datasets on which ``found`` has none.
+    Values have seven significant digits, as in the files of a report, so that equal values of two
+    benchmarks stay equal.
 
     Returns:
         Columns ``federation``, ``method``, ``model``, ``criterion``, ``seed``, ``measure``,
@@ -134,10 +124,9 @@ def table(found: list[Final], others: References | None = None) -> pd.DataFrame:
     """
     import pandas as pd
 
-    known = _references(found, others)
     rows: list[dict[str, Any]] = []
     for final in found:
-        of_seeds = _measures(final, known)
+        of_seeds = _measures(final)
         is_diverged = final.dataset["diverged"].values >= 0
         for i, seed in enumerate(final.dataset["seed"].values.tolist()):
             for name, values in of_seeds.items():
@@ -149,67 +138,80 @@ def table(found: list[Final], others: References | None = None) -> pd.DataFrame:
                         "criterion": final.criterion,
                         "seed": seed,
                         "measure": name,
-                        "value": float(values[i]),
+                        "value": float(f"{values[i]:.{DIGITS}g}"),
                         "is_diverged": bool(is_diverged[i]),
                     }
                 )
     return pd.DataFrame(rows)
 
 
-def _references(found: list[Final], others: References | None) -> References:
-    primary = [final for final in found if final.criterion == "mean"]
-    served = {
-        (final.federation, final.method): _served(final)
-        for final in primary
-        if final.method in REFERENCES
-    }
-    operations = {
-        final.federation: _flops(final) for final in primary if final.method == _UNIT_OF_COMPUTE
-    }
-    if others is None:
-        return References(served, operations)
-    return References({**others.served, **served}, {**others.operations, **operations})
-
-
-def _served(final: Final) -> pd.DataFrame:
-    """Returns the test accuracies of clients (columns) by seed (rows)."""
-    import pandas as pd
-
-    accuracy = final.last["test_accuracy"].transpose("seed", "client")
-    names = pd.Index([str(client) for client in range(accuracy.sizes["client"])])
-    return pd.DataFrame(accuracy.values, final.last["seed"].values, names)
-
-
-def clients(found: list[Final], criterion: str) -> pd.DataFrame:
-    """Returns the test accuracies of clients.
+def clients(found: list[Final]) -> pd.DataFrame:
+    """Returns the test accuracies of clients, with settings selected by ``"mean"``.
 
     Returns:
-        Columns ``federation``, ``method`` and ``seed``, and one for each client; clients of
-        different seeds are different ones.
+        Columns ``federation``, ``method`` and ``seed``, and ``"0"``, ``"1"``, ... for the clients;
+        those of different seeds are different ones.
     """
     import pandas as pd
 
     parts = []
     for final in found:
-        if final.criterion == criterion:
-            own = _served(final).rename_axis("seed").reset_index()
+        if final.criterion == _PRIMARY:
+            accuracy = final.last["test_accuracy"].transpose("seed", "client")
+            names = pd.Index([str(client) for client in range(accuracy.sizes["client"])])
+            own = pd.DataFrame(accuracy.values, columns=names)
+            own.insert(0, "seed", final.last["seed"].values)
             own.insert(0, "method", final.method)
             own.insert(0, "federation", final.federation)
             parts.append(own)
     return pd.concat(parts, ignore_index=True)
 
 
-def _measures(final: Final, references: References) -> dict[str, np.ndarray]:
+def relative(runs: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:
+    """Returns the measures that compare runs with other methods, with settings of ``"mean"``.
+
+    They are the shares of clients worse off than with `REFERENCES`, and the operations relative to
+    those of FedAvg, on datasets that have these methods.
+
+    Args:
+        runs: Table of `table`.
+        clients: Table of `clients`.
+
+    Returns:
+        Further rows of ``runs``.
+    """
+    import pandas as pd
+
+    keys = ["federation", "method", "seed"]
+    whole: Any = runs
+    counted: Any = whole[(whole["measure"] == "operations") & (whole["criterion"] == _PRIMARY)]
+    of_fedavg = (
+        counted[counted["method"] == _UNIT_OF_COMPUTE].groupby("federation")["value"].first()
+    )
+    ratio = counted["value"] / counted["federation"].map(of_fedavg)
+    parts = [counted.assign(measure="relative_compute", value=ratio)]
+    described = counted.drop(columns=["measure", "value"])
+    accuracy: Any = clients.set_index(keys)
+    methods = accuracy.index.get_level_values("method")
+    for reference in (name for name in REFERENCES if name in methods):
+        served, others = accuracy.xs(reference, level="method"), accuracy[methods != reference]
+        places = others.index.droplevel("method")
+        is_known = places.isin(served.index)
+        others, same = others[is_known], served.loc[places[is_known]]
+        measured = others.notna().to_numpy()
+        worse = (others.to_numpy() < same.to_numpy()) & measured
+        shares = pd.DataFrame(
+            {"value": worse.sum(axis=1) / measured.sum(axis=1)}, index=others.index
+        ).reset_index()
+        parts.append(described.merge(shares, on=keys).assign(measure=f"worse_than_{reference}"))
+    found: Any = pd.concat(parts, ignore_index=True)
+    return found.dropna(subset="value")[list(whole.columns)]
+
+
+def _measures(final: Final) -> dict[str, np.ndarray]:
     """Returns the values of all seeds by measure."""
     last = final.last
     measured = {name: last[variable].values for name, variable in _SUMMARIES.items()}
-    accuracy = last["test_accuracy"].transpose("seed", "client").values
-    for reference in REFERENCES:
-        other = references.served.get((final.federation, reference))
-        if other is None or reference == final.method:
-            continue
-        served = other.loc[last["seed"].values].to_numpy()[:, : accuracy.shape[1]]
-        measured[f"worse_than_{reference}"] = _share(accuracy < served, accuracy)
     for name in ("unseen", "adapted"):
         if f"{name}_accuracy" in last:
             values = last[f"{name}_accuracy"].transpose("seed", ...).values
@@ -222,16 +224,9 @@ def _measures(final: Final, references: References) -> dict[str, np.ndarray]:
             measured[name] = gaps[name].values
             measured[f"client_{name}"] = gaps[f"client_{name}"].mean("client").values
     measured["noise_floor"] = _noise_floor(last)
-    operations = _flops(final)
-    relative = operations / references.operations.get(final.federation, np.nan)
-    measured["operations"] = np.full(len(accuracy), operations)
-    measured["relative_compute"] = np.full(len(accuracy), relative)
+    operations = final.dataset.attrs["flops"] * final.round
+    measured["operations"] = np.full(last.sizes["seed"], operations)
     return measured | _communication(final)
-
-
-def _flops(final: Final) -> float:
-    """Returns the floating-point operations of training until the round that counts."""
-    return final.dataset.attrs["flops"] * final.round
 
 
 def _noise_floor(last: xr.Dataset) -> np.ndarray:
@@ -251,10 +246,6 @@ def _noise_floor(last: xr.Dataset) -> np.ndarray:
     pooled = np.where(is_known, sizes * accuracy, 0).sum(axis=1) / total
     variances = pooled * (1 - pooled) * np.where(is_known, 1 / np.maximum(sizes, 1), 0).sum(axis=1)
     return np.sqrt((1 - 1 / number) * variances / number)
-
-
-def _share(is_worse: np.ndarray, known: np.ndarray) -> np.ndarray:
-    return np.where(np.isnan(known), np.nan, is_worse).mean(axis=1, where=~np.isnan(known))
 
 
 def _worst(values: np.ndarray) -> np.ndarray:
@@ -302,17 +293,20 @@ def constants(found: list[Final]) -> dict[tuple[str, str], float]:
             shares = np.array(
                 [run[:, c] / run.sum(axis=1) for run, c in zip(counts, frequent, strict=True)]
             )
+        of_clients = shares.astype(np.float32)
         measured = {
             "accuracy": np.nanmean(shares, axis=1),
             "worst_10pct": _worst(shares),
             "standard_deviation": np.nanstd(shares, axis=1),
+            "gini": np.array([fairness.gini(run) for run in of_clients]),
+            "dissimilarity": np.array([fairness.client_dissimilarity(run) for run in of_clients]),
         }
         for name, of_runs in measured.items():
             values[final.federation, name] = float(np.mean(of_runs))
     return values
 
 
-def curves(found: list[Final], criterion: str = "mean") -> pd.DataFrame:
+def curves(found: list[Final]) -> pd.DataFrame:
     """Returns validation accuracy over rounds: mean over seeds with its 95% interval."""
     import pandas as pd
 
@@ -320,7 +314,7 @@ def curves(found: list[Final], criterion: str = "mean") -> pd.DataFrame:
 
     rows = []
     for final in found:
-        if final.criterion != criterion:
+        if final.criterion != _PRIMARY:
             continue
         accuracy = final.dataset["validation_accuracy_mean_clients"]
         for round in final.dataset["round"].values.tolist():

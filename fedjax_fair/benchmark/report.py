@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair.benchmark import cells, collected, fairer, ranking, statistics
+from fedjax_fair.benchmark import cells, collected, fairer, published, ranking, runner, statistics
 from fedjax_fair.benchmark.collected import BASELINES, CRITERION, Collected
 from fedjax_fair.benchmark.federations import FEDERATIONS
 from fedjax_fair.benchmark.page import Contents, write_figures, write_tables
@@ -43,7 +43,7 @@ def write(folder: Path, found: Collected | None = None, shown: Contents | None =
     write_figures(shown, target / "figures")
     # A shard may have written it before another one finished.
     cells.write(folder / "cells.jsonl", cells.gather(folder))
-    collected.write(found, target)
+    published.write(found, target)
     return write_page(shown, target)
 
 
@@ -51,7 +51,7 @@ def contents(found: Collected) -> Contents:
     """Returns what the report shows."""
     import pandas as pd
 
-    table: Any = found.runs
+    table: Any = found.all_runs
     constants = found.constants
     budget = TRACKS[found.track]
     is_variant = table["federation"].isin(budget.variants)
@@ -62,7 +62,7 @@ def contents(found: Collected) -> Contents:
         protocol=VERSION,
         track=found.track,
         criterion="highest mean validation accuracy over clients",
-        environment=found.environment,
+        environment=_environment(found),
         settings=(
             f"Every method was tuned over {budget.num_settings} settings with seeds "
             f"{', '.join(map(str, budget.tuning_seeds))}. Results are of seeds "
@@ -71,13 +71,13 @@ def contents(found: Collected) -> Contents:
         ),
         command=f"fedjax-fair benchmark {found.track} --resume",
         federations=pd.DataFrame(_federations(found)),
-        results=_results(found),
+        results=_results(found, table),
         ranking=_compare(_ranking, COLUMNS["ranking"], parts, constants),
         verdicts=_verdicts(evidence),
         evidence=evidence,
         curves=found.curves,
         methods=_methods(found),
-        failures=found.failures,
+        failures=tuple(runner.failures(found.failures)),
         overall_unit="seed SDs of fedavg",
     )
 
@@ -113,12 +113,19 @@ def _methods(found: Collected) -> pd.DataFrame:
     return found.methods.assign(tuned=[tuned[name] for name in found.methods["method"]])
 
 
-def _results(found: Collected) -> pd.DataFrame:
+def _environment(found: Collected) -> dict[str, Any]:
+    """Returns versions and device; of several benchmarks by their number."""
+    if len(found.environments) == 1:
+        return found.environments[0]
+    return {str(place): each for place, each in enumerate(found.environments, start=1)}
+
+
+def _results(found: Collected, runs: Any) -> pd.DataFrame:
     import pandas as pd
 
     constants = found.constants
     kinds = dict(zip(found.methods["method"], found.methods["kind"], strict=True))
-    chosen: Any = found.runs[found.runs["criterion"] == CRITERION]
+    chosen = runs[runs["criterion"] == CRITERION]
     rows = []
     for (federation, method), own in chosen.groupby(["federation", "method"], sort=False):
         diverged = own.drop_duplicates("seed").set_index("seed")["is_diverged"]
@@ -166,6 +173,9 @@ def _compare(
 def _ranking(table: Any, constants: dict[tuple[str, str], float]) -> pd.DataFrame:
     """Joins ranks by accuracy with the differences to the baseline, whose p are adjusted."""
     import pandas as pd
+
+    has_baseline = table.loc[table["method"] == BASELINE, "federation"]
+    table = table[table["federation"].isin(has_baseline)]
 
     ranked: Any = ranking.ranking(
         table, RANKED[0], CRITERION, baseline=BASELINE, constants=constants

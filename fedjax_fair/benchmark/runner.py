@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from datetime import timedelta
@@ -30,7 +30,7 @@ from fedjax_fair.results.files import write_text
 from fedjax_fair.training import executables
 from fedjax_fair.training.fit import Callback, DivergenceError
 
-__all__ = ["Plan", "failures", "plan", "prepare", "read_folder", "run"]
+__all__ = ["Plan", "failed_units", "failures", "plan", "prepare", "read_folder", "run"]
 
 _SETTINGS, _FAILED = "benchmark.json", "failed.json"
 _MAX_THREADS = 2
@@ -219,9 +219,9 @@ def _load(unit: Unit, track: Track, data_dir: str | None) -> dict[str, Benchmark
     return {phase: data.of_runs(*part) for phase, part in zip(PHASES, parts, strict=True)}
 
 
-def failures(folder: Path) -> list[str]:
-    """Returns the reasons why methods have no results, with names of methods and dataset."""
-    methods: dict[tuple[str, str], list[str]] = {}
+def failed_units(folder: Path) -> list[tuple[str, str, str]]:
+    """Returns federated dataset, method and reason of each unit that has no results."""
+    found = []
     for file in sorted((folder / "programs").glob(f"*/*/{_FAILED}")):
         if file.with_name("final.jsonl").exists():  # By another process.
             continue
@@ -229,7 +229,20 @@ def failures(folder: Path) -> list[str]:
             reason = str(json.loads(file.read_bytes())["reason"])
         except (ValueError, TypeError, LookupError, RecursionError):
             reason = f"{file.name} is damaged"
-        methods.setdefault((file.parent.parent.name, reason), []).append(file.parent.name)
+        found.append((file.parent.parent.name, file.parent.name, reason))
+    return found
+
+
+def failures(units: Iterable[Sequence[str]]) -> list[str]:
+    """Returns the reasons of `failed_units`, each with the names of methods and dataset.
+
+    Examples:
+        >>> failures([("digits", "fedbn", "no memory"), ("digits", "ditto", "no memory")])
+        ['fedbn, ditto on digits: no memory']
+    """
+    methods: dict[tuple[str, str], list[str]] = {}
+    for federation, method, reason in units:
+        methods.setdefault((federation, reason), []).append(method)
     return [f"{', '.join(names)} on {of}: {reason}" for (of, reason), names in methods.items()]
 
 

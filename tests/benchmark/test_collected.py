@@ -1,4 +1,4 @@
-"""Results of a benchmark as tables: read again, and joined with those of another one."""
+"""Results of a benchmark as tables: in files, and joined with those of another one."""
 
 import json
 import shutil
@@ -9,7 +9,8 @@ import pytest
 from short_track import shorten_training
 
 from fedjax_fair.app.cli import main
-from fedjax_fair.benchmark import collected, protocol, report, runner
+from fedjax_fair.benchmark import collected, entry, protocol, published, report, runner
+from fedjax_fair.benchmark.collected import Collected
 
 pytestmark = pytest.mark.integration
 
@@ -19,7 +20,7 @@ TABLES = ("runs", "clients", "settings", "curves", "federations", "methods", "ce
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A benchmark of one short federated dataset, with its report."""
+    """A benchmark of one short federated dataset, with the tables of its report."""
     folder = tmp_path_factory.mktemp("benchmark") / "embedded"
     with pytest.MonkeyPatch.context() as patch:
         shorten_training(patch, "groups")
@@ -48,136 +49,257 @@ def copy_of(finished, tmp_path):
 
 def write_tables(folder):
     """Writes the tables of a report, without its page and figures, which take longer."""
-    (folder / "report").mkdir(exist_ok=True)
-    collected.write(collected.collect(folder), folder / "report")
+    published.write(collected.collect(folder), folder / "report")
 
 
-def verify_equal(found, expected):
-    """Asserts equal tables up to the digits of the files."""
+def join(mine, others):
+    return collected.collect(mine, published.read(others / "report", "embedded"))
+
+
+def verify_equal(found: Collected, expected: Collected):
+    """Asserts equal tables: exactly, except for the digits of curves and constants."""
+    exact = {"check_dtype": False, "check_exact": True}
+    rounded = {"check_dtype": False, "rtol": 1e-6}
     for name in TABLES:
-        key = [column for column in ("method", "measure") if column in getattr(found, name)]
-        tables = [
-            pd.DataFrame(getattr(each, name))
-            .sort_values(key, kind="stable", ignore_index=True)
-            .sort_index(axis="columns")
+        one, other = (pd.DataFrame(getattr(each, name)) for each in (found, expected))
+        if name == "runs":  # By measure or by run.
+            keys = [*published._RUN[:5], "measure"]
+            one, other = (table.sort_values(keys, ignore_index=True) for table in (one, other))
+        if name == "cells":
+            columns = [c for c in one if c.startswith(("test.", "validation."))] + ["seed"]
+            one, other = one[columns], other[columns]
+        kind = exact if name in ("runs", "clients", "settings", "methods") else rounded
+        pd.testing.assert_frame_equal(one, other, **kind)
+    pd.testing.assert_frame_equal(
+        *(
+            each.all_runs.sort_values([*published._RUN[:5], "measure"], ignore_index=True)
             for each in (found, expected)
-        ]
-        if name == "cells":  # Criteria and settings that a method lacks.
-            tables = [table.astype(object).where(table.notna(), None).map(str) for table in tables]
-            numbers = [c for c in tables[0] if c.startswith(("test.", "validation."))]
-            for table in tables:
-                table[numbers] = table[numbers].replace("None", "nan").astype(float)
-        pd.testing.assert_frame_equal(
-            *tables, check_dtype=False, check_column_type=False, rtol=1e-6
-        )
+        ),
+        **exact,
+    )
 
 
 def test_tables_are_read_as_they_were_written(finished):
     whole = collected.collect(finished)
-    again = collected.read(finished / "report", "embedded")
+    again = published.read(finished / "report", "embedded")
     verify_equal(again, whole)
-    assert again.environment == whole.environment
+    assert again.environments == whole.environments
     assert again.constants == pytest.approx(whole.constants)
     pages = [report.contents(each) for each in (again, whole)]
     for name in ("federations", "results", "ranking", "verdicts", "evidence", "methods"):
         frames = [getattr(page, name) for page in pages]
-        pd.testing.assert_frame_equal(*frames, check_dtype=False, rtol=1e-4, atol=1e-6)
-
-
-def test_float32_accuracies_are_exact(finished):
-    """A client that is as accurate as with a reference is not worse off."""
-    whole = collected.collect(finished)
-    again = collected.read(finished / "report", "embedded")
-    for key, served in whole.references.served.items():
-        np.testing.assert_array_equal(served, again.references.served[key])
+        pd.testing.assert_frame_equal(*frames, check_dtype=False, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("own", [("q_fedavg",), ("q_fedavg", "fedavg"), METHODS])
 def test_methods_of_two_benchmarks_have_the_results_of_one(finished, copy_of, own):
     """Also shares of clients worse off than with a reference, and compute relative to FedAvg."""
-    published = copy_of("published", "fedavg", "fine_tuned", "local_converged")
-    mine = copy_of("mine", *own)
-    found = collected.collect(mine, published / "report")
-    verify_equal(found, collected.collect(finished))
-    assert {"worse_than_fine_tuned", "worse_than_local_converged", "relative_compute"} <= set(
-        found.runs.loc[found.runs["method"] == "q_fedavg", "measure"]
+    found = join(
+        copy_of("mine", *own), copy_of("others", "fedavg", "fine_tuned", "local_converged")
     )
-    runs = found.runs[found.runs["criterion"] == "mean"]
-    assert not runs.duplicated(["method", "seed", "measure"]).any()
+    verify_equal(found, collected.collect(finished))
+    of_method = found.all_runs[found.all_runs["method"] == "q_fedavg"]
+    assert {"worse_than_fine_tuned", "worse_than_local_converged", "relative_compute"} <= set(
+        of_method["measure"]
+    )
+
+
+def test_published_methods_are_compared_with_references_of_the_folder(finished, copy_of):
+    others = copy_of("others", "q_fedavg")
+    alone = published.read(others / "report", "embedded").all_runs
+    assert not alone["measure"].str.startswith("worse_than").any()
+    assert not (alone["measure"] == "relative_compute").any()
+    found = join(copy_of("mine", "fedavg", "fine_tuned", "local_converged"), others)
+    verify_equal(found, collected.collect(finished))
+
+
+def test_equal_runs_of_two_benchmarks_have_no_difference(finished):
+    """Rounding in files would give tiny ones, which t tests find significant."""
+    whole = collected.collect(finished)
+    again = published.read(finished / "report", "embedded")
+    both = pd.concat([again.runs, whole.runs.assign(method=whole.runs["method"] + "_again")])
+    values = both.pivot_table("value", ["criterion", "seed", "measure"], "method")
+    for method in METHODS:
+        assert (values[method] == values[f"{method}_again"]).sum() > 50
+        assert not (values[method] != values[f"{method}_again"])[values[method].notna()].any()
 
 
 def test_own_results_replace_published_ones(copy_of):
-    published = copy_of("published", "fedavg", "q_fedavg") / "report"
-    runs = pd.read_csv(published / "runs.csv")
-    runs["accuracy"] = 0.123
-    runs.to_csv(published / "runs.csv", index=False)
-    found = collected.collect(copy_of("mine", "q_fedavg"), published).runs
+    others = copy_of("others", "fedavg", "q_fedavg")
+    change(others, "runs", lambda table: table.assign(accuracy=0.123))
+    found = join(copy_of("mine", "q_fedavg"), others).runs
     means = found[found["measure"] == "accuracy"].groupby("method")["value"].mean()
     assert means["fedavg"] == pytest.approx(0.123)
     assert means["q_fedavg"] > 0.3
 
 
-def test_reasons_of_both_are_shown(copy_of):
-    published, mine = copy_of("published", "fedavg"), copy_of("mine", "q_fedavg")
-    for folder, reason in ((published, "first"), (mine, "second")):
-        file = folder / "programs" / "groups" / "fedbn" / "failed.json"
-        file.parent.mkdir()
+def test_methods_of_a_file_replace_published_ones_on_all_datasets(copy_of):
+    """The same name may be of other code."""
+    others, mine = (
+        copy_of("others", "fedavg", "q_fedavg"),
+        collected.collect(copy_of("mine", "q_fedavg")),
+    )
+    known = published.read(others / "report", "embedded")
+    renamed = {
+        name: getattr(known, name).assign(federation="digits") for name in collected._BY_UNIT
+    }
+    renamed["federations"] = known.federations.assign(federation="digits")
+    elsewhere = known._replace(**renamed)
+    assert set(collected._join(mine, elsewhere).settings["federation"]) == {"groups", "digits"}
+    mine = mine._replace(methods=mine.methods.assign(file="q.py"))
+    found = collected._join(mine, elsewhere)
+    assert set(zip(found.settings["federation"], found.settings["method"], strict=True)) == {
+        ("groups", "q_fedavg"),
+        ("digits", "fedavg"),
+    }
+    assert found.federations["federation"].tolist() == ["digits", "groups"]
+
+
+def test_missing_values_stay_missing(finished):
+    """Of one run; a measure that a method lacks has no rows."""
+    whole = collected.collect(finished)
+    runs = whole.runs.copy()
+    is_one = (runs["method"] == "fedavg") & (runs["seed"] == 101) & (runs["measure"] == "loss")
+    runs.loc[is_one, "value"] = np.nan
+    folder = finished.parent / "missing"
+    published.write(whole._replace(runs=runs), folder)
+    again = published.read(folder, "embedded").runs
+    assert again["value"].isna().sum() == is_one.sum() == 3
+    assert len(again) == len(runs)
+
+
+def test_tuning_runs_of_an_unfinished_method_are_counted_once(finished, copy_of):
+    mine = copy_of("mine", "fedavg", "q_fedavg")
+    for file in (mine / "programs" / "groups" / "q_fedavg").glob("final*"):
+        file.unlink()
+    found = join(mine, finished)
+    assert len(found.cells) == len(collected.collect(finished).cells)
+
+
+def test_reasons_are_those_of_units_without_results(copy_of):
+    others, mine = copy_of("others", "fedavg"), copy_of("mine", "q_fedavg")
+    for folder, method, reason in (
+        (others, "fedbn", "first"),
+        (mine, "fedbn", "second"),
+        (others, "q_fedavg", "third"),
+        (mine, "fedavg", "fourth"),
+    ):
+        file = folder / "programs" / "groups" / method / "failed.json"
+        file.parent.mkdir(exist_ok=True)
         file.write_text(json.dumps({"reason": reason}))
-    write_tables(published)
-    found = collected.collect(mine, published / "report")
-    assert found.failures == ("fedbn on groups: second", "fedbn on groups: first")
+    write_tables(others)
+    found = join(mine, others)
+    assert found.failures == [["groups", "fedbn", "second"]]
+    assert report.contents(found).failures == ("fedbn on groups: second",)
 
 
-def change_json(file, **values):
+def test_versions_of_both_are_shown(copy_of):
+    others, mine = copy_of("others", "fedavg"), copy_of("mine", "q_fedavg")
+    assert len(join(mine, others).environments) == 1
+    described = json.loads((others / "report" / "benchmark.json").read_text())
+    described["environments"][0]["device"] = "another device"
+    (others / "report" / "benchmark.json").write_text(json.dumps(described))
+    shown = report.contents(join(mine, others)).environment
+    assert shown["2"]["device"] == "another device"
+    assert shown["1"]["device"] != "another device"
+
+
+def change(folder, name, function):
+    """Changes a table of a report."""
+    file = folder / "report" / f"{name}.csv"
+    function(pd.read_csv(file, dtype={"protocol": str})).to_csv(file, index=False)
+
+
+def change_json(folder, **values):
+    file = folder / "report" / "benchmark.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
-
-
-def change_digest(folder):
-    table = pd.read_csv(folder / "federations.csv")
-    table.assign(data_digest="0" * 64).to_csv(folder / "federations.csv", index=False)
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (shutil.rmtree, "expected the folder of a benchmark, with benchmark.json in it"),
         (
-            lambda folder: change_json(folder / "benchmark.json", track="standard"),
+            lambda folder: shutil.rmtree(folder / "report"),
+            "expected the folder of a report, with benchmark.json",
+        ),
+        (
+            lambda folder: change_json(folder, track="standard"),
             "expected results of the track 'embedded', got 'standard'",
         ),
         (
-            lambda folder: change_json(folder / "benchmark.json", protocol="0.9"),
-            "expected protocol 1.1, got 0.9",
+            lambda folder: change_json(folder, protocol="0.9"),
+            "expected results of the protocol '1.1', got '0.9'",
         ),
-        (change_digest, "expected results of the same examples of 'groups'; its digest differs"),
+        (lambda folder: change_json(folder, failures=None), "expected the folder of a report"),
         (
-            lambda folder: (folder / "runs.csv").write_text("method,seed\nfedavg,1\n"),
+            lambda folder: change(
+                folder, "federations", lambda table: table.assign(data_digest="0" * 64)
+            ),
+            "expected results on the same examples of 'groups'; their SHA-256 is 0000",
+        ),
+        (
+            lambda folder: change(
+                folder, "cells", lambda table: table.assign(partition_digest="0" * 64)
+            ),
+            "expected the same partition of 'groups' with seed",
+        ),
+        (
+            lambda folder: (folder / "report" / "runs.csv").write_text("method,seed\nfedavg,1\n"),
             "expected a table of a report (missing columns federation, model, criterion",
         ),
         (
-            lambda folder: (folder / "clients.csv").unlink(),
+            lambda folder: change(folder, "runs", lambda table: table.assign(note="text")),
+            "expected a table of a report (Unable to parse string",
+        ),
+        (
+            lambda folder: (folder / "report" / "clients.csv").unlink(),
             "expected a table of a report ([Errno 2] No such file",
         ),
         (
-            lambda folder: (folder / "curves.csv").write_text(""),
+            lambda folder: (folder / "report" / "curves.csv").write_text(""),
             "expected a table of a report (No columns to parse",
+        ),
+        (
+            lambda folder: change(folder, "settings", lambda table: table[:0]),
+            "expected fedavg on groups in runs.csv and in settings.csv",
+        ),
+        (
+            lambda folder: change(folder, "methods", lambda table: table[:0]),
+            "expected fedavg in methods.csv",
         ),
     ],
 )
 def test_other_results_are_refused_in_one_line(copy_of, capsys, damage, message):
-    published, mine = copy_of("published", "fedavg") / "report", copy_of("mine", "q_fedavg")
+    others, mine = copy_of("others", "fedavg"), copy_of("mine", "q_fedavg")
     before = (mine / "report" / "runs.csv").read_bytes()
-    damage(published)
-    assert main(["benchmark", "report", str(mine), "--published", str(published)]) == 2
+    damage(others)
+    arguments = ["benchmark", "report", str(mine), "--published", str(others / "report")]
+    assert main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error
+    assert "published" in error
     assert error.count("\n") == 1
     assert (mine / "report" / "runs.csv").read_bytes() == before
 
 
+def test_other_data_are_noticed_before_any_run(finished):
+    known = published.read(finished / "report", "embedded")
+    known = known._replace(federations=known.federations.assign(data_digest="0" * 64))
+    planned = runner.plan("embedded", finished.parent / "new", ["fedavg"], ["groups"])
+    with pytest.raises(ValueError, match="same examples of 'groups'"):
+        entry.check(planned, published=known)
+
+
 def test_a_report_with_published_methods_is_one_command(copy_of, capsys):
-    published, mine = copy_of("published", "fedavg") / "report", copy_of("mine", "q_fedavg")
-    assert main(["benchmark", "report", str(mine), "--published", str(published)]) == 0
+    others, mine = copy_of("others", "fedavg"), copy_of("mine", "q_fedavg")
+    assert main(["benchmark", "report", str(mine), "--published", str(others)]) == 2
+    assert f"'{others / 'report'}' is one" in capsys.readouterr().err
+    assert main(["benchmark", "report", str(mine), "--published", str(others / "report")]) == 0
     assert "index.html" in capsys.readouterr().out
     ranking = pd.read_csv(mine / "report" / "ranking.csv")
     assert set(ranking["method"]) == {"fedavg", "q_fedavg"}
+
+
+def test_without_the_baseline_there_is_no_ranking(copy_of):
+    contents = report.contents(collected.collect(copy_of("mine", "q_fedavg", "fine_tuned")))
+    assert contents.ranking.empty

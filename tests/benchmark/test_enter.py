@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import short_track
 
-from fedjax_fair.benchmark import cells, collected, entry, report
+from fedjax_fair.benchmark import cells, collected, entry, published, report
 
 pytestmark = pytest.mark.integration
 
@@ -135,7 +135,7 @@ def test_a_method_is_ranked_among_published_ones(entered):
     folder, outcomes = entered
     assert outcomes["published"].status == 0
     contents = report.contents(
-        collected.read(folder / "elsewhere" / "embedded" / "report", "embedded")
+        published.read(folder / "elsewhere" / "embedded" / "report", "embedded")
     )
     ranking = contents.ranking.set_index(["scope", "method"])
     assert np.isfinite(ranking.loc[("groups", "growing"), "accuracy_difference"])
@@ -144,7 +144,7 @@ def test_a_method_is_ranked_among_published_ones(entered):
     assert [path.name for path in programs.iterdir()] == ["growing"]
     refused = outcomes["no report"]
     assert refused.status == 2
-    assert "folder='benchmarks': expected the folder of a benchmark" in refused.err
+    assert "published='benchmarks': expected the folder of a report" in refused.err
     assert "checking" not in refused.out
 
 

@@ -16,6 +16,7 @@ from fedjax_fair.app.cli import main
 from fedjax_fair.app.run_folder import locked
 from fedjax_fair.benchmark import (
     cells,
+    collected,
     costs,
     entry,
     export,
@@ -115,7 +116,8 @@ def test_final_runs_are_equal_with_fewer_clients_at_a_time(finished, tmp_path, m
 def test_measures_equal_those_of_the_client_accuracies(finished):
     folder, _ = finished
     found = list(measures.finals(folder))
-    table = measures.table(found).set_index(["method", "criterion", "measure", "seed"])["value"]
+    table = collected.collect(folder).all_runs
+    table = table.set_index(["method", "criterion", "measure", "seed"])["value"]
     by_method = {final.method: final for final in found if final.criterion == "mean"}
     accuracy = by_method["fedavg"].last["test_accuracy"].sel(seed=101).values
     local = by_method["local_converged"]
@@ -159,6 +161,9 @@ def test_the_constant_predictor_predicts_the_most_frequent_class():
     found = measures.constants([final])
     assert found["groups", "accuracy"] == pytest.approx(np.mean([0.75, 0.5, 1]))
     assert found["groups", "worst_10pct"] == 0.5
+    # Mean difference of two different clients, and of two any clients over twice their mean.
+    assert found["groups", "dissimilarity"] == pytest.approx((0.25 + 0.25 + 0.5) / 3)
+    assert found["groups", "gini"] == pytest.approx(2 * (0.25 + 0.25 + 0.5) / 9 / (2 * 0.75))
 
 
 def test_finished_work_is_not_repeated_and_more_methods_are_added(finished, monkeypatch):
@@ -192,7 +197,10 @@ def test_reasons_are_those_of_missing_results_by_dataset(tmp_path):
         (folder / "failed.json").write_text(json.dumps({"reason": text}))
     (tmp_path / "programs" / "digits" / "d" / "final.jsonl").touch()
     (tmp_path / "programs" / "digits" / "b" / "failed.json").write_text("{")
-    assert runner.failures(tmp_path) == ["a, c on digits: x", "b on digits: failed.json is damaged"]
+    assert runner.failures(runner.failed_units(tmp_path)) == [
+        "a, c on digits: x",
+        "b on digits: failed.json is damaged",
+    ]
 
 
 def test_results_of_other_data_are_not_continued(finished, tmp_path, monkeypatch):
@@ -278,7 +286,9 @@ def test_half_written_files_are_named_and_run_again(finished, tmp_path, capsys):
         file.unlink()
     runner.run(runner.plan("embedded", copy, ["fedavg"]), copy)
     assert (own / "final.jsonl").read_text() == lines
-    assert runner.failures(copy) == runner.failures(finished[0])
+    assert runner.failures(runner.failed_units(copy)) == runner.failures(
+        runner.failed_units(finished[0])
+    )
 
 
 def test_missing_data_is_shown_once_and_the_rest_continues(finished, tmp_path, monkeypatch):
@@ -295,7 +305,7 @@ def test_missing_data_is_shown_once_and_the_rest_continues(finished, tmp_path, m
     runner.run(planned, tmp_path / "embedded", "nowhere", show=shown.append)
     assert shown == ["2/2 adult: 'adult' is not in nowhere (0:00:00 left)"]
     reason = "fedavg, fine_tuned on adult: 'adult' is not in nowhere"
-    assert reason in runner.failures(tmp_path / "embedded")
+    assert reason in runner.failures(runner.failed_units(tmp_path / "embedded"))
     report.write(tmp_path / "embedded")
 
 

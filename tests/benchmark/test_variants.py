@@ -58,7 +58,7 @@ def test_overall_results_do_not_depend_on_variants(finished, tmp_path):
 
 
 def test_compute_is_relative_to_fedavg(finished):
-    table = measures.table(list(measures.finals(finished)))
+    table = collected.collect(finished).all_runs
     table = table[(table["measure"] == "relative_compute") & (table["criterion"] == "mean")]
     compute = table.groupby(["federation", "method"])["value"].first()
     assert compute["groups", "fedavg"] == compute["groups_dropouts", "fedavg"] == 1

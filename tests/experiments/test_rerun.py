@@ -9,6 +9,7 @@ import pytest
 
 from experiments import rerun
 from fedjax_fair.benchmark import collected, protocol, runner
+from fedjax_fair.benchmark import published as files
 from fedjax_fair.benchmark.unit import VALIDATION
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmark"))
@@ -28,8 +29,7 @@ def published(tmp_path_factory):
         track = protocol.Track(("groups",), METHODS, 4, (0, 1), (100, 101, 102))
         patch.setitem(protocol.TRACKS, "embedded", track)
         runner.run(runner.plan("embedded", folder), folder)
-        (folder / "report").mkdir()
-        collected.write(collected.collect(folder), folder / "report")
+        files.write(collected.collect(folder), folder / "report")
         yield folder
 
 
@@ -43,6 +43,7 @@ def rows_of(out):
 def test_runs_without_their_tuning_equal_the_published_ones(published, tmp_path, capsys):
     rerun.main(["embedded", "--published", str(published / "report"), "--output", str(tmp_path)])
     runs, equal, difference = rows_of(capsys.readouterr().out)["groups"]
+    assert (tmp_path / "rerun.csv").exists()
     finals = pd.read_csv(published / "report" / "cells.csv").query("phase == 'final'")
     assert int(runs) == int(equal) == len(finals)
     assert float(difference) < rerun._TOLERANCE
@@ -58,6 +59,31 @@ def test_other_accuracies_are_counted(published, tmp_path):
     table.loc[row, "test.accuracy"] += 2 * rerun._TOLERANCE
     (found,) = rerun.compare(table, published).to_dict("records")
     assert found["runs"] - found["equal"] == 1
+
+
+def test_missing_runs_are_not_equal(published, tmp_path):
+    table = pd.read_csv(published / "report" / "cells.csv")
+    folder = tmp_path / "embedded"
+    shutil.copytree(published, folder)
+    shutil.rmtree(folder / "programs" / "groups" / "local_converged")
+    (found,) = rerun.compare(table, folder).to_dict("records")
+    finals = table[table["phase"] == "final"]
+    assert found["runs"] == len(finals)
+    assert found["equal"] == (finals["method"] == "fedavg").sum()
+
+
+def test_other_choices_than_the_published_ones_are_refused(published, tmp_path):
+    table = pd.read_csv(published / "report" / "cells.csv", dtype={"protocol": str})
+    is_tuning = (table["phase"] == "tuning") & (table["method"] == "fedavg")
+    names = [f"validation.{name}" for name in VALIDATION]
+    table.loc[is_tuning, names] = 1 - table.loc[is_tuning, names]
+    with pytest.raises(ValueError, match="fedavg on groups: expected the published settings of"):
+        rerun.restore(table, tmp_path / "embedded", "embedded")
+
+
+def test_unknown_names_are_refused(published):
+    with pytest.raises(ValueError, match="federations='digit'"):
+        rerun.main(["embedded", "--published", str(published / "report"), "--federations", "digit"])
 
 
 def test_published_choices_decide_ties(published, tmp_path):

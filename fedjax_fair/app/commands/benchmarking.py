@@ -18,7 +18,7 @@ from fedjax_fair.app.options import parse
 from fedjax_fair.app.progress import show_steps
 from fedjax_fair.app.signatures import default_hint
 from fedjax_fair.app.termination import Termination
-from fedjax_fair.benchmark import collected, costs, entry, export, report, runner
+from fedjax_fair.benchmark import collected, costs, entry, export, published, report, runner
 from fedjax_fair.benchmark.page import result_tables
 from fedjax_fair.benchmark.protocol import TRACKS
 from fedjax_fair.benchmark.unit import is_done
@@ -45,7 +45,10 @@ PublishedPath = Annotated[
     str | None,
     tyro.conf.arg(metavar="FOLDER"),
     default_hint("none"),
-    Doc("Folder of a published report, such as docs/benchmark/standard, whose methods are added."),
+    Doc(
+        "Folder of a published report of the track, such as docs/benchmark/embedded, whose methods "
+        "are added."
+    ),
 ]
 
 
@@ -121,18 +124,17 @@ class BenchmarkEnter(_Units):
             )
         folder = Path(self.output) / self.track
         planned = runner.plan(self.track, folder, names, self.federations)
-        if self.published is not None:  # A wrong folder is reported before the runs.
-            collected.read(Path(self.published), self.track)
+        others = _published(self.published, self.track)
         runner.prepare(planned, folder)
         print(f"Benchmark folder: {escape_control_chars(folder)}")
         with interrupt_hint("the same command continues"), show_steps(quiet=self.quiet) as show:
-            entry.check(planned, self.data.dir, show)
+            entry.check(planned, self.data.dir, show, others)
             _run(planned, folder, self.data.dir, show)
         finished = {unit.method for unit in planned.units if is_done(unit)}
         print_output_paths(
             **{name: entry.write(folder, name) for name in names if name in finished}
         )
-        _print_outcome(folder, _path(self.published))
+        _print_outcome(folder, others)
         if missing := dict.fromkeys(u.method for u in planned.units if not is_done(u)):
             raise ValueError(f"file={self.file!r}: incomplete results of {', '.join(missing)}.")
 
@@ -147,8 +149,10 @@ class BenchmarkReport:
     published: PublishedPath = None
 
     def __call__(self) -> None:
-        found = collected.collect(Path(self.folder), _path(self.published))
-        print_output_paths(Report=report.write(Path(self.folder), found))
+        folder = Path(self.folder)
+        others = _published(self.published, str(runner.read_folder(folder)["track"]))
+        found = collected.collect(folder, others)
+        print_output_paths(Report=report.write(folder, found))
 
 
 @dataclass(frozen=True)
@@ -197,16 +201,16 @@ def run_benchmark(arguments: list[str]) -> None:
         raise ValueError(f"output={options.output!r}: no method has results.")
 
 
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
+def _published(folder: str | None, track: str) -> collected.Collected | None:
+    return None if folder is None else published.read(Path(folder), track)
 
 
-def _print_outcome(folder: Path, published: Path | None = None) -> None:
+def _print_outcome(folder: Path, others: collected.Collected | None = None) -> None:
     """Prints results, which methods have none and why, and where the files are."""
-    for reason in runner.failures(folder):
+    for reason in runner.failures(runner.failed_units(folder)):
         print(f"Not run: {escape_control_chars(reason)}")
     if any((folder / "programs").glob("*/*/final.jsonl")):
-        found = collected.collect(folder, published)
+        found = collected.collect(folder, others)
         shown = report.contents(found)
         for table in result_tables(shown, _PRINTED):
             print(format_table(table))

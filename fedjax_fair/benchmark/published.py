@@ -1,0 +1,154 @@
+"""Files of a report that have all results of a benchmark as tables.
+
+Reports of further methods read them, and need no result files of those that are published.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedjax_fair.benchmark import cells, measures
+from fedjax_fair.benchmark.collected import CONSTANTS, Collected
+from fedjax_fair.benchmark.protocol import VERSION
+from fedjax_fair.results.files import write_text
+
+__all__ = ["read", "write"]
+
+_RUN = ("federation", "method", "model", "criterion", "seed", "is_diverged")
+_CLIENT = ("federation", "method", "seed")
+_COLUMNS = {
+    "runs": (*_RUN, "operations"),
+    "clients": (*_CLIENT, "0"),
+    "settings": ("federation", "method", "criterion", "settings", "round"),
+    "curves": ("federation", "method", "round", "accuracy", "low", "high"),
+    "federations": (
+        "federation", "clients", "unseen_clients", "data_digest",
+        *(f"constant_{name}" for name in CONSTANTS),
+    ),
+    "methods": ("method", "kind", "summary", "paper", "link", "command", "file"),
+    "cells": ("protocol", *cells.KEYS[:3], "seed", "data_digest", "partition_digest", "status"),
+}  # fmt: skip
+"""Columns that each file has."""
+_TEXTS = ("summary", "paper", "link", "command", "file", "settings")
+_DIGITS = {"clients": 9, "cells": 9}
+"""Digits with which values of float32 are exact; ties of clients and settings stay ties."""
+_DESCRIPTION = "benchmark.json"
+
+
+def write(found: Collected, folder: Path) -> None:
+    """Writes the tables, and a description of the benchmark, into the folder of a report."""
+    keys, in_order = list(_RUN), list(dict.fromkeys(found.runs["measure"]))
+    wide: Any = found.runs.pivot(index=keys, columns="measure", values="value")
+    rows = found.runs[keys].drop_duplicates()
+    tables = found._asdict() | {"runs": rows.merge(wide[in_order].reset_index(), on=keys)}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _COLUMNS:
+        digits = f"%.{_DIGITS.get(name, measures.DIGITS)}g"
+        text = tables[name].to_csv(index=False, float_format=digits, lineterminator="\n")
+        write_text(folder / f"{name}.csv", text)
+    described = {
+        "protocol": VERSION,
+        "track": found.track,
+        "environments": found.environments,
+        "failures": found.failures,
+    }
+    write_text(folder / _DESCRIPTION, json.dumps(described, indent=2) + "\n")
+
+
+def read(folder: Path, track: str) -> Collected:
+    """Reads the results of a report.
+
+    Args:
+        folder: Folder of the report.
+        track: Name of the track that results are expected of.
+
+    Raises:
+        ValueError: If a file is missing or damaged, or of another version of the protocol or
+            another track.
+    """
+    described = _describe(folder)
+    for name, expected in (("protocol", VERSION), ("track", track)):
+        if described[name] != expected:
+            raise ValueError(
+                f"published={str(folder)!r}: expected results of the {name} {expected!r}, got "
+                f"{described[name]!r}."
+            )
+    tables = {name: _read_table(folder / f"{name}.csv", name) for name in _COLUMNS}
+    _check_rows(folder, tables)
+    return Collected(
+        track=track,
+        environments=described["environments"],
+        failures=described["failures"],
+        **tables | {"runs": _to_long(tables["runs"])},
+    )
+
+
+def _describe(folder: Path) -> dict[str, Any]:
+    file = folder / _DESCRIPTION
+    hint = f"{str(folder / 'report')!r} is one" if (folder / "report").is_dir() else ""
+    try:
+        described = dict(json.loads(file.read_bytes()))
+        version, _ = described["protocol"], described["track"]
+        # Descriptions of other versions may have other keys.
+        if version == VERSION:
+            lists = [list(described[key]) for key in ("environments", "failures")]
+            _ = [dict(each) for each in lists[0]], [(a, b, c) for a, b, c in lists[1]]
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+        raise ValueError(
+            f"published={str(folder)!r}: expected the folder of a report, with {_DESCRIPTION}"
+            f"{f'; {hint}' if hint else ''}."
+        ) from None
+    return described
+
+
+def _read_table(file: Path, name: str) -> Any:
+    import pandas as pd
+
+    try:
+        table: Any = pd.read_csv(
+            file, dtype={"protocol": str}, keep_default_na=False, na_values=[""],
+            float_precision="round_trip", low_memory=False,
+        )  # fmt: skip
+        if missing := [column for column in _COLUMNS[name] if column not in table]:
+            raise ValueError(f"missing columns {', '.join(missing)}")
+        texts = {"runs": _RUN, "clients": _CLIENT}.get(name)
+        if texts is not None:
+            numbers = [column for column in table if column not in texts]
+            table[numbers] = table[numbers].apply(pd.to_numeric)
+        if name == "clients":
+            table[numbers] = table[numbers].astype("float32")
+    except (OSError, ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"published={str(file)!r}: expected a table of a report ({reason})."
+        ) from None
+    return table.fillna(dict.fromkeys(set(_TEXTS) & set(table), ""))
+
+
+def _check_rows(folder: Path, tables: dict[str, Any]) -> None:
+    """Raises ``ValueError`` if a unit or a method is missing in a table."""
+    units = {
+        name: set(zip(tables[name]["federation"], tables[name]["method"], strict=True))
+        for name in ("runs", "clients", "settings", "curves", "cells")
+    }
+    pairs = units["runs"]
+    for name, found in units.items():
+        if unknown := sorted(pairs ^ found):
+            raise ValueError(
+                f"published={str(folder)!r}: expected {' on '.join(reversed(unknown[0]))} in "
+                f"runs.csv and in {name}.csv."
+            )
+    for name, place in (("methods", 1), ("federations", 0)):
+        known = set(tables[name][name[:-1]])
+        if unknown := sorted({pair[place] for pair in pairs} - known):
+            raise ValueError(f"published={str(folder)!r}: expected {unknown[0]} in {name}.csv.")
+
+
+def _to_long(runs: Any) -> Any:
+    """Returns the rows of `measures.table`; a measure that a unit lacks has none."""
+    unit = ["federation", "method", "measure"]
+    long = runs.melt(list(_RUN), var_name="measure", value_name="value")
+    is_measured = long.groupby(unit)["value"].transform("count") > 0
+    return long[is_measured].reset_index(drop=True)
