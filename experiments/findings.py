@@ -194,7 +194,7 @@ def main() -> None:
     whole = [publish(folder) for folder in folders]
     path = DOCS / "findings.csv"
     last = {found.track: found for found in whole}  # A later one has the earlier ones.
-    kept = pd.read_csv(path, float_precision="round_trip") if path.exists() else pd.DataFrame()
+    kept = pd.read_csv(path) if path.exists() else pd.DataFrame()
     tables: dict[Any, Any] = dict(list(kept.groupby("track"))) if len(kept) else {}
     tables |= {track: findings(found) for track, found in last.items()}
     table = pd.concat([tables[track] for track in TRACKS if track in tables], ignore_index=True)

@@ -31,6 +31,8 @@ _COLUMNS = {
     "cells": ("protocol", *cells.KEYS[:3], "seed", "data_digest", "partition_digest", "status"),
 }  # fmt: skip
 """Columns that each file has."""
+_NUMERIC = {"runs": _RUN, "clients": _CLIENT}
+"""Tables whose columns are numbers, except for these."""
 _TEXTS = ("summary", "paper", "link", "command", "file", "settings")
 _DIGITS = {"clients": 9, "cells": 9}
 """Digits with which values of float32 are exact; ties of clients and settings stay ties."""
@@ -106,24 +108,29 @@ def _describe(folder: Path) -> dict[str, Any]:
 def _read_table(file: Path, name: str) -> Any:
     import pandas as pd
 
+    numeric = name in _NUMERIC
     try:
+        # The parser of pandas may be wrong in the last digit, so that equal numbers would differ.
+        kind: Any = str if numeric else dict.fromkeys(("protocol", *_TEXTS), str)
         table: Any = pd.read_csv(
-            file, dtype={"protocol": str}, keep_default_na=False, na_values=[""],
-            float_precision="round_trip", low_memory=False,
-        )  # fmt: skip
+            file, dtype=kind, keep_default_na=False, na_values=[""], low_memory=False
+        )
         if missing := [column for column in _COLUMNS[name] if column not in table]:
             raise ValueError(f"missing columns {', '.join(missing)}")
-        texts = {"runs": _RUN, "clients": _CLIENT}.get(name)
-        if texts is not None:
-            numbers = [column for column in table if column not in texts]
-            table[numbers] = table[numbers].apply(pd.to_numeric)
-        if name == "clients":
-            table[numbers] = table[numbers].astype("float32")
+        numbers: list[str] = []
+        if numeric:
+            numbers = [column for column in table if column not in _NUMERIC[name]]
+            table[numbers] = table[numbers].map(float)
+            table["seed"] = table["seed"].map(int)
     except (OSError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(
             f"published={str(file)!r}: expected a table of a report ({reason})."
         ) from None
+    if name == "runs":
+        table["is_diverged"] = table["is_diverged"] == "True"
+    if name == "clients":
+        table[numbers] = table[numbers].astype("float32")
     return table.fillna(dict.fromkeys(set(_TEXTS) & set(table), ""))
 
 
@@ -151,4 +158,5 @@ def _to_long(runs: Any) -> Any:
     unit = ["federation", "method", "measure"]
     long = runs.melt(list(_RUN), var_name="measure", value_name="value")
     is_measured = long.groupby(unit)["value"].transform("count") > 0
-    return long[is_measured].reset_index(drop=True)
+    columns = [*_RUN[:-1], "measure", "value", _RUN[-1]]
+    return long.loc[is_measured, columns].reset_index(drop=True)
