@@ -16,6 +16,7 @@ from scipy import stats
 
 from experiments import findings as benchmark_findings
 from experiments.reproduction import pages as claim_pages
+from fedjax_fair.benchmark import published
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = ROOT / "docs" / "reproduction" / "numbers.csv"
@@ -228,6 +229,28 @@ def test_ranges_of_the_benchmark_are_those_of_its_results():
     groups = results[results["federation"] == "groups"]
     ratio = groups["standard_deviation"] / groups["noise_floor"]
     assert ratio.between(0.95, 1.05).all()
+
+
+def test_repeated_runs_of_the_benchmark_are_those_of_their_table():
+    repeated = pd.read_csv(BENCHMARK / "rerun.csv")
+    runs, equal = repeated["runs"].sum(), repeated["equal"].sum()
+    before = repeated.set_index("federation").loc[["adult", "mpls_stops", "mnist"]]
+    assert (before["equal"] == before["runs"]).all()
+    for page, form in (
+        ("protocol.md", f"{equal:,} of {runs:,} were equal to six digits"),
+        ("enter.md", f"of {runs:,} repeated final runs, {equal:,} were equal to six digits"),
+    ):
+        assert form in words((BENCHMARK / page).read_text("utf8"))
+
+
+@pytest.mark.parametrize("track", ["embedded", "standard"])
+def test_methods_can_be_ranked_among_the_published_ones(track):
+    found = published.read(BENCHMARK / track, track)
+    shown = pd.read_csv(BENCHMARK / track / "results.csv").set_index(["federation", "method"])
+    primary = found.all_runs.query("criterion == 'mean'")
+    means = primary.pivot_table("value", ["federation", "method"], "measure")
+    names = ["accuracy", "standard_deviation", "relative_compute", "worse_than_fine_tuned"]
+    np.testing.assert_allclose(means.loc[shown.index, names], shown[names], rtol=2e-5)
 
 
 def test_planted_checks_of_the_benchmark_have_their_answers():
