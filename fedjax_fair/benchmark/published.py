@@ -33,6 +33,7 @@ _COLUMNS = {
 """Columns that each file has."""
 _NUMERIC = {"runs": _RUN, "clients": _CLIENT}
 """Tables whose columns are numbers, except for these."""
+_DIGESTS = ("protocol", "data_digest", "partition_digest")
 _TEXTS = ("summary", "paper", "link", "command", "file", "settings")
 _DIGITS = {"clients": 9, "cells": 9}
 """Digits with which values of float32 are exact; ties of clients and settings stay ties."""
@@ -111,7 +112,7 @@ def _read_table(file: Path, name: str) -> Any:
     numeric = name in _NUMERIC
     try:
         # The parser of pandas may be wrong in the last digit, so that equal numbers would differ.
-        kind: Any = str if numeric else dict.fromkeys(("protocol", *_TEXTS), str)
+        kind: Any = str if numeric else dict.fromkeys((*_DIGESTS, *_TEXTS), str)
         table: Any = pd.read_csv(
             file, dtype=kind, keep_default_na=False, na_values=[""], low_memory=False
         )
