@@ -83,7 +83,7 @@ def _row(
     }  # fmt: skip
 
 
-def agreement(table: pd.DataFrame, constants: Any = None) -> Iterator[dict[str, Any]]:
+def agreement(table: pd.DataFrame, constants: Any) -> Iterator[dict[str, Any]]:
     """Yields the rank correlation over methods of client fairness and group fairness.
 
     It is computed for each seed; the interval is over seeds.

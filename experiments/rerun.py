@@ -20,8 +20,8 @@ import xarray as xr
 from fedjax_fair import checks, results
 from fedjax_fair.app.progress import show_steps
 from fedjax_fair.benchmark import cells, runner, tuning, unit
-from fedjax_fair.benchmark.federations import FEDERATIONS
-from fedjax_fair.benchmark.protocol import TRACKS, VERSION
+from fedjax_fair.benchmark.measure_table import direction
+from fedjax_fair.benchmark.protocol import CRITERIA, TRACKS, VERSION
 from fedjax_fair.results.files import write_text
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmark"
@@ -29,11 +29,8 @@ _NUDGE = 1e-6
 """Above the rounding errors of published values, which can hide which setting was better."""
 _TOLERANCE = 1.5e-6
 """Of accuracies, which have six significant digits or more in published files."""
-_SIGNS = {
-    "mean": ("accuracy", 1),
-    "worst": ("worst_10pct", 1),
-    "fairest": ("standard_deviation", -1),
-}
+_MEASURES: dict[str, str] = dict(zip(CRITERIA, tuning.MEASURES, strict=True))
+"""Measures that are best for the chosen setting, by criterion."""
 _GROUPS = ("settings", "versions", "validation", "test")
 
 
@@ -43,7 +40,7 @@ def restore(published: pd.DataFrame, folder: Path, track: str) -> None:
     for (federation, method), own in units:
         if method in unit.TUNED_ROUND:
             continue
-        place = unit.Unit(FEDERATIONS[federation], method, _programs(folder, federation, method))
+        (place,) = runner.plan(track, folder, [method], [federation]).units
         if (place.folder / "tuning.jsonl").exists():
             continue
         config = unit.configuration(place)
@@ -68,10 +65,6 @@ def restore(published: pd.DataFrame, folder: Path, track: str) -> None:
         cells.write(
             place.folder / "tuning.jsonl", map(_cell, runs.drop(columns="place").to_dict("records"))
         )
-
-
-def _programs(folder: Path, federation: str, method: str) -> Path:
-    return folder / "programs" / federation / method
 
 
 def _tuned(runs: Any, round: int) -> xr.Dataset:
@@ -106,9 +99,10 @@ def _check_choices(
         chosen = unit.choose(tuned, place.method, num_settings)
         wrong = [name for name, choice in chosen.items() if published[name] != choice.setting]
         for criterion in wrong:
-            measure, sign = _SIGNS[criterion]
+            measure = _MEASURES[criterion]
             values = tuned[unit.VALIDATION[measure]].values
-            values[tuned["setting"].values == published[criterion]] += sign * _NUDGE
+            is_published = tuned["setting"].values == published[criterion]
+            values[is_published] += direction(measure) * _NUDGE
         if not wrong:
             return
     raise ValueError(
@@ -167,8 +161,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     source = options.published or DOCS / options.track
     published: Any = pd.read_csv(source / "cells.csv", dtype={"protocol": str}, low_memory=False)
     for column, chosen in (("federation", options.federations), ("method", options.methods)):
+        for name in chosen:
+            checks.one_of(f"{column}s", name, tuple(published[column].unique()))
         if chosen:
-            checks.one_of(f"{column}s", chosen[0], tuple(published[column].unique()))
             published = published[published[column].isin(chosen)]
     folder = options.output / options.track
     restore(published, folder, options.track)

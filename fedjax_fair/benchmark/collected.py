@@ -15,16 +15,13 @@ from fedjax_fair.benchmark.protocol import CRITERIA
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["BASELINES", "CONSTANTS", "CRITERION", "Collected", "check_data", "collect"]
+__all__ = ["BASELINES", "CRITERION", "Collected", "check_data", "collect"]
 
 CRITERION = CRITERIA[0]
 """Criterion of the settings that the page shows; verdicts use all criteria."""
 
 BASELINES = ("fedavg", "centralized", "local", "local_converged", "fine_tuned")
 """Methods that show what is possible without federated training, or without fairness."""
-
-CONSTANTS = ("accuracy", "worst_10pct", "standard_deviation", "gini", "dissimilarity")
-"""Measures of the constant predictor."""
 
 _UNIT = ["federation", "method"]
 _BY_UNIT = ("runs", "clients", "settings", "curves", "cells")
@@ -65,7 +62,7 @@ class Collected(NamedTuple):
         return {
             (row["federation"], name): row[f"constant_{name}"]
             for row in self.federations.to_dict("records")
-            for name in CONSTANTS
+            for name in measures.CONSTANTS
         }
 
     @property
@@ -237,7 +234,7 @@ def _federations(found: list[measures.Final]) -> list[dict[str, Any]]:
                 if final.federation == name
             ),
             "data_digest": firsts[name].attrs["data_digest"],
-            **{f"constant_{measure}": constants[name, measure] for measure in CONSTANTS},
+            **{f"constant_{measure}": constants[name, measure] for measure in measures.CONSTANTS},
         }
         for name in FEDERATIONS
         if name in firsts

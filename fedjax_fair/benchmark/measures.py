@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = [
+    "CONSTANTS",
     "REFERENCES",
     "Final",
     "clients",
@@ -34,6 +35,9 @@ __all__ = [
 
 REFERENCES = ("local_converged", "fine_tuned")
 """Methods to which clients are compared one by one, with the criterion ``"mean"``."""
+
+CONSTANTS = ("accuracy", "worst_10pct", "standard_deviation", "gini", "dissimilarity")
+"""Measures of the constant predictor."""
 
 _SUMMARIES = {
     "accuracy": "accuracy_mean_clients",
@@ -294,14 +298,14 @@ def constants(found: list[Final]) -> dict[tuple[str, str], float]:
                 [run[:, c] / run.sum(axis=1) for run, c in zip(counts, frequent, strict=True)]
             )
         of_clients = shares.astype(np.float32)
-        measured = {
-            "accuracy": np.nanmean(shares, axis=1),
-            "worst_10pct": _worst(shares),
-            "standard_deviation": np.nanstd(shares, axis=1),
-            "gini": np.array([fairness.gini(run) for run in of_clients]),
-            "dissimilarity": np.array([fairness.client_dissimilarity(run) for run in of_clients]),
-        }
-        for name, of_runs in measured.items():
+        measured = (
+            np.nanmean(shares, axis=1),
+            _worst(shares),
+            np.nanstd(shares, axis=1),
+            [fairness.gini(run) for run in of_clients],
+            [fairness.client_dissimilarity(run) for run in of_clients],
+        )
+        for name, of_runs in zip(CONSTANTS, measured, strict=True):
             values[final.federation, name] = float(np.mean(of_runs))
     return values
 

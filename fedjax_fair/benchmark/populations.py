@@ -67,7 +67,7 @@ class BenchmarkData(NamedTuple):
     partition_digests: tuple[str, ...]
 
     def of_runs(self, first: int, last: int) -> BenchmarkData:
-        """Returns the partitions of some seeds, without the last; their arrays have equal shapes.
+        """Returns the partitions of runs ``first`` to ``last - 1``, in arrays of equal shapes.
 
         Examples:
             >>> from fedjax_fair.benchmark.federations import FEDERATIONS

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_fair.benchmark import cells, measures
-from fedjax_fair.benchmark.collected import CONSTANTS, Collected
+from fedjax_fair.benchmark.collected import Collected
 from fedjax_fair.benchmark.protocol import VERSION
 from fedjax_fair.results.files import write_text
 
@@ -25,7 +25,7 @@ _COLUMNS = {
     "curves": ("federation", "method", "round", "accuracy", "low", "high"),
     "federations": (
         "federation", "clients", "unseen_clients", "data_digest",
-        *(f"constant_{name}" for name in CONSTANTS),
+        *(f"constant_{name}" for name in measures.CONSTANTS),
     ),
     "methods": ("method", "kind", "summary", "paper", "link", "command", "file"),
     "cells": ("protocol", *cells.KEYS[:3], "seed", "data_digest", "partition_digest", "status"),

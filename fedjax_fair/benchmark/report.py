@@ -176,7 +176,6 @@ def _ranking(table: Any, constants: dict[tuple[str, str], float]) -> pd.DataFram
 
     has_baseline = table.loc[table["method"] == BASELINE, "federation"]
     table = table[table["federation"].isin(has_baseline)]
-
     ranked: Any = ranking.ranking(
         table, RANKED[0], CRITERION, baseline=BASELINE, constants=constants
     )

@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 METHODS = ("fedavg", "fine_tuned", "local_converged", "fedbn")
 """Methods of the track, of which `fedbn` cannot run."""
@@ -66,6 +69,26 @@ def shorten_training(patch: Any, name: str) -> None:
     training = replace(whole.config.training, rounds=4, eval_every=2)
     short = whole._replace(config=replace(whole.config, training=training))
     patch.setitem(federations.FEDERATIONS, name, short)
+
+
+@contextmanager
+def finished(folder: Path, track: Any) -> Iterator[Path]:
+    """Runs a track of short federated datasets in place of the embedded one."""
+    from fedjax_fair.benchmark import protocol, runner
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in (*track.federations, *track.variants):
+            shorten_training(patch, name)
+        patch.setitem(protocol.TRACKS, "embedded", track)
+        runner.run(runner.plan("embedded", folder), folder)
+        yield folder
+
+
+def write_tables(folder: Path) -> None:
+    """Writes the tables of a report, without its page and figures, which take longer."""
+    from fedjax_fair.benchmark import collected, published
+
+    published.write(collected.collect(folder), folder / "report")
 
 
 def start(

@@ -6,7 +6,8 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from short_track import shorten_training
+import short_track
+from short_track import write_tables
 
 from fedjax_fair.app.cli import main
 from fedjax_fair.benchmark import collected, entry, protocol, published, report, runner
@@ -22,11 +23,8 @@ TABLES = ("runs", "clients", "settings", "curves", "federations", "methods", "ce
 def finished(tmp_path_factory):
     """A benchmark of one short federated dataset, with the tables of its report."""
     folder = tmp_path_factory.mktemp("benchmark") / "embedded"
-    with pytest.MonkeyPatch.context() as patch:
-        shorten_training(patch, "groups")
-        track = protocol.Track(("groups",), METHODS, 2, (0, 1), (100, 101, 102))
-        patch.setitem(protocol.TRACKS, "embedded", track)
-        runner.run(runner.plan("embedded", folder), folder)
+    track = protocol.Track(("groups",), METHODS, 2, (0, 1), (100, 101, 102))
+    with short_track.finished(folder, track):
         write_tables(folder)
         yield folder
 
@@ -45,11 +43,6 @@ def copy_of(finished, tmp_path):
         return folder
 
     return copy
-
-
-def write_tables(folder):
-    """Writes the tables of a report, without its page and figures, which take longer."""
-    published.write(collected.collect(folder), folder / "report")
 
 
 def join(mine, others):

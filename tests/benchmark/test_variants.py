@@ -5,10 +5,10 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from short_track import shorten_training
+import short_track
 
 from fedjax_fair import results
-from fedjax_fair.benchmark import collected, measures, protocol, report, runner
+from fedjax_fair.benchmark import collected, measures, protocol, report
 
 pytestmark = pytest.mark.integration
 
@@ -19,15 +19,11 @@ METHODS = ("fedavg", "q_fedavg", "local_converged")
 def finished(tmp_path_factory):
     """A benchmark of one short federated dataset and its variant with dropouts."""
     folder = tmp_path_factory.mktemp("benchmark") / "embedded"
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("groups", "groups_dropouts"):
-            shorten_training(patch, name)
-        track = protocol.Track(
-            ("groups",), METHODS, 2, (0, 1), (100, 101, 102), reuses_programs=True,
-            variants=("groups_dropouts",), variant_methods=("fedavg", "q_fedavg"),
-        )  # fmt: skip
-        patch.setitem(protocol.TRACKS, "embedded", track)
-        runner.run(runner.plan("embedded", folder), folder)
+    track = protocol.Track(
+        ("groups",), METHODS, 2, (0, 1), (100, 101, 102), reuses_programs=True,
+        variants=("groups_dropouts",), variant_methods=("fedavg", "q_fedavg"),
+    )  # fmt: skip
+    with short_track.finished(folder, track):
         yield folder
 
 

@@ -1,19 +1,14 @@
 """Repeating the final runs of a published benchmark."""
 
 import shutil
-import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
+import short_track
 
 from experiments import rerun
-from fedjax_fair.benchmark import collected, protocol, runner
-from fedjax_fair.benchmark import published as files
+from fedjax_fair.benchmark import protocol, runner
 from fedjax_fair.benchmark.unit import VALIDATION
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmark"))
-from short_track import shorten_training
 
 pytestmark = pytest.mark.integration
 
@@ -24,12 +19,9 @@ METHODS = ("fedavg", "local_converged")
 def published(tmp_path_factory):
     """The tables of a short benchmark, and the folder of its results."""
     folder = tmp_path_factory.mktemp("published") / "embedded"
-    with pytest.MonkeyPatch.context() as patch:
-        shorten_training(patch, "groups")
-        track = protocol.Track(("groups",), METHODS, 4, (0, 1), (100, 101, 102))
-        patch.setitem(protocol.TRACKS, "embedded", track)
-        runner.run(runner.plan("embedded", folder), folder)
-        files.write(collected.collect(folder), folder / "report")
+    track = protocol.Track(("groups",), METHODS, 4, (0, 1), (100, 101, 102))
+    with short_track.finished(folder, track):
+        short_track.write_tables(folder)
         yield folder
 
 
