@@ -25,6 +25,7 @@ PATHS = {
     "--file",
     "--folder",
     "--output",
+    "--published",
     "--plot",
     "--run",
     "--runs",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_fair import results
@@ -297,7 +298,7 @@ def constants(found: list[Final]) -> dict[tuple[str, str], float]:
             shares = np.array(
                 [run[:, c] / run.sum(axis=1) for run, c in zip(counts, frequent, strict=True)]
             )
-        of_clients = shares.astype(np.float32)
+        of_clients = jnp.asarray(shares, jnp.float32)
         measured = (
             np.nanmean(shares, axis=1),
             _worst(shares),
