@@ -26,7 +26,7 @@ from experiments.reproduction import equitable, protocol_theory, runs
 from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
 from fedjax_fair.app.config import Config
 
-__all__ = ["Cell", "cells", "estimate", "missing", "screened"]
+__all__ = ["Cell", "cells", "estimate", "missing", "not_yet_known", "screened"]
 
 PARTS = ("A", "B", "D", "C")
 """In order of importance."""
@@ -321,7 +321,7 @@ def estimate(parts: Iterable[str], folder: Path, costs: pd.DataFrame) -> str:
             total += hours
             continue
         todo = missing(part, folder)
-        planned = [*todo, *_not_yet_known(part, folder)]
+        planned = [*todo, *not_yet_known(part, folder)]
         groups: dict[str, list[float]] = {}
         for cell in planned:
             groups.setdefault(cell.group.partition("/")[0], []).append(_cost(cell, costs))
@@ -333,8 +333,8 @@ def estimate(parts: Iterable[str], folder: Path, costs: pd.DataFrame) -> str:
     return "\n".join([*lines, "", f"With two cores: {total / 2:.1f} hours."])
 
 
-def _not_yet_known(part: str, folder: Path) -> Iterator[Cell]:
-    """The runs that depend on others: four points with two methods, three tuned methods."""
+def not_yet_known(part: str, folder: Path) -> Iterator[Cell]:
+    """Yields runs whose methods depend on others: four points of two, and three tuned methods."""
     if part == "B" and not screened(folder):
         costliest = searched((3, 50, 10, 0.01))
         for _ in range(4):

@@ -1,6 +1,8 @@
 """The runs that the protocol plans, and the rules of its verdicts."""
 
 import itertools
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,6 +21,24 @@ def test_the_plan_has_the_runs_of_the_protocol(tmp_path):
     assert not used & {*range(10), *range(100, 110), protocol.MEASURED_SEED}
     files = [cell.file(tmp_path) for part in "ABC" for cell in protocol.cells(part, tmp_path)]
     assert len(set(files)) == len(files)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "reproduction" / "README.md"
+
+
+def test_the_page_counts_the_committed_runs():
+    text, folder = PAGE.read_text("utf8"), PAGE.parent / "protocol"
+    counted = dict(re.findall(r"^\| (A1|A2|B|C)\b.*\| (\w.*) \|$", text, re.MULTILINE))
+    groups = {"A1": "A/mnist", "A2": "A/cifar10", "B": "B", "C": "C"}
+    assert counted.keys() == groups.keys()
+    for name, group in groups.items():
+        found = len(list((folder / group).rglob("*.csv")))
+        planned = sum(
+            cell.file(Path()).is_relative_to(group)
+            for cell in (*protocol.cells(name[0], folder), *protocol.not_yet_known(name[0], folder))
+        )
+        expected = "complete" if found == planned else f"{found} of {planned}"
+        assert counted[name] == expected, name
 
 
 @pytest.fixture
