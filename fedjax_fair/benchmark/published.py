@@ -46,6 +46,9 @@ def write(found: Collected, folder: Path) -> None:
     wide: Any = found.runs.pivot(index=keys, columns="measure", values="value")
     rows = found.runs[keys].drop_duplicates()
     tables = found._asdict() | {"runs": rows.merge(wide[in_order].reset_index(), on=keys)}
+    first: list[str] = list(_COLUMNS["cells"])
+    # Sorted, because columns of settings come in the order of the methods that have them.
+    tables["cells"] = tables["cells"][[*first, *sorted({*tables["cells"]}.difference(first))]]
     folder.mkdir(parents=True, exist_ok=True)
     for name in _COLUMNS:
         digits = f"%.{_DIGITS.get(name, measures.DIGITS)}g"
