@@ -261,7 +261,7 @@ def ends_as(expected: Undisturbed, ended: Ended, folder: Path) -> bool:
 
 def _preload() -> None:
     """Imports the modules of the commands without starting JAX."""
-    import h5netcdf  # noqa: F401
+    import netCDF4  # noqa: F401
     import orbax.checkpoint  # noqa: F401
 
     data.load("digits")

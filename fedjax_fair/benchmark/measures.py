@@ -97,15 +97,11 @@ def finals(folder: Path) -> Iterator[Final]:
             found = dataset.attrs.get("protocol")
             raise ValueError(f"path={str(file)!r}: expected protocol {VERSION}, got {found}.")
         settings = json.loads(dataset.attrs["settings"])
+        served: dict[int, tuple[str, xr.Dataset]] = {}
         for criterion, (setting, round) in json.loads(dataset.attrs["chosen"]).items():
-            runs = dataset.isel(run=np.flatnonzero(dataset["setting"].values == setting))
-            runs = runs.drop_vars("setting").swap_dims(run="seed")
-            serving = by_model(runs, serving=True)
-            model = "global"
-            if "algorithm" in serving.dims:
-                is_personalized = str(serving["algorithm"].values[0]).endswith(MARK)
-                model = "personalized" if is_personalized else "global"
-                serving = serving.isel(algorithm=0, drop=True)
+            if setting not in served:  # Criteria often choose the same setting.
+                served[setting] = _serving(dataset, setting)
+            model, serving = served[setting]
             yield Final(
                 str(dataset.attrs["federation"]),
                 str(dataset.attrs["method"]),
@@ -115,6 +111,17 @@ def finals(folder: Path) -> Iterator[Final]:
                 model,
                 serving,
             )
+
+
+def _serving(dataset: xr.Dataset, setting: int) -> tuple[str, xr.Dataset]:
+    """Returns the kind and the results of the models that serve clients, with one setting."""
+    runs = dataset.isel(run=np.flatnonzero(dataset["setting"].values == setting))
+    serving = by_model(runs.drop_vars("setting").swap_dims(run="seed"), serving=True)
+    if "algorithm" not in serving.dims:
+        return "global", serving
+    is_personalized = str(serving["algorithm"].values[0]).endswith(MARK)
+    model = "personalized" if is_personalized else "global"
+    return model, serving.isel(algorithm=0, drop=True)
 
 
 def table(found: list[Final]) -> pd.DataFrame:

@@ -38,6 +38,9 @@ __all__ = [
 _MARK = b"SHA-256:"
 """Separates a file from its checksum. Readers of HDF5 ignore what follows the end of its data."""
 
+_NETCDF_LOCK = threading.Lock()
+"""The NetCDF library fails in two threads at a time."""
+
 _CHECKSUM_FILE = "sha256"
 """Holds the checksum of its folder, and the names of the files that it covers."""
 
@@ -55,14 +58,14 @@ def save(dataset: xr.Dataset, path: str | Path) -> None:
     Raises:
         OSError: If it cannot be written; the message names it.
     """
-    import h5netcdf
-    from xarray.backends import H5NetCDFStore
+    import netCDF4
+    from xarray.backends import NetCDF4DataStore
 
-    # On a full disk HDF5 itself prints hundreds of lines and may end the process.
-    content = io.BytesIO()
-    with h5netcdf.File(content, "w") as store:
-        dataset.dump_to_store(H5NetCDFStore(store, mode="w"))
-    data = content.getvalue()
+    # In memory, because HDF5 itself prints hundreds of lines on a full disk.
+    with _NETCDF_LOCK:
+        store = netCDF4.Dataset("results.nc", "w", memory=1)
+        dataset.dump_to_store(NetCDF4DataStore(store))
+        data = bytes(store.close())
     write_bytes(Path(path), data + _MARK + hashlib.sha256(data).digest())
 
 
@@ -79,8 +82,9 @@ def open(path: str | Path) -> xr.Dataset:
         ValueError: If there are no results, or the file is damaged; of an unfinished run with the
             command that continues it.
     """
-    import h5py
+    import netCDF4
     import xarray as xr
+    from xarray.backends import NetCDF4DataStore
 
     path = Path(path)
     file = path / "results.nc" if path.is_dir() else path
@@ -88,14 +92,13 @@ def open(path: str | Path) -> xr.Dataset:
         raise ValueError(f"path={str(path)!r}: {_missing(path)}.")
     try:
         # Readers get the bytes: they would expand "~" in a path, or open a URL.
-        content = file.read_bytes()
-        _check_intact(content)
-        # If this fails within h5netcdf, an incomplete object prints a traceback when it is deleted.
-        with h5py.File(io.BytesIO(content), "r") as store:
-            store.attrs.get("_nc3_strict")
+        content = _intact(file.read_bytes())
+        with _NETCDF_LOCK:
+            store = netCDF4.Dataset("results.nc", memory=content)
+            dataset = xr.load_dataset(NetCDF4DataStore(store))
         # The stored encoding would restrict what values can be written later, such as NaN.
-        return xr.load_dataset(io.BytesIO(content), engine="h5netcdf").drop_encoding()
-    except Exception as error:  # HDF5, h5py and xarray raise different ones.
+        return dataset.drop_encoding()
+    except Exception as error:  # HDF5 and xarray raise different ones.
         reason = " ".join(str(error).split())
         raise ValueError(f"path={str(file)!r}: expected undamaged results ({reason}).") from error
 
@@ -229,9 +232,12 @@ def _checksum(folder: Path, names: list[str]) -> str:
     return digest.hexdigest()
 
 
-def _check_intact(content: bytes) -> None:
-    """Compares a file with the checksum at its end; files of other programs have none."""
+def _intact(content: bytes) -> bytes:
+    """Compares a file with the checksum at its end, and removes it; other programs write none."""
     _, mark, expected = content[-len(_MARK) - hashlib.sha256().digest_size :].partition(_MARK)
-    data = memoryview(content)[: len(content) - len(mark) - len(expected)]
-    if mark and hashlib.sha256(data).digest() != expected:
+    if not mark:
+        return content
+    data = content[: len(content) - len(mark) - len(expected)]
+    if hashlib.sha256(data).digest() != expected:
         raise ValueError("its content has changed since it was written")
+    return data

@@ -224,7 +224,7 @@ def test_compiled_functions_are_cached_unless_jax_is_configured(tmp_path):
 
 def test_importing_the_package_is_light():
     heavy = {
-        "PIL", "array_record", "h5netcdf", "importlib_resources", "matplotlib", "orbax", "pandas",
+        "PIL", "array_record", "importlib_resources", "matplotlib", "netCDF4", "orbax", "pandas",
         "platformdirs", "rich", "scipy", "sklearn", "tensorflow_datasets", "tyro", "xarray",
     }  # fmt: skip
     program = """import sys, jax, flax.linen, flax.nnx, optax, numpy, jaxtyping
