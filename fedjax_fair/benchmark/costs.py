@@ -18,7 +18,8 @@ _UNKNOWN = "not measured"
 class Cost(NamedTuple):
     """Measured cost of a unit: seconds of two cores, compilation included.
 
-    Rows of the embedded track have the mean over its 34 units, 562 processor seconds in total.
+    Rows of the embedded track have the mean over its 34 units, which took 297 s, or 523 processor
+    seconds.
     Those of the standard track have the mean time between finished units, while other programs used
     a part of the machine.
     """
