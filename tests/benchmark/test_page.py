@@ -13,10 +13,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 import pytest
 from page_contents import FEDERATIONS, KINDS, METHODS, make_contents
 
 from fedjax_fair.benchmark.page import charts, measures, tables, write, write_figures, write_tables
+from fedjax_fair.benchmark.page.figures import curves
 from fedjax_fair.benchmark.page.page import page
 
 BROWSER = next(
@@ -293,6 +295,26 @@ def test_figures_are_written(tmp_path):
     names = ("ranking", "tradeoffs", "worst_off", "curves", "unseen")
     assert [path.name for path in paths] == [f"{a}.{b}" for a in names for b in ("pdf", "png")]
     assert all(path.stat().st_size > 1000 for path in paths)
+
+
+@pytest.mark.parametrize(("number", "named"), [(12, 12), (28, 28), (60, 29)])
+def test_curves_of_many_methods_have_room(contents, number, named):
+    one = contents.curves[contents.curves["method"] == "fedavg"]
+    names = ["fedavg", *(f"method {i}" for i in range(1, number))]
+    levels = {name: 1 + (i * 7 % number) / number for i, name in enumerate(names)}
+    many = pd.concat(
+        [one.assign(method=name, accuracy=one["accuracy"] * levels[name]) for name in names]
+    )
+    figure = curves(contents._replace(curves=many))
+    figure.draw_without_rendering()
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert len(labels) == named
+    if named < number:
+        best = sorted(names[1:], key=levels.__getitem__, reverse=True)
+        assert labels == ["fedavg", *best[: named - 2], "others"]
+    for axes in figure.axes:
+        assert axes.get_window_extent().height > 1.5 * figure.dpi  # Inches.
+        assert len(axes.lines) == number
 
 
 def test_figures_without_values_are_left_out(contents, tmp_path):

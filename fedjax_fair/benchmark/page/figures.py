@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURES", "write_figures"]
 
-_COLUMNS = 3
+_COLUMNS, _LEGEND_COLUMNS = 3, 4
 _MARKERS = ("o", "s", "^", "D")
+_LOOKS = tuple((color, dash) for dash in ("-", "--", ":", "-.") for color in drawing.COLORS)
+"""Colors and dashes of curves, as many as can be told apart."""
+_LOOK_OF_OTHERS = ("0.8", "-")
 
 
 def write_figures(contents: Contents, folder: Path) -> list[Path]:
@@ -142,7 +145,13 @@ def _legend_of_kinds(figure: Figure, kinds: list[str]) -> None:
                label=drawing.escape_mathtext(kind))
         for place, kind in enumerate(kinds)
     ]  # fmt: skip
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=_LEGEND_COLUMNS,
+        frameon=False,
+        fontsize=8,
+    )
 
 
 def worst_off(contents: Contents) -> Figure | None:
@@ -198,41 +207,54 @@ def curves(contents: Contents) -> Figure | None:
     """Validation accuracy over rounds, a panel per federation."""
     if contents.curves.empty:
         return None
-    figure, panels = _panels(contents, 2.6)
-    methods = list(dict.fromkeys(contents.curves["method"]))
-    dashes: Any = ("-", "--", ":", "-.")
-    looks = {
-        name: (
-            drawing.COLORS[place % len(drawing.COLORS)],
-            dashes[place // len(drawing.COLORS) % 4],
-        )
-        for place, name in enumerate(methods)
-    }
+    methods = _most_accurate(contents)
+    looks = dict(zip(methods, _LOOKS, strict=False))
+    named = looks | ({"others": _LOOK_OF_OTHERS} if len(methods) > len(looks) else {})
+    figure, panels = _panels(contents, 2.6, legend_rows=-(-len(named) // _LEGEND_COLUMNS))
     for axes, federation in panels:
         table = contents.curves[contents.curves["federation"] == federation]
         for name, rows in table.groupby("method", sort=False):
             rows = rows.sort_values("round")
-            color, dash = looks[str(name)]
+            color, dash = looks.get(str(name), _LOOK_OF_OTHERS)
             at = rows["round"].to_numpy(float)
             marker = "o" if len(at) == 1 else None
             axes.plot(at, 100 * rows["accuracy"], color=color, linestyle=dash, marker=marker,
-                      linewidth=1.2, markersize=3)  # fmt: skip
-            axes.fill_between(at, 100 * rows["low"], 100 * rows["high"], color=color, alpha=0.1,
-                              linewidth=0)  # fmt: skip
+                      linewidth=1.2, markersize=3, zorder=2 if name in looks else 1)  # fmt: skip
+            if name in looks:
+                axes.fill_between(at, 100 * rows["low"], 100 * rows["high"], color=color,
+                                  alpha=0.1, linewidth=0)  # fmt: skip
         axes.set_xlabel("round", size=8)
     panels[0][0].set_ylabel("validation accuracy (%)", size=8)
     from matplotlib.lines import Line2D
 
     handles = [
         Line2D([], [], color=color, linestyle=dash, label=drawing.escape_mathtext(name))
-        for name, (color, dash) in looks.items()
+        for name, (color, dash) in named.items()
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=7)
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=_LEGEND_COLUMNS,
+        frameon=False,
+        fontsize=7,
+    )
     return figure
 
 
+def _most_accurate(contents: Contents) -> list[str]:
+    """Returns the methods of the curves: the baseline, and the others by accuracy if it matters."""
+    methods = list(dict.fromkeys(contents.curves["method"]))
+    if len(methods) <= len(_LOOKS):
+        return methods
+    last: Any = contents.curves.sort_values("round").groupby(["federation", "method"])["accuracy"]
+    accuracy = last.last().unstack()
+    order = accuracy.sub(accuracy.mean(axis=1), axis=0).mean().sort_values(ascending=False)
+    first = [name for name in (contents.baseline,) if name in methods]
+    return [*first, *(str(name) for name in order.index if name not in first)]
+
+
 def _panels(
-    contents: Contents, height: float, sharey: bool = False
+    contents: Contents, height: float, sharey: bool = False, legend_rows: int = 0
 ) -> tuple[Figure, list[tuple[Axes, str]]]:
     """Creates a figure with a titled panel per federation."""
     from matplotlib.figure import Figure
@@ -240,7 +262,8 @@ def _panels(
     names = list(contents.federations["name"])
     columns = min(len(names), _COLUMNS)
     rows = -(-len(names) // columns)
-    figure = Figure(figsize=(7.0, height * rows + 0.6), layout="constrained")
+    of_legend = 0.6 + max(0, legend_rows - 3) * 0.16
+    figure = Figure(figsize=(7.0, height * rows + of_legend), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel()
     for axes, name in zip(grid, names, strict=False):
         axes.set_title(drawing.escape_mathtext(name), loc="left", size=9)
