@@ -194,8 +194,8 @@ def test_threads_that_fail_later_are_not_heard(tmp_path, capsys, caplog):
 
 
 def test_other_programs_read_them_and_theirs_are_read(file, tmp_path):
-    xr.testing.assert_identical(xr.load_dataset(file, engine="netcdf4"), DATASET)
-    DATASET.to_netcdf(tmp_path / "own.nc", engine="netcdf4")
+    xr.testing.assert_identical(xr.load_dataset(file, engine="h5netcdf"), DATASET)
+    DATASET.to_netcdf(tmp_path / "own.nc", engine="h5netcdf")
     xr.testing.assert_identical(results.open(tmp_path / "own.nc"), DATASET)
 
 
@@ -237,19 +237,7 @@ def test_what_is_wrong_is_said_once(place, file, tmp_path, monkeypatch):
 
 def test_a_truncated_file_is_refused(file, tmp_path):
     content = file.read_bytes()
-    short = tmp_path / "short.nc"
-    for length in (len(content) - 1, len(content) - 32, 100):
-        short.write_bytes(content[:length])
+    for length in (len(content) - 1, len(content) - 32, len(content) // 2, 100):
+        (tmp_path / "short.nc").write_bytes(content[:length])
         with pytest.raises(ValueError, match="short"):
-            results.open(short)
-    refused = 0
-    for length in range(200, len(content) - 40, 500):  # Without the digest.
-        short.write_bytes(content[:length])
-        try:
-            found = results.open(short)
-        except ValueError:
-            refused += 1
-        else:  # NetCDF in memory ends with zeros.
-            xr.testing.assert_identical(found, DATASET)
-            assert not any(content[length:-40])
-    assert refused >= 10
+            results.open(tmp_path / "short.nc")

@@ -38,6 +38,12 @@ __all__ = [
 _MARK = b"SHA-256:"
 """Separates a file from its checksum. Readers of HDF5 ignore what follows the end of its data."""
 
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+"""Signature of HDF5; the version of the superblock follows."""
+
+_END_ADDRESS = {0: 40, 2: 28}
+"""Place of the address of the end of the file by version (HDF5 File Format Specification, II.A)."""
+
 _NETCDF_LOCK = threading.Lock()
 """The NetCDF library fails in two threads at a time."""
 
@@ -65,7 +71,7 @@ def save(dataset: xr.Dataset, path: str | Path) -> None:
     with _NETCDF_LOCK:
         store = netCDF4.Dataset("results.nc", "w", memory=1)
         dataset.dump_to_store(NetCDF4DataStore(store))
-        data = bytes(store.close())
+        data = _without_padding(bytes(store.close()))
     write_bytes(Path(path), data + _MARK + hashlib.sha256(data).digest())
 
 
@@ -92,7 +98,8 @@ def open(path: str | Path) -> xr.Dataset:
         raise ValueError(f"path={str(path)!r}: {_missing(path)}.")
     try:
         # Readers get the bytes: they would expand "~" in a path, or open a URL.
-        content = _intact(file.read_bytes())
+        content = file.read_bytes()
+        _check_intact(content)
         with _NETCDF_LOCK:
             store = netCDF4.Dataset("results.nc", memory=content)
             dataset = xr.load_dataset(NetCDF4DataStore(store))
@@ -232,12 +239,18 @@ def _checksum(folder: Path, names: list[str]) -> str:
     return digest.hexdigest()
 
 
-def _intact(content: bytes) -> bytes:
-    """Compares a file with the checksum at its end, and removes it; other programs write none."""
+def _without_padding(data: bytes) -> bytes:
+    """Removes the zeros that the NetCDF library allocates after the end of an HDF5 file.
+
+    Without them readers refuse any truncated file, also one that has lost its checksum.
+    """
+    place = _END_ADDRESS.get(data[len(_HDF5)])
+    return data if place is None else data[: int.from_bytes(data[place : place + 8], "little")]
+
+
+def _check_intact(content: bytes) -> None:
+    """Compares a file with the checksum at its end; files of other programs have none."""
     _, mark, expected = content[-len(_MARK) - hashlib.sha256().digest_size :].partition(_MARK)
-    if not mark:
-        return content
-    data = content[: len(content) - len(mark) - len(expected)]
-    if hashlib.sha256(data).digest() != expected:
+    data = memoryview(content)[: len(content) - len(mark) - len(expected)]
+    if mark and hashlib.sha256(data).digest() != expected:
         raise ValueError("its content has changed since it was written")
-    return data

@@ -256,7 +256,7 @@ def test_the_folder_of_another_sweep_is_refused(fedprox, whole, copied):
         again(prox=PROX[:2])
     (copied / "sweep.json").write_bytes(content)
     foreign = copied / "000-00002.nc"
-    whole.to_netcdf(foreign, engine="netcdf4")
+    whole.to_netcdf(foreign, engine="h5netcdf")
     with pytest.raises(ValueError, match=rf"{foreign.name}': expected runs of this sweep"):
         again(prox=PROX)
 

@@ -20,9 +20,9 @@ __all__ = ["FIGURES", "write_figures"]
 
 _COLUMNS, _LEGEND_COLUMNS = 3, 4
 _MARKERS = ("o", "s", "^", "D")
-_LOOKS = tuple((color, dash) for dash in ("-", "--", ":", "-.") for color in drawing.COLORS)
+_LOOKS: Any = tuple((color, dash) for dash in ("-", "--", ":", "-.") for color in drawing.COLORS)
 """Colors and dashes of curves, as many as can be told apart."""
-_LOOK_OF_OTHERS = ("0.8", "-")
+_LOOK_OF_OTHERS: Any = ("0.8", "-")
 
 
 def write_figures(contents: Contents, folder: Path) -> list[Path]:
@@ -145,13 +145,20 @@ def _legend_of_kinds(figure: Figure, kinds: list[str]) -> None:
                label=drawing.escape_mathtext(kind))
         for place, kind in enumerate(kinds)
     ]  # fmt: skip
+    _draw_legend(figure, handles)
+
+
+def _draw_legend(
+    figure: Figure,
+    handles: list[Any],
+    columns: int = _LEGEND_COLUMNS,
+    size: float = 8,
+    title: str | None = None,
+) -> None:
     figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=_LEGEND_COLUMNS,
-        frameon=False,
-        fontsize=8,
-    )
+        handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=size,
+        title=title, title_fontsize=size,
+    )  # fmt: skip
 
 
 def worst_off(contents: Contents) -> Figure | None:
@@ -191,15 +198,7 @@ def _pairs(contents: Contents, names: tuple[str, str], label: str) -> Figure | N
                label=MEASURES[name].label)
         for place, name in enumerate(names)
     ]  # fmt: skip
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=2,
-        frameon=False,
-        fontsize=8,
-        title=label,
-        title_fontsize=8,
-    )
+    _draw_legend(figure, handles, columns=2, title=label)
     return figure
 
 
@@ -231,13 +230,7 @@ def curves(contents: Contents) -> Figure | None:
         Line2D([], [], color=color, linestyle=dash, label=drawing.escape_mathtext(name))
         for name, (color, dash) in named.items()
     ]
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=_LEGEND_COLUMNS,
-        frameon=False,
-        fontsize=7,
-    )
+    _draw_legend(figure, handles, size=7)
     return figure
 
 
@@ -248,9 +241,8 @@ def _most_accurate(contents: Contents) -> list[str]:
         return methods
     last: Any = contents.curves.sort_values("round").groupby(["federation", "method"])["accuracy"]
     accuracy = last.last().unstack()
-    order = accuracy.sub(accuracy.mean(axis=1), axis=0).mean().sort_values(ascending=False)
-    first = [name for name in (contents.baseline,) if name in methods]
-    return [*first, *(str(name) for name in order.index if name not in first)]
+    gain = accuracy.sub(accuracy.mean(axis=1), axis=0).mean()
+    return sorted(methods, key=lambda name: (name != contents.baseline, -gain[name]))
 
 
 def _panels(
