@@ -194,7 +194,7 @@ def test_an_interruption_prints_how_to_continue(monkeypatch, capsys, tmp_path):
 
 
 def test_show_rejects_other_datasets(capsys, tmp_path):
-    xr.Dataset({"x": ("y", [1.0])}).to_netcdf(tmp_path / "foreign.nc", engine="h5netcdf")
+    xr.Dataset({"x": ("y", [1.0])}).to_netcdf(tmp_path / "foreign.nc")
     assert main(["show", str(tmp_path / "foreign.nc")]) == 2
     assert "foreign.nc': results: expected those of a run" in capsys.readouterr().err
 
