@@ -1,4 +1,4 @@
-"""Estimated time of a benchmark, before it starts."""
+"""Estimated time and memory of a benchmark, before it starts."""
 
 from __future__ import annotations
 
@@ -12,60 +12,57 @@ from fedjax_fair.results.tables import Table
 
 __all__ = ["Cost", "estimate", "measured"]
 
-_UNKNOWN = "not measured"
-
 
 class Cost(NamedTuple):
-    """Measured cost of a unit: seconds of two cores, compilation included.
+    """Measured cost of a federated dataset.
 
-    Rows of the embedded track have the mean over its 34 units, which took 297 s, or 523 processor
-    seconds.
-    Those of the standard track have the mean time between finished units, while other programs used
-    a part of the machine.
+    Attributes:
+        seconds: Mean time of a method on two cores, compilation included.
+        gigabytes: Largest memory of a process that runs twelve methods on this dataset only.
     """
 
     seconds: float
+    gigabytes: float
 
 
-def measured() -> dict[tuple[str, str], Cost]:
-    """Returns the committed measurements by federated dataset and method."""
+def measured() -> dict[str, Cost]:
+    """Returns the committed measurements by federated dataset.
+
+    ``python -m experiments.benchmarks.benchmark_costs`` makes them.
+    """
     text = resources.files("fedjax_fair.benchmark").joinpath("costs.csv").read_text("utf8")
     return {
-        (row["federation"], row["method"]): Cost(float(row["seconds"]))
+        row["federation"]: Cost(float(row["seconds"]), float(row["gigabytes"]))
         for row in csv.DictReader(text.splitlines())
     }
 
 
 def estimate(planned: Plan) -> Table:
-    """Returns a table of the missing units of a plan by federated dataset.
-
-    A method that was not measured counts as the most expensive one of its dataset.
-    """
-    known = measured()
-    rows, total = [], 0.0
-    track = planned.track
+    """Returns a table of the missing units of a plan by federated dataset."""
+    known, track = measured(), planned.track
+    rows, seconds, gigabytes = [], 0.0, 0.0
     for name in dict.fromkeys(unit.federation.name for unit in planned.units):
         waiting = [u for u in planned.units if u.federation.name == name and not is_done(u)]
-        of_dataset = [cost for (federation, _), cost in known.items() if federation == name]
-        costs = [known.get((name, unit.method), max(of_dataset, default=None)) for unit in waiting]
         runs = len(waiting) * track.num_settings * len(track.tuning_seeds)
         runs += len(waiting) * len(track.final_seeds)  # With the same setting for all criteria.
-        if any(cost is None for cost in costs):
-            rows.append((name, str(len(waiting)), f"{runs:,}", _UNKNOWN))
-            continue
-        seconds = sum(cost.seconds for cost in costs if cost)
-        total += seconds
-        rows.append((name, str(len(waiting)), f"{runs:,}", _format(seconds)))
-    is_known = all(row[-1] != _UNKNOWN for row in rows)
-    whole = _format(total) if is_known else _UNKNOWN
-    rows.append(("all", str(sum(int(row[1]) for row in rows)), "", whole))
+        cost = known[name.removesuffix("_dropouts")]  # Variants train the same programs.
+        of_dataset, memory = len(waiting) * cost.seconds, cost.gigabytes if waiting else 0.0
+        seconds, gigabytes = seconds + of_dataset, max(gigabytes, memory)
+        rows.append((name, str(len(waiting)), f"{runs:,}", _time(of_dataset), _memory(memory)))
+    num_methods = str(sum(int(row[1]) for row in rows))
+    rows.append(("all", num_methods, "", _time(seconds), _memory(gigabytes)))
     return Table(
         f"Estimated costs of the track {planned.name}",
-        ("federation", "methods", "runs (at least)", "time"),
+        ("federation", "methods", "runs (at least)", "time", "memory"),
         rows,
-        "Missing work only. Measured on two CPU cores with an empty compilation cache.",
+        "Missing work only. Measured on two CPU cores with an empty compilation cache. A process "
+        "with several datasets has taken up to a third more memory than for the largest alone.",
     )
 
 
-def _format(seconds: float) -> str:
+def _time(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
+
+
+def _memory(gigabytes: float) -> str:
+    return f"{gigabytes:.1f} GB"

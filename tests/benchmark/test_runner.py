@@ -408,7 +408,8 @@ def test_the_estimate_counts_missing_work(finished, tmp_path):
     whole = costs.estimate(runner.plan("embedded", tmp_path, ["fedavg"]))
     done = costs.estimate(runner.plan("embedded", finished[0], ["fedavg"]))
     assert [row[1] for row in whole.rows] == ["1", "1"]
-    assert [row[1] for row in done.rows] == ["0", "0"]
+    nothing = ("0.0 min", "0.0 GB")
+    assert [row[1:] for row in done.rows] == [("0", "0", *nothing), ("0", "", *nothing)]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ class Benchmark(_Units):
     ] = None
 
     dry_run: bool = False
-    """Print the estimated time, and stop."""
+    """Print the estimated time and memory, and stop."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,29 @@
+"""Estimated costs of the benchmark."""
+
+from fedjax_fair.benchmark import costs, runner
+from fedjax_fair.benchmark.protocol import TRACKS
+
+
+def test_times_are_added_and_the_largest_memory_counts(tmp_path, monkeypatch):
+    known = {"digits": costs.Cost(60, 1.5), "groups": costs.Cost(1500, 3.5)}
+    monkeypatch.setattr(costs, "measured", lambda: known)
+    planned = runner.plan("embedded", tmp_path, ["fedavg", "divfl", "ditto"], [*known])
+    assert [row[3:] for row in costs.estimate(planned).rows] == [
+        ("3.0 min", "1.5 GB"),
+        ("1.2 h", "3.5 GB"),
+        ("1.3 h", "3.5 GB"),
+    ]
+
+
+def test_a_variant_costs_as_much_as_its_dataset(tmp_path):
+    names = ["adult", "adult_dropouts"]
+    planned = runner.plan("standard", tmp_path, ["fedavg"], names)
+    whole, variant, _ = costs.estimate(planned).rows
+    assert whole[1:] == variant[1:]
+
+
+def test_costs_of_all_datasets_are_measured(tmp_path):
+    for track in TRACKS:
+        rows = costs.estimate(runner.plan(track, tmp_path)).rows
+        assert all(row[-1] != "0.0 GB" for row in rows)
+    assert all(min(cost) > 0 for cost in costs.measured().values())
