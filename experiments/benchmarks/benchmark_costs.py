@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import pandas as pd
 
 from experiments.common import append_rows
@@ -92,6 +93,7 @@ def shortened(federation: Federation) -> Federation:
 
 
 def run(planned: runner.Plan, folder: Path, data_dir: str | None) -> None:
+    jax.config.update("jax_enable_compilation_cache", False)  # Also one of the environment.
     runner.run(planned, folder, data_dir)
     if not all(is_done(unit) for unit in planned.units):
         raise RuntimeError(str(runner.failures(runner.failed_units(folder))))

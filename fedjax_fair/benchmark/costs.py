@@ -45,7 +45,7 @@ def estimate(planned: Plan) -> Table:
         waiting = [u for u in planned.units if u.federation.name == name and not is_done(u)]
         runs = len(waiting) * track.num_settings * len(track.tuning_seeds)
         runs += len(waiting) * len(track.final_seeds)  # With the same setting for all criteria.
-        cost = known[name.removesuffix("_dropouts")]  # Variants train the same programs.
+        cost = known[name.removesuffix("_dropouts")]  # Variants took as long.
         of_dataset, memory = len(waiting) * cost.seconds, cost.gigabytes if waiting else 0.0
         seconds, gigabytes = seconds + of_dataset, max(gigabytes, memory)
         rows.append((name, str(len(waiting)), f"{runs:,}", _time(of_dataset), _memory(memory)))
