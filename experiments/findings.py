@@ -31,6 +31,7 @@ from fedjax_fair.benchmark import (
     statistics,
 )
 from fedjax_fair.benchmark.collected import Collected
+from fedjax_fair.benchmark.federations import FEDERATIONS
 from fedjax_fair.benchmark.protocol import CRITERIA, TRACKS
 from fedjax_fair.metrics import paired
 
@@ -113,7 +114,7 @@ def effects_of_dropouts(
             continue
         values = measure_table.select(table, measure, CRITERIA[0], constants).values
         for variant in (name for name in variants if name in values):
-            whole = variant.removesuffix("_dropouts")
+            whole = FEDERATIONS[variant].variant_of
             if whole not in values:
                 continue
             both = values[variant].index.intersection(values[whole].index, sort=False)

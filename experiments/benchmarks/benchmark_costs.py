@@ -4,7 +4,8 @@
 
 Each figure is measured in a new process without a compilation cache: the time of four methods, and
 the memory of as many as are kept compiled at a time, with two rounds, on whose number memory does
-not depend. Datasets in the file are not measured again.
+not depend. For datasets of the track large, ``fedjax-fair plan`` estimates lower bounds of the time
+of all runs and the memory of one, on another device. What the file has is kept.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,14 @@ import jax
 import pandas as pd
 
 from experiments.common import append_rows
-from fedjax_fair.benchmark import runner
+from fedjax_fair.app.build import local_steps
+from fedjax_fair.app.devices import mesh_of
+from fedjax_fair.benchmark import runner, tuning
 from fedjax_fair.benchmark.federations import Federation
 from fedjax_fair.benchmark.protocol import TRACKS
-from fedjax_fair.benchmark.unit import is_done
+from fedjax_fair.benchmark.unit import PHASES, configuration, is_done, make_rounds
+from fedjax_fair.planning import machines
+from fedjax_fair.planning.plan import plan
 
 TIMED = ("fedavg", "divfl", "scaffold", "ditto")
 KEPT = (
@@ -37,6 +43,8 @@ KEPT = (
 )
 """Twelve methods; among them are the largest states: gradients, control variates and models of all
 clients."""
+
+PLANNED_FOR = "h100"
 
 
 def main() -> None:
@@ -52,16 +60,19 @@ def main() -> None:
             if name in set(known["federation"]):
                 continue
             arguments = track, name, options.data_dir
-            row = {
-                "federation": name,
-                "seconds": alone(seconds_per_method, *arguments),
-                "gigabytes": alone(gigabytes, *arguments),
-            }
+            if chosen.one_run_at_a_time:
+                row = alone(plan_all, *arguments)
+            else:
+                row = {
+                    "seconds": alone(seconds_per_method, *arguments),
+                    "gigabytes": alone(gigabytes, *arguments),
+                }
+            row = {"federation": name, **row}
             append_rows(known, pd.DataFrame([row]), options.output, digits=3)
             print(row, flush=True)
 
 
-def alone(function: Callable[..., float], *arguments: Any) -> float:
+def alone(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function in a new process."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn) as process:
@@ -85,6 +96,41 @@ def gigabytes(track: str, name: str, data_dir: str | None) -> float:
         run(planned._replace(units=units), Path(folder), data_dir)
     kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return kibibytes * 1024 / 1e9
+
+
+def plan_all(track: str, name: str, data_dir: str | None) -> dict[str, Any]:
+    """Returns the mean time of a method, the memory of the one that needs most, and the device."""
+    machine = machines.find(PLANNED_FOR)
+    machines.prepare(machine)
+    planned = runner.plan(track, Path(), federations=[name])
+    seeds = planned.track.tuning_seeds[0], planned.track.final_seeds[0]
+    loaded = planned.units[0].federation.load(data_dir, seeds)
+    data = {phase: loaded.of_runs(i, i + 1) for i, phase in enumerate(PHASES)}
+    # Criteria that choose the same setting share its final runs.
+    num_runs = planned.track.num_settings * len(planned.track.tuning_seeds)
+    num_runs += len(planned.track.final_seeds)
+    seconds, needed = [], []
+    for unit in planned.units:
+        config = configuration(unit)
+        settings = tuning.settings_of(unit.method, config, planned.track.num_settings)
+        made = plan(
+            machine,
+            make_rounds(unit, config, settings[:1], data),
+            (0,),
+            data["tuning"].seen,
+            rounds=config.training.rounds or 0,
+            eval_every=config.training.eval_every or 1,
+            train_loss=False,
+            mesh=mesh_of(1, machines.devices_of(machine)),
+            local_steps=partial(local_steps, config, unit.method),
+        )
+        seconds.append(num_runs * made.seconds["total"])
+        needed.append(sum(made.memory.values()) / 1e9)
+        print(unit.method, made, flush=True)
+        if not made.max_parallel_runs:
+            raise RuntimeError(f"{unit.method}: a run does not fit on {machine.name}.")
+    mean = sum(seconds) / len(seconds)
+    return {"seconds": mean, "gigabytes": max(needed), "planned_for": machine.name}
 
 
 def shortened(federation: Federation) -> Federation:

@@ -1,4 +1,4 @@
-"""Floating-point operations that a function executes, which do not depend on the machine.
+"""Floating-point operations that a function executes, which depend on the kind of device only.
 
 Operations are counted in the jaxpr. Where their number depends on values, such as in loops over the
 examples of a client, the jaxpr is evaluated with a counter.
@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 __all__ = ["count_flops"]
 
-_COMPILER_OPTIONS: Any = {
+_CPU_OPTIONS: Any = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
@@ -38,8 +38,7 @@ def count_flops(fn: Callable[..., Any], *arguments: Any) -> float:
         >>> count_flops(jnp.dot, jnp.zeros((3, 5)), jnp.zeros((5, 2)))
         60.0
     """
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        return _count(jax.make_jaxpr(fn)(*arguments), jax.tree.leaves(arguments))
+    return _count(jax.make_jaxpr(fn)(*arguments), jax.tree.leaves(arguments))
 
 
 def _count(jaxpr: core.ClosedJaxpr, leaves: list[Any]) -> float:
@@ -51,7 +50,8 @@ def _count(jaxpr: core.ClosedJaxpr, leaves: list[Any]) -> float:
     def count(leaves: list[Any]) -> Float[Array, ""]:
         return _evaluate(jaxpr.jaxpr, jaxpr.consts, leaves)[1]
 
-    return float(jax.jit(count).lower(leaves).compile(_COMPILER_OPTIONS)(leaves))
+    options = _CPU_OPTIONS if jax.default_backend() == "cpu" else None
+    return float(jax.jit(count).lower(leaves).compile(options)(leaves))
 
 
 def _fixed(jaxpr: core.Jaxpr) -> float:

@@ -43,6 +43,7 @@ class Federation(NamedTuple):
         target: Mean accuracy over clients, for the rounds until it is reached.
         sensitive_feature: The sensitive feature that methods of group fairness use, or None.
         min_examples: Minimum number of examples of a client.
+        variant_of: Name of the dataset that this one is with faults of clients, or None.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Federation(NamedTuple):
     target: float
     sensitive_feature: str | None = None
     min_examples: int = 50
+    variant_of: str | None = None
 
     def load(self, data_dir: str | None, seeds: Sequence[int]) -> BenchmarkData:
         """Returns the dataset with one partition per seed.
@@ -238,13 +240,23 @@ _WITHOUT_FAULTS = (
         target=0.25,
         min_examples=200,
     ),
+    Federation(
+        "cifar10_resnet18",
+        "CIFAR-10, Dirichlet(0.3) over labels, 1,000 clients; ResNet-18",
+        _config(ModelConfig(name="resnet18"), rounds=100, cohort=20, batch_size=20, evaluations=4),
+        _source("cifar10", data.dirichlet(1000, 0.3, 20)),
+        target=0.4,
+        min_examples=20,
+    ),
 )
 
 
 def _with_dropouts(federation: Federation) -> Federation:
     config = replace(federation.config, faults=FaultsConfig(dropout=_DROPOUT))
     name, summary = f"{federation.name}_dropouts", f"{federation.summary}; {_DROPOUT:.0%} drop out"
-    return federation._replace(name=name, summary=summary, config=config)
+    return federation._replace(
+        name=name, summary=summary, config=config, variant_of=federation.name
+    )
 
 
 FEDERATIONS = {

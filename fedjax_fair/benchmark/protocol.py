@@ -27,6 +27,8 @@ class Track(NamedTuple):
         variant_methods: Default methods on them.
         reuses_programs: Whether final runs are padded to the number of tuning runs, so that both
             share compiled functions. It pays where compilation takes longer than training.
+        one_run_at_a_time: Whether each run is trained, and saved, alone. It pays where a run keeps
+            the device busy for long.
     """
 
     federations: tuple[str, ...]
@@ -38,6 +40,7 @@ class Track(NamedTuple):
     variants: tuple[str, ...] = ()
     variant_methods: tuple[str, ...] = ()
     reuses_programs: bool = False
+    one_run_at_a_time: bool = False
 
 
 _STANDARD = ("adult", "mpls_stops", "mnist", "census_income", "shakespeare", "cifar10")
@@ -64,6 +67,15 @@ TRACKS = {
         ),
         variants=tuple(f"{name}_dropouts" for name in _STANDARD),
         variant_methods=("fedavg", "q_fedavg", "scaffold", "ditto"),
+    ),
+    # Without methods that keep a model or a gradient of each of the 800 clients: 36 GB and more.
+    "large": Track(
+        federations=("cifar10_resnet18",),
+        methods=(
+            "fedavg", "centralized", "fine_tuned", "power_of_choice", "equitable", "q_fedavg",
+            "tilted", "fedadam", "fedprox", "fedrep", "median",
+        ),
+        one_run_at_a_time=True,
     ),
 }  # fmt: skip
 """Tracks by name."""

@@ -159,7 +159,8 @@ def _finish_all(
 ) -> None:
     """Runs units, up to two at a time."""
     # While the runs of a unit train, the next one is traced and compiled.
-    threads = ThreadPoolExecutor(min(_MAX_THREADS, num_usable_cores()))
+    num_threads = 1 if track.one_run_at_a_time else min(_MAX_THREADS, num_usable_cores())
+    threads = ThreadPoolExecutor(num_threads)
     try:
         done = [threads.submit(_finish, unit, track, data, callback_fn, progress) for unit in units]
         for one in as_completed(done):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,9 @@ import jax
 import numpy as np
 
 from fedjax_fair import results
-from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import method_round
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.run_folder import environment
 from fedjax_fair.app.settings import change
 from fedjax_fair.app.variants import method_settings
@@ -26,10 +25,11 @@ from fedjax_fair.benchmark.compute import count_flops
 from fedjax_fair.benchmark.federations import Federation
 from fedjax_fair.benchmark.populations import BenchmarkData
 from fedjax_fair.benchmark.protocol import CRITERIA, VERSION, Track
+from fedjax_fair.benchmark.train import Run, train, train_singly
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.results.models import by_model
 from fedjax_fair.simulate import run
-from fedjax_fair.training.fit import Callback, train_batch
+from fedjax_fair.training.fit import Callback
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -68,11 +68,6 @@ class Unit(NamedTuple):
         return self.folder / f"{phase}.nc"
 
 
-class _Run(NamedTuple):
-    setting: int
-    seed: int
-
-
 def is_done(unit: Unit) -> bool:
     """Returns whether both phases of a unit have their files."""
     return all((unit.folder / f"{phase}.jsonl").exists() for phase in PHASES)
@@ -99,9 +94,9 @@ def run_unit(
     settings = tuning.settings_of(unit.method, config, track.num_settings)
     rounds = make_rounds(unit, config, settings, data)
     unit.folder.mkdir(parents=True, exist_ok=True)
-    planned = [_Run(i, seed) for i in range(len(settings)) for seed in track.tuning_seeds]
+    planned = [Run(i, seed) for i in range(len(settings)) for seed in track.tuning_seeds]
     if not (unit.folder / "tuning.jsonl").exists():
-        tuned = _train(unit, config, track, rounds, planned, data["tuning"], 0, callback_fn)
+        tuned = _train(unit, "tuning", config, track, rounds, planned, data["tuning"], callback_fn)
         _save(unit, "tuning", tuned, data["tuning"], settings, {})
     tuned = results.open(unit.file("tuning"))
     if tuned.attrs["data_digest"] != data["tuning"].data_digest:
@@ -112,12 +107,11 @@ def run_unit(
     chosen = choose(tuned, unit.method, len(settings))
     if not (unit.folder / "final.jsonl").exists():
         runs = [
-            _Run(setting, seed)
+            Run(setting, seed)
             for setting in dict.fromkeys(choice.setting for choice in chosen.values())
             for seed in track.final_seeds
         ]
-        padding = len(planned) if track.reuses_programs else 0
-        final = _train(unit, config, track, rounds, runs, data["final"], padding, callback_fn)
+        final = _train(unit, "final", config, track, rounds, runs, data["final"], callback_fn)
         final.attrs["flops"] = flops_per_round(rounds[runs[0].setting], data["final"], runs[0].seed)
         _save(unit, "final", final, data["final"], settings, chosen)
 
@@ -175,59 +169,31 @@ def make_rounds(
 
 def _train(
     unit: Unit,
+    phase: str,
     config: Config,
     track: Track,
     rounds: Sequence[BaseRound],
-    runs: Sequence[_Run],
+    runs: Sequence[Run],
     data: BenchmarkData,
-    padding: int,
     callback_fn: Callable[[str], Sequence[Callback]],
 ) -> xr.Dataset:
-    """Trains runs, evaluates their models on unseen clients, and returns results over ``run``."""
-    seeds = list(dict.fromkeys(run.seed for run in runs))
-    # Settings that are equal in all runs would be no batch axis, which is another program.
-    fill = [_Run(i % len(rounds), seeds[0]) for i in range(max(0, padding - len(runs)))]
-    padded = [*runs, *fill]
-    places = [seeds.index(run.seed) for run in padded]
-    methods = [rounds[run.setting] for run in padded]
-    training, mesh = config.training, mesh_of("auto")
-    fitted = train_batch(
-        methods,
-        data.seen.partitions(places),
-        rounds=training.rounds or 0,
-        seeds=[run.seed for run in padded],
-        eval_every=training.eval_every or 1,
-        train_loss=False,
-        on_nonfinite="skip_round",
-        callbacks=callback_fn(f"{unit.federation.name}, {unit.method}, {len(runs)} runs"),
-        mesh=mesh,
-    )
-    dataset = fitted.dataset.drop_vars(["seed", "client"], errors="ignore")
-    if has_global_model(methods[0]):
-        measured = evaluate_unseen(
-            fitted.model,
-            fitted.variables,
-            _learning_rates(methods),
-            data.unseen.partitions(places),
-            steps=track.adapt_steps,
-            batch_size=config.solver.batch_size or 1,
-            seeds=[run.seed for run in padded],
-            client_ids=data.unseen_ids[places],
-            mesh=mesh,
+    """Trains the runs of a phase."""
+    name = f"{unit.federation.name}, {unit.method}"
+    if track.one_run_at_a_time:
+        return train_singly(
+            config,
+            rounds,
+            runs,
+            data,
+            track.adapt_steps,
+            folder=unit.folder / phase,
+            callback_fn=lambda run: callback_fn(f"{name}, setting {run.setting}, seed {run.seed}"),
         )
-        measured = measured.drop_vars(["seed", "client"], errors="ignore")
-        dataset = dataset.merge(measured.rename(client="unseen_client"))
-    dataset = dataset.rename(seed="run").isel(run=slice(len(runs)))
-    return dataset.assign_coords(
-        setting=("run", [run.setting for run in runs]), seed=("run", [run.seed for run in runs])
+    padding = len(rounds) * len(track.tuning_seeds) if track.reuses_programs else 0
+    callbacks = callback_fn(f"{name}, {len(runs)} runs")
+    return train(
+        config, rounds, runs, data, track.adapt_steps, padding=padding, callbacks=callbacks
     )
-
-
-def _learning_rates(methods: Sequence[Any]) -> list[float]:
-    """Returns the step size of each method's local SGD, which other solvers wrap."""
-    solvers = [method.solver for method in methods]
-    rates = [getattr(solver, "solver", solver).learning_rate for solver in solvers]
-    return [float(rate) for rate in rates]
 
 
 class Choice(NamedTuple):
@@ -316,6 +282,7 @@ def _save(
             | {part: {k: float(v[i]) for k, v in of_run[part].items()} for part in of_run}
         )
     cells.write(unit.folder / f"{phase}.jsonl", lines)
+    shutil.rmtree(unit.folder / phase, ignore_errors=True)  # Runs that were saved alone.
 
 
 def _cell_measures(trained: xr.Dataset, phase: str) -> dict[str, dict[str, np.ndarray]]:

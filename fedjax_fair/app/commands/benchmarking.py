@@ -59,7 +59,7 @@ class BenchmarkData:
     dir: Annotated[
         str | None,
         default_hint("$TFDS_DATA_DIR"),
-        Doc("Folder of data sets of the track standard."),
+        Doc("Folder of data sets of the tracks standard and large."),
     ] = None
 
 
@@ -183,7 +183,7 @@ def run_benchmark(arguments: list[str]) -> None:
     if options.dry_run:
         print(format_results(costs.estimate(planned)))
         return
-    if not (options.resume or options.shard) and any((folder / "programs").glob("*/*/*.nc")):
+    if not (options.resume or options.shard) and any((folder / "programs").rglob("*.nc")):
         raise ValueError(
             f"output={options.output!r}: {str(folder)!r} has results; --resume continues them."
         )

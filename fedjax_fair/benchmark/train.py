@@ -1,0 +1,152 @@
+"""Training of the runs of one method: all together, or one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fedjax_fair import results
+from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model
+from fedjax_fair.app.config import Config
+from fedjax_fair.app.devices import mesh_of
+from fedjax_fair.base_round import BaseRound
+from fedjax_fair.benchmark.populations import BenchmarkData
+from fedjax_fair.training.fit import Callback, train_batch
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["Run", "train", "train_singly"]
+
+
+class Run(NamedTuple):
+    """A run, by the place of its setting and by its seed."""
+
+    setting: int
+    seed: int
+
+
+def train(
+    config: Config,
+    rounds: Sequence[BaseRound],
+    runs: Sequence[Run],
+    data: BenchmarkData,
+    adapt_steps: int,
+    *,
+    padding: int = 0,
+    callbacks: Sequence[Callback] = (),
+) -> xr.Dataset:
+    """Trains runs together, and evaluates their models on unseen clients.
+
+    Args:
+        config: Budget of training.
+        rounds: The round of each setting.
+        runs: The runs.
+        data: The federated dataset, with one partition for each seed, in the order of the runs.
+        adapt_steps: Local steps on unseen clients.
+        padding: Minimum number of runs of the compiled function; further ones are left out.
+        callbacks: Callbacks of training.
+
+    Returns:
+        Results over ``run``.
+    """
+    seeds = list(dict.fromkeys(run.seed for run in runs))
+    # Settings that are equal in all runs would be no batch axis, which is another program.
+    fill = [Run(i % len(rounds), seeds[0]) for i in range(max(0, padding - len(runs)))]
+    padded = [*runs, *fill]
+    places = [seeds.index(run.seed) for run in padded]
+    methods = [rounds[run.setting] for run in padded]
+    training, mesh = config.training, mesh_of("auto")
+    fitted = train_batch(
+        methods,
+        data.seen.partitions(places),
+        rounds=training.rounds or 0,
+        seeds=[run.seed for run in padded],
+        eval_every=training.eval_every or 1,
+        train_loss=False,
+        on_nonfinite="skip_round",
+        callbacks=callbacks,
+        mesh=mesh,
+    )
+    dataset = fitted.dataset.drop_vars(["seed", "client"], errors="ignore")
+    if has_global_model(methods[0]):
+        measured = evaluate_unseen(
+            fitted.model,
+            fitted.variables,
+            _learning_rates(methods),
+            data.unseen.partitions(places),
+            steps=adapt_steps,
+            batch_size=config.solver.batch_size or 1,
+            seeds=[run.seed for run in padded],
+            client_ids=data.unseen_ids[places],
+            mesh=mesh,
+        )
+        measured = measured.drop_vars(["seed", "client"], errors="ignore")
+        dataset = dataset.merge(measured.rename(client="unseen_client"))
+    dataset = dataset.rename(seed="run").isel(run=slice(len(runs)))
+    return dataset.assign_coords(
+        setting=("run", [run.setting for run in runs]), seed=("run", [run.seed for run in runs])
+    )
+
+
+def _learning_rates(methods: Sequence[Any]) -> list[float]:
+    """Returns the step size of each method's local SGD, which other solvers wrap."""
+    solvers = [method.solver for method in methods]
+    rates = [getattr(solver, "solver", solver).learning_rate for solver in solvers]
+    return [float(rate) for rate in rates]
+
+
+def train_singly(
+    config: Config,
+    rounds: Sequence[BaseRound],
+    runs: Sequence[Run],
+    data: BenchmarkData,
+    adapt_steps: int,
+    *,
+    folder: Path,
+    callback_fn: Callable[[Run], Sequence[Callback]] = lambda run: (),
+) -> xr.Dataset:
+    """Trains runs one after the other, each with its own file, which the next call reads.
+
+    Args:
+        config: Budget of training.
+        rounds: The round of each setting.
+        runs: The runs.
+        data: The federated dataset, with one partition for each seed, in the order of the runs.
+        adapt_steps: Local steps on unseen clients.
+        folder: Folder of the files.
+        callback_fn: Makes the callbacks of a run.
+
+    Returns:
+        Results over ``run``.
+
+    Raises:
+        ValueError: If a file is damaged, or of another run or other data.
+    """
+    import xarray as xr
+
+    folder.mkdir(parents=True, exist_ok=True)
+    seeds = list(dict.fromkeys(run.seed for run in runs))
+    parts: list[xr.Dataset] = []
+    for run in runs:
+        place, file = seeds.index(run.seed), folder / f"{run.setting:02d}-{run.seed}.nc"
+        own = data.of_runs(place, place + 1)
+        made_of = {
+            "method": str(rounds[run.setting]),
+            "data_digest": own.data_digest,
+            "partition_digest": own.partition_digests[0],
+        }
+        if not file.exists():
+            trained = train(config, rounds, [run], own, adapt_steps, callbacks=callback_fn(run))
+            results.save(trained.assign_attrs(made_of), file)
+        parts.append(results.open(file))
+        if not made_of.items() <= parts[-1].attrs.items():
+            raise ValueError(
+                f"path={str(file)!r}: expected results of the same method and data; use another "
+                "folder."
+            )
+    return xr.concat(
+        parts, "run", data_vars="minimal", coords="minimal", compat="override", join="exact",
+        combine_attrs="drop_conflicts",
+    )  # fmt: skip

@@ -1,0 +1,116 @@
+"""Runs that are trained one at a time, as in the track large."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import short_track
+
+from fedjax_fair import results
+from fedjax_fair.app.cli import main
+from fedjax_fair.benchmark import federations, protocol, runner, train
+
+pytestmark = pytest.mark.integration
+
+TRACK = protocol.Track(("groups",), ("q_fedavg", "ditto"), 2, (0, 1), (100, 101))
+
+
+@pytest.fixture
+def prepared(monkeypatch):
+    """The embedded track with runs one at a time, on a short federated dataset."""
+    short_track.shorten_training(monkeypatch, "groups")
+    track = TRACK._replace(one_run_at_a_time=True)
+    monkeypatch.setitem(protocol.TRACKS, "embedded", track)
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    with short_track.finished(tmp_path_factory.mktemp("together"), TRACK) as folder:
+        yield folder
+
+
+@pytest.mark.parametrize("method", TRACK.methods)
+def test_runs_equal_those_that_are_trained_together(method, together, tmp_path, prepared):
+    runner.run(runner.plan("embedded", tmp_path, [method]), tmp_path)
+    for phase in ("tuning", "final"):
+        one, other = (
+            results.open(folder / "programs" / "groups" / method / f"{phase}.nc")
+            for folder in (tmp_path, together)
+        )
+        assert one.attrs == pytest.approx(other.attrs)
+        assert set(one.variables) == set(other.variables)
+        for name in other.variables:
+            assert one[name].dims == other[name].dims
+            if one[name].dtype.kind == "f":
+                # Another number of runs may change the order of sums.
+                np.testing.assert_allclose(one[name], other[name], rtol=1e-3, atol=2e-3)
+            else:
+                np.testing.assert_array_equal(one[name], other[name])
+
+
+def interrupted(folder, monkeypatch, after):
+    """Interrupts training of ``q_fedavg`` after some runs, and returns the files of these."""
+    whole, done = train.train, []
+
+    def count(*arguments, **options):
+        if len(done) == after:
+            raise KeyboardInterrupt
+        done.append(arguments)
+        return whole(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "train", count)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(runner.plan("embedded", folder, ["q_fedavg"]), folder)
+    return sorted((folder / "programs" / "groups" / "q_fedavg" / "tuning").iterdir())
+
+
+def test_finished_runs_are_kept_until_their_phase_is(tmp_path, monkeypatch, prepared):
+    files = interrupted(tmp_path, monkeypatch, after=3)
+    assert [file.name for file in files] == ["00-0.nc", "00-1.nc", "01-0.nc"]
+    trained, whole = [], train.train
+
+    def count(config, rounds, runs, *arguments, **options):
+        trained.extend(runs)
+        return whole(config, rounds, runs, *arguments, **options)
+
+    monkeypatch.setattr(train, "train", count)
+    runner.run(runner.plan("embedded", tmp_path, ["q_fedavg"]), tmp_path)
+    assert trained[0] == (1, 1)
+    assert {run.seed for run in trained[1:]} == {100, 101}
+    left = {file.name for file in files[0].parents[1].iterdir()}
+    assert {"tuning.nc", "final.nc"} <= left
+    assert not left & {"tuning", "final"}
+
+
+def test_runs_of_other_settings_are_refused(tmp_path, monkeypatch, prepared):
+    interrupted(tmp_path, monkeypatch, after=1)
+    short = federations.FEDERATIONS["groups"]
+    config = replace(short.config, solver=replace(short.config.solver, steps=3))
+    monkeypatch.setitem(federations.FEDERATIONS, "groups", short._replace(config=config))
+    lines = []
+    planned = runner.plan("embedded", tmp_path, ["q_fedavg"])
+    runner.run(planned, tmp_path, show=lines.append)
+    assert "00-0.nc': expected results of the same method and data" in lines[0]
+
+
+def test_unfinished_runs_are_results_that_need_resume(tmp_path, monkeypatch, prepared, capsys):
+    interrupted(tmp_path / "embedded", monkeypatch, after=1)
+    monkeypatch.setattr(train, "train", None)  # Nothing is trained.
+    assert main(["benchmark", "--output", str(tmp_path), "--methods", "q_fedavg"]) == 2
+    assert "has results; --resume continues them" in capsys.readouterr().err
+
+
+def test_a_device_trains_one_method_at_a_time(tmp_path, monkeypatch, prepared):
+    running, most = [], []
+
+    def run_unit(unit, *_):
+        running.append(unit)
+        most.append(len(running))
+        time.sleep(0.1)
+        running.remove(unit)
+
+    monkeypatch.setattr(runner, "run_unit", run_unit)
+    runner.run(runner.plan("embedded", tmp_path), tmp_path)
+    assert most == [1, 1]
