@@ -177,10 +177,16 @@ def _finish(
     progress: _Progress,
 ) -> None:
     """Runs a unit. A reason why it cannot run is written to its folder."""
+
+    def show_run(runs: str) -> Sequence[Callback]:
+        if track.one_run_at_a_time:
+            progress.show(runs)
+        return callback_fn(runs)
+
     unit.folder.mkdir(parents=True, exist_ok=True)
     try:
         with locked(unit.folder):
-            run_unit(unit, track, data, callback_fn)
+            run_unit(unit, track, data, show_run)
         (unit.folder / _FAILED).unlink(missing_ok=True)
         outcome = "done"
     except (ValueError, DivergenceError, MemoryError, jax.errors.JaxRuntimeError) as error:
@@ -200,7 +206,7 @@ class _Progress:
     """Shows finished units, and the time that the others will take at the same pace."""
 
     def __init__(self, waiting: Sequence[Unit], show: Callable[[str], None]) -> None:
-        self._lock, self._show = threading.Lock(), show
+        self._lock, self.show = threading.Lock(), show
         self._total, self._done = len(waiting), 0
         self._started = time.perf_counter()
 
@@ -210,7 +216,7 @@ class _Progress:
             self._done += count
             taken = time.perf_counter() - self._started
             left = timedelta(seconds=round(taken / self._done * (self._total - self._done)))
-            self._show(f"{self._done}/{self._total} {name}: {outcome} ({left} left)")
+            self.show(f"{self._done}/{self._total} {name}: {outcome} ({left} left)")
 
 
 def _load(unit: Unit, track: Track, data_dir: str | None) -> dict[str, BenchmarkData]:

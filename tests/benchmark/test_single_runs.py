@@ -76,8 +76,11 @@ def test_finished_runs_are_kept_until_their_phase_is(tmp_path, monkeypatch, prep
         return whole(config, rounds, runs, *arguments, **options)
 
     monkeypatch.setattr(train, "train", count)
-    runner.run(runner.plan("embedded", tmp_path, ["q_fedavg"]), tmp_path)
+    lines = []
+    runner.run(runner.plan("embedded", tmp_path, ["q_fedavg"]), tmp_path, show=lines.append)
     assert trained[0] == (1, 1)
+    assert lines[0] == "groups, q_fedavg, setting 1, seed 1"
+    assert len(lines) == len(trained) + 1
     assert {run.seed for run in trained[1:]} == {100, 101}
     left = {file.name for file in files[0].parents[1].iterdir()}
     assert {"tuning.nc", "final.nc"} <= left
