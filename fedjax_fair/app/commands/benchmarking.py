@@ -13,7 +13,7 @@ from tyro.conf import Positional
 
 from fedjax_fair.app import plugins, registry
 from fedjax_fair.app.commands.common import interrupt_hint, print_output_paths
-from fedjax_fair.app.console import format_results, format_table
+from fedjax_fair.app.console import format_table
 from fedjax_fair.app.options import parse
 from fedjax_fair.app.progress import show_steps
 from fedjax_fair.app.signatures import default_hint
@@ -181,7 +181,7 @@ def run_benchmark(arguments: list[str]) -> None:
         methods = [*registry.METHODS, *pairs]
     planned = runner.plan(track, folder, methods, options.federations, parse_shard(options.shard))
     if options.dry_run:
-        print(format_results(costs.estimate(planned)))
+        print(format_table(costs.estimate(planned)))
         return
     if not (options.resume or options.shard) and any((folder / "programs").rglob("*.nc")):
         raise ValueError(
