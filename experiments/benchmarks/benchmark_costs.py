@@ -44,7 +44,7 @@ KEPT = (
 """Twelve methods; among them are the largest states: gradients, control variates and models of all
 clients."""
 
-PLANNED_FOR = "h100"
+PLANNED_FOR = "h200"
 
 
 def main() -> None:

@@ -98,10 +98,12 @@ def plan(
     evaluation = compile_for(functions.evaluate, *evaluated, data_shapes)
 
     compiled = init, steps, evaluation
+    # The outputs of the initialization are the states.
+    needed = init.temporaries - device_bytes(state), steps.temporaries, evaluation.temporaries
     memory = Memory(
         data=device_bytes(data_shapes),
         states=device_bytes((state, run_shapes)),
-        temporaries=max(one.temporaries for one in compiled),
+        temporaries=max(needed),
     )
     records = rounds / chunk * tree_bytes(steps.results[1])
     records += _num_evaluations(rounds, eval_every) * tree_bytes(evaluation.results)

@@ -76,6 +76,16 @@ def test_memory_is_that_of_data_states_and_temporaries(digits, planned):
     assert planned.memory["temporaries"] > 0
 
 
+def test_states_of_clients_are_counted_once(digits):
+    base = fedavg(steps=4)
+    model, inner = ff.models.mlp(10, hidden=(4000,)), base.solver
+    round = base.replace(model=model, solver=ff.solvers.Ditto(inner, personal_prox=0.1))
+    states = digits.num_clients * 4 * (64 * 4000 + 4000 + 4000 * 10 + 10)
+    memory = plan(HERE, [round], (0,), digits, **SCHEDULE).memory
+    assert states < memory["states"] < 1.1 * states
+    assert memory["temporaries"] < 0.8 * states  # The initialization returns the states.
+
+
 def test_parallel_runs_take_nine_tenths_of_memory(planned):
     each = (planned.memory["states"] + planned.memory["temporaries"]) / 2
     free = 0.9 * HERE.memory - planned.memory["data"]
