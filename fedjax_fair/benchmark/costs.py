@@ -18,7 +18,7 @@ _MEASURED = (
     "has taken up to a third more memory than for the largest alone."
 )
 _PLANNED = (
-    "Not measured: times are lower bounds from the peak rates of one {}, without compilation, and "
+    "Not measured: times are lower bounds by fedjax-fair plan for one {}, without compilation, and "
     "memory is that of a run of the track's method that needs most."
 )
 
