@@ -109,17 +109,8 @@ def train_singly(
 ) -> xr.Dataset:
     """Trains runs one after the other, each with its own file, which the next call reads.
 
-    Args:
-        config: Budget of training.
-        rounds: The round of each setting.
-        runs: The runs.
-        data: The federated dataset, with one partition for each seed, in the order of the runs.
-        adapt_steps: Local steps on unseen clients.
-        folder: Folder of the files.
-        callback_fn: Makes the callbacks of a run.
-
-    Returns:
-        Results over ``run``.
+    Positional arguments and the result are those of `train`. ``folder`` is that of the files, and
+    ``callback_fn`` makes the callbacks of a run.
 
     Raises:
         ValueError: If a file is damaged, or of another run or other data.
