@@ -1,10 +1,10 @@
-"""Tables and forest plots of the claims on the pages of the reproductions.
+"""Tables and forest plots of exploratory claims on the pages of the reproductions.
 
     python -m experiments.reproduction.pages
 
 Replaces the tables between ``<!-- claim NAME -->`` and ``<!-- end -->`` in ``selection.md`` and
 ``equitable.md``, which are computed from committed runs, draws their figures, and writes
-``claims.csv``.
+``claims.csv``. Tables whose name starts with ``protocol-`` are those of ``protocol_results``.
 """
 
 from __future__ import annotations
@@ -139,13 +139,12 @@ def main() -> None:
     for page in PAGES:
         path = options.output / page
         text = path.read_text("utf8")
-        text = BLOCK.sub(
-            lambda found: f"<!-- claim {found[1]} -->\n{table(found[1])}<!-- end -->", text
+        path.write_text(
+            replace_tables(text, {name: table(name) for name in exploratory(text)}), "utf8"
         )
-        path.write_text(text, "utf8")
     numbers().to_csv(options.output / "claims.csv", index=False, float_format="%.4f")
     for page in () if options.no_figures else PAGES:
-        for name in blocks((options.output / page).read_text("utf8")):
+        for name in exploratory((options.output / page).read_text("utf8")):
             figure(name).savefig(options.output / f"claim-{name}.png", dpi=90)
             if name in CURVES:
                 curves(name).savefig(options.output / f"curves-{name}.png", dpi=90)
@@ -166,6 +165,24 @@ def numbers() -> pd.DataFrame:
 def blocks(text: str) -> dict[str, str]:
     """Returns the tables on a page, by the name of their claim."""
     return {found[1]: found[2] for found in BLOCK.finditer(text)}
+
+
+def exploratory(text: str) -> list[str]:
+    """Returns the names of a page's tables that are of this module; others are the protocol's."""
+    return [name for name in blocks(text) if not name.startswith("protocol-")]
+
+
+def replace_tables(text: str, tables: Mapping[str, str]) -> str:
+    r"""Replaces tables of a page by name, and keeps the others.
+
+    Examples:
+        >>> replace_tables("<!-- claim a -->\nold\n<!-- end -->", {"a": "new\n"})
+        '<!-- claim a -->\nnew\n<!-- end -->'
+    """
+    return BLOCK.sub(
+        lambda found: f"<!-- claim {found[1]} -->\n{tables.get(found[1], found[2])}<!-- end -->",
+        text,
+    )
 
 
 def compared(name: str) -> list[xr.Dataset]:

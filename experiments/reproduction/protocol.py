@@ -264,7 +264,7 @@ def _config(cell: Cell, data_dir: str | None) -> Config:
 def _settings(cell: Cell) -> tuple:
     metrics = (METRICS, runs.OF_ROUNDS)
     if cell.of_equitable:
-        metrics = (equitable.SUMMARIES, equitable.OF_ROUNDS)
+        metrics = ((*equitable.SUMMARIES, "accuracy_worst_10pct"), equitable.OF_ROUNDS)
     return *metrics, runs.held_out if cell.holds_out else None, "skip_round"
 
 

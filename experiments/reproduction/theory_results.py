@@ -16,7 +16,7 @@ import pandas as pd
 
 from experiments.common import markdown_table
 from experiments.reproduction import verdicts
-from experiments.reproduction.pages import BLOCK
+from experiments.reproduction.pages import replace_tables
 from fedjax_fair.metrics import paired
 
 if TYPE_CHECKING:
@@ -44,10 +44,7 @@ def write(folder: Path, output: Path) -> verdicts.Verdict:
     (output / f"{NAME}.md").write_text(shown, "utf8")
     draw(counted).savefig(output / f"{NAME}.png", dpi=90)
     if (page := output / PAGE).exists():
-        block = f"<!-- claim {NAME} -->\n{shown}<!-- end -->"
-        text = page.read_text("utf8")
-        text = BLOCK.sub(lambda found: block if found[1] == NAME else found[0], text)
-        page.write_text(text, "utf8")
+        page.write_text(replace_tables(page.read_text("utf8"), {NAME: shown}), "utf8")
     return judge(counted)
 
 

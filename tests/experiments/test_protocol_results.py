@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 import shutil
 import sys
 from collections import defaultdict
@@ -13,7 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from experiments.reproduction import protocol, protocol_results, theory_results
+from experiments.reproduction import protocol, protocol_pages, protocol_results, theory_results
 from experiments.reproduction.pages import blocks
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -135,57 +136,83 @@ def test_files_and_page_of_part_d_equal_those_of_their_runs(folder, monkeypatch,
     assert table == (PAGES / "protocol-theory.md").read_text("utf8")
 
 
-def test_an_incomplete_part_writes_nothing(folder, monkeypatch, capsys):
+def test_families_with_missing_runs_have_no_verdict(folder, monkeypatch, capsys):
     next((folder / "protocol" / "D").glob("*.csv")).unlink()
     make_runs("A", folder)
     (folder / "protocol" / "A" / "cifar10" / "divfl-19.csv").unlink()
-    before = sorted(folder.rglob("*"))
-    lines = run(folder, monkeypatch, capsys)
-    counts = [line.partition(" runs are missing, nothing is written")[0] for line in lines]
-    assert counts == ["D: 1", "A: 1", "B: 144"]
-    assert sorted(folder.rglob("*")) == before
-    with pytest.raises(ValueError, match="part='A': 1 runs are missing"):
-        protocol_results.write("A", folder)
+    before = set(folder.rglob("*"))
+    lines = dict(line.split(": ", 1) for line in run(folder, monkeypatch, capsys))
+    text = "{} runs are missing, nothing is written"
+    counts = {"D": 1, "A2": 1, "B": 144 + 160, "C1": 30, "C3": 21}
+    written = lines.pop("A1")
+    assert lines == {name: text.format(count) for name, count in counts.items()}
+    assert re.fullmatch(r"(\d+ (reproduced|refuted|undecided)(, )?)+", written)
+    assert sum(map(int, re.findall(r"\d+", written))) == 20
+    new = {path.name for path in set(folder.rglob("*")) - before}
+    assert new == {"protocol-A1.csv", "protocol-A1.md"}
+    with pytest.raises(ValueError, match="name='A2': 1 runs are missing"):
+        protocol_results.write("A2", folder)
 
 
-SHIFTS = {"unionfl:window=5": -0.02, "subtrunc:lam=0.95": 0.02}
-"""Of dissimilarity. Other methods differ from random clients by 0.002, except DivFL."""
+SHIFTS = {
+    "unionfl:window=5": -0.02, "subtrunc:lam=0.95": 0.02, "equitable": 0.01,
+    "clustered_by_similarity": 0.03,
+}  # fmt: skip
+"""Of dissimilarity or sigma_acc. Other methods differ by 0.003 of noise only."""
 
 
 def make_runs(part, folder):
     """Writes all runs of a part that are missing, with noise of 0.003 per seed."""
     rng = np.random.default_rng(0)
+    endpoints = protocol_results.FAMILIES["C1" if part == "C" else "A1"].endpoints
     for cell in protocol.missing(part, folder / "protocol"):
-        rounds = cell.config.training.rounds
-        level = 0.3 + SHIFTS.get(cell.method, 0.0) + 0.003 * rng.normal() + 0.01 * (cell.seed % 7)
-        level += 0.1 * ("rate=0.01" in cell.group)
-        values = level + 0.001 * rng.normal(size=rounds + 1)
+        rounds, every = cell.config.training.rounds, cell.config.training.eval_every
+        own = (cell.method, cell.method.partition(":")[0])
+        level = 0.3 + next((SHIFTS[name] for name in own if name in SHIFTS), 0.0)
+        level += 0.003 * rng.normal() + 0.01 * (cell.seed % 7) + 0.1 * ("rate=0.01" in cell.group)
+        evaluations = range(0, rounds + 1, every)
+        values = level + 0.001 * rng.normal(size=len(evaluations))
         values[0] = 9  # The untrained model, which no endpoint has.
-        rows = {"algorithm": cell.method, "seed": cell.seed, "round": range(rounds + 1)}
-        for i, column in enumerate(dict(protocol_results.ENDPOINTS.values())):
+        rows = {"algorithm": cell.method, "seed": cell.seed, "round": evaluations}
+        for i, column in enumerate(dict(endpoints.values())):
             rows[column] = (1 + i) * values
+        rows["accuracy_mean_examples"] = 0.5 + 0.1 * ("learning_rate=0.03," in cell.method)
         file = cell.file(folder / "protocol")
         file.parent.mkdir(parents=True, exist_ok=True)
         pd.DataFrame(rows).to_csv(file, index=False)
 
 
+PAGE = """<!-- claim protocol-A1-divfl-unionfl -->
+<!-- end -->
+<!-- claim mnist-windows -->
+kept
+<!-- end -->
+<!-- claim protocol-A2-fedavg -->
+kept
+<!-- end -->
+"""
+
+
 @pytest.fixture(scope="module")
 def part_a(tmp_path_factory):
-    """Results of a complete part A in which one value is missing, and its runs."""
+    """Results of a complete family A1 in which one value is missing, and its runs."""
     folder = tmp_path_factory.mktemp("part_a")
     make_runs("A", folder)
+    (folder / "selection.md").write_text(PAGE)
     spoiled = folder / "protocol" / "A" / "mnist" / "unionfl,window=2-12.csv"
     table = pd.read_csv(spoiled)
     table.loc[4, "client_dissimilarity"] = np.nan
     table.to_csv(spoiled, index=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", lambda *arguments, **settings: None)
-        protocol_results.write("A", folder)
+        protocol_results.write("A1", folder)
+        page = (folder / "selection.md").read_text()
+        protocol_results.write("A2", folder)
     runs = {
         file.stem: pd.read_csv(file).query("round > 0")
         for file in (folder / "protocol" / "A" / "mnist").glob("*.csv")
     }
-    return folder, runs
+    return folder, runs, page
 
 
 def differences(runs, method, baseline, column="client_dissimilarity", last=0):
@@ -205,7 +232,7 @@ def of_endpoint(folder, family, endpoint):
 
 
 def test_a_complete_part_a_has_tables_of_both_families(part_a):
-    folder, runs = part_a
+    folder, runs, _ = part_a
     for family, count in (("A1", 20), ("A2", 6)):
         table = pd.read_csv(folder / f"protocol-{family}.csv")
         assert table["endpoint"].value_counts().unique().tolist() == [count]
@@ -223,7 +250,7 @@ def test_a_complete_part_a_has_tables_of_both_families(part_a):
 
 
 def test_verdicts_of_part_a_are_on_the_primary_endpoint(part_a):
-    folder, runs = part_a
+    folder, runs, _ = part_a
     primary = of_endpoint(folder, "A1", "dissimilarity, all rounds")
     row = primary.loc["unionfl:window=5", "divfl"]
     gaps = differences(runs, "unionfl:window=5", "divfl")
@@ -238,7 +265,7 @@ def test_verdicts_of_part_a_are_on_the_primary_endpoint(part_a):
 
 
 def test_a_seed_without_a_finite_value_is_left_out_and_counted(part_a):
-    folder, runs = part_a
+    folder, runs, _ = part_a
     primary = of_endpoint(folder, "A1", "dissimilarity, all rounds")
     spoiled = primary.loc["unionfl:window=2"]
     assert spoiled["seeds"].tolist() == [19, 19]
@@ -252,7 +279,7 @@ def test_a_seed_without_a_finite_value_is_left_out_and_counted(part_a):
 
 
 def test_p_values_of_part_a_are_adjusted_for_its_family(part_a):
-    folder, runs = part_a
+    folder, runs, _ = part_a
     rows = of_endpoint(folder, "A1", "dissimilarity, all rounds")
     p = np.array([stats.ttest_1samp(differences(runs, *pair), 0).pvalue for pair in rows.index])
     order = np.argsort(p)
@@ -262,7 +289,7 @@ def test_p_values_of_part_a_are_adjusted_for_its_family(part_a):
 
 def test_the_forest_plot_has_the_claims_of_a_baseline(part_a):
     table = pd.read_csv(part_a[0] / "protocol-A1.csv")
-    figure = protocol_results.forest(table[table["baseline"] == "divfl"])
+    figure = protocol_pages.forest(protocol_pages.rows_of(table, "protocol-A1-divfl"))
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert len(names) == 9
     place = names.index("unionfl:window=5")
@@ -273,10 +300,53 @@ def test_the_forest_plot_has_the_claims_of_a_baseline(part_a):
     assert point.get_xdata()[0] == pytest.approx(-0.3)
 
 
+def test_tables_on_pages_have_the_rows_of_their_names(part_a):
+    _, runs, page = part_a
+    found = blocks(page)
+    assert found["mnist-windows"] == found["protocol-A2-fedavg"] == "kept\n"
+    lines = [line for line in found["protocol-A1-divfl-unionfl"].splitlines() if "`" in line]
+    columns = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    for first, rounds, last in ((0, "all rounds", 0), (4, "last round", 1)):
+        names = ["divfl", *(f"unionfl:window={window}" for window in (2, 5, 10))]
+        own = columns[first : first + 4]
+        assert [row[:2] for row in own] == [[rounds, f"`{name}`"] for name in names]
+        level = np.mean([100 * runs[f"divfl-{seed}"]["client_dissimilarity"].to_numpy()[-last:]
+                         for seed in range(10, 30)])  # fmt: skip
+        assert own[0][2:4] == [f"{level:.2f}", "baseline"]
+        gaps = differences(runs, "unionfl:window=10", "divfl", last=last)
+        assert own[3][3] == f"{gaps.mean():+.2f}"
+        assert [bool(row[-1]) for row in own] == [False, *[not first] * 3]
+    assert len(columns) == 8
+    assert "20 claims of the family" in found["protocol-A1-divfl-unionfl"]
+
+
+def test_part_c_compares_the_tuned_methods_with_fedprox(folder):
+    make_runs("C", folder)  # The grid decides on further runs.
+    assert protocol_results.missing("C1", folder / "protocol") == 0
+    assert protocol_results.missing("C3", folder / "protocol") == 21
+    make_runs("C", folder)
+    published = {"C1": (2.25, -1.09), "C3": (7.51, -11.94)}
+    for name, sizes in published.items():
+        protocol_results.write(name, folder)
+        table = pd.read_csv(folder / f"protocol-{name}.csv")
+        primary = table[table["endpoint"] == "sigma_acc, all rounds"].set_index("method")
+        chosen = "learning_rate=0.03," if name == "C3" else "learning_rate=0.3,"
+        assert all(chosen in method for method in (*primary.index, *primary["baseline"]))
+        primary.index = primary.index.str.partition(":").get_level_values(0)
+        of_claim = primary.loc[["clustered_by_similarity", "equitable"]]
+        assert tuple(of_claim["published"]) == sizes
+        assert (of_claim["seeds"] == (10 if name == "C1" else 7)).all()
+        np.testing.assert_allclose(of_claim["difference"], [3, 1], atol=0.4)
+        assert of_claim["verdict"].tolist() == ["reproduced", "refuted"]
+
+
 def test_part_b_has_the_two_best_points_of_each_method_and_all_scores(folder):
     make_runs("B", folder)  # The screening decides on further runs.
-    assert protocol_results.missing("B", folder / "protocol") > 0
+    assert protocol_results.missing("B", folder / "protocol") == 4 * 20 + 20 * len(
+        protocol.screened(folder / "protocol")
+    )
     make_runs("B", folder)
+    (folder / "selection.md").write_text(PAGE.replace("A2-fedavg", "B-divfl"))
     protocol_results.write("B", folder)
     table = pd.read_csv(folder / "protocol-B.csv")
     primary = table[table["endpoint"] == "dissimilarity, all rounds"]
@@ -285,6 +355,9 @@ def test_part_b_has_the_two_best_points_of_each_method_and_all_scores(folder):
     assert len(primary) == 4
     verdict_of = primary.groupby("method")["verdict"].unique().str.join(" ").to_dict()
     assert verdict_of == {"subtrunc:lam=0.95": "refuted", "unionfl:window=5": "reproduced"}
+    shown = blocks((folder / "selection.md").read_text())["protocol-B-divfl"]
+    for group in set(primary["group"]):
+        assert shown.count(f"| `divfl`, {group.removeprefix('test/')} |") == 2
     scores = pd.read_csv(folder / "protocol-B-screening.csv").set_index("point")
     assert len(scores) == 24
     for method, rows in primary.groupby("method"):
@@ -297,4 +370,4 @@ def test_a_run_without_all_rounds_is_an_error(folder):
     file = folder / "protocol" / "A" / "mnist" / "divfl-10.csv"
     pd.read_csv(file).iloc[:-1].to_csv(file, index=False)
     with pytest.raises(ValueError, match=r"divfl-10\.csv: expected rounds 0 to 21"):
-        protocol_results.write("A", folder)
+        protocol_results.write("A1", folder)

@@ -1,0 +1,137 @@
+"""Tables and forest plots of the protocol's families.
+
+A family has a page with all endpoints. Tables on other pages are named ``protocol-FAMILY-BASELINE``
+or ``protocol-FAMILY-BASELINE-METHOD``: rows of these, of the primary endpoint and the last round.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.common import markdown_table
+from experiments.reproduction import pages, verdicts
+from fedjax_fair.results.intervals import format_p
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["forest", "markdown", "rows_of", "short", "write"]
+
+HEADINGS = (
+    "method", "here", "difference", "95% CI", "published difference", "p, t test", "p, sign flip"
+)  # fmt: skip
+
+
+def write(name: str, table: pd.DataFrame, output: Path) -> None:
+    """Writes the page of a family, and replaces its tables and figures on other pages.
+
+    Args:
+        name: The family.
+        table: What ``protocol_results.compared`` returned.
+        output: Folder of the pages.
+    """
+    (output / f"protocol-{name}.md").write_text(markdown(table), "utf8")
+    for page in (output / page for page in pages.PAGES):
+        if not page.exists():
+            continue
+        text = page.read_text("utf8")
+        own = [block for block in pages.blocks(text) if block.startswith(f"protocol-{name}-")]
+        for block in own:
+            forest(rows_of(table, block)).savefig(output / f"{block}.png", dpi=90)
+        tables = {block: short(table, block) for block in own}
+        page.write_text(pages.replace_tables(text, tables), "utf8")
+
+
+def markdown(table: Any) -> str:
+    """Formats all differences, a table per endpoint with the primary one first."""
+    lines = []
+    for endpoint, own in table.groupby("endpoint", sort=False):
+        judged = own["verdict"].ne("").all()
+        lines += [f"{endpoint}{' (primary)' if judged else ''}:", ""]
+        headings = ("less", *HEADINGS, *(["verdict"] if judged else []))
+        cells = [[f"`{row['baseline']}`", *_cells(row)] for row in own.to_dict("records")]
+        lines += [*markdown_table(headings, cells if judged else [row[:-1] for row in cells]), ""]
+    return "\n".join([*lines, _note(table), ""])
+
+
+def short(table: Any, block: str) -> str:
+    """Formats the differences of a table by its name, see the module."""
+    lines = []
+    chosen = rows_of(table, block)
+    for (endpoint, _), own in chosen.groupby(["endpoint", "group"], sort=False):
+        rounds, first = endpoint.rpartition(", ")[2], own.iloc[0].to_dict()
+        baseline = _name(first, "baseline"), f"{first['baseline_here']:.2f}", "baseline"
+        lines.append([rounds, *baseline, *[""] * 5])
+        lines += [[rounds, *_cells(row)] for row in own.to_dict("records")]
+    shown = markdown_table(("endpoint", *HEADINGS, "verdict"), lines)
+    return "\n".join([*shown, "", _note(table), ""])
+
+
+def forest(table: Any) -> Figure:
+    """Draws differences to one baseline, with a panel per endpoint.
+
+    Filled points have both adjusted p values below .05. Published differences are those after the
+    last round.
+    """
+    from fedjax_fair.report import forest
+
+    panels, published = [], {}
+    for endpoint, own in table.groupby("endpoint", sort=False):
+        points = own["group"].str.partition("/")[2]
+        p = own[["p", "p_sign_flip"]].max(axis=1, skipna=False)
+        own = own.assign(
+            algorithm=own["method"] + points.where(points == "", " at " + points),
+            p=p, is_significant=p < verdicts.LEVEL,
+        )  # fmt: skip
+        published = own.set_index("algorithm")["published"].to_dict()
+        columns = ["difference", "low", "high", "p", "is_significant", "seeds"]
+        one: Any = own.set_index("algorithm")[columns].to_xarray()
+        panels.append(one.assign_attrs(
+            metric=endpoint, long_name=endpoint, units="points", paired=1,
+            baseline=own["baseline"].iloc[0],
+        ))  # fmt: skip
+    figure = forest.differences(panels, published)
+    # Long names leave little room for the headings of the panels.
+    figure.set_figwidth(8.2 + 0.075 * max(map(len, published)))
+    return figure
+
+
+def rows_of(table: Any, block: str) -> Any:
+    """Returns the rows of a table by its name, of the first two endpoints."""
+    _, _, baseline, *method = block.split("-")
+    wanted = table["endpoint"].isin(table["endpoint"].unique()[:2])
+    wanted &= table["baseline"].str.partition(":")[0] == baseline
+    if method:
+        wanted &= table["method"].str.partition(":")[0] == method[0]
+    return table[wanted]
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    return [
+        _name(row, "method"),
+        f"{row['here']:.2f}",
+        f"{row['difference']:+.2f}",
+        f"{row['low']:+.2f} to {row['high']:+.2f}",
+        "" if np.isnan(row["published"]) else f"{row['published']:+.2f}",
+        format_p(row["p"]),
+        format_p(row["p_sign_flip"]),
+        row["verdict"],
+    ]
+
+
+def _name(row: dict[str, Any], column: str) -> str:
+    point = row["group"].partition("/")[2]
+    return f"`{row[column]}`" + (f", {point}" if point else "")
+
+
+def _note(table: Any) -> str:
+    family = len(table) // table["endpoint"].nunique()
+    seeds = " to ".join(map(str, sorted({table["seeds"].min(), table["seeds"].max()})))
+    return (
+        f"{seeds} seeds; p adjusted (Holm) for the {family} claims of the family; published "
+        "differences are those after the last round."
+    )
