@@ -118,7 +118,8 @@ def client_gradients(
         project: Maps a gradient, shaped like the parameters, to a vector.
 
     Returns:
-        Losses and gradients, not finite without examples.
+        Losses and gradients. A client whose gradient is not finite, as without examples, has zeros
+        and a loss of NaN.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -134,7 +135,7 @@ def client_gradients(
 
     def finish(sums, size):
         loss, gradient = _divide_by_labels(sums, size)
-        return ClientGradients(loss, project(gradient))
+        return ClientGradients(loss, project(gradient)).mask_nonfinite()
 
     return map_sums(lambda client: sum_fn, finish, examples, clients)
 

@@ -87,10 +87,12 @@ def map_sums_of_parts(
     # Vmapped clients wait for the largest; sorting makes sizes in a batch almost equal.
     sizes = jnp.stack([part.sizes[clients] for part in parts])
     order = jnp.argsort(jnp.sum(sizes, axis=0)).astype(jnp.int32)
-    results = collectives.map_clients(
-        parts[0], client_results, clients[order], batch_size=batch_size
+    # The last batch repeats a client until it is full, so batches are of equal size.
+    num_local = collectives.per_device(parts[0], clients.shape[0])
+    batch_size = -(-num_local // -(-num_local // batch_size))
+    return collectives.map_clients(
+        parts[0], client_results, clients, batch_size=batch_size, order=order
     )
-    return jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[order].set(leaf), results)
 
 
 def client_sum(
@@ -185,10 +187,10 @@ def _clients_per_batch(
     sum_fns_of: Callable[[Int[Array, ""]], Sequence[SumFn]],
     parts: Sequence[ClientExamples],
     client_bytes: int,
-) -> int | None:
-    """Returns the number of vmapped clients; None for the default of an accelerator."""
+) -> int:
+    """Returns the maximum number of vmapped clients."""
     if not target.current().is_cpu:
-        return None
+        return target.current().clients_measured or 1
     chunks = [chunk_of_clients(part) for part in parts]
     if max(chunks) > _MAX_CPU_CHUNK:
         return 1

@@ -164,6 +164,9 @@ def normalized_model() -> Model:
 def make_context(examples, variables=None, model=None, round=0, **answers) -> Context:
     """A context of these examples that gives fixed answers, for example ``losses=array``."""
 
+    if "gradients" in answers:  # As contexts do.
+        answers["gradients"] = answers["gradients"].mask_nonfinite()
+
     def answer(name):
         def ask(variables, clients=None, **settings):
             return jax.tree.map(lambda leaf: leaf if clients is None else leaf[clients], fixed)

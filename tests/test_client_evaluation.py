@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from conftest import make_federation
 
-from fedjax_fair import client_sums, models
+from fedjax_fair import client_sums, models, selectors
 from fedjax_fair.client_evaluation import client_gradients, client_performance, evaluate
 from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.numerics import target
+from fedjax_fair.round_context import make_context
 
 
 def test_means_of_every_client_equal_a_loop(model, federation):
@@ -130,6 +132,36 @@ def test_batched_clients_equal_single_clients(monkeypatch, model, batch_size, id
             np.testing.assert_allclose(measured.loss[place], loss, rtol=1e-5)
             np.testing.assert_allclose(losses[place], loss, rtol=1e-5)
             np.testing.assert_allclose(measured.gradient[place], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_that_are_not_finite_are_masked(model):
+    spoiled = UNEVEN.train._replace(features=np.array(UNEVEN.train.features))
+    spoiled.features[spoiled.order[spoiled.offsets[1]]] = np.inf
+    variables = model.init(jax.random.key(1), spoiled.features[:1])
+    measured = client_gradients(model, variables, spoiled)
+    nonfinite = np.isnan(measured.loss)
+    assert np.flatnonzero(nonfinite).tolist() == [1, SIZES.index(0)]
+    assert not measured.gradient[nonfinite].any()
+    expected = client_gradients(model, variables, UNEVEN.train)
+    np.testing.assert_array_equal(measured.gradient[~nonfinite], expected.gradient[~nonfinite])
+
+
+@pytest.mark.parametrize("clients", [64, 100])  # A multiple of the clients of a batch, and not.
+def test_gradients_of_all_clients_are_in_memory_once(clients):
+    """Vmapped, as on an accelerator; a batch's gradients come in addition."""
+    data, network = make_federation(sizes=(40,) * clients), models.mlp(2, hidden=(200, 200))
+    variables = network.init(jax.random.key(1), data.train.features[:1])
+
+    def select(variables, data):
+        context = make_context(network, jnp.int32(0), variables, data)
+        selector = selectors.DivFL(4)
+        return selector.select(jax.random.key(0), selector.init(context), context)[0]
+
+    with target.tracing_for("gpu"):
+        traced = jax.jit(select).trace(variables, jax.tree.map(jnp.asarray, data))
+    needed = traced.lower(lowering_platforms=("cpu",)).compile().memory_analysis()
+    table = clients * 4 * sum(leaf.size for leaf in jax.tree.leaves(variables))
+    assert table < needed.temp_size_in_bytes < 1.9 * table
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="a rule for CPUs")

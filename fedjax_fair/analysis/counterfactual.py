@@ -19,7 +19,6 @@ from fedjax_fair import checks, role_calls
 from fedjax_fair.base import ClientGradients, Context, Selector
 from fedjax_fair.data import FederatedData
 from fedjax_fair.numerics.distances import pairwise_distances
-from fedjax_fair.selectors.gradients import mask_nonfinite
 from fedjax_fair.simulate import Round, run
 from fedjax_fair.submodular import facility_location_from_distances
 from fedjax_fair.tree import Number
@@ -88,7 +87,7 @@ class _Alternatives(Selector):
         return (self.reference, *self.others)
 
     def _measure(self, context: Context, clients: Int[Array, "methods cohort"]) -> dict[str, Array]:
-        measured = mask_nonfinite(context.gradients(context.variables))
+        measured = context.gradients(context.variables)
         finite = jnp.isfinite(measured.loss)
         losses = jnp.where(finite, measured.loss, 0.0)
         distances = pairwise_distances(measured.gradient)

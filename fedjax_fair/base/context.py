@@ -146,8 +146,23 @@ class ClientGradients(NamedTuple):
         gradient: Its gradient, projected to a vector.
     """
 
-    loss: Float[Array, " clients"]
-    gradient: Float[Array, "clients width"]
+    loss: Float[Array, "*clients"]
+    gradient: Float[Array, "*clients width"]
+
+    def mask_nonfinite(self) -> ClientGradients:
+        """Returns zeros for gradients that are not finite, and NaN for the losses of these clients.
+
+        Examples:
+            >>> gradients = jnp.array([[1.0, 2.0], [jnp.inf, 0.0]])
+            >>> masked = ClientGradients(jnp.ones(2), gradients).mask_nonfinite()
+            >>> masked.loss.tolist(), masked.gradient.tolist()
+            ([1.0, nan], [[1.0, 2.0], [0.0, 0.0]])
+        """
+        finite = jnp.isfinite(self.gradient).all(axis=-1)
+        return ClientGradients(
+            jnp.where(finite, self.loss, jnp.nan),
+            jnp.where(finite[..., None], self.gradient, 0.0),
+        )
 
 
 class Context(NamedTuple):
@@ -164,7 +179,8 @@ class Context(NamedTuple):
         losses: ``losses(variables, clients=None) -> [ids]``, mean training losses of all labels.
         accuracies: ``accuracies(variables, clients=None) -> [ids]``, training accuracies.
         gradients: ``gradients(variables, clients=None, project=ravel) -> ClientGradients``;
-            ``project`` maps a gradient, shaped like the parameters, to a vector.
+            ``project`` maps a gradient, shaped like the parameters, to a vector. Vectors that are
+            not finite are masked (`ClientGradients.mask_nonfinite`).
         client_means: ``client_means(metric_fn, clients, updates=None) -> [ids, ...]``, means of
             ``metric_fn(variables, features, labels) -> [batch, ...]`` over training examples, at
             the global model plus the stacked ``updates``.

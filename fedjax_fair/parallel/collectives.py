@@ -37,18 +37,20 @@ def map_local_clients(
     clients: Int[Array, " ids"],
     values: PyTree = None,
     batch_size: int | None = None,
+    order: Int[Array, " ids"] | None = None,
 ) -> T:
     """Maps ``function(client, value)`` over clients, each on a device that holds its examples.
 
     The loops of devices differ in length, so ``function`` must not contain collectives. ``clients``
     may repeat, and leaves of ``values`` are ``[ids, ...]``. With a ``batch_size`` each step of the
-    loop is a vmap over that many clients.
+    loop is a vmap over that many clients. ``order`` has the positions in ``clients`` in the order
+    of the loop; results are not affected by it, and not copied for it.
 
     Returns:
         The results, ``[ids, ...]``; zeros for clients of other devices.
     """
     arguments = clients, values
-    if examples.devices is None:
+    if examples.devices is None and order is None:
         return jax.lax.map(lambda each: function(*each), arguments, batch_size=batch_size)
     return _map_local(
         lambda each: (function(*each), ()),
@@ -56,6 +58,7 @@ def map_local_clients(
         examples,
         jnp.zeros(clients.shape),
         batch_size,
+        order,
     )[0]
 
 
@@ -91,6 +94,7 @@ def map_clients(
     clients: Int[Array, " ids"],
     values: PyTree = None,
     batch_size: int | None = None,
+    order: Int[Array, " ids"] | None = None,
 ) -> T:
     """Maps a function over clients, for all devices; arguments are those of ``map_local_clients``.
 
@@ -98,7 +102,8 @@ def map_clients(
     """
     if batch_size is None:
         batch_size = target.current().clients_measured
-    return all_reduce(examples, map_local_clients(examples, function, clients, values, batch_size))
+    local = map_local_clients(examples, function, clients, values, batch_size, order)
+    return all_reduce(examples, local)
 
 
 def weighted_sum(
@@ -165,14 +170,15 @@ def _map_local(
     examples: ClientExamples,
     weights: Float[Array, " ids"],
     batch_size: int | None,
+    order: Int[Array, " ids"] | None = None,
 ) -> tuple[T, S]:
     """Maps over the clients of this device and sums their parts; zeros for other clients."""
     size = weights.shape[0]
-    count, slots = size, jnp.arange(size, dtype=jnp.int32)
+    count, slots = size, jnp.arange(size, dtype=jnp.int32) if order is None else order
     if examples.devices is not None:
-        local = is_local(examples, arguments[0])
+        local = is_local(examples, arguments[0])[slots]
         count = jnp.sum(local, dtype=jnp.int32)
-        slots = jnp.argsort(~local, stable=True).astype(jnp.int32)  # Local clients come first.
+        slots = slots[jnp.argsort(~local, stable=True)]  # Local clients come first.
 
     def arguments_of(slots):
         return jax.tree.map(lambda leaf: leaf[slots], arguments)

@@ -31,7 +31,7 @@ _NO_WORK = re.compile(
 )
 _COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
 _LOOKUPS = {"dynamic-slice", "gather", "slice"}
-_IN_PLACE = {*_LOOKUPS, "dynamic-update-slice"}
+_IN_PLACE = {*_LOOKUPS, "dynamic-update-slice", "scatter"}
 
 
 class Shape(NamedTuple):
@@ -127,8 +127,8 @@ def bytes_of(instruction: Instruction) -> int:
 def _bytes_read(instruction: Instruction, index: int, size: int) -> int:
     """Returns the bytes of an operand that are read."""
     if instruction.fusion is None:
-        is_lookup = instruction.kind in _LOOKUPS and index == 0
-        return _total(instruction.results) if is_lookup else size
+        in_place = instruction.kind in _IN_PLACE and index == 0
+        return _slices_read(instruction) if in_place else size
     marker = f" parameter({index})"
     inner = instruction.fusion.instructions.values()
     parameter = next((one.name for one in inner if marker in one.text), None)
@@ -137,15 +137,22 @@ def _bytes_read(instruction: Instruction, index: int, size: int) -> int:
         one.kind in _IN_PLACE and one.operands[0] == parameter for one in readers
     ):
         return size
-    return sum(0 if one.kind == "dynamic-update-slice" else _total(one.results) for one in readers)
+    return sum(map(_slices_read, readers))
+
+
+def _slices_read(instruction: Instruction) -> int:
+    """Returns the bytes that are read of the first operand, which is not read completely."""
+    return _total(instruction.results) if instruction.kind in _LOOKUPS else 0
 
 
 def _bytes_written(instruction: Instruction) -> int:
     root, fusion = instruction, instruction.fusion
     if fusion is not None:
         root = next(one for one in fusion.instructions.values() if one.is_root)
-    if root.kind == "dynamic-update-slice" and root.inputs[1]:
-        return _total(root.inputs[1])
+    # The operands are the array, a scatter's indices, and the new slices.
+    slices = {"dynamic-update-slice": 1, "scatter": 2}.get(root.kind)
+    if slices and root.inputs[slices]:
+        return _total(root.inputs[slices])
     return _off_chip(instruction.results)
 
 

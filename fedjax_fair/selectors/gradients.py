@@ -26,10 +26,12 @@ Project = Callable[[PyTree], Float[Array, " width"]]
 class GradientSource(Tree):
     """Interface of sources of a loss and a gradient of every client.
 
+    Gradients that are not finite have to be masked (`ClientGradients.mask_nonfinite`), as those of
+    ``context.gradients`` are.
+
     Attributes:
         updates_only_responders: Whether gradients change only in ``observe``, and only those of
-            responding clients, so that distances of all others stay valid. Such a source returns
-            gradients after `mask_nonfinite`.
+            responding clients, so that distances of all others stay valid.
     """
 
     updates_only_responders: ClassVar[bool] = False
@@ -88,7 +90,7 @@ class _StoredGradients(GradientSource):
         return context.gradients(context.variables, clients, project=project)
 
     def init(self, context):
-        return mask_nonfinite(self._compute(context))
+        return self._compute(context)
 
     def read(self, memory, context, clients=None):
         some = memory if clients is None else jax.tree.map(lambda rows: rows[clients], memory)
@@ -99,9 +101,7 @@ class _StoredGradients(GradientSource):
 
     def _store(self, memory, cohort, new):
         ids = cohort.responder_ids
-        return jax.tree.map(
-            lambda old, new: old.at[ids].set(new, mode="drop"), memory, mask_nonfinite(new)
-        )
+        return jax.tree.map(lambda old, new: old.at[ids].set(new, mode="drop"), memory, new)
 
 
 class Stale(_StoredGradients):
@@ -178,16 +178,8 @@ class Updates(_StoredGradients):
         updates = context.map_clients(
             lambda client, update: self.project(update.params), cohort.clients, results.update
         )
-        return self._store(memory, cohort, ClientGradients(results.loss, updates * scale[:, None]))
-
-
-def mask_nonfinite(gradients: ClientGradients) -> ClientGradients:
-    """Replaces gradients that are not finite by zeros, and the losses of their clients by NaN."""
-    finite = jnp.isfinite(gradients.gradient).all(axis=1)
-    return ClientGradients(
-        jnp.where(finite, gradients.loss, jnp.nan),
-        jnp.where(finite[:, None], gradients.gradient, 0.0),
-    )
+        gradients = ClientGradients(results.loss, updates * scale[:, None])
+        return self._store(memory, cohort, gradients.mask_nonfinite())
 
 
 class LastLayer(Tree):

@@ -115,8 +115,6 @@ class RepresentativeSelector(Selector):
             key_references, key = jax.random.split(key)
             sample = _sample_references(key_references, items, count, context.num_clients)
             clients, memory = source.read(memory, context, sample.clients)
-        if not source.updates_only_responders:
-            clients = sources.mask_nonfinite(clients)
         finite = jnp.isfinite(clients.loss)
         losses = jnp.where(finite, clients.loss, 0.0)
         if self.pool is not None:

@@ -182,6 +182,23 @@ def test_lookups_count_the_rows_only():
     assert costs.cost.bytes < table.nbytes / 10
 
 
+TABLE, NEW, IDS = "f32[50,100]{1,0}", "f32[4,100]{1,0}", "s32[4,1]{1,0}"
+OPERANDS = [f"  %table = {TABLE} parameter(0)", f"  %ids = {IDS} parameter(1)",
+            f"  %new = {NEW} parameter(2)"]  # fmt: skip
+SCATTER = f"  ROOT %written = {TABLE} scatter(%table, %ids, %new), to_apply=%replace"
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_only_the_rows_that_a_scatter_writes_are_counted(fused):
+    """The table is written in place; a copy of it would be an instruction of its own."""
+    call = f"  ROOT %fusion = {TABLE} fusion(%table, %ids, %new), kind=kInput, calls=%fused"
+    parts = [part("main", *OPERANDS, call if fused else SCATTER, entry=True)]
+    if fused:
+        parts.insert(0, part("fused", *OPERANDS, SCATTER))
+    costs = read_program("\n\n".join(parts))
+    assert costs.cost.bytes == 4 * 4 + 2 * 4 * 400  # Indices; new rows are read and written.
+
+
 def test_kernels_and_collectives_are_counted():
     text = part(
         "main",
