@@ -1,7 +1,7 @@
-"""Losses, accuracies, gradients and other means of clients at one model.
+"""Losses, accuracies and other means of clients at one model.
 
-Means of all clients take one flat pass over examples; gradients, and means of a few clients, loop
-over each client's examples (`fedjax_fair.client_sums`). An example with a sequence of labels counts
+Means of all clients take one flat pass over examples; those of a few clients loop over each
+client's examples (`fedjax_fair.client_sums`). An example with a sequence of labels counts
 once for each label that is not masked.
 """
 
@@ -13,10 +13,9 @@ from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair.base import (
-    ClientGradients,
     ClientMetric,
     ClientMetrics,
     GroupSums,
@@ -30,9 +29,9 @@ from fedjax_fair.client_predictions import (
     shared_outputs,
 )
 from fedjax_fair.client_sums import (
-    SumFn,
     client_sum,
     divide,
+    divide_by_labels,
     map_examples,
     map_sums,
     map_sums_of_parts,
@@ -51,14 +50,11 @@ from fedjax_fair.group_evaluation import (
     undefined_sums,
 )
 from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences, count_labels, sum_labels
-from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel import collectives
 
 __all__ = [
     "ClientPerformance",
-    "client_gradient",
-    "client_gradients",
     "client_loss",
     "client_means",
     "client_performance",
@@ -95,60 +91,7 @@ def client_performance(
     def sum_fn(indices, mask):
         return _performance_sums(model, variables, examples, indices, mask)
 
-    return map_sums(lambda client: sum_fn, _divide_by_labels, examples, clients)
-
-
-def client_gradients(
-    model: Model,
-    variables: Variables,
-    examples: ClientExamples,
-    clients: Int[Array, " ids"] | None = None,
-    project: Callable[[PyTree], Float[Array, " width"]] = ravel,
-) -> ClientGradients:
-    """Measures the mean loss of clients and its gradient, in evaluation mode.
-
-    In memory are projected gradients, ``[ids, width]``, and complete gradients of vmapped clients
-    (16 on an accelerator; on a CPU as many small ones as fit into its cache).
-
-    Args:
-        model: The network.
-        variables: Its variables; gradients are those of ``params``.
-        examples: Examples of all clients.
-        clients: Client ids; all by default.
-        project: Maps a gradient, shaped like the parameters, to a vector.
-
-    Returns:
-        Losses and gradients. A client whose gradient is not finite, as without examples, has zeros
-        and a loss of NaN.
-
-    Examples:
-        >>> import fedjax_fair as ff
-        >>> data = ff.data.load("digits")
-        >>> model = ff.models.logistic(data.num_classes)
-        >>> start = jax.eval_shape(model.init, jax.random.key(0), data.train.features[:1])
-        >>> loss, gradient = jax.eval_shape(client_gradients, model, start, data.train)
-        >>> gradient.shape  # 64 * 10 weights and 10 biases
-        (50, 650)
-    """
-    examples = jax.tree.map(jnp.asarray, examples)
-    sum_fn = _gradient_sums(model, variables, examples)
-
-    def finish(sums, size):
-        loss, gradient = _divide_by_labels(sums, size)
-        return ClientGradients(loss, project(gradient)).mask_nonfinite()
-
-    return map_sums(lambda client: sum_fn, finish, examples, clients)
-
-
-def client_gradient(
-    model: Model, variables: Variables, examples: ClientExamples, client: Int[Array, ""]
-) -> PyTree:
-    """Returns the gradient of the mean loss of one client, where its examples are.
-
-    It is shaped like the parameters, and that of ``client_gradients``; for solvers.
-    """
-    sums = client_sum(_gradient_sums(model, variables, examples), examples, client)
-    return _divide_by_labels(sums, examples.sizes[client])[1]
+    return map_sums(lambda client: sum_fn, divide_by_labels, examples, clients)
 
 
 def client_loss(
@@ -160,24 +103,7 @@ def client_loss(
     """
     sum_fn = partial(_performance_sums, model, variables, examples)
     sums = client_sum(sum_fn, examples, client)
-    return _divide_by_labels(sums, examples.sizes[client]).loss
-
-
-def _gradient_sums(model: Model, variables: Variables, examples: ClientExamples) -> SumFn:
-    """Returns a function that sums losses and gradients over a chunk, and counts labels."""
-
-    def total_loss(params: PyTree, indices: Int[Array, " chunk"], mask: Bool[Array, " chunk"]):
-        labels = examples.labels[indices]
-        outputs = apply_model(model, Variables(params, variables.state), examples.features[indices])
-        losses = sum_labels(model.loss(outputs, labels), labels)
-        return jnp.sum(losses, where=mask), masked_sums(count_labels(labels), mask)
-
-    def sum_fn(indices, mask):
-        gradient_fn = jax.value_and_grad(total_loss, has_aux=True)
-        (loss, num_labels), gradient = gradient_fn(variables.params, indices, mask)
-        return (loss, gradient), num_labels
-
-    return sum_fn
+    return divide_by_labels(sums, examples.sizes[client]).loss
 
 
 def client_means(
@@ -242,7 +168,7 @@ def personalized_performance(
 
     variables = jax.eval_shape(personalized, jax.ShapeDtypeStruct((), jnp.int32))
     return map_sums_of_parts(
-        sum_fns_of, _divide_by_labels, parts, client_bytes=tree_bytes(variables)
+        sum_fns_of, divide_by_labels, parts, client_bytes=tree_bytes(variables)
     )
 
 
@@ -343,7 +269,7 @@ def _performance_sums(
     indices: Int[Array, " chunk"],
     mask: Bool[Array, " chunk"],
 ) -> tuple[ClientPerformance, Int[Array, ""] | None]:
-    """Sums losses and accuracies over a chunk; the number of labels is for _divide_by_labels."""
+    """Sums losses and accuracies over a chunk; the number of labels is for divide_by_labels."""
     labels = examples.labels[indices]
     values = _label_performance(model, variables, examples.features[indices], labels)
     return masked_sums((_sum_labels(values, labels), count_labels(labels)), mask)
@@ -351,12 +277,6 @@ def _performance_sums(
 
 def _sum_labels(values: T, labels: Array) -> T:
     return jax.tree.map(lambda leaf: sum_labels(leaf, labels), values)
-
-
-def _divide_by_labels(sums: tuple[T, Int[Array, "*ids"] | None], sizes: Int[Array, "*ids"]) -> T:
-    """Divides sums over labels by their number; None if every example has one."""
-    values, num_labels = sums
-    return divide(values, sizes if num_labels is None else num_labels)
 
 
 def _num_labels(examples: ClientExamples) -> Int[Array, " clients"]:

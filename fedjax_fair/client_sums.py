@@ -23,6 +23,7 @@ __all__ = [
     "chunk_of_clients",
     "client_sum",
     "divide",
+    "divide_by_labels",
     "map_examples",
     "map_sums",
     "map_sums_of_parts",
@@ -170,6 +171,12 @@ def sum_by_owner(values: T, owners: Int[Array, " positions"], examples: ClientEx
 def divide(sums: T, sizes: Int[Array, "*ids"]) -> T:
     """Returns the means that belong to sums."""
     return jax.tree.map(lambda leaf: leaf / sizes.astype(leaf.dtype), sums)
+
+
+def divide_by_labels(sums: tuple[T, Int[Array, "*ids"] | None], sizes: Int[Array, "*ids"]) -> T:
+    """Divides sums over labels by their number; None if every example has one."""
+    values, num_labels = sums
+    return divide(values, sizes if num_labels is None else num_labels)
 
 
 def chunk_of_clients(examples: ClientExamples) -> int:

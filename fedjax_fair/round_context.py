@@ -7,7 +7,8 @@ from functools import partial
 from jaxtyping import Array, Int
 
 from fedjax_fair.base import Context, Model, Variables
-from fedjax_fair.client_evaluation import client_gradients, client_means, client_performance
+from fedjax_fair.client_evaluation import client_means, client_performance
+from fedjax_fair.client_gradients import client_gradients
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives

@@ -7,7 +7,8 @@ import pytest
 from conftest import make_federation
 
 from fedjax_fair import client_sums, models, selectors
-from fedjax_fair.client_evaluation import client_gradients, client_performance, evaluate
+from fedjax_fair.client_evaluation import client_performance, evaluate
+from fedjax_fair.client_gradients import client_gradients
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.numerics import target
 from fedjax_fair.round_context import make_context

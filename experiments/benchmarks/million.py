@@ -30,7 +30,8 @@ import fedjax_fair as ff
 from experiments.benchmarks.timing import environment, federated_round, print_header
 from experiments.common import append_rows
 from fedjax_fair.base import Selector
-from fedjax_fair.client_evaluation import client_gradients, client_performance
+from fedjax_fair.client_evaluation import client_performance
+from fedjax_fair.client_gradients import client_gradients
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.sketch import CountSketch

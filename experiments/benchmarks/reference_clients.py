@@ -21,7 +21,7 @@ import fedjax_fair as ff
 from experiments.benchmarks.million import COHORT, POOL, WIDTH, make_federation
 from experiments.benchmarks.timing import print_header, start
 from fedjax_fair.base import ClientGradients
-from fedjax_fair.client_evaluation import client_gradients
+from fedjax_fair.client_gradients import client_gradients
 from fedjax_fair.numerics.distances import nearest
 from fedjax_fair.numerics.sketch import CountSketch, ravel
 from fedjax_fair.round_context import make_context

@@ -36,7 +36,7 @@ from experiments.benchmarks.timing import (
     random_data,
     run_parts,
 )
-from fedjax_fair.client_evaluation import client_gradients
+from fedjax_fair.client_gradients import client_gradients
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import CountSketch, ravel
 from fedjax_fair.selectors.gradients import Stale, Updates

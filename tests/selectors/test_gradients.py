@@ -10,7 +10,7 @@ from conftest import linear_model, make_context, make_federation
 
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Selector, Variables
-from fedjax_fair.client_evaluation import client_gradients
+from fedjax_fair.client_gradients import client_gradients
 from fedjax_fair.selectors.gradients import Fresh, LastLayer, RefreshEvery, Stale, Updates
 from fedjax_fair.simulate import Round, run
 
