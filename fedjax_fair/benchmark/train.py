@@ -98,19 +98,23 @@ def _learning_rates(methods: Sequence[Any]) -> list[float]:
 
 
 def train_singly(
-    config: Config,
+    train_run: Callable[[Run, BenchmarkData], xr.Dataset],
     rounds: Sequence[BaseRound],
     runs: Sequence[Run],
     data: BenchmarkData,
-    adapt_steps: int,
-    *,
     folder: Path,
-    callback_fn: Callable[[Run], Sequence[Callback]] = lambda run: (),
 ) -> xr.Dataset:
     """Trains runs one after the other, each with its own file, which the next call reads.
 
-    Positional arguments and the result are those of `train`. ``folder`` is that of the files, and
-    ``callback_fn`` makes the callbacks of a run.
+    Args:
+        train_run: Trains one run, given the dataset with its partition only.
+        rounds: The round of each setting.
+        runs: The runs.
+        data: As for `train`.
+        folder: Folder of the files.
+
+    Returns:
+        Results as of `train`.
 
     Raises:
         ValueError: If a file is damaged, or of another run or other data.
@@ -129,8 +133,7 @@ def train_singly(
             "partition_digest": own.partition_digests[0],
         }
         if not file.exists():
-            trained = train(config, rounds, [run], own, adapt_steps, callbacks=callback_fn(run))
-            results.save(trained.assign_attrs(made_of), file)
+            results.save(train_run(run, own).assign_attrs(made_of), file)
         parts.append(results.open(file))
         if not made_of.items() <= parts[-1].attrs.items():
             raise ValueError(

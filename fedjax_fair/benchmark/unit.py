@@ -180,15 +180,12 @@ def _train(
     """Trains the runs of a phase."""
     name = f"{unit.federation.name}, {unit.method}"
     if track.one_run_at_a_time:
-        return train_singly(
-            config,
-            rounds,
-            runs,
-            data,
-            track.adapt_steps,
-            folder=unit.folder / phase,
-            callback_fn=lambda run: callback_fn(f"{name}, setting {run.setting}, seed {run.seed}"),
-        )
+
+        def train_run(run: Run, own: BenchmarkData) -> xr.Dataset:
+            callbacks = callback_fn(f"{name}, setting {run.setting}, seed {run.seed}")
+            return train(config, rounds, [run], own, track.adapt_steps, callbacks=callbacks)
+
+        return train_singly(train_run, rounds, runs, data, unit.folder / phase)
     padding = len(rounds) * len(track.tuning_seeds) if track.reuses_programs else 0
     callbacks = callback_fn(f"{name}, {len(runs)} runs")
     return train(

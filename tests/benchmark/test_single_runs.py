@@ -9,7 +9,7 @@ import short_track
 
 from fedjax_fair import results
 from fedjax_fair.app.cli import main
-from fedjax_fair.benchmark import federations, protocol, runner, train
+from fedjax_fair.benchmark import federations, protocol, runner, unit
 
 pytestmark = pytest.mark.integration
 
@@ -51,7 +51,7 @@ def test_runs_equal_those_that_are_trained_together(method, together, tmp_path, 
 
 def interrupted(folder, monkeypatch, after):
     """Interrupts training of ``q_fedavg`` after some runs, and returns the files of these."""
-    whole, done = train.train, []
+    whole, done = unit.train, []
 
     def count(*arguments, **options):
         if len(done) == after:
@@ -60,7 +60,7 @@ def interrupted(folder, monkeypatch, after):
         return whole(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(train, "train", count)
+        patch.setattr(unit, "train", count)
         with pytest.raises(KeyboardInterrupt):
             runner.run(runner.plan("embedded", folder, ["q_fedavg"]), folder)
     return sorted((folder / "programs" / "groups" / "q_fedavg" / "tuning").iterdir())
@@ -69,13 +69,13 @@ def interrupted(folder, monkeypatch, after):
 def test_finished_runs_are_kept_until_their_phase_is(tmp_path, monkeypatch, prepared):
     files = interrupted(tmp_path, monkeypatch, after=3)
     assert [file.name for file in files] == ["00-0.nc", "00-1.nc", "01-0.nc"]
-    trained, whole = [], train.train
+    trained, whole = [], unit.train
 
     def count(config, rounds, runs, *arguments, **options):
         trained.extend(runs)
         return whole(config, rounds, runs, *arguments, **options)
 
-    monkeypatch.setattr(train, "train", count)
+    monkeypatch.setattr(unit, "train", count)
     lines = []
     runner.run(runner.plan("embedded", tmp_path, ["q_fedavg"]), tmp_path, show=lines.append)
     assert trained[0] == (1, 1)
@@ -100,7 +100,7 @@ def test_runs_of_other_settings_are_refused(tmp_path, monkeypatch, prepared):
 
 def test_unfinished_runs_are_results_that_need_resume(tmp_path, monkeypatch, prepared, capsys):
     interrupted(tmp_path / "embedded", monkeypatch, after=1)
-    monkeypatch.setattr(train, "train", None)  # Nothing is trained.
+    monkeypatch.setattr(unit, "train", None)  # Nothing is trained.
     assert main(["benchmark", "--output", str(tmp_path), "--methods", "q_fedavg"]) == 2
     assert "has results; --resume continues them" in capsys.readouterr().err
 
@@ -108,11 +108,11 @@ def test_unfinished_runs_are_results_that_need_resume(tmp_path, monkeypatch, pre
 def test_a_device_trains_one_method_at_a_time(tmp_path, monkeypatch, prepared):
     running, most = [], []
 
-    def run_unit(unit, *_):
-        running.append(unit)
+    def run_unit(one, *_):
+        running.append(one)
         most.append(len(running))
         time.sleep(0.1)
-        running.remove(unit)
+        running.remove(one)
 
     monkeypatch.setattr(runner, "run_unit", run_unit)
     runner.run(runner.plan("embedded", tmp_path), tmp_path)
