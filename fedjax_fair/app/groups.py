@@ -12,7 +12,7 @@ from fedjax_fair import checks
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build, largest_client, method_round
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.settings import change, lookup, places
+from fedjax_fair.app.settings import change, lookup, places, vary
 from fedjax_fair.app.signatures import Setting
 from fedjax_fair.app.variants import method_settings
 from fedjax_fair.base_round import BaseRound
@@ -149,9 +149,8 @@ def _is_traced(config: Config, axis: Axis) -> bool:
 
 
 def _set(config: Config, axes: Sequence[Axis], values: Sequence[Any]) -> Config:
-    for axis, value in zip(axes, values, strict=True):
-        config = change(config, axis.section, axis.field, value)
-    return config
+    pairs = zip(axes, values, strict=True)
+    return vary(config, {(axis.section, axis.field): value for axis, value in pairs})
 
 
 def runs_of(group: Group, numbers: Sequence[int]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from fedjax_fair.app.registry import METHODS
 from fedjax_fair.app.values import parse_value
 
 __all__ = [
+    "ALTERNATIVES",
     "by_name",
     "change",
     "find_method",
@@ -22,6 +23,7 @@ __all__ = [
     "places",
     "read",
     "suggest",
+    "vary",
 ]
 
 T = TypeVar("T")
@@ -30,6 +32,36 @@ T = TypeVar("T")
 def change(config: Config, section: str, name: str, value: Any) -> Config:
     """Returns the configuration with another value of one setting."""
     return replace(config, **{section: replace(getattr(config, section), **{name: value})})
+
+
+ALTERNATIVES = {
+    ("solver", "steps"): ("solver", "epochs"),
+    ("solver", "epochs"): ("solver", "steps"),
+}
+"""Settings of which exactly one is used, by section and name."""
+
+
+def vary(config: Config, values: Mapping[tuple[str, str], Any]) -> Config:
+    """Changes settings by section and name; local steps replace epochs, and epochs steps.
+
+    Raises:
+        ValueError: If steps and epochs are given.
+
+    Examples:
+        >>> from fedjax_fair.app import presets
+        >>> config = vary(presets.resolve(Config()), {("solver", "steps"): 10})
+        >>> config.solver.steps, config.solver.epochs
+        (10, None)
+    """
+    for place, value in values.items():
+        config = change(config, *place, value)
+        if (other := ALTERNATIVES.get(place)) is None:
+            continue
+        if other in values:
+            names = f"{place[1]}={value} and {other[1]}={values[other]}"
+            raise ValueError(f"expected exactly one of {names}.")
+        config = change(config, *other, None)
+    return config
 
 
 def places(config: Config) -> dict[str, tuple[str, str]]:

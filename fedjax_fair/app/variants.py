@@ -9,7 +9,16 @@ from typing import Any
 from fedjax_fair.app.config import DATA_NAMES, SERVER_NAMES, Config
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import MODELS, PARTITIONERS, READERS, role_classes
-from fedjax_fair.app.settings import by_name, change, find_method, lookup, method_parts, read
+from fedjax_fair.app.settings import (
+    ALTERNATIVES,
+    by_name,
+    change,
+    find_method,
+    lookup,
+    method_parts,
+    read,
+    vary,
+)
 from fedjax_fair.app.signatures import Setting, settings_of
 from fedjax_fair.data import get_source
 from fedjax_fair.data.table_files import is_table_file
@@ -48,8 +57,11 @@ def resolve_method(config: Config, name: str) -> tuple[Method, Config]:
 def method_settings(config: Config, name: str) -> dict[str, dict[str, Setting]]:
     """Returns settings that a method uses and its name does not set, by section and name."""
     method, own, written = _variant(config, name)
+    set_by_name = written.keys() | {
+        ALTERNATIVES[place] for place in written if place in ALTERNATIVES
+    }
     return {
-        section: {key: item for key, item in items.items() if (section, key) not in written}
+        section: {key: item for key, item in items.items() if (section, key) not in set_by_name}
         for section, items in _settings(method, own).items()
     }
 
@@ -89,7 +101,7 @@ def _set_written(method: Method, config: Config, text: str) -> tuple[Method, Con
             raise ValueError(f"expected {key} once.")
         written[place] = read(config, ".".join(place), value)
         config = change(config, *place, written[place])
-    return method, config, written
+    return method, vary(config, written), written
 
 
 def drop_unused_settings(config: Config, base: Config | None = None) -> Config:

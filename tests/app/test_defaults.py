@@ -10,7 +10,7 @@ from conftest import with_sensitive_feature
 
 from fedjax_fair import results
 from fedjax_fair.app import config_files, presets
-from fedjax_fair.app.build import build
+from fedjax_fair.app.build import build, method_round
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands.dispatch import COMMANDS
 from fedjax_fair.app.config import Config, DataConfig, ModelConfig, SolverConfig
@@ -18,7 +18,7 @@ from fedjax_fair.app.defaults import format_settings, unset_defaults
 from fedjax_fair.app.plan import as_toml
 from fedjax_fair.app.registry import METHODS
 from fedjax_fair.app.settings import change
-from fedjax_fair.app.variants import drop_unused_settings
+from fedjax_fair.app.variants import drop_unused_settings, method_settings
 
 SMALL = [
     "--data.clients=8",
@@ -248,3 +248,12 @@ def test_a_sweep_with_byzantine_clients_says_that_metrics_include_them(tmp_path,
     ]
     assert main([*words, f"--output={tmp_path}"]) == 0
     assert "all clients, Byzantine ones included" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("name", ["fedavg:steps=7", "fedprox:prox=0.1,steps=7"])
+def test_steps_in_a_name_replace_the_default_epochs(name):
+    config = presets.resolve(Config(methods=(name,)))
+    assert config.solver.epochs == 5
+    solver = method_round(config, name, num_classes=10, largest_client=9).solver
+    assert (solver.steps, solver.epochs) == (7, None)
+    assert "epochs" not in method_settings(config, name)["solver"]

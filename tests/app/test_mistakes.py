@@ -101,6 +101,15 @@ pytestmark = pytest.mark.usefixtures("wide_terminal")
         ("run --data.alpha 0.1", "data.alpha=0.1 is not used by data.partition="),
         ("run --methods fedavg --selector.lam 3", "selector.lam=3.0 is not used by methods fedavg"),
         (
+            "run --methods fedprox:prox=0.1 fedprox:prox=1 --solver.prox 5",
+            "solver.prox=5.0 is not used by methods fedprox:prox=0.1, fedprox:prox=1; remove it.",
+        ),
+        (
+            "run --methods fedavg:steps=5 --solver.epochs 3",
+            "solver.epochs=3 is not used by methods fedavg:steps=5; remove it.",
+        ),
+        ("run --methods fedavg:steps=5,epochs=2", "exactly one of steps=5 and epochs=2."),
+        (
             "run --model.name logistic --model.hidden 5",
             "model.hidden=(5,) is not used by model.name=",
         ),

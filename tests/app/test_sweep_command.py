@@ -9,9 +9,13 @@ import xarray as xr
 from small_run import SMALL
 
 from fedjax_fair import results
+from fedjax_fair.app import presets
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
+from fedjax_fair.app.commands.request import request
+from fedjax_fair.app.config import Config
 from fedjax_fair.app.console import format_results
+from fedjax_fair.app.groups import plan_sweep
 from fedjax_fair.app.termination import Terminated
 from fedjax_fair.results.intervals import format_mean
 from fedjax_fair.results.tables import SWEEP_COLUMNS, final_tables
@@ -51,7 +55,7 @@ def test_sigterm_prints_how_to_continue_a_sweep(monkeypatch, capsys, tmp_path):
 
 def test_sweep_runs_every_configuration_and_ranks_them(tmp_path, capsys):
     command = ["sweep", "digits", "lam=0,0.5", "seeds=3:5", "learning_rate=0.01,0.1"]
-    command += [*SMALL[:-2], "subtrunc,fedavg", "--output", str(tmp_path)]
+    command += [*SMALL[:5], "--methods", "subtrunc,fedavg", "--output", str(tmp_path)]
     assert main(command) == 0
     shown = capsys.readouterr().out
     (folder,) = tmp_path.iterdir()
@@ -133,6 +137,14 @@ def test_a_sweep_is_ranked_by_validation_only():
             ["prox=1", "--data.unseen-fraction=0.2"],
             "data.unseen_fraction=0.2: expected 0 in a sweep",
         ),
+        (
+            ["prox=0,1", "--solver.prox=5"],
+            "solver.prox=5.0 is not used, because prox is varied; remove it.",
+        ),
+        (
+            ["seeds=0:3", "prox=0,1"],
+            "training.seeds=(0, 1) is not used, because seeds is varied; remove it.",
+        ),
     ],
 )
 def test_mistakes_in_a_sweep_end_in_one_line(words, message, tmp_path, capsys):
@@ -141,3 +153,22 @@ def test_mistakes_in_a_sweep_end_in_one_line(words, message, tmp_path, capsys):
     assert complaint.count("\n") == 1
     assert message in complaint
     assert not (tmp_path / "new").exists()
+
+
+def test_sweeps_have_a_folder_of_their_own():
+    assert request(training.Sweep, ["digits"], presets.PRESETS).options.output == "sweeps"
+    assert request(training.Sweep, ["--output", "x"], presets.PRESETS).options.output == "x"
+    assert request(training.Run, ["digits"], presets.PRESETS).options.output == "runs"
+
+
+@pytest.mark.parametrize("method", ["fedprox", "fedprox:prox=0.5"])
+def test_local_steps_replace_the_default_epochs(method):
+    config, _, groups = plan_sweep(Config(methods=(method,)), {"steps": (2, 3)})
+    assert (config.solver.steps, config.solver.epochs) == (None, 5)
+    made = [round.solver for group in groups for round in group.rounds.values()]
+    assert [(solver.steps, solver.epochs) for solver in made] == [(2, None), (3, None)]
+
+
+def test_steps_and_epochs_are_not_varied_together():
+    with pytest.raises(ValueError, match=r"expected exactly one of steps=2 and epochs=1\."):
+        plan_sweep(Config(methods=("fedprox",)), {"steps": (2, 3), "epochs": (1, 2)})

@@ -76,7 +76,10 @@ def request(
     if needs_help:
         # The help shows the values that would be used.
         start = resolve(_set_eval_every(start, preset_training))
-    default = kind(**fields_of(Config, start))
+    given = fields_of(Config, start)
+    if start.output == Config.output:
+        del given["output"]  # That of the command is another one.
+    default = kind(**given)
     if needs_help:
         if varies:
             columns = format_columns(_describe_settings(start), indent="  ")
@@ -92,6 +95,7 @@ def request(
             raise ValueError(f"{key}: expected once, with values between commas.")
         texts = [text] if key == "seeds" else text.split(",")
         varied[key] = [read(start, key, each) for each in texts]
+    _check_replaced(config, values, varied)
     (seeds,) = varied.pop("seeds", [None])
     _explain_one_seed(seeds or values.get("--training.seeds", ()))
     name = preset if is_named else config.data.name.replace("/", "-")
@@ -122,6 +126,25 @@ def _set_eval_every(config: Config, preset: TrainingConfig) -> Config:
     if rounds != preset.rounds and rounds < 2 * preset.eval_every:
         return config
     return change(config, "training", "eval_every", preset.eval_every)
+
+
+def _check_replaced(
+    config: Config, values: Mapping[str, Any], varied: Mapping[str, Sequence[Any]]
+) -> None:
+    """Raises ``ValueError`` for an option whose value every run replaces by another."""
+    names = {lookup("setting", key, places(config)): key for key in varied}
+    left = [method_settings(config, method) for method in config.methods]
+    used = [method_settings(config, method.partition(":")[0]) for method in config.methods]
+    for option, value in values.items():
+        section, _, field = option.removeprefix("--").replace("-", "_").partition(".")
+        shown = f"{section}.{field}={value!r} is not used"
+        if (section, field) in names:
+            raise ValueError(f"{shown}, because {names[section, field]} is varied; remove it.")
+        is_used, is_left = (
+            any(field in settings.get(section, {}) for settings in each) for each in (used, left)
+        )
+        if is_used and not is_left:
+            raise ValueError(f"{shown} by methods {', '.join(config.methods)}; remove it.")
 
 
 def _explain_one_seed(seeds: Sequence[int]) -> None:
