@@ -89,7 +89,7 @@ def seconds(penalty):
 {"first": seconds(0.5), "second": seconds(0.25)}
 
 # %% [markdown]
-# `fit_batch` takes one method per run. The numbers that differ become a batch axis of one compiled
+# `fit_batch` takes one `Round` per run. The numbers that differ become a batch axis of one compiled
 # function. With a higher penalty, clients of a cohort were selected less recently:
 
 # %%

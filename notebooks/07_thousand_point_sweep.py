@@ -106,7 +106,8 @@ plt.show()
 # %% [markdown]
 # The front is short: the most accurate configuration of a method is also nearly its most even one,
 # and the step size moves all methods along the same band. While models are far from converged,
-# fairness costs no accuracy. The effect of the parameters is visible at the best step size.
+# fairness costs no accuracy. The effect of the parameters is visible at the best step size. In the
+# output, *it* is the standard deviation over clients.
 
 # %%
 for method, dataset in sweeps.items():
@@ -125,9 +126,9 @@ for method, dataset in sweeps.items():
     print(f"    {gain:+.2f} ± {error:.2f} points")
 
 # %% [markdown]
-# The minimum of eight noisy values is biased downwards if it is selected and measured on the same
-# test examples. Here it was selected on a few validation examples per client, so it is not always
-# the minimum on test examples.
+# The minimum of eight or nine noisy values is biased downwards if it is selected and measured on
+# the same test examples. Here it was selected on a few validation examples per client, so it is not
+# always the minimum on test examples.
 #
 # The same on the command line, in a folder that an interrupted sweep continues:
 #
@@ -135,9 +136,9 @@ for method, dataset in sweeps.items():
 #
 # ## A batch of methods
 #
-# `sweep` varies settings by name. `ff.fit_batch` takes one method per run, and so varies numbers of
-# any role, including custom ones. All methods have the same structure; numbers that differ become a
-# batch axis. They may include zero.
+# `sweep` varies settings by name. `ff.fit_batch` takes one `Round` per run, and so varies numbers
+# of any role, including custom ones. All rounds have the same structure; numbers that differ become
+# a batch axis. They may include zero.
 
 
 # %%

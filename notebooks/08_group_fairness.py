@@ -20,6 +20,7 @@
 # sensitive features are sex and race.
 #
 # The environment variable `TFDS_DATA_DIR` names the folder that has the table.
+# [Data sources](../docs/data.md#data-sources) lists its files, which are not downloaded.
 
 # %%
 # %matplotlib inline
@@ -60,8 +61,8 @@ assert float(by_sex["demographic_parity_difference"].min()) > 0.05
 # %% [markdown]
 # ## What each method buys
 #
-# Every method has a parameter that trades accuracy for fairness. A dot is the mean over five seeds
-# of one value; the cross is FedAvg.
+# Every method except reweighing has a parameter that trades accuracy for fairness; reweighing is
+# one dot. A dot is the mean over five seeds of one value; the cross is FedAvg.
 
 # %%
 grids = {
