@@ -255,6 +255,107 @@ def test_equal_results_of_a_method_are_merged():
         assert merged.algorithm.values.tolist() == ["one (a)", "two", "three", "one (b)"]
 
 
+def on_partition(seeds, examples, *, seed_axis=False, group=None):
+    """Runs of one method on a partition, with class accuracies 0.5 and 1."""
+    dims = ("seed", "client", "class") if seed_axis else ("client", "class")
+    level = np.full((1, len(seeds), 1), 0.5)
+    over = (DIMS, level, {"long_name": "made up", "units": "1"})
+    names = ("mean_clients", "mean_examples", "worst_10pct", "standard_deviation")
+    columns = {f"accuracy_{name}": over for name in names}
+    columns |= dict.fromkeys(("sigma_acc", "client_dissimilarity"), over)
+    columns |= {
+        "test_accuracy": ((*DIMS, "client"), np.full((1, len(seeds), 1, 2), 0.5), over[2]),
+        "class_accuracy": ((*DIMS, "class"), np.broadcast_to([0.5, 1.0], (1, len(seeds), 1, 2))),
+        "test_examples": (dims, examples),
+        "train_examples": (dims, examples),
+    }
+    if group is not None:
+        columns["group"] = (dims[:-1], group)
+    coordinates = {"algorithm": ["fedavg"], "seed": seeds, "round": [9]}
+    return xr.Dataset(columns, coordinates, {"data": "made up", "label_skew_only": 1})
+
+
+def named(run, name):
+    return run.assign_coords(algorithm=[name])
+
+
+FIXED = np.array([[40, 0], [0, 40]])
+PER_SEED = np.array([[[40, 0], [0, 40]], [[20, 20], [20, 20]], [[10, 30], [30, 10]]])
+
+
+@pytest.mark.parametrize("combine", [results.merge_runs, results.combine])
+@pytest.mark.parametrize("name", ["train_examples", "test_examples", "group"])
+def test_runs_on_other_partitions_are_refused(name, combine):
+    """Also of the same size and name, with one partition or one per seed."""
+    one = on_partition([0, 1, 2], FIXED, group=[0, 1])
+    other = named(one, "divfl").copy(deep=True)
+    other[name] = other[name][::-1]
+    message = f"b: results on another partition .* the first ones; {name} differs"
+    if combine is results.combine:
+        one, other = (run.isel(algorithm=0, drop=True) for run in (one, other))
+    with pytest.raises(ValueError, match=message):
+        combine({"a": one, "b": other})
+    with pytest.raises(ValueError, match=message):  # The partition of a run is that of all seeds.
+        combine({"a": one, "b": other.assign_coords(seed=[5, 6, 7])})
+    seeds = np.arange(3)
+    one, other = (
+        run.assign(
+            {key: run[key].expand_dims(seed=seeds) for key in ("test_examples", "train_examples")}
+        ).assign(group=run["group"].expand_dims(seed=seeds))
+        for run in (one, other)
+    )
+    mixed = other.copy(deep=True)
+    mixed[name][:2] = one[name][:2]
+    with pytest.raises(ValueError, match=rf"{name} differs for seed 2\."):
+        combine({"a": one, "b": mixed})
+    later = other.assign_coords(seed=[3, 4, 5])
+    with pytest.raises(ValueError, match=r"c: .* differs for seed 3\."):
+        combine({"a": one, "b": later, "c": one.assign_coords(seed=[3, 6, 7])})
+
+
+def test_runs_have_the_partitions_of_their_seeds():
+    """Also if one run has a single partition, and seeds in another order."""
+    one = on_partition([0, 1], PER_SEED[:2], seed_axis=True, group=np.array([[0, 1], [1, 0]]))
+    two = on_partition([2, 1], PER_SEED[[2, 1]], seed_axis=True, group=np.array([[1, 1], [1, 0]]))
+    fixed = on_partition([7], FIXED, group=[0, 0])
+    runs = {"a": one, "b": named(two, "divfl"), "c": named(fixed, "oort")}
+    merged = results.merge_runs(runs)
+    assert merged.seed.values.tolist() == [0, 1, 2, 7]
+    expected = np.concatenate([PER_SEED, FIXED[None]])
+    for name in ("test_examples", "train_examples"):
+        assert merged[name].dims == ("seed", "client", "class")
+        assert merged[name].dtype.kind == "i"
+        np.testing.assert_array_equal(merged[name], expected)
+    np.testing.assert_array_equal(merged["group"], [[0, 1], [1, 0], [1, 1], [0, 0]])
+    class_based = results.class_based(merged)
+    for run in runs.values():
+        (method,) = run.algorithm.values
+        for name, values in results.class_based(run).items():
+            found = class_based[name].sel(algorithm=[method], seed=run.seed)
+            np.testing.assert_array_equal(found.transpose(*values.dims), values)
+    # Other methods have no values for these seeds.
+    is_run = merged["class_accuracy"].notnull().all("class")
+    assert all((is_run | values.isnull()).all() for values in class_based.values())
+    compared = results.compare(merged.merge(class_based), "client_dissimilarity_class_based")
+    assert compared.seeds.values.tolist() == [1, 0]
+    equal = results.merge_runs({"a": fixed, "b": named(fixed, "divfl")})
+    assert equal.test_examples.dims == ("client", "class")
+
+
+def test_noise_floors_are_of_the_partitions_of_a_method():
+    """Methods with other seeds do not change them."""
+    few, many = (
+        on_partition([seed], factor * PER_SEED[[1]], seed_axis=True)
+        for seed, factor in ((0, 1), (1, 100))
+    )
+    names = ["client_dissimilarity", "accuracy_standard_deviation"]
+    merged = results.merge_runs({"a": few, "b": named(many, "divfl")})
+    together = results.noise_floor(merged, names)
+    for method, run in (("fedavg", few), ("divfl", many)):
+        for name, floor in results.noise_floor(run, names).items():
+            assert together[name].sel(algorithm=method) == floor.item()
+
+
 def test_configurations_of_personalized_models_keep_their_mark():
     accuracy = [[[[0.5]], [[0.6]]], [[[0.4]], [[0.7]]]]
     names = ["ditto", "ditto (personalized)"]
@@ -285,6 +386,19 @@ def test_a_csv_table_has_all_digits_in_percent():
             value = float(comparison[name].sel(algorithm=method))
             np.testing.assert_allclose(float(row[name]), factor * value)
     assert "nat" in results.to_text(compared("nat"), "csv")
+
+
+def test_perplexities_are_not_in_percent():
+    runs = made_up(perplexity_pooled=0.2)
+    runs["perplexity_pooled"].attrs = {"units": "1", "long_name": "Test perplexity"}
+    comparison = results.compare(runs, "perplexity_pooled")
+    table = comparison_table(comparison, 1)
+    assert table.title == "Test perplexity: differences to one"
+    mean, half = comparison["mean"][0].item(), comparison.half_width[0].item()
+    assert table.rows[1][1] == f"{mean:.4g} ± {half:.4g}"
+    first, second, _ = csv.DictReader(io.StringIO(results.to_text(comparison, "csv")))
+    assert first["unit"] == "1"
+    np.testing.assert_allclose(float(second["mean"]), mean)
 
 
 def test_markdown_and_latex_have_the_same_cells_and_stars():

@@ -186,6 +186,10 @@ def _join(own: Collected, published: Collected) -> Collected:
     of_methods: Any = pd.concat([own.methods, others[is_shown]])
     is_other = ~published.federations["federation"].isin(own.federations["federation"])
     of_federations: Any = pd.concat([own.federations, published.federations[is_other]])
+    # Methods without a global model have no results of unseen clients.
+    unseen = pd.concat([own.federations, published.federations])
+    unseen = unseen.groupby("federation")["unseen_clients"].max()
+    of_federations["unseen_clients"] = of_federations["federation"].map(unseen)
     order = of_federations["federation"].map({name: i for i, name in enumerate(FEDERATIONS)})
     environments = [each for each in published.environments if each not in own.environments]
     return Collected(

@@ -94,11 +94,13 @@ def summarize(
     """Computes class-based accuracies and their summaries for every run and evaluation.
 
     Args:
-        class_accuracy: With dimension ``class`` and any others.
+        class_accuracy: With dimension ``class`` and any others; NaN for all classes where nothing
+            is evaluated.
         examples: With dimensions ``client`` and ``class``, and any of the others.
 
     Returns:
-        Values and standard errors, by their names in `fedjax_fair.results.class_based`.
+        Values and standard errors, by their names in `fedjax_fair.results.class_based`; NaN where
+        nothing is evaluated.
     """
     import xarray as xr
 
@@ -113,7 +115,11 @@ def summarize(
     measured = {"test_accuracy_class_based": (values, errors)}
     for index, name in enumerate(_SUMMARIES):
         measured[f"{name}_class_based"] = (summaries[..., index], summary_errors[..., index])
-    return measured
+    is_evaluated = class_accuracy.notnull().any("class")
+    return {
+        name: (values.where(is_evaluated), errors.where(is_evaluated))
+        for name, (values, errors) in measured.items()
+    }
 
 
 @jax.jit

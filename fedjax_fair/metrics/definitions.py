@@ -15,11 +15,11 @@ __all__ = ["HINT", "SYMBOLS", "TERMS", "columns", "page"]
 
 SYMBOLS = (
     "Client i of m clients has test accuracy a_i, test loss l_i and n_i test examples, training "
-    "loss t_i and k_i training examples, and trained in r_i rounds. p is the accuracy on the "
-    "pooled test examples, A_g and L_g are the means of a_i and l_i over the clients of group g. "
-    "People of group u, by sensitive features, have selection rate S_u, true positive rate T_u, "
-    "false positive rate F_u, accuracy C_u, mean loss M_u and calibration error E_u; these are of "
-    "pooled people, or of client i with an index i."
+    "loss t_i and k_i training examples, and trained r_i times, once per slot of a cohort. p is "
+    "the accuracy on the pooled test examples, A_g and L_g are the means of a_i and l_i over the "
+    "clients of group g. People of group u, by sensitive features, have selection rate S_u, true "
+    "positive rate T_u, false positive rate F_u, accuracy C_u, mean loss M_u and calibration error "
+    "E_u; these are of pooled people, or of client i with an index i."
 )
 
 
@@ -123,7 +123,9 @@ TERMS = {
     ),
     "noise floor": (
         "Mean of a metric over random test sets (binomial, sizes of the data) if all clients had "
-        "the accuracy p of the method. A spread that is not above it is no evidence of unfairness."
+        "the accuracy p of the method. A spread that is not above it is no evidence of unfairness. "
+        "For groups of people: the difference expected from finite groups if all had equal rates; "
+        "only in the tables 'Group fairness by ...' of `run` and `show`."
     ),
     "mean ± half": (
         "Mean over s seeds ± t d / sqrt(s), half of its 95% confidence interval: d is the "

@@ -55,7 +55,9 @@ _PARAGRAPHS = (
     "- Differences are not negative, so that chance increases them, most in small groups. "
     "The groups of a client are smaller than those of all clients, so that a mean over "
     "clients is larger even if the model is fair. The noise floor shows by how much. "
-    "`metrics.group_noise.interval` has bootstrap intervals.",
+    "`fedjax_fair.metrics.group_noise.interval(name, counts)` has bootstrap intervals (import the "
+    'module); counts are those of `results.people.feature_counts(dataset, ["sex"])`, summed over '
+    "clients.",
     "**Empty cells.** A group without people has no rate. By default this also holds for a "
     "group without the people that a rate counts, such as those with label 1; fairlearn sets "
     'such a rate to 0 (`empty="zero"`), so that a client without positive examples of one '

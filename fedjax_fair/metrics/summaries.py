@@ -86,7 +86,7 @@ _perplexity_of_sizes = _entries("Test perplexity, ", "1", TESTED, "test_loss", "
 _training = _entries("Training loss, ", "nat", TRAINED, "train_loss")
 _training_of_sizes = _entries("Training loss, ", "nat", TRAINED, "train_loss", "train_sizes")
 _cohort = _entries("Client disagreement: ", "nat", COHORT, "test_loss", "cohort")
-_rounds = _entries("Rounds trained in, ", "1", EVERYONE, "participation", "test_accuracy")
+_times = _entries("Times trained, ", "1", EVERYONE, "participation", "test_accuracy")
 _count = _entries("Clients that have ", "clients", EVERYONE, "participation", "test_accuracy")
 _mean, _pooled = performance.mean_over_clients, performance.mean_over_examples
 _deviation, _difference = fairness.standard_deviation, fairness.client_dissimilarity
@@ -111,7 +111,7 @@ SUMMARIES: tuple[Metric, ...] = (
     _training("train_loss_mean_clients", "mean over clients", _mean),
     _training_of_sizes("train_loss_mean_examples", "pooled examples", _pooled),
     _cohort("client_disagreement", "mean difference of test loss over pairs", _disagreement),
-    _rounds("participation_gini", "Gini index over clients", _participation_gini),
+    _times("participation_gini", "Gini index over clients", _participation_gini),
     _count("num_clients_participated", "trained at least once", _num_participated),
 )
 """Metrics of every evaluation. Their functions are pure, hence work inside ``jit``."""

@@ -82,13 +82,16 @@ def _participation(dataset: xr.Dataset) -> list[dict[str, Any] | None]:
     """Share of rounds in which clients trained, the most frequent of each seed first."""
     summaries: list[dict[str, Any] | None] = []
     names = [str(name) for name in dataset["algorithm"].values]
-    for counts in drawing.by_method(dataset, "participation", ("seed", "round", "client")):
+    participation = drawing.by_method(dataset, "participation", ("seed", "round", "client"))
+    for counts, cohorts in zip(participation, _responders(dataset), strict=True):
         last = counts.dropna("round", how="all").isel(round=-1)
         # Centralized training has no cohorts.
         if not last.any() or is_repeated(str(counts["algorithm"].values), names):
             summaries.append(None)
             continue
-        shares = 100 * np.sort(last.values, axis=1)[:, ::-1] / max(int(last["round"]), 1)
+        num_rounds = max(int(last["round"]), 1)
+        rounds = np.stack([_num_rounds(run[:num_rounds], last.shape[1]) for run in cohorts])
+        shares = 100 * np.sort(rounds, axis=1)[:, ::-1] / num_rounds
         places = np.linspace(0, 100, shares.shape[1])
         shown = np.linspace(0, 100, min(shares.shape[1], 201))
         curves = np.stack([np.interp(shown, places, run) for run in shares], axis=1)
@@ -100,6 +103,23 @@ def _participation(dataset: xr.Dataset) -> list[dict[str, Any] | None]:
             }
         )
     return summaries
+
+
+def _responders(dataset: xr.Dataset) -> np.ndarray:
+    """Clients whose result has arrived, ``[methods, seeds, rounds, slots]``; -1 for others."""
+    dims = ("seed", "training_round", "slot")
+    cohorts = drawing.by_method(dataset, "cohort_clients", dims).values
+    if "cohort_responded" in dataset:
+        responded = drawing.by_method(dataset, "cohort_responded", dims).values > 0
+        cohorts = np.where(responded, cohorts, -1)
+    return np.nan_to_num(cohorts, nan=-1).astype(int)
+
+
+def _num_rounds(cohorts: np.ndarray, num_clients: int) -> np.ndarray:
+    """Number of rounds in which each client trained, in one slot or several."""
+    rounds, slots = np.nonzero(cohorts >= 0)
+    places = np.unique(rounds * num_clients + cohorts[rounds, slots])
+    return np.bincount(places % num_clients, minlength=num_clients)
 
 
 def _clients(dataset: xr.Dataset) -> dict[str, Any]:

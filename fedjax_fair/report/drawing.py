@@ -11,6 +11,7 @@ import numpy as np
 
 from fedjax_fair.base import PERSONALIZED
 from fedjax_fair.metrics import fairness
+from fedjax_fair.results import units
 from fedjax_fair.results.comparison import noise_floor
 from fedjax_fair.results.datasets import VALIDATION, configurations_as_methods, swept_settings
 from fedjax_fair.results.intervals import student
@@ -82,17 +83,12 @@ def dissimilarity_floors(results: xr.Dataset) -> np.ndarray:
 
 
 def is_percent(values: xr.DataArray) -> bool:
-    """Returns whether a variable is an accuracy or a difference of accuracies."""
-    name = str(values.name)
-    return (
-        any(part in name for part in ("accuracy", "sigma_acc", "dissimilarity"))
-        and not any(part in name for part in ("gini", "jain"))
-        and values.attrs.get("units", "1") == "1"
-    )
+    """Returns whether a variable is shown in percent."""
+    return units.is_percent(str(values.name), values.attrs.get("units", "1"))
 
 
 def to_percent(values: xr.DataArray) -> xr.DataArray:
-    """Scales accuracies and differences of accuracies to percent."""
+    """Scales a variable to percent if it is shown so."""
     return (100 * values).assign_attrs(values.attrs) if is_percent(values) else values
 
 

@@ -16,6 +16,7 @@ from fedjax_fair.report.document import text
 from fedjax_fair.results.comparison import MIN_SEEDS
 from fedjax_fair.results.intervals import format_number, format_p
 from fedjax_fair.results.model_names import method_of
+from fedjax_fair.results.units import is_percent
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -144,7 +145,7 @@ def svg(compared: xr.Dataset) -> str:
 
 
 def _rows(compared: xr.Dataset, published: Mapping[str, float] | None) -> list[_Row]:
-    factor = 100 if _is_percent(compared) else 1
+    factor = 100 if _unit(compared) == "points" else 1
     return [
         _Row(
             name,
@@ -160,22 +161,21 @@ def _rows(compared: xr.Dataset, published: Mapping[str, float] | None) -> list[_
     ]
 
 
-def _is_percent(compared: xr.Dataset) -> bool:
-    import xarray as xr
-
-    attributes = {"units": compared.attrs.get("units") or "1"}
-    return drawing.is_percent(xr.DataArray(0.0, name=compared.attrs["metric"], attrs=attributes))
+def _unit(compared: xr.Dataset) -> str:
+    """Returns the unit of the axis."""
+    unit = compared.attrs.get("units") or "1"
+    return "points" if is_percent(compared.attrs["metric"], unit) else unit
 
 
 def _heading(compared: xr.Dataset) -> str:
     name = compared.attrs.get("long_name") or compared.attrs["metric"]
-    unit = "points" if _is_percent(compared) else compared.attrs.get("units") or "1"
-    unit = "" if unit == "1" else f" ({unit})"
+    unit = "" if _unit(compared) == "1" else f" ({_unit(compared)})"
     return f"{name}: difference to {method_of(compared.attrs['baseline'])}{unit}"
 
 
 def _note(compared: xr.Dataset) -> str:
     seeds = compared["seeds"].values[compared["seeds"].values > 0].astype(int)
+    seeds = seeds if seeds.size else np.zeros(1, int)
     low, high = (format_number(float(end), ".0f") for end in (seeds.min(), seeds.max()))
     count = low if low == high else f"{low} to {high}"
     paired = "paired " if compared.attrs["paired"] else ""

@@ -216,20 +216,24 @@ def noise_floor(dataset: xr.Dataset, names: Sequence[str], average_last: int = 1
         and ("group" in dataset or not name.startswith("group"))
     ]
     if spreads and {"accuracy_mean_examples", "test_examples"} <= set(dataset):
-        levels = final_metrics(dataset[["accuracy_mean_examples"]], average_last).mean("seed")
-        for row, accuracy in enumerate(levels["accuracy_mean_examples"].values):
+        partitions = dataset[["test_examples", *({"group"} & set(dataset))]]
+        levels = final_metrics(dataset[["accuracy_mean_examples"]], average_last)
+        levels = levels["accuracy_mean_examples"].transpose("algorithm", "seed").values
+        for row, runs in enumerate(levels):
+            is_measured = ~np.isnan(runs)
+            accuracy = float(runs[is_measured].mean()) if is_measured.any() else np.nan
             if 0 <= accuracy <= 1:  # A custom model may measure something else by this name.
-                for name, value in _floors(dataset, spreads, float(accuracy)).items():
+                of_runs = partitions.isel(seed=is_measured, missing_dims="ignore")
+                for name, value in _floors(of_runs, spreads, accuracy).items():
                     columns[name][row] = value
     variables = {name: ("algorithm", values) for name, values in columns.items()}
     return xr.Dataset(variables, {"algorithm": methods})
 
 
-def _floors(dataset: xr.Dataset, names: Sequence[str], accuracy: float) -> dict[str, float]:
-    """Means over the partitions of a Dataset."""
-    partitions = dataset[["test_examples", *({"group"} & set(dataset))]]
-    has_seeds = "seed" in partitions.dims
-    partitions = partitions.dropna("seed") if has_seeds else partitions.expand_dims("seed")
+def _floors(partitions: xr.Dataset, names: Sequence[str], accuracy: float) -> dict[str, float]:
+    """Returns means over partitions."""
+    if "seed" not in partitions.dims:
+        partitions = partitions.expand_dims("seed")
     draws = max(20, 200 // partitions.sizes["seed"])
     floors = [
         metrics.noise.expected(

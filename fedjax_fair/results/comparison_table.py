@@ -12,6 +12,7 @@ from fedjax_fair import checks
 from fedjax_fair.results.intervals import format_half_width, format_number, format_p
 from fedjax_fair.results.model_names import method_of
 from fedjax_fair.results.tables import NOISE_FLOOR, STAR, Table, about_references
+from fedjax_fair.results.units import is_percent
 from fedjax_fair.text import escape_control_chars
 
 if TYPE_CHECKING:
@@ -62,8 +63,9 @@ def comparison_table(compared: xr.Dataset, digits: int, columns: Sequence[str] =
     for row in _frame(compared).to_dict("records"):
         cells = _cells(row, form)
         rows.append((row["method"], *(cells[name] for name in columns)))
+    in_unit = "" if unit == "1" else f", in {unit}"
     title = (
-        f"{attributes['long_name'] or attributes['metric']}{f', in {unit}' if unit else ''}: "
+        f"{attributes['long_name'] or attributes['metric']}{in_unit}: "
         f"differences to {method_of(attributes['baseline'])}"
     )
     headings = ("method", *(COLUMNS[name] for name in columns))
@@ -115,7 +117,7 @@ def to_text(
     form: Literal["markdown", "latex", "csv"] = "markdown",
     columns: Sequence[str] = (),
 ) -> str:
-    r"""Formats a comparison as a table. Fractions are in percent.
+    r"""Formats a comparison as a table. Accuracies and their differences are in percent.
 
     Args:
         compared: What `fedjax_fair.results.compare` returned.
@@ -191,7 +193,7 @@ def latex_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
 
 
 def _frame(compared: xr.Dataset) -> pd.DataFrame:
-    """One row per method, the baseline first; fractions in percent."""
+    """One row per method, the baseline first, in the unit of `_unit`."""
     import pandas as pd
 
     names = [*_OF_METHOD, *_OF_DIFFERENCE, *_WITHOUT_UNIT]
@@ -205,7 +207,8 @@ def _frame(compared: xr.Dataset) -> pd.DataFrame:
 
 
 def _unit(compared: xr.Dataset) -> str:
-    return "%" if compared.attrs["units"] == "1" else compared.attrs["units"]
+    unit = compared.attrs["units"] or "1"
+    return "%" if is_percent(compared.attrs["metric"], unit) else unit
 
 
 def _latex(cell: str) -> str:

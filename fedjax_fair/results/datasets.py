@@ -10,6 +10,7 @@ import numpy as np
 from fedjax_fair import checks, metrics
 from fedjax_fair.results.history import PARTITION_VARIABLES
 from fedjax_fair.results.model_names import MARK, method_of
+from fedjax_fair.results.partitions import join_partitions
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -40,16 +41,19 @@ def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
 
     The dimension ``algorithm`` is added, except to the partition. Methods with fewer rounds or
     smaller cohorts are padded with NaN.
+
+    Raises:
+        ValueError: If partitions differ for a common seed.
     """
     import xarray as xr
 
+    partitions = join_partitions(datasets)
     by_method = [
         dataset.drop_vars(PARTITION_VARIABLES, errors="ignore") for dataset in datasets.values()
     ]
     names = xr.DataArray(list(datasets), dims="algorithm", name="algorithm")
     combined = xr.concat(by_method, names, join="outer", combine_attrs="override")
-    first = next(iter(datasets.values()))
-    return combined.merge(first[[name for name in PARTITION_VARIABLES if name in first]])
+    return combined.merge(partitions, join="left")
 
 
 def merge_runs(runs: dict[str, xr.Dataset]) -> xr.Dataset:
@@ -61,9 +65,10 @@ def merge_runs(runs: dict[str, xr.Dataset]) -> xr.Dataset:
     Returns:
         All methods, ``fedavg (name)`` where several runs have different results of ``fedavg``;
         equal results are returned once. Values for seeds that a method has not run are NaN.
+        Partitions are those of each seed.
 
     Raises:
-        ValueError: If runs are on different data.
+        ValueError: If runs are on different data, or on different partitions for a common seed.
 
     Examples:
         >>> import xarray as xr
@@ -97,6 +102,7 @@ def merge_runs(runs: dict[str, xr.Dataset]) -> xr.Dataset:
             method = methods.sel(algorithm=name, drop=True)
             if not any(name == other and _is_equal(method, known) for other, _, known in found):
                 found.append((name, label, method))
+    join_partitions(runs)  # Errors name runs; those of `combine` would name methods.
     names = [name for name, _, _ in found]
     merged = combine(
         {

@@ -49,7 +49,7 @@ def test_class_based_accuracy_converges_to_the_measured_one():
 def test_standard_errors_are_nan_only_where_they_are_undefined():
     """For a client without examples, and for a standard deviation of 0, unlike its mean."""
     examples = xr.DataArray([[3, 4], [5, 2], [0, 0]], dims=("client", "class"))
-    accuracy = xr.DataArray([[0.5, 0.5], [0.5, 0.75], [np.nan, np.nan]], dims=("run", "class"))
+    accuracy = xr.DataArray([[0.5, 0.5], [0.5, 0.75], [0.0, 0.0]], dims=("run", "class"))
     measured = class_based.summarize(accuracy, examples)
     values, errors = measured.pop("test_accuracy_class_based")
     np.testing.assert_array_equal(np.isnan(errors), np.isnan(values))
@@ -63,6 +63,16 @@ def test_standard_errors_are_nan_only_where_they_are_undefined():
         for name in ("accuracy_standard_deviation", "sigma_acc")
         for run in (0, 2)
     }
+
+
+def test_runs_without_an_evaluation_have_no_values():
+    """NaN pads methods with fewer rounds or other seeds; a class may have no examples."""
+    examples = xr.DataArray([[3, 0], [5, 0], [0, 0]], dims=("client", "class"))
+    accuracy = xr.DataArray([[0.5, np.nan], [np.nan, np.nan]], dims=("run", "class"))
+    for values, errors in class_based.summarize(accuracy, examples).values():
+        assert values.isel(run=0).notnull().any()
+        assert values.isel(run=1).isnull().all()
+        assert errors.isel(run=1).isnull().all()
 
 
 @pytest.mark.parametrize("summary", [lambda values: values[0], fairness.client_dissimilarity])

@@ -2,10 +2,15 @@
 
 import numpy as np
 import pytest
+from conftest import linear_model
+from people_federation import make_people
 
+import fedjax_fair as ff
+from fedjax_fair.metrics import definitions
 from fedjax_fair.metrics import group_fairness as gf
 from fedjax_fair.metrics.group_noise import expected_difference, interval
 from fedjax_fair.metrics.sensitive import DIFFERENCES
+from fedjax_fair.results.people_tables import NOTE
 
 
 def folded_normal(shares, sizes):
@@ -70,6 +75,29 @@ def test_intervals_cover_the_difference():
     assert ((low < values) & (values < high)).all()
     wide = interval("demographic_parity_difference", counts, level=0.99, draws=200)
     assert (wide.high - wide.low).mean() > (high - low).mean()
+
+
+def test_the_documented_call_has_intervals_of_results():
+    page = " ".join(definitions.page().split())
+    assert "`fedjax_fair.metrics.group_noise.interval(name, counts)`" in page
+    assert '`results.people.feature_counts(dataset, ["sex"])`, summed over clients' in page
+    method = ff.Round(
+        linear_model(2), ff.selectors.Full(), ff.solvers.SGD(0.5, 4, steps=2), ff.aggregators.Mean()
+    )
+    dataset = ff.fit(method, make_people(), rounds=1)
+    counts = ff.results.people.feature_counts(dataset, ["sex"]).sum("client")
+    for name in DIFFERENCES:
+        low, high = interval(name, counts)
+        assert low.shape == (1, 2)  # A seed and two evaluations.
+        assert (low < high).all()
+
+
+def test_the_noise_floor_of_groups_of_people_is_defined():
+    """Metrics of groups of people have one only in their tables."""
+    of_people = "difference expected from finite groups if all had equal rates"
+    assert of_people in NOTE
+    assert of_people in definitions.TERMS["noise floor"]
+    assert "Group fairness by" in definitions.TERMS["noise floor"]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ from fedjax_fair.metrics import (
     fairness,
     performance,
 )
+from fedjax_fair.metrics.definitions import SYMBOLS
+from fedjax_fair.results import RECORDED
+from fedjax_fair.round_state import RoundState
 
 
 def _pair_differences(x):
@@ -326,6 +329,16 @@ def test_summaries_read_the_right_columns():
         "num_clients_participated": 2.0,
     }
     chex.assert_trees_all_close(_summaries(metrics), expected, rtol=1e-6)
+
+
+def test_participation_is_described_as_a_number_of_times():
+    """A client in two slots of a cohort trains twice in a round."""
+    (gini,) = (metric for metric in SUMMARIES if metric.name == "participation_gini")
+    assert gini.description == "Times trained, Gini index over clients"
+    assert RECORDED["participation"] == ("client", "Times trained", "1")
+    assert "trained r_i times" in SYMBOLS
+    for documented in (ClientMetrics, RoundState):
+        assert "participation: Times each client has trained" in documented.__doc__
 
 
 def test_before_the_first_round_only_the_cohort_is_undefined():

@@ -89,6 +89,20 @@ def test_participation_is_a_mean_over_seeds():
     assert first["never"] == pytest.approx(100 * (last == 0).mean(), abs=0.06)
 
 
+def test_a_round_counts_once_for_a_client_in_several_slots():
+    """Only with a result that has arrived, and in rounds until the last evaluation."""
+    results = make_results(["fedavg"], seeds=1, clients=3, rounds=3, slots=3, evaluations=2)
+    results = results.isel(round=[0, 1]).assign_coords(round=[0, 2])
+    results["cohort_clients"][0, 0] = [[1, 1, 1], [1, 0, 2], [2, 2, 2]]
+    over = results["cohort_clients"].dims
+    results["cohort_responded"] = over, np.array([[[[1, 1, 0], [1, 1, 0], [1, 1, 1]]]])
+    results["participation"][0, 0, 1] = [1, 3, 0]
+    (found,) = contents(results, FLOORS)["participation"]
+    assert found["share"][1] == [100, 50, 0]
+    assert found["never"] == pytest.approx(100 / 3, abs=0.06)
+    assert found["gini"][0] == pytest.approx(0.5, abs=6e-4)  # Of 1, 3 and 0 times.
+
+
 def test_groups_and_agreement_are_included_if_known():
     found = contents(make_results(groups=True), FLOORS)
     assert len(found["groups"]) == 2

@@ -1,13 +1,15 @@
 """Forest plots have the differences of a comparison."""
 
+import io
 import re
 
 import numpy as np
 import pytest
 import xarray as xr
 
-from fedjax_fair import results
+from fedjax_fair import metrics, results
 from fedjax_fair.report import forest
+from fedjax_fair.results.comparison_table import comparison_table
 
 METRIC = "accuracy_mean_clients"
 
@@ -69,6 +71,46 @@ def test_differences_without_intervals_are_points(compared):
     assert forest.svg(alone).count("<circle") == 2
     unknown = alone.assign(difference=alone.difference * np.nan)
     assert "<circle" not in forest.svg(unknown)
+
+
+def test_methods_without_common_seeds_have_no_points():
+    values = np.array([[0.5, 0.6, np.nan, np.nan], [np.nan, np.nan, 0.7, 0.8]])[:, :, None]
+    runs = xr.Dataset(
+        {METRIC: (("algorithm", "seed", "round"), values)}, {"algorithm": ["a", "b"], "round": [5]}
+    )
+    without_pairs = results.compare(runs, METRIC)
+    figure = forest.differences(without_pairs)
+    figure.savefig(io.BytesIO(), format="png", dpi=30)
+    assert "over 0 paired seeds" in figure.get_supxlabel()
+    assert "Over 0 paired seeds" in comparison_table(without_pairs, 1).note
+    assert "<circle" not in forest.svg(without_pairs)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_percent"),
+    [
+        ("accuracy_mean_clients", True),
+        ("client_dissimilarity_class_based", True),
+        ("demographic_parity_difference", True),
+        ("equalized_odds_difference_mean_clients", True),
+        ("demographic_parity_ratio", False),
+        ("accuracy_parity_ratio", False),
+        ("accuracy_gini", False),
+        ("participation_gini", False),
+        ("perplexity_pooled", False),
+        ("validation_perplexity_worst_10pct", False),
+        ("test_loss_mean_clients", False),
+    ],
+)
+def test_tables_and_plots_have_the_same_unit(name, is_percent):
+    units = {metric.name: metric.unit for metric in metrics.ALL_SUMMARIES}
+    values = np.random.default_rng(0).uniform(size=(2, 3, 1))
+    attributes = {"units": units.get(name, "1")}
+    over = (("algorithm", "seed", "round"), values, attributes)
+    runs = xr.Dataset({name: over}, {"algorithm": ["a", "b"], "round": [5]})
+    comparison = results.compare(runs, name)
+    assert ("in %" in comparison_table(comparison, 1).title) == is_percent
+    assert ("(points)" in forest.differences(comparison).axes[0].get_xlabel()) == is_percent
 
 
 def test_bad_arguments_are_named(compared):

@@ -35,7 +35,7 @@ picture("busy", (host) => {
   list.textContent = shown().filter((i) => numbers.participation[i]).map((i) => {
     const { gini: [mean, low, high], never } = numbers.participation[i];
     const half = high - low >= 0.01 ? ` ± ${((high - low) / 2).toFixed(2)}` : "";
-    return `${numbers.methods[i]}: Gini index ${mean.toFixed(2)}${half}, never trained ${percent(never)}`;
+    return `${numbers.methods[i]}: Gini index of times trained ${mean.toFixed(2)}${half}, never trained ${percent(never)}`;
   }).join("; ");
 });
 
