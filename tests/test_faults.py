@@ -435,11 +435,53 @@ def test_diurnal_frequencies():
         (lambda: faults.Diurnal(0), "period=0"),
         (lambda: faults.Diurnal(3, min_availability=-0.1), "min_availability=-0.1"),
         (lambda: run_with([faults.Trace([[1, 0]])]), "table of 2 clients: expected 6"),
+        *(
+            (
+                lambda shape=shape: run_with([faults.Dropout(np.full(shape, 0.5))]),
+                rf"probability of shape \{list(shape)}: expected a scalar or \[6\]",
+            )
+            for shape in [(3,), (7,), (0,)]
+        ),
     ],
 )
 def test_bad_settings_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_dropout_has_a_vector_of_probabilities():
+    with pytest.raises(ValueError, match=r"probability of shape \[1, 6\]: expected a scalar or"):
+        run_with([faults.Dropout([[0.5] * 6])])
+
+
+class Uncompiled(ff.training.Callback):
+    """Fails where functions are compiled."""
+
+    def on_compiled(self, num_bytes):
+        pytest.fail("compiled")
+
+
+@pytest.mark.parametrize("attack", ["nan", "alie"])
+def test_byzantine_clients_that_do_not_exist_are_refused(attack):
+    def round_of(clients):
+        return Round(
+            linear_model(),
+            selectors.Uniform(3),
+            Scaling(),
+            aggregators.Mean(),
+            faults=[faults.Dropout(0.1), faults.Byzantine(clients, attack)],
+        )
+
+    good, bad, data = round_of([0, 1]), round_of([2, 6]), make_federation()
+    settings = {"rounds": 1, "callbacks": [Uncompiled()]}
+    message = r"clients=\[2, 6\]: expected items in \[0, 6\)"
+    with pytest.raises(ValueError, match=message):
+        ff.fit(bad, data, **settings)
+    with pytest.raises(ValueError, match=message):
+        ff.fit_batch([good, bad], data, seeds=(0, 1), **settings)
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(lambda key: run(bad, bad.init(key, DATA), DATA, 1), jax.random.key(0))
 
 
 def test_results_record_responses_and_bytes():

@@ -55,7 +55,7 @@ def selection(data, references: int | None):
 @jax.jit
 def mean_distance(rows, clients):
     """Of all clients from the nearest of some."""
-    return jnp.mean(nearest(rows, clients)[1])
+    return jnp.mean(nearest(rows, clients, jnp.ones_like(clients, bool))[1])
 
 
 def losses(data, known: ClientGradients, keys) -> dict[int, np.ndarray]:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair import role_calls
 from fedjax_fair.base import Cohort, Context, FaultContext, Faults, LocalResult, Variables
+from fedjax_fair.faults.byzantine import Byzantine
 from fedjax_fair.numerics.trees import all_finite
 
 _SENDS = 2**16
@@ -29,6 +30,19 @@ class UploadStatus(NamedTuple):
     responded: Bool[Array, "..."] | None
     nonfinite: Bool[Array, "..."]
     state_nonfinite: Bool[Array, "..."] | None = None
+
+
+def check_clients(tree: PyTree, num_clients: int) -> None:
+    """Checks that the Byzantine clients in a tree, such as a round, exist.
+
+    Compiled functions cannot check it, because the ids are traced.
+
+    Raises:
+        ValueError: If an id is not below the number of clients.
+    """
+    for node in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Byzantine)):
+        if isinstance(node, Byzantine):
+            node.check_clients(num_clients)
 
 
 def available(

@@ -56,7 +56,8 @@ class Byzantine(Faults):
         seed: Seed of the choice of clients if a fraction is given.
 
     Raises:
-        ValueError: If a setting is out of range.
+        ValueError: If a setting is out of range, or (before training, or when a round with known
+            ids is traced) an id is not that of a client.
 
     References:
         Baruch, Baruch, Goldberg, *A Little Is Enough: Circumventing Defenses For Distributed
@@ -88,6 +89,15 @@ class Byzantine(Faults):
             if not isinstance(self.clients, Tracer):
                 self._convert(clients=np.asarray(self.clients, np.int32))
 
+    def check_clients(self, num_clients: int) -> None:
+        """Checks that the Byzantine clients exist.
+
+        Raises:
+            ValueError: If an id is not below the number of clients.
+        """
+        if np.ndim(self.clients):
+            checks.items("clients", self.clients, num_clients)
+
     @property
     def send(self) -> Callable[..., Variables] | None:
         """The method for attacks that use a client's update alone; None for colluding attacks."""
@@ -107,6 +117,7 @@ class Byzantine(Faults):
             count = jnp.round(jnp.asarray(self.clients, jnp.float32) * num_clients)
             places = permutation_at(jax.random.key(self.seed), ids, num_clients)
             return places < count.astype(places.dtype)
+        self.check_clients(num_clients)
         return jnp.isin(ids, jnp.asarray(self.clients, ids.dtype))
 
     def _send_alone(self, key, context, update):

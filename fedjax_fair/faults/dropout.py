@@ -23,7 +23,8 @@ class Dropout(Faults):
         probability: Probability in ``[0, 1]``, or one for each client, ``[clients]``.
 
     Raises:
-        ValueError: If a probability is out of range.
+        ValueError: If a probability is out of range, or (when a round is traced) there is not one
+            for each client.
 
     Examples:
         >>> unreliable = Dropout(0.1)
@@ -41,5 +42,10 @@ class Dropout(Faults):
     def responds(self, key, context):
         probability = jnp.asarray(self.probability, jnp.float32)
         if probability.ndim:
+            if probability.shape != (context.num_clients,):
+                raise ValueError(
+                    f"probability of shape {list(probability.shape)}: expected a scalar or "
+                    f"[{context.num_clients}], the number of clients."
+                )
             probability = probability[context.client]
         return jax.random.uniform(key) >= probability

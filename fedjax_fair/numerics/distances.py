@@ -98,7 +98,7 @@ def renewed_distances(
 
 
 def nearest(
-    vectors: Float[Array, "n width"], chosen: Int[Array, " chosen"]
+    vectors: Float[Array, "n width"], chosen: Int[Array, " chosen"], mask: Bool[Array, " chosen"]
 ) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
     """Finds the nearest of a few chosen rows to every row, in Euclidean distance.
 
@@ -107,13 +107,14 @@ def nearest(
     Args:
         vectors: One finite vector per row.
         chosen: Indices of different rows, which are nearest to themselves.
+        mask: Mask of the chosen rows that can be nearest to other rows.
 
     Returns:
         The position in ``chosen`` of the nearest row, and the distance from it.
 
     Examples:
         >>> line = jnp.array([[0.0], [1.0], [10.0]])
-        >>> places, distances = jax.jit(nearest)(line, jnp.array([2, 0]))
+        >>> places, distances = jax.jit(nearest)(line, jnp.array([2, 0]), jnp.ones(2, bool))
         >>> places.tolist(), distances.tolist()
         ([1, 1, 0], [0.0, 1.0, 0.0])
     """
@@ -121,7 +122,7 @@ def nearest(
     members = vectors[chosen]
     center = product(jnp.full(count, 1 / count, vectors.dtype), members)
     members = members - center[None]
-    squares = jnp.sum(members**2, axis=1)
+    squares = jnp.where(mask, jnp.sum(members**2, axis=1), jnp.inf)
 
     def place(row: Float[Array, " width"]) -> Int[Array, ""]:
         return jnp.argmin(squares - 2 * product(members, row - center)).astype(jnp.int32)

@@ -123,10 +123,8 @@ class ClusteredBySimilarity(FixedSizeSelector):
             lambda client, update: ravel(update.params), cohort.clients, results.update
         )
         new = jnp.where(jnp.isfinite(new).all(axis=1, keepdims=True), new, 0.0)
-        # The last slot of a client counts, so that the result does not depend on devices.
-        slots = jnp.arange(cohort.clients.shape[0], dtype=jnp.int32)
-        last = jnp.zeros(state.shape[0], jnp.int32).at[cohort.clients].max(slots)
-        return state.at[cohort.responder_ids].set(new[last[cohort.clients]], mode="drop")
+        # The last response of a client counts, so that the result does not depend on devices.
+        return state.at[cohort.responder_ids].set(new[cohort.last_slots], mode="drop")
 
 
 def _masses(context: Context) -> Int[Array, " clients"]:

@@ -120,7 +120,7 @@ class RepresentativeSelector(Selector):
         if self.pool is not None:
             distances = None
             representation = facility_location_from_features(
-                clients.gradient, sample.items, finite, sample.weights
+                clients.gradient, sample.items, finite, sample.weights, finite[sample.items]
             )
         else:
             measured = stored_distances if stored else pairwise_distances(clients.gradient)
@@ -225,7 +225,7 @@ def _quality(
 ) -> tuple[Float[Array, " cohort"], dict[str, Float[Array, ""]]]:
     """Computes the share of clients that each member represents, and errors of the cohort."""
     if distances is None:
-        representative, distance = nearest(gradients, cohort)
+        representative, distance = nearest(gradients, cohort, finite[cohort])
     else:
         representative, distance = _nearest_by(distances, cohort, finite)
     weights = finite.astype(jnp.float32) * (1 if sample.weights is None else sample.weights)

@@ -30,6 +30,7 @@ class FacilityLocationFromFeatures(CachedGains):
         weights: Weight of each point, ``[points]``.
         floor: Similarity of each point to the phantom, ``[points]``.
         first_gains: Gain of each item at the empty set, ``[items]``.
+        phantom_items: Mask of the items that define the phantom, ``[items]``; None for all.
     """
 
     rows: Float[Array, "points width"]
@@ -39,6 +40,7 @@ class FacilityLocationFromFeatures(CachedGains):
     weights: Float[Array, " points"]
     floor: Float[Array, " points"]
     first_gains: Float[Array, " items"]
+    phantom_items: Bool[Array, " items"] | None = None
 
     @property
     def size(self) -> int:
@@ -97,7 +99,9 @@ class FacilityLocationFromFeatures(CachedGains):
         near = self._similarity(points)
         # Similarities are at most 0, so that with a floor of 0 a point gains nothing.
         counts = self.counted[points] & (places < count)
-        return near, jnp.where(counts, jnp.min(near, axis=0), 0.0)
+        mask = None if self.phantom_items is None else self.phantom_items[:, None]
+        farthest = jnp.min(near, axis=0, where=mask, initial=0.0)
+        return near, jnp.where(counts, farthest, 0.0)
 
 
 def facility_location_from_features(
@@ -105,6 +109,7 @@ def facility_location_from_features(
     items: ArrayLike | None = None,
     counted: ArrayLike | None = None,
     weights: ArrayLike | None = None,
+    phantom_items: ArrayLike | None = None,
 ) -> FacilityLocationFromFeatures:
     """Returns ``facility_location_from_distances`` of the rows, without a matrix of distances.
 
@@ -115,9 +120,11 @@ def facility_location_from_features(
     Args:
         features: One row for each point, ``[points, width]``.
         items: Distinct rows that may be selected, ``[items]``: item ``j`` of the function is row
-            ``items[j]``. By default all. The phantom is as far from a point as the farthest item.
+            ``items[j]``. By default all.
         counted: Mask of the points that count, ``[points]``; by default all.
         weights: Weight of each point, ``[points]``, >= 0; by default 1.
+        phantom_items: Mask of the items that define the phantom, ``[items]``, which is as far from
+            a point as the farthest of them; by default all.
 
     Examples:
         >>> from fedjax_fair.submodular import greedy
@@ -139,19 +146,28 @@ def facility_location_from_features(
     if weights is not None:
         weights = as_non_negative("weights", weights, "points", count)
     weights = jnp.ones(count, rows.dtype) if weights is None else weights
-    function = _of_features(rows, chosen, mask, weights)
+    if phantom_items is not None:
+        phantom_items = as_mask("phantom_items", phantom_items, chosen.shape)
+    function = _of_features(rows, chosen, mask, weights, phantom_items)
     as_non_negative("squared lengths of features", function.squares, "points")
     return function
 
 
 @jax.jit
-def _of_features(features, items, counted, weights) -> FacilityLocationFromFeatures:
+def _of_features(features, items, counted, weights, phantom_items) -> FacilityLocationFromFeatures:
     count, size = features.shape[0], items.shape[0]
     rows = features - product(jnp.full(count, 1 / count, features.dtype), features)[None]
     squares = jnp.sum(rows**2, axis=1)
     zeros = jnp.zeros(size, rows.dtype)
     function = FacilityLocationFromFeatures(
-        rows, squares, items, counted, weights, jnp.zeros(count, rows.dtype), zeros
+        rows,
+        squares,
+        items,
+        counted,
+        weights,
+        floor=jnp.zeros(count, rows.dtype),
+        first_gains=zeros,
+        phantom_items=phantom_items,
     )
 
     def step(gains, start):

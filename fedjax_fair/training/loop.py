@@ -17,6 +17,7 @@ from fedjax_fair import results
 from fedjax_fair.base import ClientMetrics, Variables
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
+from fedjax_fair.faults import apply
 from fedjax_fair.round_state import RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.best import BestModelTracker
@@ -102,6 +103,8 @@ def run(
     ``functions_fn`` returns its compiled functions; by default they are compiled here.
     """
     seeds, data, rounds = batch.seeds, batch.host_data, options.rounds
+    for leaves in zip(*method.per_run, strict=True) if method.per_run else [()]:
+        apply.check_clients(method.structure.fill(method.shared, leaves), data.num_clients)
     started = time.perf_counter()
     for callback in callbacks:
         callback.on_start(rounds, seeds)
@@ -247,24 +250,30 @@ def _check_finite(
     runs = np.flatnonzero(nonfinite[:, round])
     diverged = [seeds[run] for run in runs]
     sent, weights = info.nonfinite[runs[0], round], info.weights[runs[0], round]
-    ids = np.unique(info.clients[runs[0], round][sent]).tolist()
-    clients = batch.host_data.label_clients(ids)
-    if not clients and not np.isfinite(weights).all():
+    ids = np.unique(info.clients[runs[0], round][sent])
+    # The id is -1 in centralized training.
+    clients = batch.host_data.label_clients(ids[ids >= 0].tolist())
+    if clients:
         cause = (
-            f"because the weights of the cohort are {weights.tolist()} with seed {diverged[0]}; "
-            "expected finite numbers from the selector and the aggregator"
+            f", of clients {clients} with seed {diverged[0]} (a smaller learning rate may help, or "
+            "on_nonfinite='drop_client'; with secure aggregation a value may be beyond "
+            "max_abs_value)"
+        )
+    elif np.isfinite(weights).all():
+        cause = (
+            " (a smaller learning rate may help; with secure aggregation a value may be beyond "
+            "max_abs_value)"
         )
     else:
         cause = (
-            f"of clients {clients} with seed {diverged[0]} (a smaller learning rate may help, or "
-            "on_nonfinite='drop_client'; with secure aggregation a value may be beyond "
-            "max_abs_value)"
+            f", because the weights of the cohort are {weights.tolist()} with seed {diverged[0]}; "
+            "expected finite numbers from the selector and the aggregator"
         )
     latest = None if store is None else store.latest
     saved = (
         "no checkpoint exists" if latest is None else f"the last checkpoint is of round {latest}"
     )
     raise DivergenceError(
-        f"the update of round {first_round + round} is not finite for seeds {diverged}, {cause}; "
+        f"the update of round {first_round + round} is not finite for seeds {diverged}{cause}; "
         f"{saved}."
     )

@@ -121,8 +121,15 @@ def test_nearest_by_brute_force():
     vectors = np.random.default_rng(0).normal(size=(4100, 7)).astype(np.float32) + 100
     vectors[7] = vectors[3]  # Both are chosen, and each is nearest to itself.
     chosen = np.array([4099, 3, 12, 7, 2000])
-    places, distances = jax.jit(nearest)(vectors, chosen)
+    places, distances = jax.jit(nearest)(vectors, chosen, np.ones(5, bool))
     exact = np.linalg.norm(vectors[:, None].astype(np.float64) - vectors[chosen], axis=-1)
     assert places[chosen].tolist() == [0, 1, 2, 3, 4]
     np.testing.assert_allclose(distances, exact[np.arange(4100), places], rtol=1e-6)
     np.testing.assert_allclose(distances, exact.min(axis=1), rtol=1e-5)
+
+
+def test_masked_rows_are_nearest_to_themselves_only():
+    line = np.array([[0.0], [5.0], [1.0], [-1.0], [0.5]], np.float32)
+    places, distances = jax.jit(nearest)(line, np.array([1, 0]), np.array([True, False]))
+    assert places.tolist() == [1, 0, 0, 0, 0]
+    assert distances.tolist() == [0, 0, 4, 6, 4.5]

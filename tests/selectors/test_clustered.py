@@ -155,11 +155,13 @@ def test_draws_follow_the_rows():
     assert statistic < chi2.ppf(0.999, freedom)
 
 
-def updated(selector, context, updates, clients=None):
+def updated(selector, context, updates, clients=None, responded=None):
     """The selector's state after these clients trained."""
     count = len(updates)
     clients = np.arange(count) if clients is None else np.array(clients)
-    cohort = Cohort(clients.astype(np.int32), np.full(count, 1 / count, np.float32))
+    cohort = Cohort(
+        clients.astype(np.int32), np.full(count, 1 / count, np.float32), responded=responded
+    )
 
     @jax.jit
     def observe(updates, cohort):
@@ -204,6 +206,15 @@ def test_the_last_update_of_a_client_counts_and_only_finite_ones():
     selector = selectors.ClusteredBySimilarity(2)
     state = updated(selector, context, [[1.0, 0, 0], [2.0, 0, 0], [np.nan, 0, 0]], [1, 1, 0])
     assert state.tolist() == [[0, 0, 0], [2, 0, 0], [0, 0, 0]]
+
+
+def test_the_last_response_of_a_client_counts():
+    context = context_of([2, 2, 2, 2])
+    selector = selectors.ClusteredBySimilarity(2)
+    updates = [[1.0, 0, 0], [2.0, 0, 0], [3.0, 0, 0], [0.0, 0, 0], [0.0, 0, 0]]
+    responded = np.array([True, True, True, False, False])
+    state = updated(selector, context, updates, [3, 1, 3, 3, 0], responded)
+    assert state.tolist() == [[0, 0, 0], [2, 0, 0], [0, 0, 0], [3, 0, 0]]
 
 
 def test_too_many_examples_are_refused():

@@ -97,6 +97,19 @@ def test_remembered_information_is_as_old_as_they_should_be(truth, source, refre
         )
 
 
+def test_updates_that_are_not_finite_are_masked():
+    params = {"bias": np.float32([[1, 1, 1], [1, np.inf, 1]]), "kernel": np.ones((2, 4, 3))}
+    results = LocalResult(Variables(params, {}), np.ones(2, np.float32), np.ones(2, np.int32))
+    memory = ClientGradients(np.zeros(6, np.float32), np.ones((6, 15), np.float32))
+    cohort = Cohort(np.array([4, 1]), np.full(2, 0.5, np.float32))
+    context = make_context(DATA.train)
+    observe = jax.jit(lambda *known: Updates(0.5).observe(*known, context))
+    after = observe(memory, cohort, results)
+    assert np.flatnonzero(np.isnan(after.loss)).tolist() == [1]
+    assert not after.gradient[1].any()
+    np.testing.assert_array_equal(after.gradient[4], np.full(15, -2.0))
+
+
 def test_updates_stand_for_gradients():
     source = Updates(learning_rate=0.5)
     rng = np.random.default_rng(0)

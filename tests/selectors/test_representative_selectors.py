@@ -402,6 +402,51 @@ def test_a_pool_of_all_clients_chooses_as_no_pool_does(name):
 
 
 @pytest.mark.parametrize("name", FAMILY)
+def test_nonfinite_clients_of_a_pool_represent_no_others(name):
+    # With four clients available the pool is these, and so is the cohort.
+    available = np.isin(np.arange(12), [1, 4, 7, 10])
+    last = jnp.zeros(12, jnp.int32)
+    state = ((), last if name == "unionfl" else (), ())
+    selector = family(name, 4, candidates="all", pool=4)
+
+    @jax.jit
+    def choose_on(gradients, losses):
+        context = context_of(gradients, losses)._replace(available=jnp.asarray(available))
+        return selector.select(jax.random.key(0), state, context)[::2]
+
+    for seed in range(5):
+        gradients, losses = random_clients(seed)
+        gradients[7] = np.nan
+        cohort, info = choose_on(gradients, losses)
+        chosen = np.asarray(cohort.clients)
+        assert sorted(chosen) == [1, 4, 7, 10]
+        finite, members = np.delete(np.arange(12), 7), chosen[chosen != 7]
+        distances = np.linalg.norm(gradients[finite, None] - gradients[members], axis=-1)
+        counts = np.bincount(members[distances.argmin(axis=1)], minlength=12)
+        np.testing.assert_allclose(cohort.weights, counts[chosen] / 11, rtol=1e-6)
+        np.testing.assert_allclose(
+            info["representation_bound"], distances.min(axis=1).mean(), rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_nonfinite_clients_do_not_define_the_phantom(name):
+    @jax.jit
+    def both(gradients, losses):
+        context = context_of(gradients, losses)
+        pools = (family(name, 4, candidates="all", pool=pool) for pool in (None, 12))
+        return [choose(selector, context)[2] for selector in pools]
+
+    for seed in range(5):
+        gradients, losses = random_clients(seed)
+        gradients += 5  # Masked rows are zeros, which are now far from the others.
+        gradients[7] = np.nan
+        info, info_pooled = both(gradients, losses)
+        for key in ("objective", "representation"):
+            np.testing.assert_allclose(info_pooled[key], info[key], rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", FAMILY)
 def test_greedy_among_the_pool_represents_all_clients(name):
     last = jnp.arange(12, dtype=jnp.int32) % 4
     state = ((), last if name == "unionfl" else (), ())

@@ -45,9 +45,9 @@ POINT_WEIGHTS = MORE_WEIGHTS[:N]
 TO_SOME = np.linalg.norm(MORE_POINTS[:, None] - MORE_POINTS[SOME], axis=-1)
 
 
-def reduction(distances, mask):
-    """Distance of each point to the farthest item minus that to the set."""
-    farthest = distances.max(axis=1)
+def reduction(distances, mask, to_phantom_items=None):
+    """Distance of each point to the phantom, as far as the farthest item, minus that to the set."""
+    farthest = (distances if to_phantom_items is None else to_phantom_items).max(axis=1)
     return farthest - np.minimum(distances[:, mask].min(axis=1, initial=np.inf), farthest)
 
 
@@ -194,6 +194,11 @@ FROM_FEATURES = {
             MORE_POINTS, SOME, COUNTED, weights=MORE_WEIGHTS
         ),
         lambda mask: MORE_WEIGHTS[COUNTED] @ reduction(TO_SOME[COUNTED], mask),
+        True,
+    ),
+    "facility_location_from_features, phantom of some": (
+        lambda: sm.facility_location_from_features(MORE_POINTS, SOME, phantom_items=INCLUDED),
+        lambda mask: reduction(TO_SOME, mask, TO_SOME[:, INCLUDED]).sum(),
         True,
     ),
 }

@@ -11,7 +11,7 @@ import xarray as xr
 from conftest import NUM_CLASSES, make_federation
 
 from fedjax_fair import aggregators, faults, models, results, selectors, solvers
-from fedjax_fair.base import Cohort, Metric, Selector
+from fedjax_fair.base import Aggregator, Cohort, Metric, Selector
 from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.data import hold_out
 from fedjax_fair.data.federated import stack
@@ -228,6 +228,34 @@ def test_divergence_is_reported_with_its_round(model, federation, tmp_path):
     assert skipped.update_nonfinite.values.tolist() == [[0, 0, 0, 1, 1, 1]] * 2
     assert skipped.cohort_nonfinite.values[:, 3:].all()
     assert not skipped.cohort_nonfinite.values[:, :3].any()
+
+
+class Overflowing(Aggregator):
+    """Returns an infinite mean of finite updates."""
+
+    mean: aggregators.Mean = aggregators.Mean()
+
+    def compute_weights(self, state, cohort, context):
+        return self.mean.compute_weights(state, cohort, context)
+
+    def aggregate(self, state, cohort, results, context):
+        update, state, info = self.mean.aggregate(state, cohort, results, context)
+        return jax.tree.map(lambda leaf: leaf / 0.0, update), state, info
+
+
+@pytest.mark.parametrize("is_centralized", [True, False])
+def test_divergence_names_no_client_if_none_is_known(model, federation, is_centralized):
+    data = federation._replace(client_names=tuple("abcdef"))
+    if is_centralized:
+        diverging = Centralized(model, solvers.SGD(lambda round: jnp.float32(np.inf), 2, steps=1))
+    else:
+        diverging = make(model).replace(aggregator=Overflowing())
+    expected = (
+        r"round 0 is not finite for seeds \[0\] \(a smaller learning rate may help; with secure "
+        r"aggregation a value may be beyond max_abs_value\); no checkpoint exists"
+    )
+    with pytest.raises(DivergenceError, match=expected):
+        fit(diverging, data, rounds=1)
 
 
 class NonfiniteRuns(NamedTuple):
