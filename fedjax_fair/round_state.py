@@ -40,7 +40,7 @@ class RoundState(NamedTuple):
         variables: The global model.
         selector: State of the selector.
         aggregator: State of the aggregator.
-        participation: Rounds each client has trained in, ``[clients]``.
+        participation: Times each client has trained, once per slot of a cohort, ``[clients]``.
         communication: State of privacy; empty without.
         model_history: Past global models, ``[history_length, ...]``, with that of round ``r`` at
             ``r % history_length``; empty unless a fault needs them.
@@ -89,6 +89,7 @@ class RoundInfo(NamedTuple):
         traffic: Bytes per participant, which are structure.
         state_nonfinite: Whether each new state of a client had a NaN or an infinity and was not
             stored; None without state.
+        available: Whether each selected client was available; None if all were.
     """
 
     clients: Int[Array, " cohort"]
@@ -102,6 +103,7 @@ class RoundInfo(NamedTuple):
     aggregator: Info
     traffic: Traffic
     state_nonfinite: Bool[Array, " cohort"] | None = None
+    available: Bool[Array, " cohort"] | None = None
 
 
 def derive_key(

@@ -167,7 +167,10 @@ class Round(BaseRound):
                 variables,
                 data.train,
                 self._broadcast(aggregator, aggregator_context),
-                communication.residual_width(self._communication, variables),
+                communication.residual_width(
+                    self._communication,
+                    communication.shared_leaves(variables, self._is_personal(context)),
+                ),
                 self.client_state_dtype,
                 data.sensitive_names,
             ),
@@ -244,6 +247,7 @@ class Round(BaseRound):
             aggregator=aggregated.info | received.info,
             traffic=self._traffic(state.variables, instructed, results.sends),
             state_nonfinite=trained.status.state_nonfinite,
+            available=None if context.available is None else context.available[cohort.clients],
         )
 
     def _available(self, keys: Keys, state: RoundState, data: FederatedData) -> Context:
@@ -304,7 +308,11 @@ class Round(BaseRound):
             model_history=state.model_history,
             clients_per_batch=self.clients_per_batch,
             encode_update=partial(
-                communication.send, settings, keys[Purpose.COMMUNICATION], state.communication
+                communication.send,
+                settings,
+                keys[Purpose.COMMUNICATION],
+                state.communication,
+                instructed.is_personal,
             ),
             responded=responded,
             send=send,
@@ -389,8 +397,7 @@ class Round(BaseRound):
     def _traffic(
         self, variables: Variables, instructed: _Instructed, sends: dict[str, PyTree]
     ) -> Traffic:
-        pairs = zip(*map(jax.tree.leaves, (variables, instructed.is_personal)), strict=True)
-        shared = [leaf for leaf, personal in pairs if not personal]
+        shared = communication.shared_leaves(variables, instructed.is_personal)
         cohort_size = max((leaf.shape[0] for leaf in jax.tree.leaves(sends)), default=1)
         return Traffic(
             up=communication.bytes_up(self._communication, shared)

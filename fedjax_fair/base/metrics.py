@@ -48,7 +48,7 @@ class ClientMetrics(NamedTuple):
 
     Attributes:
         train_loss: Training losses; NaN if not measured.
-        participation: Rounds each client has trained in.
+        participation: Times each client has trained, once per slot of a cohort.
         cohort: Ids of the clients that trained last; -1 before the first round.
         groups: Ground-truth groups, or None.
         class_accuracy: Test accuracy of each class over all clients, NaN without examples.

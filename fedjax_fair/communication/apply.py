@@ -8,6 +8,7 @@ sent. Faults apply afterwards: Byzantine clients neither compress nor clip.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +28,7 @@ from fedjax_fair.numerics.trees import all_finite, tree_bytes
 
 __all__ = [
     "Communication", "Received", "bytes_up", "check", "init", "receive", "residual_width", "send",
+    "shared_leaves",
 ]  # fmt: skip
 
 # Purposes of random keys.
@@ -114,35 +116,42 @@ def init(settings: Communication, variables: Variables) -> Any:
     return state or ()
 
 
-def residual_width(settings: Communication, variables: Variables) -> int:
+def shared_leaves(variables: Variables, is_personal: Variables) -> list[Array]:
+    """Returns the arrays that are communicated."""
+    pairs = zip(*map(jax.tree.leaves, (variables, is_personal)), strict=True)
+    return [leaf for leaf, personal in pairs if not personal]
+
+
+def residual_width(settings: Communication, shared: Sequence[Array]) -> int:
     """Returns the elements of a client's residual; 0 without error feedback."""
     has_feedback = settings.compression is not None and settings.compression.error_feedback
-    return sum(leaf.size for leaf in jax.tree.leaves(variables)) if has_feedback else 0
+    return sum(leaf.size for leaf in shared) if has_feedback else 0
 
 
-def bytes_up(settings: Communication, variables: PyTree) -> int:
+def bytes_up(settings: Communication, shared: Sequence[Array]) -> int:
     """Returns the bytes that a participant sends of the arrays of an update.
 
     Examples:
         >>> from fedjax_fair.communication import TopK
-        >>> variables = Variables({"kernel": jnp.zeros((10, 5))}, {})
-        >>> bytes_up(Communication(), variables)
+        >>> shared = [jnp.zeros((10, 5))]
+        >>> bytes_up(Communication(), shared)
         200
-        >>> bytes_up(Communication(compression=TopK(0.1)), variables)
+        >>> bytes_up(Communication(compression=TopK(0.1)), shared)
         40
     """
-    size = sum(leaf.size for leaf in jax.tree.leaves(variables))
+    size = sum(leaf.size for leaf in shared)
     if settings.secure is not None:
         return 4 * size
     if settings.compression is not None:
-        return settings.compression.num_bytes(size)
-    return tree_bytes(variables)
+        return settings.compression.num_bytes(size) if size else 0
+    return tree_bytes(shared)
 
 
 def send(
     settings: Communication,
     key: Key[Array, ""],
     state: Any,
+    is_personal: Variables,
     client: Int[Array, ""],
     occurrence: Int[Array, ""],
     result: LocalResult,
@@ -154,6 +163,7 @@ def send(
         settings: The settings.
         key: Key of the round.
         state: Current state.
+        is_personal: Which arrays of the update are not sent.
         client: Id of the client.
         occurrence: Number of earlier slots of the cohort with the same client.
         result: Result of local training.
@@ -169,16 +179,23 @@ def send(
                 f"{name}={setting!r}: the solver also sends {', '.join(sorted(result.sends))}, to "
                 "which it would not apply; use a solver that sends updates only."
             )
-    if compression is not None:
+    shared = shared_leaves(result.update, is_personal)
+    if compression is not None and shared:
         key_client = jax.random.fold_in(jax.random.fold_in(key, _ROUNDING), client)
-        vector, unravel = ravel_pytree(result.update)
+        vector, unravel = ravel_pytree(shared)
         key_slot = jax.random.fold_in(key_client, occurrence)
         if isinstance(residual, tuple):
             sent = compression.compress(key_slot, vector)
         else:
             sent = compression.compress(key_slot, vector + residual)
             residual = jnp.where(all_finite(vector), vector + residual - sent, residual)
-        result = result._replace(update=unravel(sent))
+        sent_leaves = iter(unravel(sent))
+        update = jax.tree.map(
+            lambda leaf, personal: leaf if personal else next(sent_leaves),
+            result.update,
+            is_personal,
+        )
+        result = result._replace(update=update)
     if privacy is not None:
         update, unclipped = noise.clip_update(result.update, _clipping_norm(privacy, state))
         result = result._replace(update=update)
@@ -208,16 +225,18 @@ def receive(
         results: Results that were sent.
         context: Context at the start of the round.
     """
-    add = None
-    if settings.secure is not None:
-        add = secure_sums(jax.random.fold_in(key, _MASKS), context, cohort, settings.secure)
+    add, add_indicators = None, context.weighted_sum
+    if (secure := settings.secure) is not None:
+        add = secure_sums(jax.random.fold_in(key, _MASKS), context, cohort, secure)
+        # An indicator of 1 may exceed the bound of updates.
+        add_indicators = partial(add, max_abs_value=max(1.0, secure.max_abs_value))
 
-    def average(values):
+    def average(add, values):
         assert weights is not None
-        return renormalize_sum(cohort, weights, (add or context.weighted_sum)(weights, values))
+        return renormalize_sum(cohort, weights, add(weights, values))
 
     if add is not None and weights is not None:
-        results = results._replace(weighted_sum=average(results.update))
+        results = results._replace(weighted_sum=average(add, results.update))
     state, info = dict(state), {}
     if (privacy := settings.privacy) is not None:
         clipping_norm = _clipping_norm(privacy, state)
@@ -227,7 +246,8 @@ def receive(
         results = results._replace(weighted_sum=mean)
         if privacy.adapt is not None:
             key_count, unclipped = jax.random.fold_in(key, _COUNT), results.reports["unclipped"]
-            adapted = privacy.adapt(key_count, clipping_norm, cohort, average(unclipped))
+            fraction = average(add_indicators, unclipped)
+            adapted = privacy.adapt(key_count, clipping_norm, cohort, fraction)
             state["clipping_norm"], info["clipping_norm"] = adapted, clipping_norm
     return Received(results, state or (), info, add)
 

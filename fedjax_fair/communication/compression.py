@@ -18,6 +18,8 @@ __all__ = ["Compression", "StochasticQuantization", "TopK"]
 class Compression(Tree):
     """Interface of compressors of updates.
 
+    A vector has all arrays of an update that are communicated (`Solver.is_personal`).
+
     Attributes:
         error_feedback: Whether a client adds the unsent residual to its next update.
     """
@@ -37,9 +39,9 @@ class TopK(Compression):
     r"""Sends the elements with the largest absolute values, with error feedback.
 
     A participant sends the :math:`k` largest elements of :math:`u + e`, its update plus its
-    residual, and stores the rest as its new residual :math:`e`, which takes the memory of a model
-    for every client. The residual does not change if the result does not arrive. An element takes
-    four bytes, and its index four.
+    residual, and stores the rest as its new residual :math:`e`, which takes the memory of the
+    shared parameters for every client. The residual does not change if the result does not arrive.
+    An element takes four bytes, and its index four.
 
     Args:
         fraction: Fraction of elements that is sent, in (0, 1], at least one element.
@@ -109,7 +111,8 @@ class StochasticQuantization(Compression):
         levels = 2 ** (self.bits - 1) - 1
         largest = jnp.max(jnp.abs(vector))
         unit = jnp.where(largest > 0, largest, 1) / levels
-        scaled = jnp.clip(vector / unit, -levels, levels)
+        # The unit of a tiny update underflows to 0, and the update is sent as zeros.
+        scaled = jnp.clip(jnp.where(unit > 0, vector / unit, 0), -levels, levels)
         lower = jnp.floor(scaled)
         round_up = jax.random.uniform(key, vector.shape, vector.dtype) < scaled - lower
         return (lower + round_up.astype(vector.dtype)) * unit

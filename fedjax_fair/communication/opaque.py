@@ -43,7 +43,7 @@ def masked_sum(
     key: Key[Array, ""],
     context: Context,
     cohort: Cohort,
-    secure: SecureAggregation,
+    max_abs_value: float,
     weights: Float[Array, " cohort"],
     updates: PyTree,
 ) -> PyTree:
@@ -53,7 +53,7 @@ def masked_sum(
         key: Key of this sum.
         context: Context at the start of the round.
         cohort: The cohort, with the mask of the responding clients.
-        secure: The settings.
+        max_abs_value: The largest absolute value of an element, before weighting.
         weights: Non-negative weights, whose sum is at most 1.
         updates: Stacked updates, each on the device of its client.
 
@@ -62,13 +62,13 @@ def masked_sum(
         the weights exceeds 1.
     """
     size = cohort.clients.shape[0]
-    step = secure_sum.quantization_step(secure.max_abs_value, size)
+    step = secure_sum.quantization_step(max_abs_value, size)
     responded = jnp.ones(size, bool) if cohort.responded is None else cohort.responded
 
     def encode(client, values):
         slot, weight, responded, update = values
         vector = weight * ravel(update).astype(jnp.float32)
-        sent = secure_sum.mask_values(key, slot, size, vector, weight * secure.max_abs_value, step)
+        sent = secure_sum.mask_values(key, slot, size, vector, weight * max_abs_value, step)
         return (), jax.tree.map(lambda leaf: jnp.where(responded, leaf, 0), sent)
 
     values = (jnp.arange(size, dtype=jnp.int32), weights, responded, updates)
@@ -131,13 +131,16 @@ def restrict_results(results: LocalResult, server_view: ServerView) -> LocalResu
 
 def secure_sums(
     key: Key[Array, ""], context: Context, cohort: Cohort, secure: SecureAggregation
-) -> Callable[[Float[Array, " cohort"], PyTree], PyTree]:
-    """Returns ``add(weights, updates)`` for a round, which uses a new key for every sum."""
+) -> Callable[..., PyTree]:
+    """Returns ``add(weights, updates)`` for a round, which uses a new key for every sum.
+
+    A third argument replaces the largest absolute value of the settings.
+    """
     counter = itertools.count()
 
-    def add(weights, updates):
+    def add(weights, updates, max_abs_value=secure.max_abs_value):
         key_sum = jax.random.fold_in(key, next(counter))
-        return masked_sum(key_sum, context, cohort, secure, weights, updates)
+        return masked_sum(key_sum, context, cohort, max_abs_value, weights, updates)
 
     return add
 

@@ -36,7 +36,7 @@ RECORDED = {
     "train_loss": ("client", "Training loss", "nat"),
     "validation_accuracy": ("client", "Validation accuracy", "1"),
     "validation_loss": ("client", "Validation loss", "nat"),
-    "participation": ("client", "Rounds trained in", "rounds"),
+    "participation": ("client", "Times trained", "1"),
     "class_accuracy": ("class", "Accuracy on all test examples of a class", "1"),
 }
 """Fields of ``ClientMetrics`` that change during a run: last dimension, long name and unit."""
@@ -91,7 +91,7 @@ class History:
 
     def add_rounds(self, info: RoundInfo) -> None:
         """Records a chunk of rounds: leaves ``[seeds, rounds, cohort]`` or ``[seeds, rounds]``."""
-        rounds = {name: getattr(info, name) for name in _PER_SLOT}
+        rounds = {name: getattr(info, name) for name in (*_PER_SLOT, "available")}
         # Booleans could not be NaN, which pads methods with fewer slots.
         rounds = {
             name: value.astype(np.int8) if value.dtype == bool else value
@@ -249,14 +249,15 @@ def _group_means(values: np.ndarray, groups: np.ndarray, num_groups: int) -> np.
 
 
 def _communication(recorded: dict[str, Any], traffic: Traffic) -> dict[str, Any]:
-    """Bytes up to every evaluation: participants receive a model, responders send an update."""
+    """Bytes up to every evaluation: available participants receive, responders send."""
     # Centralized training has no participants.
     none = np.zeros((recorded["metrics"]["participation"].shape[0], 0, 0), bool)
     participants = recorded["rounds"].get("clients", none) >= 0
+    receivers = participants & (recorded["rounds"].get("available", participants) > 0)
     responders = participants & (recorded["rounds"].get("responded", none) > 0)
     up, down = (
         np.pad(counts.sum(axis=2).cumsum(axis=1), [(0, 0), (1, 0)])[:, recorded["evaluated"]]
-        for counts in (responders, participants)
+        for counts in (responders, receivers)
     )
     attributes = {"units": "byte", "population": "all clients", "weighting": "sum"}
     return {

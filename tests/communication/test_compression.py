@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import linear_model
+from conftest import linear_model, normalized_model
 from test_conformance import AGGREGATORS, FEDERATION
 
 import fedjax_fair as ff
@@ -70,6 +70,15 @@ def test_compression_preserves_zeros_and_nan():
         assert np.isnan(compress(KEY, np.where(np.arange(20) == 3, np.nan, zeros))).any()
 
 
+@pytest.mark.parametrize("bits", [2, 8, 16])
+@pytest.mark.parametrize("scale", [1e-33, 1e-35, 1e-37])
+def test_quantization_of_tiny_updates_is_finite(bits, scale):
+    """Also if a float32 cannot represent the largest element divided by the levels."""
+    vector = VECTOR * np.float32(scale)
+    sent = np.asarray(jax.jit(StochasticQuantization(bits).compress)(KEY, vector))
+    assert (np.abs(sent - vector) <= np.abs(vector).max()).all()
+
+
 class RandomUpdates(Solver):
     """Sends normal numbers that depend on client and round, and sometimes NaN."""
 
@@ -128,6 +137,55 @@ def test_error_feedback_loses_nothing(clients):
     assert (residual[others] == 0).all()
 
 
+@pytest.mark.parametrize(
+    ("solver", "model"),
+    [
+        (solvers.FedPer, ff.models.mlp(3, (5,))),
+        (solvers.LGFedAvg, ff.models.mlp(3, (5,))),
+        (solvers.FedBN, normalized_model()),
+    ],
+    ids=["fedper", "lg_fedavg", "fedbn"],
+)
+def test_only_shared_arrays_are_compressed(solver, model):
+    """What one client sends and its residual add up to the shared part of its update."""
+    plain = Round(
+        model, selectors.Uniform(1), solver(solvers.SGD(0.1, 2, steps=3)), aggregators.Mean()
+    )
+    compressed = plain.replace(compression=TopK(0.3))
+
+    @jax.jit
+    def updates(key):
+        start = compressed.init(key, DATA)
+        state, info = compressed.step(start, DATA)
+        exact, _ = plain.step(plain.init(key, DATA), DATA)
+        is_personal = plain.solver.is_personal(start.variables, model, DATA.train.features[:1])
+        sent, update = (
+            ravel(
+                apply.shared_leaves(
+                    jax.tree.map(jnp.subtract, new.variables, start.variables), is_personal
+                )
+            )
+            for new in (state, exact)
+        )
+        return sent, update, state.clients.arrays["residual"][info.clients[0]], info
+
+    sent, update, residual, info = jax.device_get(updates(KEY))
+    num_sent = round(0.3 * update.size)
+    assert info.traffic == Traffic(up=8 * num_sent, down=4 * update.size)
+    assert residual.shape == update.shape
+    assert np.sum(residual == 0) == np.sum(update == 0) + num_sent
+    assert np.sum(sent != 0) == num_sent
+    np.testing.assert_allclose(sent + residual, update, atol=1e-6)
+
+
+@pytest.mark.parametrize("compression", [TopK(0.1), StochasticQuantization(4)], ids=["k", "b"])
+def test_nothing_is_compressed_without_shared_arrays(compression):
+    own = round_of(solver=solvers.Local(solvers.SGD(0.1, 2, steps=3)), compression=compression)
+    start = jax.eval_shape(lambda: own.init(KEY, DATA))
+    _, info = jax.eval_shape(lambda state: own.step(state, DATA), start)
+    assert info.traffic == Traffic(up=0, down=0)
+
+
 def test_top_k_of_all_elements_is_plain_training():
     plain, compressed = (
         jax.jit(lambda key, own=own: run(own, own.init(key, DATA), DATA, 3)[0].variables)(KEY)
@@ -163,9 +221,12 @@ def send(settings, vector, residual=()):
 
     @jax.jit
     def compiled(vector, residual):
-        result = LocalResult(update_of(vector), jnp.zeros(()), jnp.int32(1))
-        state = apply.init(settings, update_of(vector))
-        sent, new = apply.send(settings, KEY, state, jnp.int32(1), jnp.int32(0), result, residual)
+        update, is_personal = update_of(vector), update_of(False)
+        result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
+        state = apply.init(settings, update)
+        sent, new = apply.send(
+            settings, KEY, state, is_personal, jnp.int32(1), jnp.int32(0), result, residual
+        )
         return sent.update.params["a"], new
 
     return jax.device_get(compiled(vector, residual))

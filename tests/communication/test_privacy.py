@@ -12,7 +12,12 @@ from test_conformance import FEDERATION, SELECTORS
 
 from fedjax_fair import aggregators, faults, selectors, solvers
 from fedjax_fair.base import Cohort, Variables
-from fedjax_fair.communication import AdaptiveClipping, DifferentialPrivacy, epsilon
+from fedjax_fair.communication import (
+    AdaptiveClipping,
+    DifferentialPrivacy,
+    SecureAggregation,
+    epsilon,
+)
 from fedjax_fair.communication.noise import add_noise, clip_update
 from fedjax_fair.models import resnet18
 from fedjax_fair.round_context import make_context
@@ -146,8 +151,11 @@ def test_secure_aggregation_with_privacy():
     chex.assert_trees_all_close(secure.variables, plain.variables, atol=1e-6)
 
 
-@pytest.mark.parametrize("aggregation", ["plain", "secure"])
+@pytest.mark.parametrize(
+    "aggregation", ["plain", "secure", SecureAggregation(0.9)], ids=["plain", "secure", "below 1"]
+)
 def test_adaptive_clipping_is_its_update_rule(aggregation):
+    """Also with a bound of updates below the indicators of unclipped ones, which are 1."""
     quantile, rate, first = 0.5, 0.3, 0.4
     settings = AdaptiveClipping(
         1e-6,
