@@ -78,6 +78,10 @@ def method(model=LINEN, selector=None, aggregator=None, solver=None):
     )
 
 
+CLIENT_PARITY = ff.aggregators.FedFBMean(0.5, "client_parity")
+WEIGHTED = ff.solvers.CellWeighted(ff.solvers.SGD(0.5, batch_size=4, epochs=2))
+
+
 def start(model=LINEN):
     return model.init(jax.random.key(3), jnp.zeros((1, 2), jnp.int32))
 
@@ -254,6 +258,8 @@ def test_sequences_of_one_label_equal_ordinary_labels():
         {"aggregator": ff.aggregators.FairFed(1.0)},
         {"aggregator": ff.aggregators.GIFAIR(0.5)},
         {"aggregator": ff.aggregators.Equitable(2)},
+        {"aggregator": ff.aggregators.FedFA(0.5)},
+        {"aggregator": CLIENT_PARITY, "solver": WEIGHTED},
     ],
     ids=lambda roles: type(next(iter(roles.values()))).__name__,
 )
@@ -264,6 +270,59 @@ def test_methods_that_measure_clients_are_unchanged_by_padding(roles):
     )
     np.testing.assert_allclose(plain.test_loss, padded.test_loss, rtol=1e-5)
     np.testing.assert_array_equal(plain.cohort_clients, padded.cohort_clients)
+
+
+def test_fedfa_measures_the_accuracy_over_labels():
+    """At a step size of zero all trained models are the first one."""
+    data = federation()
+    roles = method(
+        selector=ff.selectors.Full(),
+        solver=ff.solvers.SGD(0.0, 4, steps=1),
+        aggregator=ff.aggregators.FedFA(0.5),
+    )
+    fitted = ff.train(roles, data, rounds=1)
+    variables = fitted.variables_for(seed=0)
+    expected = [reference(variables, data.train, client)[1] for client in range(4)]
+    clients = fitted.dataset.cohort_clients.values[0, 0]
+    measured = fitted.dataset.aggregation_trained_accuracy.values[0, 0]
+    np.testing.assert_allclose(measured, np.take(expected, clients), rtol=1e-5)
+
+
+def test_client_parity_without_a_step_is_fedavg():
+    parity = method(aggregator=CLIENT_PARITY.replace(alpha=0.0), solver=WEIGHTED)
+    mean = method(aggregator=ff.aggregators.Mean("num_examples"))
+    fitted, fedavg = (ff.train(roles, federation(), rounds=2) for roles in (parity, mean))
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
+        fitted.variables,
+        fedavg.variables,
+    )
+
+
+class CellWeights(ff.aggregators.Mean):
+    """Broadcasts weights of two groups."""
+
+    def broadcast(self, state, context):
+        return {"cell_weights": jnp.ones((2, 2)), "group_strides": jnp.ones(1, jnp.int32)}
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "solver", "message"),
+    [
+        (ff.aggregators.FedFBMean(0.5), WEIGHTED, "people are counted by group and label"),
+        (ff.aggregators.FedMinMaxMean(), WEIGHTED, "people are counted by group and label"),
+        (ff.aggregators.ReweighingMean(), WEIGHTED, "people are counted by group and label"),
+        (ff.aggregators.FairFed(), None, "people are counted by group and label"),
+        (CellWeights(), WEIGHTED, "CellWeighted has weights of 2 groups and two labels"),
+        (None, ff.solvers.GroupPenalty(WEIGHTED.solver), "GroupPenalty compares scores of class 1"),
+    ],
+    ids=["fedfb", "fedminmax", "reweighing", "fairfed", "cell_weighted", "group_penalty"],
+)
+def test_sequences_of_people_are_refused(aggregator, solver, message):
+    data = federation(sensitive_features={"sex": np.arange(30) % 2})
+    with pytest.raises(ValueError, match=rf"labels \[6\] of an example.*{message}") as error:
+        ff.fit(method(aggregator=aggregator, solver=solver), data, rounds=1)
+    assert "\n" not in str(error.value)
 
 
 def test_flipped_labels_keep_their_mask():

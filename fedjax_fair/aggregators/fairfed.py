@@ -56,7 +56,7 @@ class FairFed(Aggregator):
 
     Raises:
         ValueError: If a setting is invalid, or (when traced) the metric needs sensitive features
-            or two groups that are not there.
+            or two groups that are not there, or one label per example.
 
     References:
         Ezzeldin, Yan, He, Ferrara, Avestimehr, *FairFed: Enabling Group Fairness in Federated

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float
 from fedjax_fair import checks
 from fedjax_fair.aggregators.whole_cohort import normalize_weights
 from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.numerics.labels import count_labels, sum_labels
 
 __all__ = ["FedFA"]
 
@@ -66,9 +67,14 @@ class FedFA(Aggregator):
         def accuracy_fn(variables, features, labels):
             params, state = variables
             outputs, _ = context.model.apply(params, state, features, train=False, key=None)
-            return context.model.accuracy(outputs, labels)
+            accuracies = context.model.accuracy(outputs, labels)
+            return sum_labels(accuracies, labels), count_labels(labels)
 
-        accuracy = context.client_means(accuracy_fn, cohort.clients, updates=results.update)
+        accuracy, num_labels = context.client_means(
+            accuracy_fn, cohort.clients, updates=results.update
+        )
+        if num_labels is not None:  # Per example, like the accuracies.
+            accuracy = accuracy / num_labels
         counts = state.at[cohort.responder_ids].add(1, mode="drop")
         responses = counts[cohort.clients]
         valid = cohort.responded_mask

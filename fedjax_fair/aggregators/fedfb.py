@@ -63,6 +63,8 @@ class FedFBMean(Aggregator):
     summed; the authors' code takes :math:`\mu` itself. Groups and labels without examples of the
     participants do not count. The communication of losses at the new model is not counted; a
     deployment would send :math:`2 A` scalars per participant, or one with client parity.
+    `WithServerOptimizer` refuses this aggregator, as the optimizer would lead to another model than
+    the one whose losses are measured.
 
     Info: ``weight_of_group_<a>``, each :math:`\lambda_a` after the step, or ``weight_of_client``,
     that of each participant.
@@ -74,8 +76,8 @@ class FedFBMean(Aggregator):
             combinations of all. Not used by client parity.
 
     Raises:
-        ValueError: If a setting is invalid, or (when traced) the data lacks sensitive
-            features.
+        ValueError: If a setting is invalid, or (when traced) groups are of people and the data
+            lacks sensitive features or has more than one label per example.
 
     References:
         Zeng, Chen, Lee, *Improving Fairness via Federated Learning*, 2021,

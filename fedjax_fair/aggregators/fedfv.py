@@ -44,8 +44,7 @@ class FedFV(Aggregator):
     The window of rounds is that of the paper; the authors' code includes the present round, so that
     its :math:`\tau = 1` uses no absent client. Nothing is projected for them in the first
     :math:`\tau` rounds. Their last updates take the memory of one model for each client, on every
-    device. Updates of zeros, and those that are not finite, do not count. Normalization statistics
-    are averaged by size.
+    device. Updates that are not finite do not count. Normalization statistics are averaged by size.
 
     Weights are the non-negative coefficients of the cohort's updates in the step, divided by their
     sum. Info: the ``received_loss`` of every participant, and the number of ``conflicts``.

@@ -49,7 +49,7 @@ class FedMinMaxMean(Aggregator):
 
     Raises:
         ValueError: If the step size is negative, or (when traced) the data lacks sensitive
-            features.
+            features or has more than one label per example.
 
     References:
         Papadaki, Martinez, Bertran, Sapiro, Rodrigues, *Minimax Demographic Group Fairness in

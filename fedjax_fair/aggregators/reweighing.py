@@ -34,7 +34,7 @@ class ReweighingMean(Aggregator):
 
     Raises:
         ValueError: If the scope is none of the options, or (when traced) the data lacks sensitive
-            features.
+            features or has more than one label per example.
 
     References:
         Kamiran, Calders, *Data Preprocessing Techniques for Classification without Discrimination*,

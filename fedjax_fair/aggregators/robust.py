@@ -110,7 +110,8 @@ class Krum(Aggregator):
 
     The score of an update is the sum of squared distances to the nearest :math:`n - f - 2` of
     :math:`n` valid updates; those with the smallest scores are averaged. Tolerates :math:`f`
-    Byzantine participants if :math:`n \ge 2 f + 3`. Info: the ``score``, infinite if not valid.
+    Byzantine participants if :math:`n \ge 2 f + 3`. Info: the ``score``, infinite if not valid or
+    without another valid update.
 
     Args:
         byzantine: Maximum number of Byzantine participants :math:`f`.
@@ -151,7 +152,8 @@ class Krum(Aggregator):
         is_near = jnp.arange(size, dtype=jnp.int32)[None, :] < jnp.maximum(num_neighbors, 1)
         scores = jnp.sum(jnp.where(is_near, jnp.sort(squared, axis=1), 0), axis=1)
         scores = jnp.where(valid, scores, jnp.inf)
-        ranks = jnp.argsort(jnp.argsort(scores, stable=True), stable=True)
+        # A single valid update has no neighbor, and so an infinite score like the invalid ones.
+        ranks = jnp.argsort(jnp.lexsort((scores, ~valid)), stable=True)
         weights = normalize_weights((ranks < self.selected) & valid)
         return weighted_sum(updates, weights), state, Aggregation(weights, {"score": scores})
 
@@ -286,7 +288,9 @@ class CenteredClipping(Aggregator):
         for _ in range(self.iterations):
             step, norms = _clipped_mean(updates, center, self.bound, weights)
             center = jax.tree.map(jnp.add, center, step)
-        return center, center, Aggregation(weights, {"norm": norms})
+        # Without a valid update the model stays, and the center is that of the round before.
+        update = jax.tree.map(lambda leaf: jnp.where(jnp.any(valid), leaf, 0), center)
+        return update, center, Aggregation(weights, {"norm": norms})
 
 
 def _order_statistic(

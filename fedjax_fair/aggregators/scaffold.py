@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_fair.aggregators.mean import Mean
 from fedjax_fair.base import Aggregation
+from fedjax_fair.numerics.trees import all_finite
 
 __all__ = ["ScaffoldMean"]
 
@@ -57,5 +60,7 @@ class ScaffoldMean(Mean):
         counted = jnp.where(cohort.is_last_response, share, 0.0)
         change = context.weighted_sum(counted, results.sends["control"])
         control = jax.tree.map(jnp.add, state, change)
+        # A control variate that is not finite would stay so forever.
+        control = jax.tree.map(partial(jnp.where, all_finite(control)), control, state)
         weights = self.compute_weights(state, cohort, context)
         return mean, control, Aggregation(weights, {})

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from fedjax_fair import checks, role_calls
+from fedjax_fair.aggregators.fedfb import FedFBMean
 from fedjax_fair.aggregators.ifca import IFCAMean
 from fedjax_fair.base import Aggregator, Variables
 from fedjax_fair.numerics.trees import all_finite
@@ -37,7 +38,8 @@ class WithServerOptimizer(Aggregator):
         optimizer: The optimizer, of `fedjax_fair.server_optimizers`.
 
     Raises:
-        ValueError: If an argument is not of its type, or the aggregator has several models.
+        ValueError: If an argument is not of its type, or the aggregator has several models or
+            measures losses at its new model.
 
     References:
         Reddi et al., *Adaptive Federated Optimization*, 2021, https://arxiv.org/abs/2003.00295
@@ -60,6 +62,11 @@ class WithServerOptimizer(Aggregator):
             raise ValueError(
                 f"inner={self.inner!r}: expected an aggregator of one model; the optimizer would "
                 "change the first of several models only."
+            )
+        if isinstance(self.inner, FedFBMean):
+            raise ValueError(
+                f"inner={self.inner!r}: expected an aggregator that measures no losses at its new "
+                "model; the optimizer would lead to another model."
             )
 
     @property

@@ -23,13 +23,15 @@ class CellWeighted(WrappedSGD):
 
     The server broadcasts ``cell_weights``, ``[groups, 2]``, and ``group_strides``, which make the
     group of an example from the codes of its sensitive features. The instruction ``cell_weights``
-    has weights of each client instead.
+    has weights of each client instead. Sequences of labels have no cells: with a single group,
+    training is that of SGD.
 
     Args:
         solver: SGD.
 
     Raises:
-        ValueError: If the solver is no `SGD`.
+        ValueError: If the solver is no `SGD`, or (when traced) there are several groups and the
+            data has more than one label per example.
 
     Examples:
         >>> from fedjax_fair.solvers import SGD
@@ -39,18 +41,29 @@ class CellWeighted(WrappedSGD):
     needs: ClassVar[tuple[str, ...]] = ("group_strides",)
 
     def solve(self, key, variables, client):
-        def batch_loss(losses, mask, indices):
-            weights = _example_weights(client, indices)
-            return jnp.mean(weights * losses, where=mask)
+        weights = client.instructions.get("cell_weights", client.broadcast.get("cell_weights"))
+        assert weights is not None
+        shape = client.examples.labels.shape[1:]
+        if shape and weights.shape[0] == 1:
+            return self.solver.solve(key, variables, client)
+        if shape:
+            raise ValueError(
+                f"labels {list(shape)} of an example: expected one class, as CellWeighted has "
+                f"weights of {weights.shape[0]} groups and two labels."
+            )
+
+        def batch_loss(losses, mask, indices, outputs):
+            of_examples = _example_weights(client, weights, indices)
+            return jnp.mean(of_examples * losses, where=mask)
 
         return self.solver.solve(key, variables, client, batch_loss=batch_loss)
 
 
-def _example_weights(client: Client, indices: Int[Array, " batch"]) -> Float[Array, " batch"]:
+def _example_weights(
+    client: Client, weights: Float[Array, "groups 2"], indices: Int[Array, " batch"]
+) -> Float[Array, " batch"]:
     """Returns the weights of some examples of a client."""
-    weights = client.instructions.get("cell_weights", client.broadcast.get("cell_weights"))
     strides, examples = client.broadcast["group_strides"], client.examples
-    assert weights is not None
     labels = (examples.labels[indices] == 1).astype(jnp.int32)
     if examples.sensitive_features is None:
         return weights[jnp.zeros_like(labels), labels]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
-from fedjax_fair.base import Number
+from fedjax_fair.base import Model, Number
 from fedjax_fair.data.sensitive_groups import find_groups
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
@@ -40,7 +40,7 @@ class GroupPenalty(WrappedSGD):
 
     Raises:
         ValueError: If the solver is no `SGD`, a setting is invalid, or (when traced) the data has
-            no sensitive features, or none of this name.
+            no sensitive features, none of this name, or more than one label per example.
 
     Examples:
         >>> from fedjax_fair.solvers import SGD
@@ -60,16 +60,35 @@ class GroupPenalty(WrappedSGD):
         examples = client.examples
         groups = find_groups("GroupPenalty", client.sensitive_names, self.sensitive_feature)
 
-        def batch_loss(losses, mask, indices):
-            is_positive = examples.labels[indices] == 1
-            right = jnp.exp(-losses)
-            scores = jnp.where(is_positive, right, 1 - right)
-            counted = mask & is_positive if self.criterion == "equal_opportunity" else mask
+        if examples.labels.ndim > 1:
+            raise ValueError(
+                f"labels {list(examples.labels.shape[1:])} of an example: expected one class, as "
+                "GroupPenalty compares scores of class 1."
+            )
+
+        def batch_loss(losses, mask, indices, outputs):
+            labels = examples.labels[indices]
+            scores = _scores(client.model, outputs, labels, losses)
+            counted = mask & (labels == 1) if self.criterion == "equal_opportunity" else mask
             people = groups.of(examples, indices)
             penalty = _squared_differences(scores, counted, people, groups.number)
             return jnp.mean(losses, where=mask) + self.strength * penalty
 
         return self.solver.solve(key, variables, client, batch_loss=batch_loss)
+
+
+def _scores(
+    model: Model,
+    outputs: Float[Array, "batch classes"],
+    labels: Int[Array, " batch"],
+    losses: Float[Array, " batch"],
+) -> Float[Array, " batch"]:
+    """Computes the predicted probabilities of class 1."""
+    if outputs.shape[-1] != 2:
+        return jnp.exp(-model.loss(outputs, jnp.ones_like(labels)))
+    # Of two classes the losses are known. Other computations would change results by rounding.
+    right = jnp.exp(-losses)
+    return jnp.where(labels == 1, right, 1 - right)
 
 
 def _squared_differences(

@@ -17,7 +17,8 @@ class Local(WrappedSGD):
     """SGD on a model that stays on the client, as a reference of personalized models.
 
     All clients start from the same model. A client trains in the rounds in which it is drawn, which
-    is FedAvg's budget; with ``selectors.Full`` it trains in all rounds. Nothing is communicated.
+    is FedAvg's budget; with ``selectors.Full`` it trains in all rounds. A proximal term of the
+    solver pulls to the client's model at the start of the round. Nothing is communicated.
 
     Args:
         solver: SGD.
@@ -39,9 +40,11 @@ class Local(WrappedSGD):
         return variables
 
     def solve(self, key, variables, client):
-        # With the key of Ditto, whose personalized models at personal_prox=0 are these.
+        # With the key of Ditto, whose personalized models at personal_prox=0 are these at prox=0.
         key_personal = jax.random.fold_in(key, PERSONAL_KEY)
-        result = self.solver.solve(key_personal, variables, client, start=client.state)
+        result = self.solver.solve(
+            key_personal, variables, client, start=client.state, anchor=client.state.params
+        )
         return result._replace(
             update=jax.tree.map(jnp.zeros_like, result.update),
             state=jax.tree.map(jnp.add, client.state, result.update),

@@ -56,7 +56,7 @@ class PropFair(WrappedSGD):
         checks.positive("threshold", self.threshold)
 
     def solve(self, key, variables, client):
-        def batch_loss(losses, mask, indices):
+        def batch_loss(losses, mask, indices, outputs):
             utility = self.baseline - jnp.mean(losses, where=mask)
             # Clipping first keeps the gradient of the unused logarithm finite.
             above = jnp.maximum(utility, self.threshold)

@@ -22,7 +22,8 @@ class Scaffold(WrappedSGD):
 
     (option II), with its own number :math:`K_i` of steps. In place of :math:`K_i \eta` stands
     `SGD.displacement`, which equals it for plain SGD and also covers momentum, where division by
-    :math:`K_i \eta` diverges. Sends: ``control``, the change :math:`c_i^+ - c_i`.
+    :math:`K_i \eta` diverges. After steps of length 0, the client keeps :math:`c_i`. Sends:
+    ``control``, the change :math:`c_i^+ - c_i`.
 
     Args:
         solver: SGD without ``optimizer``.
@@ -51,6 +52,10 @@ class Scaffold(WrappedSGD):
         offset = jax.tree.map(jnp.subtract, control, client.state)
         result = self.solver.solve(key, variables, client, gradient_offset=offset)
         displacement = self.solver.displacement(client.round, result.steps)
-        change = jax.tree.map(lambda u, c: -u / displacement - c, result.update.params, control)
+        is_moved = displacement != 0
+        divisor = jnp.where(is_moved, displacement, 1)
+        change = jax.tree.map(
+            lambda u, c: jnp.where(is_moved, -u / divisor - c, 0), result.update.params, control
+        )
         state = jax.tree.map(jnp.add, client.state, change)
         return result._replace(state=state, sends=result.sends | {"control": change})

@@ -26,7 +26,13 @@ _MAX_STEPS = 2**31 - 1  # Steps are counted in 32 bits.
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 BatchLoss = Callable[
-    [Float[Array, " batch"], Bool[Array, " batch"], Int[Array, " batch"]], Float[Array, ""]
+    [
+        Float[Array, " batch"],
+        Bool[Array, " batch"],
+        Int[Array, " batch"],
+        Float[Array, "batch ..."],
+    ],
+    Float[Array, ""],
 ]
 
 
@@ -192,9 +198,9 @@ class SGD(Solver):
                 model.
             gradient_offset: Added to every gradient, before decay, proximal term and momentum.
             is_trained: Variables of booleans, one for each array: others stay as they are.
-            batch_loss: ``batch_loss(losses, mask, indices) -> scalar``, the loss of a minibatch
-                from the losses of its examples ``[batch]``, the mask of those that are not padding
-                and their indices; by default the mean.
+            batch_loss: ``batch_loss(losses, mask, indices, outputs) -> scalar``, the loss of a
+                minibatch from the losses of its examples ``[batch]``, the mask of those that are
+                not padding, their indices and the outputs of the model; by default the mean.
             batch_gradient: ``batch_gradient(gradient_fn, variables, memory) -> (BatchGradient,
                 memory)``, what a step follows in place of the gradient of its minibatch.
                 ``gradient_fn(variables, key_order=None) -> BatchGradient`` is that gradient at any
@@ -221,7 +227,7 @@ class SGD(Solver):
             trained_loss = loss
             if batch_loss is not None:
                 losses = mean_per_example(losses, batch.labels)
-                trained_loss = batch_loss(losses, batch.mask, batch.indices)
+                trained_loss = batch_loss(losses, batch.mask, batch.indices, outputs)
             weighted = trained_loss if loss_weight is None else loss_weight * trained_loss
             return weighted, (loss, state)
 

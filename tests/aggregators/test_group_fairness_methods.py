@@ -24,13 +24,13 @@ SGD = solvers.SGD(0.3, 8, epochs=1)
 WEIGHTED = solvers.CellWeighted(SGD)
 
 
-def round_of(aggregator, solver=SGD, selector=None):
-    return ff.Round(MODEL, selector or selectors.Full(), solver, aggregator)
+def round_of(aggregator, solver=SGD, selector=None, model=MODEL):
+    return ff.Round(model, selector or selectors.Full(), solver, aggregator)
 
 
 def states(aggregator, solver=SGD, data=DATA, rounds=3, selector=None):
     """States before each round and after the last, and infos."""
-    method = round_of(aggregator, solver, selector)
+    method = round_of(aggregator, solver, selector, linear_model(data.num_classes))
     step = jax.jit(method.step)
     state, found, infos = method.init(jax.random.key(2), data), [], []
     for _ in range(rounds):
@@ -374,10 +374,11 @@ def test_the_penalty_ignores_absent_groups(number):
     assert float(penalty(scores, mask, [0, 1, 1])) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("num_classes", [2, 3])
 @pytest.mark.parametrize("criterion", ["demographic_parity", "equal_opportunity"])
-def test_a_step_descends_on_loss_and_penalty(criterion):
+def test_a_step_descends_on_loss_and_penalty(criterion, num_classes):
     """One full batch of one client, against finite differences."""
-    data = make_people(features=FEATURES[:1], sizes=(30,))
+    data = make_people(num_classes=num_classes, features=FEATURES[:1], sizes=(30,))
     solver = solvers.GroupPenalty(solvers.SGD(1.0, 30, steps=1), 3.0, criterion)
     (start, after), _ = states(aggregators.Mean(), solver, data, rounds=1)
     part = data.train
@@ -393,8 +394,8 @@ def test_a_step_descends_on_loss_and_penalty(criterion):
         return loss + 3.0 * (one - other) ** 2
 
     bias, step = np.asarray(start.variables.params["bias"], float), 1e-5
-    for place in range(2):
-        offset = step * np.eye(2)[place]
+    for place in range(num_classes):
+        offset = step * np.eye(num_classes)[place]
         slope = (objective(bias + offset) - objective(bias - offset)) / (2 * step)
         actual = bias[place] - float(after.variables.params["bias"][place])
         assert actual == pytest.approx(slope, abs=1e-4)

@@ -94,6 +94,18 @@ def test_krum_selects_updates_with_the_closest_neighbors(selected, responded):
     np.testing.assert_allclose(info.info["score"], scores, rtol=1e-3)
 
 
+@pytest.mark.parametrize("slot", [0, 3])
+@pytest.mark.parametrize("selected", [1, 3])
+def test_krum_selects_the_only_valid_update(selected, slot):
+    """Its score is infinite, as it has no neighbor."""
+    vectors, responded = random_vectors(), jnp.arange(NUM) == slot
+    krum = aggregators.Krum(1, selected=selected)
+    update, _, info = run_aggregator(krum, vectors, responded)
+    np.testing.assert_allclose(update, vectors[slot], rtol=1e-6)
+    np.testing.assert_allclose(info.weights, responded, atol=1e-6)
+    assert np.isinf(info.info["score"]).all()
+
+
 def test_krum_checks_the_cohort_size():
     with pytest.raises(ValueError, match="byzantine=3: expected a cohort of at least 9, got 7"):
         run_aggregator(aggregators.Krum(3), random_vectors())
@@ -147,6 +159,17 @@ def test_centered_clipping_starts_from_the_last_update():
             norms = np.linalg.norm(apart, axis=1, keepdims=True)
             center = center + (apart * np.minimum(1, bound / norms)).mean(axis=0)
         np.testing.assert_allclose(update, center, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["median", "norm_clipping", "centered_clipping"])
+def test_without_a_valid_update_the_model_stays(name):
+    """The next round goes on from the state before."""
+    aggregator, _ = BYZANTINE[name]
+    _, state, _ = run_aggregator(aggregator, random_vectors(shift=1.0))
+    update, after, info = run_aggregator(aggregator, np.full((NUM, 10), np.nan), state=state)
+    np.testing.assert_array_equal(update, 0)
+    np.testing.assert_array_equal(info.weights, 0)
+    jax.tree.map(np.testing.assert_array_equal, after, state)
 
 
 class Learned(Solver):

@@ -1,4 +1,7 @@
-"""FedNova, FedDyn and MimeLite: identities of the papers, and a second implementation in NumPy."""
+"""FedNova, FedDyn and MimeLite: identities of the papers, and a second implementation in NumPy.
+
+Also SCAFFOLD with steps of zero and with control variates that are not finite.
+"""
 
 import chex
 import jax
@@ -104,6 +107,45 @@ def test_fednova_counts_steps_at_a_step_size_of_zero():
     start, state, info, _ = trained(round_of(solvers.FedNova(solver), aggregators.FedNovaMean()), 1)
     chex.assert_trees_all_equal(state.variables, start)
     np.testing.assert_array_equal(info.aggregator["effective_steps"], info.steps)
+
+
+def test_scaffold_keeps_its_control_variates_at_a_step_size_of_zero():
+    """In the first round, as warm-up schedules do, and in a later one."""
+    solver = solvers.SGD(lambda round: 0.2 * (round % 2).astype(jnp.float32), 2, epochs=1)
+    method = round_of(solvers.Scaffold(solver), aggregators.ScaffoldMean(), selectors.Full())
+    start, first, info, rows = trained(method, 1)
+    assert info.finite.all()
+    chex.assert_trees_all_equal(first.variables, start)
+    for leaf in jax.tree.leaves((first.aggregator, rows)):
+        np.testing.assert_array_equal(leaf, 0)
+    (_, before, _, rows), (_, after, _, same_rows) = (trained(method, n) for n in (2, 3))
+    chex.assert_trees_all_equal(
+        (after.variables, after.aggregator, same_rows), (before.variables, before.aggregator, rows)
+    )
+    _, state, _, rows = trained(method, 4)
+    mean = jax.tree.map(lambda leaf: leaf.mean(axis=0), rows)
+    chex.assert_trees_all_close(state.aggregator, mean, atol=1e-6)
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(mean)) > 0.01
+
+
+class InfiniteControl(solvers.Scaffold):
+    """Client 2 sends a finite update and an infinite control variate in the second round."""
+
+    def solve(self, key, variables, client):
+        result = super().solve(key, variables, client)
+        is_broken = (client.id == 2) & (client.round == 1)
+        sends = jax.tree.map(lambda leaf: jnp.where(is_broken, jnp.inf, leaf), result.sends)
+        return result._replace(sends=sends)
+
+
+def test_the_server_of_scaffold_keeps_a_control_variate_that_is_finite():
+    method = round_of(InfiniteControl(SGD), aggregators.ScaffoldMean(), selectors.Full())
+    (_, before, _, _), (_, after, info, _) = (trained(method, n) for n in (1, 2))
+    assert info.finite.all()
+    chex.assert_trees_all_equal(after.aggregator, before.aggregator)
+    _, state, _, _ = trained(method, 3)
+    leaves = jax.tree.leaves((state.variables, state.aggregator))
+    assert all(np.isfinite(leaf).all() for leaf in leaves)
 
 
 def test_feddyn_equals_numpy():

@@ -71,6 +71,7 @@ def test_without_personal_arrays_they_are_fedavg(solver):
     assert_equal_to_all(split[3], fedavg[1].variables)
 
 
+@pytest.mark.parametrize("prox", [0.0, 0.7])
 @pytest.mark.parametrize(
     "make",
     [
@@ -79,8 +80,9 @@ def test_without_personal_arrays_they_are_fedavg(solver):
         partial(solvers.FedRep, head_layers=ALL, body_epochs=0),
     ],
 )
-def test_without_shared_arrays_clients_train_alone(make):
-    split, local = trained(make(FULL_BATCH)), trained(solvers.Local(FULL_BATCH))
+def test_without_shared_arrays_clients_train_alone(make, prox):
+    sgd = FULL_BATCH.replace(prox=prox)
+    split, local = trained(make(sgd)), trained(solvers.Local(sgd))
     chex.assert_trees_all_close(split[3], local[3], atol=1e-6)
     chex.assert_trees_all_equal(split[1].variables, split[0])
     assert split[2].traffic == Traffic(0, 0)
