@@ -20,11 +20,12 @@ CDFS = {
     "gumbel": stats.gumbel_r(1).cdf,
     "logistic": stats.logistic(1).cdf,
 }
+VARIABLES = Variables({"w": jnp.zeros(2)}, {})
 
 
 def context_of(round=0, **measurements):
     arrays = {name: jnp.asarray(value, jnp.float32) for name, value in measurements.items()}
-    return make_context(TRAIN, Variables({"w": jnp.zeros(2)}, {}), round=round, **arrays)
+    return make_context(TRAIN, VARIABLES, round=round, **arrays)
 
 
 def combine(aggregator, clients, context, state=None, responded=None):
@@ -59,9 +60,9 @@ def numpy_fedfa(beta, accuracy, counts):
 
 def context_after(clients, accuracy):
     """A context with the accuracies of trained models."""
-    measured = np.zeros(NUM_CLIENTS)
+    measured = np.zeros(NUM_CLIENTS, np.float32)
     measured[clients] = accuracy
-    return context_of(client_means=measured)
+    return make_context(TRAIN, VARIABLES, client_means=(jnp.asarray(measured), None))
 
 
 def fedfa(beta):
