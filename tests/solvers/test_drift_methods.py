@@ -115,6 +115,7 @@ def test_scaffold_keeps_its_control_variates_at_a_step_size_of_zero():
     method = round_of(solvers.Scaffold(solver), aggregators.ScaffoldMean(), selectors.Full())
     start, first, info, rows = trained(method, 1)
     assert info.finite.all()
+    assert not info.state_nonfinite.any()
     chex.assert_trees_all_equal(first.variables, start)
     for leaf in jax.tree.leaves((first.aggregator, rows)):
         np.testing.assert_array_equal(leaf, 0)
