@@ -17,7 +17,7 @@ from fedjax_fair import results
 from fedjax_fair.base import ClientMetrics, Variables
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
-from fedjax_fair.faults import apply
+from fedjax_fair.faults.apply import check_clients
 from fedjax_fair.round_state import RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.best import BestModelTracker
@@ -104,7 +104,7 @@ def run(
     """
     seeds, data, rounds = batch.seeds, batch.host_data, options.rounds
     for leaves in zip(*method.per_run, strict=True) if method.per_run else [()]:
-        apply.check_clients(method.structure.fill(method.shared, leaves), data.num_clients)
+        check_clients(method.structure.fill(method.shared, leaves), data.num_clients)
     started = time.perf_counter()
     for callback in callbacks:
         callback.on_start(rounds, seeds)
