@@ -88,9 +88,8 @@ def map_sums_of_parts(
     # Vmapped clients wait for the largest; sorting makes sizes in a batch almost equal.
     sizes = jnp.stack([part.sizes[clients] for part in parts])
     order = jnp.argsort(jnp.sum(sizes, axis=0)).astype(jnp.int32)
-    # The last batch repeats a client until it is full, so batches are of equal size.
-    num_local = collectives.per_device(parts[0], clients.shape[0])
-    batch_size = -(-num_local // -(-num_local // batch_size))
+    # The last batch repeats a client until it is full.
+    batch_size = collectives.equal_batch_size(parts[0], clients.shape[0], batch_size)
     return collectives.map_clients(
         parts[0], client_results, clients, batch_size=batch_size, order=order
     )

@@ -112,9 +112,7 @@ def train_cohort(
     num_local = collectives.per_device(examples, cohort.clients.shape[0])
     if clients_per_batch is None:
         clients_per_batch = default_clients_per_batch(solver, context.variables, num_local)
-    # Use batches of equal size: 9 + 9 clients, not 16 + 2.
-    num_batches = -(-num_local // clients_per_batch)
-    batch_size = -(-num_local // num_batches)
+    batch_size = collectives.equal_batch_size(examples, cohort.clients.shape[0], clients_per_batch)
     batch_size = batch_size if batch_size > 1 else None
     weighted_sum = None
     if weights is None:

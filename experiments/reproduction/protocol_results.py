@@ -75,7 +75,7 @@ SEARCHED = {"subtrunc:lam=0.95": -0.93, "unionfl:window=5": -0.30}
 
 
 class Claim(NamedTuple):
-    """A method is less dissimilar than a baseline.
+    """The difference of a method to a baseline has the published sign.
 
     Attributes:
         group: Folder of runs.

@@ -20,8 +20,9 @@ from fedjax_fair.numerics import target
 from fedjax_fair.numerics.products import weighted_total
 
 __all__ = [
-    "AXIS", "all_reduce", "device_index", "is_local", "local_sizes", "map_and_sum", "map_clients",
-    "map_local_clients", "num_examples", "per_device", "shard", "weighted_sum",
+    "AXIS", "all_reduce", "device_index", "equal_batch_size", "is_local", "local_sizes",
+    "map_and_sum", "map_clients", "map_local_clients", "num_examples", "per_device", "shard",
+    "weighted_sum",
 ]  # fmt: skip
 
 AXIS = "clients"
@@ -123,6 +124,12 @@ def num_examples(examples: ClientExamples) -> int:
 def per_device(examples: ClientExamples, num_clients: int) -> int:
     """Returns the clients that a device computes if they are divided evenly."""
     return num_clients if examples.devices is None else -(-num_clients // jax.lax.axis_size(AXIS))
+
+
+def equal_batch_size(examples: ClientExamples, num_clients: int, at_most: int) -> int:
+    """Returns the clients per batch for batches of equal size: 9 + 9 clients, not 16 + 2."""
+    num_local = per_device(examples, num_clients)
+    return -(-num_local // -(-num_local // at_most))
 
 
 def local_sizes(examples: ClientExamples) -> Int[Array, " clients"]:
