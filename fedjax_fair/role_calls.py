@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.base import (
     Aggregation,
@@ -22,6 +22,7 @@ from fedjax_fair.base import (
     Client,
     Cohort,
     Context,
+    Faults,
     Info,
     LocalResult,
     Selector,
@@ -34,6 +35,7 @@ from fedjax_fair.tree import Tree
 __all__ = [
     "MAX_WEIGHT_ERROR",
     "aggregate",
+    "available",
     "broadcast",
     "call",
     "check_update",
@@ -83,6 +85,24 @@ def select(
     cohort = _check_cohort(place, cohort, context.num_clients)
     _check_state(place, new_state, state)
     return cohort, new_state, _check_info(place, info, cohort.clients.size)
+
+
+def available(
+    fault: Faults, key: Key[Array, ""], round: Int[Array, ""], num_clients: int
+) -> Bool[Array, " clients"]:
+    """Calls ``Faults.available`` and checks that the result is a mask of all clients.
+
+    Raises:
+        RoleError: As ``call``, or if the result is no such mask.
+    """
+    mask = call(fault, "available", key, round, num_clients)
+    array = _to_array(mask)
+    if array is None or array.shape != (num_clients,) or array.dtype != bool:
+        place = describe_method(fault, "available")
+        raise RoleError(
+            f"{place} returned {_shown(mask)}: expected bool[{num_clients}], the number of clients."
+        )
+    return array
 
 
 def prepare(

@@ -455,11 +455,25 @@ def test_dropout_has_a_vector_of_probabilities():
         run_with([faults.Dropout([[0.5] * 6])])
 
 
-class Uncompiled(ff.training.Callback):
-    """Fails where functions are compiled."""
+class NotStarted(ff.training.Callback):
+    """Fails where training starts, before anything is compiled."""
 
-    def on_compiled(self, num_bytes):
-        pytest.fail("compiled")
+    def on_start(self, rounds, seeds):
+        pytest.fail("started")
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (faults.Trace([[1, 0]]), "table of 2 clients: expected 6"),
+        (faults.Dropout([0.5] * 3), "expected a scalar or"),
+        (faults.Byzantine([6], "nan"), "expected items in"),
+    ],
+)
+def test_faults_of_other_clients_are_refused_before_training(fault, message):
+    round = Round(linear_model(), selectors.Uniform(3), Scaling(), aggregators.Mean(), faults=fault)
+    with pytest.raises(ValueError, match=message):
+        ff.fit(round, make_federation(), rounds=1, callbacks=[NotStarted()])
 
 
 @pytest.mark.parametrize("attack", ["nan", "alie"])
@@ -474,7 +488,7 @@ def test_byzantine_clients_that_do_not_exist_are_refused(attack):
         )
 
     good, bad, data = round_of([0, 1]), round_of([2, 6]), make_federation()
-    settings = {"rounds": 1, "callbacks": [Uncompiled()]}
+    settings = {"rounds": 1, "callbacks": [NotStarted()]}
     message = r"clients=\[2, 6\]: expected items in \[0, 6\)"
     with pytest.raises(ValueError, match=message):
         ff.fit(bad, data, **settings)

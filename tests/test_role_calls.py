@@ -319,6 +319,29 @@ def test_mistakes_of_faults_are_named():
     assert_message(message, faults=[Unreliable(lambda: True)])
 
 
+class Masked(ff.Faults):
+    """Clients that are available."""
+
+    mask_fn: Any
+
+    def available(self, key, round, num_clients):
+        return self.mask_fn()
+
+
+@pytest.mark.parametrize(
+    ("mask_fn", "shown"),
+    [
+        (lambda: jnp.ones(5, bool), r"bool\[5\]"),
+        (lambda: jnp.ones(6), r"float32\[6\]"),
+        (lambda: True, r"bool\[\]"),
+        (lambda: None, "None"),
+    ],
+)
+def test_mistakes_of_available_are_named(mask_fn, shown):
+    place = r"^faults test_role_calls\.Masked\.available"
+    assert_message(rf"{place} returned {shown}: expected bool\[6\]", faults=[Masked(mask_fn)])
+
+
 class Branching(Custom):
     """Needs the value of a traced field."""
 

@@ -13,10 +13,15 @@ from jaxtyping import Array, Float, Int
 from fedjax_fair.base import Context, Variables
 from fedjax_fair.client_predictions import apply_model
 from fedjax_fair.client_sums import client_sum
-from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.sensitive_groups import Groups
+from fedjax_fair.numerics.labels import check_one_label
 
 __all__ = ["Cells", "client_cells", "client_labels", "info_of_groups"]
+
+_COUNTED = (
+    "people are counted by group and label; FedFBMean(criterion='client_parity') and "
+    "FairFed(metric='accuracy') count none"
+)
 
 
 class Cells(NamedTuple):
@@ -46,7 +51,7 @@ def client_cells(
 ) -> Cells:
     """Sums over the examples of one client at a model, where its examples are."""
     examples = context.examples
-    _check_labels(examples)
+    check_one_label(examples.labels, _COUNTED)
 
     def sum_fn(indices, mask):
         labels = examples.labels[indices]
@@ -64,7 +69,7 @@ def client_cells(
 def client_labels(context: Context, groups: Groups) -> Float[Array, "clients groups 2"]:
     """Counts the training examples of every client by group and label."""
     examples = context.examples
-    _check_labels(examples)
+    check_one_label(examples.labels, _COUNTED)
 
     def sum_fn(indices, mask):
         people = groups.of(examples, indices)
@@ -74,13 +79,3 @@ def client_labels(context: Context, groups: Groups) -> Float[Array, "clients gro
 
     clients = jnp.arange(context.num_clients, dtype=jnp.int32)
     return context.map_clients(lambda client, _: client_sum(sum_fn, examples, client), clients)
-
-
-def _check_labels(examples: ClientExamples) -> None:
-    """Checks that each example has one label."""
-    if examples.labels.ndim > 1:
-        raise ValueError(
-            f"labels {list(examples.labels.shape[1:])} of an example: expected one class, as "
-            "people are counted by group and label; FedFBMean(criterion='client_parity') and "
-            "FairFed(metric='accuracy') count none."
-        )

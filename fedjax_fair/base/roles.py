@@ -208,7 +208,7 @@ class Faults(Tree):
     a `FaultContext`, except in ``collude``.
 
     Attributes:
-        available: ``available(key, round, num_clients) -> [clients]``, the available clients.
+        available: ``available(key, round, num_clients) -> [clients]``, mask of available clients.
         responds: ``responds(key, context) -> bool``, whether the result arrives.
         instruct: ``instruct(key, context) -> dict``, instructions to the solver. Of several values
             for one name the smallest counts.
@@ -224,3 +224,6 @@ class Faults(Tree):
     send: ClassVar[Callable[..., Variables] | None] = None
     collude: ClassVar[Callable[..., Variables] | None] = None
     history_length: ClassVar[int] = 0
+
+    def check(self, num_clients: int) -> None:
+        """Raises ``ValueError`` if the fields do not fit a dataset; called before compilation."""

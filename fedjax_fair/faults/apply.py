@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair import role_calls
 from fedjax_fair.base import Cohort, Context, FaultContext, Faults, LocalResult, Variables
-from fedjax_fair.faults.byzantine import Byzantine
 from fedjax_fair.numerics.trees import all_finite
 
 _SENDS = 2**16
@@ -32,17 +31,17 @@ class UploadStatus(NamedTuple):
     state_nonfinite: Bool[Array, "..."] | None = None
 
 
-def check_clients(tree: PyTree, num_clients: int) -> None:
-    """Checks that the Byzantine clients in a tree, such as a round, exist.
+def check_faults(tree: PyTree, num_clients: int) -> None:
+    """Checks the faults in a tree, such as a round.
 
-    Compiled functions cannot check it, because the ids are traced.
+    Compiled functions cannot check values, such as client ids, because these are traced.
 
     Raises:
-        ValueError: If an id is not below the number of clients.
+        ValueError: If one does not fit the number of clients.
     """
-    for node in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Byzantine)):
-        if isinstance(node, Byzantine):
-            node.check_clients(num_clients)
+    for node in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Faults)):
+        if isinstance(node, Faults):
+            role_calls.call(node, "check", num_clients)
 
 
 def available(
@@ -50,7 +49,7 @@ def available(
 ) -> Bool[Array, " clients"] | None:
     """Returns the mask of available clients; None for all."""
     masks = [
-        role_calls.call(fault, "available", jax.random.fold_in(key, index), round, num_clients)
+        role_calls.available(fault, jax.random.fold_in(key, index), round, num_clients)
         for index, fault in enumerate(faults)
         if fault.available is not None
     ]

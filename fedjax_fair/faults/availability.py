@@ -25,7 +25,8 @@ class Trace(Faults):
         table: Zeros and ones, or booleans, ``[rounds, clients]``; repeated after its last round.
 
     Raises:
-        ValueError: If ``table`` is no such table, or (when a round is traced) of other clients.
+        ValueError: If ``table`` is no such table, or (before training, or when a round is traced)
+            of other clients.
 
     Examples:
         >>> every_other_round = Trace([[1, 1, 0], [0, 1, 1]])
@@ -36,12 +37,15 @@ class Trace(Faults):
     def __post_init__(self):
         self._convert(table=_check_table(self.table))
 
-    def available(self, key, round, num_clients):
-        table = jnp.asarray(self.table)
-        if table.shape[1] != num_clients:
+    def check(self, num_clients):
+        if (size := np.shape(self.table)[1]) != num_clients:
             raise ValueError(
-                f"table of {table.shape[1]} clients: expected {num_clients}, the number of clients."
+                f"table of {size} clients: expected {num_clients}, the number of clients."
             )
+
+    def available(self, key, round, num_clients):
+        self.check(num_clients)
+        table = jnp.asarray(self.table)
         return table[round % table.shape[0]]
 
 

@@ -89,12 +89,7 @@ class Byzantine(Faults):
             if not isinstance(self.clients, Tracer):
                 self._convert(clients=np.asarray(self.clients, np.int32))
 
-    def check_clients(self, num_clients: int) -> None:
-        """Checks that the Byzantine clients exist.
-
-        Raises:
-            ValueError: If an id is not below the number of clients.
-        """
+    def check(self, num_clients):
         if np.ndim(self.clients):
             checks.items("clients", self.clients, num_clients)
 
@@ -117,7 +112,7 @@ class Byzantine(Faults):
             count = jnp.round(jnp.asarray(self.clients, jnp.float32) * num_clients)
             places = permutation_at(jax.random.key(self.seed), ids, num_clients)
             return places < count.astype(places.dtype)
-        self.check_clients(num_clients)
+        self.check(num_clients)
         return jnp.isin(ids, jnp.asarray(self.clients, ids.dtype))
 
     def _send_alone(self, key, context, update):

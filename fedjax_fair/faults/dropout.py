@@ -23,8 +23,8 @@ class Dropout(Faults):
         probability: Probability in ``[0, 1]``, or one for each client, ``[clients]``.
 
     Raises:
-        ValueError: If a probability is out of range, or (when a round is traced) there is not one
-            for each client.
+        ValueError: If a probability is out of range, or (before training, or when a round is
+            traced) there is not one for each client.
 
     Examples:
         >>> unreliable = Dropout(0.1)
@@ -39,13 +39,16 @@ class Dropout(Faults):
             # A JAX array would initialize devices before processes are connected.
             self._convert(probability=np.asarray(self.probability, np.float32))
 
+    def check(self, num_clients):
+        if (shape := np.shape(self.probability)) not in ((), (num_clients,)):
+            raise ValueError(
+                f"probability of shape {list(shape)}: expected a scalar or [{num_clients}], the "
+                "number of clients."
+            )
+
     def responds(self, key, context):
+        self.check(context.num_clients)
         probability = jnp.asarray(self.probability, jnp.float32)
         if probability.ndim:
-            if probability.shape != (context.num_clients,):
-                raise ValueError(
-                    f"probability of shape {list(probability.shape)}: expected a scalar or "
-                    f"[{context.num_clients}], the number of clients."
-                )
             probability = probability[context.client]
         return jax.random.uniform(key) >= probability

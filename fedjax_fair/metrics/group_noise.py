@@ -138,6 +138,8 @@ def _checked(name: str, counts: np.ndarray, draws: int) -> np.ndarray:
     checks.one_of("name", name, tuple(DIFFERENCES))
     checks.positive_int("draws", draws)
     counts = np.asarray(counts)
+    if counts.dtype.kind == "f" and np.array_equal(counts, np.rint(counts)):
+        counts = counts.astype(np.int64)  # Results with missing evaluations have floats.
     is_count = counts.dtype.kind in "iu" and counts.size and counts.min() >= 0
     if not is_count or counts.ndim < 3 or counts.shape[-2:] != (2, 2):
         raise ValueError(

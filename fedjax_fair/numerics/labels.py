@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 __all__ = [
     "MASKED_LABEL",
     "are_sequences",
+    "check_one_label",
     "count_labels",
     "mean_over_labels",
     "mean_per_example",
@@ -29,6 +30,18 @@ MASKED_LABEL = -1
 def are_sequences(labels: Any) -> bool:
     """Returns whether each example has a sequence of labels, from their shape and dtype."""
     return labels.ndim > 1 and np.issubdtype(labels.dtype, np.integer)
+
+
+def check_one_label(labels: Any, reason: str) -> None:
+    """Checks that each example has one label, for methods of group fairness.
+
+    Raises:
+        ValueError: If it has several, with the reason.
+    """
+    if labels.ndim > 1:
+        raise ValueError(
+            f"labels {list(labels.shape[1:])} of an example: expected one class, as {reason}."
+        )
 
 
 def count_labels(labels: Shaped[Array, "batch ..."]) -> Int[Array, " batch"] | None:

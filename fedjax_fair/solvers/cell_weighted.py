@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair.base import Client
+from fedjax_fair.numerics.labels import check_one_label
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["CellWeighted"]
@@ -43,14 +44,10 @@ class CellWeighted(WrappedSGD):
     def solve(self, key, variables, client):
         weights = client.instructions.get("cell_weights", client.broadcast.get("cell_weights"))
         assert weights is not None
-        shape = client.examples.labels.shape[1:]
-        if shape and weights.shape[0] == 1:
+        labels, num_groups = client.examples.labels, weights.shape[0]
+        if labels.ndim > 1 and num_groups == 1:
             return self.solver.solve(key, variables, client)
-        if shape:
-            raise ValueError(
-                f"labels {list(shape)} of an example: expected one class, as CellWeighted has "
-                f"weights of {weights.shape[0]} groups and two labels."
-            )
+        check_one_label(labels, f"CellWeighted has weights of {num_groups} groups and two labels")
 
         def batch_loss(losses, mask, indices, outputs):
             of_examples = _example_weights(client, weights, indices)

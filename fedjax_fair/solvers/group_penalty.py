@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fedjax_fair import checks
 from fedjax_fair.base import Model, Number
 from fedjax_fair.data.sensitive_groups import find_groups
+from fedjax_fair.numerics.labels import check_one_label
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["GroupPenalty"]
@@ -59,12 +60,7 @@ class GroupPenalty(WrappedSGD):
     def solve(self, key, variables, client):
         examples = client.examples
         groups = find_groups("GroupPenalty", client.sensitive_names, self.sensitive_feature)
-
-        if examples.labels.ndim > 1:
-            raise ValueError(
-                f"labels {list(examples.labels.shape[1:])} of an example: expected one class, as "
-                "GroupPenalty compares scores of class 1."
-            )
+        check_one_label(examples.labels, "GroupPenalty compares scores of class 1")
 
         def batch_loss(losses, mask, indices, outputs):
             labels = examples.labels[indices]

@@ -18,7 +18,14 @@ from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.fit_result import FitResult
-from fedjax_fair.training.loop import Callback, DivergenceError, Evaluation, MemoryLimitError, run
+from fedjax_fair.training.loop import (
+    Callback,
+    DivergenceError,
+    Evaluation,
+    MemoryLimitError,
+    check_runs,
+    run,
+)
 from fedjax_fair.training.options import OnNonfinite, TrainOptions
 from fedjax_fair.training.split import split
 
@@ -233,6 +240,8 @@ def train_methods(
     options = TrainOptions(rounds, eval_every, True, on_nonfinite)
     names, functions = list(methods), dict[str, CompiledFunctions]()
     splits = {name: split([method]) for name, method in methods.items()}
+    for method in splits.values():  # Later ones are compiled while the first one trains.
+        check_runs(method, data)
     # All processes must compile and run in the same order.
     ahead = 0 if jax.process_count() > 1 else _METHODS_AHEAD
 

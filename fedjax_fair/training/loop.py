@@ -17,7 +17,7 @@ from fedjax_fair import results
 from fedjax_fair.base import ClientMetrics, Variables
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
-from fedjax_fair.faults.apply import check_clients
+from fedjax_fair.faults.apply import check_faults
 from fedjax_fair.round_state import RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.best import BestModelTracker
@@ -90,6 +90,16 @@ class Callback:
         """Called once, with the results that ``fit`` returns."""
 
 
+def check_runs(method: Split, data: FederatedData) -> None:
+    """Checks the faults of a method's runs, before anything is compiled.
+
+    Raises:
+        ValueError: If one does not fit the number of clients.
+    """
+    for leaves in zip(*method.per_run, strict=True) if method.per_run else [()]:
+        check_faults(method.structure.fill(method.shared, leaves), data.num_clients)
+
+
 def run(
     method: Split,
     batch: RunBatch,
@@ -103,8 +113,7 @@ def run(
     ``functions_fn`` returns its compiled functions; by default they are compiled here.
     """
     seeds, data, rounds = batch.seeds, batch.host_data, options.rounds
-    for leaves in zip(*method.per_run, strict=True) if method.per_run else [()]:
-        check_clients(method.structure.fill(method.shared, leaves), data.num_clients)
+    check_runs(method, data)
     started = time.perf_counter()
     for callback in callbacks:
         callback.on_start(rounds, seeds)

@@ -90,6 +90,15 @@ def test_the_documented_call_has_intervals_of_results():
         low, high = interval(name, counts)
         assert low.shape == (1, 2)  # A seed and two evaluations.
         assert (low < high).all()
+    # Of combined results, whose counts are floats with NaN for missing evaluations.
+    both = ff.results.combine({"two": dataset, "one": dataset.isel(round=slice(1))})
+    combined = ff.results.people.feature_counts(both, ["sex"]).sum("client")
+    assert combined.dtype.kind == "f"
+    (name, *_) = DIFFERENCES
+    found, expected = interval(name, combined), interval(name, counts)
+    assert np.isnan(found.low[1, 0, 1])
+    assert np.isfinite(found.low[0, 0]).all()
+    np.testing.assert_allclose(found.low[0, 0, 0], expected.low[0, 0], atol=0.1)
 
 
 def test_the_noise_floor_of_groups_of_people_is_defined():
@@ -104,7 +113,7 @@ def test_the_noise_floor_of_groups_of_people_is_defined():
     ("name", "counts", "message"),
     [
         ("parity", np.ones((2, 2, 2), int), "name='parity'"),
-        ("demographic_parity_difference", np.ones((2, 2, 2)), "got float64"),
+        ("demographic_parity_difference", np.full((2, 2, 2), 1.5), "got float64"),
         ("demographic_parity_difference", np.ones((2, 3, 3), int), r"shape \(2, 3, 3\)"),
         ("demographic_parity_difference", -np.ones((2, 2, 2), int), "integers >= 0"),
     ],

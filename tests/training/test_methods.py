@@ -7,6 +7,7 @@ from conftest import NUM_CLASSES
 
 from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.base import Selector
+from fedjax_fair.faults import Byzantine
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.fit import Callback, DivergenceError, train, train_methods
 
@@ -101,6 +102,16 @@ def test_a_tracing_error_is_raised_when_the_method_is_next(model, federation, tm
     assert ("b", "end") in events
     assert events[-1] == ("broken", "start")
     assert {name for name, _ in events} == {"a", "b", "broken"}
+
+
+def test_a_method_with_clients_that_do_not_exist_stops_all_before_training(
+    model, federation, tmp_path
+):
+    bad = method(model, 3).replace(faults=Byzantine([federation.num_clients], "nan"))
+    events = []
+    with pytest.raises(ValueError, match=r"clients=.*expected items in"):
+        dict(train_all({"a": method(model, 2), "bad": bad}, federation, tmp_path, events))
+    assert events == []
 
 
 def test_a_method_that_diverges_leaves_those_before_it(model, federation, tmp_path):
