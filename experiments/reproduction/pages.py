@@ -30,7 +30,7 @@ from fedjax_fair.report.drawing import draw_curves, styles
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["CLAIMS", "Claim", "blocks", "compared", "table"]
+__all__ = ["CLAIMS", "Claim", "blocks", "compared", "draw_gaps", "table"]
 
 FOLDER = Path("docs/reproduction")
 PAGES = ("selection.md", "equitable.md")
@@ -39,6 +39,8 @@ DISSIMILARITY = ("client_dissimilarity", "dissimilarity")
 ACCURACY = ("accuracy_mean_clients", "accuracy")
 SIGMA = ("sigma_acc", "sigma")
 EXAMPLES = ("accuracy_mean_examples", "accuracy")
+CONFIRMED = ("mnist-methods", "mnist-weights", "mnist-windows")
+"""Claims of which the pages have the protocol's runs instead."""
 
 
 class Claim(NamedTuple):
@@ -81,7 +83,8 @@ def _selection_claims() -> dict[str, Claim]:
             ("utility", (of_loss, "divfl"), best, DISSIMILARITY),
             ("weights-accuracy", of_weights, "divfl", ACCURACY),
         ):
-            claims[f"{data}-{claim}"] = Claim(file, methods, baseline, metric, published)
+            if f"{data}-{claim}" not in CONFIRMED:
+                claims[f"{data}-{claim}"] = Claim(file, methods, baseline, metric, published)
     readings = SELECTION_TABLES["mnist"]["sensitivity"].methods
     claims["mnist-readings"] = Claim(
         "selection-mnist-runs.csv",
@@ -115,7 +118,7 @@ def _equitable_claims() -> dict[str, Claim]:
 
 CLAIMS = {**_selection_claims(), **_equitable_claims()}
 """By the name of their block."""
-CURVES = ("mnist-methods", "mnist-weights", "mnist-windows", "equitable-mnist", "equitable-cifar10")
+CURVES = ("equitable-mnist", "equitable-cifar10")
 """Claims with a figure over rounds."""
 CROSSED = tuple(SETTINGS)
 """Claims ``cross-NAME``: each selector with equitable weights less without."""
@@ -238,22 +241,36 @@ def _labeled(one: xr.Dataset, claim: Claim, endpoint: str, baseline: str) -> xr.
 
 
 def curves(name: str) -> Figure:
-    """Draws the paired differences of a claim over rounds, without round 0, and their 95% CI.
+    """Draws the paired differences of a claim over rounds, without round 0."""
+    measured, baseline = _measured(CLAIMS[name])
+    methods = [method for method in map(str, measured["algorithm"].values) if method != baseline]
+    gaps = measured.sel(algorithm=methods) - measured.sel(algorithm=baseline, drop=True)
+    return draw_gaps(gaps, baseline)
 
-    Each method has a panel with the same axes.
+
+def draw_gaps(gaps: xr.DataArray, baseline: str) -> Figure:
+    """Draws differences over rounds and their 95% CI, in a panel per method with the same axes.
+
+    Args:
+        gaps: Paired differences, ``(algorithm, seed, round)``.
+        baseline: What they are differences to.
     """
     from matplotlib.figure import Figure
 
-    measured, baseline = _measured(CLAIMS[name])
-    methods = [method for method in map(str, measured["algorithm"].values) if method != baseline]
-    drawn = Figure(figsize=(2.1 * len(methods) + 0.6, 2.4), layout="constrained")
-    panels = drawn.subplots(1, len(methods), sharex=True, sharey=True, squeeze=False)[0]
-    for axes, method in zip(panels, methods, strict=True):
-        gaps = measured.sel(algorithm=[method]) - measured.sel(algorithm=baseline, drop=True)
-        looks = styles(gaps)
-        draw_curves(axes, gaps.transpose("algorithm", "seed", "round"), looks)
+    methods = gaps["algorithm"].values
+    width = min(len(methods), 6)
+    height = -(-len(methods) // width)
+    drawn = Figure(figsize=(2.1 * width + 0.6, 2.1 * height + 0.3), layout="constrained")
+    panels = drawn.subplots(height, width, sharex=True, sharey=True, squeeze=False).ravel()
+    for axes, method in zip(panels, methods, strict=False):
+        own = gaps.sel(algorithm=[method]).transpose("algorithm", "seed", "round")
+        looks = styles(own)
+        draw_curves(axes, own, looks)
         axes.axhline(0, color="0.5", linewidth=1)
         axes.set_title(looks[0]["label"], size=8)
+    for place in range(len(methods), len(panels)):
+        panels[place].remove()
+        panels[place - width].tick_params(labelbottom=True)
     drawn.supxlabel("Communication round", size=9)
     drawn.supylabel(f"difference to {baseline}", size=9)
     return drawn

@@ -19,22 +19,25 @@ from fedjax_fair.results.intervals import format_p
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["forest", "markdown", "rows_of", "short", "write"]
+__all__ = ["curves", "forest", "markdown", "rows_of", "short", "write"]
 
 HEADINGS = (
-    "method", "here", "difference", "95% CI", "published difference", "p, t test", "p, sign flip"
+    "method", "here", "published", "difference", "95% CI", "published difference", "p, t test",
+    "p, sign flip",
 )  # fmt: skip
 
 
-def write(name: str, table: pd.DataFrame, output: Path) -> None:
+def write(name: str, table: pd.DataFrame, gaps: pd.DataFrame, output: Path) -> None:
     """Writes the page of a family, and replaces its tables and figures on other pages.
 
     Args:
         name: The family.
         table: What ``protocol_results.compared`` returned.
+        gaps: What ``protocol_results.over_rounds`` returned.
         output: Folder of the pages.
     """
-    (output / f"protocol-{name}.md").write_text(markdown(table), "utf8")
+    title = f"# Family {name} of the [protocol](protocol.md): all endpoints\n\n"
+    (output / f"protocol-{name}.md").write_text(title + markdown(table), "utf8")
     for page in (output / page for page in pages.PAGES):
         if not page.exists():
             continue
@@ -42,6 +45,8 @@ def write(name: str, table: pd.DataFrame, output: Path) -> None:
         own = [block for block in pages.blocks(text) if block.startswith(f"protocol-{name}-")]
         for block in own:
             forest(rows_of(table, block)).savefig(output / f"{block}.png", dpi=90)
+            drawn = curves(rows_of(gaps.assign(endpoint=""), block))
+            drawn.savefig(output / f"curves-{block}.png", dpi=90)
         tables = {block: short(table, block) for block in own}
         page.write_text(pages.replace_tables(text, tables), "utf8")
 
@@ -52,7 +57,7 @@ def markdown(table: Any) -> str:
     for endpoint, own in table.groupby("endpoint", sort=False):
         judged = own["verdict"].ne("").all()
         lines += [f"{endpoint}{' (primary)' if judged else ''}:", ""]
-        headings = ("less", *HEADINGS, *(["verdict"] if judged else []))
+        headings = ("baseline", *HEADINGS, *(["verdict"] if judged else []))
         cells = [[f"`{row['baseline']}`", *_cells(row)] for row in own.to_dict("records")]
         lines += [*markdown_table(headings, cells if judged else [row[:-1] for row in cells]), ""]
     return "\n".join([*lines, _note(table), ""])
@@ -64,8 +69,11 @@ def short(table: Any, block: str) -> str:
     chosen = rows_of(table, block)
     for (endpoint, _), own in chosen.groupby(["endpoint", "group"], sort=False):
         rounds, first = endpoint.rpartition(", ")[2], own.iloc[0].to_dict()
-        baseline = _name(first, "baseline"), f"{first['baseline_here']:.2f}", "baseline"
-        lines.append([rounds, *baseline, *[""] * 5])
+        published = first["published_value"] - first["published"]
+        lines.append([
+            rounds, _name(first, "baseline"), f"{first['baseline_here']:.2f}",
+            _number(published, ".2f"), "baseline", *[""] * 5,
+        ])  # fmt: skip
         lines += [[rounds, *_cells(row)] for row in own.to_dict("records")]
     shown = markdown_table(("endpoint", *HEADINGS, "verdict"), lines)
     return "\n".join([*shown, "", _note(table), ""])
@@ -74,13 +82,14 @@ def short(table: Any, block: str) -> str:
 def forest(table: Any) -> Figure:
     """Draws differences to one baseline, with a panel per endpoint.
 
-    Filled points have both adjusted p values below .05. Published differences are those after the
-    last round.
+    Filled points have both adjusted p values below .05. The panel of the last round, which the
+    published differences are of, comes first.
     """
     from fedjax_fair.report import forest
 
     panels, published = [], {}
-    for endpoint, own in table.groupby("endpoint", sort=False):
+    of_endpoint = sorted(table.groupby("endpoint"), key=lambda pair: "last round" not in pair[0])
+    for endpoint, own in of_endpoint:
         points = own["group"].str.partition("/")[2]
         p = own[["p", "p_sign_flip"]].max(axis=1, skipna=False)
         own = own.assign(
@@ -100,6 +109,15 @@ def forest(table: Any) -> Figure:
     return figure
 
 
+def curves(gaps: Any) -> Figure:
+    """Draws differences to one baseline over rounds."""
+    points = gaps["group"].str.partition("/")[2]
+    named = gaps.assign(algorithm=gaps["method"] + points.where(points == "", "\nat " + points))
+    values = named.set_index(["algorithm", "seed", "round"])["difference"].to_xarray()
+    order = named["algorithm"].unique()
+    return pages.draw_gaps(values.sel(algorithm=order), gaps["baseline"].iloc[0])
+
+
 def rows_of(table: Any, block: str) -> Any:
     """Returns the rows of a table by its name, of the first two endpoints."""
     _, _, baseline, *method = block.split("-")
@@ -114,13 +132,18 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [
         _name(row, "method"),
         f"{row['here']:.2f}",
+        _number(row["published_value"], ".2f"),
         f"{row['difference']:+.2f}",
         f"{row['low']:+.2f} to {row['high']:+.2f}",
-        "" if np.isnan(row["published"]) else f"{row['published']:+.2f}",
+        _number(row["published"], "+.2f"),
         format_p(row["p"]),
         format_p(row["p_sign_flip"]),
         row["verdict"],
     ]
+
+
+def _number(value: float, form: str) -> str:
+    return "" if np.isnan(value) else f"{value:{form}}"
 
 
 def _name(row: dict[str, Any], column: str) -> str:

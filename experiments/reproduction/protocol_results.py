@@ -25,7 +25,7 @@ from experiments.reproduction import (
     verdicts,
 )
 
-__all__ = ["FAMILIES", "Claim", "Family", "claims", "compared", "missing", "write"]
+__all__ = ["FAMILIES", "Claim", "Family", "claims", "compared", "missing", "over_rounds", "write"]
 
 
 def _spread(name: str, column: str) -> dict[str, tuple[str, int | None]]:
@@ -82,12 +82,14 @@ class Claim(NamedTuple):
         method: The method.
         baseline: The baseline.
         published: The published difference after the last round, in points.
+        published_value: The published value of the method, in the same setting.
     """
 
     group: str
     method: str
     baseline: str
     published: float
+    published_value: float = np.nan
 
 
 def main() -> None:
@@ -123,7 +125,7 @@ def write(name: str, output: Path) -> str:
         return theory_results.write(folder / "D", output)
     table = compared(name, folder)
     table.to_csv(output / f"protocol-{name}.csv", index=False, float_format="%.6g")
-    protocol_pages.write(name, table, output)
+    protocol_pages.write(name, table, over_rounds(name, folder), output)
     if name == "B":
         scores: Any = protocol.screening(folder)
         scores.insert(0, "point", [protocol.name_of(point) for point in protocol.POINTS])
@@ -155,7 +157,7 @@ def claims(name: str, folder: Path) -> list[Claim]:
         baseline = next(one for one in names if one.startswith("fedprox"))
         pairs = [(baseline, one) for one in names if one != baseline]
     return [
-        Claim(group, method, baseline, round(values[method] - values[baseline], 2))
+        Claim(group, method, baseline, round(values[method] - values[baseline], 2), values[method])
         for baseline, method in pairs
     ]
 
@@ -184,6 +186,7 @@ def compared(name: str, folder: Path) -> pd.DataFrame:
                 for one in family}  # fmt: skip
         finite = {key: values[np.isfinite(values)].to_numpy() for key, values in gaps.items()}
         judged = verdicts.judge(finite, published)
+        is_published = (column, last) == (next(iter(endpoints.values()))[0], 1)
         for claim in family:
             key, of_seeds = _key(claim), means[claim.group].mean()
             result, seeds = judged[key], finite[key].size
@@ -191,11 +194,33 @@ def compared(name: str, folder: Path) -> pd.DataFrame:
                 "endpoint": endpoint, **claim._asdict(), "here": of_seeds[claim.method],
                 "baseline_here": of_seeds[claim.baseline],
                 "published": np.nan if "accuracy" in column else claim.published,
+                "published_value": claim.published_value if is_published else np.nan,
                 "seeds": seeds, "left_out": gaps[key].size - seeds,
                 "difference": result.mean, "low": result.low, "high": result.high, "p": result.p,
                 "p_sign_flip": result.p_sign_flip, "verdict": "" if place else result.verdict,
             })  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def over_rounds(name: str, folder: Path) -> pd.DataFrame:
+    """Returns the paired differences of the primary endpoint's metric, in points, after round 0.
+
+    Returns:
+        One row per claim, seed and round, with the columns ``group``, ``method``, ``baseline``,
+        ``seed``, ``round`` and ``difference``.
+    """
+    part, _, endpoints = FAMILIES[name]
+    family = claims(name, folder)
+    measured = _runs(part, {claim.group for claim in family}, folder)
+    (column, _), *_ = endpoints.values()
+    rows = []
+    for group, method, baseline, *_ in family:
+        by_method: Any = measured[group].pivot(
+            index=["seed", "round"], columns="method", values=column
+        )
+        gaps = (100 * (by_method[method] - by_method[baseline])).reset_index(name="difference")
+        rows.append(gaps.assign(group=group, method=method, baseline=baseline))
+    return pd.concat(rows, ignore_index=True)
 
 
 def _key(claim: Claim) -> str:

@@ -145,7 +145,7 @@ def svg(compared: xr.Dataset) -> str:
 
 
 def _rows(compared: xr.Dataset, published: Mapping[str, float] | None) -> list[_Row]:
-    factor = 100 if _unit(compared) == "points" else 1
+    factor = 100 if _is_percent(compared) else 1
     return [
         _Row(
             name,
@@ -161,10 +161,13 @@ def _rows(compared: xr.Dataset, published: Mapping[str, float] | None) -> list[_
     ]
 
 
+def _is_percent(compared: xr.Dataset) -> bool:
+    return is_percent(compared.attrs["metric"], compared.attrs.get("units") or "1")
+
+
 def _unit(compared: xr.Dataset) -> str:
     """Returns the unit of the axis."""
-    unit = compared.attrs.get("units") or "1"
-    return "points" if is_percent(compared.attrs["metric"], unit) else unit
+    return "points" if _is_percent(compared) else compared.attrs.get("units") or "1"
 
 
 def _heading(compared: xr.Dataset) -> str:

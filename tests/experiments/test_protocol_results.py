@@ -298,6 +298,31 @@ def test_the_forest_plot_has_the_claims_of_a_baseline(part_a):
         if line.get_marker() == "D" and line.get_ydata()[0] == place
     )  # fmt: skip
     assert point.get_xdata()[0] == pytest.approx(-0.3)
+    for axes, endpoint in zip(figure.axes, ("last round", "all rounds"), strict=True):
+        assert axes.get_xlabel() == f"dissimilarity, {endpoint}: difference to divfl (points)"
+        rows = of_endpoint(part_a[0], "A1", f"dissimilarity, {endpoint}")
+        (drawn,) = (
+            line for line in axes.lines
+            if line.get_marker() == "o" and line.get_ydata()[0] == place
+        )  # fmt: skip
+        expected = rows.loc[("unionfl:window=5", "divfl"), "difference"]
+        assert drawn.get_xdata()[0] == pytest.approx(expected)
+
+
+def test_curves_of_a_baseline_are_paired_differences_over_rounds(part_a):
+    folder, runs, _ = part_a
+    gaps = protocol_results.over_rounds("A1", folder / "protocol").assign(endpoint="")
+    panels = protocol_pages.curves(protocol_pages.rows_of(gaps, "protocol-A1-fedavg")).axes
+    assert len(panels) == 11  # Two rows of panels.
+    (axes,) = [axes for axes in panels if axes.get_title() == "unionfl:window=5"]
+    column = "client_dissimilarity"
+    seeds = [
+        runs[f"unionfl,window=5-{seed}"][column].to_numpy()
+        - runs[f"fedavg-{seed}"][column].to_numpy()
+        for seed in range(10, 30)
+    ]
+    np.testing.assert_array_equal(axes.lines[0].get_xdata(), np.arange(1, 22))
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), 100 * np.mean(seeds, axis=0), atol=1e-9)
 
 
 def test_tables_on_pages_have_the_rows_of_their_names(part_a):
@@ -312,9 +337,10 @@ def test_tables_on_pages_have_the_rows_of_their_names(part_a):
         assert [row[:2] for row in own] == [[rounds, f"`{name}`"] for name in names]
         level = np.mean([100 * runs[f"divfl-{seed}"]["client_dissimilarity"].to_numpy()[-last:]
                          for seed in range(10, 30)])  # fmt: skip
-        assert own[0][2:4] == [f"{level:.2f}", "baseline"]
+        assert own[0][2] == f"{level:.2f}"
+        assert own[0][3:5] == ["8.89" if last else "", "baseline"]
         gaps = differences(runs, "unionfl:window=10", "divfl", last=last)
-        assert own[3][3] == f"{gaps.mean():+.2f}"
+        assert own[3][3:5] == ["8.52" if last else "", f"{gaps.mean():+.2f}"]
         assert [bool(row[-1]) for row in own] == [False, *[not first] * 3]
     assert len(columns) == 8
     assert "20 claims of the family" in found["protocol-A1-divfl-unionfl"]
