@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +31,7 @@ from fedjax_fair.report.drawing import draw_curves, styles
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["CLAIMS", "Claim", "blocks", "compared", "draw_gaps", "table"]
+__all__ = ["CLAIMS", "Claim", "blocks", "compared", "draw_gaps", "share_axis", "table"]
 
 FOLDER = Path("docs/reproduction")
 PAGES = ("selection.md", "equitable.md")
@@ -113,6 +114,11 @@ def _equitable_claims() -> dict[str, Claim]:
         claims[f"equitable-{name}"] = Claim(
             "equitable-ablations-mnist-runs.csv", tuple(others), first, metric, {}, factor
         )
+        if name == "clusters":
+            by_disagreement = claims["equitable-clusters"]._replace(
+                metric=("client_disagreement", ""), factor=1
+            )
+            claims["equitable-clusters-disagreement"] = by_disagreement
     return claims
 
 
@@ -122,6 +128,8 @@ CURVES = ("equitable-mnist", "equitable-cifar10")
 """Claims with a figure over rounds."""
 CROSSED = tuple(SETTINGS)
 """Claims ``cross-NAME``: each selector with equitable weights less without."""
+WITHOUT = "selection without equitable weights"
+"""Baseline of these claims."""
 HEADINGS = (
     "endpoint",
     "method",
@@ -231,13 +239,15 @@ def _endpoints(measured: xr.DataArray) -> dict[str, xr.DataArray]:
 
 def _labeled(one: xr.Dataset, claim: Claim, endpoint: str, baseline: str) -> xr.Dataset:
     names = {
-        "client_dissimilarity": "dissimilarity", "client_disagreement": "disagreement, nat",
+        "client_dissimilarity": "dissimilarity", "client_disagreement": "disagreement",
         "accuracy_mean_clients": "accuracy", "accuracy_mean_examples": "accuracy",
     }  # fmt: skip
     label = f"{names.get(claim.metric[0], claim.metric[0])}, {endpoint}"
+    units = "points" if claim.factor == 100 else "nat"
     return one.assign_attrs(
-        metric=endpoint, endpoint=endpoint, baseline=baseline, paired=1, long_name=label, units="1"
-    )
+        metric=endpoint, endpoint=endpoint, baseline=baseline, paired=1, long_name=label,
+        units=units,
+    )  # fmt: skip
 
 
 def curves(name: str) -> Figure:
@@ -245,17 +255,18 @@ def curves(name: str) -> Figure:
     measured, baseline = _measured(CLAIMS[name])
     methods = [method for method in map(str, measured["algorithm"].values) if method != baseline]
     gaps = measured.sel(algorithm=methods) - measured.sel(algorithm=baseline, drop=True)
-    return draw_gaps(gaps, baseline)
+    return draw_gaps(gaps, f"{CLAIMS[name].metric[0]}, difference to {baseline} (points)")
 
 
-def draw_gaps(gaps: xr.DataArray, baseline: str) -> Figure:
+def draw_gaps(gaps: xr.DataArray, label: str) -> Figure:
     """Draws differences over rounds and their 95% CI, in a panel per method with the same axes.
 
     Args:
         gaps: Paired differences, ``(algorithm, seed, round)``.
-        baseline: What they are differences to.
+        label: Name of their axis.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     methods = gaps["algorithm"].values
     width = min(len(methods), 6)
@@ -267,12 +278,13 @@ def draw_gaps(gaps: xr.DataArray, baseline: str) -> Figure:
         looks = styles(own)
         draw_curves(axes, own, looks)
         axes.axhline(0, color="0.5", linewidth=1)
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.set_title(looks[0]["label"], size=8)
     for place in range(len(methods), len(panels)):
         panels[place].remove()
         panels[place - width].tick_params(labelbottom=True)
     drawn.supxlabel("Communication round", size=9)
-    drawn.supylabel(f"difference to {baseline}", size=9)
+    drawn.supylabel(textwrap.fill(label, 15 * height + 20), size=9)
     return drawn
 
 
@@ -296,14 +308,14 @@ def _crossed(data: str) -> list[xr.Dataset]:
         ]
         gaps = xr.concat(own, "algorithm", coords="minimal", compat="override")
         gaps = gaps.assign_coords(algorithm=list(pairs))
-        zero = xr.zeros_like(gaps.isel(algorithm=[0])).assign_coords(algorithm=["without"])
-        one = results.differences(xr.concat([zero, gaps], "algorithm"), "without")
+        zero = xr.zeros_like(gaps.isel(algorithm=[0])).assign_coords(algorithm=[WITHOUT])
+        one = results.differences(xr.concat([zero, gaps], "algorithm"), WITHOUT)
         one["mean"] = (
             "algorithm",
             [np.nan, *(float(values.sel(algorithm=both).mean()) for _, both in pairs.values())],
         )
         one["published"] = one["published_difference"] = one["mean"] * np.nan
-        found.append(_labeled(one, claim, endpoint, "without"))
+        found.append(_labeled(one, claim, endpoint, WITHOUT))
     return found
 
 
@@ -315,7 +327,7 @@ def table(name: str) -> str:
         for method in map(str, one["algorithm"].values):
             row = {str(key): float(one[key].sel(algorithm=method)) for key in one}
             is_baseline = method == one.attrs["baseline"]
-            if is_baseline and method == "without":
+            if is_baseline and method == WITHOUT:
                 continue
             rows.append([
                 one.attrs["endpoint"], f"`{method}`", _number(row["mean"], f".{digits}f"),
@@ -351,7 +363,15 @@ def figure(name: str) -> Figure:
         kept = [method for method in one["algorithm"].values if method != one.attrs["baseline"]]
         found.append(one.sel(algorithm=kept))
     reported = found[0]["published_difference"].dropna("algorithm").to_series().to_dict()
-    return forest.differences(found, reported)
+    return share_axis(forest.differences(found, reported))
+
+
+def share_axis(figure: Figure) -> Figure:
+    """Gives the panels of a forest plot the same limits."""
+    low, high = zip(*(axes.get_xlim() for axes in figure.axes), strict=True)
+    for axes in figure.axes:
+        axes.set_xlim(min(low), max(high))
+    return figure
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def forest(table: Any) -> Figure:
             metric=endpoint, long_name=endpoint, units="points", paired=1,
             baseline=own["baseline"].iloc[0],
         ))  # fmt: skip
-    figure = forest.differences(panels, published)
+    figure = pages.share_axis(forest.differences(panels, published))
     # Long names leave little room for the headings of the panels.
     figure.set_figwidth(8.2 + 0.075 * max(map(len, published)))
     return figure
@@ -114,8 +114,8 @@ def curves(gaps: Any) -> Figure:
     points = gaps["group"].str.partition("/")[2]
     named = gaps.assign(algorithm=gaps["method"] + points.where(points == "", "\nat " + points))
     values = named.set_index(["algorithm", "seed", "round"])["difference"].to_xarray()
-    order = named["algorithm"].unique()
-    return pages.draw_gaps(values.sel(algorithm=order), gaps["baseline"].iloc[0])
+    order, baseline = named["algorithm"].unique(), gaps["baseline"].iloc[0]
+    return pages.draw_gaps(values.sel(algorithm=order), f"difference to {baseline} (points)")
 
 
 def rows_of(table: Any, block: str) -> Any:

@@ -6,6 +6,7 @@ significant; a diamond is a published difference.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["differences", "svg"]
+
+_WIDTH = 48
+"""Characters of a heading that fit below a panel."""
 
 
 class _Row(NamedTuple):
@@ -86,13 +90,15 @@ def differences(
             fill = color if row.is_significant else "white"
             axes.plot(row.difference, height, "o", color=color, markerfacecolor=fill)
             if not np.isnan(row.published):
-                axes.plot(row.published, height, "D", color=drawing.COLORS[1], markersize=5)
+                # Above the line, so that it does not hide the point.
+                axes.plot(row.published, height - 0.3, "D", color=drawing.COLORS[1], markersize=4)
         axes.axvline(0, color="0.5", linewidth=1)
         drawing.style_axes(axes)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         labels = [drawing.escape_mathtext(row.method) for row in rows] if place == 0 else []
         axes.set_yticks(range(len(rows)), labels or [""] * len(rows))
-        axes.set_xlabel(drawing.escape_mathtext(_heading(one)), size=9)
+        heading = textwrap.fill(drawing.escape_mathtext(_heading(one)), _WIDTH)
+        axes.set_xlabel(heading, size=9)
     note = _note(panels[0]) + ("; diamonds: published" if published else "")
     figure.supxlabel(drawing.escape_mathtext(note), size=8, color="0.35")
     return figure

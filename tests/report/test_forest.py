@@ -33,10 +33,20 @@ def test_points_and_intervals_are_those_of_the_comparison(compared):
     np.testing.assert_allclose(ends, 100 * np.stack([compared.low, compared.high], axis=1))
     assert [line.get_markerfacecolor() != "white" for line in points] == [True, False]
     (diamond,) = [line for line in axes.lines if line.get_marker() == "D"]
-    assert (diamond.get_xdata()[0], diamond.get_ydata()[0]) == (-3.0, 1)
+    assert diamond.get_xdata()[0] == -3.0
+    assert round(diamond.get_ydata()[0]) == 1
     assert axes.get_xlabel() == "accuracy: difference to a (points)"
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # The first method is on top.
     assert "6 paired seeds" in axes.figure.get_supxlabel()
+
+
+def test_values_in_points_are_not_scaled(compared):
+    points = compared[["difference", "low", "high"]] * 100
+    compared = compared.assign(points).assign_attrs(compared.attrs | {"units": "points"})
+    axes = forest.differences(compared).axes[0]
+    drawn = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "o"]
+    np.testing.assert_allclose(drawn, compared.difference)
+    assert axes.get_xlabel() == "accuracy: difference to a (points)"
 
 
 def test_metrics_have_panels(compared):
