@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -24,7 +25,7 @@ from fedjax_fair.app.build import build
 from fedjax_fair.metrics import paired
 from fedjax_fair.report.drawing import add_legend, draw_curves, styles
 
-SEEDS, ROUNDS = (920, 921, 922), 21
+SEEDS, ROUNDS = tuple(range(920, 926)), 21
 MEASURES = {
     "overlap": "clients that DivFL also selects (%)",
     "representation": "representation, of DivFL's (%)",
@@ -32,6 +33,8 @@ MEASURES = {
     "classes": "classes of the cohort",
     "loss": "mean loss of the cohort (nat)",
 }
+DRAWN = ("overlap", "representation", "classes", "loss")
+"""The bonus is the same for all cohorts."""
 COHORT = 10
 SELECTORS = {
     "divfl": ff.selectors.DivFL(COHORT),
@@ -77,7 +80,8 @@ def write_table(file: Path) -> None:
     """Writes means over rounds with intervals over seeds, and the figure, next to the runs."""
     rows = load(file)
     measured: Any = rows.set_index(["algorithm", "seed", "training_round"]).to_xarray()
-    measured = measured.sel(algorithm=list(SELECTORS))
+    # In round 0 UnionFL has no history.
+    measured = measured.sel(algorithm=list(SELECTORS), training_round=slice(1, None))
     summarize(measured).to_csv(
         file.with_name("counterfactual-mnist.csv"), index=False, float_format="%.3f"
     )
@@ -94,29 +98,40 @@ def scaled(measured: xr.Dataset) -> xr.Dataset:
 
 
 def summarize(measured: xr.Dataset) -> pd.DataFrame:
-    """Returns the mean over rounds of each selector and measure, and its interval over seeds."""
-    means = scaled(measured).mean("training_round")
+    """Returns the mean over rounds of each selector and measure, and its interval over seeds.
+
+    Columns ``of_rounds`` are the 5% and 95% quantiles over rounds of all seeds.
+    """
+    of_rounds = scaled(measured)
+    means = of_rounds.mean("training_round")
     table = []
     for name in MEASURES:
         for selector in map(str, means["algorithm"].values):
             gap = paired.interval(means[name].sel(algorithm=selector).values)
-            row = {"measure": name, "selector": selector, "mean": gap.mean}
-            table.append(row | {"low": gap.low, "high": gap.high})
+            low, high = np.quantile(of_rounds[name].sel(algorithm=selector), (0.05, 0.95))
+            table.append({
+                "measure": name, "selector": selector, "mean": gap.mean, "low": gap.low,
+                "high": gap.high, "of_rounds_low": low, "of_rounds_high": high,
+            })  # fmt: skip
     return pd.DataFrame(table)
 
 
 def figure(measured: xr.Dataset):
-    """Plots each measure over rounds, with intervals over seeds."""
+    """Plots measures over rounds, with intervals over seeds that end at possible values.
+
+    SubTrunc with a weight of 0.1 is omitted, because its cohorts are those of DivFL.
+    """
     from matplotlib.figure import Figure
 
-    drawn = Figure(figsize=(10, 5.5), layout="constrained")
-    shown = scaled(measured)
-    panels = drawn.subplots(2, 3).ravel()
-    for axes, (name, heading) in zip(panels, MEASURES.items(), strict=False):
+    drawn = Figure(figsize=(9, 5.5), layout="constrained")
+    shown = scaled(measured).drop_sel(algorithm="subtrunc:lam=0.1")
+    panels = drawn.subplots(2, 2).ravel()
+    for axes, name in zip(panels, DRAWN, strict=True):
         values = shown[name].transpose("algorithm", "seed", "training_round")
         draw_curves(axes, values, styles(values))
-        axes.set(xlabel="Communication round", ylabel=heading)
-    panels[-1].set_visible(False)
+        axes.set(xlabel="Communication round", ylabel=MEASURES[name])
+    panels[DRAWN.index("overlap")].set_ylim(-3, 103)
+    panels[DRAWN.index("classes")].set_ylim(7.9, 10.1)
     lines, labels = panels[0].get_legend_handles_labels()
     add_legend(drawn, "selector, at the models of\na run with random selection", handles=lines,
                labels=labels)  # fmt: skip
