@@ -45,9 +45,9 @@ METRICS = (
     "participation_gini",
 )
 GRID = {
-    "fedprox": ("prox", (0.01, 0.001, 0.1)),
-    "clustered_by_similarity": ("prox", (0.01, 0.001, 0.1)),
-    "equitable": ("prox", (0.01, 0.001, 0.1)),
+    "fedprox": ("prox", (0.01, 0.001, 0.1, 1)),
+    "clustered_by_similarity": ("prox", (0.01, 0.001, 0.1, 1)),
+    "equitable": ("prox", (0.01, 0.001, 0.1, 1)),
 }
 """Strengths of part C, after step sizes with the first one; the paper's grid and 0.03 and 0.3."""
 RATES = (0.1, 0.01, 0.001, 0.03, 0.3)
