@@ -261,7 +261,11 @@ def _draw(stem: Path, measured: xr.Dataset, name: str) -> None:
         .to_dataset()
     )
     suffix = name.removeprefix("aggregation_").removesuffix("_mean_examples")
-    learning_curves(so_far, name).savefig(stem.with_name(f"{stem.name}-{suffix}.png"), dpi=110)
+    figure = learning_curves(so_far, name)
+    if name != "accuracy_mean_examples":  # Intervals of few seeds are wider than possible.
+        low, high = figure.axes[0].get_ylim()
+        figure.axes[0].set_ylim(max(low, 0), min(high, 1.02) if suffix == "nmi" else high)
+    figure.savefig(stem.with_name(f"{stem.name}-{suffix}.png"), dpi=110)
 
 
 def short(measured: xr.Dataset) -> xr.Dataset:

@@ -274,7 +274,7 @@ def draw(table: pd.DataFrame) -> Any:
             )  # fmt: skip
         popular = own[own["method"] == POPULAR]["ratio"]
         axes.axhline(float(popular.iloc[0]), color="0.4", linestyle=":", label=POPULAR)
-        axes.axhline(0.99, color="0.8", linewidth=1)
+        axes.axhline(0.99, color="0.8", linewidth=1, label="0.99 of it")
         axes.set(xscale="log", title=f"{name}, k = {k}")
         axes.xaxis.set_minor_formatter("")
         style_axes(axes)

@@ -25,14 +25,12 @@ class Column(NamedTuple):
         heading: Heading of the column.
         factor: Factor of the values.
         digits: Digits after the point.
-        reported: Name of the paper's value, if it differs from the column's.
     """
 
     metric: str
     heading: str
     factor: float = 100
     digits: int = 2
-    reported: str | None = None
 
 
 class Layout(NamedTuple):
@@ -42,12 +40,14 @@ class Layout(NamedTuple):
         columns: Columns, by name of the papers' values.
         compared: Columns with differences.
         baselines: Methods of reference, and their names in headings.
+        note: Sentences on its columns.
         last: Number of last evaluations to average, in a second table.
     """
 
     columns: dict[str, Column]
     compared: tuple[str, ...]
     baselines: dict[str, str]
+    note: str = ""
     last: int = 5
 
 
@@ -89,7 +89,7 @@ def _at(
         ends[name] = column.factor * at_end[column.metric]
         table[name] = ends[name].mean("seed").values
         table[f"{name} sd"] = ends[name].std("seed", ddof=1).values
-        given = [reported.get(method, {}).get(column.reported or name) for method in methods]
+        given = [reported.get(method, {}).get(name) for method in methods]
         papers[name] = [np.nan if one is None else one[0] for one in given]
         if any(given):
             table[f"{name} paper"] = papers[name]
@@ -123,14 +123,20 @@ def write(
     """Writes the summary as CSV and Markdown."""
     table, seeds = summarize(measured, layout, reported), measured.sizes["seed"]
     table.to_csv(stem.with_suffix(".csv"), index=False, float_format=f"%.{digits}f")
-    stem.with_suffix(".md").write_text(markdown(table, seeds, layout))
+    shown = f"# All metrics: {stem.name}\n\n{markdown(table, seeds, layout)}"
+    stem.with_suffix(".md").write_text(shown)
     print(f"{stem}: {seeds} seeds")
 
 
 def markdown(table: pd.DataFrame, seeds: int, layout: Layout) -> str:
     """Formats measured next to reported values, then the paired differences."""
     over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    lines = []
+    lines = [
+        "Differences are paired by seed, with 95% CI and p values that are adjusted (Holm) for the "
+        'methods of a table. "Seeds for it" is the number of seeds that would find the paper\'s '
+        f"difference with a power of 80%. {layout.note}".rstrip(),
+        "",
+    ]
     for moment, rows in table.groupby("moment", sort=False):
         what = "At the last evaluation" if moment == "last" else f"Mean of the {moment} evaluations"
         headings = ["method", *(column.heading for column in layout.columns.values())]
@@ -167,7 +173,9 @@ def _differences(
             _difference(row, label, digits),
             _number(row[f"{label} p"], ".3f"),
             _number(row[f"{label} paper"], f"+.{digits}f"),
-            _number(row[f"{label} seeds"], ",.0f"),
+            "> 10,000"
+            if row[f"{label} seeds"] > 10_000
+            else _number(row[f"{label} seeds"], ",.0f"),
         ]
         for row in rows.to_dict("records")
         if row["method"] != baseline

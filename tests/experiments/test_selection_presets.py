@@ -140,7 +140,8 @@ def test_the_summary_has_means_and_differences_over_seeds():
     alone = stats.ttest_rel(means[1], means[0]).pvalue
     np.testing.assert_allclose(five["dissimilarity less fedavg p"], alone, rtol=1e-6)
     np.testing.assert_allclose(five["dissimilarity less fedavg paper"], 8.89 - 9.16)
-    np.testing.assert_allclose(five["class_based less fedavg paper"], 8.89 - 9.16)
+    # The paper's values have the sampling noise of test sets.
+    assert np.isnan(five["class_based less fedavg paper"])
     assert f"| divfl | {five['class_based less fedavg']:+.2f} (" in text
 
 
