@@ -455,6 +455,15 @@ def test_dropout_has_a_vector_of_probabilities():
         run_with([faults.Dropout([[0.5] * 6])])
 
 
+class Wrapped(ff.Faults):
+    """A fault inside another one."""
+
+    inner: ff.Faults
+
+    def responds(self, key, context):
+        return True
+
+
 class NotStarted(ff.training.Callback):
     """Fails where training starts, before anything is compiled."""
 
@@ -470,7 +479,9 @@ class NotStarted(ff.training.Callback):
         (faults.Byzantine([6], "nan"), "expected items in"),
     ],
 )
-def test_faults_of_other_clients_are_refused_before_training(fault, message):
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_faults_of_other_clients_are_refused_before_training(fault, message, is_wrapped):
+    fault = Wrapped(fault) if is_wrapped else fault
     round = Round(linear_model(), selectors.Uniform(3), Scaling(), aggregators.Mean(), faults=fault)
     with pytest.raises(ValueError, match=message):
         ff.fit(round, make_federation(), rounds=1, callbacks=[NotStarted()])

@@ -13,6 +13,7 @@ from sklearn.metrics import balanced_accuracy_score
 from test_conformance import Scaling
 
 import fedjax_fair as ff
+from fedjax_fair import role_calls
 from fedjax_fair.base import Aggregation, Cohort, LocalResult
 from fedjax_fair.role_errors import RoleError
 from fedjax_fair.simulate import Round
@@ -333,6 +334,7 @@ class Masked(ff.Faults):
     [
         (lambda: jnp.ones(5, bool), r"bool\[5\]"),
         (lambda: jnp.ones(6), r"float32\[6\]"),
+        (lambda: jnp.ones((1, 6), bool), r"bool\[1, 6\]"),
         (lambda: True, r"bool\[\]"),
         (lambda: None, "None"),
     ],
@@ -340,6 +342,13 @@ class Masked(ff.Faults):
 def test_mistakes_of_available_are_named(mask_fn, shown):
     place = r"^faults test_role_calls\.Masked\.available"
     assert_message(rf"{place} returned {shown}: expected bool\[6\]", faults=[Masked(mask_fn)])
+
+
+@pytest.mark.parametrize("mask", [np.ones(6, bool), [True] * 6])
+def test_masks_of_other_types_are_converted(mask):
+    converted = role_calls.available(Masked(lambda: mask), jax.random.key(0), jnp.int32(0), 6)
+    assert isinstance(converted, jax.Array)
+    assert converted.shape == (6,)
 
 
 class Branching(Custom):

@@ -117,9 +117,9 @@ def summarize(measured: xr.Dataset) -> pd.DataFrame:
 
 
 def figure(measured: xr.Dataset):
-    """Plots measures over rounds, with intervals over seeds that end at possible values.
+    """Plots measures over rounds, with intervals over seeds.
 
-    SubTrunc with a weight of 0.1 is omitted, because its cohorts are those of DivFL.
+    SubTrunc with a weight of 0.1 is omitted, because it nearly always selects DivFL's cohort.
     """
     from matplotlib.figure import Figure
 

@@ -51,6 +51,10 @@ LAYOUT = Layout(
     },
     compared=("sigma", "between", "accuracy"),
     baselines={"fedprox": "FedProx"},
+    note=(
+        "Sigma_acc of groups has the accuracy of a client's ground-truth group in place of its "
+        "own, without the sampling noise of its test set; the gap is between groups' accuracies."
+    ),
 )
 PROX = ("prox", (0.01, 0.0, 0.001, 0.1, 1.0))
 

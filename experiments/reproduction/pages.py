@@ -41,7 +41,7 @@ ACCURACY = ("accuracy_mean_clients", "accuracy")
 SIGMA = ("sigma_acc", "sigma")
 EXAMPLES = ("accuracy_mean_examples", "accuracy")
 CONFIRMED = ("mnist-methods", "mnist-weights", "mnist-windows")
-"""Claims of which the pages have the protocol's runs instead."""
+"""Claims that pages show with runs of the protocol."""
 
 
 class Claim(NamedTuple):

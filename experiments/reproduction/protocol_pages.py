@@ -36,8 +36,15 @@ def write(name: str, table: pd.DataFrame, gaps: pd.DataFrame, output: Path) -> N
         gaps: What ``protocol_results.over_rounds`` returned.
         output: Folder of the pages.
     """
-    title = f"# Family {name} of the [protocol](protocol.md): all endpoints\n\n"
-    (output / f"protocol-{name}.md").write_text(title + markdown(table), "utf8")
+    title = f"# Family {name} of the [protocol](protocol.md): all endpoints"
+    seeds, claims = table["seeds"].max(), len(table) // table["endpoint"].nunique()
+    note = (
+        f"{seeds} seeds. Differences are method minus baseline, in points. P values are adjusted "
+        f"(Holm) for the {claims} claims of an endpoint; verdicts are on the primary endpoint. "
+        "Published values are those after the last round."
+    )
+    shown = "\n\n".join([title, note, markdown(table)])
+    (output / f"protocol-{name}.md").write_text(shown, "utf8")
     for page in (output / page for page in pages.PAGES):
         if not page.exists():
             continue
@@ -45,7 +52,7 @@ def write(name: str, table: pd.DataFrame, gaps: pd.DataFrame, output: Path) -> N
         own = [block for block in pages.blocks(text) if block.startswith(f"protocol-{name}-")]
         for block in own:
             forest(rows_of(table, block)).savefig(output / f"{block}.png", dpi=90)
-            drawn = curves(rows_of(gaps.assign(endpoint=""), block))
+            drawn = curves(rows_of(gaps, block))
             drawn.savefig(output / f"curves-{block}.png", dpi=90)
         tables = {block: short(table, block) for block in own}
         page.write_text(pages.replace_tables(text, tables), "utf8")
@@ -56,7 +63,7 @@ def markdown(table: Any) -> str:
     lines = []
     for endpoint, own in table.groupby("endpoint", sort=False):
         judged = own["verdict"].ne("").all()
-        lines += [f"{endpoint}{' (primary)' if judged else ''}:", ""]
+        lines += [f"## {endpoint[0].upper()}{endpoint[1:]}{' (primary)' if judged else ''}", ""]
         headings = ("baseline", *HEADINGS, *(["verdict"] if judged else []))
         cells = [[f"`{row['baseline']}`", *_cells(row)] for row in own.to_dict("records")]
         lines += [*markdown_table(headings, cells if judged else [row[:-1] for row in cells]), ""]
@@ -114,8 +121,11 @@ def curves(gaps: Any) -> Figure:
     points = gaps["group"].str.partition("/")[2]
     named = gaps.assign(algorithm=gaps["method"] + points.where(points == "", "\nat " + points))
     values = named.set_index(["algorithm", "seed", "round"])["difference"].to_xarray()
-    order, baseline = named["algorithm"].unique(), gaps["baseline"].iloc[0]
-    return pages.draw_gaps(values.sel(algorithm=order), f"difference to {baseline} (points)")
+    endpoint, baseline = gaps[["endpoint", "baseline"]].iloc[0]
+    return pages.draw_gaps(
+        values.sel(algorithm=named["algorithm"].unique()),
+        f"{endpoint}, difference to {baseline} (points)",
+    )
 
 
 def rows_of(table: Any, block: str) -> Any:

@@ -36,14 +36,14 @@ def _spread(name: str, column: str) -> dict[str, tuple[str, int | None]]:
 DISSIMILARITY = {
     **_spread("dissimilarity", "client_dissimilarity"),
     **_spread("class-based dissimilarity", "client_dissimilarity_class_based"),
-    "worst 10 %, all rounds": ("accuracy_worst_10pct", None),
-    "class-based worst 10 %, all rounds": ("accuracy_worst_10pct_class_based", None),
+    "worst 10%, all rounds": ("accuracy_worst_10pct", None),
+    "class-based worst 10%, all rounds": ("accuracy_worst_10pct_class_based", None),
     "accuracy, all rounds": ("accuracy_mean_clients", None),
 }
 SIGMA = {
     **_spread("sigma_acc", "sigma_acc"),
     **_spread("sigma_acc of groups", "group_sigma_acc"),
-    "worst 10 %, all rounds": ("accuracy_worst_10pct", None),
+    "worst 10%, all rounds": ("accuracy_worst_10pct", None),
     "worst group, all rounds": ("group_accuracy_minimum", None),
     "accuracy, all rounds": ("accuracy_mean_clients", None),
 }
@@ -179,6 +179,7 @@ def compared(name: str, folder: Path) -> pd.DataFrame:
     family = claims(name, folder)
     measured = _runs(part, {claim.group for claim in family}, folder)
     published = {_key(claim): claim.published for claim in family}
+    (primary, _), *_ = endpoints.values()
     rows = []
     for place, (endpoint, (column, last)) in enumerate(endpoints.items()):
         means = {group: _summary(runs, column, last) for group, runs in measured.items()}
@@ -186,15 +187,17 @@ def compared(name: str, folder: Path) -> pd.DataFrame:
                 for one in family}  # fmt: skip
         finite = {key: values[np.isfinite(values)].to_numpy() for key, values in gaps.items()}
         judged = verdicts.judge(finite, published)
-        is_published = (column, last) == (next(iter(endpoints.values()))[0], 1)
+        is_primary_metric = column == primary
         for claim in family:
             key, of_seeds = _key(claim), means[claim.group].mean()
             result, seeds = judged[key], finite[key].size
             rows.append({
                 "endpoint": endpoint, **claim._asdict(), "here": of_seeds[claim.method],
                 "baseline_here": of_seeds[claim.baseline],
-                "published": np.nan if "accuracy" in column else claim.published,
-                "published_value": claim.published_value if is_published else np.nan,
+                "published": claim.published if is_primary_metric else np.nan,
+                "published_value": (
+                    claim.published_value if is_primary_metric and last == 1 else np.nan
+                ),
                 "seeds": seeds, "left_out": gaps[key].size - seeds,
                 "difference": result.mean, "low": result.low, "high": result.high, "p": result.p,
                 "p_sign_flip": result.p_sign_flip, "verdict": "" if place else result.verdict,
@@ -206,20 +209,22 @@ def over_rounds(name: str, folder: Path) -> pd.DataFrame:
     """Returns the paired differences of the primary endpoint's metric, in points, after round 0.
 
     Returns:
-        One row per claim, seed and round, with the columns ``group``, ``method``, ``baseline``,
-        ``seed``, ``round`` and ``difference``.
+        One row per claim, seed and round, with the columns ``endpoint`` (name of the metric),
+        ``group``, ``method``, ``baseline``, ``seed``, ``round`` and ``difference``.
     """
     part, _, endpoints = FAMILIES[name]
     family = claims(name, folder)
     measured = _runs(part, {claim.group for claim in family}, folder)
-    (column, _), *_ = endpoints.values()
+    (endpoint, (column, _)), *_ = endpoints.items()
+    label = endpoint.partition(",")[0]
     rows = []
     for group, method, baseline, *_ in family:
         by_method: Any = measured[group].pivot(
             index=["seed", "round"], columns="method", values=column
         )
         gaps = (100 * (by_method[method] - by_method[baseline])).reset_index(name="difference")
-        rows.append(gaps.assign(group=group, method=method, baseline=baseline))
+        gaps = gaps.assign(endpoint=label, group=group, method=method, baseline=baseline)
+        rows.append(gaps)
     return pd.concat(rows, ignore_index=True)
 
 

@@ -34,8 +34,8 @@ LAYOUT = Layout(
     note=(
         "The local loss is that of the cohort on its minibatches. Class-based dissimilarity, "
         "without the sampling noise of small test sets, and the standard deviation over clients "
-        "have no published values. Selections other than DivFL's are those of the same round and "
-        "seed; a bonus is open if clients after the first of a cohort could add to it."
+        'have no published values. "Selections other than DivFL\'s" compares cohorts of the same '
+        "round and seed; a bonus is open if clients after the first of a cohort could add to it."
     ),
 )
 

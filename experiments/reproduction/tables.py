@@ -131,12 +131,18 @@ def write(
 def markdown(table: pd.DataFrame, seeds: int, layout: Layout) -> str:
     """Formats measured next to reported values, then the paired differences."""
     over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    lines = [
-        "Differences are paired by seed, with 95% CI and p values that are adjusted (Holm) for the "
-        'methods of a table. "Seeds for it" is the number of seeds that would find the paper\'s '
-        f"difference with a power of 80%. {layout.note}".rstrip(),
-        "",
-    ]
+    notes = [layout.note] if layout.note else []
+    if seeds > 1:
+        notes.append(
+            "Differences are paired by seed, with 95% CI and p values that are adjusted (Holm) for "
+            "the methods of a table."
+        )
+    if is_published := any(str(name).endswith(" paper sd") for name in table):
+        notes.append(
+            '"Seeds needed" is the number of seeds that would find the published difference with '
+            "a power of 80%."
+        )
+    lines = [" ".join(notes), ""]
     for moment, rows in table.groupby("moment", sort=False):
         what = "At the last evaluation" if moment == "last" else f"Mean of the {moment} evaluations"
         headings = ["method", *(column.heading for column in layout.columns.values())]
@@ -147,7 +153,7 @@ def markdown(table: pd.DataFrame, seeds: int, layout: Layout) -> str:
             ]
             for row in rows.to_dict("records")
         ]
-        lines += [f"{what}, {over}; in brackets the paper's.", ""]
+        lines += [f"{what}, {over}{'; in brackets the published' if is_published else ''}.", ""]
         lines += [*markdown_table(headings, cells), ""]
         for name in layout.compared:
             for baseline, called in layout.baselines.items():
@@ -161,11 +167,11 @@ def _differences(
     """One column's differences to one baseline."""
     label, digits = f"{name} less {baseline}", column.digits
     headings = (
-        f"{column.heading} less {called}",
+        f"{column.heading} minus {called}",
         "difference",
         "p (Holm)",
-        "the paper's",
-        "seeds for it",
+        "published difference",
+        "seeds needed",
     )
     cells = [
         [
@@ -180,7 +186,12 @@ def _differences(
         for row in rows.to_dict("records")
         if row["method"] != baseline
     ]
-    return [*markdown_table(headings, cells), ""]
+    # Columns without values are omitted.
+    shown = [i for i in range(len(headings)) if any(row[i] != "-" for row in cells)]
+    return [
+        *markdown_table([headings[i] for i in shown], [[row[i] for i in shown] for row in cells]),
+        "",
+    ]
 
 
 def _number(value: float, form: str) -> str:

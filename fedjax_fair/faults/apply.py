@@ -39,9 +39,15 @@ def check_faults(tree: PyTree, num_clients: int) -> None:
     Raises:
         ValueError: If one does not fit the number of clients.
     """
-    for node in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Faults)):
-        if isinstance(node, Faults):
-            role_calls.call(node, "check", num_clients)
+
+    def is_fault_inside(node):
+        return node is not tree and isinstance(node, Faults)
+
+    if isinstance(tree, Faults):
+        role_calls.call(tree, "check", num_clients)
+    for node in jax.tree.leaves(tree, is_leaf=is_fault_inside):
+        if is_fault_inside(node):
+            check_faults(node, num_clients)
 
 
 def available(

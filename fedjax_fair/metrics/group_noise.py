@@ -21,6 +21,7 @@ __all__ = ["Interval", "expected_difference", "interval"]
 
 _MAX_VALUES = 4_000_000
 """Simulated counts in memory."""
+_MAX_COUNT = 2**31
 
 
 class Interval(NamedTuple):
@@ -49,7 +50,7 @@ def expected_difference(
 
     Args:
         name: One of ``metrics.sensitive.DIFFERENCES``.
-        counts: People by group, label and prediction.
+        counts: People by group, label and prediction; floats without fractions are accepted.
         pooled: Counts that the common rates are taken from; by default the sum of ``counts``.
         draws: Maximum number of simulated predictions, from a fixed seed.
 
@@ -103,7 +104,7 @@ def interval(
 
     Args:
         name: One of ``metrics.sensitive.DIFFERENCES``.
-        counts: People by group, label and prediction.
+        counts: People by group, label and prediction; floats without fractions are accepted.
         level: Share of samples between the ends, in ``(0, 1)``.
         draws: Maximum number of samples, from a fixed seed.
 
@@ -137,14 +138,16 @@ def interval(
 def _checked(name: str, counts: np.ndarray, draws: int) -> np.ndarray:
     checks.one_of("name", name, tuple(DIFFERENCES))
     checks.positive_int("draws", draws)
-    counts = np.asarray(counts)
-    if counts.dtype.kind == "f" and np.array_equal(counts, np.rint(counts)):
-        counts = counts.astype(np.int64)  # Results with missing evaluations have floats.
+    given = counts = np.asarray(counts)
+    # Results with missing evaluations have floats.
+    if given.dtype.kind == "f" and (np.abs(given) < _MAX_COUNT).all():
+        counts = given.astype(np.int64)
     is_count = counts.dtype.kind in "iu" and counts.size and counts.min() >= 0
+    is_count = is_count and np.array_equal(counts, given)
     if not is_count or counts.ndim < 3 or counts.shape[-2:] != (2, 2):
         raise ValueError(
-            f"counts: expected integers >= 0 of shape [..., groups, 2, 2], got {counts.dtype} of "
-            f"shape {counts.shape}."
+            f"counts: expected integers >= 0 of shape [..., groups, 2, 2], got {given.dtype} of "
+            f"shape {given.shape}" + (" with NaN." if np.isnan(given).any() else ".")
         )
     return counts
 

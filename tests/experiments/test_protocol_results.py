@@ -18,6 +18,11 @@ from experiments.reproduction import protocol, protocol_pages, protocol_results,
 from experiments.reproduction.pages import blocks
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
+COMPLETE = [
+    name
+    for name in protocol_results.FAMILIES
+    if not protocol_results.missing(name, PAGES / "protocol")
+]
 
 
 def theory_runs(below, size=16, responses=(1, 1000, 10_000), bounds=(-1.0, 0.3, 0.5)):
@@ -246,7 +251,11 @@ def test_a_complete_part_a_has_tables_of_both_families(part_a):
     row = of_endpoint(folder, "A1", "class-based dissimilarity, last five").loc["divfl", "fedavg"]
     gaps = differences(runs, "divfl", "fedavg", "client_dissimilarity_class_based", 5)
     assert row["difference"] == pytest.approx(gaps.mean(), abs=6e-5)
-    assert of_endpoint(folder, "A1", "accuracy, all rounds")["published"].isna().all()
+    whole = pd.read_csv(folder / "protocol-A1.csv")
+    is_metric = whole["endpoint"].str.startswith("dissimilarity")
+    assert (whole["published"].notna() == is_metric).all()
+    is_published = whole["endpoint"] == "dissimilarity, last round"
+    assert (whole["published_value"].notna() == is_published).all()
 
 
 def test_verdicts_of_part_a_are_on_the_primary_endpoint(part_a):
@@ -290,6 +299,7 @@ def test_p_values_of_part_a_are_adjusted_for_its_family(part_a):
 def test_the_forest_plot_has_the_claims_of_a_baseline(part_a):
     table = pd.read_csv(part_a[0] / "protocol-A1.csv")
     figure = protocol_pages.forest(protocol_pages.rows_of(table, "protocol-A1-divfl"))
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert len(names) == 9
     place = names.index("unionfl:window=5")
@@ -312,9 +322,13 @@ def test_the_forest_plot_has_the_claims_of_a_baseline(part_a):
 
 def test_curves_of_a_baseline_are_paired_differences_over_rounds(part_a):
     folder, runs, _ = part_a
-    gaps = protocol_results.over_rounds("A1", folder / "protocol").assign(endpoint="")
-    panels = protocol_pages.curves(protocol_pages.rows_of(gaps, "protocol-A1-fedavg")).axes
-    assert len(panels) == 11  # Two rows of panels.
+    gaps = protocol_results.over_rounds("A1", folder / "protocol")
+    drawn = protocol_pages.curves(protocol_pages.rows_of(gaps, "protocol-A1-fedavg"))
+    panels = drawn.axes
+    assert len(panels) == 11
+    assert len({axes.get_subplotspec().rowspan.start for axes in panels}) == 2
+    label = drawn.get_supylabel().replace("\n", " ")
+    assert label == "dissimilarity, difference to fedavg (points)"
     (axes,) = [axes for axes in panels if axes.get_title() == "unionfl:window=5"]
     column = "client_dissimilarity"
     seeds = [
@@ -345,6 +359,61 @@ def test_tables_on_pages_have_the_rows_of_their_names(part_a):
         assert [bool(row[-1]) for row in own] == [False, *[not first] * 3]
     assert len(columns) == 8
     assert "20 claims of the family" in found["protocol-A1-divfl-unionfl"]
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_committed_results_equal_those_of_their_runs(name, folder):
+    part, group, _ = protocol_results.FAMILIES[name]
+    runs = Path("protocol") / part / group
+    shutil.copytree(PAGES / runs, folder / runs)
+    for page in protocol_pages.pages.PAGES:
+        shutil.copy(PAGES / page, folder)
+    protocol_results.write(name, folder)
+    for file in (f"protocol-{name}.csv", f"protocol-{name}.md", *protocol_pages.pages.PAGES):
+        assert (folder / file).read_text("utf8") == (PAGES / file).read_text("utf8"), file
+
+
+def test_committed_results_of_a1_equal_an_independent_computation():
+    """Pandas and SciPy only."""
+    files = (PAGES / "protocol" / "A" / "mnist").glob("*.csv")
+    runs = pd.concat([pd.read_csv(file) for file in files]).query("round > 0")
+    values = 100 * runs.pivot_table("client_dissimilarity", "seed", "algorithm")
+    committed = pd.read_csv(PAGES / "protocol-A1.csv").query(
+        "endpoint == 'dissimilarity, all rounds'"
+    )
+    gaps = [values[row.method] - values[row.baseline] for row in committed.itertuples()]
+    raw = np.array([stats.ttest_1samp(gap, 0).pvalue for gap in gaps])
+    order = np.argsort(raw)
+    steps = np.maximum.accumulate(np.arange(20, 0, -1) * raw[order])[np.argsort(order)]
+    np.testing.assert_allclose(committed["difference"], [gap.mean() for gap in gaps], atol=1e-5)
+    np.testing.assert_allclose(committed["p"], np.minimum(steps, 1), rtol=1e-4)
+    width = stats.t.ppf(1 - 0.05 / 40, 19)
+    for row, gap in zip(committed.itertuples(), gaps, strict=True):
+        if max(row.p, row.p_sign_flip) < 0.05:
+            expected = "reproduced" if gap.mean() < 0 else "refuted"
+        else:
+            is_small = gap.mean() - width * stats.sem(gap) > row.published / 2
+            expected = "refuted" if is_small else "undecided"
+        assert row.verdict == expected, (row.method, row.baseline)
+
+
+def test_the_table_of_verdicts_has_those_of_a1():
+    """Settings of SubTrunc and windows of UnionFL, compared with DivFL."""
+    text = (PAGES / "README.md").read_text("utf8")
+    committed = pd.read_csv(PAGES / "protocol-A1.csv").query(
+        "endpoint == 'dissimilarity, all rounds'"
+    )
+    rows = re.findall(r"^\| Table (?:II|III), MNIST: (.*?) \| (\w+) \|", text, re.MULTILINE)
+    assert len(rows) == 4
+    found = {}
+    for claim, verdict_of in rows:
+        name = "subtrunc:lam=" if "SubTrunc" in claim else "unionfl:window="
+        for number in re.findall(r"\d+(?:\.\d+)?", claim):
+            found[f"{name}{number}"] = verdict_of
+        if "φ(x) = x" in claim:
+            found["subtrunc:lam=0.95,phi=identity"] = verdict_of
+    own = committed[committed["baseline"] == "divfl"].set_index("method")["verdict"]
+    assert found == own.to_dict()
 
 
 def test_part_c_compares_the_tuned_methods_with_fedprox(folder):

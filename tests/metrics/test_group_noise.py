@@ -116,6 +116,9 @@ def test_the_noise_floor_of_groups_of_people_is_defined():
         ("demographic_parity_difference", np.full((2, 2, 2), 1.5), "got float64"),
         ("demographic_parity_difference", np.ones((2, 3, 3), int), r"shape \(2, 3, 3\)"),
         ("demographic_parity_difference", -np.ones((2, 2, 2), int), "integers >= 0"),
+        ("demographic_parity_difference", -np.ones((2, 2, 2)), "got float64"),
+        ("demographic_parity_difference", np.full((2, 2, 2), np.nan), "got float64 .* with NaN"),
+        ("demographic_parity_difference", np.full((2, 2, 2), np.inf), "got float64"),
     ],
 )
 def test_bad_arguments_are_named(name, counts, message):
