@@ -120,10 +120,8 @@ for method, dataset in sweeps.items():
     change = dispersion - dispersion.isel({name: 0})
     spread = change.std("seed", ddof=1) / np.sqrt(change.sizes["seed"])
     gain, error = float(change.mean("seed")[most_even]), float(spread[most_even])
-    print(
-        f"{method}, steps of {float(rate)}: {name} = {float(change[name][most_even])} changes it by"
-    )
-    print(f"    {gain:+.2f} ± {error:.2f} points")
+    print(f"{method}, steps of {float(rate)}: {name} = {float(change[name][most_even])}")
+    print(f"    standard deviation of accuracies {gain:+.2f} ± {error:.2f} points")
 
 # %% [markdown]
 # The minimum of eight or nine noisy values is biased downwards if it is selected and measured on
