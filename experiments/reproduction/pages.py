@@ -40,7 +40,7 @@ DISSIMILARITY = ("client_dissimilarity", "dissimilarity")
 ACCURACY = ("accuracy_mean_clients", "accuracy")
 SIGMA = ("sigma_acc", "sigma")
 EXAMPLES = ("accuracy_mean_examples", "accuracy")
-CONFIRMED = ("mnist-methods", "mnist-weights", "mnist-windows")
+CONFIRMED = ("mnist-methods", "mnist-weights", "mnist-windows", "cifar10-methods")
 """Claims that pages show with runs of the protocol."""
 
 
