@@ -31,7 +31,7 @@ from fedjax_fair.report.drawing import draw_curves, styles
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["CLAIMS", "Claim", "blocks", "compared", "draw_gaps", "share_axis", "table"]
+__all__ = ["CLAIMS", "Claim", "blocks", "compared", "draw_gaps", "number", "share_axis", "table"]
 
 FOLDER = Path("docs/reproduction")
 PAGES = ("selection.md", "equitable.md")
@@ -330,13 +330,13 @@ def table(name: str) -> str:
             if is_baseline and method == WITHOUT:
                 continue
             rows.append([
-                one.attrs["endpoint"], f"`{method}`", _number(row["mean"], f".{digits}f"),
-                _number(row["published"], f".{digits}f"),
+                one.attrs["endpoint"], f"`{method}`", number(row["mean"], f".{digits}f"),
+                number(row["published"], f".{digits}f"),
                 *(["baseline", "", "", ""] if is_baseline else [
-                    _number(row["difference"], f"+.{digits}f"),
+                    number(row["difference"], f"+.{digits}f"),
                     _interval(row, digits),
-                    _number(row["published_difference"], f"+.{digits}f"),
-                    "< .001" if row["p"] < 5e-4 else _number(row["p"], ".3f"),
+                    number(row["published_difference"], f"+.{digits}f"),
+                    "< .001" if row["p"] < 5e-4 else number(row["p"], ".3f"),
                 ]),
             ])  # fmt: skip
     seeds, family = int(found[0]["seeds"].max()), found[0].sizes["algorithm"] - 1
@@ -344,7 +344,8 @@ def table(name: str) -> str:
     return "\n".join([*markdown_table(HEADINGS, rows), "", note, ""])
 
 
-def _number(value: float, form: str) -> str:
+def number(value: float, form: str) -> str:
+    """Formats a number, and NaN as an empty text."""
     return "" if np.isnan(value) else f"{value:{form}}"
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from experiments.common import markdown_table
@@ -36,15 +35,8 @@ def write(name: str, table: pd.DataFrame, gaps: pd.DataFrame, output: Path) -> N
         gaps: What ``protocol_results.over_rounds`` returned.
         output: Folder of the pages.
     """
-    title = f"# Family {name} of the [protocol](protocol.md): all endpoints"
-    seeds, claims = table["seeds"].max(), len(table) // table["endpoint"].nunique()
-    note = (
-        f"{seeds} seeds. Differences are method minus baseline, in points. P values are adjusted "
-        f"(Holm) for the {claims} claims of an endpoint; verdicts are on the primary endpoint. "
-        "Published values are those after the last round."
-    )
-    shown = "\n\n".join([title, note, markdown(table)])
-    (output / f"protocol-{name}.md").write_text(shown, "utf8")
+    title = f"# Family {name} of the [protocol](protocol.md): all endpoints\n\n"
+    (output / f"protocol-{name}.md").write_text(title + markdown(table), "utf8")
     for page in (output / page for page in pages.PAGES):
         if not page.exists():
             continue
@@ -60,14 +52,15 @@ def write(name: str, table: pd.DataFrame, gaps: pd.DataFrame, output: Path) -> N
 
 def markdown(table: Any) -> str:
     """Formats all differences, a table per endpoint with the primary one first."""
-    lines = []
+    note = "Differences are method minus baseline, in points; verdicts are on the primary endpoint."
+    lines = [f"{note} {_note(table)}", ""]
     for endpoint, own in table.groupby("endpoint", sort=False):
         judged = own["verdict"].ne("").all()
         lines += [f"## {endpoint[0].upper()}{endpoint[1:]}{' (primary)' if judged else ''}", ""]
         headings = ("baseline", *HEADINGS, *(["verdict"] if judged else []))
         cells = [[f"`{row['baseline']}`", *_cells(row)] for row in own.to_dict("records")]
         lines += [*markdown_table(headings, cells if judged else [row[:-1] for row in cells]), ""]
-    return "\n".join([*lines, _note(table), ""])
+    return "\n".join(lines)
 
 
 def short(table: Any, block: str) -> str:
@@ -79,7 +72,7 @@ def short(table: Any, block: str) -> str:
         published = first["published_value"] - first["published"]
         lines.append([
             rounds, _name(first, "baseline"), f"{first['baseline_here']:.2f}",
-            _number(published, ".2f"), "baseline", *[""] * 5,
+            pages.number(published, ".2f"), "baseline", *[""] * 5,
         ])  # fmt: skip
         lines += [[rounds, *_cells(row)] for row in own.to_dict("records")]
     shown = markdown_table(("endpoint", *HEADINGS, "verdict"), lines)
@@ -142,18 +135,14 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [
         _name(row, "method"),
         f"{row['here']:.2f}",
-        _number(row["published_value"], ".2f"),
+        pages.number(row["published_value"], ".2f"),
         f"{row['difference']:+.2f}",
         f"{row['low']:+.2f} to {row['high']:+.2f}",
-        _number(row["published"], "+.2f"),
+        pages.number(row["published"], "+.2f"),
         format_p(row["p"]),
         format_p(row["p_sign_flip"]),
         row["verdict"],
     ]
-
-
-def _number(value: float, form: str) -> str:
-    return "" if np.isnan(value) else f"{value:{form}}"
 
 
 def _name(row: dict[str, Any], column: str) -> str:
