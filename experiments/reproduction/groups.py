@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from experiments.common import append_rows, markdown_table, options_of
-from experiments.reproduction import runs
+from experiments.reproduction import forests, runs
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import AggregatorConfig, Config, DataConfig, TrainingConfig
@@ -24,6 +24,9 @@ from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.metrics import paired
 from fedjax_fair.results import people
 from fedjax_fair.training.fit import fit_batch
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FEATURES = {"adult": "sex", "compas": "race"}
 ALPHAS = (0.1, 0.2, 0.5, 10.0, 5000.0)
@@ -126,7 +129,27 @@ def write_tables(file: Path) -> None:
     stem = file.with_name("groups-tables")
     table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.4g")
     stem.with_suffix(".md").write_text(markdown(table))
+    for name, drawn in figures(table).items():
+        drawn.savefig(file.with_name(f"groups-{name}.png"), dpi=90)
     print(stem.with_suffix(".md").read_text())
+
+
+def figures(table: Any) -> dict[str, Figure]:
+    """Draws, by data set, the differences of FairFed and FedFB to FedAvg; claims have p values."""
+    drawn = {}
+    for name, rows in table[table["method"].isin(CLAIMS)].groupby("data", sort=False):
+        panels, rows = {}, rows.sort_values("method", kind="stable")
+        for column, long in DIFFERENCES.items():
+            ends = {"difference": "mean", "low": "low", "high": "high"}
+            panels[long.replace("_", " ")] = pd.DataFrame({
+                "method": [f"{one.method}, \N{GREEK SMALL LETTER ALPHA} = {one.alpha:g}"
+                           for one in rows.itertuples()],
+                **{key: rows[f"{column} less fedavg {end}"] for key, end in ends.items()},
+                "p": rows["p_holm"].where(rows["method"].map(CLAIMS) == column),
+                "seeds": len(SEEDS),
+            })  # fmt: skip
+        drawn[str(name)] = forests.share_axis(forests.draw(panels, "fedavg"))
+    return drawn
 
 
 def markdown(table: Any) -> str:

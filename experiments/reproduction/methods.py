@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ import xarray as xr
 from sklearn.metrics import adjusted_rand_score
 
 from experiments.common import append_rows, markdown_table, options_of
-from experiments.reproduction import runs
+from experiments.reproduction import forests, runs
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import (
     Config,
@@ -32,6 +32,9 @@ from fedjax_fair.app.config import (
 from fedjax_fair.data import ClientExamples, FederatedData
 from fedjax_fair.metrics import paired
 from fedjax_fair.training.fit import fit_batch
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RATES = (0.01, 0.03, 0.1, 0.3)
 TUNING_SEEDS, SEEDS = (700, 701), (710, 711, 712, 713, 714)
@@ -350,7 +353,24 @@ def write_tables(file: Path) -> None:
     stem = file.with_name("methods-endpoints")
     table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.4g")
     stem.with_suffix(".md").write_text(markdown(table, measured, tuning))
+    for units, drawn in figures(table).items():
+        drawn.savefig(file.with_name(f"methods-{units}.png"), dpi=90)
     print(stem.with_suffix(".md").read_text())
+
+
+def figures(table: Any) -> dict[str, Figure]:
+    """Draws the differences of all endpoints with a reference, by their unit."""
+    own = table[table["reference"] != "-"]
+    named = pd.DataFrame({
+        "method": own["claim"] + " \N{MINUS SIGN} " + own["reference"] + ": " + own["endpoint"],
+        "difference": own["mean"], "low": own["low"], "high": own["high"], "p": own["p_holm"],
+        "seeds": len(SEEDS),
+    })  # fmt: skip
+    in_rounds = own["endpoint"].str.startswith("rounds")
+    return {
+        units: forests.draw({"all endpoints": rows}, "the reference", units=units)
+        for units, rows in (("points", named[~in_rounds]), ("rounds", named[in_rounds]))
+    }
 
 
 def markdown(table: Any, measured: Any, tuning: Any) -> str:

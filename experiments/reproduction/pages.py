@@ -21,7 +21,7 @@ import pandas as pd
 import xarray as xr
 
 from experiments.common import markdown_table
-from experiments.reproduction import paper, runs
+from experiments.reproduction import forests, paper, runs
 from experiments.reproduction.cross import SETTINGS
 from experiments.reproduction.equitable import short, varied
 from experiments.reproduction.presets import ABLATIONS, PAPERS, SELECTION_TABLES
@@ -31,7 +31,7 @@ from fedjax_fair.report.drawing import draw_curves, styles
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["CLAIMS", "Claim", "blocks", "compared", "draw_gaps", "number", "share_axis", "table"]
+__all__ = ["CLAIMS", "Claim", "blocks", "compared", "draw_gaps", "number", "table"]
 
 FOLDER = Path("docs/reproduction")
 PAGES = ("selection.md", "equitable.md")
@@ -364,15 +364,7 @@ def figure(name: str) -> Figure:
         kept = [method for method in one["algorithm"].values if method != one.attrs["baseline"]]
         found.append(one.sel(algorithm=kept))
     reported = found[0]["published_difference"].dropna("algorithm").to_series().to_dict()
-    return share_axis(forest.differences(found, reported))
-
-
-def share_axis(figure: Figure) -> Figure:
-    """Gives the panels of a forest plot the same limits."""
-    low, high = zip(*(axes.get_xlim() for axes in figure.axes), strict=True)
-    for axes in figure.axes:
-        axes.set_xlim(min(low), max(high))
-    return figure
+    return forests.share_axis(forest.differences(found, reported))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from experiments.common import markdown_table
-from experiments.reproduction import pages, verdicts
+from experiments.reproduction import forests, pages
 from fedjax_fair.results.intervals import format_p
 
 if TYPE_CHECKING:
@@ -85,28 +85,17 @@ def forest(table: Any) -> Figure:
     Filled points have both adjusted p values below .05. The panel of the last round, which the
     published differences are of, comes first.
     """
-    from fedjax_fair.report import forest
-
-    panels, published = [], {}
+    panels, published = {}, {}
     of_endpoint = sorted(table.groupby("endpoint"), key=lambda pair: "last round" not in pair[0])
     for endpoint, own in of_endpoint:
         points = own["group"].str.partition("/")[2]
-        p = own[["p", "p_sign_flip"]].max(axis=1, skipna=False)
-        own = own.assign(
-            algorithm=own["method"] + points.where(points == "", " at " + points),
-            p=p, is_significant=p < verdicts.LEVEL,
-        )  # fmt: skip
-        published = own.set_index("algorithm")["published"].to_dict()
-        columns = ["difference", "low", "high", "p", "is_significant", "seeds"]
-        one: Any = own.set_index("algorithm")[columns].to_xarray()
-        panels.append(one.assign_attrs(
-            metric=endpoint, long_name=endpoint, units="points", paired=1,
-            baseline=own["baseline"].iloc[0],
-        ))  # fmt: skip
-    figure = pages.share_axis(forest.differences(panels, published))
-    # Long names leave little room for the headings of the panels.
-    figure.set_figwidth(8.2 + 0.075 * max(map(len, published)))
-    return figure
+        panels[endpoint] = own.assign(
+            method=own["method"] + points.where(points == "", " at " + points),
+            p=own[["p", "p_sign_flip"]].max(axis=1, skipna=False),
+        )
+        published = panels[endpoint].set_index("method")["published"].to_dict()
+    drawn = forests.draw(panels, table["baseline"].iloc[0], published=published)
+    return forests.share_axis(drawn)
 
 
 def curves(gaps: Any) -> Figure:

@@ -10,18 +10,22 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 import fedjax_fair as ff
 from experiments.common import append_rows, markdown_table, options_of
+from experiments.reproduction import forests
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.metrics import paired
 from fedjax_fair.results.intervals import format_number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CONFIG = presets.PRESETS["shakespeare"].config
 STEM = "text-shakespeare"
@@ -85,6 +89,7 @@ def write_table(file: Path) -> None:
     stem = file.with_name(STEM)
     table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.4f")
     stem.with_suffix(".md").write_text(markdown(table))
+    figure(table).savefig(stem.with_suffix(".png"), dpi=90)
     print(stem.with_suffix(".md").read_text())
 
 
@@ -151,6 +156,24 @@ def _interval(name: str, values: np.ndarray) -> dict[str, float]:
         return {f"{name} low": np.nan, name: values.mean(), f"{name} high": np.nan}
     interval = paired.interval(values.astype(float))
     return {f"{name} low": interval.low, name: interval.mean, f"{name} high": interval.high}
+
+
+def figure(table: pd.DataFrame) -> Figure:
+    """Draws differences to the first method, which have no p values."""
+    first, others = table["method"].iloc[0], table.iloc[1:]
+    names = {
+        "worst": "accuracy of the worst third of roles",
+        "slope": "accuracy per doubling of text",
+    }
+    panels = {
+        name: pd.DataFrame({
+            "method": others["method"], "difference": others[f"{key} less {first}"],
+            "low": others[f"{key} less {first} low"], "high": others[f"{key} less {first} high"],
+            "p": np.nan, "seeds": others["seeds"],
+        })
+        for key, name in names.items()
+    }  # fmt: skip
+    return forests.draw(panels, first)
 
 
 def markdown(table: pd.DataFrame) -> str:
