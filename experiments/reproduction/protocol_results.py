@@ -130,6 +130,8 @@ def write(name: str, output: Path) -> str:
         scores: Any = protocol.screening(folder)
         scores.insert(0, "point", [protocol.name_of(point) for point in protocol.POINTS])
         scores.to_csv(output / "protocol-B-screening.csv", index=False, float_format="%.4f")
+        with (output / "protocol-B.md").open("a", encoding="utf8") as page:
+            page.write(protocol_pages.screening(scores))
     counts = table["verdict"].value_counts().drop("", errors="ignore")
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
 

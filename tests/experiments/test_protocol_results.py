@@ -459,6 +459,20 @@ def test_part_b_has_the_two_best_points_of_each_method_and_all_scores(folder):
     for method, rows in primary.groupby("method"):
         points = rows["group"].str.removeprefix("test/")
         assert set(points) == set(scores[method].nsmallest(2).index)
+    page = (folder / "protocol-B.md").read_text()
+    assert page.startswith("# Family B of the [protocol]")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.partition("## Screening")[2].splitlines() if line.startswith("| ")
+    ]  # fmt: skip
+    assert rows[0] == ["classes", "steps", "cohort", "rate", *(f"`{name}`" for name in scores)]
+    for row, point in zip(rows[1:], scores.index, strict=True):
+        assert row[:4] == [part.partition("=")[2] for part in point.split(",")]
+        for shown, method in zip(row[4:], scores, strict=True):
+            is_tested = f"test/{point}" in set(primary.loc[primary["method"] == method, "group"])
+            assert shown == ("**{:+.2f}**" if is_tested else "{:+.2f}").format(
+                scores.loc[point, method]
+            )
 
 
 def test_a_run_without_all_rounds_is_an_error(folder):
