@@ -56,8 +56,12 @@ def main() -> None:
         for config in chosen.values():
             seeds = range(options.seeds)
             runs.run_missing(config, config.methods, seeds, file, data_dir=options.tfds_dir)
+    trained = set(runs.load(file)["algorithm"])
     for name, config in chosen.items():
-        write_table(name, config, options.data, file)
+        if absent := set(config.methods) - trained:
+            print(f"{name}: no table, because there are no runs of {', '.join(sorted(absent))}")
+        else:
+            write_table(name, config, options.data, file)
 
 
 def write_table(name: str, config: Config, data: str, file: Path) -> None:

@@ -1,6 +1,7 @@
 """Every table of the reproductions equals the one computed from its committed runs."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -154,3 +155,21 @@ def test_presets_have_the_calibrated_rounds():
     chosen = calibrate.choose(calibrate.summarize(runs), "mnist")
     for config in SELECTION_TABLES["mnist"].values():
         assert config.training.rounds == chosen
+
+
+def test_tables_without_runs_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Figure, "savefig", lambda *arguments, **settings: None)
+    runs = pd.read_csv(PAGES / "selection-cifar10-runs.csv")
+    few = runs[runs["algorithm"].isin(SELECTION_TABLES["cifar10"]["table1-cifar10"].methods)]
+    few.to_csv(tmp_path / "selection-cifar10-runs.csv", index=False)
+    arguments = ["--data", "cifar10", "--only-write", "--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["selection", *arguments])
+    selection.main()
+    assert {path.name for path in tmp_path.glob("*.md")} == {"table1-cifar10.md"}
+    (line,) = (row for row in capsys.readouterr().out.splitlines() if "table3" in row)
+    absent = line.removeprefix("table3-cifar10: no table, because there are no runs of ")
+    trained = {"fedavg", "divfl", "unionfl:window=5"}
+    assert (
+        set(absent.split(", "))
+        == {*SELECTION_TABLES["cifar10"]["table3-cifar10"].methods} - trained
+    )
