@@ -17,7 +17,7 @@ from experiments.reproduction import (
     equitable,
     federated_maximization,
     groups,
-    methods,
+    methods_results,
     selection,
     text,
 )
@@ -39,7 +39,7 @@ WRITERS = {
     "groups": groups.write_tables,
     "methods": lambda file: (
         shutil.copy(PAGES / "methods-tuning.csv", file.parent),
-        methods.write_tables(file),
+        methods_results.write_tables(file),
     ),
     "selection-cifar10": lambda file: [
         selection.write_table(name, SELECTION_TABLES["cifar10"][name], "cifar10", file)

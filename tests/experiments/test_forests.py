@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.reproduction import groups, methods, text
+from experiments.reproduction import groups, methods_results, text
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
 
@@ -47,7 +47,7 @@ def test_only_claims_about_groups_are_filled(data):
 
 def test_endpoints_of_the_seven_methods_are_drawn_by_their_unit():
     table = pd.read_csv(PAGES / "methods-endpoints.csv")
-    figures = methods.figures(table)
+    figures = methods_results.figures(table)
     rows = {units: drawn(figure) for units, figure in figures.items()}
     assert {units: len(found) for units, found in rows.items()} == {"points": 11, "rounds": 3}
     for row in table[table["reference"] != "-"].to_dict("records"):

@@ -5,14 +5,14 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from experiments.reproduction import methods
+from experiments.reproduction import methods, methods_plan, methods_results
 from fedjax_fair.app.registry import METHODS
 from fedjax_fair.data import from_arrays
 
 
 def test_every_endpoint_compares_methods_of_its_federation():
-    for endpoint in methods.ENDPOINTS:
-        trained = methods.FEDERATIONS[endpoint.federation].methods
+    for endpoint in methods_plan.ENDPOINTS:
+        trained = methods_plan.FEDERATIONS[endpoint.federation].methods
         assert {endpoint.claim, endpoint.reference} <= set(trained)
         assert {name.partition(":")[0] for name in trained} <= METHODS.keys()
 
@@ -24,7 +24,7 @@ def table_of(scaffold, fedavg):
          "accuracy_mean_clients": accuracy, "agreement": 0.94 + 0.02 * seed}
         for name, runs in {"scaffold": scaffold, "fedavg": fedavg}.items()
         for seed, run in enumerate(runs)
-        for round, accuracy in zip((0, 2, methods.ROUNDS), run, strict=True)
+        for round, accuracy in zip((0, 2, methods_plan.ROUNDS), run, strict=True)
     ]  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -32,10 +32,13 @@ def table_of(scaffold, fedavg):
 def test_rounds_to_the_target_are_those_of_the_first_evaluation():
     measured = table_of([[0.1, 0.5, 0.4], [0.1, 0.2, 0.3]], [[0.5, 0.6, 0.7], [0.1, 0.2, 0.5]])
     of_method = [
-        methods.values_of(measured, "two classes", name, "", 0.5).tolist()
+        methods_results.values_of(measured, "two classes", name, "", 0.5).tolist()
         for name in ("scaffold", "fedavg")
     ]
-    assert of_method == [[2, methods.ROUNDS + methods.EVAL_EVERY], [0, methods.ROUNDS]]
+    assert of_method == [
+        [2, methods_plan.ROUNDS + methods_plan.EVAL_EVERY],
+        [0, methods_plan.ROUNDS],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -52,10 +55,10 @@ def test_rounds_to_the_target_are_those_of_the_first_evaluation():
 )
 def test_verdicts_are_those_of_the_protocol(monkeypatch, sign, difference, verdict):
     noise = np.array([-0.1, 0.0, 0.1, 0.0, 0.05])
-    endpoint = methods.Endpoint(
+    endpoint = methods_plan.Endpoint(
         "scaffold", "two classes", "accuracy", "accuracy_mean_clients", "fedavg", sign
     )
-    monkeypatch.setattr(methods, "ENDPOINTS", (endpoint,))
+    monkeypatch.setattr(methods_results, "ENDPOINTS", (endpoint,))
     runs = {
         name: [[0, 0, (50 + value) / 100] for value in values]
         for name, values in {"scaffold": difference + noise, "fedavg": 0 * noise}.items()
@@ -64,7 +67,7 @@ def test_verdicts_are_those_of_the_protocol(monkeypatch, sign, difference, verdi
         {"federation": ["two classes"], "algorithm": ["fedavg"], "learning_rate": [0.1],
          "seed": [0], "validation_accuracy": [0.5]}
     )  # fmt: skip
-    row, ifca = methods.summarize(table_of(**runs), tuning).to_dict("records")
+    row, ifca = methods_results.summarize(table_of(**runs), tuning).to_dict("records")
     assert ifca["verdict"] == "refuted"  # One of the runs has 0.94.
     assert row["verdict"] == verdict
     assert row["mean"] == pytest.approx(difference + noise.mean())
