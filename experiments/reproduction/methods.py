@@ -77,10 +77,8 @@ def tune(name: str, file: Path, data_dir: str | None) -> None:
 
 def train(name: str, files: dict[str, Path], data_dir: str | None) -> None:
     """Trains every method with its step size, and appends one row per evaluation."""
-    federation, rates = (
-        FEDERATIONS[name],
-        methods_results.chosen_rates(methods_results.load(files["tuning"])),
-    )
+    federation = FEDERATIONS[name]
+    rates = methods_results.chosen_rates(methods_results.load(files["tuning"]))
     for method in federation.methods:
         known = methods_results.load(files["runs"])
         if _is_done(known, name, method):
