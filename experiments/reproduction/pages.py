@@ -279,7 +279,8 @@ def draw_gaps(gaps: xr.DataArray, label: str) -> Figure:
         draw_curves(axes, own, looks)
         axes.axhline(0, color="0.5", linewidth=1)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        axes.set_title(looks[0]["label"], size=8)
+        title = textwrap.fill(looks[0]["label"], 26, break_long_words=False)
+        axes.set_title(title, size=8)
     for place in range(len(methods), len(panels)):
         panels[place].remove()
         panels[place - width].tick_params(labelbottom=True)

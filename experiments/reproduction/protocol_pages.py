@@ -75,7 +75,7 @@ def screening(scores: Any) -> str:
         cells.append([*cell, *(f"**{shown[one]}**" if place in best[one] else shown[one]
                                for one in names)])  # fmt: skip
     return "\n".join([
-        "## Screening", "",
+        "", "## Screening", "",
         "Dissimilarity less DivFL's in points, mean over two seeds and all ten evaluations, on "
         "held-out training examples. The two lowest of a method, in bold, were tested.", "",
         *markdown_table((*headings, *(f"`{name}`" for name in names)), cells), "",
@@ -120,7 +120,9 @@ def forest(table: Any) -> Figure:
 def curves(gaps: Any) -> Figure:
     """Draws differences to one baseline over rounds."""
     points = gaps["group"].str.partition("/")[2]
-    named = gaps.assign(algorithm=gaps["method"] + points.where(points == "", "\nat " + points))
+    # Titles are broken at spaces.
+    places = points.where(points == "", " at " + points.str.replace(",", ", "))
+    named = gaps.assign(algorithm=gaps["method"] + places)
     values = named.set_index(["algorithm", "seed", "round"])["difference"].to_xarray()
     endpoint, baseline = gaps[["endpoint", "baseline"]].iloc[0]
     return pages.draw_gaps(

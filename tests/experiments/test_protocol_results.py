@@ -416,6 +416,49 @@ def test_the_table_of_verdicts_has_those_of_a1():
     assert found == own.to_dict()
 
 
+def test_the_table_of_verdicts_has_those_of_part_b():
+    text = (PAGES / "README.md").read_text("utf8")
+    rows = re.findall(
+        r"^\| Search of 24 .*: (\w+) \(.*\) is fairer .* (\d+) steps of ([\d.]+) \| (\w+) \|",
+        text, re.MULTILINE,
+    )  # fmt: skip
+    names = {"SubTrunc": "subtrunc:lam=0.95", "UnionFL": "unionfl:window=5"}
+    found = {
+        (names[method], f"test/classes=3,steps={steps},cohort=10,rate={rate}"): verdict_of
+        for method, steps, rate, verdict_of in rows
+    }
+    committed = pd.read_csv(PAGES / "protocol-B.csv").query(
+        "endpoint == 'dissimilarity, all rounds'"
+    )
+    assert found == committed.set_index(["method", "group"])["verdict"].to_dict()
+
+
+def test_the_page_has_the_scores_of_the_screening():
+    """Recomputed from the files of runs, as is the number of equal runs."""
+    text = " ".join((PAGES / "selection.md").read_text("utf8").split())
+    scores, num_equal, steps_of_others = {}, 0, set()
+    columns = ["client_dissimilarity", "accuracy_mean_clients", "cohort"]
+    folders = list((PAGES / "protocol" / "B" / "screen").iterdir())
+    for folder in folders:
+        gaps = []
+        for seed in (200, 201):
+            by_name = {
+                name: pd.read_csv(folder / f"{name}-{seed}.csv").query("round > 0")
+                for name in ("divfl", "subtrunc,lam=0.95", "unionfl,window=5")
+            }
+            same = by_name["divfl"][columns].equals(by_name["subtrunc,lam=0.95"][columns])
+            num_equal += same
+            steps_of_others |= set() if same else {folder.name.split(",")[1]}
+            means = {name: run["client_dissimilarity"].mean() for name, run in by_name.items()}
+            gaps.append(100 * (means["unionfl,window=5"] - means["divfl"]))
+        scores[folder.name] = np.mean(gaps)
+    assert f"In {num_equal} of the {2 * len(folders)} runs" in text
+    assert steps_of_others == {"steps=50"}
+    few, many = (scores[f"classes=3,steps={steps},cohort=10,rate=0.01"] for steps in (5, 50))
+    shown = f"were {few:.2f} with 5 steps and {many:.2f} with 50".replace("-", "\N{MINUS SIGN}")
+    assert shown in text
+
+
 def test_part_c_compares_the_tuned_methods_with_fedprox(folder):
     make_runs("C", folder)  # The grid decides on further runs.
     assert protocol_results.missing("C1", folder / "protocol") == 0
