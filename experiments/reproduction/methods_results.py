@@ -21,6 +21,7 @@ from experiments.reproduction.methods_plan import (
     SEEDS,
 )
 from fedjax_fair.metrics import paired
+from fedjax_fair.results.intervals import format_number, format_p
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -148,9 +149,9 @@ def markdown(table: Any, measured: Any, tuning: Any) -> str:
     endpoints = [
         [
             row["claim"], row["endpoint"], row["reference"], row["expected"],
-            f"{row['method']:.1f}", _or_dash(row["other"], ".1f"),
+            f"{row['method']:.1f}", format_number(row["other"], ".1f"),
             f"{row['mean']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})",
-            "< .001" if row["p_holm"] < 0.001 else _or_dash(row["p_holm"], ".3f").removeprefix("0"),
+            format_p(row["p_holm"]),
             row["verdict"],
         ]
         for row in table.to_dict("records")
@@ -179,10 +180,6 @@ def markdown(table: Any, measured: Any, tuning: Any) -> str:
             "",
         ]
     )
-
-
-def _or_dash(value: float, spec: str) -> str:
-    return "-" if np.isnan(value) else format(value, spec)
 
 
 def _percent(values: Any) -> str:
