@@ -1,11 +1,8 @@
-"""Verdicts, tables and figures of the protocol, on synthetic runs and on the committed ones."""
+"""Tables and figures of the protocol's results, on synthetic runs."""
 
-import csv
-import math
 import re
 import shutil
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -18,104 +15,6 @@ from experiments.reproduction import protocol, protocol_pages, protocol_results,
 from experiments.reproduction.pages import blocks
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
-COMPLETE = [
-    name
-    for name in protocol_results.FAMILIES
-    if not protocol_results.missing(name, PAGES / "protocol")
-]
-
-
-def theory_runs(below, size=16, responses=(1, 1000, 10_000), bounds=(-1.0, 0.3, 0.5)):
-    """Runs of ``len(below)`` kinds; ``below`` has the violations at each number of responses."""
-    rows = []
-    for k, counts in enumerate(below, 1):
-        for count, wanted, bound in zip(counts, responses, bounds, strict=True):
-            for i in range(20):
-                share = bound - 0.1 if i < count else max(bound, 0) + 0.2
-                rows.append({
-                    "family": "coverage", "size": size, "k": k, "clients": 20_000,
-                    "responses": wanted, "seed": 600 + i, "published_bound": bound, "bound": bound,
-                    "share": share,
-                })  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def verdict(*below, **settings):
-    return theory_results.judge(theory_results.levels(theory_runs(below, **settings)))
-
-
-def test_the_verdict_of_part_d_follows_the_protocol():
-    assert verdict((0, 0, 0), (0, 0, 0)) == "reproduced"
-    assert verdict((20, 0, 0)) == "reproduced"  # Below a bound that guarantees nothing.
-    # With 16 items, 3 of 20 are allowed; four have p = .04 (twice, for two bounds), eight < 1e-4.
-    assert verdict((0, 3, 3), (0, 0, 0)) == "reproduced"
-    assert verdict((0, 4, 0), (0, 0, 0)) == "undecided"
-    assert verdict((0, 0, 4), (0, 0, 0)) == "undecided"
-    assert verdict((0, 8, 0), (0, 0, 0)) == "refuted"
-    assert verdict((0, 0, 0), (0, 0, 8)) == "refuted"
-    # With four items, half of the instances are too many, and eight are not.
-    assert verdict((0, 8, 8), size=4) == "reproduced"
-    assert verdict((0, 14, 0), size=4) == "refuted"
-
-
-def test_a_bound_at_half_of_the_clients_only_decides_nothing():
-    assert verdict((0, 0, 0), bounds=(-1, -0.1, 0.5)) == "undecided"
-    assert verdict((0, 0, 20), bounds=(-1, -0.1, 0.5)) == "undecided"
-    assert verdict((0, 0, 0), responses=(1, 9999, 10_000)) == "reproduced"
-
-
-def test_instances_with_a_bound_of_zero_or_less_are_not_counted():
-    runs = theory_runs([(0, 2, 0)])
-    runs.loc[20:21, "published_bound"] = 0.0
-    runs.loc[:21, "share"] = -2.0
-    levels = theory_results.levels(runs)
-    assert levels["positive"].tolist() == [0, 18, 20]
-    assert levels["below"].tolist() == [0, 0, 0]
-
-
-def test_p_values_of_kinds_are_adjusted():
-    """Five of 20 have p = .008: significant for one kind with two bounds, not among four."""
-    assert verdict((0, 5, 0)) == "refuted"
-    assert verdict((0, 5, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0)) == "undecided"
-
-
-def at_least(count, trials, chance):
-    return sum(
-        math.comb(trials, i) * chance**i * (1 - chance) ** (trials - i)
-        for i in range(count, trials + 1)
-    )
-
-
-@pytest.mark.parametrize("size", [4, 8, 16])
-def test_binomial_values_equal_an_independent_computation(size):
-    for count in (0, 1, 4, 9):
-        levels = theory_results.levels(theory_runs([(0, count, 0)], size=size))
-        row = levels[levels["responses"] == 1000].iloc[0]
-        assert row["below"] == count
-        np.testing.assert_allclose(row["p"], at_least(count, 20, 1 / size))
-        # The smallest count whose distribution function is .95.
-        allowed = next(i for i in range(21) if 1 - at_least(i + 1, 20, 1 / size) >= 0.95)
-        assert row["allowed"] == allowed
-
-
-def test_committed_counts_equal_an_independent_computation():
-    """Without pandas, from the files of the runs."""
-    found = defaultdict(list)
-    for file in (PAGES / "protocol" / "D").glob("*.csv"):
-        with file.open() as opened:
-            for row in csv.DictReader(opened):
-                kind = row["family"], int(row["size"]), int(row["k"]), int(row["responses"])
-                found[kind].append((float(row["published_bound"]), float(row["share"])))
-    assert len(found) == 108
-    for row in pd.read_csv(PAGES / "protocol-theory.csv").to_dict("records"):
-        pairs = found[row["family"], row["size"], row["k"], row["responses"]]
-        assert (len(pairs), row["instances"]) == (20, 20)
-        assert row["positive"] == sum(bound > 0 for bound, _ in pairs)
-        assert row["below"] == sum(share < bound and bound > 0 for bound, share in pairs)
-        assert row["margin"] == pytest.approx(min(s - b for b, s in pairs), abs=1e-4)
-        assert row["lowest_share"] == pytest.approx(min(s for _, s in pairs), abs=1e-4)
-    positive = {kind[:3] for kind, pairs in found.items() if kind[3] < 10_000 and pairs[0][0] > 0}
-    assert len(positive) == 18
 
 
 @pytest.fixture
@@ -359,104 +258,6 @@ def test_tables_on_pages_have_the_rows_of_their_names(part_a):
         assert [bool(row[-1]) for row in own] == [False, *[not first] * 3]
     assert len(columns) == 8
     assert "20 claims of the family" in found["protocol-A1-divfl-unionfl"]
-
-
-@pytest.mark.parametrize("name", COMPLETE)
-def test_committed_results_equal_those_of_their_runs(name, folder):
-    part, group, _ = protocol_results.FAMILIES[name]
-    runs = Path("protocol") / part / group
-    shutil.copytree(PAGES / runs, folder / runs)
-    for page in protocol_pages.pages.PAGES:
-        shutil.copy(PAGES / page, folder)
-    protocol_results.write(name, folder)
-    for file in (f"protocol-{name}.csv", f"protocol-{name}.md", *protocol_pages.pages.PAGES):
-        assert (folder / file).read_text("utf8") == (PAGES / file).read_text("utf8"), file
-
-
-def test_committed_results_of_a1_equal_an_independent_computation():
-    """Pandas and SciPy only."""
-    files = (PAGES / "protocol" / "A" / "mnist").glob("*.csv")
-    runs = pd.concat([pd.read_csv(file) for file in files]).query("round > 0")
-    values = 100 * runs.pivot_table("client_dissimilarity", "seed", "algorithm")
-    committed = pd.read_csv(PAGES / "protocol-A1.csv").query(
-        "endpoint == 'dissimilarity, all rounds'"
-    )
-    gaps = [values[row.method] - values[row.baseline] for row in committed.itertuples()]
-    raw = np.array([stats.ttest_1samp(gap, 0).pvalue for gap in gaps])
-    order = np.argsort(raw)
-    steps = np.maximum.accumulate(np.arange(20, 0, -1) * raw[order])[np.argsort(order)]
-    np.testing.assert_allclose(committed["difference"], [gap.mean() for gap in gaps], atol=1e-5)
-    np.testing.assert_allclose(committed["p"], np.minimum(steps, 1), rtol=1e-4)
-    width = stats.t.ppf(1 - 0.05 / 40, 19)
-    for row, gap in zip(committed.itertuples(), gaps, strict=True):
-        if max(row.p, row.p_sign_flip) < 0.05:
-            expected = "reproduced" if gap.mean() < 0 else "refuted"
-        else:
-            is_small = gap.mean() - width * stats.sem(gap) > row.published / 2
-            expected = "refuted" if is_small else "undecided"
-        assert row.verdict == expected, (row.method, row.baseline)
-
-
-def test_the_table_of_verdicts_has_those_of_a1():
-    """Settings of SubTrunc and windows of UnionFL, compared with DivFL."""
-    text = (PAGES / "README.md").read_text("utf8")
-    committed = pd.read_csv(PAGES / "protocol-A1.csv").query(
-        "endpoint == 'dissimilarity, all rounds'"
-    )
-    rows = re.findall(r"^\| Table (?:II|III), MNIST: (.*?) \| (\w+) \|", text, re.MULTILINE)
-    assert len(rows) == 4
-    found = {}
-    for claim, verdict_of in rows:
-        name = "subtrunc:lam=" if "SubTrunc" in claim else "unionfl:window="
-        for number in re.findall(r"\d+(?:\.\d+)?", claim):
-            found[f"{name}{number}"] = verdict_of
-        if "φ(x) = x" in claim:
-            found["subtrunc:lam=0.95,phi=identity"] = verdict_of
-    own = committed[committed["baseline"] == "divfl"].set_index("method")["verdict"]
-    assert found == own.to_dict()
-
-
-def test_the_table_of_verdicts_has_those_of_part_b():
-    text = (PAGES / "README.md").read_text("utf8")
-    rows = re.findall(
-        r"^\| Search of 24 .*: (\w+) \(.*\) is fairer .* (\d+) steps of ([\d.]+) \| (\w+) \|",
-        text, re.MULTILINE,
-    )  # fmt: skip
-    names = {"SubTrunc": "subtrunc:lam=0.95", "UnionFL": "unionfl:window=5"}
-    found = {
-        (names[method], f"test/classes=3,steps={steps},cohort=10,rate={rate}"): verdict_of
-        for method, steps, rate, verdict_of in rows
-    }
-    committed = pd.read_csv(PAGES / "protocol-B.csv").query(
-        "endpoint == 'dissimilarity, all rounds'"
-    )
-    assert found == committed.set_index(["method", "group"])["verdict"].to_dict()
-
-
-def test_the_page_has_the_scores_of_the_screening():
-    """Recomputed from the files of runs, as is the number of equal runs."""
-    text = " ".join((PAGES / "selection.md").read_text("utf8").split())
-    scores, num_equal, steps_of_others = {}, 0, set()
-    columns = ["client_dissimilarity", "accuracy_mean_clients", "cohort"]
-    folders = list((PAGES / "protocol" / "B" / "screen").iterdir())
-    for folder in folders:
-        gaps = []
-        for seed in (200, 201):
-            by_name = {
-                name: pd.read_csv(folder / f"{name}-{seed}.csv").query("round > 0")
-                for name in ("divfl", "subtrunc,lam=0.95", "unionfl,window=5")
-            }
-            same = by_name["divfl"][columns].equals(by_name["subtrunc,lam=0.95"][columns])
-            num_equal += same
-            steps_of_others |= set() if same else {folder.name.split(",")[1]}
-            means = {name: run["client_dissimilarity"].mean() for name, run in by_name.items()}
-            gaps.append(100 * (means["unionfl,window=5"] - means["divfl"]))
-        scores[folder.name] = np.mean(gaps)
-    assert f"In {num_equal} of the {2 * len(folders)} runs" in text
-    assert steps_of_others == {"steps=50"}
-    few, many = (scores[f"classes=3,steps={steps},cohort=10,rate=0.01"] for steps in (5, 50))
-    shown = f"were {few:.2f} with 5 steps and {many:.2f} with 50".replace("-", "\N{MINUS SIGN}")
-    assert shown in text
 
 
 def test_part_c_compares_the_tuned_methods_with_fedprox(folder):

@@ -1,0 +1,124 @@
+"""Committed results of the protocol, and the sentences about them, recomputed from their runs."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from scipy import stats
+
+from experiments.reproduction import protocol_pages, protocol_results
+
+PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
+COMPLETE = [
+    name
+    for name in protocol_results.FAMILIES
+    if not protocol_results.missing(name, PAGES / "protocol")
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(Figure, "savefig", lambda *arguments, **settings: None)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_committed_results_equal_those_of_their_runs(name, folder):
+    part, group, _ = protocol_results.FAMILIES[name]
+    runs = Path("protocol") / part / group
+    shutil.copytree(PAGES / runs, folder / runs)
+    for page in protocol_pages.pages.PAGES:
+        shutil.copy(PAGES / page, folder)
+    protocol_results.write(name, folder)
+    for file in (f"protocol-{name}.csv", f"protocol-{name}.md", *protocol_pages.pages.PAGES):
+        assert (folder / file).read_text("utf8") == (PAGES / file).read_text("utf8"), file
+
+
+def test_committed_results_of_a1_equal_an_independent_computation():
+    """Pandas and SciPy only."""
+    files = (PAGES / "protocol" / "A" / "mnist").glob("*.csv")
+    runs = pd.concat([pd.read_csv(file) for file in files]).query("round > 0")
+    values = 100 * runs.pivot_table("client_dissimilarity", "seed", "algorithm")
+    committed = pd.read_csv(PAGES / "protocol-A1.csv").query(
+        "endpoint == 'dissimilarity, all rounds'"
+    )
+    gaps = [values[row.method] - values[row.baseline] for row in committed.itertuples()]
+    raw = np.array([stats.ttest_1samp(gap, 0).pvalue for gap in gaps])
+    order = np.argsort(raw)
+    steps = np.maximum.accumulate(np.arange(20, 0, -1) * raw[order])[np.argsort(order)]
+    np.testing.assert_allclose(committed["difference"], [gap.mean() for gap in gaps], atol=1e-5)
+    np.testing.assert_allclose(committed["p"], np.minimum(steps, 1), rtol=1e-4)
+    width = stats.t.ppf(1 - 0.05 / 40, 19)
+    for row, gap in zip(committed.itertuples(), gaps, strict=True):
+        if max(row.p, row.p_sign_flip) < 0.05:
+            expected = "reproduced" if gap.mean() < 0 else "refuted"
+        else:
+            is_small = gap.mean() - width * stats.sem(gap) > row.published / 2
+            expected = "refuted" if is_small else "undecided"
+        assert row.verdict == expected, (row.method, row.baseline)
+
+
+def test_the_table_of_verdicts_has_those_of_a1():
+    """Settings of SubTrunc and windows of UnionFL, compared with DivFL."""
+    text = (PAGES / "README.md").read_text("utf8")
+    committed = pd.read_csv(PAGES / "protocol-A1.csv").query(
+        "endpoint == 'dissimilarity, all rounds'"
+    )
+    rows = re.findall(r"^\| Table (?:II|III), MNIST: (.*?) \| (\w+) \|", text, re.MULTILINE)
+    assert len(rows) == 4
+    found = {}
+    for claim, verdict_of in rows:
+        name = "subtrunc:lam=" if "SubTrunc" in claim else "unionfl:window="
+        for number in re.findall(r"\d+(?:\.\d+)?", claim):
+            found[f"{name}{number}"] = verdict_of
+        if "φ(x) = x" in claim:
+            found["subtrunc:lam=0.95,phi=identity"] = verdict_of
+    own = committed[committed["baseline"] == "divfl"].set_index("method")["verdict"]
+    assert found == own.to_dict()
+
+
+def test_the_table_of_verdicts_has_those_of_part_b():
+    text = (PAGES / "README.md").read_text("utf8")
+    rows = re.findall(
+        r"^\| Search of 24 .*: (\w+) \(.*\) is fairer .* (\d+) steps of ([\d.]+) \| (\w+) \|",
+        text, re.MULTILINE,
+    )  # fmt: skip
+    names = {"SubTrunc": "subtrunc:lam=0.95", "UnionFL": "unionfl:window=5"}
+    found = {
+        (names[method], f"test/classes=3,steps={steps},cohort=10,rate={rate}"): verdict_of
+        for method, steps, rate, verdict_of in rows
+    }
+    committed = pd.read_csv(PAGES / "protocol-B.csv").query(
+        "endpoint == 'dissimilarity, all rounds'"
+    )
+    assert found == committed.set_index(["method", "group"])["verdict"].to_dict()
+
+
+def test_the_page_has_the_scores_of_the_screening():
+    """Recomputed from the files of runs, as is the number of equal runs."""
+    text = " ".join((PAGES / "selection.md").read_text("utf8").split())
+    scores, num_equal, steps_of_others = {}, 0, set()
+    columns = ["client_dissimilarity", "accuracy_mean_clients", "cohort"]
+    folders = list((PAGES / "protocol" / "B" / "screen").iterdir())
+    for folder in folders:
+        gaps = []
+        for seed in (200, 201):
+            by_name = {
+                name: pd.read_csv(folder / f"{name}-{seed}.csv").query("round > 0")
+                for name in ("divfl", "subtrunc,lam=0.95", "unionfl,window=5")
+            }
+            same = by_name["divfl"][columns].equals(by_name["subtrunc,lam=0.95"][columns])
+            num_equal += same
+            steps_of_others |= set() if same else {folder.name.split(",")[1]}
+            means = {name: run["client_dissimilarity"].mean() for name, run in by_name.items()}
+            gaps.append(100 * (means["unionfl,window=5"] - means["divfl"]))
+        scores[folder.name] = np.mean(gaps)
+    assert f"In {num_equal} of the {2 * len(folders)} runs" in text
+    assert steps_of_others == {"steps=50"}
+    few, many = (scores[f"classes=3,steps={steps},cohort=10,rate=0.01"] for steps in (5, 50))
+    shown = f"were {few:.2f} with 5 steps and {many:.2f} with 50".replace("-", "\N{MINUS SIGN}")
+    assert shown in text
