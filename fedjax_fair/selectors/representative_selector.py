@@ -124,8 +124,8 @@ class RepresentativeSelector(Selector):
             )
         else:
             measured = stored_distances if stored else pairwise_distances(clients.gradient)
-            distances = jnp.where(finite[:, None] & finite[None, :], measured, 0.0)
-            representation = facility_location_from_distances(distances)
+            representation = facility_location_from_distances(measured, counted=finite)
+            distances = representation.distances
         available = context.available
         eligible = finite if available is None else finite & available[sample.clients]
         function = Scaled(representation, 1 / context.num_clients if self.scale == "mean" else 1.0)

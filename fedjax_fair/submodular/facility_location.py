@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair.numerics import target
-from fedjax_fair.submodular.arrays import as_non_negative, as_symmetric
+from fedjax_fair.submodular.arrays import as_mask, as_non_negative, as_symmetric
 from fedjax_fair.submodular.cached_gains import CachedGains
 from fedjax_fair.submodular.sparse import as_sparse, is_sparse
 from fedjax_fair.submodular.sparse_functions import SparseFacilityLocation
@@ -158,7 +158,7 @@ class FacilityLocationFromDistances(_OfMatrix):
 
 
 def facility_location_from_distances(
-    distances: ArrayLike, weights: ArrayLike | None = None
+    distances: ArrayLike, weights: ArrayLike | None = None, counted: ArrayLike | None = None
 ) -> FacilityLocationFromDistances:
     r"""Returns the reduction of the distances from all items to a set: monotone submodular.
 
@@ -170,6 +170,8 @@ def facility_location_from_distances(
     Args:
         distances: ``[n, n]``, symmetric, >= 0.
         weights: Weight of each item, ``[n]``, >= 0; by default 1.
+        counted: Mask of the items that count, ``[n]``; by default all. The others do not enter the
+            sum, represent no item and do not define the phantom.
 
     Examples:
         >>> from fedjax_fair.submodular import greedy
@@ -180,7 +182,14 @@ def facility_location_from_distances(
         ([1, 2], 40.0)
     """
     matrix = as_symmetric("distances", distances)
-    farthest = jnp.max(matrix, axis=1)
+    if counted is None:
+        farthest = jnp.max(matrix, axis=1)
+    else:
+        mask = as_mask("counted", counted, matrix.shape[:1])
+        pairs = mask[:, None] & mask[None]
+        farthest = jnp.max(matrix, axis=1, where=pairs, initial=0.0)
+        # No nearer than any phantom, so that nothing is gained.
+        matrix = jnp.where(pairs, matrix, jnp.max(farthest))
     if weights is not None:
         weights = as_non_negative("weights", weights, "points", matrix.shape[0])
         as_non_negative("distances * weights", farthest * weights, "points")

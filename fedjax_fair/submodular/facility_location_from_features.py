@@ -30,7 +30,7 @@ class FacilityLocationFromFeatures(CachedGains):
         weights: Weight of each point, ``[points]``.
         floor: Similarity of each point to the phantom, ``[points]``.
         first_gains: Gain of each item at the empty set, ``[items]``.
-        phantom_items: Mask of the items that define the phantom, ``[items]``; None for all.
+        valid_items: Mask of the items that represent points, ``[items]``; None for all.
     """
 
     rows: Float[Array, "points width"]
@@ -40,7 +40,7 @@ class FacilityLocationFromFeatures(CachedGains):
     weights: Float[Array, " points"]
     floor: Float[Array, " points"]
     first_gains: Float[Array, " items"]
-    phantom_items: Bool[Array, " items"] | None = None
+    valid_items: Bool[Array, " items"] | None = None
 
     @property
     def size(self) -> int:
@@ -52,6 +52,21 @@ class FacilityLocationFromFeatures(CachedGains):
         if similarities is None:
             return _POINTS
         return min(self.rows.shape[-2], max(_POINTS, similarities // self.size))
+
+    @property
+    def _item_squares(self) -> Float[Array, " items"]:
+        squares = self.squares[self.items]
+        if self.valid_items is None:
+            return squares
+        # Farther from every point than any other item, so that they gain nothing.
+        return jnp.where(self.valid_items, squares, 16 * jnp.max(self.squares))
+
+    @property
+    def _own_points(self) -> Int[Array, " items"]:
+        """The point of each item, to which its distance is 0; out of bounds if invalid."""
+        if self.valid_items is None:
+            return self.items
+        return jnp.where(self.valid_items, self.items, self.rows.shape[-2])
 
     @property
     def _starts(self) -> Int[Array, " blocks"]:
@@ -73,8 +88,8 @@ class FacilityLocationFromFeatures(CachedGains):
 
     def _column(self, item: Integer) -> Float[Array, " points"]:
         row = self.items[item]
-        near = self.squares + self.squares[row] - 2 * product(self.rows, self.rows[row])
-        near = near.at[row].set(0.0)
+        near = self.squares + self._item_squares[item] - 2 * product(self.rows, self.rows[row])
+        near = near.at[self._own_points[item]].set(0.0, mode="drop")
         return -jnp.sqrt(jnp.maximum(near, 0.0)) * self.weights
 
     def _served(self, points: Array, best: Array) -> Array:
@@ -85,9 +100,9 @@ class FacilityLocationFromFeatures(CachedGains):
         return jnp.sum(jnp.clip(near, old[None], new[None]) - old[None], axis=1)
 
     def _similarity(self, points: Int[Array, " block"]) -> Float[Array, "items block"]:
-        near = self.squares[self.items][:, None] + self.squares[points][None]
+        near = self._item_squares[:, None] + self.squares[points][None]
         near = near - 2 * product(self.rows[self.items], self.rows[points].T)
-        itself = self.items[:, None] == points[None]
+        itself = self._own_points[:, None] == points[None]
         near = jnp.maximum(jnp.where(itself, 0.0, near), 0.0)
         return -jnp.sqrt(near) * self.weights[points][None]
 
@@ -99,7 +114,7 @@ class FacilityLocationFromFeatures(CachedGains):
         near = self._similarity(points)
         # Similarities are at most 0, so that with a floor of 0 a point gains nothing.
         counts = self.counted[points] & (places < count)
-        mask = None if self.phantom_items is None else self.phantom_items[:, None]
+        mask = None if self.valid_items is None else self.valid_items[:, None]
         farthest = jnp.min(near, axis=0, where=mask, initial=0.0)
         return near, jnp.where(counts, farthest, 0.0)
 
@@ -109,7 +124,7 @@ def facility_location_from_features(
     items: ArrayLike | None = None,
     counted: ArrayLike | None = None,
     weights: ArrayLike | None = None,
-    phantom_items: ArrayLike | None = None,
+    valid_items: ArrayLike | None = None,
 ) -> FacilityLocationFromFeatures:
     """Returns ``facility_location_from_distances`` of the rows, without a matrix of distances.
 
@@ -123,8 +138,8 @@ def facility_location_from_features(
             ``items[j]``. By default all.
         counted: Mask of the points that count, ``[points]``; by default all.
         weights: Weight of each point, ``[points]``, >= 0; by default 1.
-        phantom_items: Mask of the items that define the phantom, ``[items]``, which is as far from
-            a point as the farthest of them; by default all.
+        valid_items: Mask of the items that represent points, ``[items]``; by default all. The
+            others gain nothing and do not define the phantom.
 
     Examples:
         >>> from fedjax_fair.submodular import greedy
@@ -146,15 +161,15 @@ def facility_location_from_features(
     if weights is not None:
         weights = as_non_negative("weights", weights, "points", count)
     weights = jnp.ones(count, rows.dtype) if weights is None else weights
-    if phantom_items is not None:
-        phantom_items = as_mask("phantom_items", phantom_items, chosen.shape)
-    function = _of_features(rows, chosen, mask, weights, phantom_items)
+    if valid_items is not None:
+        valid_items = as_mask("valid_items", valid_items, chosen.shape)
+    function = _of_features(rows, chosen, mask, weights, valid_items)
     as_non_negative("squared lengths of features", function.squares, "points")
     return function
 
 
 @jax.jit
-def _of_features(features, items, counted, weights, phantom_items) -> FacilityLocationFromFeatures:
+def _of_features(features, items, counted, weights, valid_items) -> FacilityLocationFromFeatures:
     count, size = features.shape[0], items.shape[0]
     rows = features - product(jnp.full(count, 1 / count, features.dtype), features)[None]
     squares = jnp.sum(rows**2, axis=1)
@@ -167,7 +182,7 @@ def _of_features(features, items, counted, weights, phantom_items) -> FacilityLo
         weights,
         floor=jnp.zeros(count, rows.dtype),
         first_gains=zeros,
-        phantom_items=phantom_items,
+        valid_items=valid_items,
     )
 
     def step(gains, start):

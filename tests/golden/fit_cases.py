@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from people_federation import make_people
 
 import fedjax_fair as ff
 from fedjax_fair import (
@@ -90,25 +91,35 @@ def numeric(dataset, summaries=False):
     }
 
 
-def trained(round, config=CONFIG, summaries=False, **settings):
+def trained(round, clients=None, summaries=False, **settings):
     """The results of a short run and the trained parameters of both seeds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Some of the faults cause updates that are not finite.
         result = ff.train(
-            round, federation(config), rounds=ROUNDS, seeds=SEEDS, eval_every=EVAL_EVERY, **settings
+            round,
+            clients or federation(),
+            rounds=ROUNDS,
+            seeds=SEEDS,
+            eval_every=EVAL_EVERY,
+            **settings,
         )
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(result.variables)]
     params = np.concatenate([leaf.reshape(len(SEEDS), -1) for leaf in leaves], axis=1)
     return numeric(result.dataset, summaries) | {"params": params}
 
 
-def method(name, config=CONFIG, model=None):
+def method(name, config=CONFIG, model=None, clients=None):
     """A run of a method by its name, with the settings of ``config``."""
     model = network() if model is None else model
     own = drop_unused_settings(replace(config, methods=(name,)))
-    owners = federation(config)
-    round = method_round(own, name, owners.num_classes, largest_client(owners), model)
-    return trained(round, config, summaries=True)
+    clients = clients or federation(config)
+    round = method_round(own, name, clients.num_classes, largest_client(clients), model)
+    return trained(round, clients, summaries=True)
+
+
+def method_on_people(name):
+    """A run on clients with sensitive features."""
+    return method(name, clients=make_people(sizes=(20, 30) * 6), model=models.mlp(2, hidden=(4,)))
 
 
 def roles(selector=None, solver=None, aggregator=None, on_nonfinite="raise", **settings):
@@ -147,13 +158,16 @@ LATER = (
 )
 """Methods that were recorded on another machine than those before them, and so in another file."""
 
+OF_GROUPS = ("fedfb", "fedminmax", "reweighing")
 METHODS = {
     f"method-{name}": partial(method, name, PLANTED if name == "gifair" else CONFIG)
     for name in registry.METHODS
-    if name not in LATER and name != "fedbn"
+    if name not in (*LATER, *OF_GROUPS, "fedbn", "local_converged")
 }
 LATER_METHODS = {f"method-{name}": partial(method, name) for name in LATER}
 LATER_METHODS["method-fedbn"] = partial(method, "fedbn", model=NORMALIZED)
+LATEST_METHODS = {f"method-{name}": partial(method_on_people, name) for name in OF_GROUPS}
+LATEST_METHODS["method-local_converged"] = partial(method, "local_converged")
 METHODS |= {
     "method-divfl+equitable": partial(method, "divfl+equitable"),
     "method-equitable-oracle": partial(method, "equitable:groups=oracle", PLANTED),
@@ -422,6 +436,7 @@ OTHERS = {
 GROUPS = {
     "methods": METHODS,
     "later_methods": LATER_METHODS,
+    "latest_methods": LATEST_METHODS,
     "roles": SELECTORS | SOLVERS | AGGREGATORS,
     "conditions": FAULTS | COMMUNICATION | OTHERS,
 }

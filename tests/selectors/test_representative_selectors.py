@@ -446,6 +446,34 @@ def test_nonfinite_clients_do_not_define_the_phantom(name):
             np.testing.assert_allclose(info_pooled[key], info[key], rtol=1e-3)
 
 
+@pytest.mark.parametrize("pool", [None, 4])
+@pytest.mark.parametrize("name", FAMILY)
+def test_nonfinite_members_of_a_cohort_represent_no_client(name, pool):
+    # Of four clients that are available one is not finite: its masked gradient, zeros, is close to
+    # those of many clients.
+    available = np.isin(np.arange(12), [1, 4, 7, 10])
+    state = ((), jnp.zeros(12, jnp.int32) if name == "unionfl" else (), ())
+    selector = family(name, 4, candidates="all", pool=pool)
+
+    @jax.jit
+    def choose_on(gradients, losses):
+        context = context_of(gradients, losses)._replace(available=jnp.asarray(available))
+        return selector.select(jax.random.key(0), state, context)[::2]
+
+    finite = np.delete(np.arange(12), 7)
+    for seed in range(5):
+        gradients, losses = random_clients(seed)
+        gradients[7] = np.nan
+        cohort, info = choose_on(gradients, losses)
+        chosen = np.asarray(cohort.clients)
+        assert {1, 4, 10} < set(chosen.tolist())
+        distances = np.linalg.norm(gradients[finite, None] - gradients, axis=-1)
+        to_pool = distances[:, [1, 4, 10] if pool else finite].max(axis=1)
+        to_members = distances[:, chosen[chosen != 7]].min(axis=1)
+        expected = np.maximum(to_pool - to_members, 0).sum() / 12
+        np.testing.assert_allclose(info["representation"], expected, rtol=1e-3)
+
+
 @pytest.mark.parametrize("name", FAMILY)
 def test_greedy_among_the_pool_represents_all_clients(name):
     last = jnp.arange(12, dtype=jnp.int32) % 4

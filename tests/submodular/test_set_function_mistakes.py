@@ -50,8 +50,12 @@ ASYMMETRIC = np.where(np.eye(3)[::-1], 1.0, 0.0) + np.array([[0, 5, 0], [0, 0, 0
         (lambda: sm.facility_location_from_features(POINTS, []), r"items: .* got shape \(0,\)"),
         (lambda: sm.facility_location_from_features(POINTS, None, [True]), r"counted: .*\(6,\)"),
         (
-            lambda: sm.facility_location_from_features(POINTS, [0, 1], phantom_items=[True]),
-            r"phantom_items: expected shape \(2,\), got \(1,\)",
+            lambda: sm.facility_location_from_distances(DISTANCES, counted=[True]),
+            r"counted: .*\(6,\)",
+        ),
+        (
+            lambda: sm.facility_location_from_features(POINTS, [0, 1], valid_items=[True]),
+            r"valid_items: expected shape \(2,\), got \(1,\)",
         ),
         (lambda: sm.Modular([1.0, np.nan]), r"weights\[1\]=nan: expected finite"),
         (lambda: sm.truncated_modular([1.0, -1.0], 1.0), r"weights\[1\]=-1.0"),

@@ -73,6 +73,14 @@ FUNCTIONS = {
         lambda mask: reduction(DISTANCES, mask).sum(),
         True,
     ),
+    "facility_location_from_distances, of some": (
+        lambda: sm.facility_location_from_distances(DISTANCES, POINT_WEIGHTS, INCLUDED),
+        lambda mask: (
+            POINT_WEIGHTS[INCLUDED]
+            @ reduction(DISTANCES[INCLUDED], mask & INCLUDED, DISTANCES[INCLUDED][:, INCLUDED])
+        ),
+        True,
+    ),
     "facility_location weighted": (
         lambda: sm.facility_location(SIMILARITY, WEIGHTS[:4]),
         lambda mask: SIMILARITY[:, mask].max(axis=1, initial=0) @ WEIGHTS[:4],
@@ -196,9 +204,9 @@ FROM_FEATURES = {
         lambda mask: MORE_WEIGHTS[COUNTED] @ reduction(TO_SOME[COUNTED], mask),
         True,
     ),
-    "facility_location_from_features, phantom of some": (
-        lambda: sm.facility_location_from_features(MORE_POINTS, SOME, phantom_items=INCLUDED),
-        lambda mask: reduction(TO_SOME, mask, TO_SOME[:, INCLUDED]).sum(),
+    "facility_location_from_features, valid items": (
+        lambda: sm.facility_location_from_features(MORE_POINTS, SOME, valid_items=INCLUDED),
+        lambda mask: reduction(TO_SOME, mask & INCLUDED, TO_SOME[:, INCLUDED]).sum(),
         True,
     ),
 }
