@@ -186,10 +186,6 @@ def _join(own: Collected, published: Collected) -> Collected:
     of_methods: Any = pd.concat([own.methods, others[is_shown]])
     is_other = ~published.federations["federation"].isin(own.federations["federation"])
     of_federations: Any = pd.concat([own.federations, published.federations[is_other]])
-    # Methods without a global model have no results of unseen clients.
-    unseen = pd.concat([own.federations, published.federations])
-    unseen = unseen.groupby("federation")["unseen_clients"].max()
-    of_federations["unseen_clients"] = of_federations["federation"].map(unseen)
     order = of_federations["federation"].map({name: i for i, name in enumerate(FEDERATIONS)})
     environments = [each for each in published.environments if each not in own.environments]
     return Collected(
@@ -232,17 +228,18 @@ def _federations(found: list[measures.Final]) -> list[dict[str, Any]]:
         {
             "federation": name,
             "clients": firsts[name].sizes["client"],
-            "unseen_clients": max(
-                final.dataset.sizes.get("unseen_client", 0)
-                for final in found
-                if final.federation == name
-            ),
+            "unseen_clients": _num_unseen(firsts[name]),
             "data_digest": firsts[name].attrs["data_digest"],
             **{f"constant_{measure}": constants[name, measure] for measure in measures.CONSTANTS},
         }
         for name in FEDERATIONS
         if name in firsts
     ]
+
+
+def _num_unseen(dataset: xr.Dataset) -> int:
+    # Results of earlier versions have only those that were evaluated.
+    return dataset.attrs.get("unseen_clients", dataset.sizes.get("unseen_client", 0))
 
 
 def _methods(folder: Path, found: list[measures.Final], track: str) -> list[dict[str, Any]]:

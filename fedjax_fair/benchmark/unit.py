@@ -250,6 +250,7 @@ def _save(
         "settings": json.dumps([dict(values) for values in settings]),
         "chosen": json.dumps({name: list(choice) for name, choice in chosen.items()}),
         "data_digest": data.data_digest,
+        "unseen_clients": data.unseen.num_clients,
     }
     results.save(trained.assign_attrs(attrs), unit.file(phase))
     of_run = _cell_measures(trained, phase)
