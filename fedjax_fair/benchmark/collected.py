@@ -14,6 +14,7 @@ from fedjax_fair.benchmark.protocol import CRITERIA
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
 
 __all__ = ["BASELINES", "CRITERION", "Collected", "check_data", "collect"]
 
@@ -93,6 +94,7 @@ def collect(folder: Path, published: Collected | None = None) -> Collected:
             published results are of another track, other data or other partitions.
     """
     import pandas as pd
+    import xarray as xr
 
     described = runner.read_folder(folder)
     found = list(measures.finals(folder))
@@ -152,6 +154,7 @@ def _check_partitions(own: Collected, published: Collected) -> None:
 def _join(own: Collected, published: Collected) -> Collected:
     """Adds methods of a report to those of a benchmark."""
     import pandas as pd
+    import xarray as xr
 
     if own.track != published.track:
         raise ValueError(
