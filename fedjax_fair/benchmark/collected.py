@@ -94,7 +94,6 @@ def collect(folder: Path, published: Collected | None = None) -> Collected:
             published results are of another track, other data or other partitions.
     """
     import pandas as pd
-    import xarray as xr
 
     described = runner.read_folder(folder)
     found = list(measures.finals(folder))
@@ -154,7 +153,6 @@ def _check_partitions(own: Collected, published: Collected) -> None:
 def _join(own: Collected, published: Collected) -> Collected:
     """Adds methods of a report to those of a benchmark."""
     import pandas as pd
-    import xarray as xr
 
     if own.track != published.track:
         raise ValueError(
