@@ -98,6 +98,36 @@ def test_the_table_of_verdicts_has_those_of_part_b():
     assert found == committed.set_index(["method", "group"])["verdict"].to_dict()
 
 
+def test_the_table_of_verdicts_has_those_of_c1():
+    text = (PAGES / "README.md").read_text("utf8")
+    rows = re.findall(
+        r"^\| Table 2, MNIST: (\S+).* is (?:fairer|less fair) than FedProx \| (\w+) \| protocol",
+        text, re.MULTILINE,
+    )  # fmt: skip
+    committed = pd.read_csv(PAGES / "protocol-C1.csv").query("endpoint == 'sigma_acc, all rounds'")
+    names = {"equitable": "Equitable-FL", "clustered_by_similarity": "Clustered"}
+    found = committed["method"].str.partition(":")[0].map(names)
+    assert dict(rows) == dict(zip(found, committed["verdict"], strict=True))
+    assert all((row.published < 0) == ("equitable" in row.method) for row in committed.itertuples())
+
+
+def test_committed_results_of_c1_equal_an_independent_computation():
+    """Pandas and SciPy only."""
+    files = (PAGES / "protocol" / "C" / "mnist").glob("*.csv")
+    runs = pd.concat([pd.read_csv(file) for file in files]).query("round > 0")
+    values = 100 * runs.pivot_table("sigma_acc", "seed", "algorithm")
+    committed = pd.read_csv(PAGES / "protocol-C1.csv").query("endpoint == 'sigma_acc, all rounds'")
+    assert len(values) == 10
+    raw = []
+    for row in committed.itertuples():
+        gaps = values[row.method] - values[row.baseline]
+        interval = stats.t.interval(0.95, 9, gaps.mean(), stats.sem(gaps))
+        np.testing.assert_allclose([row.low, row.high], interval, atol=1e-4)
+        raw.append(stats.ttest_1samp(gaps, 0).pvalue)
+    first = 2 * min(raw)
+    np.testing.assert_allclose(sorted(committed["p"]), [first, max(first, *raw)], rtol=1e-3)
+
+
 def test_the_page_has_the_scores_of_the_screening():
     """Recomputed from the files of runs, as is the number of equal runs."""
     text = " ".join((PAGES / "selection.md").read_text("utf8").split())
