@@ -279,14 +279,20 @@ def draw_gaps(gaps: xr.DataArray, label: str) -> Figure:
         draw_curves(axes, own, looks)
         axes.axhline(0, color="0.5", linewidth=1)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        title = textwrap.fill(looks[0]["label"], 26, break_long_words=False)
-        axes.set_title(title, size=8)
+        axes.set_title(_wrapped(looks[0]["label"], 26), size=8)
     for place in range(len(methods), len(panels)):
         panels[place].remove()
         panels[place - width].tick_params(labelbottom=True)
     drawn.supxlabel("Communication round", size=9)
     drawn.supylabel(textwrap.fill(label, 15 * height + 20), size=9)
     return drawn
+
+
+def _wrapped(name: str, width: int) -> str:
+    """Breaks the name of a method, if it is longer, at spaces and before settings."""
+    if len(name) > width:
+        name = re.sub(r"(?<=[:,])(?=\S)", " ", name)
+    return textwrap.fill(name, width, break_long_words=False)
 
 
 def _crossed(data: str) -> list[xr.Dataset]:
