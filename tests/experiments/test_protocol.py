@@ -28,8 +28,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "reproduction" / "README.md"
 
 def test_the_page_counts_the_committed_runs():
     text, folder = PAGE.read_text("utf8"), PAGE.parent / "protocol"
-    counted = dict(re.findall(r"^\| (A1|A2|B|C)\b.*\| (\w.*) \|$", text, re.MULTILINE))
-    groups = {"A1": "A/mnist", "A2": "A/cifar10", "B": "B", "C": "C"}
+    counted = dict(re.findall(r"^\| (A1|A2|B|C1|C2|C3)\b.*\| (\w.*) \|$", text, re.MULTILINE))
+    groups = {
+        "A1": "A/mnist", "A2": "A/cifar10", "B": "B", "C1": "C/mnist", "C2": "C/grid",
+        "C3": "C/cifar10",
+    }  # fmt: skip
     assert counted.keys() == groups.keys()
     for name, group in groups.items():
         found = len(list((folder / group).rglob("*.csv")))
