@@ -240,7 +240,7 @@ def _federations(found: list[measures.Final]) -> list[dict[str, Any]]:
 
 def _num_unseen(dataset: xr.Dataset) -> int:
     # Results of earlier versions have only those that were evaluated.
-    return dataset.attrs.get("unseen_clients", dataset.sizes.get("unseen_client", 0))
+    return int(dataset.attrs.get("unseen_clients", dataset.sizes.get("unseen_client", 0)))
 
 
 def _methods(folder: Path, found: list[measures.Final], track: str) -> list[dict[str, Any]]:
