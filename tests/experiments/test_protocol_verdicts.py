@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from experiments.reproduction import protocol_pages, protocol_results
+from experiments.reproduction import protocol, protocol_pages, protocol_results
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
 COMPLETE = [
@@ -126,6 +126,23 @@ def test_committed_results_of_c1_equal_an_independent_computation():
         raw.append(stats.ttest_1samp(gaps, 0).pvalue)
     first = 2 * min(raw)
     np.testing.assert_allclose(sorted(committed["p"]), [first, max(first, *raw)], rtol=1e-3)
+
+
+def test_the_page_has_the_accuracies_of_the_grid():
+    """Recomputed from the files of runs; the configurations in bold are those of C3."""
+    page = (PAGES / "equitable.md").read_text("utf8").partition("## Grid on CIFAR-10")[2]
+    lines = [line for line in page.splitlines() if line.startswith("|")][:10]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    methods = [name.strip("`") for name in cells[0][2:]]
+    chosen = set()
+    for rate, prox, *shown in cells[2:]:
+        for method, text in zip(methods, shown, strict=True):
+            name = f"{method}:learning_rate={rate},prox={prox}"
+            file = PAGES / "protocol" / "C" / "grid" / f"{name.replace(':', ',')}-500.csv"
+            accuracy = 100 * pd.read_csv(file)["accuracy_mean_examples"].to_numpy()[-3:].mean()
+            assert text.strip("*") == f"{accuracy:.2f}", name
+            chosen |= {name} if "*" in text else set()
+    assert chosen == set(protocol.chosen(PAGES / "protocol"))
 
 
 def test_the_page_has_the_scores_of_the_screening():
