@@ -316,7 +316,8 @@ def estimate(parts: Iterable[str], folder: Path, costs: pd.DataFrame) -> str:
     rows, total = [], 0.0
     for part in parts:
         if part == "D":
-            hours, todo = protocol_theory.HOURS, len(protocol_theory.missing(folder / "D"))
+            todo = len(protocol_theory.missing(folder / "D"))
+            hours = protocol_theory.HOURS if todo else 0.0
             rows.append(["D", "instances", todo, f"{hours:.1f}"])
             total += hours
             continue

@@ -108,6 +108,8 @@ def test_the_estimate_falls_as_runs_are_made(trained, tmp_path):
     assert lines[-1] == "With two cores: 156.9 hours."  # (240 + 50 * 31 / 21) / 2
     protocol.train_missing("A", tmp_path, None)
     assert protocol.estimate("A", tmp_path, costs).splitlines()[-1] == "With two cores: 0.0 hours."
+    complete = PAGE.parent / "protocol"
+    assert protocol.estimate("D", complete, costs).splitlines()[-1] == "With two cores: 0.0 hours."
     # 24 points with three methods and two seeds, then four points with two methods and 20.
     shown = protocol.estimate("B", tmp_path, costs).splitlines()
     assert [line.split("|")[3].strip() for line in shown[2:4]] == ["144", "160"]
