@@ -58,8 +58,9 @@ class FacilityLocationFromFeatures(CachedGains):
         squares = self.squares[self.items]
         if self.valid_items is None:
             return squares
-        # Farther from every point than any other item, so that they gain nothing.
-        return jnp.where(self.valid_items, squares, 16 * jnp.max(self.squares))
+        # Farther from every point than any other item, so that they gain nothing. Not infinite,
+        # which a weight of 0 would turn into NaN.
+        return jnp.where(self.valid_items, squares, jnp.finfo(squares.dtype).max / 4)
 
     @property
     def _own_points(self) -> Int[Array, " items"]:
