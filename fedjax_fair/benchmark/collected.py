@@ -229,7 +229,9 @@ def _federations(found: list[measures.Final]) -> list[dict[str, Any]]:
         {
             "federation": name,
             "clients": firsts[name].sizes["client"],
-            "unseen_clients": _num_unseen(firsts[name]),
+            "unseen_clients": max(
+                _num_unseen(final.dataset) for final in found if final.federation == name
+            ),
             "data_digest": firsts[name].attrs["data_digest"],
             **{f"constant_{measure}": constants[name, measure] for measure in measures.CONSTANTS},
         }
