@@ -26,6 +26,20 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def of_primary_endpoint(name):
+    """The committed rows of a family, with verdicts."""
+    table = pd.read_csv(PAGES / f"protocol-{name}.csv")
+    endpoint = "sigma_acc" if name == "C1" else "dissimilarity"
+    return table[table["endpoint"] == f"{endpoint}, all rounds"]
+
+
+def seed_means(group, column):
+    """Means over all evaluations after round 0, in %, by seed and method, from files of runs."""
+    files = (PAGES / "protocol" / group).glob("*.csv")
+    runs = pd.concat([pd.read_csv(file) for file in files]).query("round > 0")
+    return 100 * runs.pivot_table(column, "seed", "algorithm")
+
+
 @pytest.mark.parametrize("name", COMPLETE)
 def test_committed_results_equal_those_of_their_runs(name, folder):
     part, group, _ = protocol_results.FAMILIES[name]
@@ -40,12 +54,8 @@ def test_committed_results_equal_those_of_their_runs(name, folder):
 
 def test_committed_results_of_a1_equal_an_independent_computation():
     """Pandas and SciPy only."""
-    files = (PAGES / "protocol" / "A" / "mnist").glob("*.csv")
-    runs = pd.concat([pd.read_csv(file) for file in files]).query("round > 0")
-    values = 100 * runs.pivot_table("client_dissimilarity", "seed", "algorithm")
-    committed = pd.read_csv(PAGES / "protocol-A1.csv").query(
-        "endpoint == 'dissimilarity, all rounds'"
-    )
+    values = seed_means("A/mnist", "client_dissimilarity")
+    committed = of_primary_endpoint("A1")
     gaps = [values[row.method] - values[row.baseline] for row in committed.itertuples()]
     raw = np.array([stats.ttest_1samp(gap, 0).pvalue for gap in gaps])
     order = np.argsort(raw)
@@ -65,9 +75,7 @@ def test_committed_results_of_a1_equal_an_independent_computation():
 def test_the_table_of_verdicts_has_those_of_a1():
     """Settings of SubTrunc and windows of UnionFL, compared with DivFL."""
     text = (PAGES / "README.md").read_text("utf8")
-    committed = pd.read_csv(PAGES / "protocol-A1.csv").query(
-        "endpoint == 'dissimilarity, all rounds'"
-    )
+    committed = of_primary_endpoint("A1")
     rows = re.findall(r"^\| Table (?:II|III), MNIST: (.*?) \| (\w+) \|", text, re.MULTILINE)
     assert len(rows) == 4
     found = {}
@@ -92,9 +100,7 @@ def test_the_table_of_verdicts_has_those_of_part_b():
         (names[method], f"test/classes=3,steps={steps},cohort=10,rate={rate}"): verdict_of
         for method, steps, rate, verdict_of in rows
     }
-    committed = pd.read_csv(PAGES / "protocol-B.csv").query(
-        "endpoint == 'dissimilarity, all rounds'"
-    )
+    committed = of_primary_endpoint("B")
     assert found == committed.set_index(["method", "group"])["verdict"].to_dict()
 
 
@@ -104,7 +110,7 @@ def test_the_table_of_verdicts_has_those_of_c1():
         r"^\| Table 2, MNIST: (\S+).* is (?:fairer|less fair) than FedProx \| (\w+) \| protocol",
         text, re.MULTILINE,
     )  # fmt: skip
-    committed = pd.read_csv(PAGES / "protocol-C1.csv").query("endpoint == 'sigma_acc, all rounds'")
+    committed = of_primary_endpoint("C1")
     names = {"equitable": "Equitable-FL", "clustered_by_similarity": "Clustered"}
     found = committed["method"].str.partition(":")[0].map(names)
     assert dict(rows) == dict(zip(found, committed["verdict"], strict=True))
@@ -113,10 +119,8 @@ def test_the_table_of_verdicts_has_those_of_c1():
 
 def test_committed_results_of_c1_equal_an_independent_computation():
     """Pandas and SciPy only."""
-    files = (PAGES / "protocol" / "C" / "mnist").glob("*.csv")
-    runs = pd.concat([pd.read_csv(file) for file in files]).query("round > 0")
-    values = 100 * runs.pivot_table("sigma_acc", "seed", "algorithm")
-    committed = pd.read_csv(PAGES / "protocol-C1.csv").query("endpoint == 'sigma_acc, all rounds'")
+    values = seed_means("C/mnist", "sigma_acc")
+    committed = of_primary_endpoint("C1")
     assert len(values) == 10
     raw = []
     for row in committed.itertuples():

@@ -159,6 +159,8 @@ LATER = (
 """Methods that were recorded on another machine than those before them, and so in another file."""
 
 OF_GROUPS = ("fedfb", "fedminmax", "reweighing")
+"""Methods that need sensitive features."""
+
 METHODS = {
     f"method-{name}": partial(method, name, PLANTED if name == "gifair" else CONFIG)
     for name in registry.METHODS
