@@ -91,11 +91,11 @@ __all__ = [
 _NAMES_OF = {
     "app.model_files": "load_model",
     "app.sweep": "sweep",
-    "base": "Aggregation Aggregator Cohort Faults LocalResult Model Selector Solver Variables",
-    "simulate": "Round run",
+    "roles": "Aggregation Aggregator Cohort Faults LocalResult Model Selector Solver Variables",
+    "rounds.round": "Round run",
     "training": "Callback Centralized DivergenceError FitResult fit fit_batch train train_batch",
     "training.cache": "enable_compilation_cache",
-    "tree": "Integer Number",
+    "utils.tree": "Integer Number",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 

@@ -1,8 +1,8 @@
 """Access of the server to updates under secure aggregation.
 
 Selector and aggregator can compute weighted sums of opaque updates and, with the server view
-``"scalars"`` (`fedjax_fair.roles.ServerView`), request scalars from each client. Other access raises
-an error when a round is traced.
+``"scalars"`` (`fedjax_fair.roles.ServerView`), request scalars from each client. Other access
+raises an error when a round is traced.
 """
 
 from __future__ import annotations

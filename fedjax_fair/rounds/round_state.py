@@ -44,7 +44,8 @@ class RoundState(NamedTuple):
         communication: State of privacy; empty without.
         model_history: Past global models, ``[history_length, ...]``, with that of round ``r`` at
             ``r % history_length``; empty unless a fault needs them.
-        clients: State of all clients (`fedjax_fair.rounds.client_state.Store`); empty if they have none.
+        clients: State of all clients (`fedjax_fair.rounds.client_state.Store`); empty if they have
+            none.
     """
 
     key: Key[Array, ""]
