@@ -15,6 +15,7 @@ import inspect
 import operator
 import os
 import re
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from datetime import date, time, timedelta
@@ -56,6 +57,8 @@ _IRRELEVANT_FLAGS = re.compile(
     "--xla_(force_host_platform_device_count|cpu_collective|dump|hlo_profile|gpu_cuda_data_dir"
     "|(cpu|gpu)_.*(timeout|parallel|threads))"
 )
+
+_MODULES = re.compile(r"^(fedjax_fair|ff)\.([a-z]\w*\.)*")
 
 
 def numeric_settings() -> dict[str, str]:
@@ -108,10 +111,11 @@ def differences(current: dict[str, str], recorded: dict[str, str]) -> list[tuple
     """Returns where two descriptions differ: the path and both strings.
 
     A missing path counts as None, the value of a setting that did not exist in an older run.
+    Classes and functions of the package are equal if their names are, wherever they are defined.
     """
     paths = sorted(current.keys() | recorded.keys())
     pairs = [(path, current.get(path, "None"), recorded.get(path, "None")) for path in paths]
-    return [pair for pair in pairs if pair[1] != pair[2]]
+    return [pair for pair in pairs if _without_modules(pair[1]) != _without_modules(pair[2])]
 
 
 def _describe(path: str, value: Any, described: dict[str, str], seen: dict[int, Any]) -> None:
@@ -233,9 +237,23 @@ def _nested_codes(code: types.CodeType) -> list[types.CodeType]:
 
 
 def _name(value: Any) -> str:
+    """Returns the public name of a class or function, which remains when its module is moved."""
     module = getattr(value, "__module__", None) or getattr(type(value), "__module__", "")
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    return f"{module}.{name or type(value).__qualname__}"
+    name = name or type(value).__qualname__
+    package, *rooms = module.split(".")
+    if package != "fedjax_fair":
+        return f"{module}.{name}"
+    for depth in range(len(rooms)):
+        room = ".".join(rooms[:depth])
+        if name in getattr(sys.modules[f"{package}.{room}".strip(".")], "__all__", ()):
+            return f"ff.{room}.{name}".replace("..", ".")
+    return f"ff.{name}"
+
+
+def _without_modules(description: str) -> str:
+    """Removes the modules of a name of the package, also in descriptions by module path."""
+    return _MODULES.sub("ff.", description)
 
 
 def _array(value: Any) -> str:

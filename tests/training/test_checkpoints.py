@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 import fedjax_fair as ff
-from fedjax_fair.training import checkpoints
+from fedjax_fair.training import checkpoints, fingerprint
 from fedjax_fair.training.fingerprint import differences
 from fedjax_fair.training.fit import Callback
 
@@ -113,6 +113,22 @@ def test_a_flipped_bit_in_the_newest_goes_back_to_the_one_before(
     with pytest.warns(UserWarning, match=r"checkpoint of round 4 in .* is damaged .*continuing"):
         resumed = train(folder)
     xr.testing.assert_identical(resumed, uninterrupted)
+
+
+def test_a_checkpoint_that_names_modules_of_classes_resumes_bit_for_bit(
+    train, uninterrupted, tmp_path, monkeypatch
+):
+    """As checkpoints did before classes had their public names in them."""
+
+    def name_with_module(value):
+        name = public_name(value)
+        return name.replace("ff.", "fedjax_fair.earlier.") if name.startswith("ff.") else name
+
+    public_name = fingerprint._name
+    with monkeypatch.context() as patch:
+        patch.setattr(fingerprint, "_name", name_with_module)
+        train(tmp_path, [Stop(4)])
+    xr.testing.assert_identical(train(tmp_path), uninterrupted)
 
 
 def test_a_missing_file_is_damage(folder, train, uninterrupted):

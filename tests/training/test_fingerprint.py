@@ -40,6 +40,23 @@ def test_settings_are_found_by_their_names():
     assert settings["lam"] == "0.5"
 
 
+def test_classes_are_described_by_public_names_wherever_they_are_defined():
+    method = of_round(selectors.UnionFL(2))
+    described = describe(method=type(method), selector=method.selector, model=method.model)
+    names = {
+        "method": ("ff.Round", "fedjax_fair.simulate.Round"),
+        "selector": ("ff.selectors.UnionFL", "fedjax_fair.selectors.unionfl.UnionFL"),
+        "model": ("ff.LinenModel", "fedjax_fair.models.wrap.LinenModel"),
+    }
+    assert {path: described[path] for path in names} == {
+        path: public for path, (public, _) in names.items()
+    }
+    earlier = described | {path: module for path, (_, module) in names.items()}
+    assert not differences(described, earlier)
+    other = earlier | {"selector": "fedjax_fair.selectors.divfl.DivFL"}
+    assert [path for path, *_ in differences(described, other)] == ["selector"]
+
+
 def test_equal_rounds_have_equal_descriptions():
     def made():
         return of_round(
