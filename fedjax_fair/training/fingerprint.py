@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import hashlib
 import importlib.util
 import inspect
-import linecache
 import operator
 import os
 import re
 import sys
 import types
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -126,7 +125,7 @@ def differences(
 
 def is_code(path: str) -> bool:
     """Returns whether a path of a description is of code that is not installed."""
-    return re.search(r"^(file|source) |\bglobal ", path) is not None
+    return path.startswith(("file ", "source "))
 
 
 def _describe(path: str, value: Any, described: dict[str, str], seen: dict[int, Any]) -> None:
@@ -165,61 +164,59 @@ def _without_type_checks(value: Any) -> Any:
     return inspect.unwrap(value, stop=has_effect) if callable(value) else value
 
 
-def _describe_code(path: str, code: Any, described: dict[str, str], seen: dict[int, Any]) -> None:
+def _describe_code(path: str, code: Any, described: dict[str, str], seen: dict[Any, Any]) -> None:
     """Describes a module, class or function that is not installed by its files or its source.
 
     Installed code is left out, because another version may resume a run.
     """
-    for base in (*code.__mro__[1:], type(code)) if isinstance(code, type) else ():
-        if not has_installed_code(base):
-            _describe_code(f"{path}.{base.__name__}", base, described, seen)
     if has_installed_code(code):
         return
+    path = path if path.startswith("source ") else f"source {path}"
     is_function = isinstance(code, types.FunctionType)
-    is_module = isinstance(code, types.ModuleType)
-    if is_module:
-        module: Any = code
-    elif is_function:
-        module = sys.modules.get(code.__globals__.get("__name__", ""))
-    else:
-        module = sys.modules.get(code.__module__)
+    module: Any = code
+    if not isinstance(code, types.ModuleType):
+        name = code.__globals__.get("__name__") if is_function else code.__module__
+        module = sys.modules.get(name or "")
     is_main = getattr(module, "__name__", "__main__") == "__main__"  # A notebook or a script.
     if not is_main and module.__spec__ and module.__spec__.has_location:
-        described |= _files(module.__name__)
-        if is_function:  # Functions of one file may have the same name.
+        if module.__name__ not in seen:
+            seen[module.__name__] = path, module
+            described |= _files(module.__name__)
+        if is_function and code.__name__ == "<lambda>":  # Others of the file have the same name.
             column = max(column or 0 for _, _, column, _ in code.__code__.co_positions())
-            described[f"source {path}"] = f"line {code.__code__.co_firstlineno}, column {column}"
-    elif not is_module and (is_function or id(code) not in seen):
+            described[path] = f"line {code.__code__.co_firstlineno}, column {column}"
+    elif is_function:
+        described[path] = _digest(_source(code).encode())
+        names = {name for one in _nested_codes(code.__code__) for name in one.co_names}
+        for name in sorted(names & code.__globals__.keys()):
+            _describe(f"{path}.global {name}", code.__globals__[name], described, seen)
+    if isinstance(code, type) and id(code) not in seen:
         seen[id(code)] = path, code
-        functions = [code] if is_function else _functions_of(code)
-        described[f"source {path}"] = _digest(_source(code, functions).encode())
-        for function in functions:
-            names = {name for one in _nested_codes(function.__code__) for name in one.co_names}
-            for name in sorted(names & function.__globals__.keys()):
-                _describe(f"{path}.global {name}", function.__globals__[name], described, seen)
+        for name, part in _members(code).items():
+            _describe(f"{path}.{name}", part, described, seen)
 
 
-def _functions_of(kind: type) -> list[types.FunctionType]:
-    """Returns the functions that the text of a class defines."""
-    members = (getattr(one, "fget", None) or one for one in vars(kind).values())
-    members = (getattr(one, "func", getattr(one, "__func__", one)) for one in members)
-    members = map(_without_type_checks, members)
-    return [one for one in members if inspect.isfunction(one) and not has_installed_code(one)]
+def _members(kind: type) -> dict[str, Any]:
+    """Returns the bases and members of a class, of special members only its own functions."""
+    parts: dict[str, Any] = {"bases": kind.__bases__, "metaclass": type(kind)}
+    for name, member in vars(kind).items():
+        part = member.func if isinstance(member, functools.cached_property) else member
+        part = getattr(part, "fget", None) or getattr(part, "__func__", None) or part
+        is_own = inspect.isfunction(part) and part.__code__.co_filename != "<string>"
+        if not name.startswith("__") or (is_own and not has_installed_code(part)):
+            parts[name] = part
+    return parts
 
 
-def _source(code: Any, functions: list[types.FunctionType]) -> str:
-    """Returns the text of a function or a class, whose file its functions have."""
-    with suppress(OSError):
-        if inspect.isfunction(code):
-            return inspect.getsource(code)
-        for file in dict.fromkeys(one.__code__.co_filename for one in functions):
-            for node in ast.walk(ast.parse("".join(linecache.getlines(file)))):
-                if isinstance(node, ast.ClassDef) and node.name == code.__name__:
-                    return ast.unparse(node)
-    raise ValueError(
-        f"{_name(code)}: its source text is not available, so that checkpoints cannot tell whether "
-        "it has changed; expected code of a file or notebook. Define it in a file, and import it."
-    )
+def _source(function: Any) -> str:
+    try:
+        return inspect.getsource(function)
+    except OSError:
+        raise ValueError(
+            f"{_name(function)}: its source text is not available, so that checkpoints cannot tell "
+            "whether it has changed; expected code of a file or notebook. Define it in a file, and "
+            "import it."
+        ) from None
 
 
 def _files(module: str) -> dict[str, str]:

@@ -375,6 +375,7 @@ def test_everything_that_a_plugin_refers_to_is_described(describe_plugin):
 
 
 NOTEBOOK = """
+import enum
 import numpy as np
 import pandas as pd
 from collections import defaultdict
@@ -384,8 +385,12 @@ TABLE = defaultdict(int, a=2)
 SERIES = pd.Series([3.0, 4.0])
 
 
+class Color(enum.Enum):
+    RED = 1
+
+
 def helper(x):
-    return x + 5
+    return x + 5, Color.RED
 
 
 class Meta(type):
@@ -424,11 +429,23 @@ def test_code_of_notebooks_is_described_by_its_text():
     assert of_notebook(name="another cell") == before
     for edit in (
         ("= 0.1", "= 0.2"), ("a=2", "a=3"), ("3.0, 4.0", "3.0, 4.5"), ("x + 5", "x + 6"),
-        ("bound = 6", "bound = 5"), ("step = 7", "step = 8"), ("x=8", "x=9"), ("(9)", "(8)"),
+        ("bound = 6", "bound = 5"), ("RED = 1", "RED = 2"), ("step = 7", "step = 8"), ("x=8", "x=9"), ("(9)", "(8)"),
     ):  # fmt: skip
         assert differences(of_notebook(*edit), before), edit
     changed = of_notebook("x + 5", "x + 6")
     assert not differences(changed, before, allow_changed_code=True)
+
+
+def test_what_a_class_captures_is_described():
+    def make(value):
+        class Capturing(selectors.Uniform):
+            def select(self, key, state, context):
+                return value, super().select(key, state, context)
+
+        return Capturing(2)
+
+    assert differences(describe(a=make(1)), describe(a=make(2)))
+    assert not differences(describe(a=make(1)), describe(a=make(1)))
 
 
 def test_code_without_a_text_is_an_error_that_says_what_to_do():
