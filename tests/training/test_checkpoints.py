@@ -220,7 +220,8 @@ def test_only_runs_with_states_of_clients_save_them(folder, data, tmp_path):
         with pytest.MonkeyPatch.context() as patch:
             first = {"count": jnp.zeros(width)}
             patch.setattr(Keeping, "init", lambda self, key, variables, client: first)
-            return ff.fit(method, data, rounds=2, eval_every=2, checkpoints=tmp_path / "kept")
+            options = {"checkpoints": tmp_path / "kept", "allow_changed_code": True}
+            return ff.fit(method, data, rounds=2, eval_every=2, **options)
 
     train(3)
     assert (tmp_path / "kept" / "2" / "clients").exists()

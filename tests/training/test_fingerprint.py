@@ -429,7 +429,8 @@ def test_code_of_notebooks_is_described_by_its_text():
     assert of_notebook(name="another cell") == before
     for edit in (
         ("= 0.1", "= 0.2"), ("a=2", "a=3"), ("3.0, 4.0", "3.0, 4.5"), ("x + 5", "x + 6"),
-        ("bound = 6", "bound = 5"), ("RED = 1", "RED = 2"), ("step = 7", "step = 8"), ("x=8", "x=9"), ("(9)", "(8)"),
+        ("bound = 6", "bound = 5"), ("RED = 1", "RED = 2"),
+        ("step = 7", "step = 8"), ("x=8", "x=9"), ("(9)", "(8)"),
     ):  # fmt: skip
         assert differences(of_notebook(*edit), before), edit
     changed = of_notebook("x + 5", "x + 6")
