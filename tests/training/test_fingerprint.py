@@ -19,7 +19,7 @@ from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import method_round
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.variants import drop_unused_settings, method_settings
-from fedjax_fair.simulate import Round
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.fingerprint import describe, differences
 from fedjax_fair.training.fit import fit
 
@@ -44,7 +44,7 @@ def test_classes_are_described_by_public_names_wherever_they_are_defined():
     method = of_round(selectors.UnionFL(2))
     described = describe(method=type(method), selector=method.selector, model=method.model)
     names = {
-        "method": ("ff.Round", "fedjax_fair.simulate.Round"),
+        "method": ("ff.Round", "fedjax_fair.rounds.round.Round"),
         "selector": ("ff.selectors.UnionFL", "fedjax_fair.selectors.unionfl.UnionFL"),
         "model": ("ff.LinenModel", "fedjax_fair.models.wrap.LinenModel"),
     }
