@@ -27,6 +27,8 @@ def execute(
     experiment: Experiment,
     folder: RunFolder,
     callback_fn: Callable[[str], Sequence[Callback]] = lambda method: (),
+    *,
+    allow_changed_code: bool = False,
 ) -> xr.Dataset:
     """Trains all methods and writes results, models, figures and report to the run folder.
 
@@ -37,6 +39,7 @@ def execute(
         experiment: The experiment.
         folder: Its run folder.
         callback_fn: Makes the callbacks of each method.
+        allow_changed_code: Whether code of plugins may have changed since the checkpoints.
 
     Returns:
         The results, with the dimension ``algorithm``.
@@ -75,6 +78,7 @@ def execute(
                 else []
             ),
             checkpoints=lambda name: folder.checkpoints / folder_name(name),
+            allow_changed_code=allow_changed_code,
             mesh=experiment.mesh,
         ):
             measured = add_unseen(experiment, name, fitted) if is_main else fitted.dataset

@@ -125,14 +125,14 @@ class _Store:
         first, *others = (next(iter(group.rounds.values())) for group in groups)
         made_of = describe_run(first, groups[0].data, others=others)
         text = json.dumps({"settings": settings, "made_of": made_of}, default=str, indent=2)
-        self._checksum = hashlib.sha256(text.encode()).hexdigest()
         if not file.exists():
             write_text(file, text)
-        elif file.read_bytes() != text.encode():
+        elif (different := _first_difference(json.loads(text), file)) is not None:
             raise ValueError(
-                f"folder={str(folder)!r}: expected this sweep, {file.name} has another"
-                f"{_first_difference(json.loads(text), file)}; use another folder."
+                f"folder={str(folder)!r}: expected this sweep, {file.name} has another{different}; "
+                "use another folder."
             )
+        self._checksum = hashlib.sha256(file.read_bytes()).hexdigest()
 
     def read(self, key: str) -> list[xr.Dataset]:
         """Reads the batches of a group."""
@@ -149,15 +149,20 @@ class _Store:
         results.save(part.assign_attrs(sweep=self._checksum), file)
 
 
-def _first_difference(expected: dict[str, Any], file: Path) -> str:
-    """Describes how code, data or settings of JAX differ from those in a file."""
+def _first_difference(expected: dict[str, Any], file: Path) -> str | None:
+    """Describes how code, data or settings of JAX differ from those in a file; None if equal."""
     try:
         recorded = json.loads(file.read_bytes())
+        if file.read_bytes() != json.dumps(recorded, indent=2).encode():
+            return " or is damaged"
         if recorded["settings"] != expected["settings"]:
             return ""
-        path, value, before = differences(expected["made_of"], recorded["made_of"])[0]
+        different = differences(expected["made_of"], recorded["made_of"])
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return " or is damaged"
+    if not different:
+        return None
+    path, value, before = different[0]
     return f" with {path}={before}, now {value}"
 
 

@@ -22,7 +22,7 @@ from fedjax_fair.results.files import (
 )
 from fedjax_fair.rounds.round_state import RoundState
 from fedjax_fair.training.best import BestModels, BestModelTracker
-from fedjax_fair.training.fingerprint import differences
+from fedjax_fair.training.fingerprint import differences, is_code
 from fedjax_fair.utils.warning import warn
 
 __all__ = ["Checkpoints", "SavedState"]
@@ -53,7 +53,8 @@ class Checkpoints:
 
     The last two remain, each with a checksum of its files. If the newest one is damaged, the one
     before is read. A checkpoint at the end of a shorter run, between two evaluations of this one,
-    is deleted. ``description`` is a fingerprint of the runs. ``history`` has the records of the
+    is deleted. ``description`` is a fingerprint of the runs, whose
+    code may differ with ``allow_changed_code``. ``history`` has the records of the
     newest usable checkpoint, or is None.
 
     Raises:
@@ -67,6 +68,8 @@ class Checkpoints:
         description: dict[str, str],
         rounds: int,
         eval_every: int,
+        *,
+        allow_changed_code: bool = False,
     ) -> None:
         import orbax.checkpoint as ocp
 
@@ -74,6 +77,7 @@ class Checkpoints:
         self._arguments = ocp.args
         self._seeds = np.asarray(seeds, np.int64)
         self._description = description
+        self._allow_changed_code = allow_changed_code
         self._folder = Path(folder).absolute()
         if self._folder.is_file():
             raise ValueError(f"checkpoints={str(folder)!r}: expected a folder, found a file.")
@@ -219,11 +223,19 @@ class Checkpoints:
                 f"seeds={self._seeds.tolist()}: {where} seeds {recorded['seeds'].tolist()}."
             )
         described = json.loads(recorded["description"].tobytes())
-        different = differences(self._description, described)
+        different = differences(
+            self._description, described, allow_changed_code=self._allow_changed_code
+        )
         if different:
             path, value, recorded_value = different[0]
             more = f" ({len(different) - 1} more differences)" if len(different) > 1 else ""
-            raise ValueError(f"{path}={value}: {where} {recorded_value}{more}.")
+            fix = (
+                " The code has changed since then; restore it, or continue with the changed code "
+                "by --allow-changed-code (in Python allow_changed_code=True)."
+                if is_code(path)
+                else ""
+            )
+            raise ValueError(f"{path}={value}: {where} {recorded_value}{more}.{fix}")
 
 
 def _items(saved: SavedState) -> dict[str, Any]:

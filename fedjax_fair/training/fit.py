@@ -55,6 +55,7 @@ def fit(
     on_nonfinite: OnNonfinite = "raise",
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
+    allow_changed_code: bool = False,
     metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
 ) -> xr.Dataset:
@@ -75,6 +76,8 @@ def fit(
         callbacks: Called at the start, every evaluation and the end; any may stop the run.
         checkpoints: A folder for checkpoints, from which a second call continues. A larger
             ``rounds`` extends a finished run.
+        allow_changed_code: Whether ``checkpoints`` may be of a run whose code of your own has
+            changed since then.
         metrics: Additional metrics, of clients' metrics or predictions.
         mesh: Devices from ``parallel.client_mesh`` or ``parallel.core_mesh``; by default one. All
             processes make the same call, with equal callbacks.
@@ -114,6 +117,7 @@ def train(
     on_nonfinite: OnNonfinite = "raise",
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
+    allow_changed_code: bool = False,
     metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
     best: Callable[[Evaluation], Any] | None = None,
@@ -129,7 +133,10 @@ def train(
     checks.seeds("seeds", seeds)
     if best is not None and round.is_personalized:
         raise ValueError("best: expected None, because clients have personalized models.")
-    options = TrainOptions(rounds, eval_every, train_loss, on_nonfinite, metrics, best)
+    options = TrainOptions(
+        *(rounds, eval_every, train_loss, on_nonfinite, metrics, best),
+        allow_changed_code=allow_changed_code,
+    )
     with RunBatch(data, seeds, mesh) as batch:
         result = run(split([round]), batch, options, callbacks, checkpoints)
     return result._replace(model=round.model)
@@ -146,6 +153,7 @@ def fit_batch(
     on_nonfinite: OnNonfinite = "skip_round",
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
+    allow_changed_code: bool = False,
     memory_limit: int | None = None,
     metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
@@ -188,6 +196,7 @@ def train_batch(
     on_nonfinite: OnNonfinite = "skip_round",
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
+    allow_changed_code: bool = False,
     memory_limit: int | None = None,
     metrics: Sequence[Metric | ClientMetric] = (),
     mesh: Mesh | None = None,
@@ -208,7 +217,9 @@ def train_batch(
     for method in methods:
         checks.instance("methods: one of them", method, BaseRound, _EXAMPLE)
     options = TrainOptions(
-        rounds, eval_every, train_loss, on_nonfinite, metrics, memory_limit=memory_limit
+        *(rounds, eval_every, train_loss, on_nonfinite, metrics),
+        memory_limit=memory_limit,
+        allow_changed_code=allow_changed_code,
     )
     with RunBatch(data, seeds, mesh) as batch:
         batch_of_methods = split(methods)
@@ -227,6 +238,7 @@ def train_methods(
     on_nonfinite: OnNonfinite,
     callbacks: Callable[[str], Sequence[Callback]],
     checkpoints: Callable[[str], Path],
+    allow_changed_code: bool = False,
     mesh: Mesh | None = None,
 ) -> Iterator[tuple[str, FitResult]]:
     """Trains methods sequentially, and compiles the next ones while one trains.
@@ -237,7 +249,9 @@ def train_methods(
     Yields:
         The name of each method and its result, in order.
     """
-    options = TrainOptions(rounds, eval_every, True, on_nonfinite)
+    options = TrainOptions(
+        rounds, eval_every, True, on_nonfinite, allow_changed_code=allow_changed_code
+    )
     names, functions = list(methods), dict[str, CompiledFunctions]()
     splits = {name: split([method]) for name, method in methods.items()}
     for method in splits.values():  # Later ones are compiled while the first one trains.

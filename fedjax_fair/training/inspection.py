@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import sys
 import sysconfig
 import types
@@ -20,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import jax
 
-__all__ = ["has_installed_code", "is_installed", "is_installed_module", "parts_of"]
+__all__ = ["has_installed_code", "is_installed", "is_installed_file", "parts_of"]
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOTS = tuple(
@@ -69,26 +68,18 @@ def has_installed_code(value: types.FunctionType | types.ModuleType | type) -> b
     What it refers to is not inspected.
     """
     if isinstance(value, types.ModuleType):
-        return value.__name__ in _BUILTIN or _is_installed_file(getattr(value, "__file__", None))
+        return value.__name__ in _BUILTIN or is_installed_file(getattr(value, "__file__", None))
     if isinstance(value, types.FunctionType):
         file = value.__code__.co_filename
         if not file.startswith(_GENERATED):
-            return _is_installed_file(file)
+            return is_installed_file(file)
         if value.__globals__.keys() <= {"__builtins__"}:  # It refers to nothing that may change.
             return True
-        return _is_installed_file(_file_of(value))
+        return is_installed_file(_file_of(value))
     if not value.__flags__ & _CREATED_BY_CLASS_STATEMENT:  # Of the interpreter or an extension.
         return True
     # A class that a function creates has the module of that function.
-    return value.__module__ in _BUILTIN or _is_installed_file(_file_of(value))
-
-
-def is_installed_module(name: str) -> bool:
-    """Returns whether the module of a name is installed, without importing it."""
-    spec = importlib.util.find_spec(name)
-    if spec is None:
-        raise ImportError(f"no module named {name!r}")
-    return spec.origin == "built-in" or spec.origin == "frozen" or _is_installed_file(spec.origin)
+    return value.__module__ in _BUILTIN or is_installed_file(_file_of(value))
 
 
 def parts_of(value: Any) -> dict[str, Any]:
@@ -145,5 +136,6 @@ def _file_of(value: Any) -> str | None:
     return getattr(sys.modules.get(value.__module__), "__file__", None)
 
 
-def _is_installed_file(file: str | None) -> bool:
+def is_installed_file(file: str | None) -> bool:
+    """Returns whether a file is of Python, an installed distribution or this package."""
     return file is not None and file.startswith(_ROOTS)

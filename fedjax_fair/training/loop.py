@@ -244,7 +244,14 @@ def _open_checkpoints(
         best=options.best,
         metrics=tuple(options.metrics),
     )
-    return Checkpoints(folder, batch.seeds, description, options.rounds, options.eval_every)
+    return Checkpoints(
+        folder,
+        batch.seeds,
+        description,
+        options.rounds,
+        options.eval_every,
+        allow_changed_code=options.allow_changed_code,
+    )
 
 
 def _check_finite(

@@ -41,6 +41,7 @@ class TrainOptions:
     metrics: Sequence[Metric | ClientMetric] = ()
     best: Callable[[Any], Any] | None = None
     memory_limit: int | None = None
+    allow_changed_code: bool = False
 
     def __post_init__(self) -> None:
         checks.positive_int("rounds", self.rounds)

@@ -206,6 +206,22 @@ def test_a_run_folder_does_not_load_plugins(folder):
     assert "--plugin: expected a Python file" in second
 
 
+def test_a_changed_file_of_a_plugin_is_refused_unless_it_is_allowed(folder):
+    small = ["--data.clients=12", "--model.name=logistic", "--solver.steps=1", "--quiet"]
+    run = ["run", "--plugin=my_methods.py", *small, "--methods=largest", "--training.rounds=1"]
+    done = commands(folder, [*run, "--output=made"])
+    assert done.stdout.count("status 0") == 1, done.stderr
+    (made,) = (folder / "made").iterdir()
+    (folder / "helper.py").write_text("ONE = 2.0\n")
+    resume = ["resume", str(made), "--plugin=my_methods.py", "--training.rounds=2", "--quiet"]
+    refused = commands(folder, resume)
+    (line,) = refused.stderr.splitlines()
+    assert re.search(r"file helper\.py=\w+: the checkpoints in .* of a run with \w+\. ", line)
+    assert "--allow-changed-code" in line
+    allowed = commands(folder, [*resume, "--allow-changed-code"])
+    assert "status 0" in allowed.stdout, allowed.stderr
+
+
 def test_an_interruption_prints_the_plugins_of_the_run(tmp_path, monkeypatch):
     run = RunFolder.create(Config(output=str(tmp_path)), "own")
     monkeypatch.setattr(plugins, "_files", {Path("/my methods.py"): {}})

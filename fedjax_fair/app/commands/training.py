@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated
 
 from tyro.conf import Positional
@@ -74,6 +75,9 @@ class Resume:
     log: Annotated[tuple[str, ...], default_hint("none")] = ()
     """Experiment trackers: tensorboard, wandb, mlflow; each needs the extra of its name."""
 
+    allow_changed_code: bool = False
+    """Continue although a plugin, or a file that it imports, has changed since the checkpoints."""
+
     training: ResumeTraining = field(default_factory=ResumeTraining)
 
     def __call__(self) -> None:
@@ -81,8 +85,10 @@ class Resume:
         config = folder.config()
         rounds = self.training.rounds
         if isinstance(config, Maximize):
-            if rounds is not None or self.log:
-                raise ValueError("training.rounds and log are not used by a maximization.")
+            if rounds is not None or self.log or self.allow_changed_code:
+                raise ValueError(
+                    "training.rounds, log and allow_changed_code are not used by a maximization."
+                )
             maximize_in(maximize.task_of(config), config, folder, quiet=self.quiet)
             return
         if rounds is not None:
@@ -93,7 +99,13 @@ class Resume:
                 )
             config = change(config, "training", "rounds", rounds)
         _prepare(config, self.log)
-        _execute(build(config), folder, self.log, quiet=self.quiet)
+        _execute(
+            build(config),
+            folder,
+            self.log,
+            quiet=self.quiet,
+            allow_changed_code=self.allow_changed_code,
+        )
 
 
 @dataclass(frozen=True)
@@ -160,10 +172,16 @@ def _prepare(config: Config, loggers: tuple[str, ...]) -> None:
 
 
 def _execute(
-    ready: Experiment, folder: RunFolder, loggers: tuple[str, ...], *, quiet: bool
+    ready: Experiment,
+    folder: RunFolder,
+    loggers: tuple[str, ...],
+    *,
+    quiet: bool,
+    allow_changed_code: bool = False,
 ) -> None:
+    execute = partial(experiment.execute, ready, folder, allow_changed_code=allow_changed_code)
     if not processes.is_main_process():
-        experiment.execute(ready, folder)
+        execute()
         return
     print(f"Run folder: {escape_control_chars(folder.path)}")
     with resumable(folder), Termination() as end, show_training(quiet=quiet) as show:
@@ -172,6 +190,6 @@ def _execute(
             trackers = [LoggerCallback(name, folder.path, method) for name in loggers]
             return [*trackers, show(method), end]
 
-        combined = experiment.execute(ready, folder, callback_fn)
+        combined = execute(callback_fn)
     print_tables(combined)
     print_output_paths(Results=folder.results, Plots=folder.plots, Report=folder.report)
