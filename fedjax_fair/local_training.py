@@ -102,11 +102,8 @@ def train_cohort(
         if jax.tree.leaves(state):
             status = status._replace(state_nonfinite=~all_finite(state))
         rows = client_state.pack_row(client_state.ClientRow(state, residual))
-        return result, status, rows
-
-    def train_with_update(client, arguments):
-        trained = train(client, arguments)
-        return trained, trained[0].update
+        trained = result, status, rows
+        return trained if weights is None else (trained, result.update)
 
     arguments = (occurrences, cohort.instructions, responded)
     num_local = collectives.per_device(examples, cohort.clients.shape[0])
@@ -121,7 +118,7 @@ def train_cohort(
         )
     else:
         (results, status, rows), weighted_sum = collectives.map_and_sum(
-            examples, train_with_update, weights, cohort.clients, arguments, batch_size
+            examples, train, weights, cohort.clients, arguments, batch_size
         )
     loss, steps, counts = collectives.all_reduce(
         examples, (results.loss, results.steps, jax.tree.map(jnp.int32, status))

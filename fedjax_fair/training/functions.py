@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fedjax_fair import metrics, simulate
+from fedjax_fair import metrics
 from fedjax_fair.base import PERSONALIZED, ClientMetric, ClientMetrics, Metric, Model
 from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.client_state import Store
@@ -116,13 +116,12 @@ def _training(
     def step(state, per_run, shared, data, length):
         def step_run(run, data, store):
             state, leaves = run
-            state, info = simulate.run(
-                structure.fill(shared, leaves),
+            method = structure.fill(shared, leaves)
+            # A scan as in `fedjax_fair.run`, here for fewer calls between `fit` and a solver.
+            state, info = jax.lax.scan(
+                lambda state, _: method.step(state, data, drop_nonfinite, skip_nonfinite),
                 state._replace(clients=store),
-                data,
-                length,
-                drop_nonfinite=drop_nonfinite,
-                skip_nonfinite=skip_nonfinite,
+                length=length,
             )
             return (state._replace(clients=()), info), state.clients
 
@@ -241,24 +240,23 @@ def over_runs(
         ``mapped(runs, data, store=()) -> (results, store)``.
     """
 
-    def run_with_partition(run, data, store):
-        arguments, partition = run
-        if partition is not None:
-            data = with_partition_arrays(data, partition)
-        return function(arguments, data, store)
-
     # The models of one run fit into the cache of a CPU. On devices that share runs, a vmap would
     # wait for the worst assignment of a cohort to devices.
     def over(runs, data, store):
+        def call(run, store=store):
+            arguments, partition = run
+            with_partition = with_partition_arrays(data, partition) if partition is not None else data
+            return function(arguments, with_partition, store)
+
         if is_run_on_one_device(mesh) and not target.current().is_cpu:
-            return jax.vmap(run_with_partition, (0, None, 0))(runs, data, store)
+            return jax.vmap(call)(runs, store)
         if not isinstance(store, Store):
-            return jax.lax.map(lambda run: run_with_partition(run, data, store), runs)
+            return jax.lax.map(call, runs)
 
         # A map over stores would copy them; a scan that carries all of them works in place.
         def body(arrays, run):
             run, index = run
-            result, new = run_with_partition(run, data, store.replace(arrays=arrays, run=index))
+            result, new = call(run, store.replace(arrays=arrays, run=index))
             return new.arrays, result
 
         indices = jnp.arange(jax.tree.leaves(runs)[0].shape[0], dtype=jnp.int32)
