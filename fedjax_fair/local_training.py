@@ -102,8 +102,7 @@ def train_cohort(
         if jax.tree.leaves(state):
             status = status._replace(state_nonfinite=~all_finite(state))
         rows = client_state.pack_row(client_state.ClientRow(state, residual))
-        trained = result, status, rows
-        return trained if weights is None else (trained, result.update)
+        return (result, status, rows), result.update
 
     arguments = (occurrences, cohort.instructions, responded)
     num_local = collectives.per_device(examples, cohort.clients.shape[0])
@@ -114,7 +113,11 @@ def train_cohort(
     weighted_sum = None
     if weights is None:
         results, status, rows = collectives.map_local_clients(
-            examples, train, cohort.clients, arguments, batch_size
+            examples,
+            lambda client, arguments: train(client, arguments)[0],
+            cohort.clients,
+            arguments,
+            batch_size,
         )
     else:
         (results, status, rows), weighted_sum = collectives.map_and_sum(

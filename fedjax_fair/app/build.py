@@ -31,7 +31,7 @@ from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device
 from fedjax_fair.role_errors import explain_errors
 from fedjax_fair.simulate import Round
-from fedjax_fair.training.memory import total_memory
+from fedjax_fair.training.memory_estimate import total_memory
 
 __all__ = ["Experiment", "build", "load_data", "local_steps", "method_round", "server_view"]
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from fedjax_fair.base import PERSONALIZED
 from fedjax_fair.text import escape_control_chars
-from fedjax_fair.training.fit import Callback, Evaluation
+from fedjax_fair.training.loop import Callback, Evaluation
 
 if TYPE_CHECKING:
     import xarray as xr

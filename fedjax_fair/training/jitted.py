@@ -20,7 +20,7 @@ from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.mesh import is_run_on_one_device, over_mesh
 from fedjax_fair.training.inspection import is_installed
-from fedjax_fair.training.split import Split, Structure
+from fedjax_fair.training.stacked import Stacked, StackedDef
 
 __all__ = ["Functions", "make_evaluation", "make_functions", "over_runs", "reuse_if_installed"]
 
@@ -28,7 +28,7 @@ __all__ = ["Functions", "make_evaluation", "make_functions", "over_runs", "reuse
 class Functions(NamedTuple):
     """The jitted functions of a batch of runs of one method.
 
-    ``shared`` and ``per_run`` are the leaves of a `Split`, of the model in ``evaluate``:
+    ``shared`` and ``per_run`` are the leaves of a `Stacked`, of the model in ``evaluate``:
 
     * ``init((seeds, per_run), shared, data) -> state``
     * ``step(state, per_run, shared, data, length) -> (state, info)``, which donates the state
@@ -43,8 +43,8 @@ class Functions(NamedTuple):
 
 
 def make_functions(
-    method: Split,
-    model: Split,
+    method: Stacked,
+    model: Stacked,
     mesh: Mesh | None = None,
     *,
     one_run_per_core: bool = False,
@@ -73,7 +73,7 @@ def make_functions(
 
 
 def make_evaluation(
-    evaluated: Split,
+    evaluated: Stacked,
     mesh: Mesh | None = None,
     *,
     one_run_per_core: bool = False,
@@ -96,7 +96,7 @@ def reuse_if_installed(cached: Any, value: Any) -> Callable[..., Any]:
 
 @lru_cache(maxsize=64)
 def _training(
-    structure: Structure,
+    structure: StackedDef,
     mesh: Mesh | None,
     one_run_per_core: bool,
     drop_nonfinite: bool,
@@ -134,7 +134,7 @@ def _training(
 
 @lru_cache(maxsize=64)
 def _evaluation(
-    structure: Structure,
+    structure: StackedDef,
     mesh: Mesh | None,
     one_run_per_core: bool,
     train_loss: bool,
@@ -155,7 +155,7 @@ def _evaluation(
 
 @lru_cache(maxsize=64)
 def _personalized_evaluation(
-    structure: Structure,
+    structure: StackedDef,
     mesh: Mesh | None,
     one_run_per_core: bool,
     train_loss: bool,
@@ -245,7 +245,9 @@ def over_runs(
     def over(runs, data, store):
         def call(run, store=store):
             arguments, partition = run
-            with_partition = with_partition_arrays(data, partition) if partition is not None else data
+            with_partition = (
+                with_partition_arrays(data, partition) if partition is not None else data
+            )
             return function(arguments, with_partition, store)
 
         if is_run_on_one_device(mesh) and not target.current().is_cpu:
