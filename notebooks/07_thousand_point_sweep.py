@@ -135,8 +135,8 @@ for method, dataset in sweeps.items():
 # ## A batch of methods
 #
 # `sweep` varies settings by name. `ff.fit` takes a list of one `Round` per run, and so varies
-# numbers of any role, including custom ones. All rounds have the same structure; numbers that differ become
-# a batch axis. They may include zero.
+# numbers of any role, including custom ones. All rounds have the same
+# structure; numbers that differ become a batch axis. They may include zero.
 
 
 # %%
