@@ -19,9 +19,9 @@ from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarante
 from fedjax_fair.app.model_files import folder_name, save_model, save_personalized
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
 from fedjax_fair.app.unseen import add_unseen
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.parallel import processes
+from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_runs import CompiledRuns
 from fedjax_fair.training.fit_result import FitResult

@@ -8,15 +8,15 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from fedjax_fair import checks
-from fedjax_fair.base import ClientMetric, Metric
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.roles import ClientMetric, Metric
+from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.loop import Callback, Evaluation, train_loop
 from fedjax_fair.training.stacked import stack_trees
 from fedjax_fair.training.train_options import OnNonfinite, TrainOptions
+from fedjax_fair.utils import checks
 
 __all__ = ["fit"]
 

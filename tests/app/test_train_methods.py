@@ -7,9 +7,9 @@ from conftest import NUM_CLASSES
 
 from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.app.experiment import train_methods
-from fedjax_fair.base import Selector
 from fedjax_fair.faults import Byzantine
-from fedjax_fair.simulate import Round
+from fedjax_fair.roles import Selector
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.fit import fit
 from fedjax_fair.training.loop import Callback, DivergenceError
 
