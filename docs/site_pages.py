@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mkdocs.plugins import event_priority
-from mkdocs.structure.files import File
+from mkdocs.structure.files import File, InclusionLevel
 
 ROOT = Path(__file__).parents[1]
+SOURCE_LINK = r"\]\(\.\./(fedjax_fair/[\w/]+\.py)\)"
 
 PAGES = {
     "README.md": "index.md",
@@ -26,6 +27,11 @@ def on_files(files, config):
     for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
         path = f"notebooks/{notebook.name}"
         files.append(File(path, str(ROOT), config.site_dir, config.use_directory_urls))
+    for source in sorted(set(re.findall(SOURCE_LINK, (ROOT / "docs/design.md").read_text("utf8")))):
+        # Without this level, exclude_docs leaves out the files of Python.
+        included = InclusionLevel.INCLUDED
+        content = (ROOT / source).read_bytes()
+        files.append(File.generated(config, source, content=content, inclusion=included))
     for page in pages(config.nav):
         if page.startswith("api/"):
             module = page.removeprefix("api/").removesuffix(".md")
@@ -35,6 +41,7 @@ def on_files(files, config):
 
 def on_page_markdown(markdown, page, config, files):
     """Rewrites links from pages of this folder to the root of the repository."""
+    markdown = re.sub(SOURCE_LINK, r"](\1)", markdown)
     return link_notebooks(markdown.replace("](../CONTRIBUTING.md)", "](CONTRIBUTING.md)"))
 
 

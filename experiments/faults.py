@@ -68,7 +68,7 @@ def run_missing(what: str, file: Path) -> None:
         if (method, attack) in set(zip(known["method"], known["attack"], strict=True)):
             continue
         seeds = np.tile(np.arange(SEEDS), len(levels))
-        runs = ff.fit_batch(
+        runs = ff.fit(
             [round for level in levels for round in [make(level)] * SEEDS],
             ff.data.stack([data.partition(int(seed)) for seed in seeds]),
             rounds=ROUNDS,
@@ -76,7 +76,7 @@ def run_missing(what: str, file: Path) -> None:
             eval_every=ROUNDS,
             train_loss=False,
             on_nonfinite="drop_client",
-        )
+        ).dataset
         last = runs.merge(ff.results.class_based(runs)).isel(round=-1)
         rows = pd.DataFrame(
             {

@@ -34,17 +34,8 @@ if TYPE_CHECKING:
         Variables,
     )
     from fedjax_fair.rounds.round import Round, run
-    from fedjax_fair.training import (
-        Callback,
-        Centralized,
-        DivergenceError,
-        FitResult,
-        fit,
-        fit_batch,
-        train,
-        train_batch,
-    )
-    from fedjax_fair.training.cache import enable_compilation_cache
+    from fedjax_fair.training import Callback, Centralized, DivergenceError, FitResult, fit
+    from fedjax_fair.training.executable_cache import enable_compilation_cache
     from fedjax_fair.utils.tree import Integer, Number
 
 __all__ = [
@@ -71,7 +62,6 @@ __all__ = [
     "enable_compilation_cache",
     "faults",
     "fit",
-    "fit_batch",
     "load_model",
     "metrics",
     "models",
@@ -84,8 +74,6 @@ __all__ = [
     "solvers",
     "submodular",
     "sweep",
-    "train",
-    "train_batch",
 ]
 
 _NAMES_OF = {
@@ -93,8 +81,8 @@ _NAMES_OF = {
     "app.sweep": "sweep",
     "roles": "Aggregation Aggregator Cohort Faults LocalResult Model Selector Solver Variables",
     "rounds.round": "Round run",
-    "training": "Callback Centralized DivergenceError FitResult fit fit_batch train train_batch",
-    "training.cache": "enable_compilation_cache",
+    "training": "Callback Centralized DivergenceError FitResult fit",
+    "training.executable_cache": "enable_compilation_cache",
     "utils.tree": "Integer Number",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}

@@ -31,7 +31,7 @@ fedavg = ff.Round(
     solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=5),
     aggregator=ff.aggregators.Mean(),
 )
-run = ff.fit(fedavg, digits, rounds=60, seeds=(0, 1, 2), eval_every=5)
+run = ff.fit(fedavg, digits, rounds=60, seeds=(0, 1, 2), eval_every=5).dataset
 
 # %% [markdown]
 # A method prints as it was constructed.
@@ -95,7 +95,7 @@ worst
 # draws the same minibatches. Another seed changes both.
 
 # %%
-again = ff.fit(fedavg, digits, rounds=10, seeds=(2,), eval_every=10)
+again = ff.fit(fedavg, digits, rounds=10, seeds=(2,), eval_every=10).dataset
 first_ten = run.cohort_clients.sel(seed=2).isel(training_round=slice(10))
 assert (again.cohort_clients.isel(seed=0).values == first_ten.values).all()
 assert (run.cohort_clients.sel(seed=0) != run.cohort_clients.sel(seed=1)).any()

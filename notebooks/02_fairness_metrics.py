@@ -112,7 +112,7 @@ methods = {
 }
 runs = ff.results.combine(
     {
-        name: ff.fit(method, digits, rounds=60, seeds=(0, 1, 2), eval_every=10)
+        name: ff.fit(method, digits, rounds=60, seeds=(0, 1, 2), eval_every=10).dataset
         for name, method in methods.items()
     }
 )

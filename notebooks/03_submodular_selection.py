@@ -134,7 +134,7 @@ selectors = {
 }
 results = ff.results.combine(
     {
-        name: ff.fit(method(selector), digits, rounds=40, seeds=(0, 1), eval_every=10)
+        name: ff.fit(method(selector), digits, rounds=40, seeds=(0, 1), eval_every=10).dataset
         for name, selector in selectors.items()
     }
 )

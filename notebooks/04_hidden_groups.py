@@ -51,7 +51,7 @@ class MeanWithEmbedding(ff.aggregators.Mean):
 
 
 all_clients = ff.Round(network, ff.selectors.Full(), solver, MeanWithEmbedding())
-run = ff.fit(all_clients, digits, rounds=5, seeds=(0,), eval_every=5)
+run = ff.fit(all_clients, digits, rounds=5, seeds=(0,), eval_every=5).dataset
 points = np.stack([run.aggregation_second, run.aggregation_third], axis=-1)[0, -1]
 groups.embedding(points, clusters=(points[:, 0] > 0).astype(int), groups=planted)
 
@@ -84,7 +84,7 @@ results = ff.results.combine(
             rounds=60,
             seeds=(0, 1, 2),
             eval_every=5,
-        )
+        ).dataset
         for name, aggregator in aggregators.items()
     }
 )

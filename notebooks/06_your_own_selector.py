@@ -89,14 +89,14 @@ def seconds(penalty):
 {"first": seconds(0.5), "second": seconds(0.25)}
 
 # %% [markdown]
-# `fit_batch` takes one `Round` per run. The numbers that differ become a batch axis of one compiled
-# function. With a higher penalty, clients of a cohort were selected less recently:
+# `fit` takes a list of one `Round` per run. The numbers that differ become a batch axis of one
+# compiled function. With a higher penalty, clients of a cohort were selected less recently:
 
 # %%
 penalties = (0.0, 0.1, 0.5, 2.0)
-batch = ff.fit_batch(
+batch = ff.fit(
     [method(Rested(10, penalty)) for penalty in penalties], digits, rounds=40, seeds=[0] * 4
-)
+).dataset
 recent = batch.selection_recent.mean("training_round")
 assert (recent.diff("seed") <= 0).all()
 {penalty: round(float(mean), 2) for penalty, mean in zip(penalties, recent, strict=True)}
@@ -140,7 +140,7 @@ selectors = {
 }
 results = ff.results.combine(
     {
-        name: ff.fit(method(selector), digits, rounds=40, seeds=(0, 1, 2), eval_every=5)
+        name: ff.fit(method(selector), digits, rounds=40, seeds=(0, 1, 2), eval_every=5).dataset
         for name, selector in selectors.items()
     }
 )

@@ -134,9 +134,9 @@ for method, dataset in sweeps.items():
 #
 # ## A batch of methods
 #
-# `sweep` varies settings by name. `ff.fit_batch` takes one `Round` per run, and so varies numbers
-# of any role, including custom ones. All rounds have the same structure; numbers that differ become
-# a batch axis. They may include zero.
+# `sweep` varies settings by name. `ff.fit` takes a list of one `Round` per run, and so varies
+# numbers of any role, including custom ones. All rounds have the same
+# structure; numbers that differ become a batch axis. They may include zero.
 
 
 # %%
@@ -153,7 +153,7 @@ def batch(tilts):
     start = time.perf_counter()
     methods = [tilted(tilt, rate) for tilt in tilts for rate in rates]
     seeds = [0] * len(methods)
-    runs = ff.fit_batch(methods, digits, rounds=30, eval_every=30, seeds=seeds)
+    runs = ff.fit(methods, digits, rounds=30, eval_every=30, seeds=seeds).dataset
     return runs, round(time.perf_counter() - start, 1)
 
 

@@ -19,7 +19,7 @@ from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.models import from_flax
 from fedjax_fair.parallel import collectives
 from fedjax_fair.roles import Context, Model, Variables
-from fedjax_fair.training import checkpoints, executables
+from fedjax_fair.training import checkpoints, executable_cache
 
 # Nothing may rely on silent broadcasting or promotion.
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -229,7 +229,7 @@ def pytest_runtest_teardown(item, nextitem):
     """
     if (nextitem is None or nextitem.path != item.path) and num_maps() > MAX_MAPS:
         jax.clear_caches()
-        executables.clear()
+        executable_cache.clear()
 
 
 MAX_MAPS = 25_000

@@ -10,6 +10,6 @@ fedavg = ff.Round(
     solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=2),
     aggregator=ff.aggregators.Mean(weights="num_examples"),
 )
-run = ff.fit(fedavg, data, rounds=20, seeds=(0, 1))
+run = ff.fit(fedavg, data, rounds=20, seeds=(0, 1)).dataset
 accuracy = run["test_accuracy"].isel(round=-1)
 print(float(accuracy.mean()), float(accuracy.std("client").max()))

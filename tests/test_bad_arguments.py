@@ -241,10 +241,10 @@ def test_roles_are_not_swapped(role, taken, as_users_call):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"round": ROLES["solver"]}, "round is a SGD: expected a BaseRound, such as Round"),
+        ({"method": ROLES["solver"]}, "method is a SGD: expected a BaseRound, such as Round"),
         ({"data": np.ones((4, 2))}, "data is a ndarray: expected a FederatedData"),
     ],
 )
 def test_fit_takes_a_round_and_a_federated_dataset(changed, message, federation, as_users_call):
     with pytest.raises(ValueError, match=message):
-        fit(**{"round": given()["round"], "data": federation, "rounds": 1} | changed)
+        fit(**{"method": given()["round"], "data": federation, "rounds": 1} | changed)

@@ -504,7 +504,7 @@ def test_byzantine_clients_that_do_not_exist_are_refused(attack):
     with pytest.raises(ValueError, match=message):
         ff.fit(bad, data, **settings)
     with pytest.raises(ValueError, match=message):
-        ff.fit_batch([good, bad], data, seeds=(0, 1), **settings)
+        ff.fit([good, bad], data, seeds=(0, 1), **settings)
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(lambda key: run(bad, bad.init(key, DATA), DATA, 1), jax.random.key(0))
 
@@ -517,7 +517,7 @@ def test_results_record_responses_and_bytes():
         aggregators.Mean(),
         faults=[faults.Dropout(0.5)],
     )
-    dataset = ff.fit(method, make_federation(), rounds=4, eval_every=2, train_loss=False)
+    dataset = ff.fit(method, make_federation(), rounds=4, eval_every=2, train_loss=False).dataset
     responded = dataset["cohort_responded"].values[0]
     assert responded.shape == (4, 3)
     assert 0 < responded.mean() < 1

@@ -125,7 +125,7 @@ def fitted():
     method = ff.Round(
         MODEL, ff.selectors.Uniform(3), ff.solvers.SGD(0.5, 4, epochs=2), ff.aggregators.Mean()
     )
-    return ff.train(method, DATA, rounds=2, eval_every=1, seeds=(0, 1))
+    return ff.fit(method, DATA, rounds=2, eval_every=1, seeds=(0, 1))
 
 
 def test_results_equal_fairlearn_on_the_same_predictions():
@@ -166,7 +166,7 @@ def test_groups_of_validation_examples_are_measured_after_training():
     method = ff.Round(
         MODEL, ff.selectors.Full(), ff.solvers.SGD(0.5, 4, epochs=1), ff.aggregators.Mean()
     )
-    result = ff.train(method, data, rounds=1)
+    result = ff.fit(method, data, rounds=1)
     assert not [
         name for name in result.dataset if "parity" in name and name.startswith("validation")
     ]

@@ -103,7 +103,7 @@ def reference(variables, part, client):
 
 def test_metrics_are_means_over_the_labels_of_a_client():
     data = federation()
-    fitted = ff.train(method(), data, rounds=3, seeds=(5,))
+    fitted = ff.fit(method(), data, rounds=3, seeds=(5,))
     variables, run = fitted.variables_for(seed=5), fitted.dataset.isel(seed=0, round=-1)
     pooled = []
     assert np.isnan(run.test_loss[0])  # Without test examples.
@@ -124,7 +124,7 @@ def test_metrics_are_means_over_the_labels_of_a_client():
 
 def test_class_accuracies_count_every_label_once():
     data = federation()
-    fitted = ff.train(method(), data, rounds=2)
+    fitted = ff.fit(method(), data, rounds=2)
     predicted = fitted.predict(data.test.features)[0]
     assert predicted.shape == data.test.labels.shape
     for label in range(VOCABULARY):
@@ -159,7 +159,7 @@ def test_local_loss_of_one_step_is_the_mean_over_labels():
     data = federation(test_fraction=0.0, validation_fraction=0.0)
     data = data._replace(test=data.train)
     solver = ff.solvers.SGD(0.0, batch_size=100, steps=1)
-    fitted = ff.train(method(solver=solver, selector=ff.selectors.Full()), data, rounds=1)
+    fitted = ff.fit(method(solver=solver, selector=ff.selectors.Full()), data, rounds=1)
     variables = fitted.variables_for(seed=0)
     expected = [reference(variables, data.train, client)[0] for client in range(4)]
     clients = fitted.dataset.cohort_clients.values[0, 0]
@@ -172,7 +172,7 @@ def test_local_loss_of_one_step_is_the_mean_over_labels():
 def test_padding_changes_no_bit_of_updates(padding):
     """The gradient of a table of logits is a sum over tokens in order, which padding ends."""
     plain, padded = (
-        ff.train(
+        ff.fit(
             method(BIGRAM),
             federation(columns),
             rounds=4,
@@ -192,7 +192,7 @@ def test_padding_changes_no_bit_of_updates(padding):
 @pytest.mark.parametrize("model", [LINEN, NNX], ids=["linen", "nnx"])
 def test_padding_changes_a_network_by_rounding_of_its_matrix_products(model, padding):
     fitted, other = (
-        ff.train(method(model), federation(columns), rounds=2) for columns in (0, padding)
+        ff.fit(method(model), federation(columns), rounds=2) for columns in (0, padding)
     )
     for name in ("test_loss", "train_loss", "test_accuracy", "class_accuracy", "cohort_loss"):
         np.testing.assert_allclose(fitted.dataset[name], other.dataset[name], rtol=1e-5)
@@ -220,7 +220,7 @@ def test_sums_do_not_depend_on_masked_places_at_the_end(length):
 
 
 def test_fit_learns_the_next_token():
-    run = ff.fit(method(), federation(), rounds=30)
+    run = ff.fit(method(), federation(), rounds=30).dataset
     assert run.accuracy_mean_examples[0, 0] < 0.5 < 0.7 < run.accuracy_mean_examples[0, -1]
 
 
@@ -240,7 +240,7 @@ def test_sequences_of_one_label_equal_ordinary_labels():
             ff.data.from_arrays(tokens[index], labels[index], clients=clients),
             rounds=3,
             metrics=metrics,
-        )
+        ).dataset
         for index in (np.index_exp[:], np.index_exp[:, None])
     )
     for name in one.data_vars:
@@ -265,7 +265,7 @@ def test_sequences_of_one_label_equal_ordinary_labels():
 )
 def test_methods_that_measure_clients_are_unchanged_by_padding(roles):
     plain, padded = (
-        ff.fit(method(**roles), federation(columns, groups=[0, 0, 1, 1]), rounds=2)
+        ff.fit(method(**roles), federation(columns, groups=[0, 0, 1, 1]), rounds=2).dataset
         for columns in (0, 2)
     )
     np.testing.assert_allclose(plain.test_loss, padded.test_loss, rtol=1e-5)
@@ -280,7 +280,7 @@ def test_fedfa_measures_the_accuracy_over_labels():
         solver=ff.solvers.SGD(0.0, 4, steps=1),
         aggregator=ff.aggregators.FedFA(0.5),
     )
-    fitted = ff.train(roles, data, rounds=1)
+    fitted = ff.fit(roles, data, rounds=1)
     variables = fitted.variables_for(seed=0)
     expected = [reference(variables, data.train, client)[1] for client in range(4)]
     clients = fitted.dataset.cohort_clients.values[0, 0]
@@ -291,7 +291,7 @@ def test_fedfa_measures_the_accuracy_over_labels():
 def test_client_parity_without_a_step_is_fedavg():
     parity = method(aggregator=CLIENT_PARITY.replace(alpha=0.0), solver=WEIGHTED)
     mean = method(aggregator=ff.aggregators.Mean("num_examples"))
-    fitted, fedavg = (ff.train(roles, federation(), rounds=2) for roles in (parity, mean))
+    fitted, fedavg = (ff.fit(roles, federation(), rounds=2) for roles in (parity, mean))
     jax.tree.map(
         partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
         fitted.variables,
@@ -339,7 +339,7 @@ def test_printed_data_and_results_count_labels():
     data = federation()
     count = sum(reference(start(), data.train, client)[2] for client in range(4))
     assert f"; 6 labels per example, {count} not masked" in str(data)
-    fitted = ff.train(method(), data, rounds=1)
+    fitted = ff.fit(method(), data, rounds=1)
     test_count = sum(
         reference(start(), data.test, client)[2]
         for client in (0, 1, 2, 3)

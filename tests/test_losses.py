@@ -67,7 +67,7 @@ def test_models_train_with_custom_losses(model, data):
     np.testing.assert_allclose(after.variables.params["kernel"], expected, rtol=1e-4, atol=1e-6)
 
     errors = [ff.metrics.predictions.mean_absolute_error()]
-    fitted = ff.train(round, data, rounds=60, eval_every=60, metrics=errors)
+    fitted = ff.fit(round, data, rounds=60, eval_every=60, metrics=errors)
     run = fitted.dataset
     losses = run.test_loss.isel(seed=0).mean("client").values
     assert losses[-1] < 0.6 * losses[0]

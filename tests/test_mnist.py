@@ -11,5 +11,5 @@ def test_fedavg_learns_mnist(tfds_folder):
         solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=1),
         aggregator=ff.aggregators.Mean(weights="num_examples"),
     )
-    run = ff.fit(fedavg, data, rounds=10, eval_every=10, train_loss=False)
+    run = ff.fit(fedavg, data, rounds=10, eval_every=10, train_loss=False).dataset
     assert run.accuracy_mean_examples.isel(seed=0, round=-1) >= 0.8

@@ -19,7 +19,7 @@ def test_unavailable_clients_receive_no_model(tmp_path):
     )
     settings = {"eval_every": 1, "train_loss": False}
     ff.fit(round, make_federation(), rounds=2, checkpoints=tmp_path, **settings)
-    dataset = ff.fit(round, make_federation(), rounds=4, checkpoints=tmp_path, **settings)
+    dataset = ff.fit(round, make_federation(), rounds=4, checkpoints=tmp_path, **settings).dataset
     size = 4 * 15
     num_responses = dataset["cohort_responded"].values[0].sum(axis=1)
     assert 0 < num_responses.sum() < 12

@@ -9,7 +9,7 @@ import xarray as xr
 
 from fedjax_fair.app.run_folder import MetricsLog
 from fedjax_fair.results.log import read_evaluations
-from fedjax_fair.training.fit import Evaluation
+from fedjax_fair.training.loop import Evaluation
 
 
 def log_of(path, rounds=(0, 2), seeds=(0, 1)):

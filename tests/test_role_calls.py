@@ -390,7 +390,7 @@ class Reweighted(ff.Selector):
 
 def fit(factor, **settings):
     round = Round(linear_model(), Reweighted(factor), Scaling(), ff.aggregators.Mean("selector"))
-    return ff.fit(round, DATA, rounds=4, eval_every=2, train_loss=False, **settings)
+    return ff.fit(round, DATA, rounds=4, eval_every=2, train_loss=False, **settings).dataset
 
 
 @pytest.mark.filterwarnings("ignore:selector. every round has the same")

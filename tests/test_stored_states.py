@@ -12,7 +12,7 @@ from fedjax_fair import aggregators, communication, solvers
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.rounds.round import Round, run
-from fedjax_fair.training import compiled_functions
+from fedjax_fair.training import compiled_runs
 
 DATA = jax.tree.map(jnp.asarray, make_federation())
 KEY = jax.random.key(4)
@@ -144,9 +144,9 @@ def test_states_beyond_the_memory_are_refused_before_compilation(runs, monkeypat
         aggregators.Mean(),
     )
     one_run = DATA.num_clients * (3 * 4 + 3) * 4
-    monkeypatch.setattr(compiled_functions, "total_memory", lambda: one_run * runs - 1)
+    monkeypatch.setattr(compiled_runs, "total_memory", lambda: one_run * runs - 1)
     # Nothing compiles if this is replaced.
-    monkeypatch.setattr(compiled_functions.RunBatch, "compile", None)
+    monkeypatch.setattr(compiled_runs.RunBatch, "compile", None)
     said = rf"states of 6 clients in {runs} runs need {one_run * runs} bytes .* most the "
     with pytest.raises(ValueError, match=said) as raised:
         ff.fit(round, make_federation(), rounds=2, seeds=range(runs))

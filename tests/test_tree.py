@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from fedjax_fair.training.split import split
+from fedjax_fair.training.stacked import stack_trees
 from fedjax_fair.utils.tree import Integer, Number, Tree, child_fields, stacked_leaves
 
 
@@ -33,7 +33,7 @@ class Chain(Tree):
 
 
 def stack(trees):
-    return split(trees).stacked
+    return stack_trees(trees).stacked
 
 
 def add(one, other):

@@ -18,9 +18,9 @@ from experiments.benchmarks.timing import alternate, print_header, print_row, st
 from fedjax_fair.data import FederatedData, from_arrays
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.training.batch import RunBatch
-from fedjax_fair.training.compiled_functions import CompiledFunctions
-from fedjax_fair.training.options import TrainOptions
-from fedjax_fair.training.split import split
+from fedjax_fair.training.compiled_runs import CompiledRuns
+from fedjax_fair.training.stacked import stack_trees
+from fedjax_fair.training.train_options import TrainOptions
 
 FEATURES, CLASSES, COHORT, ROUNDS, SIZE = 64, 10, 10, 50, 5
 SGD = ff.solvers.SGD(0.1, 5, steps=5)
@@ -60,7 +60,7 @@ class Timed:
         round = ff.Round(model, selector, solver, aggregator, client_state_dtype=dtype)
         with RunBatch(data, (0,)) as batch:
             options = TrainOptions(ROUNDS, ROUNDS, False, "raise")
-            self.functions = CompiledFunctions(split([round]), batch, options)
+            self.functions = CompiledRuns(stack_trees([round]), batch, options)
             self.state = self.functions.init()
             self.chunk()  # Compiles; functions that are still unused would be cancelled.
             self.evaluation()

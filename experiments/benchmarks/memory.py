@@ -27,7 +27,8 @@ from experiments.benchmarks.timing import (
 )
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel.cores import core_mesh
-from fedjax_fair.training.fit import Callback, fit
+from fedjax_fair.training.fit import fit
+from fedjax_fair.training.loop import Callback
 
 SHAPES = {"lenet": (28, 28, 1), "cnn": (32, 32, 3), "resnet18": (32, 32, 3)}
 IMAGES = {"lenet": 60_000, "cnn": 50_000, "resnet18": 50_000}

@@ -16,7 +16,8 @@ from experiments.benchmarks.timing import print_header, start
 from fedjax_fair.app import presets
 from fedjax_fair.app.groups import groups_of, runs_of
 from fedjax_fair.app.plan import plans
-from fedjax_fair.training.fit import Callback, fit_batch
+from fedjax_fair.training.fit import fit
+from fedjax_fair.training.loop import Callback
 
 
 class Timed(Callback):
@@ -47,7 +48,7 @@ def main() -> None:
             ((_, found),) = plans([group], None, group.mesh, train_loss=True)
             planned.append(found.seconds["total"])
             timed = Timed()
-            run = partial(fit_batch, **runs_of(group, range(len(group.runs))))
+            run = partial(fit, **runs_of(group, range(len(group.runs))))
             run(
                 rounds=training.rounds,
                 eval_every=training.eval_every,

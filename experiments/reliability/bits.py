@@ -36,7 +36,7 @@ def trials(count: int, first: int = 0) -> Iterator[dict[str, Any]]:
     )
 
     def train(rounds: int, folder: Path) -> xr.Dataset:
-        return ff.fit(method, data, rounds=rounds, eval_every=1, checkpoints=folder)
+        return ff.fit(method, data, rounds=rounds, eval_every=1, checkpoints=folder).dataset
 
     with TemporaryDirectory() as name:
         stopped, file = Path(name) / "stopped", Path(name) / "results.nc"

@@ -24,13 +24,11 @@ from fedjax_fair import (
     data,
     faults,
     fit,
-    fit_batch,
     models,
     run,
     selectors,
     solvers,
     sweep,
-    train,
 )
 from fedjax_fair import submodular as sets
 from fedjax_fair.app.config import Config
@@ -65,11 +63,9 @@ _OTHERS = (
     client_mesh,
     core_mesh,
     fit,
-    fit_batch,
     Round,
     run,
     sweep,
-    train,
 )
 _PUBLIC = [
     *(getattr(module, name) for module in _MODULES for name in module.__all__),
@@ -192,6 +188,7 @@ def given() -> dict[str, Any]:
         "local_steps": 1,
         "matroid": matroids.Uniform(1, 3),
         "max_staleness": 1,
+        "method": Round(models.logistic(2), selector, solver, aggregators.Mean()),
         "methods": [Round(models.logistic(2), selector, solver, aggregators.Mean())],
         "messages": federated.Messages((jnp.array([0]),), (jnp.ones(1),), (jnp.array([0]),)),
         "model": models.logistic(2),

@@ -159,7 +159,7 @@ def _line(arguments: list[str]) -> str | None:
     with (
         mock.patch.object(experiment, "execute", begin),
         mock.patch.object(maximize, "execute", begin),
-        mock.patch.object(sys.modules["fedjax_fair.app.sweep"], "fit_batch", begin),
+        mock.patch.object(sys.modules["fedjax_fair.app.sweep"], "fit", begin),
         contextlib.redirect_stderr(error),
         contextlib.redirect_stdout(io.StringIO()),
     ):

@@ -23,7 +23,7 @@ from fedjax_fair.app.config import AggregatorConfig, Config, DataConfig, Trainin
 from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.metrics import paired
 from fedjax_fair.results import people
-from fedjax_fair.training.fit import fit_batch
+from fedjax_fair.training.fit import fit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,7 +79,7 @@ def run_missing(name: str, alpha: float, file: Path, data_dir: str | None) -> No
         config = drop_unused_settings(presets.resolve(config))
         experiment = build(config) if data is None else build(config, data)
         data = experiment.data
-        measured = fit_batch(
+        measured = fit(
             [experiment.rounds[method]] * len(SEEDS),
             experiment.data,
             rounds=ROUNDS,
@@ -87,7 +87,7 @@ def run_missing(name: str, alpha: float, file: Path, data_dir: str | None) -> No
             eval_every=ROUNDS,
             train_loss=False,
             mesh=experiment.mesh,
-        ).isel(round=-1)
+        ).dataset.isel(round=-1)
         gaps = people.gaps(measured, [feature])
         columns: Any = {"accuracy": measured["accuracy_mean_examples"].values.ravel()}
         for short, long in DIFFERENCES.items():

@@ -34,7 +34,7 @@ from experiments.reproduction.methods_plan import (
 )
 from fedjax_fair.app.build import build
 from fedjax_fair.data import ClientExamples, FederatedData
-from fedjax_fair.training.fit import fit_batch
+from fedjax_fair.training.fit import fit
 
 
 def main() -> None:
@@ -119,7 +119,7 @@ def _fit(
     experiment = build(config)
     if federation.is_rotated:
         experiment = build(config, rotated(experiment.data))
-    return fit_batch(
+    return fit(
         [experiment.rounds[method]] * len(seeds),
         experiment.data,
         rounds=rounds,
@@ -127,7 +127,7 @@ def _fit(
         eval_every=EVAL_EVERY if rounds == ROUNDS else rounds,
         train_loss=False,
         mesh=experiment.mesh,
-    )
+    ).dataset
 
 
 def rotated(data: FederatedData) -> FederatedData:

@@ -24,7 +24,7 @@ from fedjax_fair.app.config import Config
 from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.data import ClientExamples, FederatedData, stack
 from fedjax_fair.results import class_based
-from fedjax_fair.training.fit import fit_batch
+from fedjax_fair.training.fit import fit
 
 __all__ = ["collect", "held_out", "load", "run_missing", "train"]
 
@@ -107,7 +107,7 @@ def train(
         experiment = build(own, prepare(experiment.data))
     for name, round in experiment.rounds.items():
         started = time.perf_counter()
-        done = fit_batch(
+        done = fit(
             [round] * len(seeds),
             experiment.data,
             rounds=experiment.config.training.rounds or 0,
@@ -116,7 +116,7 @@ def train(
             train_loss=False,
             on_nonfinite=on_nonfinite,
             mesh=experiment.mesh,
-        )
+        ).dataset
         for seed in seeds:
             rows = _rows(done.sel(seed=[seed]), summaries, of_rounds).reset_index()
             rows.insert(0, "seed", seed)

@@ -62,7 +62,7 @@ def run_missing(file: Path, data_dir: str | None, config: Any = CONFIG) -> None:
                 eval_every=training.rounds or 1,
                 seeds=(seed,),
                 train_loss=False,
-            )
+            ).dataset
             last = run.isel(seed=0, round=-1)
             rows = pd.DataFrame(
                 {

@@ -26,10 +26,10 @@ from fedjax_fair.rounds.round_state import Purpose, derive_key
 from fedjax_fair.solvers.fine_tuned import fine_tune
 from fedjax_fair.solvers.sgd import SGD
 from fedjax_fair.training.batch import RunBatch
-from fedjax_fair.training.compiled_functions import check_outputs
-from fedjax_fair.training.executables import call
-from fedjax_fair.training.functions import over_runs, reuse_if_installed
-from fedjax_fair.training.split import Structure, split
+from fedjax_fair.training.compiled_runs import check_outputs
+from fedjax_fair.training.executable_cache import call
+from fedjax_fair.training.jitted import over_runs, reuse_if_installed
+from fedjax_fair.training.stacked import StackedDef, stack_trees
 from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def evaluate_unseen(
         >>> seen, unseen = ff.data.hold_out_clients(ff.data.load("digits"), fraction=0.2)
         >>> fedavg = ff.Round(ff.models.logistic(10), ff.selectors.Uniform(10),
         ...                   ff.solvers.SGD(0.1, 10, epochs=1), ff.aggregators.Mean())
-        >>> fitted = ff.train(fedavg, seen, rounds=5, seeds=(0, 1))
+        >>> fitted = ff.fit(fedavg, seen, rounds=5, seeds=(0, 1))
         >>> metrics = evaluate_unseen(fedavg.model, fitted.variables, [0.1, 0.1], unseen,
         ...                           seeds=(0, 1), batch_size=10)
         >>> dict(metrics.adapted_accuracy.sizes)
@@ -115,7 +115,7 @@ def evaluate_unseen(
     """
     checks.positive_int("batch_size", batch_size)
     checks.non_negative_int("steps", steps, at_most=checks.MAX_INT)
-    num_runs, model_split = len(seeds), split([model])
+    num_runs, model_split = len(seeds), stack_trees([model])
     rate_values = np.asarray(rates, np.float32)
     if rate_values.shape != (num_runs,):
         raise ValueError(f"rates={rates}: expected a number for each of {num_runs} seeds.")
@@ -145,7 +145,7 @@ def undefined_unseen(unseen: FederatedData, seeds: Sequence[int]) -> xr.Dataset:
 
 @lru_cache(maxsize=16)
 def _measurement(
-    structure: Structure, mesh: Mesh | None, one_run_per_core: bool, steps: int, batch_size: int
+    structure: StackedDef, mesh: Mesh | None, one_run_per_core: bool, steps: int, batch_size: int
 ) -> Any:
     """Returns a jitted function of runs that computes the variables ``[runs, clients]``."""
 

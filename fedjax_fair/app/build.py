@@ -31,7 +31,7 @@ from fedjax_fair.roles import Model, ServerView
 from fedjax_fair.roles.role_errors import explain_errors
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import Round
-from fedjax_fair.training.memory import total_memory
+from fedjax_fair.training.memory_estimate import total_memory
 from fedjax_fair.utils import checks
 
 __all__ = ["Experiment", "build", "load_data", "local_steps", "method_round", "server_view"]

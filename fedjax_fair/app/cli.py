@@ -128,7 +128,7 @@ def _prepare(arguments: list[str]) -> tuple[Callable[..., None], list[str]]:
 
     if is_overview(arguments):
         return print_overview, arguments
-    from fedjax_fair.training.cache import enable_compilation_cache
+    from fedjax_fair.training.executable_cache import enable_compilation_cache
 
     enable_compilation_cache()
     rest = _load_plugins(arguments)
@@ -189,7 +189,7 @@ def _message(error: Exception) -> str | None:
 
     import jax
 
-    from fedjax_fair.training.fit import DivergenceError
+    from fedjax_fair.training.loop import DivergenceError
 
     if isinstance(error, DivergenceError):
         return str(error)

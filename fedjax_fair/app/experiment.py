@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import jax
+from jax.sharding import Mesh
 
 from fedjax_fair import results
 from fedjax_fair.app.build import Experiment
@@ -14,13 +19,24 @@ from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarante
 from fedjax_fair.app.model_files import folder_name, save_model, save_personalized
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
 from fedjax_fair.app.unseen import add_unseen
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.parallel import processes
-from fedjax_fair.training.fit import Callback, train_methods
+from fedjax_fair.rounds.base_round import BaseRound
+from fedjax_fair.training.batch import RunBatch
+from fedjax_fair.training.compiled_runs import CompiledRuns
+from fedjax_fair.training.fit_result import FitResult
+from fedjax_fair.training.loop import Callback, check_runs, train_loop
+from fedjax_fair.training.stacked import stack_trees
+from fedjax_fair.training.train_options import OnNonfinite, TrainOptions
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["execute"]
+__all__ = ["execute", "train_methods"]
+
+# XLA compiles a function on one core. The second of two methods ahead keeps another core busy while
+# the first compiles, and both are compiled when the current one has trained.
+_METHODS_AHEAD = 2
 
 
 def execute(
@@ -92,6 +108,58 @@ def execute(
         combined = results.open(folder.results)
         draw(combined, folder)
         return combined
+
+
+def train_methods(
+    methods: Mapping[str, BaseRound],
+    data: FederatedData,
+    *,
+    rounds: int,
+    seeds: Sequence[int],
+    eval_every: int,
+    on_nonfinite: OnNonfinite,
+    callbacks: Callable[[str], Sequence[Callback]],
+    checkpoints: Callable[[str], Path],
+    allow_changed_code: bool = False,
+    mesh: Mesh | None = None,
+) -> Iterator[tuple[str, FitResult]]:
+    """Trains methods sequentially, and compiles the next ones while one trains.
+
+    ``callbacks`` and ``checkpoints`` return the callbacks and the folder of a method by its name.
+    Other arguments are those of ``fit``.
+
+    Yields:
+        The name of each method and its result, in order.
+    """
+    options = TrainOptions(
+        rounds, eval_every, True, on_nonfinite, allow_changed_code=allow_changed_code
+    )
+    names, functions = list(methods), dict[str, CompiledRuns]()
+    stacked = {name: stack_trees([method]) for name, method in methods.items()}
+    for method in stacked.values():  # Later ones are compiled while the first one trains.
+        check_runs(method, data)
+    # All processes must compile and run in the same order.
+    ahead = 0 if jax.process_count() > 1 else _METHODS_AHEAD
+
+    with RunBatch(data, seeds, mesh) as batch:
+
+        def trace(name: str) -> None:
+            if name not in functions:
+                functions[name] = CompiledRuns(stacked[name], batch, options)
+
+        def functions_of(i: int) -> CompiledRuns:
+            trace(names[i])
+            for name in names[i + 1 : i + 1 + ahead]:
+                with suppress(Exception):  # Raised again when the method is next.
+                    trace(name)
+            return functions.pop(names[i])
+
+        for i, name in enumerate(names):
+            folder, functions_fn = checkpoints(name), partial(functions_of, i)
+            result = train_loop(
+                stacked[name], batch, options, callbacks(name), folder, functions_fn
+            )
+            yield name, result._replace(model=methods[name].model)
 
 
 def draw(dataset: xr.Dataset, folder: RunFolder) -> None:

@@ -154,10 +154,10 @@ def _set(config: Config, axes: Sequence[Axis], values: Sequence[Any]) -> Config:
 
 
 def runs_of(group: Group, numbers: Sequence[int]) -> dict[str, Any]:
-    """Returns arguments of ``fit_batch`` for runs of a group, by their places in ``runs``."""
+    """Returns arguments of ``fit`` for runs of a group, by their places in ``runs``."""
     configurations, seeds = zip(*(group.runs[number] for number in numbers), strict=True)
     data, training = group.data, group.config.training
     if data.num_partitions is not None:
         data = data.partitions([training.seeds.index(seed) for seed in seeds])
     methods = [group.rounds[values] for values in configurations]
-    return {"methods": methods, "seeds": seeds, "data": data}
+    return {"method": methods, "seeds": seeds, "data": data}

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from fedjax_fair.app.model_files import folder_name
 from fedjax_fair.app.settings import lookup
-from fedjax_fair.training.fit import Callback, Evaluation
+from fedjax_fair.training.loop import Callback, Evaluation
 
 if TYPE_CHECKING:
     import xarray as xr

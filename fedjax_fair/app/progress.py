@@ -16,7 +16,7 @@ from rich.table import Column
 from rich.text import Text
 
 from fedjax_fair.roles import PERSONALIZED
-from fedjax_fair.training.fit import Callback, Evaluation
+from fedjax_fair.training.loop import Callback, Evaluation
 from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from fedjax_fair.app.settings import change
 from fedjax_fair.results.files import add_file_name, check_orbax_path, write_text
 from fedjax_fair.results.log import corrected_log, format_line, read_log
 from fedjax_fair.training.fingerprint import numeric_settings
-from fedjax_fair.training.fit import Callback, Evaluation
+from fedjax_fair.training.loop import Callback, Evaluation
 from fedjax_fair.utils.warning import warn
 
 if TYPE_CHECKING:

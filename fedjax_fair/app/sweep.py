@@ -21,8 +21,9 @@ from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text
 from fedjax_fair.results.history import client_coordinate
 from fedjax_fair.training.fingerprint import describe_run, differences
-from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
-from fedjax_fair.training.memory import free_memory
+from fedjax_fair.training.fit import fit
+from fedjax_fair.training.loop import Callback, MemoryLimitError
+from fedjax_fair.training.memory_estimate import free_memory
 from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def _run(
 ) -> xr.Dataset:
     """Runs a batch, whose dimension is the index into ``group.runs``."""
     training = group.config.training
-    part = fit_batch(
+    part = fit(
         **runs_of(group, numbers),
         rounds=training.rounds or 0,
         eval_every=training.eval_every or 1,
@@ -209,7 +210,7 @@ def _run(
         callbacks=callbacks,
         memory_limit=limit,
         mesh=group.mesh,
-    )
+    ).dataset
     # The names of clients may differ in batches of an earlier call; the sweep gets the latest.
     part = part.drop_vars(["seed", "client"], errors="ignore")
     return part.rename(seed="run").assign_coords(run=numbers)

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from fedjax_fair.app.interruptions import Terminated, end_work, is_main_thread
-from fedjax_fair.training.fit import Callback, Evaluation
+from fedjax_fair.training.loop import Callback, Evaluation
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from fedjax_fair.app.build import Experiment
-    from fedjax_fair.training.fit import FitResult
+    from fedjax_fair.training.fit_result import FitResult
 
 __all__ = ["add_unseen", "split_clients"]
 

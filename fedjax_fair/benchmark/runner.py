@@ -26,8 +26,8 @@ from fedjax_fair.benchmark.protocol import TRACKS, VERSION, Track
 from fedjax_fair.benchmark.unit import PHASES, Unit, is_done, run_unit
 from fedjax_fair.parallel.cores import num_usable_cores
 from fedjax_fair.results.files import write_text
-from fedjax_fair.training import executables
-from fedjax_fair.training.fit import Callback, DivergenceError
+from fedjax_fair.training import executable_cache
+from fedjax_fair.training.loop import Callback, DivergenceError
 from fedjax_fair.utils import checks
 
 __all__ = ["Plan", "failed_units", "failures", "plan", "prepare", "read_folder", "run"]
@@ -144,7 +144,7 @@ def run(
             continue
         for first in range(0, len(own), _MAX_UNITS):
             if first or name != names[0]:
-                executables.clear()
+                executable_cache.clear()
                 jax.clear_caches()
             _finish_all(own[first : first + _MAX_UNITS], planned.track, data, callback_fn, progress)
     cells.write(folder / "cells.jsonl", cells.gather(folder))

@@ -12,7 +12,8 @@ from fedjax_fair.app.config import Config
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.benchmark.populations import BenchmarkData
 from fedjax_fair.rounds.base_round import BaseRound
-from fedjax_fair.training.fit import Callback, train_batch
+from fedjax_fair.training.fit import fit
+from fedjax_fair.training.loop import Callback
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -58,7 +59,7 @@ def train(
     places = [seeds.index(run.seed) for run in padded]
     methods = [rounds[run.setting] for run in padded]
     training, mesh = config.training, mesh_of("auto")
-    fitted = train_batch(
+    fitted = fit(
         methods,
         data.seen.partitions(places),
         rounds=training.rounds or 0,

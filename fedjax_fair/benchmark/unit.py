@@ -29,7 +29,7 @@ from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.results.models import by_model
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import run
-from fedjax_fair.training.fit import Callback
+from fedjax_fair.training.loop import Callback
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -44,7 +44,7 @@ def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared"
         ...     as_regression(ff.models.logistic(1)), ff.selectors.Uniform(3),
         ...     ff.solvers.SGD(0.1, 4, steps=5), ff.aggregators.Mean(),
         ... )
-        >>> fitted = ff.train(
+        >>> fitted = ff.fit(
         ...     method, data, rounds=20, metrics=[ff.metrics.predictions.mean_absolute_error()]
         ... )
         >>> bool((fitted.dataset.test_mean_absolute_error[0, -1] < 0.2).all())
@@ -83,7 +83,7 @@ def as_multi_label(model: Model) -> Model:
         ...     as_multi_label(ff.models.logistic(3)), ff.selectors.Uniform(3),
         ...     ff.solvers.SGD(0.5, 4, steps=5), ff.aggregators.Mean(),
         ... )
-        >>> fitted = ff.train(method, data, rounds=20)
+        >>> fitted = ff.fit(method, data, rounds=20)
         >>> fitted.predict(np.array([[1.0, -1.0, 1.0]])).tolist()
         [[[True, False, True]]]
     """

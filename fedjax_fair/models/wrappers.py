@@ -103,9 +103,9 @@ def pretrained(model: Model, variables: Variables) -> Model:
         ...         model, ff.selectors.Uniform(10), ff.solvers.SGD(0.1, 10, steps=5),
         ...         ff.aggregators.Mean(),
         ...     )
-        >>> first = ff.train(method(ff.models.logistic(10)), data, rounds=10)
+        >>> first = ff.fit(method(ff.models.logistic(10)), data, rounds=10)
         >>> start = ff.models.pretrained(first.model, first.variables_for(seed=0))
-        >>> second = ff.train(method(start), data, rounds=10)
+        >>> second = ff.fit(method(start), data, rounds=10)
         >>> after, before = first.dataset.test_loss[0, -1], second.dataset.test_loss[0, 0]
         >>> bool((after == before).all())
         True

@@ -50,14 +50,14 @@ def map_local_clients(
     Returns:
         The results, ``[ids, ...]``; zeros for clients of other devices.
     """
-    arguments = clients, values
     if examples.devices is None and order is None:
-        return jax.lax.map(lambda each: function(*each), arguments, batch_size=batch_size)
-    return _map_local(
-        lambda each: (function(*each), ()),
-        arguments,
+        return jax.lax.map(lambda each: function(*each), (clients, values), batch_size=batch_size)
+    return map_and_sum(
         examples,
+        lambda client, value: (function(client, value), ()),
         jnp.zeros(clients.shape),
+        clients,
+        values,
         batch_size,
         order,
     )[0]
@@ -70,6 +70,7 @@ def map_and_sum(
     clients: Int[Array, " ids"],
     values: PyTree = None,
     batch_size: int | None = None,
+    order: Int[Array, " ids"] | None = None,
 ) -> tuple[T, S]:
     """Maps ``function(client, value) -> (result, part)`` and sums the parts with weights.
 
@@ -78,9 +79,41 @@ def map_and_sum(
     Returns:
         The results as of ``map_local_clients``, and the weighted sum of the parts on all devices.
     """
-    results, total = _map_local(
-        lambda each: function(*each), (clients, values), examples, weights, batch_size
-    )
+    size = weights.shape[0]
+    count, slots = size, jnp.arange(size, dtype=jnp.int32) if order is None else order
+    if examples.devices is not None:
+        local = is_local(examples, clients)[slots]
+        count = jnp.sum(local, dtype=jnp.int32)
+        slots = slots[jnp.argsort(~local, stable=True)]  # Local clients come first.
+
+    def arguments_of(slots):
+        return jax.tree.map(lambda leaf: leaf[slots], (clients, values))
+
+    def add_client(i, carry):
+        slot = slots[i]
+        result, part = function(*arguments_of(slot))
+        return _add(carry, slot, result, weights[slot], part)
+
+    def add_batch(i, carry):
+        positions = i * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
+        # Padded positions repeat the last client; they write to no slot and have no weight.
+        is_client = positions < count
+        batch_slots = slots[jnp.minimum(positions, count - 1)]
+        results, parts = jax.vmap(function)(*arguments_of(batch_slots))
+        target_slots = jnp.where(is_client, batch_slots, size)
+        batch_weights = jnp.where(is_client, weights[batch_slots], 0)
+        return _add(carry, target_slots, results, batch_weights, parts)
+
+    function = jax.jit(function, inline=True)  # Traced once for its shapes and the loop.
+    result, part = jax.eval_shape(function, *arguments_of(0))
+    results = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), result)
+    total = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), part)
+    with jax.named_scope(f"clients_{size}_by_{batch_size or 1}"):
+        if batch_size is None:
+            results, total = jax.lax.fori_loop(0, count, add_client, (results, total))
+        else:
+            batches = -(-count // batch_size)
+            results, total = jax.lax.fori_loop(0, batches, add_batch, (results, total))
     return results, all_reduce(examples, total)
 
 
@@ -169,50 +202,6 @@ def is_local(examples: ClientExamples, clients: Int[Array, " ids"]) -> Bool[Arra
     lap, position = jnp.divmod(jnp.arange(clients.shape[0], dtype=jnp.int32), devices)
     assigned = jnp.where(lap % 2 == 0, position, devices - 1 - position)
     return jnp.zeros_like(clients).at[largest_first].set(assigned) == device_index()
-
-
-def _map_local(
-    function: Callable[[PyTree], tuple[T, S]],
-    arguments: tuple[Int[Array, " ids"], PyTree],
-    examples: ClientExamples,
-    weights: Float[Array, " ids"],
-    batch_size: int | None,
-    order: Int[Array, " ids"] | None = None,
-) -> tuple[T, S]:
-    """Maps over the clients of this device and sums their parts; zeros for other clients."""
-    size = weights.shape[0]
-    count, slots = size, jnp.arange(size, dtype=jnp.int32) if order is None else order
-    if examples.devices is not None:
-        local = is_local(examples, arguments[0])[slots]
-        count = jnp.sum(local, dtype=jnp.int32)
-        slots = slots[jnp.argsort(~local, stable=True)]  # Local clients come first.
-
-    def arguments_of(slots):
-        return jax.tree.map(lambda leaf: leaf[slots], arguments)
-
-    def add_client(i, carry):
-        slot = slots[i]
-        result, part = function(arguments_of(slot))
-        return _add(carry, slot, result, weights[slot], part)
-
-    def add_batch(i, carry):
-        positions = i * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
-        # Padded positions repeat the last client; they write to no slot and have no weight.
-        is_client = positions < count
-        batch_slots = slots[jnp.minimum(positions, count - 1)]
-        results, parts = jax.vmap(function)(arguments_of(batch_slots))
-        target_slots = jnp.where(is_client, batch_slots, size)
-        batch_weights = jnp.where(is_client, weights[batch_slots], 0)
-        return _add(carry, target_slots, results, batch_weights, parts)
-
-    function = jax.jit(function, inline=True)  # Traced once for its shapes and the loop.
-    result, part = jax.eval_shape(function, arguments_of(0))
-    results = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), result)
-    total = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), part)
-    with jax.named_scope(f"clients_{size}_by_{batch_size or 1}"):
-        if batch_size is None:
-            return jax.lax.fori_loop(0, count, add_client, (results, total))
-        return jax.lax.fori_loop(0, -(-count // batch_size), add_batch, (results, total))
 
 
 def _add(carry, slots, results, weights, parts):

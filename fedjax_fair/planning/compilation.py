@@ -17,7 +17,7 @@ from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.mesh import shapes_on, shard_data, split_runs
 from fedjax_fair.planning.costs import Cost, Program, read_program
 from fedjax_fair.planning.machines import Machine, devices_of
-from fedjax_fair.training.memory import transient_bytes
+from fedjax_fair.training.memory_estimate import transient_bytes
 
 __all__ = [
     "Compiled", "compile_ahead", "kernel_seconds", "place", "place_data", "place_runs",

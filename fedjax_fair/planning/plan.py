@@ -21,11 +21,11 @@ from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.trip_counts import TripCounts
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.training.batch import RunBatch
-from fedjax_fair.training.compiled_functions import CompiledFunctions
-from fedjax_fair.training.functions import make_functions
-from fedjax_fair.training.memory import Memory, device_bytes, free_memory
-from fedjax_fair.training.options import TrainOptions
-from fedjax_fair.training.split import split
+from fedjax_fair.training.compiled_runs import CompiledRuns
+from fedjax_fair.training.jitted import make_functions
+from fedjax_fair.training.memory_estimate import Memory, device_bytes, free_memory
+from fedjax_fair.training.stacked import stack_trees
+from fedjax_fair.training.train_options import TrainOptions
 
 __all__ = ["Plan", "measure_plan", "plan", "seconds_of"]
 
@@ -64,13 +64,13 @@ def plan(
     mesh: Mesh | None = None,
     local_steps: Callable[[np.ndarray], np.ndarray] = lambda sizes: np.ones_like(sizes),
 ) -> Plan:
-    """Compiles the functions of ``fit_batch`` for a machine, and reads their costs.
+    """Compiles the functions of ``fit`` for a machine, and reads their costs.
 
-    Call ``machines.prepare`` first. Arguments are those of ``fit_batch``, but ``methods`` may have
-    one method for all runs. ``local_steps`` maps the sizes of clients to their local steps.
+    Call ``machines.prepare`` first. Arguments are those of ``fit`` with a list, but ``methods`` may
+    have one method for all runs. ``local_steps`` maps the sizes of clients to their local steps.
     """
     runs, chunk, groups = len(seeds), min(eval_every, rounds), num_run_groups(mesh)
-    method = split(methods)
+    method = stack_trees(methods)
     model = method.field("model")
     functions = make_functions(method, model, mesh, train_loss=train_loss)
     if data.num_partitions is not None:
@@ -141,7 +141,7 @@ def measure_plan(
     started = time.perf_counter()
     with RunBatch(data, seeds, mesh) as batch:
         options = TrainOptions(rounds, 1, train_loss, "skip_round")
-        functions = CompiledFunctions(split(methods), batch, options)
+        functions = CompiledRuns(stack_trees(methods), batch, options)
         memory = functions.memory()
         compile_seconds = time.perf_counter() - started
 

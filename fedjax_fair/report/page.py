@@ -62,7 +62,7 @@ def page(
         >>> data = ff.data.load("digits")
         >>> fedavg = ff.Round(ff.models.logistic(10), ff.selectors.Uniform(10),
         ...                   ff.solvers.SGD(0.1, 10, epochs=1), ff.aggregators.Mean())
-        >>> html = page(ff.fit(fedavg, data, rounds=2))
+        >>> html = page(ff.fit(fedavg, data, rounds=2).dataset)
         >>> html.startswith("<!DOCTYPE html>")
         True
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -60,6 +61,13 @@ def call(role: Tree, method: str, *arguments: Any) -> Any:
     Raises:
         RoleError: If the method takes other arguments, or custom code raises an error.
     """
+    place, function = _bind(role, method, *arguments)
+    with explain_errors(place):
+        return function(*arguments)
+
+
+def _bind(role: Tree, method: str, *arguments: Any) -> tuple[str, Callable[..., Any]]:
+    """Returns what names a method in errors, and the method, which takes these arguments."""
     place, function = describe_method(role, method), getattr(role, method)
     try:
         inspect.signature(function).bind(*arguments)
@@ -67,8 +75,7 @@ def call(role: Tree, method: str, *arguments: Any) -> Any:
         parameters = parameters_of(role, method)
         expected = "" if parameters is None else f": expected {method}({parameters})"
         raise RoleError(f"{place}: {error}{expected}.") from error
-    with explain_errors(place):
-        return function(*arguments)
+    return place, function
 
 
 def select(
@@ -169,8 +176,10 @@ def solve(solver: Solver, key: Key[Array, ""], variables: Variables, client: Cli
         RoleError: As ``call``, or if the update is not like the variables, the state not like that
             before, or the loss and steps are no scalars.
     """
-    place = describe_method(solver, "solve")
-    result = call(solver, "solve", key, variables, client)
+    place, function = _bind(solver, "solve", key, variables, client)
+    # Without a frame of `call`, because debuggers step through it for each solver.
+    with explain_errors(place):
+        result = function(key, variables, client)
     if not isinstance(result, LocalResult) or not isinstance(result.reports, dict):
         raise RoleError(
             f"{place} returned {_shown(result)}: expected LocalResult(update, loss, steps)."

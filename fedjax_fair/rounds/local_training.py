@@ -102,11 +102,7 @@ def train_cohort(
         if jax.tree.leaves(state):
             status = status._replace(state_nonfinite=~all_finite(state))
         rows = client_state.pack_row(client_state.ClientRow(state, residual))
-        return result, status, rows
-
-    def train_with_update(client, arguments):
-        trained = train(client, arguments)
-        return trained, trained[0].update
+        return (result, status, rows), result.update
 
     arguments = (occurrences, cohort.instructions, responded)
     num_local = collectives.per_device(examples, cohort.clients.shape[0])
@@ -117,11 +113,15 @@ def train_cohort(
     weighted_sum = None
     if weights is None:
         results, status, rows = collectives.map_local_clients(
-            examples, train, cohort.clients, arguments, batch_size
+            examples,
+            lambda client, arguments: train(client, arguments)[0],
+            cohort.clients,
+            arguments,
+            batch_size,
         )
     else:
         (results, status, rows), weighted_sum = collectives.map_and_sum(
-            examples, train_with_update, weights, cohort.clients, arguments, batch_size
+            examples, train, weights, cohort.clients, arguments, batch_size
         )
     loss, steps, counts = collectives.all_reduce(
         examples, (results.loss, results.steps, jax.tree.map(jnp.int32, status))

@@ -22,7 +22,7 @@ from fedjax_fair.data.federated import (
 )
 from fedjax_fair.parallel.cores import CORES, num_usable_cores, pad_to_multiple, replicate_on_cores
 from fedjax_fair.parallel.mesh import num_run_groups, shard_data, split_runs
-from fedjax_fair.training.executables import compile_in
+from fedjax_fair.training.executable_cache import compile_in
 from fedjax_fair.utils import checks
 
 __all__ = ["RunBatch", "check_debugging"]

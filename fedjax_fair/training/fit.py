@@ -1,94 +1,85 @@
-"""Training of methods, from a ``Round`` to an ``xarray.Dataset``."""
+"""Training of methods, from a ``Round`` to metrics and models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.roles import ClientMetric, Metric
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.training.batch import RunBatch
-from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.fit_result import FitResult
-from fedjax_fair.training.loop import (
-    Callback,
-    DivergenceError,
-    Evaluation,
-    MemoryLimitError,
-    check_runs,
-    run,
-)
-from fedjax_fair.training.options import OnNonfinite, TrainOptions
-from fedjax_fair.training.split import split
+from fedjax_fair.training.loop import Callback, Evaluation, train_loop
+from fedjax_fair.training.stacked import stack_trees
+from fedjax_fair.training.train_options import OnNonfinite, TrainOptions
 from fedjax_fair.utils import checks
 
-if TYPE_CHECKING:
-    import xarray as xr
-
-__all__ = [
-    "Callback", "DivergenceError", "Evaluation", "MemoryLimitError", "fit", "fit_batch", "train",
-    "train_batch", "train_methods",
-]  # fmt: skip
+__all__ = ["fit"]
 
 _EXAMPLE = "Round(model, selector, solver, aggregator)"
 
-# XLA compiles a function on one core. The second of two methods ahead keeps another core busy while
-# the first compiles, and both are compiled when the current one has trained.
-_METHODS_AHEAD = 2
-
 
 def fit(
-    round: BaseRound,
+    method: BaseRound | Sequence[BaseRound],
     data: FederatedData,
     *,
     rounds: int,
     seeds: Sequence[int] = (0,),
     eval_every: int = 10,
     train_loss: bool = True,
-    on_nonfinite: OnNonfinite = "raise",
+    on_nonfinite: OnNonfinite | None = None,
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
     allow_changed_code: bool = False,
     metrics: Sequence[Metric | ClientMetric] = (),
+    best: Callable[[Evaluation], Any] | None = None,
+    memory_limit: int | None = None,
     mesh: Mesh | None = None,
-) -> xr.Dataset:
-    """Trains a federated method and returns metrics of every client.
+) -> FitResult:
+    """Trains a federated method, or several of equal structure in one compiled function.
 
     Evaluations are before training, after every ``eval_every`` rounds and after the last one.
 
     Args:
-        round: A `fedjax_fair.Round` or `fedjax_fair.Centralized`.
+        method: A `fedjax_fair.Round` or `fedjax_fair.Centralized`, which trains once for each seed;
+            or a list with one for each seed. Methods of a list may differ in fields annotated
+            ``Number``, ``Integer`` or as arrays, which become a batch axis.
         data: The federated dataset. With partitions from ``data.stack``, one for each seed.
         rounds: Rounds to run.
-        seeds: One run for each; it determines the initial model, cohorts and minibatches.
+        seeds: One run for each; it determines the initial model, cohorts and minibatches. With a
+            list of methods, seeds may repeat.
         eval_every: Rounds between evaluations.
         train_loss: Whether evaluations measure training losses, which reads all training examples.
-        on_nonfinite: How to handle non-finite updates, which never reach the model. ``"raise"``
-            ends the run, ``"skip_round"`` skips the round and warns at the end, ``"drop_client"``
-            treats the client as not responding.
+        on_nonfinite: How to handle non-finite updates, which never reach the model. ``"raise"``,
+            the default of one method, ends all runs. ``"skip_round"``, the default of a list, skips
+            the round and warns at the end. ``"drop_client"`` treats the client as not responding.
         callbacks: Called at the start, every evaluation and the end; any may stop the run.
         checkpoints: A folder for checkpoints, from which a second call continues. A larger
             ``rounds`` extends a finished run.
         allow_changed_code: Whether ``checkpoints`` may be of a run whose code of your own has
             changed since then.
         metrics: Additional metrics, of clients' metrics or predictions.
+        best: A score ``best(evaluation) -> [seeds]``. The result has the model of each seed's
+            highest score, or the first of equal ones, instead of the last model. Use validation
+            examples (`data.hold_out`): selection by test metrics biases them.
+        memory_limit: Bytes that the runs may need.
         mesh: Devices from ``parallel.client_mesh`` or ``parallel.core_mesh``; by default one. All
             processes make the same call, with equal callbacks.
 
     Returns:
-        An ``xarray.Dataset`` that ``fedjax_fair.results`` describes.
+        Metrics of every client as ``dataset``, which ``fedjax_fair.results`` describes, and the
+        models. With a list of methods, the runs are along ``seed``, the network is the one of the
+        first method, and methods that differ have no personalized models.
 
     Raises:
-        ValueError: If the data or a setting is invalid, the checkpoints are of another run, or the
-            selector returns a client that does not exist.
+        ValueError: If the data or a setting is invalid, the methods differ in structure, the
+            checkpoints are of another run, or the selector returns a client that does not exist.
         DivergenceError: If an update of the global model was not finite, with ``"raise"``.
+        MemoryLimitError: If the runs would need more than ``memory_limit`` bytes.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -99,180 +90,37 @@ def fit(
         ...     solver=ff.solvers.SGD(learning_rate=0.1, batch_size=10, epochs=1),
         ...     aggregator=ff.aggregators.Mean(),
         ... )
-        >>> run = fit(fedavg, data, rounds=20, seeds=(0, 1))
-        >>> dict(run.test_accuracy.sizes)
+        >>> result = ff.fit(fedavg, data, rounds=20, seeds=(0, 1))
+        >>> dict(result.dataset.test_accuracy.sizes)
         {'seed': 2, 'round': 3, 'client': 50}
-    """
-    return train(**locals()).dataset
-
-
-def train(
-    round: BaseRound,
-    data: FederatedData,
-    *,
-    rounds: int,
-    seeds: Sequence[int] = (0,),
-    eval_every: int = 10,
-    train_loss: bool = True,
-    on_nonfinite: OnNonfinite = "raise",
-    callbacks: Sequence[Callback] = (),
-    checkpoints: str | Path | None = None,
-    allow_changed_code: bool = False,
-    metrics: Sequence[Metric | ClientMetric] = (),
-    mesh: Mesh | None = None,
-    best: Callable[[Evaluation], Any] | None = None,
-) -> FitResult:
-    """Trains a federated method and returns metrics and models.
-
-    Arguments and errors are those of ``fit``. A score ``best(evaluation) -> [seeds]`` keeps the
-    model of each seed's highest score, or the first of equal ones, instead of the last model. Use
-    validation examples (`data.hold_out`): selection by test metrics biases them. `FitResult` has an
-    example.
-    """
-    checks.instance("round", round, BaseRound, _EXAMPLE)
-    checks.seeds("seeds", seeds)
-    if best is not None and round.is_personalized:
-        raise ValueError("best: expected None, because clients have personalized models.")
-    options = TrainOptions(
-        *(rounds, eval_every, train_loss, on_nonfinite, metrics, best),
-        allow_changed_code=allow_changed_code,
-    )
-    with RunBatch(data, seeds, mesh) as batch:
-        result = run(split([round]), batch, options, callbacks, checkpoints)
-    return result._replace(model=round.model)
-
-
-def fit_batch(
-    methods: Sequence[BaseRound],
-    data: FederatedData,
-    *,
-    rounds: int,
-    seeds: Sequence[int],
-    eval_every: int = 10,
-    train_loss: bool = True,
-    on_nonfinite: OnNonfinite = "skip_round",
-    callbacks: Sequence[Callback] = (),
-    checkpoints: str | Path | None = None,
-    allow_changed_code: bool = False,
-    memory_limit: int | None = None,
-    metrics: Sequence[Metric | ClientMetric] = (),
-    mesh: Mesh | None = None,
-) -> xr.Dataset:
-    """Trains a batch of methods of equal structure in one compiled function.
-
-    Each run has a method and a seed, which may repeat. Methods may differ in fields annotated
-    ``Number``, ``Integer`` or as arrays, which become a batch axis. Other arguments and errors are
-    those of ``fit``; by default a run that diverges does not end the others.
-
-    Returns:
-        The dataset of ``fit``, with the runs along ``seed``.
-
-    Raises:
-        MemoryLimitError: If the runs would need more than ``memory_limit`` bytes.
-
-    Examples:
-        >>> import fedjax_fair as ff
-        >>> data = ff.data.load("digits")
         >>> methods = [
-        ...     ff.Round(ff.models.logistic(10), ff.selectors.Uniform(10),
-        ...              ff.solvers.SGD(rate, 10, epochs=1), ff.aggregators.Mean())
+        ...     fedavg.replace(solver=ff.solvers.SGD(rate, batch_size=10, epochs=1))
         ...     for rate in (0.05, 0.1)
         ... ]
-        >>> runs = ff.fit_batch(methods, data, rounds=20, seeds=(0, 0))
-        >>> runs.accuracy_mean_clients.isel(round=-1).shape
+        >>> result = ff.fit(methods, data, rounds=20, seeds=(0, 0))
+        >>> result.dataset.accuracy_mean_clients.isel(round=-1).shape
         (2,)
     """
-    return train_batch(**locals()).dataset
-
-
-def train_batch(
-    methods: Sequence[BaseRound],
-    data: FederatedData,
-    *,
-    rounds: int,
-    seeds: Sequence[int],
-    eval_every: int = 10,
-    train_loss: bool = True,
-    on_nonfinite: OnNonfinite = "skip_round",
-    callbacks: Sequence[Callback] = (),
-    checkpoints: str | Path | None = None,
-    allow_changed_code: bool = False,
-    memory_limit: int | None = None,
-    metrics: Sequence[Metric | ClientMetric] = (),
-    mesh: Mesh | None = None,
-) -> FitResult:
-    """Trains a batch of methods of equal structure, and returns metrics and models.
-
-    Arguments and errors are those of ``fit_batch``.
-
-    Returns:
-        The result of ``train``, with the runs in place of seeds. Its network is that of the first
-        method. If methods differ, it has no personalized models.
-    """
-    checks.seeds("seeds", seeds, different=False)
-    if len(methods) != len(seeds):
+    is_list = isinstance(method, Sequence)
+    checks.seeds("seeds", seeds, different=not is_list)
+    if is_list and len(method) != len(seeds):
         raise ValueError(
-            f"methods: expected one for each of {len(seeds)} seeds, got {len(methods)}."
+            f"method: expected one for each of {len(seeds)} seeds, got {len(method)}; repeat "
+            "methods or seeds."
         )
-    for method in methods:
-        checks.instance("methods: one of them", method, BaseRound, _EXAMPLE)
+    methods = method if is_list else [method]
+    for each in methods:
+        checks.instance("method: one of them" if is_list else "method", each, BaseRound, _EXAMPLE)
+    if best is not None and methods[0].is_personalized:
+        raise ValueError("best: expected None, because clients have personalized models.")
+    on_nonfinite = on_nonfinite or ("skip_round" if is_list else "raise")
     options = TrainOptions(
-        *(rounds, eval_every, train_loss, on_nonfinite, metrics),
-        memory_limit=memory_limit,
+        *(rounds, eval_every, train_loss, on_nonfinite, metrics, best, memory_limit),
         allow_changed_code=allow_changed_code,
     )
     with RunBatch(data, seeds, mesh) as batch:
-        batch_of_methods = split(methods)
-        result = run(batch_of_methods, batch, options, callbacks, checkpoints)
+        stacked = stack_trees(methods)
+        result = train_loop(stacked, batch, options, callbacks, checkpoints)
     # Personalized models are made with the settings of the first method.
-    return result._replace(personalized=None) if batch_of_methods.per_run else result
-
-
-def train_methods(
-    methods: Mapping[str, BaseRound],
-    data: FederatedData,
-    *,
-    rounds: int,
-    seeds: Sequence[int],
-    eval_every: int,
-    on_nonfinite: OnNonfinite,
-    callbacks: Callable[[str], Sequence[Callback]],
-    checkpoints: Callable[[str], Path],
-    allow_changed_code: bool = False,
-    mesh: Mesh | None = None,
-) -> Iterator[tuple[str, FitResult]]:
-    """Trains methods sequentially, and compiles the next ones while one trains.
-
-    ``callbacks`` and ``checkpoints`` return the callbacks and the folder of a method by its name.
-    Other arguments are those of ``train``.
-
-    Yields:
-        The name of each method and its result, in order.
-    """
-    options = TrainOptions(
-        rounds, eval_every, True, on_nonfinite, allow_changed_code=allow_changed_code
-    )
-    names, functions = list(methods), dict[str, CompiledFunctions]()
-    splits = {name: split([method]) for name, method in methods.items()}
-    for method in splits.values():  # Later ones are compiled while the first one trains.
-        check_runs(method, data)
-    # All processes must compile and run in the same order.
-    ahead = 0 if jax.process_count() > 1 else _METHODS_AHEAD
-
-    with RunBatch(data, seeds, mesh) as batch:
-
-        def trace(name: str) -> None:
-            if name not in functions:
-                functions[name] = CompiledFunctions(splits[name], batch, options)
-
-        def functions_of(i: int) -> CompiledFunctions:
-            trace(names[i])
-            for name in names[i + 1 : i + 1 + ahead]:
-                with suppress(Exception):  # Raised again when the method is next.
-                    trace(name)
-            return functions.pop(names[i])
-
-        for i, name in enumerate(names):
-            folder, functions_fn = checkpoints(name), partial(functions_of, i)
-            result = run(splits[name], batch, options, callbacks(name), folder, functions_fn)
-            yield name, result._replace(model=methods[name].model)
+    personalized = None if stacked.per_run else result.personalized
+    return result._replace(model=methods[0].model, personalized=personalized)

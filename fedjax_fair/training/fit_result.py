@@ -17,10 +17,10 @@ from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.results.history import RECORDED, client_coordinate, metric_attributes
 from fedjax_fair.roles import Model, Variables
-from fedjax_fair.training.compiled_functions import check_outputs
-from fedjax_fair.training.executables import call
-from fedjax_fair.training.functions import make_evaluation, reuse_if_installed
-from fedjax_fair.training.split import Structure, split
+from fedjax_fair.training.compiled_runs import check_outputs
+from fedjax_fair.training.executable_cache import call
+from fedjax_fair.training.jitted import make_evaluation, reuse_if_installed
+from fedjax_fair.training.stacked import StackedDef, stack_trees
 from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class FitResult(NamedTuple):
     """Metrics and trained models of all seeds.
 
     Attributes:
-        dataset: The dataset that ``fit`` returns.
+        dataset: Metrics of every client, which ``fedjax_fair.results`` describes.
         variables: NumPy arrays ``[seeds, ...]``, in the order of ``dataset.seed``.
         model: The network.
         rounds: Rounds that each model was trained for, ``[seeds]``.
@@ -48,7 +48,7 @@ class FitResult(NamedTuple):
         >>> data = ff.data.load("digits")
         >>> fedavg = ff.Round(ff.models.logistic(10), ff.selectors.Uniform(10),
         ...                   ff.solvers.SGD(0.1, 10, epochs=1), ff.aggregators.Mean())
-        >>> fitted = ff.train(fedavg, data, rounds=20, seeds=(0, 1))
+        >>> fitted = ff.fit(fedavg, data, rounds=20, seeds=(0, 1))
         >>> images = data.test.features[:100]
         >>> fitted.predict(images).shape, fitted.predict_proba(images).shape
         ((2, 100), (2, 100, 10))
@@ -151,7 +151,7 @@ class FitResult(NamedTuple):
         features = jnp.asarray(features)
         if features.ndim == 0 or not features.size:
             raise ValueError(f"features of shape {features.shape}: expected one or more examples.")
-        model = split([self.model])
+        model = stack_trees([self.model])
         outputs = reuse_if_installed(_outputs, self.model)(model.structure)
         variables = self.variables
         if client is not None:
@@ -186,7 +186,7 @@ class FitResult(NamedTuple):
         """Evaluates the models on the test examples of a federated dataset.
 
         Returns:
-            Their metrics, named as in the dataset of ``fit``. With partitions from ``data.stack``,
+            Their metrics, named as in ``dataset``. With partitions from ``data.stack``,
             each seed has one.
 
         Raises:
@@ -201,7 +201,7 @@ class FitResult(NamedTuple):
                 f"data with {data.num_partitions} partitions: expected {len(seeds)}, one per seed."
             )
         check_outputs(self.model, self.variables, data)
-        model = split([self.model])
+        model = stack_trees([self.model])
         never = np.zeros((len(seeds), data.num_clients), np.int32)
         runs = (self.variables, never, never[:, :0]), ()
         evaluate = make_evaluation(model, train_loss=False)
@@ -226,7 +226,7 @@ class FitResult(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _outputs(structure: Structure) -> Any:
+def _outputs(structure: StackedDef) -> Any:
     """Returns a jitted function of the models' outputs, in chunks of examples."""
 
     def outputs(

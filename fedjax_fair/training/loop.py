@@ -22,7 +22,7 @@ from fedjax_fair.rounds.round_state import RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.best import BestModelTracker
 from fedjax_fair.training.checkpoints import Checkpoints
-from fedjax_fair.training.compiled_functions import CompiledFunctions
+from fedjax_fair.training.compiled_runs import CompiledRuns
 from fedjax_fair.training.diagnosis import (
     TrainingMonitor,
     check_participants,
@@ -31,14 +31,21 @@ from fedjax_fair.training.diagnosis import (
 )
 from fedjax_fair.training.fingerprint import describe_run
 from fedjax_fair.training.fit_result import FitResult
-from fedjax_fair.training.memory import Memory
-from fedjax_fair.training.options import TrainOptions
-from fedjax_fair.training.split import Split
+from fedjax_fair.training.memory_estimate import Memory
+from fedjax_fair.training.stacked import Stacked
+from fedjax_fair.training.train_options import TrainOptions
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Callback", "DivergenceError", "Evaluation", "MemoryLimitError", "run"]
+__all__ = [
+    "Callback",
+    "DivergenceError",
+    "Evaluation",
+    "MemoryLimitError",
+    "check_runs",
+    "train_loop",
+]
 
 
 class DivergenceError(RuntimeError):
@@ -87,10 +94,10 @@ class Callback:
         """Called at every evaluation; returning True stops the run."""
 
     def on_end(self, results: xr.Dataset) -> None:
-        """Called once, with the results that ``fit`` returns."""
+        """Called once, with the dataset of the `FitResult`."""
 
 
-def check_runs(method: Split, data: FederatedData) -> None:
+def check_runs(method: Stacked, data: FederatedData) -> None:
     """Checks the faults of a method's runs, before anything is compiled.
 
     Raises:
@@ -100,13 +107,13 @@ def check_runs(method: Split, data: FederatedData) -> None:
         check_faults(method.structure.fill(method.shared, leaves), data.num_clients)
 
 
-def run(
-    method: Split,
+def train_loop(
+    method: Stacked,
     batch: RunBatch,
     options: TrainOptions,
     callbacks: Sequence[Callback] = (),
     checkpoints: str | Path | None = None,
-    functions_fn: Callable[[], CompiledFunctions] | None = None,
+    functions_fn: Callable[[], CompiledRuns] | None = None,
 ) -> FitResult:
     """Trains a method in all runs of a batch.
 
@@ -125,7 +132,7 @@ def run(
                 f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
                 f"{history.round}."
             )
-        functions = (functions_fn or partial(CompiledFunctions, method, batch, options))()
+        functions = (functions_fn or partial(CompiledRuns, method, batch, options))()
         # Callbacks start before compilation, which they may report; a sweep that exceeds its limit
         # ends here and chooses a smaller batch.
         memory = functions.memory()
@@ -230,7 +237,7 @@ def _personalized_models(
 
 
 def _open_checkpoints(
-    method: Split, batch: RunBatch, options: TrainOptions, folder: str | Path | None
+    method: Stacked, batch: RunBatch, options: TrainOptions, folder: str | Path | None
 ) -> AbstractContextManager[Checkpoints | None]:
     """Opens the checkpoints of these runs; None without a folder."""
     if folder is None:

@@ -12,7 +12,7 @@ from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model, undefined_unseen
 from fedjax_fair.data.federated import stack
 from fedjax_fair.rounds.round import Round
-from fedjax_fair.training import Centralized, fit, train_batch
+from fedjax_fair.training import Centralized, fit
 
 SEEDS = (3, 0)
 RATES = (0.3, 0.05)
@@ -117,7 +117,7 @@ def test_local_steps_are_those_of_fine_tuned():
     data = make_federation()
     solver = solvers.FineTuned(solvers.SGD(RATES[0], 2, epochs=1), fine_tuning_steps=STEPS)
     method = Round(MODEL, selectors.Uniform(3), solver, aggregators.Mean())
-    dataset = fit(method, data, rounds=1, seeds=SEEDS)
+    dataset = fit(method, data, rounds=1, seeds=SEEDS).dataset
     starts = [method.init(jax.random.key(seed), data).variables for seed in SEEDS]
     variables = jax.tree.map(lambda *leaves: np.stack(leaves), *starts)
     found = evaluate(variables, data, rates=(RATES[0],) * 2)
@@ -241,16 +241,16 @@ def test_partitions_and_networks_have_to_fit(variables, unseen, as_users_call):
 
 
 def test_a_batch_returns_the_models_of_all_runs():
-    """Those of ``train``; with different methods there are no personalized models."""
+    """Those of each method; with different methods there are no personalized models."""
     data = make_federation()
 
     def method(rate, solver=lambda sgd: sgd):
         sgd = solver(solvers.SGD(rate, 2, epochs=1))
         return Round(MODEL, selectors.Uniform(3), sgd, aggregators.Mean())
 
-    batch = train_batch([method(rate) for rate in RATES], data, rounds=2, seeds=SEEDS)
+    batch = fit([method(rate) for rate in RATES], data, rounds=2, seeds=SEEDS)
     for run, (rate, seed) in enumerate(zip(RATES, SEEDS, strict=True)):
-        alone = train_batch([method(rate)], data, rounds=2, seeds=(seed,))
+        alone = fit([method(rate)], data, rounds=2, seeds=(seed,))
         for mine, expected in zip(
             jax.tree.leaves(batch.variables), jax.tree.leaves(alone.variables), strict=True
         ):
@@ -258,5 +258,5 @@ def test_a_batch_returns_the_models_of_all_runs():
             np.testing.assert_allclose(mine[run], expected[0], rtol=1e-5, atol=1e-7)
     assert batch.rounds.tolist() == [2, 2]
     local = [method(rate, solvers.Local) for rate in RATES]
-    assert train_batch(local, data, rounds=1, seeds=SEEDS).personalized is None
-    assert train_batch(local[:1] * 2, data, rounds=1, seeds=SEEDS).personalized is not None
+    assert fit(local, data, rounds=1, seeds=SEEDS).personalized is None
+    assert fit(local[:1] * 2, data, rounds=1, seeds=SEEDS).personalized is not None

@@ -16,7 +16,7 @@ from fedjax_fair.app.plan import as_toml, num_compilations
 from fedjax_fair.app.presets import PRESETS, resolve
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.variants import drop_unused_settings
-from fedjax_fair.training import executables
+from fedjax_fair.training import executable_cache
 
 TINY = """
 methods = ["fedavg", "fedprox"]
@@ -256,7 +256,7 @@ def test_the_number_of_compilations_is_predicted(rounds, chunk, tiny, monkeypatc
     config = replace(config, solver=replace(config.solver, prox=None))
     experiment = build(config)
     jax.clear_caches()
-    executables.clear()
+    executable_cache.clear()
     compiled, compile_one = [], jax.stages.Lowered.compile
 
     def counted(*arguments, **options):

@@ -7,7 +7,7 @@ import xarray as xr
 from fedjax_fair import results
 from fedjax_fair.app import logs
 from fedjax_fair.app.cli import main
-from fedjax_fair.training.fit import Evaluation
+from fedjax_fair.training.loop import Evaluation
 
 SMALL = ["--data.clients=10", "--model.name=logistic", "--selector.cohort-size=3"]
 SMALL += ["--solver.steps=1", "--training.rounds=2", "--training.eval-every=1"]

@@ -102,7 +102,7 @@ def test_a_sweep_can_use_its_folder(home, capsys, monkeypatch):
     assert main(command) == 0
     (folder,) = Path(name.replace("~", str(home))).iterdir()
     first = results.open(folder)
-    monkeypatch.setattr("fedjax_fair.app.sweep.fit_batch", None)  # Nothing is run again.
+    monkeypatch.setattr("fedjax_fair.app.sweep.fit", None)  # Nothing is run again.
     assert main(command) == 0
     assert main(["show", f"{name}/{folder.name}"]) == 0
     assert capsys.readouterr().err == ""

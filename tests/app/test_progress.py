@@ -10,7 +10,7 @@ import xarray as xr
 from rich.console import Console
 
 from fedjax_fair.app import progress
-from fedjax_fair.training.fit import Evaluation
+from fedjax_fair.training.loop import Evaluation
 
 
 def evaluation(done, seconds):

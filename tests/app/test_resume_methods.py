@@ -16,7 +16,7 @@ from fedjax_fair.app.build import largest_client, method_round
 from fedjax_fair.app.config import Config, ModelConfig, SelectorConfig, SolverConfig
 from fedjax_fair.app.registry import METHODS
 from fedjax_fair.app.variants import drop_unused_settings
-from fedjax_fair.training.fit import Callback
+from fedjax_fair.training.loop import Callback
 
 DATA = with_sensitive_feature(make_federation())._replace(
     groups=np.array([0, 1, 0, 2, 1, 0], np.int32)
@@ -73,9 +73,7 @@ def test_resumed_runs_equal_uninterrupted_ones(name, tmp_path):
     def train(folder):
         rounds = Rounds()
         options = {"rounds": 4, "eval_every": 2, "seeds": (0,), "train_loss": False}
-        fitted = ff.train(
-            make_method(name), DATA, checkpoints=folder, callbacks=[rounds], **options
-        )
+        fitted = ff.fit(make_method(name), DATA, checkpoints=folder, callbacks=[rounds], **options)
         return fitted, rounds.evaluated
 
     expected, evaluated = train(whole)

@@ -4,6 +4,7 @@ import importlib
 import shutil
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -23,8 +24,9 @@ from fedjax_fair.app.run_folder import RunFolder, locked
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.rounds import round
 from fedjax_fair.training import fingerprint
-from fedjax_fair.training.fit import Callback, MemoryLimitError, fit
-from fedjax_fair.training.memory import Memory
+from fedjax_fair.training.fit import fit
+from fedjax_fair.training.loop import Callback, MemoryLimitError
+from fedjax_fair.training.memory_estimate import Memory
 
 # The package has the function by this name.
 module = importlib.import_module("fedjax_fair.app.sweep")
@@ -49,13 +51,15 @@ def one_by_one(base, name, seed, **settings):
     config = replace(base, methods=(f"{name}:{written}",), data=data)
     experiment = build(presets.resolve(config))
     (round,) = experiment.rounds.values()
-    return fit(round, experiment.data, rounds=4, seeds=(seed,), eval_every=2, train_loss=False)
+    return fit(
+        round, experiment.data, rounds=4, seeds=(seed,), eval_every=2, train_loss=False
+    ).dataset
 
 
 def test_a_sweep_equals_single_runs(base, monkeypatch):
     traced = []
-    run = round.run
-    monkeypatch.setattr(round, "run", lambda *a, **k: traced.append(1) or run(*a, **k))
+    step = round.Round.step
+    monkeypatch.setattr(round.Round, "step", lambda *a, **k: traced.append(1) or step(*a, **k))
     together = sweep(base, lam=[0.0, 0.5, 2.0], learning_rate=[0.03, 0.1])
     assert len(traced) == len(base.methods)  # Numeric settings share a compiled function.
     assert together.test_accuracy.dims == (
@@ -95,12 +99,13 @@ def test_communication_and_faults_can_be_varied(base):
 def test_unused_settings_are_run_once(base, monkeypatch):
     sizes = []
 
-    def fit_batch(methods, seeds, data, **settings):
+    def fit(method, seeds, data, **settings):
         sizes.append(len(seeds))
-        loss = [float(method.solver.learning_rate) for method in methods]
-        return xr.Dataset({"test_loss": ("seed", loss)}, {"seed": list(seeds)})
+        loss = [float(method.solver.learning_rate) for method in method]
+        dataset = xr.Dataset({"test_loss": ("seed", loss)}, {"seed": list(seeds)})
+        return SimpleNamespace(dataset=dataset)
 
-    monkeypatch.setattr(module, "fit_batch", fit_batch)
+    monkeypatch.setattr(module, "fit", fit)
     config = replace(base, methods=("subtrunc", "unionfl", "q_fedavg"))
     runs = sweep(config, seeds=(0,), lam=[0.1, 0.2], mu=[1.0, 2.0, 3.0], learning_rate=[0.05, 0.1])
     assert sizes == [4, 6, 2]
@@ -212,15 +217,15 @@ def whole(fedprox):
 @pytest.fixture(scope="module")
 def finished(fedprox, whole, tmp_path_factory):
     """A sweep that was interrupted before its last batch, and continued."""
-    folder, calls, fit_batch = tmp_path_factory.mktemp("sweep"), [], module.fit_batch
+    folder, calls, fit = tmp_path_factory.mktemp("sweep"), [], module.fit
 
     def interrupted(*arguments, **settings):
         calls.append(settings["seeds"])
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return fit_batch(*arguments, **settings)
+        return fit(*arguments, **settings)
 
-    with mock.patch.object(module, "fit_batch", interrupted):
+    with mock.patch.object(module, "fit", interrupted):
         with pytest.raises(KeyboardInterrupt):
             sweep(fedprox, folder=folder, prox=PROX, runs_per_batch=2)
         again = sweep(fedprox, folder=folder, prox=PROX, runs_per_batch=2)

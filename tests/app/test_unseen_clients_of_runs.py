@@ -58,7 +58,7 @@ def test_results_are_those_of_the_functions_in_python(dataset):
         solver = sgd if name == "fedavg" else ff.solvers.Ditto(sgd)
         aggregator = ff.aggregators.Mean("num_examples")
         method = ff.Round(ff.models.logistic(10), ff.selectors.Uniform(10), solver, aggregator)
-        fitted = ff.train(method, seen, rounds=4, seeds=(0, 1))
+        fitted = ff.fit(method, seen, rounds=4, seeds=(0, 1))
         expected = ff.analysis.evaluate_unseen(
             fitted.model, fitted.variables, [rate] * 2, unseen, seeds=(0, 1), batch_size=batch_size
         )

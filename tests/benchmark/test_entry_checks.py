@@ -238,7 +238,9 @@ def test_wrapped_roles_train_as_the_original_ones_up_to_keys():
     original = make(selectors.Full(), solver)
     ids = np.arange(6, dtype=np.int32)
     wrapped = make(RelabeledSelector(original.selector, DATA, ids), RelabeledSolver(solver, ids))
-    expected, actual = (fit(each, DATA, rounds=2, eval_every=2) for each in (original, wrapped))
+    expected, actual = (
+        fit(each, DATA, rounds=2, eval_every=2).dataset for each in (original, wrapped)
+    )
     np.testing.assert_allclose(actual.test_loss, expected.test_loss, rtol=1e-5)
 
 

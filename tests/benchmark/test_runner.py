@@ -27,7 +27,7 @@ from fedjax_fair.benchmark import (
     runner,
     unit,
 )
-from fedjax_fair.training import executables
+from fedjax_fair.training import executable_cache
 
 pytestmark = pytest.mark.integration
 
@@ -228,13 +228,13 @@ def test_compiled_functions_are_released_after_some_units(tmp_path, monkeypatch)
     seen = []
 
     def compile_one(unit, *_):
-        executables.call(jax.jit(lambda x: x + len(unit.method)), 1.0)
-        seen.append(len(executables._by_text))
+        executable_cache.call(jax.jit(lambda x: x + len(unit.method)), 1.0)
+        seen.append(len(executable_cache._by_text))
 
     monkeypatch.setattr(runner, "run_unit", compile_one)
     monkeypatch.setattr(runner, "_MAX_THREADS", 1)
     monkeypatch.setattr(runner, "_MAX_UNITS", 2)
-    executables.clear()
+    executable_cache.clear()
     runner.run(runner.plan("embedded", tmp_path, ["fedavg", "scaffold", "median"]), tmp_path)
     assert seen == [1, 2, 1]
 

@@ -14,7 +14,7 @@ from fedjax_fair.app.registry import METHODS
 from fedjax_fair.app.settings import change, lookup, places
 from fedjax_fair.app.variants import method_settings, resolve_method
 from fedjax_fair.benchmark import tuning
-from fedjax_fair.training.split import split
+from fedjax_fair.training.stacked import stack_trees
 
 CONFIG = presets.resolve(Config())
 
@@ -133,7 +133,7 @@ def test_settings_share_compiled_functions(name):
             own = change(own, *lookup("setting", key, places(own)), getattr(values, end))
         rounds.append(method_round(own, name, 10, 100, num_clients=20))
     # The learning rate and each range differ between the rounds.
-    assert len(split(rounds).per_run) >= 1 + len(METHODS[name].ranges)
+    assert len(stack_trees(rounds).per_run) >= 1 + len(METHODS[name].ranges)
 
 
 def test_combined_methods_have_the_ranges_of_both():

@@ -271,7 +271,7 @@ def test_results_count_compressed_bytes():
     dataset = ff.fit(
         round_of(compression=TopK(0.2), faults=[faults.Dropout(0.4)]),
         FEDERATION, rounds=2, eval_every=2, train_loss=False,
-    )  # fmt: skip
+    ).dataset  # fmt: skip
     arrived = int(dataset["cohort_responded"].sum())
     assert 0 < arrived < 2 * participants
     assert dataset["bytes_up"].values.tolist() == [[0, arrived * 24]]
@@ -301,9 +301,9 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path):
     """The state has residuals and an adaptive clipping norm."""
     round = round_of(compression=TopK(0.2), privacy=AdaptiveClipping(0.5))
     settings = {"eval_every": 1, "train_loss": False}
-    expected = ff.fit(round, FEDERATION, rounds=3, **settings)
+    expected = ff.fit(round, FEDERATION, rounds=3, **settings).dataset
     ff.fit(round, FEDERATION, rounds=1, checkpoints=tmp_path, **settings)
-    resumed = ff.fit(round, FEDERATION, rounds=3, checkpoints=tmp_path, **settings)
+    resumed = ff.fit(round, FEDERATION, rounds=3, checkpoints=tmp_path, **settings).dataset
     assert expected["aggregation_clipping_norm"].values.std() > 0
     for name in ("aggregation_clipping_norm", "test_loss", "cohort_loss"):
         np.testing.assert_array_equal(resumed[name], expected[name])

@@ -10,7 +10,7 @@ from fedjax_fair.data import from_arrays, on_device, stack
 from fedjax_fair.results.tables import clients_table
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.fingerprint import describe_run
-from fedjax_fair.training.fit import fit, train
+from fedjax_fair.training.fit import fit
 
 NAMES = ("north", "south", "children")
 RNG = np.random.default_rng(0)
@@ -31,13 +31,13 @@ def test_names_change_only_the_coordinate(tmp_path):
     named, unnamed = make(validation_fraction=0.2), make(PARTS, validation_fraction=0.2)
     assert named.client_names == NAMES
     assert unnamed.client_names is None
-    result = fit(METHOD, named, rounds=2, checkpoints=tmp_path)
-    expected = fit(METHOD, unnamed, rounds=2)
+    result = fit(METHOD, named, rounds=2, checkpoints=tmp_path).dataset
+    expected = fit(METHOD, unnamed, rounds=2).dataset
     assert "client" not in expected.coords
     assert result.client.values.tolist() == list(NAMES)
     xr.testing.assert_identical(result.drop_vars("client"), expected)
     assert describe_run(METHOD, named) == describe_run(METHOD, unnamed)
-    resumed = fit(METHOD, named, rounds=4, checkpoints=tmp_path)
+    resumed = fit(METHOD, named, rounds=4, checkpoints=tmp_path).dataset
     assert resumed.client.values.tolist() == list(NAMES)
     assert set(resumed.test_accuracy.to_dataframe().index.get_level_values("client")) == set(NAMES)
 
@@ -48,7 +48,7 @@ def test_names_survive_transformations_and_files(tmp_path):
     for each in (both, both.partition(1), on_device(data), data.map_parts(lambda part: part)):
         assert each.client_names == NAMES
     assert "3: north, south, children" in str(data)
-    fitted = train(METHOD, data, rounds=2)
+    fitted = fit(METHOD, data, rounds=2)
     assert fitted.evaluate(data).client.values.tolist() == list(NAMES)
     runs = results.combine({"fedavg": fitted.dataset})
     results.save(runs, tmp_path / "results.nc")
@@ -88,7 +88,7 @@ def test_repeated_and_missing_names_are_errors():
 
 
 def test_the_worst_clients_are_listed_by_name():
-    runs = results.combine({"fedavg": fit(METHOD, make(), rounds=1, seeds=(0, 1))})
+    runs = results.combine({"fedavg": fit(METHOD, make(), rounds=1, seeds=(0, 1)).dataset})
     accuracy = np.broadcast_to([0.5, 0.2, np.nan], runs.test_accuracy.shape)
     runs["test_accuracy"] = (runs.test_accuracy.dims, accuracy)
     (row,) = clients_table(runs).rows
@@ -100,7 +100,7 @@ def test_the_worst_clients_are_listed_by_name():
 
 
 def test_page_of_a_fit_needs_no_other_argument():
-    page = report.page(fit(METHOD, make(), rounds=1))
+    page = report.page(fit(METHOD, make(), rounds=1).dataset)
     assert page.startswith("<!DOCTYPE html>")
     assert "<summary>Configuration" not in page
 

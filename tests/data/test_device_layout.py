@@ -121,7 +121,7 @@ def test_fit_flattens_images_on_an_accelerator(runs, monkeypatch):
     images = make_data()
     with target.tracing_for("tpu"):
         mesh = None if runs is None else client_mesh(1, runs=runs)
-        fitted = fit(ROUND, images, rounds=2, eval_every=2, mesh=mesh, train_loss=False)
+        fitted = fit(ROUND, images, rounds=2, eval_every=2, mesh=mesh, train_loss=False).dataset
     assert indexed
     state = initial(jax.random.key(0), images)
     variables = after_rounds(state, images)

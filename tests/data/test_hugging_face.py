@@ -12,7 +12,7 @@ from fedjax_fair import aggregators, data, models, selectors, solvers
 from fedjax_fair.data.hugging_face import as_pandas, join_partitions
 from fedjax_fair.data.table_arrays import stack_arrays
 from fedjax_fair.rounds.round import Round
-from fedjax_fair.training import train
+from fedjax_fair.training import fit
 
 QUIET = pytest.mark.filterwarnings(  # Of the libraries, which leave files open.
     "ignore::FutureWarning",
@@ -343,7 +343,7 @@ def test_datasets_of_the_installed_library(library):
     method = Round(
         models.logistic(3), selectors.Full(), solvers.SGD(0.1, 10, epochs=1), aggregators.Mean()
     )
-    assert "demographic_parity_difference" not in train(method, people, rounds=1).dataset
+    assert "demographic_parity_difference" not in fit(method, people, rounds=1).dataset
 
 
 @pytest.mark.foreign

@@ -17,7 +17,7 @@ from fedjax_fair.data.table_encoding import (
     fit_encoding,
 )
 from fedjax_fair.rounds.round import Round
-from fedjax_fair.training import train
+from fedjax_fair.training import fit
 
 FORMATS = {
     "pandas": lambda table, folder: table,
@@ -190,7 +190,7 @@ def test_new_rows_are_predicted():
     method = Round(
         models.logistic(2), selectors.Full(), solvers.SGD(0.1, 10, epochs=1), aggregators.Mean()
     )
-    result = train(method, people, rounds=1)
+    result = fit(method, people, rounds=1)
     rows = TABLE[:5].drop(columns=["salary", "town"])
     predicted = result.predict(people.encoding.encode(rows))
     assert predicted.shape == (1, 5)
@@ -299,7 +299,7 @@ def test_distances_of_ordered_classes_are_in_results():
         models.logistic(4), selectors.Full(), solvers.SGD(0.1, 10, epochs=2), aggregators.Mean()
     )
     distance = metrics.predictions.mean_absolute_error()
-    result = train(method, people, rounds=2, metrics=[distance])
+    result = fit(method, people, rounds=2, metrics=[distance])
     predicted = np.asarray(result.predict(people.test.features))[0]
     for client in range(people.num_clients):
         rows = people.test.order[people.test.offsets[client] :][: people.test.sizes[client]]
@@ -336,9 +336,9 @@ def test_a_partition_per_seed(validation_fraction):
     method = Round(
         models.logistic(2), selectors.Uniform(2), solvers.SGD(0.1, 10, epochs=1), aggregators.Mean()
     )
-    both = train(method, stacked, rounds=2, seeds=(5, 6)).dataset
+    both = fit(method, stacked, rounds=2, seeds=(5, 6)).dataset
     for run, one in enumerate(alone):
-        expected = train(method, one, rounds=2, seeds=(5 + run,)).dataset.isel(seed=0)
+        expected = fit(method, one, rounds=2, seeds=(5 + run,)).dataset.isel(seed=0)
         for name in ("test_loss", "demographic_parity_difference", "cohort_clients"):
             found = both[name].isel(seed=run)
             np.testing.assert_allclose(found, expected[name], rtol=1e-5, atol=1e-6)

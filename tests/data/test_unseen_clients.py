@@ -110,7 +110,7 @@ def test_training_does_not_depend_on_examples_of_unseen_clients():
     model = ff.models.logistic(3)
     federated = ff.Round(model, ff.selectors.Uniform(3), sgd, ff.aggregators.Mean())
     for method in (federated, ff.Centralized(model, sgd)):
-        one, two = (ff.train(method, each, rounds=2) for each in (seen, other))
+        one, two = (ff.fit(method, each, rounds=2) for each in (seen, other))
         jax.tree.map(np.testing.assert_array_equal, one.variables, two.variables)
         assert one.dataset.identical(two.dataset)
 

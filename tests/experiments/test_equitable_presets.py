@@ -77,7 +77,7 @@ def test_networks_of_the_paper_train(name):
     config = replace(config, training=replace(config.training, seeds=(0,)))
     ready = build(drop_unused_settings(presets.resolve(config)))
     (round,) = ready.rounds.values()
-    run = fit(round, ready.data, rounds=1, train_loss=False)
+    run = fit(round, ready.data, rounds=1, train_loss=False).dataset
     assert np.isfinite(run.cohort_loss).all()
     assert run.sizes["slot"] == config.selector.cohort_size
     assert run.sizes["planted_group"] == config.aggregator.num_clusters
@@ -112,7 +112,7 @@ def test_the_table_has_the_metrics_of_the_runs(tmp_path, monkeypatch):
     ready = build(drop_unused_settings(presets.resolve(own)))
     # The same compiled function as above.
     settings = {"eval_every": 2, "train_loss": False, "mesh": ready.mesh}
-    run = fit(ready.rounds["equitable"], ready.data, rounds=4, seeds=(0, 1), **settings)
+    run = fit(ready.rounds["equitable"], ready.data, rounds=4, seeds=(0, 1), **settings).dataset
     info = run.aggregation_nmi.values[1]
     np.testing.assert_allclose(
         kept.aggregation_nmi.sel(algorithm="equitable", seed=1),

@@ -85,7 +85,7 @@ def test_the_file_has_the_metrics_of_a_run(tmp_path):
     ready = build(presets.resolve(own))
     # The same compiled function as above.
     settings = {"eval_every": 1, "train_loss": False, "mesh": ready.mesh}
-    run = fit(ready.rounds["fedavg"], ready.data, rounds=6, seeds=(3,), **settings)
+    run = fit(ready.rounds["fedavg"], ready.data, rounds=6, seeds=(3,), **settings).dataset
     run = run.merge(class_based(run))
     for metric in runs.SUMMARIES:
         np.testing.assert_allclose(saved[metric], run[metric].isel(seed=0), rtol=1e-5)

@@ -95,7 +95,7 @@ def trained(round, clients=None, summaries=False, **settings):
     """The results of a short run and the trained parameters of both seeds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Some of the faults cause updates that are not finite.
-        result = ff.train(
+        result = ff.fit(
             round,
             clients or federation(),
             rounds=ROUNDS,
@@ -413,7 +413,7 @@ def batch():
         )
         for mu, rate, prox, tilt, dropout in zip(*NUMBERS, strict=True)
     ]
-    return numeric(ff.fit_batch(methods, federation(), rounds=4, seeds=(0, 5), eval_every=2))
+    return numeric(ff.fit(methods, federation(), rounds=4, seeds=(0, 5), eval_every=2).dataset)
 
 
 def partition_per_seed():
@@ -422,7 +422,9 @@ def partition_per_seed():
         network(), selectors.Uniform(5), solvers.SGD(0.1, 10, steps=3), aggregators.Mean()
     )
     owners = data.load("digits", data.iid(8), seed=(0, 1))
-    return numeric(ff.fit(round, owners, rounds=2, seeds=SEEDS, eval_every=1, train_loss=False))
+    return numeric(
+        ff.fit(round, owners, rounds=2, seeds=SEEDS, eval_every=1, train_loss=False).dataset
+    )
 
 
 OTHERS = {

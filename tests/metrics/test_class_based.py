@@ -135,7 +135,7 @@ def a_run(data):
         ff.solvers.SGD(0.1, 10, steps=3),
         ff.aggregators.Mean(),
     )
-    return ff.fit(method, data, rounds=2, seeds=(0, 1), eval_every=1)
+    return ff.fit(method, data, rounds=2, seeds=(0, 1), eval_every=1).dataset
 
 
 @pytest.mark.parametrize("seed", [0, (0, 1)], ids=["one partition", "a partition a run"])

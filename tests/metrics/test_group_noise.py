@@ -84,7 +84,7 @@ def test_the_documented_call_has_intervals_of_results():
     method = ff.Round(
         linear_model(2), ff.selectors.Full(), ff.solvers.SGD(0.5, 4, steps=2), ff.aggregators.Mean()
     )
-    dataset = ff.fit(method, make_people(), rounds=1)
+    dataset = ff.fit(method, make_people(), rounds=1).dataset
     counts = ff.results.people.feature_counts(dataset, ["sex"]).sum("client")
     for name in DIFFERENCES:
         low, high = interval(name, counts)

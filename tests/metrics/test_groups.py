@@ -58,7 +58,7 @@ def dataset():
                 rounds=4,
                 seeds=(0, 1),
                 eval_every=2,
-            )
+            ).dataset
             for name, aggregator in contenders.items()
         }
     )
@@ -110,7 +110,7 @@ def test_groups_may_differ_between_partitions():
     method = Round(
         linear_model(), selectors.Uniform(3), solvers.SGD(0.1, 4, steps=1), aggregators.Mean()
     )
-    run = fit(method, stack(parts), rounds=1, seeds=(0, 1), eval_every=1)
+    run = fit(method, stack(parts), rounds=1, seeds=(0, 1), eval_every=1).dataset
     for seed, part in enumerate(parts):
         own = run.isel(seed=seed, round=-1)
         expected = [own.test_accuracy.values[part.groups == group].mean() for group in range(3)]
@@ -121,7 +121,7 @@ def test_results_without_groups_omit_them():
     method = Round(
         linear_model(), selectors.Uniform(3), solvers.SGD(0.1, 4, steps=1), aggregators.Mean()
     )
-    run = fit(method, make_federation(), rounds=1, eval_every=1)
+    run = fit(method, make_federation(), rounds=1, eval_every=1).dataset
     assert not [name for name in run if str(name).startswith("group")]
     combined = results.combine({"mean": run})
     assert len(final_tables(combined)) == 1

@@ -151,7 +151,7 @@ def trained():
         ff.solvers.SGD(0.1, batch_size=50, epochs=2),
         ff.aggregators.Mean(),
     )
-    return data, ff.train(method, data, rounds=5)
+    return data, ff.fit(method, data, rounds=5)
 
 
 def scored(result, part):

@@ -190,7 +190,7 @@ def test_padding_changes_no_bit_of_losses_gradients_and_training(model):
         model, ff.selectors.Uniform(2), ff.solvers.SGD(0.5, 2, steps=2), ff.aggregators.Mean()
     )
     perplexity = ff.metrics.predictions.perplexity()
-    one, two = (ff.train(method, each, rounds=2, metrics=[perplexity]) for each in (data, other))
+    one, two = (ff.fit(method, each, rounds=2, metrics=[perplexity]) for each in (data, other))
     jax.tree.map(np.testing.assert_array_equal, one.variables, two.variables)
     for name in one.dataset.data_vars:
         np.testing.assert_array_equal(one.dataset[name], two.dataset[name], err_msg=str(name))
@@ -268,5 +268,5 @@ def test_networks_learn_a_periodic_text(model):
         ff.solvers.SGD(0.5, 8, epochs=5),
         ff.aggregators.Mean(),
     )
-    run = ff.fit(method, data, rounds=20)
+    run = ff.fit(method, data, rounds=20).dataset
     assert run.accuracy_mean_examples[0, -1] > 0.9

@@ -46,10 +46,10 @@ from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_data
 from fedjax_fair.planning import machines
 from fedjax_fair.planning.compilation import place, place_data
 from fedjax_fair.training.batch import RunBatch
-from fedjax_fair.training.compiled_functions import CompiledFunctions
-from fedjax_fair.training.functions import make_functions
-from fedjax_fair.training.options import TrainOptions
-from fedjax_fair.training.split import split
+from fedjax_fair.training.compiled_runs import CompiledRuns
+from fedjax_fair.training.jitted import make_functions
+from fedjax_fair.training.stacked import stack_trees
+from fedjax_fair.training.train_options import TrainOptions
 
 SIZES = tuple(int(size) for size in np.random.default_rng(1).integers(1, 12, 19))
 FEDERATION = with_sensitive_feature(make_federation(sizes=SIZES))._replace(
@@ -227,9 +227,9 @@ def runs(name, *cases):
         if own:
             data = stack([with_partition_arrays(data, rolled(data, by)) for by in range(count)])
         options = {"rounds": 4, "eval_every": 2, "seeds": range(count)}
-        one = ff.fit(method, data, **options)
+        one = ff.fit(method, data, **options).dataset
         with tracing_for("gpu", 3) if "gpu" in case else nullcontext():
-            many = ff.fit(method, data, **options, mesh=mesh)
+            many = ff.fit(method, data, **options, mesh=mesh).dataset
         largest = max(distance(one[name].values, many[name].values) for name in one)
         print(json.dumps({"case": case, "distance": largest}))
     sharded = shard_data(FEDERATION, mesh).train.features.addressable_shards
@@ -269,9 +269,9 @@ def people(*meshes):
     """The distance of results of two classes by group, also of personalized models."""
     data = ff.data.hold_out(make_people(sizes=SIZES), 0.3)
     method, options = make_stateful("ditto", 2), {"rounds": 2, "eval_every": 1, "seeds": range(3)}
-    one = ff.fit(method, data, **options)
+    one = ff.fit(method, data, **options).dataset
     for name in meshes:
-        many = ff.fit(method, data, **options, mesh=mesh_named(name))
+        many = ff.fit(method, data, **options, mesh=mesh_named(name)).dataset
         largest = {str(each): distance(one[each].values, many[each].values) for each in one}
         by_group = [each for each in largest if "sensitive_group" in each or "parity" in each]
         line = {"mesh": name, "distance": max(largest.values()), "by_group": by_group}
@@ -303,11 +303,11 @@ def resume(name, seeds, model, *meshes):
     method, last = make_fedavg().replace(selector=SELECTED[name]), 2 * len(meshes)
     best = {"last": None, "best": most_accurate}[model]
     options = {"eval_every": 2, "seeds": range(seeds), "best": best}
-    one = ff.train(method, FEDERATION, rounds=last, **options)
+    one = ff.fit(method, FEDERATION, rounds=last, **options)
     with tempfile.TemporaryDirectory() as folder:
         for number, name in enumerate(meshes, 1):
             options |= {"mesh": mesh_named(name), "checkpoints": folder}
-            many = ff.train(method, FEDERATION, rounds=2 * number, **options)
+            many = ff.fit(method, FEDERATION, rounds=2 * number, **options)
     leaves = zip(jax.tree.leaves(one.variables), jax.tree.leaves(many.variables), strict=True)
     values = ((one.dataset[name].values, many.dataset[name].values) for name in one.dataset)
     largest = max(distance(*pair) for pair in (*leaves, *values))
@@ -338,15 +338,15 @@ def states(name, seeds, *meshes):
     method, last = make_stateful(name), 2 * len(meshes)
     options = {"eval_every": 2, "seeds": range(seeds)}
     with tempfile.TemporaryDirectory() as one_folder, tempfile.TemporaryDirectory() as folder:
-        one = ff.train(method, FEDERATION, rounds=last, checkpoints=one_folder, **options)
+        one = ff.fit(method, FEDERATION, rounds=last, checkpoints=one_folder, **options)
         for number, mesh in enumerate(meshes, 1):
             options |= {"mesh": mesh_named(mesh), "checkpoints": folder}
-            many = ff.train(method, FEDERATION, rounds=2 * number, **options)
+            many = ff.fit(method, FEDERATION, rounds=2 * number, **options)
         kept = [saved_states(path, last) for path in (one_folder, folder)]
     values = [(one.dataset[name].values, many.dataset[name].values) for name in one.dataset]
     rows = list(zip(*map(jax.tree.leaves, kept), strict=True))
     with RunBatch(FEDERATION, tuple(range(seeds)), options["mesh"]) as batch:
-        functions = CompiledFunctions(split([method]), batch, TrainOptions(4, 2, True, "raise"))
+        functions = CompiledRuns(stack_trees([method]), batch, TrainOptions(4, 2, True, "raise"))
         arrays = jax.tree.leaves(functions.init().clients)
     line = {
         "distance": max(distance(*pair) for pair in values),
@@ -378,7 +378,7 @@ def in_place(name, *runs):
 
 def chunk_on(name, method, data, count):
     """Two compiled rounds of a batch of runs on a mesh, or on one device."""
-    mesh, stacked = None if name == "1" else mesh_named(name), split([method])
+    mesh, stacked = None if name == "1" else mesh_named(name), stack_trees([method])
     with RunBatch(data, tuple(range(count)), mesh) as batch:
         init, step, _ = make_functions(
             stacked,
@@ -394,7 +394,7 @@ def chunk_on(name, method, data, count):
 
 def chunk_for(name, method, data, count):
     """The same for a TPU that is not available, by its compiler."""
-    machine, stacked = machines.find(name), split([method])
+    machine, stacked = machines.find(name), stack_trees([method])
     machines.prepare(machine)
     init, step, _ = make_functions(stacked, stacked.field("model"), train_loss=False)
     with tracing_for(machine.platform):
@@ -430,8 +430,8 @@ def memory():
     for runs, devices in ((2, "2"), (7, "runs=4,clients=2")):
         mesh, seeds = mesh_named(devices), tuple(range(runs))
         with RunBatch(FEDERATION, seeds, mesh) as batch:
-            methods = split([make_fedavg(rate) for rate in rates[:runs].tolist()])
-            programs = CompiledFunctions(methods, batch, TrainOptions(4, 2, True, "raise"))
+            methods = stack_trees([make_fedavg(rate) for rate in rates[:runs].tolist()])
+            programs = CompiledRuns(methods, batch, TrainOptions(4, 2, True, "raise"))
             with tracing_for("gpu"):  # Where what is recorded goes to a host.
                 num_bytes = programs.memory().total
         first = [leaf.addressable_shards[0].data for leaf in jax.tree.leaves(programs.init())]
@@ -459,15 +459,15 @@ def fit(folder, rounds):
     if jax.process_count() == 4:  # Stops after two rounds, and goes on from there.
         ff.fit(method, FEDERATION, rounds=2, **options)
     (folder / f"started-{jax.process_index()}").touch()
-    results = ff.fit(method, FEDERATION, rounds=rounds, **options)
+    results = ff.fit(method, FEDERATION, rounds=rounds, **options).dataset
     ff.results.save(results, folder / f"{jax.process_index()}.nc")
 
 
 def resumed_ditto(checkpoints, mesh):
     """Four rounds of two seeds, resumed after two."""
     options = {"eval_every": 2, "seeds": (0, 1), "mesh": mesh, "checkpoints": checkpoints}
-    ff.train(make_stateful("ditto"), FEDERATION, rounds=2, **options)
-    return ff.train(make_stateful("ditto"), FEDERATION, rounds=4, **options)
+    ff.fit(make_stateful("ditto"), FEDERATION, rounds=2, **options)
+    return ff.fit(make_stateful("ditto"), FEDERATION, rounds=4, **options)
 
 
 def states_together(folder):

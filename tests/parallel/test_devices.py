@@ -40,7 +40,7 @@ from fedjax_fair.data.federated import stack
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import assign_clients, client_mesh, shard_data
-from fedjax_fair.training.functions import over_runs
+from fedjax_fair.training.jitted import over_runs
 
 QUICK = 2  # Methods that are compared every time.
 MESHES = ("8", "cores", "runs=2,clients=4")
@@ -256,7 +256,7 @@ data = ff.data.load("digits", ff.data.classes_per_client(6, classes=3))
 ditto = ff.Round(ff.models.logistic(10), ff.selectors.Uniform(4),
                  ff.solvers.Ditto(ff.solvers.SGD(0.1, 10, epochs=1)), ff.aggregators.Mean())
 settings = {"rounds": 3, "eval_every": 3, "seeds": (0, 5), "train_loss": False}
-one, two = (ff.train(ditto, data, mesh=mesh, **settings)
+one, two = (ff.fit(ditto, data, mesh=mesh, **settings)
             for mesh in (None, ff.parallel.client_mesh(2)))
 kernels = [[jax.tree.leaves(fitted.variables_for(5, client=client))[-1] for client in range(6)]
            for fitted in (one, two)]
@@ -388,7 +388,7 @@ def assert_processes_equal_one(folder, count):
         ff.solvers.SGD(0.1, 2, epochs=1),
         ff.aggregators.Mean("num_examples"),
     )
-    expected = ff.fit(method, FEDERATION, rounds=4, eval_every=2, seeds=(0, 1))
+    expected = ff.fit(method, FEDERATION, rounds=4, eval_every=2, seeds=(0, 1)).dataset
     for number in range(count):
         found = ff.results.open(folder / f"{number}.nc")
         np.testing.assert_array_equal(found.cohort_clients, expected.cohort_clients)

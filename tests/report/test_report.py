@@ -62,11 +62,11 @@ def dataset():
     federated = Round(model, selectors.Uniform(3), solver, aggregators.Mean())
     return results.combine(
         {
-            "fedavg": fit(federated, data, rounds=4, seeds=(0, 1), eval_every=2),
+            "fedavg": fit(federated, data, rounds=4, seeds=(0, 1), eval_every=2).dataset,
             # Evaluated at other rounds, so that both are padded when combined.
             "centralized": fit(
                 Centralized(model, solver), data, rounds=3, seeds=(0, 1), eval_every=3
-            ),
+            ).dataset,
         }
     )
 

@@ -266,7 +266,7 @@ def test_a_skipped_round_leaves_all_states(lost):
     chex.assert_trees_all_close(state.aggregator.aggregator, mean, atol=1e-6)
     options = {"rounds": 4, "eval_every": 2, "on_nonfinite": "skip_round"}
     with pytest.warns(UserWarning, match="1 of 4 rounds were skipped"):
-        dataset = ff.fit(round, FEDERATION, **options)
+        dataset = ff.fit(round, FEDERATION, **options).dataset
     assert dataset.update_nonfinite.values.sum() == 1
     assert np.isfinite(dataset.test_loss).all()
 
@@ -275,8 +275,8 @@ def test_evaluations_measure_both_models():
     """The personalized model of a client is its state; the global one is that of FedAvg."""
     solver = solvers.SGD(0.2, 2, epochs=2)
     settings = {"rounds": 4, "seeds": (0, 5), "eval_every": 2}
-    dataset = ff.fit(round_of(solvers.Ditto(solver, 0.5)), FEDERATION, **settings)
-    fedavg = ff.fit(round_of(solver), FEDERATION, **settings)
+    dataset = ff.fit(round_of(solvers.Ditto(solver, 0.5)), FEDERATION, **settings).dataset
+    fedavg = ff.fit(round_of(solver), FEDERATION, **settings).dataset
     np.testing.assert_array_equal(dataset.test_accuracy, fedavg.test_accuracy)
     np.testing.assert_array_equal(dataset.accuracy_mean_clients, fedavg.accuracy_mean_clients)
     for run_index, seed in enumerate((0, 5)):
@@ -300,7 +300,7 @@ def test_evaluations_measure_both_models():
 
 
 def test_a_method_without_global_model_reports_none_and_sends_nothing():
-    dataset = ff.fit(round_of(solvers.Local(SGD)), FEDERATION, rounds=2, eval_every=2)
+    dataset = ff.fit(round_of(solvers.Local(SGD)), FEDERATION, rounds=2, eval_every=2).dataset
     assert np.isnan(dataset.test_accuracy).all()
     assert np.isnan(dataset.accuracy_mean_clients).all()
     assert np.isfinite(dataset.personalized_accuracy_mean_clients).all()
@@ -313,7 +313,7 @@ def test_scaffold_counts_control_variates_in_both_directions():
     dataset = ff.fit(
         round_of(solvers.Scaffold(SGD), aggregators.ScaffoldMean()),
         FEDERATION, rounds=2, eval_every=2,
-    )  # fmt: skip
+    ).dataset  # fmt: skip
     assert dataset.bytes_up.values.tolist() == [[0, 2 * 3 * 2 * size]]
     assert dataset.bytes_down.values.tolist() == [[0, 2 * 3 * 2 * size]]
 

@@ -280,7 +280,7 @@ def test_clients_receive_all_models_and_send_one_and_its_index():
 
 
 def test_only_the_personalized_models_are_evaluated():
-    results = ff.fit(ifca(SGD, 2), FEDERATION, rounds=2, seeds=(0, 1), eval_every=1)
+    results = ff.fit(ifca(SGD, 2), FEDERATION, rounds=2, seeds=(0, 1), eval_every=1).dataset
     assert np.isnan(results.test_loss).all()
     assert np.isfinite(results.personalized_train_loss).all()
 

@@ -72,8 +72,8 @@ def test_evaluations_of_fine_tuned_models_leave_the_global_model_as_it_is(steps)
     settings = {"rounds": 4, "seeds": (0,)}
     solver = solvers.SGD(0.2, 2, epochs=1)
     tuned = round_of(solvers.FineTuned(solver, fine_tuning_steps=steps))
-    often = ff.train(tuned, FEDERATION, eval_every=1, **settings)
-    fedavg = ff.train(round_of(solver), FEDERATION, eval_every=4, **settings)
+    often = ff.fit(tuned, FEDERATION, eval_every=1, **settings)
+    fedavg = ff.fit(round_of(solver), FEDERATION, eval_every=4, **settings)
     chex.assert_trees_all_equal(often.variables, fedavg.variables)
     own, shared = often.dataset.personalized_train_loss, often.dataset.train_loss
     assert np.allclose(own, shared, rtol=1e-5) == (steps == 0)

@@ -353,7 +353,7 @@ def test_the_head_is_after_the_features_or_named(model, head_layers, expected):
         (lambda: solvers.FedBABU(SGD, finetune_epochs=0.5),
          "finetune_epochs=0.5: expected an integer >= 0"),
         (lambda: ff.fit(Round(ff.models.mlp(3, (5,)), selectors.Full(), solvers.FedBN(SGD),
-                              aggregators.Mean()), FEDERATION, rounds=1),
+                              aggregators.Mean()), FEDERATION, rounds=1).dataset,
          "FedBN needs a model with batch normalization.*has none"),
     ],
 )  # fmt: skip

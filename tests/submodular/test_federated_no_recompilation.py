@@ -12,7 +12,7 @@ from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
 from fedjax_fair.submodular.federated import bounds
 from fedjax_fair.submodular.federated import comparison as cmp
-from fedjax_fair.training.split import split
+from fedjax_fair.training.stacked import stack_trees
 
 CLIENTS, N = 5, 6
 KEY = jax.random.key(0)
@@ -161,7 +161,7 @@ def test_stacked_problems_are_mapped():
             KEY, problem, matroid, kappa=2.0
         )
 
-    together = jax.jit(jax.vmap(run))(split(problems).stacked)
+    together = jax.jit(jax.vmap(run))(stack_trees(problems).stacked)
     for i, problem in enumerate(problems):
         mapped, alone = jax.tree.map(lambda leaf, i=i: leaf[i], together), run(problem)
         np.testing.assert_array_equal(mapped[1].items, alone[1].items)

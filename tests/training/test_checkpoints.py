@@ -11,7 +11,7 @@ import xarray as xr
 
 import fedjax_fair as ff
 from fedjax_fair.training import checkpoints, fingerprint
-from fedjax_fair.training.fit import Callback
+from fedjax_fair.training.loop import Callback
 
 
 class Stop(Callback):
@@ -39,7 +39,9 @@ def train(data):
     )
 
     def train(folder=None, callbacks=()):
-        return ff.fit(method, data, rounds=6, eval_every=2, checkpoints=folder, callbacks=callbacks)
+        return ff.fit(
+            method, data, rounds=6, eval_every=2, checkpoints=folder, callbacks=callbacks
+        ).dataset
 
     return train
 
@@ -221,7 +223,7 @@ def test_only_runs_with_states_of_clients_save_them(folder, data, tmp_path):
             first = {"count": jnp.zeros(width)}
             patch.setattr(Keeping, "init", lambda self, key, variables, client: first)
             options = {"checkpoints": tmp_path / "kept", "allow_changed_code": True}
-            return ff.fit(method, data, rounds=2, eval_every=2, **options)
+            return ff.fit(method, data, rounds=2, eval_every=2, **options).dataset
 
     train(3)
     assert (tmp_path / "kept" / "2" / "clients").exists()
@@ -253,5 +255,5 @@ def test_runs_with_states_of_clients_resume_bit_for_bit(name, dtype, data, tmp_p
         exact = method.replace(client_state_dtype=None)
         with pytest.raises(ValueError, match="client_state_dtype=None: the checkpoints"):
             ff.fit(exact, data, **options, checkpoints=tmp_path)
-    resumed = ff.fit(method, data, **options, checkpoints=tmp_path)
-    xr.testing.assert_identical(resumed, ff.fit(method, data, **options))
+    resumed = ff.fit(method, data, **options, checkpoints=tmp_path).dataset
+    xr.testing.assert_identical(resumed, ff.fit(method, data, **options).dataset)

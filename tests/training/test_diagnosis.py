@@ -287,7 +287,7 @@ def test_images_that_a_module_divides_once_more_are_named(divisor):
     round = Round(model, selectors.Full(), solver, aggregators.Mean())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        result = fit(round, data, rounds=3, eval_every=1)
+        result = fit(round, data, rounds=3, eval_every=1).dataset
     expected = ["round 2, seed 0: the prediction is class 1 for"] * (divisor == 255)
     assert [str(warning.message)[: len(expected[0])] for warning in caught] == expected
     assert (result.accuracy_mean_examples[0, -1] > 0.9) == (divisor == 1)

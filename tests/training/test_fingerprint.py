@@ -511,5 +511,5 @@ def test_a_checkpoint_of_another_run_is_an_error(tmp_path):
 def test_an_extended_run_equals_a_longer_one(tmp_path):
     data, settings = make_federation(), {"eval_every": 2, "seeds": (0, 3)}
     fit(of_round(), data, rounds=4, checkpoints=tmp_path, **settings)
-    longer = fit(of_round(), data, rounds=8, checkpoints=tmp_path, **settings)
-    assert longer.identical(fit(of_round(), data, rounds=8, **settings))
+    longer = fit(of_round(), data, rounds=8, checkpoints=tmp_path, **settings).dataset
+    assert longer.identical(fit(of_round(), data, rounds=8, **settings).dataset)

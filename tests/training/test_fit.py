@@ -18,7 +18,8 @@ from fedjax_fair.metrics.predictions import macro_f1
 from fedjax_fair.roles import Aggregator, Cohort, Metric, Selector
 from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.training.centralized import Centralized
-from fedjax_fair.training.fit import Callback, DivergenceError, fit, fit_batch, train
+from fedjax_fair.training.fit import fit
+from fedjax_fair.training.loop import Callback, DivergenceError
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ class Recorder(Callback):
 
 def test_results_equal_a_run_by_hand(model, federation):
     round = make(model)
-    dataset = fit(round, federation, rounds=6, seeds=(3, 1), eval_every=2)
+    dataset = fit(round, federation, rounds=6, seeds=(3, 1), eval_every=2).dataset
 
     @jax.jit
     def by_hand(key, data):
@@ -83,7 +84,7 @@ def test_results_equal_a_run_by_hand(model, federation):
 
 
 def test_results_describe_themselves(model, federation):
-    dataset = fit(make(model), federation, rounds=2, seeds=(0, 1), eval_every=1)
+    dataset = fit(make(model), federation, rounds=2, seeds=(0, 1), eval_every=1).dataset
     for name, variable in dataset.data_vars.items():
         assert variable.attrs.get("long_name"), name
     assert dataset.sigma_acc.attrs["population"] == "clients with test examples"
@@ -96,7 +97,7 @@ def test_results_describe_themselves(model, federation):
 
 
 def test_bytes_are_those_of_participants(model, federation):
-    dataset = fit(make(model), federation, rounds=4, seeds=(0, 1), eval_every=2)
+    dataset = fit(make(model), federation, rounds=4, seeds=(0, 1), eval_every=2).dataset
     model_bytes = 4 * (4 * 3 + 3)
     np.testing.assert_array_equal(dataset.bytes_up[0], np.array([0, 2, 4]) * 3 * model_bytes)
 
@@ -125,14 +126,16 @@ def test_a_run_compiles_once(model, federation):
 
 def test_the_shorter_last_chunk_is_the_only_other_compilation(model, federation):
     chex.clear_trace_counter()
-    dataset = fit(make(model, CountedTwice(0.1, 2, epochs=1)), federation, rounds=7, eval_every=2)
+    dataset = fit(
+        make(model, CountedTwice(0.1, 2, epochs=1)), federation, rounds=7, eval_every=2
+    ).dataset
     assert dataset["round"].values.tolist() == [0, 2, 4, 6, 7]
     assert dataset.sizes["training_round"] == 7
 
 
 def test_the_length_of_chunks_does_not_matter(model, federation):
-    often = fit(make(model), federation, rounds=6, seeds=(0, 1), eval_every=1)
-    seldom = fit(make(model), federation, rounds=6, seeds=(0, 1), eval_every=6)
+    often = fit(make(model), federation, rounds=6, seeds=(0, 1), eval_every=1).dataset
+    seldom = fit(make(model), federation, rounds=6, seeds=(0, 1), eval_every=6).dataset
     np.testing.assert_array_equal(often.cohort_clients, seldom.cohort_clients)
     np.testing.assert_allclose(
         often.test_loss.isel(round=-1), seldom.test_loss.isel(round=-1), rtol=1e-5
@@ -155,7 +158,7 @@ def test_callbacks_are_called_in_order(model, federation):
 def test_a_callback_stops_the_run_and_the_others_are_called(model, federation):
     recorders = Recorder(stop_at=2), Recorder()
     settings = {"seeds": (0, 1), "callbacks": recorders}
-    dataset = fit(make(model), federation, rounds=8, eval_every=2, **settings)
+    dataset = fit(make(model), federation, rounds=8, eval_every=2, **settings).dataset
     assert dataset["round"].values.tolist() == [0, 2]
     assert recorders[0].events == recorders[1].events
 
@@ -164,7 +167,7 @@ def test_evaluation_carries_summaries_of_every_seed(model, federation):
     recorder = Recorder()
     dataset = fit(
         make(model), federation, rounds=2, seeds=(0, 4), eval_every=2, callbacks=[recorder]
-    )
+    ).dataset
     last = recorder.last
     assert last.seeds == (0, 4)
     np.testing.assert_array_equal(
@@ -175,7 +178,7 @@ def test_evaluation_carries_summaries_of_every_seed(model, federation):
 
 def test_a_resumed_run_equals_an_uninterrupted_one(model, federation, tmp_path):
     settings = {"rounds": 7, "seeds": (0, 5), "eval_every": 2}
-    uninterrupted = fit(make(model), federation, **settings)
+    uninterrupted = fit(make(model), federation, **settings).dataset
     with pytest.raises(KeyboardInterrupt):
         fit(
             make(model),
@@ -191,16 +194,16 @@ def test_a_resumed_run_equals_an_uninterrupted_one(model, federation, tmp_path):
         **settings,
         checkpoints=tmp_path / "checkpoints",
         callbacks=[recorder],
-    )
+    ).dataset
     assert [event[1] for event in recorder.events if event[0] == "evaluation"] == [4, 6, 7]
     assert resumed.identical(uninterrupted)
 
 
 def test_a_finished_run_is_not_repeated(model, federation, tmp_path):
     settings = {"rounds": 4, "eval_every": 2, "seeds": (0, 1), "checkpoints": tmp_path}
-    first = fit(make(model), federation, **settings)
+    first = fit(make(model), federation, **settings).dataset
     recorder = Recorder()
-    again = fit(make(model), federation, **settings, callbacks=[recorder])
+    again = fit(make(model), federation, **settings, callbacks=[recorder]).dataset
     assert [event[0] for event in recorder.events] == ["start", "end"]
     assert again.identical(first)
 
@@ -224,7 +227,9 @@ def test_divergence_is_reported_with_its_round(model, federation, tmp_path):
         fit(diverging, federation, seeds=(0, 1), on_nonfinite="drop_client", **settings)
     # A run can resume from the checkpoint before the error.
     with pytest.warns(UserWarning, match="round 3, seed 0: .* 3 of 6 rounds .* 1 other run"):
-        skipped = fit(diverging, federation, seeds=(0, 1), on_nonfinite="skip_round", **settings)
+        skipped = fit(
+            diverging, federation, seeds=(0, 1), on_nonfinite="skip_round", **settings
+        ).dataset
     assert skipped.update_nonfinite.values.tolist() == [[0, 0, 0, 1, 1, 1]] * 2
     assert skipped.cohort_nonfinite.values[:, 3:].all()
     assert not skipped.cohort_nonfinite.values[:, :3].any()
@@ -279,8 +284,8 @@ def nonfinite_runs():
     with pytest.raises(DivergenceError) as raised:
         fit(round, make_federation(), **settings)
     with pytest.warns(UserWarning, match="the update is not finite"):
-        skipped = fit(round, make_federation(), on_nonfinite="skip_round", **settings)
-    dropped = fit(round, make_federation(), on_nonfinite="drop_client", **settings)
+        skipped = fit(round, make_federation(), on_nonfinite="skip_round", **settings).dataset
+    dropped = fit(round, make_federation(), on_nonfinite="drop_client", **settings).dataset
     return NonfiniteRuns(skipped, dropped, str(raised.value))
 
 
@@ -324,11 +329,11 @@ def test_centralized_training_pools_the_examples(model, federation):
     """One full-batch step moves the model as FedAvg by size over all clients does."""
     solver = solvers.SGD(0.5, 100, steps=1)
     settings = {"rounds": 2, "seeds": (0, 1)}
-    pooled = fit(Centralized(model, solver), federation, **settings)
+    pooled = fit(Centralized(model, solver), federation, **settings).dataset
     all_clients = Round(
         model, selectors.Uniform(6), solver, aggregators.Mean(weights="num_examples")
     )
-    averaged = fit(all_clients, federation, **settings)
+    averaged = fit(all_clients, federation, **settings).dataset
     np.testing.assert_allclose(pooled.test_loss, averaged.test_loss, rtol=1e-5)
     np.testing.assert_allclose(pooled.train_loss, averaged.train_loss, rtol=1e-5)
     assert pooled.participation.sum() == 0
@@ -338,8 +343,10 @@ def test_centralized_training_pools_the_examples(model, federation):
 
 def test_methods_are_combined(model, federation, tmp_path):
     settings = {"rounds": 2, "seeds": (0, 1)}
-    federated = fit(make(model), federation, **settings, eval_every=1)
-    reference = fit(Centralized(model, solvers.SGD(0.5, 100, steps=1)), federation, **settings)
+    federated = fit(make(model), federation, **settings, eval_every=1).dataset
+    reference = fit(
+        Centralized(model, solvers.SGD(0.5, 100, steps=1)), federation, **settings
+    ).dataset
     combined = results.combine({"fedavg": federated, "centralized": reference})
     assert combined.algorithm.values.tolist() == ["fedavg", "centralized"]
     assert combined.train_examples.dims == ("client", "class")
@@ -401,9 +408,9 @@ def test_each_seed_may_have_a_partition(model):
         test=drop_two(whole.test, client=3),
     )
     round = make(model)
-    together = fit(round, stack([same, other]), rounds=4, seeds=(5, 9), eval_every=2)
+    together = fit(round, stack([same, other]), rounds=4, seeds=(5, 9), eval_every=2).dataset
     for seed, data in ((5, same), (9, other)):
-        alone = fit(round, data, rounds=4, seeds=(seed,), eval_every=2)
+        alone = fit(round, data, rounds=4, seeds=(seed,), eval_every=2).dataset
         mine = together.sel(seed=[seed])
         np.testing.assert_array_equal(mine.cohort_clients, alone.cohort_clients)
         for name in ("test_accuracy", "train_loss", "accuracy_mean_examples"):
@@ -449,7 +456,9 @@ def test_info_of_selectors_is_recorded_for_every_round(model, federation, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         fit(round, federation, rounds=4, seeds=(0, 1), eval_every=2,
             callbacks=[Recorder(raise_at=4)], checkpoints=tmp_path)  # fmt: skip
-    dataset = fit(round, federation, rounds=4, seeds=(0, 1), eval_every=2, checkpoints=tmp_path)
+    dataset = fit(
+        round, federation, rounds=4, seeds=(0, 1), eval_every=2, checkpoints=tmp_path
+    ).dataset
     assert dataset.selection_round.dims == ("seed", "training_round")
     np.testing.assert_array_equal(dataset.selection_round, [[0, 1, 2, 3]] * 2)
     assert (dataset.selection_objective == 2.5).all()
@@ -471,7 +480,7 @@ def test_a_late_divergence_names_its_round(model, federation):
 
     methods = [method(rate) for rate in (0.1, np.inf)]
     with pytest.warns(UserWarning, match="round 3, seed 0: .* 1 of 4 rounds were skipped"):
-        runs = fit_batch(methods, federation, rounds=4, seeds=(0, 0), eval_every=2)
+        runs = fit(methods, federation, rounds=4, seeds=(0, 0), eval_every=2).dataset
     assert runs.diverged.values.tolist() == [-1, 3]
 
 
@@ -484,9 +493,9 @@ def test_validation_examples_are_measured_as_test_examples_are(model, federation
     held = with_validation(federation)
     assert held.validation.sizes.min() == 0
     settings = {"rounds": 4, "seeds": (0, 1), "eval_every": 2}
-    fitted = train(make(model), held, **settings)
+    fitted = fit(make(model), held, **settings)
     both = fitted.dataset
-    without = fit(make(model), held._replace(validation=None), **settings)
+    without = fit(make(model), held._replace(validation=None), **settings).dataset
     named = {name for name in both if str(name).startswith("validation_")}
     assert {"validation_accuracy", "validation_sigma_acc", "validation_group_loss_gap"} < named
     assert both.drop_vars(named).identical(without)
@@ -507,7 +516,7 @@ def test_the_best_round_is_selected_by_validation(model, federation):
         return -evaluation.summaries["validation_loss_mean_examples"]
 
     method, held = make(model, solvers.SGD(5.0, 2, epochs=1)), with_validation(federation)
-    fitted = train(method, held, rounds=8, seeds=(0, 1), eval_every=2, best=score)
+    fitted = fit(method, held, rounds=8, seeds=(0, 1), eval_every=2, best=score)
     losses = fitted.dataset.validation_loss_mean_examples
     assert fitted.rounds.tolist() == losses.idxmin("round").values.tolist()
     assert fitted.rounds.max() < 8
@@ -525,11 +534,11 @@ CUSTOM = [
 
 def test_custom_metrics_are_recorded(model, federation, tmp_path):
     settings = {"rounds": 4, "seeds": (0, 1), "eval_every": 2}
-    plain = fit(make(model), federation, **settings)
+    plain = fit(make(model), federation, **settings).dataset
     with pytest.raises(KeyboardInterrupt):
         fit(make(model), federation, **settings, metrics=CUSTOM, checkpoints=tmp_path,
             callbacks=[Recorder(raise_at=4)])  # fmt: skip
-    more = fit(make(model), federation, **settings, metrics=CUSTOM, checkpoints=tmp_path)
+    more = fit(make(model), federation, **settings, metrics=CUSTOM, checkpoints=tmp_path).dataset
     assert more.drop_vars(["test_macro_f1", "f1_range"]).identical(plain)
     assert more.test_macro_f1.dims == ("seed", "round", "client")
     assert more.f1_range.attrs["population"] == "all clients"

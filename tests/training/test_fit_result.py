@@ -13,7 +13,7 @@ from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.data.federated import stack
 from fedjax_fair.roles import Variables
 from fedjax_fair.rounds.round import Round
-from fedjax_fair.training import fit, train
+from fedjax_fair.training import fit
 
 SEEDS = (3, 1)
 DATA = make_federation()
@@ -32,7 +32,7 @@ ROUND = method()
 
 @pytest.fixture(scope="module")
 def fitted():
-    return train(ROUND, DATA, rounds=6, seeds=SEEDS, eval_every=2)
+    return fit(ROUND, DATA, rounds=6, seeds=SEEDS, eval_every=2)
 
 
 def softmax(logits):
@@ -106,13 +106,13 @@ def test_a_result_is_printed_in_three_lines(fitted):
 
 
 def test_results_are_those_of_fit(fitted):
-    assert fit(ROUND, DATA, rounds=6, seeds=SEEDS, eval_every=2).identical(fitted.dataset)
+    assert fit(ROUND, DATA, rounds=6, seeds=SEEDS, eval_every=2).dataset.identical(fitted.dataset)
     assert fitted.rounds.tolist() == [6, 6]
 
 
 @cache
 def after(rounds):
-    return train(ROUND, DATA, rounds=rounds, seeds=SEEDS, eval_every=2).variables
+    return fit(ROUND, DATA, rounds=rounds, seeds=SEEDS, eval_every=2).variables
 
 
 def of_seed(variables, place):
@@ -130,8 +130,8 @@ def test_the_best_evaluation_of_each_seed_is_kept(tmp_path, stopped):
     settings = {"seeds": SEEDS, "eval_every": 2, "best": best_at_4_and_2}
     if stopped is not None:
         settings["checkpoints"] = tmp_path
-        train(ROUND, DATA, rounds=6, **settings, callbacks=[Stop(stopped)])
-    best = train(ROUND, DATA, rounds=6, **settings)
+        fit(ROUND, DATA, rounds=6, **settings, callbacks=[Stop(stopped)])
+    best = fit(ROUND, DATA, rounds=6, **settings)
     assert best.rounds.tolist() == [4, 2]
     for place, rounds in enumerate((4, 2)):
         expected = of_seed(after(rounds), place)
@@ -143,19 +143,19 @@ def test_the_best_evaluation_of_each_seed_is_kept(tmp_path, stopped):
 @pytest.mark.parametrize("score", [lambda e: 1.0, lambda e: [1.0], lambda e: np.ones((2, 6))])
 def test_a_score_of_the_wrong_shape_is_an_error(score):
     with pytest.raises(ValueError, match="best: expected one number for each of 2 seeds"):
-        train(ROUND, DATA, rounds=2, seeds=SEEDS, best=score)
+        fit(ROUND, DATA, rounds=2, seeds=SEEDS, best=score)
 
 
 def test_checkpoints_of_another_score_are_an_error(tmp_path):
     settings = {"rounds": 2, "seeds": SEEDS, "checkpoints": tmp_path}
-    train(ROUND, DATA, **settings)
+    fit(ROUND, DATA, **settings)
     with pytest.raises(ValueError, match="best"):
-        train(ROUND, DATA, **settings, best=lambda e: np.zeros(2))
+        fit(ROUND, DATA, **settings, best=lambda e: np.zeros(2))
 
 
 def test_training_starts_from_given_variables(fitted):
     start = fitted.variables_for(seed=1)
-    again = train(method(models.pretrained(MODEL, start)), DATA, rounds=2, seeds=(1, 2))
+    again = fit(method(models.pretrained(MODEL, start)), DATA, rounds=2, seeds=(1, 2))
     np.testing.assert_array_equal(
         again.dataset.test_loss.isel(round=0), [fitted.dataset.test_loss.sel(seed=1, round=6)] * 2
     )
@@ -182,8 +182,8 @@ def test_variables_of_another_network_are_an_error(fitted, change, message):
 def test_an_extended_run_equals_a_longer_one(tmp_path, short, long):
     """Also where the shorter one ended between two evaluations of the longer."""
     settings = {"seeds": SEEDS, "eval_every": 2}
-    train(ROUND, DATA, rounds=short, **settings, checkpoints=tmp_path)
-    extended = train(ROUND, DATA, rounds=long, **settings, checkpoints=tmp_path)
-    longer = train(ROUND, DATA, rounds=long, **settings)
+    fit(ROUND, DATA, rounds=short, **settings, checkpoints=tmp_path)
+    extended = fit(ROUND, DATA, rounds=long, **settings, checkpoints=tmp_path)
+    longer = fit(ROUND, DATA, rounds=long, **settings)
     xr.testing.assert_identical(extended.dataset, longer.dataset)
     jax.tree.map(np.testing.assert_array_equal, extended.variables, longer.variables)

@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build, method_round
-from fedjax_fair.training.fit import fit_batch
+from fedjax_fair.training.fit import fit
 from experiments.benchmarks.memory import Watch, resident
 from fedjax_fair.app.config import ModelConfig
 
@@ -27,7 +27,7 @@ config = presets.resolve(replace(
 ))
 data, watch = build(config).data, Watch()
 methods = [method_round(config, "fedavg", data.num_classes)] * runs
-fit_batch(
+fit(
     methods, data, rounds=rounds, seeds=range(runs), eval_every=eval_every,
     train_loss=False, callbacks=[watch],
 )

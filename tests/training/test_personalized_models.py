@@ -14,7 +14,7 @@ def test_personalized_models_are_those_that_were_evaluated(as_users_call):
     method = ff.Round(
         ff.models.logistic(10), ff.selectors.Uniform(2), solver, ff.aggregators.Mean()
     )
-    fitted = ff.train(method, data, rounds=3, eval_every=3, seeds=(0, 5))
+    fitted = ff.fit(method, data, rounds=3, eval_every=3, seeds=(0, 5))
     measured = fitted.dataset.personalized_test_accuracy.isel(round=-1).values
     start, sizes = np.asarray(data.test.offsets), np.asarray(data.test.sizes)
     for client in range(6):
@@ -26,10 +26,10 @@ def test_personalized_models_are_those_that_were_evaluated(as_users_call):
         with pytest.raises(ValueError, match=r"client=.*from 0 to 5"):
             fitted.variables_for(5, client=client)
     with pytest.raises(ValueError, match="best: expected None"):
-        ff.train(method, data, rounds=1, best=lambda evaluation: evaluation.summaries["sigma_acc"])
+        ff.fit(method, data, rounds=1, best=lambda evaluation: evaluation.summaries["sigma_acc"])
     fedavg = method.replace(solver=solver.solver)
     with pytest.raises(ValueError, match="client=0: expected None"):
-        ff.train(fedavg, data, rounds=1).predict(data.test.features[:1], client=0)
+        ff.fit(fedavg, data, rounds=1).predict(data.test.features[:1], client=0)
 
 
 def test_personalized_models_of_a_partition_per_seed_are_those_that_were_evaluated():
@@ -41,7 +41,7 @@ def test_personalized_models_of_a_partition_per_seed_are_those_that_were_evaluat
     method = ff.Round(
         ff.models.logistic(10), ff.selectors.Uniform(2), solver, ff.aggregators.Mean()
     )
-    fitted = ff.train(method, ff.data.stack(parts), rounds=3, eval_every=3, seeds=(0, 5))
+    fitted = ff.fit(method, ff.data.stack(parts), rounds=3, eval_every=3, seeds=(0, 5))
     measured = fitted.dataset.personalized_test_accuracy.isel(round=-1).values
     for run, data in enumerate(parts):
         start, sizes = np.asarray(data.test.offsets), np.asarray(data.test.sizes)
@@ -58,7 +58,7 @@ def test_stored_personalized_models_are_those_of_the_run(tmp_path, monkeypatch):
     method = ff.Round(
         ff.models.logistic(10), ff.selectors.Uniform(2), solver, ff.aggregators.Mean()
     )
-    fitted = ff.train(method, data, rounds=3, eval_every=3, seeds=(0, 5))
+    fitted = ff.fit(method, data, rounds=3, eval_every=3, seeds=(0, 5))
     model_files.save_personalized(fitted, tmp_path / "ditto")
     stored = model_files._read(tmp_path / "ditto.personalized")
     for run, seed in enumerate((0, 5)):
@@ -79,7 +79,7 @@ def test_clients_are_selected_by_name_or_id(federation):
     data = federation._replace(client_names=names)
     solver = ff.solvers.Ditto(ff.solvers.SGD(0.1, 2, epochs=1))
     round = ff.Round(ff.models.logistic(3), ff.selectors.Full(), solver, ff.aggregators.Mean())
-    fitted = ff.train(round, data, rounds=1)
+    fitted = ff.fit(round, data, rounds=1)
     examples = federation.test.features
     for client, name in enumerate(names):
         expected = fitted.outputs(examples, client=client)
@@ -90,4 +90,4 @@ def test_clients_are_selected_by_name_or_id(federation):
     with pytest.raises(ValueError, match=r"client='g': expected an id or a name, one of 'c', 'a',"):
         fitted.predict(examples, client="g")
     with pytest.raises(ValueError, match="client='c': expected an integer from 0 to 5; clients"):
-        ff.train(round, federation, rounds=1).variables_for(0, client="c")
+        ff.fit(round, federation, rounds=1).variables_for(0, client="c")

@@ -17,7 +17,7 @@ from conftest import make_federation
 from fedjax_fair import aggregators, models, selectors, server_optimizers, solvers
 from fedjax_fair.roles import Cohort, Selector
 from fedjax_fair.rounds.round import Round
-from fedjax_fair.training import executables, fit, fit_batch, train
+from fedjax_fair.training import executable_cache, fit
 from fedjax_fair.training.inspection import is_installed
 from fedjax_fair.utils.tree import Number
 
@@ -42,7 +42,7 @@ def make_round(selector=None, solver=None, aggregator=None):
 
 
 def run(method, seed=0, rounds=2):
-    return fit(method, FEDERATION, rounds=rounds, seeds=(seed,), eval_every=1)
+    return fit(method, FEDERATION, rounds=rounds, seeds=(seed,), eval_every=1).dataset
 
 
 METHODS = {
@@ -74,7 +74,7 @@ def test_equal_methods_and_other_hyperparameters_and_seeds_compile_nothing(name)
     assert others == 0
     assert not other.equals(first)
     jax.clear_caches()
-    executables.clear()
+    executable_cache.clear()
     assert counted(lambda: run(make(0.5, 0.1)))[0] > 0  # Compilations are counted.
 
 
@@ -83,7 +83,7 @@ def test_hyperparameters_are_not_constants():
     run(make(0.5, 0.1))
     reused = run(make(0.25, 0.2))
     jax.clear_caches()
-    executables.clear()
+    executable_cache.clear()
     assert run(make(0.25, 0.2)).identical(reused)
 
 
@@ -92,7 +92,7 @@ def test_a_batch_of_other_hyperparameters_compiles_nothing_and_equals_single_run
 
     def together(numbers):
         methods = [make(mu, 0.1) for mu in numbers]
-        return fit_batch(methods, FEDERATION, rounds=2, seeds=(0, 0, 1), eval_every=1)
+        return fit(methods, FEDERATION, rounds=2, seeds=(0, 0, 1), eval_every=1).dataset
 
     together((0.0, 0.1, 1.0))
     again, runs = counted(lambda: together((0.0, 0.2, 2.0)))
@@ -103,7 +103,7 @@ def test_a_batch_of_other_hyperparameters_compiles_nothing_and_equals_single_run
 
 
 def test_a_second_prediction_and_evaluation_compile_nothing():
-    fitted = train(make_round(), FEDERATION, rounds=1)
+    fitted = fit(make_round(), FEDERATION, rounds=1)
 
     def use():
         return fitted.predict(FEDERATION.test.features[:4]), fitted.evaluate(FEDERATION)
@@ -303,7 +303,7 @@ def test_a_python_if_on_another_traced_value_is_explained():
 )
 def test_methods_of_different_structure_are_an_error(methods, message):
     with pytest.raises(ValueError, match=message):
-        fit_batch(methods, FEDERATION, rounds=1, seeds=(0, 1))
+        fit(methods, FEDERATION, rounds=1, seeds=(0, 1))
 
 
 PROGRAM = """
@@ -312,7 +312,7 @@ ff.enable_compilation_cache({folder!r})
 data = ff.data.load("digits", ff.data.iid(5))
 method = ff.Round(ff.models.logistic(10), ff.selectors.Uniform(2),
                   ff.solvers.SGD(0.1, 10, steps=1), ff.aggregators.Mean())
-print(float(ff.fit(method, data, rounds=1).accuracy_mean_clients[0, -1]))
+print(float(ff.fit(method, data, rounds=1).dataset.accuracy_mean_clients[0, -1]))
 """
 
 

@@ -24,7 +24,7 @@ from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.parallel.mesh import over_mesh
 from fedjax_fair.roles import Aggregator, Model, Selector
 from fedjax_fair.selectors.gradients import Stale
-from fedjax_fair.training.functions import over_runs
+from fedjax_fair.training.jitted import over_runs
 
 __all__ = ["FORMS", "ROUNDS", "WORKLOADS", "Workload", "federation", "program"]
 

@@ -8,13 +8,15 @@ from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config
 from fedjax_fair.roles import Metric
 from fedjax_fair.rounds.round import Round
-from fedjax_fair.training.functions import make_functions
-from fedjax_fair.training.split import split
+from fedjax_fair.training.jitted import make_functions
+from fedjax_fair.training.stacked import stack_trees
 
 
 def evaluations(*rounds, **settings):
     return [
-        make_functions(split([made]), split([made.model]), train_loss=True, **settings).evaluate
+        make_functions(
+            stack_trees([made]), stack_trees([made.model]), train_loss=True, **settings
+        ).evaluate
         for made in rounds
     ]
 
@@ -54,9 +56,12 @@ def test_a_field_of_a_split_is_the_split_of_the_fields():
         for mu, rate, prox in ((1.0, 0.1, 0.0), (1.0, 0.2, 0.5), (2.0, 0.2, 0.0))
     ]
     for chosen in (methods, methods[:1]):
-        whole = split(chosen)
+        whole = stack_trees(chosen)
         for field in ("model", "selector", "solver", "aggregator"):
-            part, alone = whole.field(field), split([getattr(method, field) for method in chosen])
+            part, alone = (
+                whole.field(field),
+                stack_trees([getattr(method, field) for method in chosen]),
+            )
             assert part.structure == alone.structure
             assert part.shared == alone.shared
             assert [leaf.tolist() for leaf in part.per_run] == [

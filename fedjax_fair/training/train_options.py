@@ -28,7 +28,7 @@ _RESERVED_PREFIXES = ("cohort_", "selection_", "aggregation_", "sensitive_group_
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Settings of ``fit``, ``train`` and ``fit_batch``.
+    """Settings of ``fit``.
 
     Raises:
         ValueError: If one is out of range.

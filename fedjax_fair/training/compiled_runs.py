@@ -23,13 +23,13 @@ from fedjax_fair.rounds.round_state import RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.checkpoints import SavedState
 from fedjax_fair.training.diagnosis import is_constant
-from fedjax_fair.training.functions import make_functions
-from fedjax_fair.training.memory import Memory, device_bytes, total_memory, transient_bytes
-from fedjax_fair.training.options import TrainOptions
-from fedjax_fair.training.split import Split
+from fedjax_fair.training.jitted import make_functions
+from fedjax_fair.training.memory_estimate import Memory, device_bytes, total_memory, transient_bytes
+from fedjax_fair.training.stacked import Stacked
+from fedjax_fair.training.train_options import TrainOptions
 from fedjax_fair.utils.warning import warn
 
-__all__ = ["CompiledFunctions", "check_outputs", "shapes_of_one_run"]
+__all__ = ["CompiledRuns", "check_outputs", "shapes_of_one_run"]
 
 # Records exist as recorded, at the end as a Dataset, and partly in between: 2.3 to 2.8 copies were
 # measured.
@@ -40,7 +40,7 @@ _COPIES_OF_RECORDS = 2.5
 _CPU_INIT_OPTIONS: dict[str, str | bool] = {"xla_backend_optimization_level": "1"}
 
 
-class CompiledFunctions:
+class CompiledRuns:
     """The functions that a batch of runs of one method calls.
 
     They compile in the background; a method that calls one waits for it.
@@ -52,7 +52,7 @@ class CompiledFunctions:
     """
 
     @explain_errors(kinds=NEEDS_VALUE)
-    def __init__(self, method: Split, batch: RunBatch, options: TrainOptions) -> None:
+    def __init__(self, method: Stacked, batch: RunBatch, options: TrainOptions) -> None:
         self._batch, self._options = batch, options
         self._eval_every = min(options.eval_every, options.rounds)
         round, model = method.first, method.field("model")

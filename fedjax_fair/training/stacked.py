@@ -1,4 +1,4 @@
-"""Splits rounds into structure, which decides what is compiled, and hyperparameters."""
+"""Stacks rounds: their structure, which decides what is compiled, and their hyperparameters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 from fedjax_fair.utils.tree import stacked_leaves
 
-__all__ = ["Split", "Structure", "split"]
+__all__ = ["Stacked", "StackedDef", "stack_trees"]
 
 
-class Structure(NamedTuple):
+class StackedDef(NamedTuple):
     """The hashable part of one or several trees, which compiled functions depend on.
 
     Attributes:
@@ -25,7 +25,7 @@ class Structure(NamedTuple):
     varies: tuple[bool, ...]
 
     def fill(self, shared: Sequence[Any], per_run: Sequence[Any]) -> Any:
-        """Returns the tree with the given leaves, which are as in `Split`."""
+        """Returns the tree with the given leaves, which are as in `Stacked`."""
         return jax.tree.unflatten(self.treedef, self._merge(shared, per_run))
 
     def _merge(self, shared: Sequence[Any], per_run: Sequence[Any]) -> list[Any]:
@@ -33,7 +33,7 @@ class Structure(NamedTuple):
         return [next(run_leaves if varies else shared_leaves) for varies in self.varies]
 
 
-class Split(NamedTuple):
+class Stacked(NamedTuple):
     """Trees of one structure, and their leaves.
 
     Attributes:
@@ -42,7 +42,7 @@ class Split(NamedTuple):
         per_run: Leaves that differ, ``[runs, ...]``.
     """
 
-    structure: Structure
+    structure: StackedDef
     shared: tuple[Any, ...]
     per_run: tuple[np.ndarray, ...]
 
@@ -56,29 +56,29 @@ class Split(NamedTuple):
         """The tree of the first run."""
         return self.structure.fill(self.shared, [leaf[0] for leaf in self.per_run])
 
-    def field(self, name: str) -> Split:
-        """Returns the split of one field of the trees, such as the models of rounds."""
+    def field(self, name: str) -> Stacked:
+        """Returns one field of the trees, such as the models of rounds."""
         treedef, varies = self.structure
         leaves = self.structure._merge(self.shared, self.per_run)
         indices, field_def = jax.tree.flatten(
             getattr(jax.tree.unflatten(treedef, range(len(leaves))), name)
         )
-        return Split(
-            Structure(field_def, tuple(varies[i] for i in indices)),
+        return Stacked(
+            StackedDef(field_def, tuple(varies[i] for i in indices)),
             tuple(leaves[i] for i in indices if not varies[i]),
             tuple(leaves[i] for i in indices if varies[i]),
         )
 
 
-def split(trees: Sequence[Any]) -> Split:
-    """Splits one tree for all runs, or the tree of each run.
+def stack_trees(trees: Sequence[Any]) -> Stacked:
+    """Stacks the trees of runs, or one tree for all runs.
 
     Raises:
         ValueError: If the trees differ in structure.
 
     Examples:
         >>> from fedjax_fair import solvers
-        >>> both = split([solvers.SGD(rate, 10, steps=5) for rate in (0.1, 0.2)])
+        >>> both = stack_trees([solvers.SGD(rate, 10, steps=5) for rate in (0.1, 0.2)])
         >>> both.per_run[0].shape, both.per_run[0].dtype
         ((2,), dtype('float32'))
     """
@@ -90,6 +90,6 @@ def split(trees: Sequence[Any]) -> Split:
         for leaf, differs in pairs
         if not differs
     )
-    return Split(
-        Structure(treedef, varies), shared, tuple(leaf for leaf, differs in pairs if differs)
+    return Stacked(
+        StackedDef(treedef, varies), shared, tuple(leaf for leaf, differs in pairs if differs)
     )

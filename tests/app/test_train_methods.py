@@ -6,10 +6,12 @@ import xarray as xr
 from conftest import NUM_CLASSES
 
 from fedjax_fair import aggregators, models, selectors, solvers
+from fedjax_fair.app.experiment import train_methods
 from fedjax_fair.faults import Byzantine
 from fedjax_fair.roles import Selector
 from fedjax_fair.rounds.round import Round
-from fedjax_fair.training.fit import Callback, DivergenceError, train, train_methods
+from fedjax_fair.training.fit import fit
+from fedjax_fair.training.loop import Callback, DivergenceError
 
 SETTINGS = {"rounds": 4, "seeds": (2, 0), "eval_every": 2, "on_nonfinite": "raise"}
 
@@ -60,7 +62,7 @@ def test_results_are_those_of_methods_trained_alone(model, federation, tmp_path)
     results = dict(train_all(methods, federation, tmp_path, events))
     assert list(results) == list(methods)
     for name, round in methods.items():
-        alone = train(round, federation, **SETTINGS)
+        alone = fit(round, federation, **SETTINGS)
         xr.testing.assert_identical(results[name].dataset, alone.dataset)
         np.testing.assert_array_equal(results[name].rounds, alone.rounds)
     calls = ("start", "compiled", 0, 2, 4, "end")
@@ -78,7 +80,7 @@ def test_what_has_been_trained_is_not_trained_again(model, federation, tmp_path)
 
 
 def test_checkpoints_of_train_are_used(model, federation, tmp_path):
-    alone = train(method(model, 2), federation, checkpoints=tmp_path / "a", **SETTINGS)
+    alone = fit(method(model, 2), federation, checkpoints=tmp_path / "a", **SETTINGS)
     events = []
     results = dict(train_all({"a": method(model, 2)}, federation, tmp_path, events))
     assert events == [("a", what) for what in ("start", "compiled", "end")]

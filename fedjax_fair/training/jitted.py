@@ -18,10 +18,9 @@ from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.mesh import is_run_on_one_device, over_mesh
 from fedjax_fair.roles import PERSONALIZED, ClientMetric, ClientMetrics, Metric, Model
-from fedjax_fair.rounds import round
 from fedjax_fair.rounds.client_state import Store
 from fedjax_fair.training.inspection import is_installed
-from fedjax_fair.training.split import Split, Structure
+from fedjax_fair.training.stacked import Stacked, StackedDef
 
 __all__ = ["Functions", "make_evaluation", "make_functions", "over_runs", "reuse_if_installed"]
 
@@ -29,7 +28,7 @@ __all__ = ["Functions", "make_evaluation", "make_functions", "over_runs", "reuse
 class Functions(NamedTuple):
     """The jitted functions of a batch of runs of one method.
 
-    ``shared`` and ``per_run`` are the leaves of a `Split`, of the model in ``evaluate``:
+    ``shared`` and ``per_run`` are the leaves of a `Stacked`, of the model in ``evaluate``:
 
     * ``init((seeds, per_run), shared, data) -> state``
     * ``step(state, per_run, shared, data, length) -> (state, info)``, which donates the state
@@ -44,8 +43,8 @@ class Functions(NamedTuple):
 
 
 def make_functions(
-    method: Split,
-    model: Split,
+    method: Stacked,
+    model: Stacked,
     mesh: Mesh | None = None,
     *,
     one_run_per_core: bool = False,
@@ -74,7 +73,7 @@ def make_functions(
 
 
 def make_evaluation(
-    evaluated: Split,
+    evaluated: Stacked,
     mesh: Mesh | None = None,
     *,
     one_run_per_core: bool = False,
@@ -97,7 +96,7 @@ def reuse_if_installed(cached: Any, value: Any) -> Callable[..., Any]:
 
 @lru_cache(maxsize=64)
 def _training(
-    structure: Structure,
+    structure: StackedDef,
     mesh: Mesh | None,
     one_run_per_core: bool,
     drop_nonfinite: bool,
@@ -117,13 +116,12 @@ def _training(
     def step(state, per_run, shared, data, length):
         def step_run(run, data, store):
             state, leaves = run
-            state, info = round.run(
-                structure.fill(shared, leaves),
+            method = structure.fill(shared, leaves)
+            # A scan as in `fedjax_fair.run`, here for fewer calls between `fit` and a solver.
+            state, info = jax.lax.scan(
+                lambda state, _: method.step(state, data, drop_nonfinite, skip_nonfinite),
                 state._replace(clients=store),
-                data,
-                length,
-                drop_nonfinite=drop_nonfinite,
-                skip_nonfinite=skip_nonfinite,
+                length=length,
             )
             return (state._replace(clients=()), info), state.clients
 
@@ -136,7 +134,7 @@ def _training(
 
 @lru_cache(maxsize=64)
 def _evaluation(
-    structure: Structure,
+    structure: StackedDef,
     mesh: Mesh | None,
     one_run_per_core: bool,
     train_loss: bool,
@@ -157,7 +155,7 @@ def _evaluation(
 
 @lru_cache(maxsize=64)
 def _personalized_evaluation(
-    structure: Structure,
+    structure: StackedDef,
     mesh: Mesh | None,
     one_run_per_core: bool,
     train_loss: bool,
@@ -242,24 +240,25 @@ def over_runs(
         ``mapped(runs, data, store=()) -> (results, store)``.
     """
 
-    def run_with_partition(run, data, store):
-        arguments, partition = run
-        if partition is not None:
-            data = with_partition_arrays(data, partition)
-        return function(arguments, data, store)
-
     # The models of one run fit into the cache of a CPU. On devices that share runs, a vmap would
     # wait for the worst assignment of a cohort to devices.
     def over(runs, data, store):
+        def call(run, store=store):
+            arguments, partition = run
+            with_partition = (
+                with_partition_arrays(data, partition) if partition is not None else data
+            )
+            return function(arguments, with_partition, store)
+
         if is_run_on_one_device(mesh) and not target.current().is_cpu:
-            return jax.vmap(run_with_partition, (0, None, 0))(runs, data, store)
+            return jax.vmap(call)(runs, store)
         if not isinstance(store, Store):
-            return jax.lax.map(lambda run: run_with_partition(run, data, store), runs)
+            return jax.lax.map(call, runs)
 
         # A map over stores would copy them; a scan that carries all of them works in place.
         def body(arrays, run):
             run, index = run
-            result, new = run_with_partition(run, data, store.replace(arrays=arrays, run=index))
+            result, new = call(run, store.replace(arrays=arrays, run=index))
             return new.arrays, result
 
         indices = jnp.arange(jax.tree.leaves(runs)[0].shape[0], dtype=jnp.int32)

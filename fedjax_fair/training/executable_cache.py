@@ -1,4 +1,4 @@
-"""Executables of this process, by the text of their lowered functions.
+"""Caches of executables: in this process by the text of lowered functions, and on disk.
 
 A method of a notebook is traced again in every call, because a helper that it uses may have
 changed. If the lowered text is equal, the executable is reused.
@@ -7,16 +7,19 @@ changed. If the lowered text is equal, the executable is reused.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import jax
+import platformdirs
 
-__all__ = ["call", "clear", "compile_in"]
+__all__ = ["call", "clear", "compile_in", "enable_compilation_cache"]
 
 _MAX_EXECUTABLES = 64
 
@@ -68,6 +71,33 @@ def clear() -> None:
     with _lock:
         _by_text.clear()
         _by_lowering.clear()
+
+
+def enable_compilation_cache(folder: str | Path | None = None) -> Path:
+    """Turns on JAX's persistent compilation cache for functions of any size.
+
+    Call it before the first ``fit``; the command line does so.
+
+    Args:
+        folder: Where to store executables; by default ``JAX_COMPILATION_CACHE_DIR``, or a folder
+            in the user's cache.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: If the folder is a file.
+    """
+    if folder is None:
+        if configured := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+            return Path(configured)
+        folder = platformdirs.user_cache_path("fedjax_fair") / "programs"
+    path = Path(folder).expanduser().absolute()
+    if path.is_file():
+        raise ValueError(f"folder={str(folder)!r}: expected a folder, found a file.")
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    return path
 
 
 def _is_usable(future: Future[Any]) -> bool:
