@@ -1,1 +1,1 @@
-"""Helpers that know nothing of federated learning: pytree dataclasses, checks, printing, warnings."""
+"""Helpers that know nothing of federated learning: trees, checks, printing, warnings."""
