@@ -26,7 +26,7 @@ from fedjax_fair.app.variants import check_unused_settings, method_identity, res
 from fedjax_fair.base import Model, ServerView
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data import FederatedData
-from fedjax_fair.data.table_files import is_table_file
+from fedjax_fair.data.tables.table_files import is_table_file
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device
 from fedjax_fair.role_errors import explain_errors

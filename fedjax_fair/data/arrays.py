@@ -13,8 +13,8 @@ from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples
 from fedjax_fair.data.conversion import as_array, as_integers, check_names, check_range, require
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.data.npz import read_npz
-from fedjax_fair.data.partition import assign_by_owner, from_indices
-from fedjax_fair.data.partitioner import (
+from fedjax_fair.data.partitions.partition import assign_by_owner, from_indices
+from fedjax_fair.data.partitions.partitioner import (
     Partition,
     generator,
     index_arrays,
@@ -23,7 +23,7 @@ from fedjax_fair.data.partitioner import (
     split_off,
 )
 from fedjax_fair.data.sensitive import encode_sensitive
-from fedjax_fair.data.validation import hold_out
+from fedjax_fair.data.transforms import hold_out
 from fedjax_fair.numerics.labels import are_sequences
 
 __all__ = ["federate", "from_arrays", "from_npz"]

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Int, Shaped
 
 from fedjax_fair.data.conversion import as_array, as_integers, check_range, require
-from fedjax_fair.data.partitioner import Partition
+from fedjax_fair.data.partitions.partitioner import Partition
 from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences
 
 __all__ = ["MAX_CLASSES", "ClientExamples", "Replicated", "check_examples"]

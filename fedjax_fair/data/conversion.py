@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 __all__ = [
+    "DamagedError",
     "as_array",
     "as_integers",
     "check_names",
@@ -18,6 +19,10 @@ __all__ = [
     "names_of",
     "require",
 ]
+
+
+class DamagedError(ValueError):
+    """Error for damaged files; the message names the file."""
 
 
 def as_array(name: str, values: Any) -> np.ndarray:

@@ -15,7 +15,7 @@ from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples, check_
 from fedjax_fair.data.conversion import as_integers, check_names, check_range, require
 from fedjax_fair.data.sensitive import SensitiveFeature, check_codes, check_sensitive_names
 from fedjax_fair.data.sensitive_counts import summarize_sensitive
-from fedjax_fair.data.table_encoding import TableEncoding
+from fedjax_fair.data.tables.table_encoding import TableEncoding
 from fedjax_fair.numerics.inequality import gini
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.text import escape_control_chars
