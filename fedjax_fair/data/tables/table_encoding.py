@@ -53,6 +53,19 @@ class Standardized(NamedTuple):
         """Name of each feature."""
         return (self.name, f"{self.name}={MISSING}") if self.has_missing else (self.name,)
 
+    def encode(self, series: pd.Series, unseen: str) -> np.ndarray:
+        """Encodes a column as ``[rows, features]``; see `TableEncoding.encode`."""
+        values = _numbers(series)
+        is_missing = np.isnan(values)
+        require(
+            unseen == "ignore" or self.has_missing or not is_missing.any(),
+            f"column {self.name!r}: {is_missing.sum()} values are missing, first in row "
+            f"{first_index(is_missing)}; the rows of the encoding have none, so leave these rows "
+            "out, or use unseen='ignore', which encodes them by the mean.",
+        )
+        standardized = np.where(is_missing, 0.0, (values - self.mean) / self.scale)
+        return np.stack([standardized, is_missing], axis=1)[:, : len(self.feature_names)]
+
 
 class Category(NamedTuple):
     """A column of categories, encoded as an indicator of each, or as its index.
@@ -75,7 +88,27 @@ class Category(NamedTuple):
             return (self.name,)
         return tuple(f"{self.name}={value}" for value in self.values)
 
+    def encode(self, series: pd.Series, unseen: str) -> np.ndarray:
+        """Encodes a column as ``[rows, features]``; see `TableEncoding.encode`."""
+        import pandas as pd
 
+        rows, texts = as_codes(series)
+        texts = np.array([*texts, MISSING], object)[rows]  # The last one has the index -1.
+        codes = pd.Index(self.values).get_indexer(texts)
+        if unseen == "error" and (codes < 0).any():
+            raise ValueError(
+                f"column {self.name!r} has the categories {sorted({*texts[codes < 0]})[:5]}, which "
+                f"the rows of the encoding lack; expected {', '.join(self.values[:10])}"
+                f"{', ...' if len(self.values) > 10 else ''}; unseen='ignore' encodes others by "
+                "zeros."
+            )
+        if self.one_hot:
+            return codes[:, None] == np.arange(len(self.values))
+        return np.where(codes < 0, len(self.values), codes)[:, None]
+
+
+# Values rather than scikit-learn's ColumnTransformer: datasets are equal and hashed by their encoding,
+# which estimators are not by value, and features are written to one array of float32.
 @dataclasses.dataclass(frozen=True)
 class TableEncoding:
     """Fitted encoding of a table, which `from_table` keeps in ``FederatedData.encoding``.
@@ -131,7 +164,7 @@ class TableEncoding:
         start = 0
         for column in self.columns:
             end = start + len(column.feature_names)
-            _encode(column, frame[column.name], unseen, features[:, start:end])
+            features[:, start:end] = column.encode(frame[column.name], unseen)
             start = end
         return features
 
@@ -222,56 +255,17 @@ def as_codes(series: pd.Series) -> tuple[Int[np.ndarray, " rows"], tuple[str, ..
     codes, distinct = pd.factorize(series)
     texts = []
     for value in pd.Index(distinct).tolist():
-        if isinstance(value, str | bool | int | np.bool_ | np.integer):
-            texts.append(str(value))
         # Integers with missing values are floats in pandas.
-        elif isinstance(value, float) and value.is_integer():
-            texts.append(str(int(value)))
-        else:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, str | bool | int | np.bool_ | np.integer):
             raise ValueError(
                 f"column {series.name!r} has the value {value!r} of {type(value).__name__}: "
                 "expected strings, integers or booleans as categories; exclude it, or convert it."
             )
-    values = sorted(set(texts))
-    index = {text: code for code, text in enumerate(values)}
-    # The last element is for missing values.
-    ascending = np.array([*(index[text] for text in texts), -1], np.int64)
-    return ascending[codes], tuple(values)
-
-
-def _encode(
-    column: Standardized | Category, series: pd.Series, unseen: str, features: np.ndarray
-) -> None:
-    """Writes the features of a column to zeros, ``[rows, features of the column]``."""
-    if isinstance(column, Standardized):
-        values = _numbers(series)
-        is_missing = np.isnan(values)
-        require(
-            unseen == "ignore" or column.has_missing or not is_missing.any(),
-            f"column {column.name!r}: {is_missing.sum()} values are missing, first in row "
-            f"{first_index(is_missing)}; the rows of the encoding have none.",
-        )
-        features[:, 0] = np.where(is_missing, 0.0, (values - column.mean) / column.scale)
-        if column.has_missing:
-            features[:, 1] = is_missing
-        return
-    index = {value: code for code, value in enumerate(column.values)}
-    found, texts = as_codes(series)
-    # The last element is for missing values.
-    codes = np.array([index.get(text, len(index)) for text in (*texts, MISSING)], np.int64)[found]
-    if unseen == "error" and (codes == len(index)).any():
-        unknown = sorted({(*texts, MISSING)[each] for each in found[codes == len(index)]})
-        raise ValueError(
-            f"column {column.name!r} has the categories {unknown[:5]}, which the rows of the "
-            f"encoding lack; expected {', '.join(column.values[:10])}"
-            f"{', ...' if len(column.values) > 10 else ''}; unseen='ignore' encodes others by "
-            "zeros."
-        )
-    if column.one_hot:
-        rows = np.flatnonzero(codes < len(index))
-        features[rows, codes[rows]] = 1
-    else:
-        features[:, 0] = codes
+        texts.append(str(value))
+    ascending, values = pd.factorize(np.array(texts, object), sort=True)
+    return np.append(ascending, -1)[codes], tuple(values)
 
 
 def check_columns(argument: str, names: Sequence[str], frame: Frame) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -86,10 +86,12 @@ def _targets(frame: Frame, names: Sequence[str], target: Target) -> np.ndarray:
 def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
     import pandas as pd
 
+    name, dtype = columns[0].name, columns[0].dtype
+    is_ordered = isinstance(dtype, pd.CategoricalDtype) and bool(dtype.ordered)
+    if is_ordered:
+        # Test rows of a file are strings.
+        columns = [column.astype(str) for column in columns]
     series = pd.concat(list(columns), ignore_index=True)
-    name = columns[0].name
-    if (ordered := _encode_ordered(columns)) is not None:
-        return ordered
     if pd.api.types.is_float_dtype(series):
         require(
             (series == series.round()).all(),
@@ -97,43 +99,29 @@ def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
             "target='regression' predicts numbers.",
         )
         series = series.astype(np.int64)
-    if pd.api.types.is_integer_dtype(series):
-        values, codes = np.unique(series.to_numpy(np.int64), return_inverse=True)
+    if is_ordered:
+        values = [str(value) for value in dtype.categories]
+        codes = pd.Index(values).get_indexer(series)
+        require(
+            (codes >= 0).all(),
+            f"label {name!r} has the value {series.iloc[int(np.argmin(codes))]!r} in test rows: "
+            f"expected one of the ordered categories {', '.join(values[:10])}; leave these rows "
+            "out, or add the category to the table.",
+        )
+    elif pd.api.types.is_integer_dtype(series):
+        codes, values = pd.factorize(series.to_numpy(np.int64), sort=True)
     else:
-        codes, texts = as_codes(series)
-        values = np.array(texts)
+        codes, values = as_codes(series)
     require(
         len(values) > 1,
-        f"label {name!r} has one value, {values[:1]}: expected two classes or more.",
+        f"label {name!r} has one class, {list(values)}: expected two or more; is it the right "
+        "column?",
     )
     require(
-        len(values) <= MAX_CATEGORIES,
+        is_ordered or len(values) <= MAX_CATEGORIES,
         f"label {name!r} has {len(values):,} different values: expected at most "
         f"{MAX_CATEGORIES:,} classes; target='regression' predicts numbers.",
     )
     ends = np.cumsum([len(column) for column in columns])[:-1]
     parts = tuple(np.split(codes.astype(np.int32), ends))
-    return Labels(parts, len(values), tuple(map(str, values.tolist())))
-
-
-def _encode_ordered(columns: Sequence[pd.Series]) -> Labels | None:
-    """Encodes classes that the first table orders; returns None if it does not."""
-    import pandas as pd
-
-    dtype: Any = columns[0].dtype
-    if not isinstance(dtype, pd.CategoricalDtype) or not dtype.ordered:
-        return None
-    name, texts = columns[0].name, tuple(map(str, dtype.categories))
-    parts = []
-    for column in columns:
-        codes = pd.Index(texts).get_indexer(column.astype(str)).astype(np.int32)
-        require(
-            (codes >= 0).all(),
-            f"label {name!r} has the value {column.astype(str).iloc[int(np.argmin(codes))]!r} in "
-            f"test rows: expected one of the ordered categories {', '.join(texts[:10])}.",
-        )
-        parts.append(codes)
-    require(
-        len(texts) > 1, f"label {name!r} has the categories {list(texts)}: expected two or more."
-    )
-    return Labels(tuple(parts), len(texts), texts)
+    return Labels(parts, len(values), tuple(map(str, values)))

@@ -13,7 +13,7 @@ WRONG = {
     "one category": (
         TABLE.assign(salary=ordered(["low"] * TOTAL, ["low"])),
         {},
-        "label 'salary' has the categories ['low']: expected two or more.",
+        "label 'salary' has one class, ['low']: expected two or more",
     ),
     "missing level": (
         TABLE.assign(salary=ordered(["low", None] * (TOTAL // 2))),
@@ -58,7 +58,7 @@ WRONG = {
         {},
         "sensitive_features['sex']: 2 values are missing, first at 0",
     ),
-    "one class": (TABLE.assign(salary="a"), {}, "label 'salary' has one value"),
+    "one class": (TABLE.assign(salary="a"), {}, "label 'salary' has one class"),
     "floats": (TABLE, {"label": "hours"}, "label 'hours' of float64: expected classes"),
     "text target": (TABLE, {"target": "regression"}, "expected numbers for target='regression'"),
     "no indicator": (
