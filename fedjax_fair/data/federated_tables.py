@@ -124,7 +124,10 @@ def from_table(
         partitioners[-1] = partitioner._replace(column=None)
     for argument, source, frame in zip(("table", "test"), (table, test), frames, strict=False):
         place = source if isinstance(source, str | os.PathLike) else argument
-        require(len(frame), f"{place} has no rows; expected one or more.")
+        require(
+            len(frame),
+            f"{place} has no rows; expected one or more; look at the filter or the file.",
+        )
         for argument, names in named.items():
             is_optional = argument == "client" and partitioners[-1].column is None
             check_columns(argument, () if is_optional else names, frame)
@@ -166,7 +169,7 @@ def from_table(
     no_features = {*named["label"], partitioner.column, *exclude}
     no_features |= {PARTITION} if is_federated(table) else set()
     kept = [column for column in frames[0].columns if column not in no_features]
-    require(kept, "table: no column is left as a feature; expected one or more.")
+    require(kept, "table: no column is left as a feature; expected one or more, so exclude fewer.")
     for frame in frames[1:]:
         check_columns("test", kept, frame)
     fitted = fit_encoding(
@@ -231,13 +234,17 @@ def _columns_by_argument(
         is_list = isinstance(names, Sequence) and not isinstance(names, str)
         require(
             is_list and all(isinstance(name, str) for name in names),
-            f"{argument}={names!r}: expected names of columns in a list.",
+            f"{argument}={names!r}: expected names of columns in a list, such as ['age'].",
         )
-        require(len(set(names)) == len(names), f"{argument}={names!r}: expected each column once.")
-    require(lists["label"], "label=[]: expected one or more columns.")
+        require(
+            len(set(names)) == len(names),
+            f"{argument}={names!r}: expected each column once; remove the copy.",
+        )
+    require(lists["label"], "label=[]: expected one or more columns; name the column to predict.")
     require(
         features is None or not (*categorical, *exclude),
-        f"{features=} is the only feature: expected no columns in categorical and exclude.",
+        f"{features=} is the only feature: expected no columns in categorical and exclude; remove "
+        "them.",
     )
     for argument in ("client", "sensitive_features", "features", "categorical"):
         for name in lists[argument]:
@@ -295,13 +302,14 @@ def stack_arrays(column: pd.Series) -> Shaped[np.ndarray, "rows *shape"]:
         require(
             array is not None and array.ndim and array.dtype.kind in "biuf",
             f"features: column {name!r} has a value of {type(value).__name__} in row {row}; "
-            "expected arrays of numbers of equal lengths.",
+            "expected arrays of numbers of equal lengths; without features=, columns are encoded.",
         )
         assert array is not None
         require(
             not arrays or array.shape == arrays[0].shape,
             f"features: column {name!r} has arrays of shape {arrays and arrays[0].shape} and "
-            f"{array.shape}, the latter first in row {row}; expected one shape.",
+            f"{array.shape}, the latter first in row {row}; expected one shape, so crop or pad "
+            "them.",
         )
         arrays.append(array)
     return np.stack(arrays)

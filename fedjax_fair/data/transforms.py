@@ -11,7 +11,7 @@ from jaxtyping import Int
 from fedjax_fair import checks
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.conversion import as_array, require
-from fedjax_fair.data.federated import PARTS, FederatedData, stack, validate
+from fedjax_fair.data.federated import PARTS, FederatedData, check_alike, stack, validate
 from fedjax_fair.data.partitions.partitioner import generator, make_partition, split_off
 from fedjax_fair.numerics.labels import MASKED_LABEL
 
@@ -50,7 +50,10 @@ def hold_out(data: FederatedData, validation_fraction: float, seed: int = 0) -> 
     checks.unit_interval("validation_fraction", validation_fraction)
     checks.non_negative_int("seed", seed)
     if data.validation is not None:
-        raise ValueError("data has validation examples: expected none.")
+        raise ValueError(
+            "data has validation examples: expected none; hold them out once, here or by "
+            "validation_fraction of data.load."
+        )
     if data.num_partitions is not None:
         runs = range(data.num_partitions)
         return stack([hold_out(data.partition(run), validation_fraction, seed) for run in runs])
@@ -179,28 +182,19 @@ def concatenate(datasets: Sequence[FederatedData], name: str | None = None) -> F
         >>> both.name, both.client_names, both.train.sizes.tolist()
         ('one+two', ('a', 'b', 'c'), [2, 2, 2])
     """
-    require(
-        isinstance(datasets, Sequence) and datasets, f"{datasets=}: expected one or more in a list."
+    check_alike(
+        datasets,
+        ("num_classes", "sensitive_names", "encoding"),
+        ("groups", "validation", "client_names"),
     )
     first = datasets[0]
     for number, data in enumerate(datasets):
         place = f"datasets[{number}]"
-        checks.instance(place, data, FederatedData, "data.load('digits')")
         require(
             data.num_partitions is None and data.train.devices is None,
             f"{place} has {data.num_partitions} partitions, or is on several devices; expected one "
-            "partition on the host.",
+            "partition on the host, such as data.partition(0).",
         )
-        for field in ("num_classes", "sensitive_names", "encoding"):
-            require(
-                getattr(data, field) == getattr(first, field),
-                f"{place}.{field}: expected that of the first dataset.",
-            )
-        for field in ("groups", "validation", "client_names"):
-            require(
-                (getattr(data, field) is None) == (getattr(first, field) is None),
-                f"{place}.{field}: expected it in all datasets or in none.",
-            )
         validate(data)
         for field in ("features", "labels"):
             values, expected = getattr(data.train, field), getattr(first.train, field)
@@ -280,11 +274,17 @@ def flip_labels(data: FederatedData, clients: Sequence[int]) -> FederatedData:
     ids = as_array("clients", clients)
     checks.items("clients", ids, data.num_clients)
     if data.num_partitions is not None:
-        raise ValueError(f"data has {data.num_partitions} partitions: expected one.")
+        raise ValueError(
+            f"data has {data.num_partitions} partitions: expected one; flip the labels "
+            "of each before data.stack."
+        )
     train = data.train
     labels = np.array(train.labels)
     if not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"data has labels of {labels.dtype}: expected classes, integers.")
+        raise ValueError(
+            f"data has labels of {labels.dtype}: expected classes, integers; "
+            "targets have no label to flip."
+        )
     owners = np.repeat(np.arange(data.num_clients), np.asarray(train.sizes))
     indices = np.asarray(train.order)[: owners.size][np.isin(owners, ids)]
     is_flipped = np.zeros(labels.shape, bool)

@@ -58,7 +58,7 @@ def test_names_survive_transformations_and_files(tmp_path):
     assert merged.client.values.tolist() == list(NAMES)
     with pytest.raises(ValueError, match="other: expected clients with the names of the first"):
         results.merge_runs({"one": runs, "other": runs.isel(client=[1, 0, 2])})
-    with pytest.raises(ValueError, match=r"datasets\[1\].client_names: expected those of the"):
+    with pytest.raises(ValueError, match=r"datasets\[1\].client_names: expected that of the"):
         stack([data, make(PARTS)])
 
 

@@ -101,7 +101,8 @@ def _separate(slots: np.ndarray, rng: np.random.Generator) -> None:
         slots[first[accepted]] = swapped[:half][accepted]
         slots[second[accepted]] = swapped[half:][accepted]
     raise ValueError(
-        f"classes_per_client: {slots.shape} slots still repeat after {MAX_PASSES} passes."
+        f"classes_per_client: {slots.shape} slots still repeat after {MAX_PASSES} passes; "
+        "use another seed, or fewer classes per client."
     )
 
 
@@ -207,7 +208,8 @@ def _split_over_slots(labels: Any, slots: np.ndarray, at_most: Any, rng: np.rand
     if (short := np.flatnonzero(available < num_slots)).size:
         label, size, expected = (values[short[0]] for values in (used, available, num_slots))
         raise ValueError(
-            f"class {label} has {size} examples: expected at least {expected}, one per client."
+            f"class {label} has {size} examples: expected at least {expected}, one per client; "
+            "use fewer clients, or leave the class out."
         )
     slot_class = np.searchsorted(used, slots)
     shard = available // num_slots

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from fedjax_fair.data.conversion import one_line
 from fedjax_fair.data.partitions.partitioner import Partitioner, join_indices, make_partition
 
 __all__ = ["FlwrPartitioner", "as_partitioner"]
@@ -53,14 +54,14 @@ def as_partitioner(partition: Partitioner | FlwrPartitioner) -> Partitioner:
             parts = [np.asarray(fresh.load_partition(client)[_INDEX], int) for client in clients]
         except Exception as error:  # Its checks raise errors of many types.
             available = ", ".join(sorted(table.keys() - {_INDEX}))
-            reason = " ".join(str(error).split())
             raise ValueError(
-                f"partition: {name} cannot split examples with the columns {available} ({reason})."
+                f"partition: {name} cannot split examples with the columns {available} "
+                f"({one_line(error)}); name one of them in the partitioner."
             ) from error
         if empty := [client for client, part in enumerate(parts) if not part.size]:
             raise ValueError(
                 f"partition: {len(empty)} clients of {name} have no examples, first {empty[:5]}; "
-                "expected none."
+                "expected none, so use fewer partitions."
             )
         return make_partition(*join_indices(parts, len(labels)), len(labels))
 

@@ -168,7 +168,8 @@ def natural(num_clients: int | None = None) -> Partitioner:
     def split(labels, /, seed, **columns):
         if column not in columns:
             raise ValueError(
-                "partition='natural': expected a data set that has clients, such as shakespeare."
+                "partition='natural': expected a data set that has clients, such as shakespeare; "
+                "use another partition for this one."
             )
         partition = by_column(column).split(labels, seed, **columns)
         total = len(partition.sizes)
@@ -232,7 +233,7 @@ def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:
     if empty or not arrays:
         raise ValueError(
             f"client indices: {len(empty)} of {len(arrays)} clients have no examples, first "
-            f"{empty[:5]}; expected at least one client and none empty."
+            f"{empty[:5]}; expected at least one client and none empty, so leave these out."
         )
 
     def split(labels, /, seed, **columns):

@@ -88,10 +88,13 @@ def column_values(name: str, columns: Mapping[str, Any], total: int) -> np.ndarr
     if values.shape != (total,):
         raise ValueError(
             f"column={name!r} of shape {values.shape}: expected one value for each of {total} "
-            "examples."
+            "examples; pass the column of these examples."
         )
     if values.dtype.kind in "fO" and (num_missing := find_missing(values).sum()):
-        raise ValueError(f"column={name!r}: {num_missing:,} values are missing; expected none.")
+        raise ValueError(
+            f"column={name!r}: {num_missing:,} values are missing; expected none, "
+            "so leave these examples out."
+        )
     return values
 
 
@@ -151,7 +154,7 @@ def random_partitioner(
         if len(labels) < num_clients * per_client:
             raise ValueError(
                 f"{len(labels)} examples for {num_clients=}: expected at least "
-                f"{num_clients * per_client}, {per_client} per client."
+                f"{num_clients * per_client}, {per_client} per client; use fewer clients."
             )
         order, sizes, *groups = assign(labels, generator(seed))
         return make_partition(order, sizes, len(labels), *groups)
@@ -204,6 +207,7 @@ def join_indices(arrays: Sequence[np.ndarray], total: int) -> tuple[np.ndarray, 
     repeated = np.flatnonzero(np.bincount(order, minlength=1) > 1)
     if repeated.size:
         raise ValueError(
-            f"client indices: {repeated.size} examples have two clients, first {repeated[0]}."
+            f"client indices: {repeated.size} examples have two clients, first {repeated[0]}; "
+            "expected one for each, so remove it from the other."
         )
     return order, np.array([array.size for array in arrays])

@@ -79,7 +79,7 @@ def synthetic(
     if num_clients * (mean_size + base_size) >= 2**31:
         raise ValueError(
             f"{num_clients=}, {mean_size=}: expected fewer than 2**31 examples, whose indices have "
-            "32 bits."
+            "32 bits; use fewer clients or a smaller size."
         )
     rng = generator(seed)
     # exp(spread z - spread^2 / 2) has mean 1.

@@ -188,12 +188,14 @@ def load(
     checks.instance("name", name, str, "'digits'")
     seeds = tuple(seed) if isinstance(seed, Sequence) else (seed,)
     if not seeds or any(not checks.is_int(one) or one < 0 for one in seeds):
-        raise ValueError(f"{seed=}: expected an integer >= 0, or a sequence of them.")
+        raise ValueError(
+            f"{seed=}: expected an integer >= 0, or a sequence of them, such as (0, 1)."
+        )
     entry = get_source(name)
     if unknown := settings.keys() - set(entry.settings):
         raise ValueError(
             f"{min(unknown)}={settings[min(unknown)]!r} is no setting of {name}; expected "
-            f"{' or '.join(entry.settings) or 'none'}."
+            f"{' or '.join(entry.settings) or 'none'}; remove it."
         )
     partitioner = entry.partitioner if partition is None else as_partitioner(partition)
     splits = entry.read(entry.find(data_dir), **settings)

@@ -47,7 +47,9 @@ def read_ratings(name: str, data_dir: DataDir = None) -> Ratings:
     """
     folder, _, features, _ = find_prepared(name, data_dir)
     if missing := [column for column in _COLUMNS if column not in features]:
-        raise ValueError(f"{name=}: expected ratings with a {missing[0]}.")
+        raise ValueError(
+            f"{name=}: expected ratings with a {missing[0]}, such as movielens/100k-ratings."
+        )
     columns = cached(cache_folder(folder), f"ratings {cache_key(folder)}", lambda: _decode(folder))
     user_names, users = np.unique(columns["user_id"], return_inverse=True)
     _, first, movies = np.unique(columns["movie_id"], return_index=True, return_inverse=True)

@@ -35,7 +35,8 @@ def find_shakespeare(data_dir: DataDir) -> Path:
             return path
     raise FileNotFoundError(
         f"shakespeare: no {_FILE} in {folder} or {folder / 'text'}; expected a gzip file of "
-        "lines of JSON with play, role and text, the speeches in the order of the plays."
+        "lines of JSON with play, role and text, the speeches in the order of the plays; put it "
+        "there, or set data.dir to its folder."
     )
 
 

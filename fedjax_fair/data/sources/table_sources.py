@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_fair.data.conversion import DamagedError
+from fedjax_fair.data.conversion import DamagedError, one_line
 from fedjax_fair.data.federated_tables import table_columns
 from fedjax_fair.data.partitions.partition import by_column
 from fedjax_fair.data.sources.source import (
@@ -190,7 +190,10 @@ def find_table(name: str, data_dir: DataDir = None) -> TableFiles:
                 raise DamagedError(f"{folder / missing[0]}: expected it beside {originals[0]}.")
             return TableFiles(name, tuple(path for path in paths if path), is_prepared=False)
     hint = f" or the original files: {', '.join(originals)}" if originals else ""
-    raise FileNotFoundError(f"{name!r} is not in {root}: expected tables/{name}.csv.gz{hint}.")
+    raise FileNotFoundError(
+        f"{name!r} is not in {root}: expected tables/{name}.csv.gz{hint}; "
+        "download it, or set data.dir to its folder."
+    )
 
 
 def _existing(folder: Path, file: str) -> Path | None:
@@ -212,9 +215,8 @@ def _read_frames(files: TableFiles) -> list[Frame]:
             if rows.empty:
                 raise ValueError("no rows are left; expected one or more.")
     except (AttributeError, KeyError, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
         raise DamagedError(
-            f"{files.paths[0]}: expected the table {files.name} ({reason})."
+            f"{files.paths[0]}: expected the table {files.name} ({one_line(error)})."
         ) from None
     if table.split is None or not files.is_prepared:
         return frames

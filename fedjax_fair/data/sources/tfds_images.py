@@ -94,7 +94,8 @@ def find(name: str, data_dir: DataDir = None) -> ImageSet:
     if not is_image or num_classes < 1 or not lengths.get("train"):
         raise ValueError(
             f"{name=} has {sorted(features)} in splits {sorted(lengths)}, images of shape "
-            f"{shape}: expected a train split of classified uint8 images of one shape."
+            f"{shape}: expected a train split of classified uint8 images of one shape; pass "
+            "arrays of other sets to data.from_arrays."
         )
     info = Info(newest, shape, num_classes, lengths["train"], lengths.get("test", 0))
     return ImageSet(info, name, str(image), str(label))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_fair.data.conversion import require
+from fedjax_fair.data.conversion import one_line, require
 
 __all__ = ["PARTITION", "as_pandas", "is_dataset", "is_federated", "join_partitions"]
 
@@ -57,8 +57,10 @@ def as_pandas(dataset: Any) -> Any:
         try:
             frame[name] = pd.Series([_as_pixels(image) for image in plain[name]], dtype=object)
         except Exception as error:  # Readers of images raise errors of many types.
-            reason = " ".join(str(error).split())
-            raise ValueError(f"column {name!r}: cannot read its images ({reason}).") from error
+            raise ValueError(
+                f"column {name!r}: cannot read its images ({one_line(error)}); "
+                "remove these rows or the column."
+            ) from error
     for name, kind in kinds.items():
         if kind == "ClassLabel":
             codes = frame[name].fillna(-1).astype(np.int64)
@@ -102,9 +104,14 @@ def join_partitions(argument: str, source: Any) -> Any:
         # Known only when partitions are loaded.
         natural = getattr(partitioner, "partition_id_to_natural_id", None) or {}
     except Exception as error:  # Checks of flwr-datasets raise errors of many types.
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{argument}: {kind} cannot load its partitions ({reason}).") from error
-    require(count, f"{argument}: {kind} has no partitions; expected one or more.")
+        raise ValueError(
+            f"{argument}: {kind} cannot load its partitions ({one_line(error)}); "
+            "load one by load_partition(0) to see the cause."
+        ) from error
+    require(
+        count,
+        f"{argument}: {kind} has no partitions; expected one or more; set its num_partitions.",
+    )
     require(
         PARTITION not in frames[0].columns,
         f"{argument}: {kind} has a column {PARTITION!r}, the name of the column of partitions; "
@@ -122,6 +129,7 @@ def _split(argument: str, splits: list[str]) -> str:
         return wanted
     require(
         len(splits) == 1 and argument != "test",
-        f"partitioners of the splits {splits}: expected one of {wanted!r}",
+        f"partitioners of the splits {splits}: expected one of {wanted!r}; add it to the "
+        "FederatedDataset, or pass its rows as a table.",
     )
     return splits[0]

@@ -107,8 +107,8 @@ class Category(NamedTuple):
         return np.where(codes < 0, len(self.values), codes)[:, None]
 
 
-# Values rather than scikit-learn's ColumnTransformer: datasets are equal and hashed by their encoding,
-# which estimators are not by value, and features are written to one array of float32.
+# Values rather than scikit-learn's ColumnTransformer: datasets are compared and hashed by their
+# encoding, which estimators are not by value, and features are written to one array of float32.
 @dataclasses.dataclass(frozen=True)
 class TableEncoding:
     """Fitted encoding of a table, which `from_table` keeps in ``FederatedData.encoding``.
@@ -218,11 +218,16 @@ def _fit_number(series: pd.Series) -> Standardized:
 def _numbers(series: pd.Series) -> np.ndarray:
     require(
         _is_numeric(series),
-        f"column {series.name!r} of {series.dtype}: expected numbers, as in the fitted rows.",
+        f"column {series.name!r} of {series.dtype}: expected numbers, as in the fitted rows; "
+        "convert it, such as by pandas.to_numeric.",
     )
     values = series.to_numpy(np.float64, na_value=np.nan)
     infinite = np.isinf(values).sum()
-    require(not infinite, f"column {series.name!r}: {infinite} values are infinite; expected none.")
+    require(
+        not infinite,
+        f"column {series.name!r}: {infinite} values are infinite; expected none, so replace "
+        "them, or leave these rows out.",
+    )
     return values
 
 

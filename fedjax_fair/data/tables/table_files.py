@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedjax_fair.data.conversion import require
+from fedjax_fair.data.conversion import one_line, require
 from fedjax_fair.data.tables.hugging_face import (
     as_pandas,
     is_dataset,
@@ -98,10 +98,14 @@ def as_frame(argument: str, table: Any) -> Frame:
     names = list(frame.columns)
     require(
         all(isinstance(name, str) for name in names),
-        f"{argument} has columns {names[:5]}: expected names that are strings.",
+        f"{argument} has columns {names[:5]}: expected names that are strings; rename them, such "
+        "as by table.rename(columns=str).",
     )
     repeated = sorted({name for name in names if names.count(name) > 1})
-    require(not repeated, f"{argument} has the columns {repeated} repeatedly; expected each once.")
+    require(
+        not repeated,
+        f"{argument} has the columns {repeated} repeatedly; expected each once; rename the copies.",
+    )
     return frame
 
 
@@ -111,10 +115,11 @@ def _read(path: str | os.PathLike[str]) -> Frame:
     kind = _format(path)
     require(
         kind is not None,
-        f"{path}: expected a file ending in {', '.join(_FORMATS)}, text also compressed.",
+        f"{path}: expected a file ending in {', '.join(_FORMATS)}, text also compressed; convert "
+        "it.",
     )
     if not Path(path).is_file():
-        raise FileNotFoundError(f"{path}: no such file.")
+        raise FileNotFoundError(f"{path}: no such file; correct the path.")
     try:
         if kind == ".parquet":
             return pd.read_parquet(path)
@@ -123,5 +128,7 @@ def _read(path: str | os.PathLike[str]) -> Frame:
         separator = "," if kind == ".csv" else "\t"
         return pd.read_csv(path, sep=separator, skipinitialspace=True)
     except Exception as error:  # Readers raise errors of many types.
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{path}: expected a table in the format {kind} ({reason}).") from None
+        raise ValueError(
+            f"{path}: expected a table in the format {kind} ({one_line(error)}); save it "
+            "again, or correct the ending of its name."
+        ) from None

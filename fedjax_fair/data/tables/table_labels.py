@@ -71,13 +71,17 @@ def _targets(frame: Frame, names: Sequence[str], target: Target) -> np.ndarray:
             values = frame[name].to_numpy(np.float64)
         except (TypeError, ValueError):
             raise ValueError(
-                f"label {name!r} of {frame[name].dtype}: expected numbers for {target=}."
+                f"label {name!r} of {frame[name].dtype}: expected numbers for {target=}; "
+                "target='classes' takes others."
             ) from None
-        require(np.isfinite(values).all(), f"label {name!r} has infinite values; expected none.")
+        require(
+            np.isfinite(values).all(),
+            f"label {name!r} has infinite values; expected none, so leave these rows out.",
+        )
         require(
             target == "regression" or np.isin(values, (0, 1)).all(),
             f"label {name!r} spans [{values.min()}, {values.max()}]: expected 0 and 1 for "
-            f"{target=}.",
+            f"{target=}; target='regression' takes other numbers.",
         )
         columns.append(values)
     return np.stack(columns, axis=1).astype(np.float32)
@@ -86,7 +90,8 @@ def _targets(frame: Frame, names: Sequence[str], target: Target) -> np.ndarray:
 def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
     import pandas as pd
 
-    name, dtype = columns[0].name, columns[0].dtype
+    name = columns[0].name
+    dtype: Any = columns[0].dtype
     is_ordered = isinstance(dtype, pd.CategoricalDtype) and bool(dtype.ordered)
     if is_ordered:
         # Test rows of a file are strings.

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedjax_fair import checks
 from fedjax_fair.data.arrays import federate
-from fedjax_fair.data.conversion import DamagedError, require
+from fedjax_fair.data.conversion import DamagedError, one_line, require
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.text.windows import (
     Windows,
@@ -64,13 +64,17 @@ def from_leaf(
     require(
         test_users.keys() <= users.keys(),
         f"{test}: user {next(iter(test_users.keys() - users.keys()), '')!r} has no training "
-        "samples; expected users of the training files.",
+        "samples; expected users of the training files, so leave it out.",
     )
     both = [*users.values(), *test_users.values()]
     if vocabulary is None:
         vocabulary = characters([text for xs, ys in both for text in (*xs, *ys)])
     lengths = {len(x) for xs, _ in both for x in xs}
-    require(len(lengths) == 1, f"{train}: x of lengths {sorted(lengths)}; expected one length.")
+    require(
+        len(lengths) == 1,
+        f"{train}: x of lengths {sorted(lengths)}; expected one length; "
+        "cut the samples to one length.",
+    )
     length = lengths.pop()
     windows = _last_labels(users.values(), length, check_vocabulary(vocabulary))
     if test is None:
@@ -95,7 +99,8 @@ def _last_labels(users: Any, length: int, vocabulary: str) -> Windows:
     following = encode_text("".join(y for _, ys in users for y in ys), vocabulary)
     require(
         not (features == len(vocabulary)).any() and not (following == len(vocabulary)).any(),
-        f"{vocabulary=} lacks characters of the samples; expected all of them.",
+        f"{vocabulary=} lacks characters of the samples; expected all of them; "
+        "without vocabulary=, it is that of the samples.",
     )
     labels = np.full((len(following), length), MASKED_LABEL, np.int32)
     labels[:, -1] = following
@@ -107,7 +112,9 @@ def _read_leaf(path: Path) -> dict[str, tuple[list[str], list[str]]]:
     """Reads samples and next characters of each user, in the order of the files."""
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not files or not path.exists():
-        raise FileNotFoundError(f"{path}: expected a file of LEAF, or a folder with *.json.")
+        raise FileNotFoundError(
+            f"{path}: expected a file of LEAF, or a folder with *.json; correct the path."
+        )
     users: dict[str, tuple[list[str], list[str]]] = {}
     for file in files:
         content = parse_json(file, file.read_bytes())
@@ -162,4 +169,4 @@ def parse_json(place: Any, content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:  # Also of other encodings than UTF-8.
-        raise DamagedError(f"{place}: expected JSON ({' '.join(str(error).split())}).") from None
+        raise DamagedError(f"{place}: expected JSON ({one_line(error)}).") from None

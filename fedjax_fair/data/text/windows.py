@@ -90,7 +90,7 @@ def from_text(
     require(
         windows.sizes.all(),
         f"texts[{list(speeches)[int(np.argmin(windows.sizes))]!r}]: expected a speech of two or "
-        "more characters.",
+        "more characters; leave this client out.",
     )
     train, test = windows.split(test_fraction)
     return federate(
@@ -148,7 +148,11 @@ def make_windows(speeches: Mapping[str, Sequence[str]], length: int, vocabulary:
     every = [speech for of_client in speeches.values() for speech in of_client]
     num_characters = np.array([len(speech) for speech in every], np.int64)
     longest = int(num_characters.max()) - 1
-    require(longest > 0, f"texts: {len(every)} speeches of one character; expected longer ones.")
+    require(
+        longest > 0,
+        f"texts: {len(every)} speeches of one character; expected longer ones; "
+        "join the speeches of a client.",
+    )
     require(
         length <= longest,
         f"{length=}: expected at most {longest}, the length of the longest speech less one.",
@@ -160,7 +164,7 @@ def make_windows(speeches: Mapping[str, Sequence[str]], length: int, vocabulary:
         owners = np.repeat(list(speeches), [sum(map(len, each)) for each in speeches.values()])
         raise ValueError(
             f"{vocabulary=} lacks {len(missing)} characters of the texts, such as {missing[0]!r}; "
-            f"the first is in texts[{str(owners[first])!r}]. Expected all."
+            f"the first is in texts[{str(owners[first])!r}]. Expected all, as in characters(texts)."
         )
     ends = np.cumsum(num_characters)
     counts = -(-(num_characters - 1) // length)  # Rounded up.
@@ -260,9 +264,10 @@ def _speeches_of(texts: Any) -> dict[str, list[str]]:
             isinstance(each, Sequence)
             and not isinstance(each, bytes | bytearray)
             and all(isinstance(speech, str) for speech in each),
-            f"texts[{name!r}]={_shown(of_client)}: expected a string, or a list of strings.",
+            f"texts[{name!r}]={_shown(of_client)}: expected a string, or a list of strings, such "
+            "as ['Ay me!'].",
         )
-        require(len(each), f"texts[{name!r}]=[]: expected one or more speeches.")
+        require(len(each), f"texts[{name!r}]=[]: expected one or more speeches; leave it out.")
         empty = [place for place, speech in enumerate(each) if not speech]
         require(
             not empty,

@@ -284,12 +284,12 @@ WRONG = {
     "encoded too": (
         TABLE.assign(pixels=[[1.0]] * 60),
         {"features": "pixels", "exclude": ["job"]},
-        "features='pixels' is the only feature: expected no columns in categorical and exclude.",
+        "features='pixels' is the only feature: expected no columns in categorical and exclude",
     ),
     "images": (
         stand_in(TABLE.assign(image=[Image()] * TOTAL), image=Image()),
         {"features": "image"},
-        "column 'image': cannot read its images (cannot identify image).",
+        "column 'image': cannot read its images (cannot identify image)",
     ),
 }
 
