@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Shaped
 
-from fedjax_fair import checks
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.conversion import first_index, require
@@ -28,6 +27,7 @@ from fedjax_fair.data.tables.table_encoding import (
 )
 from fedjax_fair.data.tables.table_files import Frame, as_frame, table_name
 from fedjax_fair.data.tables.table_labels import Target, encode_labels
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import pandas as pd

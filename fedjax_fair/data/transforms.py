@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from fedjax_fair import checks
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.conversion import as_array, require
 from fedjax_fair.data.federated import PARTS, FederatedData, check_alike, stack, validate
 from fedjax_fair.data.partitions.partitioner import generator, make_partition, split_off
 from fedjax_fair.numerics.labels import MASKED_LABEL
+from fedjax_fair.utils import checks
 
 __all__ = [
     "choose_unseen",

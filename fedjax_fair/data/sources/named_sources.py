@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.conversion import DamagedError
 from fedjax_fair.data.federated import FederatedData, stack
@@ -34,6 +33,7 @@ from fedjax_fair.data.sources.source import (
 )
 from fedjax_fair.data.sources.table_sources import TABLES, table_source
 from fedjax_fair.data.sources.tfds_folder import names_prepared
+from fedjax_fair.utils import checks
 
 __all__ = ["SOURCES", "Description", "available", "describe", "get_source", "load", "prepare"]
 

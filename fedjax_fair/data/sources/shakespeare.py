@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.data.conversion import DamagedError, require
 from fedjax_fair.data.sources.source import DataDir, Examples, Splits, resolve_data_dir
 from fedjax_fair.data.text.leaf import get_entry, parse_json
 from fedjax_fair.data.text.windows import characters, make_windows
+from fedjax_fair.utils import checks
 
 __all__ = ["find_shakespeare", "read_roles", "read_shakespeare"]
 

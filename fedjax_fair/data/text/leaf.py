@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.conversion import DamagedError, one_line, require
 from fedjax_fair.data.federated import FederatedData
@@ -21,6 +20,7 @@ from fedjax_fair.data.text.windows import (
     with_names,
 )
 from fedjax_fair.numerics.labels import MASKED_LABEL
+from fedjax_fair.utils import checks
 
 __all__ = ["from_leaf", "get_entry", "parse_json"]
 
