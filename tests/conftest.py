@@ -41,7 +41,7 @@ WIDTH = 4
 INTEGRATION = (
     "README.md",
     "tests/app/",
-    "tests/data/test_data_sources.py",
+    "tests/data/sources/test_named_sources.py",
     "tests/experiments/",
     "tests/golden/",
     "tests/parallel/",

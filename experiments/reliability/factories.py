@@ -32,7 +32,7 @@ from fedjax_fair import (
 )
 from fedjax_fair import submodular as sets
 from fedjax_fair.app.config import Config
-from fedjax_fair.data.partition import from_indices
+from fedjax_fair.data.partitions.partition import from_indices
 from fedjax_fair.metrics import bytes_per_round
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.parallel import client_mesh, core_mesh

@@ -12,7 +12,7 @@ from experiments.reliability.values import check_named, values
 from fedjax_fair import data
 from fedjax_fair.app.registry import PARTITIONERS
 from fedjax_fair.app.signatures import settings_of
-from fedjax_fair.data.partitioner import Partition
+from fedjax_fair.data.partitions.partitioner import Partition
 
 __all__ = ["Case", "judge", "partitions"]
 

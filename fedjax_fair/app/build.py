@@ -24,7 +24,7 @@ from fedjax_fair.app.signatures import construct, settings_of
 from fedjax_fair.app.unseen import split_clients
 from fedjax_fair.app.variants import check_unused_settings, method_identity, resolve_method
 from fedjax_fair.data import FederatedData
-from fedjax_fair.data.table_files import is_table_file
+from fedjax_fair.data.tables.table_files import is_table_file
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device
 from fedjax_fair.roles import Model, ServerView

@@ -14,7 +14,7 @@ from fedjax_fair.app.overview import HELP
 from fedjax_fair.app.registry import METHODS
 from fedjax_fair.app.settings import suggest
 from fedjax_fair.app.values import is_sequence, members, parse_value
-from fedjax_fair.data.sources import SOURCES
+from fedjax_fair.data.sources.named_sources import SOURCES
 
 __all__ = ["PATHS", "assemble", "options_of", "parse", "parse_options", "print_help"]
 

@@ -21,7 +21,7 @@ from fedjax_fair.app.config import (
 )
 from fedjax_fair.app.overview import PRESETS as SUMMARIES
 from fedjax_fair.data import get_source
-from fedjax_fair.data.table_files import is_table_file, table_name
+from fedjax_fair.data.tables.table_files import is_table_file, table_name
 
 __all__ = ["PRESETS", "Preset", "resolve"]
 

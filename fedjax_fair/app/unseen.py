@@ -10,7 +10,7 @@ from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model, undef
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.variants import resolve_method
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.data.unseen import hold_out_clients
+from fedjax_fair.data.transforms import hold_out_clients
 
 if TYPE_CHECKING:
     import xarray as xr

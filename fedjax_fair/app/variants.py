@@ -21,7 +21,7 @@ from fedjax_fair.app.settings import (
 )
 from fedjax_fair.app.signatures import Setting, settings_of
 from fedjax_fair.data import get_source
-from fedjax_fair.data.table_files import is_table_file
+from fedjax_fair.data.tables.table_files import is_table_file
 
 __all__ = [
     "check_unused_settings",

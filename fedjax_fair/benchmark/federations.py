@@ -21,7 +21,12 @@ from fedjax_fair.app.config import (
 )
 from fedjax_fair.benchmark import group_synthetic
 from fedjax_fair.benchmark.populations import BenchmarkData, Pool, partition_pool
-from fedjax_fair.data.partitioner import Partition, Partitioner, generator, make_partition
+from fedjax_fair.data.partitions.partitioner import (
+    Partition,
+    Partitioner,
+    generator,
+    make_partition,
+)
 from fedjax_fair.data.sensitive import encode_sensitive
 
 __all__ = ["FEDERATIONS", "Federation"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedjax_fair.data.partitioner import Partition, generator, make_partition
+from fedjax_fair.data.partitions.partitioner import Partition, generator, make_partition
 
 __all__ = ["POPULATIONS", "make", "split"]
 

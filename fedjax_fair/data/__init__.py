@@ -1,21 +1,19 @@
 """Federated datasets: examples, their partition over clients, and sources of data."""
 
 from fedjax_fair.data.arrays import federate, from_arrays, from_npz
-from fedjax_fair.data.class_partition import (
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.device_layout import on_device
+from fedjax_fair.data.federated import FederatedData, stack, validate
+from fedjax_fair.data.federated_tables import from_table
+from fedjax_fair.data.partitions.class_partition import (
     PLANTED,
     Cluster,
     classes_per_client,
     planted_clusters,
     split_test,
 )
-from fedjax_fair.data.client_examples import ClientExamples
-from fedjax_fair.data.concatenation import concatenate
-from fedjax_fair.data.device_layout import on_device
-from fedjax_fair.data.dirichlet import dirichlet
-from fedjax_fair.data.federated import FederatedData, stack, validate
-from fedjax_fair.data.label_flip import flip_labels
-from fedjax_fair.data.logistic import synthetic
-from fedjax_fair.data.partition import (
+from fedjax_fair.data.partitions.dirichlet import dirichlet
+from fedjax_fair.data.partitions.partition import (
     assign_by_owner,
     by_column,
     from_indices,
@@ -24,10 +22,10 @@ from fedjax_fair.data.partition import (
     quantity_skew,
     shards,
 )
-from fedjax_fair.data.partitioner import Partition, Partitioner
+from fedjax_fair.data.partitions.partitioner import Partition, Partitioner
 from fedjax_fair.data.sensitive import SensitiveFeature
-from fedjax_fair.data.source import Examples, Info, Source, Splits
-from fedjax_fair.data.sources import (
+from fedjax_fair.data.sources.logistic import synthetic
+from fedjax_fair.data.sources.named_sources import (
     SOURCES,
     Description,
     available,
@@ -36,12 +34,12 @@ from fedjax_fair.data.sources import (
     load,
     prepare,
 )
-from fedjax_fair.data.speeches import from_leaf, read_roles
-from fedjax_fair.data.table_encoding import TableEncoding
-from fedjax_fair.data.tables import from_table
-from fedjax_fair.data.text import characters, decode_text, encode_text, from_text
-from fedjax_fair.data.unseen import hold_out_clients
-from fedjax_fair.data.validation import hold_out
+from fedjax_fair.data.sources.shakespeare import read_roles
+from fedjax_fair.data.sources.source import Examples, Info, Source, Splits
+from fedjax_fair.data.tables.table_encoding import TableEncoding
+from fedjax_fair.data.text.leaf import from_leaf
+from fedjax_fair.data.text.windows import characters, decode_text, encode_text, from_text
+from fedjax_fair.data.transforms import concatenate, flip_labels, hold_out, hold_out_clients
 
 __all__ = [
     "PLANTED",

@@ -12,8 +12,8 @@ from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples
 from fedjax_fair.data.conversion import as_array, as_integers, check_names, check_range, require
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.data.npz import read_npz
-from fedjax_fair.data.partition import assign_by_owner, from_indices
-from fedjax_fair.data.partitioner import (
+from fedjax_fair.data.partitions.partition import assign_by_owner, from_indices
+from fedjax_fair.data.partitions.partitioner import (
     Partition,
     generator,
     index_arrays,
@@ -22,7 +22,7 @@ from fedjax_fair.data.partitioner import (
     split_off,
 )
 from fedjax_fair.data.sensitive import encode_sensitive
-from fedjax_fair.data.validation import hold_out
+from fedjax_fair.data.transforms import hold_out
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.utils import checks
 
@@ -127,7 +127,8 @@ def _as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarr
     require(
         features.shape[:1] == labels.shape[:1] and 0 not in features.shape[1:],
         f"{prefix}features of shape {features.shape} ({kind}): expected one for each of "
-        f"{len(labels)} labels, and no axis of length 0.",
+        f"{len(labels)} labels, and no axis of length 0; pass features and labels of the same "
+        "rows.",
     )
     if features.dtype == np.uint8:
         is_channels_first = features.ndim == 4 and features.shape[1] in (1, 3)
@@ -167,7 +168,8 @@ def _as_int32(name: str, values: np.ndarray) -> np.ndarray:
     limits = np.iinfo(np.int32)
     if values.size and not limits.min <= values.min() <= values.max() <= limits.max:
         raise ValueError(
-            f"{name} span [{values.min()}, {values.max()}]: expected integers of 32 bits."
+            f"{name} span [{values.min()}, {values.max()}]: expected integers of 32 bits; convert "
+            "them to floats, or number their different values."
         )
     return values.astype(np.int32, copy=False)
 
@@ -245,7 +247,7 @@ def from_arrays(
     if (test_client_indices if client_indices is None else test_clients) is not None:
         raise ValueError(
             "test_client_indices, test_clients: expected test_client_indices with client_indices, "
-            "or test_clients with clients."
+            "or test_clients with clients; pass owners of both parts in the same way."
         )
     has_booleans = as_array("labels", labels).dtype == bool
     features, labels = _as_examples(features, labels)
@@ -254,7 +256,7 @@ def from_arrays(
     if any(given) and not all(given):
         raise ValueError(
             "test_features, test_labels, test_client_indices or test_clients: expected all three "
-            f"or none, got {given}."
+            f"or none, got {given}; pass the others too, or leave all out to hold out examples."
         )
     if all(given):
         test_features, test_labels = _as_examples(test_features, test_labels, "test_")
@@ -340,7 +342,10 @@ def from_npz(
     """
     arrays = read_npz(path)
     if missing := {"features", "labels", "client"} - set(arrays):
-        raise ValueError(f"{path} lacks {sorted(missing)}: expected features, labels and client.")
+        raise ValueError(
+            f"{path} lacks {sorted(missing)}: expected features, labels and client; save them "
+            "with np.savez."
+        )
     try:
         return from_arrays(
             **_arguments(arrays),
@@ -392,7 +397,8 @@ def _indices_by_owner(
     test = assign_by_owner(clients, test_clients)
     require(
         not test.unassigned.size,
-        f"{test_name}: {test.unassigned.size} owners lack training examples; expected none.",
+        f"{test_name}: {test.unassigned.size} owners lack training examples; expected none, "
+        "so leave their test examples out.",
     )
     return indices, test.client_indices
 
@@ -405,7 +411,8 @@ def _as_owners(name: str, owners: Any, labels: np.ndarray | None, part: str = ""
         owners = owners.astype(str)
     require(
         owners.dtype.kind in "iuUS",
-        f"{name} of {owners.dtype}: expected integers or strings, none missing.",
+        f"{name} of {owners.dtype}: expected integers or strings, none missing; leave examples "
+        "without an owner out, and convert others by str.",
     )
     expected = (owners if labels is None else labels).shape[:1]
     require(

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Int, Shaped
 
 from fedjax_fair.data.conversion import as_array, as_integers, check_range, require
-from fedjax_fair.data.partitioner import Partition
+from fedjax_fair.data.partitions.partitioner import Partition
 from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences
 
 __all__ = ["MAX_CLASSES", "ClientExamples", "Replicated", "check_examples"]
@@ -110,18 +110,19 @@ def check_examples(name: str, examples: ClientExamples, num_classes: int) -> Non
     require(
         features.shape[:1] == labels.shape[:1],
         f"{name}.features of shape {features.shape}: expected one for each of "
-        f"{labels.shape} labels.",
+        f"{labels.shape} labels; use the same examples for both.",
     )
     require(
         np.issubdtype(features.dtype, np.integer) or np.issubdtype(features.dtype, np.floating),
-        f"{name}.features of {features.dtype}: expected uint8, integers or floats.",
+        f"{name}.features of {features.dtype}: expected uint8, integers or floats; convert them.",
     )
     for field, values in {"features": features, "labels": labels}.items():
         if np.issubdtype(values.dtype, np.floating):
             bad = values.size - np.isfinite(values).sum()
             require(
                 not bad,
-                f"{name}.{field}: {bad} values are not finite as {values.dtype}; expected none.",
+                f"{name}.{field}: {bad} values are not finite as {values.dtype}; expected none, so "
+                "replace them, or leave these examples out.",
             )
     if are_sequences(labels):
         _check_sequences(f"{name}.labels", labels, num_classes)
@@ -136,7 +137,8 @@ def check_examples(name: str, examples: ClientExamples, num_classes: int) -> Non
     require(
         np.array_equal(offsets, np.cumsum(sizes) - sizes) and sizes.sum() == len(order),
         f"{name}.offsets of shape {offsets.shape}: expected the exclusive cumulative sum of sizes, "
-        f"which add up to {sizes.sum()}, for the {len(order)} entries of order.",
+        f"which add up to {sizes.sum()}, for the {len(order)} entries of order; "
+        "`ClientExamples.of` computes them.",
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 __all__ = [
+    "DamagedError",
     "as_array",
     "as_integers",
     "check_names",
@@ -16,8 +17,16 @@ __all__ = [
     "find_missing",
     "first_index",
     "names_of",
+    "one_line",
     "require",
 ]
+
+
+class DamagedError(ValueError):
+    """Error for damaged files; the message names the file."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} Download or prepare the data set again."
 
 
 def as_array(name: str, values: Any) -> np.ndarray:
@@ -30,7 +39,9 @@ def as_array(name: str, values: Any) -> np.ndarray:
         if not _has_mask(values):
             return np.asarray(values)
     except (RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"{name}: expected an array ({error}).") from None
+        raise ValueError(
+            f"{name}: expected an array ({error}); give all rows one length."
+        ) from None
     raise ValueError(
         f"{name}: expected no masked array. Leave masked entries out, or replace them with "
         "`filled(value)`."
@@ -48,7 +59,8 @@ def as_integers(name: str, values: Any) -> np.ndarray:
     array = as_array(name, values)
     require(
         np.issubdtype(array.dtype, np.integer) and array.ndim == 1,
-        f"{name} of {array.dtype} and shape {array.shape}: expected 1-D integers.",
+        f"{name} of {array.dtype} and shape {array.shape}: expected 1-D integers; convert it by "
+        "astype(int) or ravel().",
     )
     return array
 
@@ -75,6 +87,11 @@ def _equals_itself(value: Any) -> bool:
         return False
 
 
+def one_line(error: Exception) -> str:
+    """Returns the message of another library's error on one line."""
+    return " ".join(str(error).split())
+
+
 def first_index(mask: np.ndarray) -> int | None:
     """Returns the index of the first true element, or None."""
     return int(mask.argmax()) if mask.any() else None
@@ -96,11 +113,16 @@ def names_of(values: Iterable[Any]) -> tuple[str, ...] | None:
     is_string = [isinstance(value, str | bytes) for value in values]
     if not any(is_string):
         return None
-    require(all(is_string), f"names of clients {values[:5]}: expected strings only, or none.")
+    require(
+        all(is_string),
+        f"names of clients {values[:5]}: expected strings only, or none; convert all by str.",
+    )
     try:
         return tuple(value.decode() if isinstance(value, bytes) else str(value) for value in values)
     except UnicodeDecodeError as error:
-        raise ValueError(f"names of clients: expected UTF-8, got {error.object!r}.") from None
+        raise ValueError(
+            f"names of clients: expected UTF-8, got {error.object!r}; decode them first."
+        ) from None
 
 
 def check_names(argument: str, names: Any, num_clients: int) -> None:
@@ -117,9 +139,14 @@ def check_names(argument: str, names: Any, num_clients: int) -> None:
         for name in names
         if not name.strip() or "\0" in name or name != name.encode(errors="replace").decode()
     ]
-    require(not invalid, f"{argument}: a client is named {invalid[:1]}; expected non-empty text.")
+    require(
+        not invalid,
+        f"{argument}: a client is named {invalid[:1]}; expected non-empty text "
+        "without null characters; rename it.",
+    )
     repeated = [name for name, count in Counter(names).items() if count > 1]
     require(
         not repeated,
-        f"{argument}: several clients are named {repeated[:1]}; expected unique names.",
+        f"{argument}: several clients are named {repeated[:1]}; expected unique names; "
+        "rename the others, or join their examples.",
     )

@@ -14,7 +14,7 @@ from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples, check_
 from fedjax_fair.data.conversion import as_integers, check_names, check_range, require
 from fedjax_fair.data.sensitive import SensitiveFeature, check_codes, check_sensitive_names
 from fedjax_fair.data.sensitive_counts import summarize_sensitive
-from fedjax_fair.data.table_encoding import TableEncoding
+from fedjax_fair.data.tables.table_encoding import TableEncoding
 from fedjax_fair.numerics.inequality import gini
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.utils import checks
@@ -23,6 +23,7 @@ from fedjax_fair.utils.terminal import escape_control_chars
 __all__ = [
     "PARTS",
     "FederatedData",
+    "check_alike",
     "label_distance",
     "map_arrays",
     "partition_arrays",
@@ -191,39 +192,46 @@ def stack(datasets: Sequence[FederatedData]) -> FederatedData:
         >>> both.num_partitions, both.train.sizes.shape, both.partition(1).train.sizes.shape
         (2, (2, 20), (20,))
     """
-    require(datasets, "datasets=[]: expected one or more.")
+    check_alike(datasets, ("num_clients", "client_names", "sensitive_names", "encoding"), PARTS)
     first = datasets[0]
-    hints = {"encoding": "; held-out rows of a seed change it, test=table and `hold_out` do not"}
     for run, data in enumerate(datasets):
-        checks.instance(f"datasets[{run}]", data, FederatedData, "data.load('digits')")
-        require(
-            data.num_clients == first.num_clients,
-            f"datasets[{run}] has {data.num_clients} clients: expected {first.num_clients}, as the "
-            "first.",
-        )
-        require(
-            data.client_names == first.client_names,
-            f"datasets[{run}].client_names: expected those of the first dataset.",
-        )
-        for name in ("sensitive_names", "encoding"):
-            require(
-                getattr(data, name) == getattr(first, name),
-                f"datasets[{run}].{name}: expected that of the first dataset{hints.get(name, '')}.",
-            )
         for name in PARTS:
             part, expected = getattr(data, name), getattr(first, name)
-            require(
-                (part is None) == (expected is None),
-                f"datasets[{run}].{name}: expected it in all datasets or in none.",
-            )
             require(
                 part is None
                 or all(
                     _equal(getattr(part, each), getattr(expected, each)) for each in _PER_EXAMPLE
                 ),
-                f"datasets[{run}].{name}: expected the examples of the first dataset.",
+                f"datasets[{run}].{name}: expected the examples of the first dataset; only the "
+                "partition may differ, so load all from the same arrays.",
             )
     return with_partition_arrays(first, jax.tree.map(_stack_rows, *map(partition_arrays, datasets)))
+
+
+def check_alike(
+    datasets: Sequence[FederatedData], equal: Sequence[str], optional: Sequence[str]
+) -> None:
+    """Checks for one or more datasets with equal fields, and others that all or none have."""
+    require(
+        isinstance(datasets, Sequence) and datasets,
+        f"{datasets=}: expected one or more in a list, such as [data.load('digits')].",
+    )
+    first = datasets[0]
+    hints = {"encoding": "; held-out rows of a seed change it, test=table and `hold_out` do not"}
+    for number, data in enumerate(datasets):
+        checks.instance(f"datasets[{number}]", data, FederatedData, "data.load('digits')")
+        for name in equal:
+            require(
+                getattr(data, name) == getattr(first, name),
+                f"datasets[{number}].{name}: expected that of the first dataset"
+                f"{hints.get(name, '')}.",
+            )
+        for name in optional:
+            require(
+                (getattr(data, name) is None) == (getattr(first, name) is None),
+                f"datasets[{number}].{name}: expected it in all datasets or in none; add it to the "
+                "others, or replace it by None.",
+            )
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -275,7 +283,8 @@ def validate(data: FederatedData) -> None:
         )
         require(
             train.sizes.shape == part.sizes.shape,
-            f"{name}.sizes of shape {part.sizes.shape}: expected train's {train.sizes.shape}.",
+            f"{name}.sizes of shape {part.sizes.shape}: expected train's {train.sizes.shape}; a "
+            "client without examples has size 0.",
         )
         # Labels may differ in width.
         has_types_of_train = {
@@ -287,20 +296,21 @@ def validate(data: FederatedData) -> None:
             require(
                 values.shape[1:] == expected.shape[1:] and has_type,
                 f"{name}.{field} {values.shape} of {values.dtype}: expected {field} like train's "
-                f"{expected.shape} of {expected.dtype}.",
+                f"{expected.shape} of {expected.dtype}; convert both alike.",
             )
     empty = np.flatnonzero(np.asarray(train.sizes) == 0)
     require(
         not empty.size,
         f"{empty.size} clients without training examples, first "
         f"{data.label_clients(empty[:5].tolist())}: "
-        "expected none.",
+        "expected none, so leave these clients out.",
     )
     if data.groups is not None:
         groups = as_integers("groups", data.groups)
         require(
             groups.shape == train.sizes.shape,
-            f"groups of shape {groups.shape}: expected {train.sizes.shape}.",
+            f"groups of shape {groups.shape}: expected {train.sizes.shape}, one for each client; "
+            "pass None without groups.",
         )
         check_range("groups", groups, groups.size, f" ({groups.size} clients)")
 

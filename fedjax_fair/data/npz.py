@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_fair.data.conversion import one_line
 from fedjax_fair.utils.warning import warn
 
 __all__ = ["cache_folder", "cached", "read_npz"]
@@ -39,9 +40,9 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             with np.load(file, allow_pickle=False) as archive:
                 return {name: archive[name] for name in archive.files}
         except _DAMAGED as error:
-            reason = " ".join(str(error).split())
             raise ValueError(
-                f"{path}: expected an .npz file of plain arrays ({reason})."
+                f"{path}: expected an .npz file of plain arrays ({one_line(error)}); write it by "
+                "np.savez, without objects."
             ) from error
 
 

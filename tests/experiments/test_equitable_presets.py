@@ -15,8 +15,8 @@ from fedjax_fair.app.build import build
 from fedjax_fair.app.config import ModelConfig
 from fedjax_fair.app.presets import PRESETS, Preset
 from fedjax_fair.app.variants import drop_unused_settings
-from fedjax_fair.data.source import Examples, Splits
-from fedjax_fair.data.sources import SOURCES
+from fedjax_fair.data.sources.named_sources import SOURCES
+from fedjax_fair.data.sources.source import Examples, Splits
 from fedjax_fair.metrics import paired
 from fedjax_fair.training.fit import fit
 

@@ -19,7 +19,7 @@ from fedjax_fair.app.signatures import default_hint
 from fedjax_fair.app.unseen import split_clients
 from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.data.sensitive_counts import format_client_counts
-from fedjax_fair.data.table_sources import TABLES
+from fedjax_fair.data.sources.table_sources import TABLES
 from fedjax_fair.report import plots
 from fedjax_fair.utils.terminal import escape_control_chars, format_columns
 

@@ -1,0 +1,325 @@
+"""Federated datasets from tables with a column for each feature, such as CSV files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from jaxtyping import Shaped
+
+from fedjax_fair.data.arrays import federate
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.conversion import first_index, require
+from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.partitions.flwr import FlwrPartitioner, as_partitioner
+from fedjax_fair.data.partitions.partition import by_column
+from fedjax_fair.data.partitions.partition_of_test import partition_test
+from fedjax_fair.data.partitions.partitioner import Partitioner
+from fedjax_fair.data.tables.hugging_face import PARTITION, is_federated
+from fedjax_fair.data.tables.table_encoding import (
+    TableEncoding,
+    as_codes,
+    check_columns,
+    fit_encoding,
+)
+from fedjax_fair.data.tables.table_files import Frame, as_frame, table_name
+from fedjax_fair.data.tables.table_labels import Target, encode_labels
+from fedjax_fair.utils import checks
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["from_table", "stack_arrays", "table_columns"]
+
+
+def from_table(
+    table: Any,
+    *,
+    label: str | Sequence[str],
+    client: str | Partitioner | FlwrPartitioner,
+    sensitive_features: Sequence[str] = (),
+    features: str | None = None,
+    categorical: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    encoding: Literal["one_hot", "codes"] = "one_hot",
+    target: Target = "classes",
+    test: Any = 0.2,
+    validation_fraction: float = 0.0,
+    seed: int = 0,
+    name: str | None = None,
+) -> FederatedData:
+    """Makes a federated dataset from a table.
+
+    Numeric and boolean columns are standardized; if values are missing, another feature indicates
+    them. Other columns are categorical; missing values are a category. The encoding is fitted on
+    the training examples. Categories that they lack are encoded by zeros in test and validation
+    examples (`TableEncoding.encode`). Sensitive features are also features unless excluded.
+
+    Args:
+        table: A table of pandas, Polars or Arrow; a ``datasets.Dataset`` of Hugging Face; an object
+            of flwr-datasets that loads partitions; or the path of a CSV, TSV, Parquet or Feather
+            file.
+        label: Column to predict. Classes are its different values, ascending; of an ordered
+            ``pandas.Categorical`` or a ``ClassLabel``, its categories in their order, also those
+            without rows.
+        client: Column whose values are the clients, which is then no feature; or a partitioner,
+            such as ``data.dirichlet(5, 0.5, by="sex")``. Without classes, a partitioner receives a
+            single class. Of flwr-datasets, the column ``"partition"`` has the partition of each
+            row.
+        sensitive_features: Columns of sensitive features, such as ``["sex", "race"]``: strings,
+            integers or booleans, none missing.
+        features: Column of arrays of equal shapes, such as images or embeddings, which are the only
+            features and unchanged (``data.encoding`` is None). By default other columns are encoded
+            as features.
+        categorical: Numeric columns whose values are categories.
+        exclude: Columns that are not features.
+        encoding: Whether categories are indicators, or ``"codes"``, their indices.
+        target: ``"classes"``; or the label is one or several columns of floats
+            (``"regression"``), or of 0 and 1 (``"multi_label"``), with `models.as_regression` or
+            `models.as_multi_label`.
+        test: Fraction of every client's rows held out for testing, rounded down, in ``[0, 1)``;
+            or a table of the test rows. Those of a ``FederatedDataset`` are in its split
+            ``"test"``. If its test rows are not partitioned, ``test.load_split("test")`` is divided
+            by the labels of each client (`split_test`).
+        validation_fraction: As in `hold_out`, of the remaining rows.
+        seed: Non-negative seed of the partition and of held-out rows.
+        name: Name in results; by default that of the file.
+
+    Returns:
+        A federated dataset whose ``encoding`` encodes new rows.
+
+    Raises:
+        FileNotFoundError: If a file does not exist.
+        ValueError: If a column is missing or has a wrong type, values are missing in the label, the
+            client or a sensitive feature, a sensitive feature is the label, or the partition is
+            impossible.
+
+    Examples:
+        >>> import pandas as pd
+        >>> rows = pd.DataFrame({"age": range(20), "job": ["cook", "clerk"] * 10})
+        >>> rows["sex"], rows["ill"] = ["F", "M", "M", "F"] * 5, [1, 0, 0, 0, 0] * 4
+        >>> data = from_table(rows, label="ill", client="job", sensitive_features=["sex"])
+        >>> data.client_names, data.encoding.feature_names
+        (('clerk', 'cook'), ('age', 'sex=F', 'sex=M'))
+        >>> data.encoding.encode(pd.DataFrame({"age": [30], "sex": ["F"]})).shape
+        (1, 3)
+    """
+    checks.one_of("encoding", encoding, ("one_hot", "codes"))
+    checks.one_of("target", target, ("classes", "regression", "multi_label"))
+    if name is None:
+        name = table_name(table) if isinstance(table, str | os.PathLike) else "table"
+    frames = [as_frame("table", table)]
+    is_fraction = isinstance(test, int | float | np.number)
+    if is_fraction:
+        checks.unit_interval("test", test)
+    else:
+        frames.append(as_frame("test", test))
+    named = _columns_by_argument(label, client, sensitive_features, features, categorical, exclude)
+    partitioner = as_partitioner(by_column(client) if isinstance(client, str) else client)
+    partitioners = [partitioner] * len(frames)
+    if is_federated(table) and client == PARTITION and PARTITION not in frames[-1].columns:
+        partitioners[-1] = partitioner._replace(column=None)
+    for argument, source, frame in zip(("table", "test"), (table, test), frames, strict=False):
+        place = source if isinstance(source, str | os.PathLike) else argument
+        require(
+            len(frame),
+            f"{place} has no rows; expected one or more; look at the filter or the file.",
+        )
+        for argument, names in named.items():
+            is_optional = argument == "client" and partitioners[-1].column is None
+            check_columns(argument, () if is_optional else names, frame)
+    labels = encode_labels(frames, named["label"], target)
+    columns = [
+        table_columns(frame.drop(columns=[*named["features"]]), each)
+        for frame, each in zip(frames, partitioners, strict=True)
+    ]
+    classes = [
+        part if labels.classes is not None else np.zeros(len(part), np.int64)
+        for part in labels.values
+    ]
+    partition = partitioner.split(classes[0], seed, **columns[0])
+    # Columns to encode are row indices until the training examples are known.
+    inputs = [
+        _row_numbers(frame) if features is None else stack_arrays(frame[features])
+        for frame in frames
+    ]
+    test_part, test_sensitive = None, None
+    if not is_fraction:
+        pairs = (classes[0], classes[1]), (columns[0], columns[1])
+        test_partition = partition_test(partitioner, partition, *pairs, seed)
+        test_part = (inputs[1], labels.values[1], test_partition)
+        test_sensitive = _sensitive(frames[1], named["sensitive_features"])
+    rows = federate(
+        (inputs[0], labels.values[0], partition),
+        test_part,
+        num_classes=labels.num_classes,
+        name=name,
+        label_skew_only=partitioner.label_skew_only,
+        test_fraction=float(test) if is_fraction else 0.0,
+        validation_fraction=validation_fraction,
+        seed=seed,
+        sensitive_features=_sensitive(frames[0], named["sensitive_features"]),
+        test_sensitive_features=test_sensitive,
+    )
+    if features is not None:
+        return rows
+    no_features = {*named["label"], partitioner.column, *exclude}
+    no_features |= {PARTITION} if is_federated(table) else set()
+    kept = [column for column in frames[0].columns if column not in no_features]
+    require(kept, "table: no column is left as a feature; expected one or more, so exclude fewer.")
+    for frame in frames[1:]:
+        check_columns("test", kept, frame)
+    fitted = fit_encoding(
+        frames[0][kept].iloc[_training_rows(rows.train)],
+        categorical,
+        one_hot=encoding == "one_hot",
+    )
+    fitted = replace(fitted, label=named["label"], classes=labels.classes)
+    return _with_features(rows, fitted, frames[0], frames[-1])
+
+
+def _with_features(
+    rows: FederatedData, encoding: TableEncoding, frame: Frame, test_frame: Frame
+) -> FederatedData:
+    """Replaces row indices by features; validation shares those of training."""
+
+    def encoded(part: ClientExamples, table: Frame) -> ClientExamples:
+        numbers = np.asarray(part.features)[:, 0]
+        return part._replace(features=encoding.encode(table.iloc[numbers], unseen="ignore"))
+
+    train = encoded(rows.train, frame)
+    validation = rows.validation and rows.validation._replace(features=train.features)
+    return rows._replace(
+        train=train,
+        test=encoded(rows.test, test_frame),
+        validation=validation,
+        encoding=encoding,
+    )
+
+
+def _row_numbers(frame: Frame) -> np.ndarray:
+    return np.arange(len(frame), dtype=np.int32)[:, None]
+
+
+def _training_rows(train: ClientExamples) -> np.ndarray:
+    """Returns the indices of the rows that clients train on, without validation rows."""
+    return np.asarray(train.features)[np.asarray(train.order), 0]
+
+
+def _sensitive(frame: Frame, names: Sequence[str]) -> dict[str, np.ndarray] | None:
+    return {name: frame[name].to_numpy() for name in names} or None
+
+
+def _columns_by_argument(
+    label: Any,
+    client: Any,
+    sensitive_features: Any,
+    features: Any,
+    categorical: Any,
+    exclude: Any,
+) -> dict[str, tuple[str, ...]]:
+    """Returns the columns that each argument names, and checks that none has two roles."""
+    lists = {
+        "label": (label,) if isinstance(label, str) else label,
+        "client": (client,) if isinstance(client, str) else (),
+        "sensitive_features": sensitive_features,
+        "features": () if features is None else (features,),
+        "categorical": categorical,
+        "exclude": exclude,
+    }
+    for argument, names in lists.items():
+        is_list = isinstance(names, Sequence) and not isinstance(names, str)
+        require(
+            is_list and all(isinstance(name, str) for name in names),
+            f"{argument}={names!r}: expected names of columns in a list, such as ['age'].",
+        )
+        require(
+            len(set(names)) == len(names),
+            f"{argument}={names!r}: expected each column once; remove the copy.",
+        )
+    require(lists["label"], "label=[]: expected one or more columns; name the column to predict.")
+    require(
+        features is None or not (*categorical, *exclude),
+        f"{features=} is the only feature: expected no columns in categorical and exclude; remove "
+        "them.",
+    )
+    for argument in ("client", "sensitive_features", "features", "categorical"):
+        for name in lists[argument]:
+            require(
+                name not in lists["label"],
+                f"{argument}: column {name!r} is the label; expected another column.",
+            )
+    return {argument: tuple(names) for argument, names in lists.items()}
+
+
+def table_columns(frame: Frame, partitioner: Partitioner) -> dict[str, Any]:
+    """Returns the columns of a table for a partitioner. Columns that it reads become strings.
+
+    Raises:
+        ValueError: If a column that it reads does not exist, is not categorical or has missing
+            values.
+    """
+    columns: dict[str, Any] = {
+        # The other argument of `Partitioner.split`.
+        name: frame[name].to_numpy()
+        for name in frame.columns
+        if name != "seed"
+    }
+    needed = [*([] if partitioner.column is None else [partitioner.column]), *partitioner.by]
+    check_columns("client", needed, frame)
+    for name in needed:
+        codes, texts = as_codes(frame[name])
+        is_missing = codes < 0
+        require(
+            not is_missing.any(),
+            f"client: {is_missing.sum():,} values of column {name!r} are missing, first in row "
+            f"{first_index(is_missing)}; leave these rows out.",
+        )
+        columns[name] = np.array(texts, str)[codes]
+    return columns
+
+
+def stack_arrays(column: pd.Series) -> Shaped[np.ndarray, "rows *shape"]:
+    """Stacks the arrays of a column.
+
+    Args:
+        column: Arrays or lists of numbers, nested or not, of equal shapes.
+
+    Raises:
+        ValueError: If a value is missing or no array of numbers, or shapes differ.
+
+    Examples:
+        >>> import pandas as pd
+        >>> stack_arrays(pd.Series([[1, 2], [3, 4], [5, 6]], name="pixels")).shape
+        (3, 2)
+    """
+    name, arrays = column.name, []
+    for row, value in enumerate(column):
+        array = _as_numbers(value)
+        require(
+            array is not None and array.ndim and array.dtype.kind in "biuf",
+            f"features: column {name!r} has a value of {type(value).__name__} in row {row}; "
+            "expected arrays of numbers of equal lengths; without features=, columns are encoded.",
+        )
+        assert array is not None
+        require(
+            not arrays or array.shape == arrays[0].shape,
+            f"features: column {name!r} has arrays of shape {arrays and arrays[0].shape} and "
+            f"{array.shape}, the latter first in row {row}; expected one shape, so crop or pad "
+            "them.",
+        )
+        arrays.append(array)
+    return np.stack(arrays)
+
+
+def _as_numbers(value: Any) -> np.ndarray | None:
+    """Converts nested lists, which are arrays of arrays in pandas; None if lengths differ."""
+    try:
+        if isinstance(value, np.ndarray) and value.dtype == object:
+            return np.array([_as_numbers(part) for part in value])
+        return np.asarray(value)
+    except ValueError:
+        return None

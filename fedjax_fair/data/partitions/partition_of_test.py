@@ -1,0 +1,65 @@
+"""Assignment of separate test examples to the clients of a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from fedjax_fair.data.partitions.class_partition import split_test
+from fedjax_fair.data.partitions.partition import assign_by_owner
+from fedjax_fair.data.partitions.partitioner import Partition, Partitioner, column_values
+
+__all__ = ["partition_test"]
+
+
+def partition_test(
+    partitioner: Partitioner,
+    partition: Partition,
+    labels: tuple[np.ndarray, np.ndarray],
+    columns: tuple[Mapping[str, Any], Mapping[str, Any]],
+    seed: int,
+) -> Partition:
+    """Assigns test examples to the clients that a partitioner made of the training examples.
+
+    By the column of clients if the test examples have it. Otherwise every client gets test examples
+    with the distribution of its training examples over classes, and over the values of the columns
+    that the partitioner splits ``by`` (`split_test`).
+
+    Args:
+        partitioner: The partitioner.
+        partition: Its partition of the training examples.
+        labels: Classes of training and of test examples; targets count as one class.
+        columns: Columns of training and of test examples.
+        seed: Seed of the partition.
+    """
+    name = partitioner.column
+    if name is not None and name in columns[1]:
+        owners, test_owners = (
+            column_values(name, each, len(part)) for each, part in zip(columns, labels, strict=True)
+        )
+        # A partitioner may leave clients out.
+        return assign_by_owner(owners[partition.order], test_owners)
+    return split_test(partition, *_joint_classes(labels, columns, partitioner.by), seed)
+
+
+def _joint_classes(
+    labels: tuple[np.ndarray, np.ndarray],
+    columns: tuple[Mapping[str, Any], Mapping[str, Any]],
+    by: Sequence[str],
+) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " test"]]:
+    """Returns a class for every combination of label and values of columns."""
+    num_train = len(labels[0])
+    joint = np.concatenate(labels)
+    if joint.ndim > 1 or joint.dtype.kind == "f":
+        joint = np.zeros(len(joint), np.int64)
+    for name in by:
+        parts = (
+            column_values(name, each, len(part)) for each, part in zip(columns, labels, strict=True)
+        )
+        codes = np.unique(np.concatenate([*parts]), return_inverse=True)[1]
+        # Numbered again, so that codes stay below the number of examples.
+        joint = np.unique(joint * (codes.max() + 1) + codes, return_inverse=True)[1]
+    return joint[:num_train], joint[num_train:]

@@ -1,0 +1,1 @@
+"""Sources of named data sets."""

@@ -1,0 +1,1 @@
+"""Tables: reading them, and encoding their columns as features and labels."""

@@ -1,0 +1,288 @@
+"""Encoding of the columns of a table as features, fitted on some rows and applied to others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, Int
+
+from fedjax_fair.data.conversion import first_index, require
+from fedjax_fair.data.tables.table_files import Frame, as_frame
+from fedjax_fair.utils import checks
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "MAX_CATEGORIES",
+    "MISSING",
+    "Category",
+    "Standardized",
+    "TableEncoding",
+    "as_codes",
+    "check_columns",
+    "fit_encoding",
+]
+
+MAX_CATEGORIES = 1000
+"""Maximum number of categories of a column. Columns with more usually identify rows."""
+MISSING = "missing"
+
+
+class Standardized(NamedTuple):
+    """A numeric column, encoded as ``(x - mean) / scale``.
+
+    Attributes:
+        name: Name of the column.
+        mean: Mean of the fitted rows, which replaces missing values.
+        scale: Standard deviation of the fitted rows; 1 for a constant column.
+        has_missing: Whether fitted rows have missing values. Another feature is then 1 where a
+            value is missing, else 0.
+    """
+
+    name: str
+    mean: float
+    scale: float
+    has_missing: bool
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Name of each feature."""
+        return (self.name, f"{self.name}={MISSING}") if self.has_missing else (self.name,)
+
+    def encode(self, series: pd.Series, unseen: str) -> np.ndarray:
+        """Encodes a column as ``[rows, features]``; see `TableEncoding.encode`."""
+        values = _numbers(series)
+        is_missing = np.isnan(values)
+        require(
+            unseen == "ignore" or self.has_missing or not is_missing.any(),
+            f"column {self.name!r}: {is_missing.sum()} values are missing, first in row "
+            f"{first_index(is_missing)}; the rows of the encoding have none, so leave these rows "
+            "out, or use unseen='ignore', which encodes them by the mean.",
+        )
+        standardized = np.where(is_missing, 0.0, (values - self.mean) / self.scale)
+        return np.stack([standardized, is_missing], axis=1)[:, : len(self.feature_names)]
+
+
+class Category(NamedTuple):
+    """A column of categories, encoded as an indicator of each, or as its index.
+
+    Attributes:
+        name: Name of the column.
+        values: Categories of the fitted rows, ascending; ``"missing"`` follows if values are
+            missing there.
+        one_hot: Whether each category is a feature. Otherwise the index is the only feature.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    one_hot: bool
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Name of each feature."""
+        if not self.one_hot:
+            return (self.name,)
+        return tuple(f"{self.name}={value}" for value in self.values)
+
+    def encode(self, series: pd.Series, unseen: str) -> np.ndarray:
+        """Encodes a column as ``[rows, features]``; see `TableEncoding.encode`."""
+        import pandas as pd
+
+        rows, texts = as_codes(series)
+        texts = np.array([*texts, MISSING], object)[rows]  # The last one has the index -1.
+        codes = pd.Index(self.values).get_indexer(texts)
+        if unseen == "error" and (codes < 0).any():
+            raise ValueError(
+                f"column {self.name!r} has the categories {sorted({*texts[codes < 0]})[:5]}, which "
+                f"the rows of the encoding lack; expected {', '.join(self.values[:10])}"
+                f"{', ...' if len(self.values) > 10 else ''}; unseen='ignore' encodes others by "
+                "zeros."
+            )
+        if self.one_hot:
+            return codes[:, None] == np.arange(len(self.values))
+        return np.where(codes < 0, len(self.values), codes)[:, None]
+
+
+# Values rather than scikit-learn's ColumnTransformer: datasets are compared and hashed by their
+# encoding, which estimators are not by value, and features are written to one array of float32.
+@dataclasses.dataclass(frozen=True)
+class TableEncoding:
+    """Fitted encoding of a table, which `from_table` keeps in ``FederatedData.encoding``.
+
+    Attributes:
+        columns: Encoding of each column that is a feature.
+        label: Columns of the label.
+        classes: Name of each class; None if labels are targets.
+
+    Examples:
+        >>> import pandas as pd
+        >>> rows = pd.DataFrame({"age": [20, 40], "job": ["cook", "clerk"]})
+        >>> encoding = fit_encoding(rows)
+        >>> encoding.feature_names
+        ('age', 'job=clerk', 'job=cook')
+        >>> encoding.encode(pd.DataFrame({"job": ["cook"], "age": [30]})).tolist()
+        [[0.0, 0.0, 1.0]]
+    """
+
+    columns: tuple[Standardized | Category, ...]
+    label: tuple[str, ...] = ()
+    classes: tuple[str, ...] | None = None
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Name of each feature."""
+        return tuple(name for column in self.columns for name in column.feature_names)
+
+    def encode(
+        self, table: Any, unseen: Literal["error", "ignore"] = "error"
+    ) -> Float32[np.ndarray, "rows features"]:
+        """Encodes the rows of a table.
+
+        Args:
+            table: A table or file, as for `from_table`, with the encoded columns; others are
+                ignored.
+            unseen: What to do with categories that are not in the fitted rows, and with missing
+                values of a column that has none in them: ``"error"``, or ``"ignore"``, which
+                encodes them by zeros (as an index, by the number of categories; in a numeric
+                column, by the mean).
+
+        Returns:
+            The features, ``[rows, features]``.
+
+        Raises:
+            ValueError: If a column is missing or has another type, or a category is unseen.
+        """
+        checks.one_of("unseen", unseen, ("error", "ignore"))
+        frame = as_frame("table", table)
+        names = [column.name for column in self.columns]
+        check_columns("table", names, frame)
+        features = np.zeros((len(frame), len(self.feature_names)), np.float32)
+        start = 0
+        for column in self.columns:
+            end = start + len(column.feature_names)
+            features[:, start:end] = column.encode(frame[column.name], unseen)
+            start = end
+        return features
+
+    def without(self, name: str) -> TableEncoding:
+        """Returns the encoding without a column."""
+        rest = tuple(column for column in self.columns if column.name != name)
+        return dataclasses.replace(self, columns=rest)
+
+
+def fit_encoding(
+    frame: Frame,
+    categorical: Sequence[str] = (),
+    *,
+    one_hot: bool = True,
+) -> TableEncoding:
+    """Fits the encoding of all columns of a table.
+
+    Args:
+        frame: The rows. Numeric and boolean columns are standardized; others are categorical.
+        categorical: Numeric columns whose values are categories.
+        one_hot: As in `Category`.
+
+    Raises:
+        ValueError: If a column has another type, no values, an infinite one, or too many
+            categories.
+    """
+    columns = []
+    for name in frame.columns:
+        series = frame[name]
+        require(series.notna().any(), f"column {name!r} has no values; exclude it.")
+        is_number = name not in categorical and _is_numeric(series)
+        columns.append(_fit_number(series) if is_number else _fit_category(series, one_hot))
+    return TableEncoding(tuple(columns))
+
+
+def _is_numeric(series: pd.Series) -> bool:
+    import pandas as pd
+
+    return bool(pd.api.types.is_numeric_dtype(series) or pd.api.types.is_bool_dtype(series))
+
+
+def _fit_number(series: pd.Series) -> Standardized:
+    values = _numbers(series)
+    present = values[~np.isnan(values)]
+    mean, scale = float(present.mean()), float(present.std())
+    if scale <= 1e-12 * abs(mean):  # The column is constant up to rounding errors.
+        scale = 1.0
+    return Standardized(str(series.name), mean, scale, len(present) < len(values))
+
+
+def _numbers(series: pd.Series) -> np.ndarray:
+    require(
+        _is_numeric(series),
+        f"column {series.name!r} of {series.dtype}: expected numbers, as in the fitted rows; "
+        "convert it, such as by pandas.to_numeric.",
+    )
+    values = series.to_numpy(np.float64, na_value=np.nan)
+    infinite = np.isinf(values).sum()
+    require(
+        not infinite,
+        f"column {series.name!r}: {infinite} values are infinite; expected none, so replace "
+        "them, or leave these rows out.",
+    )
+    return values
+
+
+def _fit_category(series: pd.Series, one_hot: bool) -> Category:
+    codes, values = as_codes(series)
+    require(
+        len(values) <= MAX_CATEGORIES,
+        f"column {series.name!r} has {len(values):,} categories: expected at most "
+        f"{MAX_CATEGORIES:,}; exclude it if it identifies rows, or convert it to numbers.",
+    )
+    if (codes < 0).any() and MISSING not in values:
+        values = (*values, MISSING)
+    return Category(str(series.name), values, one_hot)
+
+
+def as_codes(series: pd.Series) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
+    """Converts a column to indices of its different values, which are strings in ascending order.
+
+    Args:
+        series: Strings, categories, integers or booleans.
+
+    Returns:
+        The index of each value, -1 where it is missing; and the values.
+
+    Raises:
+        ValueError: If a value has another type.
+    """
+    import pandas as pd
+
+    codes, distinct = pd.factorize(series)
+    texts = []
+    for value in pd.Index(distinct).tolist():
+        # Integers with missing values are floats in pandas.
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, str | bool | int | np.bool_ | np.integer):
+            raise ValueError(
+                f"column {series.name!r} has the value {value!r} of {type(value).__name__}: "
+                "expected strings, integers or booleans as categories; exclude it, or convert it."
+            )
+        texts.append(str(value))
+    ascending, values = pd.factorize(np.array(texts, object), sort=True)
+    return np.append(ascending, -1)[codes], tuple(values)
+
+
+def check_columns(argument: str, names: Sequence[str], frame: Frame) -> None:
+    """Checks that a table has some columns, and suggests others."""
+    import difflib
+
+    for name in names:
+        if name not in frame.columns:
+            close = difflib.get_close_matches(name, map(str, frame.columns), n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            listed = ", ".join(map(str, frame.columns[:20]))
+            raise ValueError(
+                f"{argument}: no column {name!r}; {hint}Columns: {listed}"
+                f"{', ...' if len(frame.columns) > 20 else ''}."
+            )

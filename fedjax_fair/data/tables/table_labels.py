@@ -1,0 +1,132 @@
+"""Labels of tables: classes and targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from fedjax_fair.data.conversion import first_index, require
+from fedjax_fair.data.tables.table_encoding import MAX_CATEGORIES, as_codes
+from fedjax_fair.data.tables.table_files import Frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Labels", "Target", "encode_labels"]
+
+Target = Literal["classes", "regression", "multi_label"]
+
+
+class Labels(NamedTuple):
+    """Labels of one or several tables.
+
+    Attributes:
+        values: Labels of each table, int32 classes or float32 targets.
+        num_classes: Number of classes, or of targets.
+        classes: Name of each class; None for targets.
+    """
+
+    values: tuple[np.ndarray, ...]
+    num_classes: int
+    classes: tuple[str, ...] | None
+
+
+def encode_labels(
+    frames: Sequence[Frame], names: Sequence[str], target: Target = "classes"
+) -> Labels:
+    """Encodes the labels of tables.
+
+    Args:
+        frames: The tables, with the same columns.
+        names: Columns of the label.
+        target: As in `from_table`.
+
+    Raises:
+        ValueError: If values are missing or have a wrong type.
+    """
+    for frame in frames:
+        for name in names:
+            is_missing = frame[name].isna().to_numpy()
+            require(
+                not is_missing.any(),
+                f"label {name!r}: {is_missing.sum():,} values are missing, first in row "
+                f"{first_index(is_missing)}; leave these rows out.",
+            )
+    if target != "classes":
+        return Labels(tuple(_targets(frame, names, target) for frame in frames), len(names), None)
+    require(
+        len(names) == 1,
+        f"label={list(names)}: expected one column for classes; target='multi_label' or "
+        "'regression' takes several.",
+    )
+    return _encode_classes([frame[names[0]] for frame in frames])
+
+
+def _targets(frame: Frame, names: Sequence[str], target: Target) -> np.ndarray:
+    columns = []
+    for name in names:
+        try:
+            values = frame[name].to_numpy(np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"label {name!r} of {frame[name].dtype}: expected numbers for {target=}; "
+                "target='classes' takes others."
+            ) from None
+        require(
+            np.isfinite(values).all(),
+            f"label {name!r} has infinite values; expected none, so leave these rows out.",
+        )
+        require(
+            target == "regression" or np.isin(values, (0, 1)).all(),
+            f"label {name!r} spans [{values.min()}, {values.max()}]: expected 0 and 1 for "
+            f"{target=}; target='regression' takes other numbers.",
+        )
+        columns.append(values)
+    return np.stack(columns, axis=1).astype(np.float32)
+
+
+def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
+    import pandas as pd
+
+    name = columns[0].name
+    dtype: Any = columns[0].dtype
+    is_ordered = isinstance(dtype, pd.CategoricalDtype) and bool(dtype.ordered)
+    if is_ordered:
+        # Test rows of a file are strings.
+        columns = [column.astype(str) for column in columns]
+    series = pd.concat(list(columns), ignore_index=True)
+    if pd.api.types.is_float_dtype(series):
+        require(
+            (series == series.round()).all(),
+            f"label {name!r} of {series.dtype}: expected classes, such as strings or integers; "
+            "target='regression' predicts numbers.",
+        )
+        series = series.astype(np.int64)
+    if is_ordered:
+        values = [str(value) for value in dtype.categories]
+        codes = pd.Index(values).get_indexer(series)
+        require(
+            (codes >= 0).all(),
+            f"label {name!r} has the value {series.iloc[int(np.argmin(codes))]!r} in test rows: "
+            f"expected one of the ordered categories {', '.join(values[:10])}; leave these rows "
+            "out, or add the category to the table.",
+        )
+    elif pd.api.types.is_integer_dtype(series):
+        codes, values = pd.factorize(series.to_numpy(np.int64), sort=True)
+    else:
+        codes, values = as_codes(series)
+    require(
+        len(values) > 1,
+        f"label {name!r} has one class, {list(values)}: expected two or more; is it the right "
+        "column?",
+    )
+    require(
+        is_ordered or len(values) <= MAX_CATEGORIES,
+        f"label {name!r} has {len(values):,} different values: expected at most "
+        f"{MAX_CATEGORIES:,} classes; target='regression' predicts numbers.",
+    )
+    ends = np.cumsum([len(column) for column in columns])[:-1]
+    parts = tuple(np.split(codes.astype(np.int32), ends))
+    return Labels(parts, len(values), tuple(map(str, values)))

@@ -1,0 +1,1 @@
+"""Federated datasets of text."""
