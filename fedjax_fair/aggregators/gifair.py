@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, Number, ServerView
-from fedjax_fair.metrics import groups as by_group
+from fedjax_fair.metrics import client_groups as by_group
 from fedjax_fair.numerics.labels import count_labels, sum_labels
 
 __all__ = ["GIFAIR"]

@@ -1,4 +1,4 @@
-"""Local SGD with a penalty on differences between groups of people."""
+"""Local SGD with a penalty on differences between sensitive groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair import checks
 from fedjax_fair.base import Model, Number
-from fedjax_fair.data.sensitive_groups import find_groups
+from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.numerics.labels import check_one_label
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 

@@ -13,7 +13,7 @@ import fedjax_fair as ff
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.aggregators import fedfb
 from fedjax_fair.aggregators.reweighing import reweighing
-from fedjax_fair.data.sensitive_groups import find_groups
+from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.round_context import make_context
 from fedjax_fair.solvers.group_penalty import _squared_differences
 
