@@ -432,7 +432,7 @@ def test_groups_without_people_stay_without_weight(aggregator):
 @pytest.mark.parametrize(
     ("method", "data", "message"),
     [
-        ((aggregators.FairFed(1.0), SGD), BOTH, "FairFed compares two groups"),
+        ((aggregators.FairFed(1.0), SGD), BOTH, "FairFed compares two sensitive groups"),
         (
             (aggregators.FedFBMean(sensitive_feature="race"), WEIGHTED),
             DATA,
