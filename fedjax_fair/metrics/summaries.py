@@ -254,7 +254,6 @@ def _on_validation(metric: Metric) -> Metric:
         name=f"validation_{metric.name.removeprefix('test_')}",
         description=metric.description.replace("Test", "Validation").replace("test", "validation"),
         population=metric.population.replace("test", "validation"),
-        heading=f"validation {metric.heading}" if metric.heading else "",
         function=function.replace(names=names),
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedjax_fair.metrics import BY_NAME, group_fairness
+from fedjax_fair.metrics import BY_NAME, SEQUENCE_SUMMARIES, group_fairness
 from fedjax_fair.metrics.group_noise import expected_difference
 from fedjax_fair.results.comparison import MIN_SEEDS, default_metrics, differences, noise_floor
 from fedjax_fair.results.datasets import (
@@ -42,12 +42,14 @@ __all__ = [
     "unseen_tables",
 ]
 
-SWEEP_COLUMNS = {
-    VALIDATION: "validation",
-    "accuracy_mean_clients": "accuracy",
-    "accuracy_worst_10pct": "worst 10%",
-    "accuracy_standard_deviation": "dispersion",
-    "client_dissimilarity": "dissimilarity",
+SWEEP_COLUMNS = {VALIDATION: "validation"} | {
+    name: BY_NAME[name].heading
+    for name in (
+        "accuracy_mean_clients",
+        "accuracy_worst_10pct",
+        "accuracy_standard_deviation",
+        "client_dissimilarity",
+    )
 }
 """Metrics in the table of a sweep, and their headings."""
 
@@ -272,11 +274,7 @@ def _groups_table(dataset: xr.Dataset) -> Table:
 
 def _perplexity_table(dataset: xr.Dataset) -> Table:
     """Shows the perplexity of text, pooled, of an average client, and of the worst."""
-    headings = {
-        "perplexity_pooled": "pooled",
-        "perplexity_mean_clients": "mean of clients",
-        "perplexity_worst_10pct": "worst 10%",
-    }
+    headings = {metric.name: metric.heading for metric in SEQUENCE_SUMMARIES}
     finals = final_metrics(dataset[list(headings)])
     columns = {heading: _means(finals[name], digits=2) for name, heading in headings.items()}
     title = f"Test perplexity ({dataset.attrs['data']})"
