@@ -13,10 +13,10 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_fair.base import ClientMetrics, GroupSums, Metric
 from fedjax_fair.metrics import group_fairness
 from fedjax_fair.metrics.group_fairness import CRITERIA
-from fedjax_fair.tree import Tree
+from fedjax_fair.roles import ClientMetrics, GroupSums, Metric
+from fedjax_fair.utils.tree import Tree
 
 __all__ = [
     "PEOPLE",

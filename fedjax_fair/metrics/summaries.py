@@ -9,14 +9,14 @@ from typing import Any, Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.base import ClientMetrics, Metric
 from fedjax_fair.metrics import client_groups, fairness, performance
 from fedjax_fair.metrics.sensitive_groups import (
     PEOPLE,
     SENSITIVE_GROUP_SUMMARIES,
     sensitive_group_summaries,
 )
-from fedjax_fair.tree import Tree
+from fedjax_fair.roles import ClientMetrics, Metric
+from fedjax_fair.utils.tree import Tree
 
 __all__ = [
     "ALL_SUMMARIES",

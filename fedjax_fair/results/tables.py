@@ -22,7 +22,7 @@ from fedjax_fair.results.model_names import MARK, method_of, reference
 from fedjax_fair.results.models import by_model
 from fedjax_fair.results.sensitive_groups import feature_counts, gaps
 from fedjax_fair.results.worse_off import REFERENCES, share_worse_off
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr
