@@ -15,7 +15,7 @@
 # # Group fairness
 #
 # The other notebooks ask whether a model serves all *clients* equally well. This one asks whether
-# it treats *groups of people* equally, wherever their examples are. Adult is a table of the US
+# it treats *sensitive groups* equally, wherever their examples are. Adult is a table of the US
 # census of 1994: who earns more than 50,000 dollars a year? Clients are occupations, and the
 # sensitive features are sex and race.
 #
@@ -50,7 +50,7 @@ print(ff.data.load("adult"))
 # %%
 fedavg = sweep(replace(plain, methods=("fedavg",)), seeds=range(5), learning_rate=[0.1])
 last = fedavg.isel(algorithm=0, learning_rate=0, round=-1)
-by_sex = results.people.gaps(last, ["sex"])
+by_sex = results.sensitive_groups.gaps(last, ["sex"])
 for name in ("demographic_parity_difference", "equal_opportunity_difference"):
     print(f"{name}: {100 * float(by_sex[name].mean()):.1f} points")
 accuracy = 100 * float(last["accuracy_mean_examples"].mean())
@@ -80,7 +80,7 @@ swept = {
 def means(dataset, name):
     """Accuracy and a difference between women and men, in %, of every setting."""
     final = dataset.isel(algorithm=0, round=-1)
-    difference = results.people.gaps(final, ["sex"])[name].mean("seed")
+    difference = results.sensitive_groups.gaps(final, ["sex"])[name].mean("seed")
     return [
         100 * values.values.ravel()
         for values in (final["accuracy_mean_examples"].mean("seed"), difference)
@@ -113,7 +113,7 @@ axes[0].legend()
 
 # %%
 for method, dataset in {"fedavg": fedavg, "reweighing": swept["reweighing"]}.items():
-    final = results.people.gaps(dataset.isel(algorithm=0, round=-1), ["sex"]).mean("seed")
+    final = results.sensitive_groups.gaps(dataset.isel(algorithm=0, round=-1), ["sex"]).mean("seed")
     pooled = 100 * float(final["demographic_parity_difference"].squeeze())
     clients = 100 * final["client_demographic_parity_difference"].squeeze()
     print(f"{method}: pooled {pooled:.1f} points, mean of clients {float(clients.mean()):.1f}")

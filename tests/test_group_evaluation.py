@@ -14,11 +14,11 @@ from people_federation import FEATURES, make_people, people_of
 import fedjax_fair as ff
 from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.evaluation.clients import evaluate
-from fedjax_fair.metrics import PEOPLE_SUMMARIES
-from fedjax_fair.metrics.sensitive import DIFFERENCES
+from fedjax_fair.metrics import SENSITIVE_GROUP_SUMMARIES
+from fedjax_fair.metrics.group_fairness import CRITERIA
 from fedjax_fair.results import combine
-from fedjax_fair.results.people import feature_counts, gaps
-from fedjax_fair.results.tables import people_tables
+from fedjax_fair.results.sensitive_groups import feature_counts, gaps
+from fedjax_fair.results.tables import sensitive_group_tables
 
 DATA = make_people()
 MODEL = linear_model(2)
@@ -183,7 +183,7 @@ def test_groups_of_validation_examples_are_measured_after_training():
 
 def test_results_have_all_metrics_and_names_of_groups():
     dataset = fitted().dataset
-    assert {metric.name for metric in PEOPLE_SUMMARIES} <= set(dataset)
+    assert {metric.name for metric in SENSITIVE_GROUP_SUMMARIES} <= set(dataset)
     assert dataset.sensitive_group.values.tolist() == [
         "F, a",
         "F, b",
@@ -193,7 +193,7 @@ def test_results_have_all_metrics_and_names_of_groups():
         "M, c",
     ]
     last = dataset.isel(round=-1)
-    for name in DIFFERENCES:
+    for name in (f"{criterion}_difference" for criterion in CRITERIA):
         of_clients = last[f"client_{name}"]
         np.testing.assert_allclose(
             last[f"{name}_mean_clients"], of_clients.mean("client"), rtol=1e-5
@@ -208,7 +208,7 @@ def test_results_have_all_metrics_and_names_of_groups():
     worst = last.sensitive_group_loss.max("sensitive_group")
     np.testing.assert_allclose(last.worst_group_loss, worst, rtol=1e-6)
     again = fitted().evaluate(DATA)
-    for metric in PEOPLE_SUMMARIES:
+    for metric in SENSITIVE_GROUP_SUMMARIES:
         if metric.population == "people with test examples":
             np.testing.assert_allclose(again[metric.name], last[metric.name], rtol=1e-5)
 
@@ -227,7 +227,7 @@ def test_counts_of_one_feature_are_sums_over_the_other():
 
 def test_tables_show_each_feature_and_their_combination():
     dataset = fitted().dataset
-    tables = people_tables(combine({"fedavg": dataset, "again": dataset}))
+    tables = sensitive_group_tables(combine({"fedavg": dataset, "again": dataset}))
     titles = [table.title for table in tables]
     assert titles == [f"Group fairness by {name} (small)" for name in ("sex", "age", "sex x age")]
     assert [row[0] for row in tables[0].rows] == ["fedavg", "again", "noise floor"]
@@ -239,7 +239,7 @@ def test_one_group_has_no_differences():
     everybody = (SensitiveFeature("species", ("human",)), FEATURES[0])[:1]
     data = make_people(features=everybody)
     _, clients = measured(data, MODEL)
-    values = {metric.name: metric.function(clients) for metric in PEOPLE_SUMMARIES}
+    values = {metric.name: metric.function(clients) for metric in SENSITIVE_GROUP_SUMMARIES}
     assert np.isnan(values["demographic_parity_difference"])
     accuracy = clients.sensitive.correct.sum() / clients.sensitive.examples.sum()
     assert values["worst_group_accuracy"] == pytest.approx(float(accuracy))

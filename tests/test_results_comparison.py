@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 
+import fedjax_fair as ff
 from fedjax_fair import results
 from fedjax_fair.metrics import paired
 from fedjax_fair.results.comparison import default_metrics
@@ -519,3 +520,20 @@ def test_plus_minus_is_half_of_the_interval_in_every_table():
 def test_an_unknown_format_is_refused():
     with pytest.raises(ValueError, match="form='html': expected one of 'markdown', 'latex', 'csv'"):
         results.to_text(compared(), "html")
+
+
+def test_only_measures_of_spread_are_class_based():
+    """The column of the accuracy is not, although a class-based one exists."""
+    method = ff.Round(
+        ff.models.mlp(10, hidden=(4,)),
+        ff.selectors.Uniform(2),
+        ff.solvers.SGD(0.1, 10, steps=1),
+        ff.aggregators.Mean(),
+    )
+    data = ff.data.load("digits", ff.data.classes_per_client(4, 3))
+    dataset = results.combine({"fedavg": ff.fit(method, data, rounds=1)})
+    assert list(default_metrics(dataset)[1]) == [
+        "accuracy_mean_clients",
+        "accuracy_worst_10pct_class_based",
+        "client_dissimilarity_class_based",
+    ]

@@ -22,7 +22,7 @@ from fedjax_fair.app.build import build
 from fedjax_fair.app.config import AggregatorConfig, Config, DataConfig, TrainingConfig
 from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.metrics import paired
-from fedjax_fair.results import people
+from fedjax_fair.results import sensitive_groups
 from fedjax_fair.training.fit import fit
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def run_missing(name: str, alpha: float, file: Path, data_dir: str | None) -> No
             train_loss=False,
             mesh=experiment.mesh,
         ).dataset.isel(round=-1)
-        gaps = people.gaps(measured, [feature])
+        gaps = sensitive_groups.gaps(measured, [feature])
         columns: Any = {"accuracy": measured["accuracy_mean_examples"].values.ravel()}
         for short, long in DIFFERENCES.items():
             columns[short] = gaps[long].values.ravel()

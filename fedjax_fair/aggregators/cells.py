@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.data.sensitive_groups import Groups
+from fedjax_fair.data.sensitive import SensitiveGroups
 from fedjax_fair.evaluation.client_predictions import apply_model
 from fedjax_fair.evaluation.sums import client_sum
 from fedjax_fair.numerics.labels import check_one_label
@@ -47,7 +47,7 @@ def info_of_groups(name: str, values: Float[Array, " groups"]) -> dict[str, Arra
 
 
 def client_cells(
-    context: Context, variables: Variables, groups: Groups, client: Int[Array, ""]
+    context: Context, variables: Variables, groups: SensitiveGroups, client: Int[Array, ""]
 ) -> Cells:
     """Sums over the examples of one client at a model, where its examples are."""
     examples = context.examples
@@ -66,7 +66,7 @@ def client_cells(
     return client_sum(sum_fn, examples, client)
 
 
-def client_labels(context: Context, groups: Groups) -> Float[Array, "clients groups 2"]:
+def client_labels(context: Context, groups: SensitiveGroups) -> Float[Array, "clients groups 2"]:
     """Counts the training examples of every client by group and label."""
     examples = context.examples
     check_one_label(examples.labels, _COUNTED)

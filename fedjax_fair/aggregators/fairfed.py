@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_fair.aggregators.cells import client_cells
 from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.data.sensitive_groups import Groups, find_groups
+from fedjax_fair.data.sensitive import SensitiveGroups, find_groups
 from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, ServerView
 from fedjax_fair.utils import checks
 
@@ -31,7 +31,7 @@ class FairFed(Aggregator):
         \tfrac{1}{|S|} \sum_{j \in S} \Delta_j\big).
 
     The update is the mean with these weights, divided by their sum, or with sizes if all are zero.
-    A repeated client counts in every slot. Metrics compare two groups of people and are signed:
+    A repeated client counts in every slot. Metrics compare two sensitive groups and are signed:
 
     - ``"equal_opportunity"``: the true positive rate of group 0 less that of group 1. The server
       sums :math:`m_k`, the client's part of the pooled difference.
@@ -110,11 +110,11 @@ class FairFed(Aggregator):
             return context.sensitive_names is not None
         return self.metric != "accuracy"
 
-    def _groups(self, context: Context) -> Groups:
+    def _groups(self, context: Context) -> SensitiveGroups:
         groups = find_groups("FairFed", context.sensitive_names, self.sensitive_feature)
         if groups.number != 2:
             raise ValueError(
-                f"FairFed compares two groups of people, and the data has {groups.number}: set "
+                f"FairFed compares two sensitive groups, and the data has {groups.number}: set "
                 "sensitive_feature to the name of a feature with two values, or metric='accuracy'."
             )
         return groups

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair.aggregators.cells import Cells, client_cells, client_labels, info_of_groups
 from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.data.sensitive_groups import find_groups
+from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.numerics.simplex import project
 from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView
 from fedjax_fair.utils import checks

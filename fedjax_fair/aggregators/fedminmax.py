@@ -1,4 +1,4 @@
-"""FedMinMax: the highest risk of a group of people is minimized."""
+"""FedMinMax: the highest risk of a sensitive group is minimized."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from fedjax_fair.aggregators.cells import client_cells, client_labels, info_of_groups
 from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.data.sensitive_groups import find_groups
+from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.numerics.simplex import project
 from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView
 from fedjax_fair.utils import checks

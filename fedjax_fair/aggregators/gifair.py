@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.metrics import groups as by_group
+from fedjax_fair.metrics import client_groups as by_group
 from fedjax_fair.numerics.labels import count_labels, sum_labels
 from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, ServerView
 from fedjax_fair.utils import checks

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from fedjax_fair.aggregators.cells import client_labels
 from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.data.sensitive_groups import find_groups
+from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.roles import Aggregation, Aggregator, ServerView
 from fedjax_fair.utils import checks
 

@@ -110,7 +110,7 @@ GROUPS: dict[str, dict[str, Method]] = {
             aggregator=aggregators.ReweighingMean,
         ),
         "group_penalty": Method(
-            "FedAvg with a local penalty on differences between groups of people",
+            "FedAvg with a local penalty on differences between sensitive groups",
             solver=solvers.GroupPenalty,
         ),
     },

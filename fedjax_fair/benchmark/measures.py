@@ -14,7 +14,7 @@ from fedjax_fair import results
 from fedjax_fair.benchmark.federations import FEDERATIONS
 from fedjax_fair.benchmark.protocol import CRITERIA, VERSION
 from fedjax_fair.metrics import fairness
-from fedjax_fair.results import people
+from fedjax_fair.results import sensitive_groups
 from fedjax_fair.results.model_names import MARK
 from fedjax_fair.results.models import by_model
 
@@ -231,7 +231,7 @@ def _measures(final: Final) -> dict[str, np.ndarray]:
             measured[f"{name}_worst_10pct"] = _worst(values)
     if "sensitive_group_counts" in last:
         feature = FEDERATIONS[final.federation].sensitive_feature
-        gaps = people.gaps(last, [str(feature)])
+        gaps = sensitive_groups.gaps(last, [str(feature)])
         for name in _GAPS:
             measured[name] = gaps[name].values
             measured[f"client_{name}"] = gaps[f"client_{name}"].mean("client").values

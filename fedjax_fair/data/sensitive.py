@@ -1,13 +1,15 @@
-"""Sensitive features of examples, such as sex or race: integer codes, and names of their values."""
+"""Sensitive features of examples, such as sex or race, and the sensitive groups that they form."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Array, Int
 
+from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.conversion import (
     as_array,
     check_range,
@@ -20,9 +22,11 @@ __all__ = [
     "MAX_SENSITIVE_VALUES",
     "EncodedSensitive",
     "SensitiveFeature",
+    "SensitiveGroups",
     "check_codes",
     "check_sensitive_names",
     "encode_sensitive",
+    "find_groups",
 ]
 
 MAX_SENSITIVE_VALUES = 1000
@@ -234,3 +238,57 @@ def check_codes(
         check_range(
             f"{name} of {feature!r}", codes[:, column], len(values), f" ({len(values)} values)"
         )
+
+
+class SensitiveGroups(NamedTuple):
+    """Groups by one sensitive feature or by all.
+
+    Attributes:
+        number: Number of groups.
+        strides: The group of an example is the sum of its codes times these, ``[features]``.
+    """
+
+    number: int
+    strides: Int[np.ndarray, " features"]
+
+    def of(self, examples: ClientExamples, indices: Int[Array, " chunk"]) -> Int[Array, " chunk"]:
+        """Returns the groups of some examples."""
+        assert examples.sensitive_features is not None
+        codes = examples.sensitive_features[indices]
+        return jnp.sum(codes * self.strides[None].astype(np.int32), axis=1, dtype=jnp.int32)
+
+
+def find_groups(
+    role: str, names: Sequence[SensitiveFeature] | None, feature: str | None = None
+) -> SensitiveGroups:
+    """Returns the sensitive groups by a sensitive feature, or by the combinations of all.
+
+    Args:
+        role: Name of the role, for messages.
+        names: The sensitive features of the data.
+        feature: Name of one of them, or None for all.
+
+    Raises:
+        ValueError: If there are no sensitive features, or none of this name.
+
+    Examples:
+        >>> names = [SensitiveFeature("sex", ("F", "M")), SensitiveFeature("age", ("a", "b", "c"))]
+        >>> find_groups("FedFB", names)
+        SensitiveGroups(number=6, strides=array([3, 1], dtype=int32))
+        >>> find_groups("FedFB", names, "sex")
+        SensitiveGroups(number=2, strides=array([1, 0], dtype=int32))
+    """
+    if not names:
+        raise ValueError(
+            f"{role}: the data has no sensitive features; expected data from "
+            "data.from_arrays(..., sensitive_features={'sex': column}) or data.from_table."
+        )
+    known = [each.name for each in names]
+    if feature is not None and feature not in known:
+        raise ValueError(f"{role}.sensitive_feature={feature!r}: expected one of {known}, or None.")
+    strides, number = np.zeros(len(names), np.int32), 1
+    for position in reversed(range(len(names))):
+        if feature in (None, known[position]):
+            strides[position] = number
+            number *= len(names[position].values)
+    return SensitiveGroups(number, strides)

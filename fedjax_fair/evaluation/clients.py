@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.sensitive import SensitiveGroups, find_groups
 from fedjax_fair.evaluation.client_predictions import (
     apply_model,
     custom_metrics,
@@ -24,11 +25,9 @@ from fedjax_fair.evaluation.client_predictions import (
     shared_outputs,
 )
 from fedjax_fair.evaluation.sensitive_group_sums import (
-    group_codes,
-    num_values,
-    people_values,
+    example_values,
     personalized_group_sums,
-    sum_people,
+    sum_sensitive_groups,
     to_group_sums,
     undefined_sums,
 )
@@ -237,7 +236,7 @@ def evaluate(
         variables,
         jax.tree.map(jnp.asarray, data.test),
         data.num_classes,
-        num_values(data.sensitive_names),
+        find_groups("evaluation", data.sensitive_names) if data.sensitive_names else None,
     )
     others = {
         name: client_performance(model, variables, part)
@@ -299,11 +298,11 @@ def _all_client_performance(
     variables: Variables,
     examples: ClientExamples,
     num_classes: int = 0,
-    group_sizes: tuple[int, ...] | None = None,
+    sensitive_groups: SensitiveGroups | None = None,
 ) -> tuple[ClientPerformance, Float[Array, " classes"], GroupSums | None]:
     """Returns means of all clients, the accuracy on all owned labels of each class, and group sums.
 
-    Group sums are those of sensitive features with ``group_sizes`` values, if any.
+    Group sums are those of ``sensitive_groups``, if any.
     """
 
     def performance_fn(indices):
@@ -312,16 +311,18 @@ def _all_client_performance(
         values = ClientPerformance(model.loss(outputs, labels), model.accuracy(outputs, labels))
         # Without sequences the second would be a copy of the first.
         accuracy = values.accuracy if are_sequences(labels) else None
-        people = None
-        if group_sizes is not None:
-            people = people_values(model, outputs, labels, num_classes)
-        return _sum_labels(values, labels), accuracy, people
+        sensitive_values = None
+        if sensitive_groups is not None:
+            sensitive_values = example_values(model, outputs, labels, num_classes)
+        return _sum_labels(values, labels), accuracy, sensitive_values
 
-    (values, accuracy, people), indices, owners = map_examples(performance_fn, examples)
+    (values, accuracy, sensitive_values), indices, owners = map_examples(performance_fn, examples)
     group_sums = None
-    if group_sizes is not None and people is not None:
-        groups, labels = group_codes(examples, indices, group_sizes), examples.labels[indices]
-        group_sums = sum_people(people, labels, groups, owners, examples.num_clients, group_sizes)
+    if sensitive_groups is not None and sensitive_values is not None:
+        groups, labels = sensitive_groups.of(examples, indices), examples.labels[indices]
+        group_sums = sum_sensitive_groups(
+            sensitive_values, labels, groups, owners, examples.num_clients, sensitive_groups.number
+        )
         group_sums = to_group_sums(collectives.all_reduce(examples, group_sums))
     accuracy = values.accuracy if accuracy is None else accuracy
     sums = sum_by_owner(values, owners, examples)

@@ -1,33 +1,29 @@
-"""Sums over the groups of people of every client, from the outputs of a model."""
+"""Sums over the sensitive groups of every client, from the outputs of a model."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
-from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.data.sensitive import SensitiveFeature
+from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.evaluation.client_predictions import apply_model
 from fedjax_fair.evaluation.sums import map_sums
-from fedjax_fair.metrics.group_fairness import calibration_error, intersection_codes
+from fedjax_fair.metrics.group_fairness import calibration_error
 from fedjax_fair.numerics.labels import are_sequences, count_labels, sum_labels
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.roles import GroupSums, Model, Variables
 
 __all__ = [
-    "PeopleSums",
-    "PeopleValues",
-    "group_codes",
-    "num_values",
-    "people_values",
+    "ExampleValues",
+    "SensitiveGroupSums",
+    "example_values",
     "personalized_group_sums",
-    "sum_people",
+    "sum_sensitive_groups",
     "to_group_sums",
     "undefined_sums",
 ]
@@ -35,7 +31,7 @@ __all__ = [
 _BINS = 10
 
 
-class PeopleValues(NamedTuple):
+class ExampleValues(NamedTuple):
     """Values of every example.
 
     Attributes:
@@ -53,8 +49,8 @@ class PeopleValues(NamedTuple):
     score: Float[Array, " chunk"] | None = None
 
 
-class PeopleSums(NamedTuple):
-    """Sums of `PeopleValues` by client and group.
+class SensitiveGroupSums(NamedTuple):
+    """Sums of `ExampleValues` by client and group.
 
     Attributes:
         examples: Numbers of examples.
@@ -71,47 +67,33 @@ class PeopleSums(NamedTuple):
     bins: Float[Array, "groups bins 3"] | None
 
 
-def num_values(names: Sequence[SensitiveFeature] | None) -> tuple[int, ...] | None:
-    """Returns the number of values of each sensitive feature, or None without."""
-    return None if names is None else tuple(len(feature.values) for feature in names)
-
-
-def group_codes(
-    examples: ClientExamples, indices: Int[Array, " chunk"], sizes: Sequence[int]
-) -> Int[Array, " chunk"]:
-    """Returns the group of some examples among the combinations of all sensitive features."""
-    assert examples.sensitive_features is not None
-    return intersection_codes(examples.sensitive_features[indices], sizes)
-
-
-def people_values(
+def example_values(
     model: Model,
     outputs: Float[Array, "chunk ..."],
     labels: Shaped[Array, "chunk ..."],
     num_classes: int,
-) -> PeopleValues:
+) -> ExampleValues:
     """Computes the values of every example of a chunk from the outputs of a model."""
     counts = count_labels(labels)
     losses = sum_labels(model.loss(outputs, labels), labels)
     correct = sum_labels(model.accuracy(outputs, labels), labels)
     num_labels = jnp.ones_like(losses) if counts is None else counts.astype(losses.dtype)
-    values = PeopleValues(num_labels, correct, losses)
+    values = ExampleValues(num_labels, correct, losses)
     if num_classes != 2 or not jnp.issubdtype(labels.dtype, jnp.integer) or are_sequences(labels):
         return values
     score = None if model.probabilities is None else model.probabilities(outputs)[:, 1]
     return values._replace(predicted=model.predict(outputs).astype(jnp.int32), score=score)
 
 
-def sum_people(
-    values: PeopleValues,
+def sum_sensitive_groups(
+    values: ExampleValues,
     labels: Shaped[Array, "chunk ..."],
     groups: Int[Array, " chunk"],
     owners: Int[Array, " chunk"],
     num_clients: int,
-    sizes: Sequence[int],
-) -> PeopleSums:
+    num_groups: int,
+) -> SensitiveGroupSums:
     """Sums values by client and group; owners of padding are ``num_clients``."""
-    num_groups = math.prod(sizes)
     num_cells = num_clients * num_groups
     cells = jnp.where(owners < num_clients, owners * num_groups + groups, num_cells)
 
@@ -131,12 +113,12 @@ def sum_people(
         columns = (values.examples, labels.astype(values.score.dtype), values.score)
         bins = jax.ops.segment_sum(jnp.stack(columns, axis=1), index, num_groups * _BINS)
         bins = bins.reshape(num_groups, _BINS, 3)
-    return PeopleSums(
+    return SensitiveGroupSums(
         total(values.examples), total(values.correct), total(values.loss), counts, bins
     )
 
 
-def to_group_sums(sums: PeopleSums) -> GroupSums:
+def to_group_sums(sums: SensitiveGroupSums) -> GroupSums:
     """Computes calibration errors from complete sums."""
     calibration = None if sums.bins is None else calibration_error(*jnp.unstack(sums.bins, axis=2))
     return GroupSums(sums.examples, sums.correct, sums.loss, sums.counts, calibration)
@@ -146,8 +128,9 @@ def personalized_group_sums(
     model: Model, personalized: Callable[[Int[Array, ""]], Variables], data: FederatedData
 ) -> GroupSums | None:
     """Sums by client and group with the model of each client; None without sensitive features."""
-    if (sizes := num_values(data.sensitive_names)) is None:
+    if data.sensitive_names is None:
         return None
+    sensitive_groups = find_groups("evaluation", data.sensitive_names)
     examples = jax.tree.map(jnp.asarray, data.test)
 
     def sum_fn_of(client):
@@ -156,10 +139,10 @@ def personalized_group_sums(
         def sum_fn(indices, mask):
             labels = examples.labels[indices]
             outputs = apply_model(model, variables, examples.features[indices])
-            values = people_values(model, outputs, labels, data.num_classes)
-            groups = group_codes(examples, indices, sizes)
+            values = example_values(model, outputs, labels, data.num_classes)
+            groups = sensitive_groups.of(examples, indices)
             owners = (~mask).astype(jnp.int32)
-            return sum_people(values, labels, groups, owners, 1, sizes)
+            return sum_sensitive_groups(values, labels, groups, owners, 1, sensitive_groups.number)
 
         return sum_fn
 

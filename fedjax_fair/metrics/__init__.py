@@ -1,9 +1,9 @@
 """Metrics of accuracy, fairness and communication, and statistics to compare runs.
 
-`SUMMARIES` are those of every evaluation, `GROUP_SUMMARIES` additional ones where ground-truth
-groups are known, `SEQUENCE_SUMMARIES` where examples have sequences of labels, and
-`PEOPLE_SUMMARIES` those of data with sensitive features. `predictions` has
-metrics on request, `thresholds` makes rates of groups of people equal after training, `paired`
+`SUMMARIES` are those of every evaluation, `CLIENT_GROUP_SUMMARIES` additional ones where
+ground-truth groups of clients are known, `SEQUENCE_SUMMARIES` where examples have sequences of
+labels, and `SENSITIVE_GROUP_SUMMARIES` those of data with sensitive features. `predictions` has
+metrics on request, `thresholds` makes rates of sensitive groups equal after training, `paired`
 compares runs, and `noise` estimates the effect of finite test sets.
 
 Examples:
@@ -14,11 +14,11 @@ Examples:
 
 from fedjax_fair.metrics import (
     class_based,
+    client_groups,
     clustering,
     communication,
     fairness,
     group_fairness,
-    groups,
     noise,
     paired,
     performance,
@@ -27,10 +27,12 @@ from fedjax_fair.metrics import (
 )
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
 from fedjax_fair.metrics.communication import bytes_per_round
-from fedjax_fair.metrics.sensitive import PEOPLE_SUMMARIES
+from fedjax_fair.metrics.sensitive_groups import SENSITIVE_GROUP_SUMMARIES
 from fedjax_fair.metrics.summaries import (
     ALL_SUMMARIES,
-    GROUP_SUMMARIES,
+    BY_NAME,
+    CLIENT_GROUP_SUMMARIES,
+    COMPARED,
     OF_TESTS,
     SEQUENCE_SUMMARIES,
     SUMMARIES,
@@ -39,19 +41,21 @@ from fedjax_fair.metrics.summaries import (
 
 __all__ = [
     "ALL_SUMMARIES",
-    "GROUP_SUMMARIES",
+    "BY_NAME",
+    "CLIENT_GROUP_SUMMARIES",
+    "COMPARED",
     "OF_TESTS",
-    "PEOPLE_SUMMARIES",
+    "SENSITIVE_GROUP_SUMMARIES",
     "SEQUENCE_SUMMARIES",
     "SUMMARIES",
     "adjusted_rand_index",
     "bytes_per_round",
     "class_based",
+    "client_groups",
     "clustering",
     "communication",
     "fairness",
     "group_fairness",
-    "groups",
     "noise",
     "normalized_mutual_information",
     "paired",

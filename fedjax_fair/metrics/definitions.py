@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from typing import NamedTuple
 
-from fedjax_fair.metrics.noise import OF_SPREAD
-from fedjax_fair.metrics.people_definitions import OF_PEOPLE, SECTION
-from fedjax_fair.metrics.sensitive import DIFFERENCES, PEOPLE_SUMMARIES
-from fedjax_fair.metrics.summaries import GROUP_SUMMARIES, SEQUENCE_SUMMARIES, SUMMARIES
+from fedjax_fair.metrics.sensitive_groups import SENSITIVE_GROUP_SUMMARIES
+from fedjax_fair.metrics.summaries import CLIENT_GROUP_SUMMARIES, SEQUENCE_SUMMARIES, SUMMARIES
 from fedjax_fair.roles import Metric
 
 __all__ = ["HINT", "SYMBOLS", "TERMS", "columns", "page"]
@@ -23,73 +20,7 @@ SYMBOLS = (
 )
 
 
-class _Details(NamedTuple):
-    formula: str
-    range: str
-    better: str = "-"
-    source: str = ""
-
-
-_FAIR_ALLOCATION = "Li et al., 2020, https://arxiv.org/abs/1905.10497"
-_EQUITABLE = "Equitable Federated Learning with Activation Clustering"
-_DETAILS = {
-    "accuracy_mean_clients": _Details("sum_i a_i / m", "0 to 1", "higher"),
-    "accuracy_mean_examples": _Details("p = sum_i n_i a_i / sum_i n_i", "0 to 1", "higher"),
-    "accuracy_minimum": _Details("min_i a_i", "0 to 1", "higher"),
-    "accuracy_worst_10pct": _Details(
-        "mean of the ceil(m / 10) smallest a_i", "0 to 1", "higher", _FAIR_ALLOCATION
-    ),
-    "accuracy_best_10pct": _Details("mean of the ceil(m / 10) largest a_i", "0 to 1", "higher"),
-    "accuracy_standard_deviation": _Details("sqrt(sum_i (a_i - mean)^2 / m)", "0 to 0.5", "lower"),
-    "sigma_acc": _Details("sqrt(sum_i (a_i - p)^2 / m)", "0 to 1", "lower", _EQUITABLE),
-    "client_dissimilarity": _Details(
-        "mean of abs(a_i - a_j) over pairs i < j",
-        "0 to 1",
-        "lower",
-        "Submodular Maximization Approaches for Equitable Client Selection in Federated Learning",
-    ),
-    "client_dissimilarity_noise": _Details(
-        "2 sqrt(mean_i(a_i (1 - a_i) / (n_i - 1)) / pi)", ">= 0"
-    ),
-    "accuracy_gini": _Details(
-        "sum_i sum_j abs(a_i - a_j) / (2 m sum_i a_i)", "0 to 1 - 1 / m", "lower"
-    ),
-    "accuracy_jain_index": _Details(
-        "(sum_i a_i)^2 / (m sum_i a_i^2)",
-        "1 / m to 1",
-        "higher",
-        "Jain et al., 1984, https://arxiv.org/abs/cs/9809099",
-    ),
-    "accuracy_entropy": _Details(
-        "-sum_i s_i log(s_i) with s_i = a_i / sum_j a_j",
-        "0 to log(m)",
-        "higher",
-        _FAIR_ALLOCATION,
-    ),
-    "test_loss_mean_clients": _Details("sum_i l_i / m", ">= 0", "lower"),
-    "test_loss_mean_examples": _Details("sum_i n_i l_i / sum_i n_i", ">= 0", "lower"),
-    "train_loss_mean_clients": _Details("sum_i t_i / m", ">= 0", "lower"),
-    "train_loss_mean_examples": _Details("sum_i k_i t_i / sum_i k_i", ">= 0", "lower"),
-    "client_disagreement": _Details(
-        "mean of abs(l_i - l_j) over pairs of participants", ">= 0", "lower", _EQUITABLE
-    ),
-    "participation_gini": _Details(
-        "sum_i sum_j abs(r_i - r_j) / (2 m sum_i r_i)", "0 to 1 - 1 / m", "lower"
-    ),
-    "num_clients_participated": _Details("number of clients with r_i > 0", "0 to m", "higher"),
-    "group_accuracy_minimum": _Details("min_g A_g", "0 to 1", "higher"),
-    "group_accuracy_gap": _Details("max_g A_g - min_g A_g", "0 to 1", "lower"),
-    "group_sigma_acc": _Details(
-        "sqrt(sum_i (A_g(i) - p)^2 / m) with g(i) the group of i", "0 to 1", "lower", _EQUITABLE
-    ),
-    "group_loss_gap": _Details("max_g L_g - min_g L_g", ">= 0", "lower"),
-    "perplexity_pooled": _Details("exp(sum_i n_i l_i / sum_i n_i)", ">= 1", "lower"),
-    "perplexity_mean_clients": _Details("sum_i exp(l_i) / m", ">= 1", "lower"),
-    "perplexity_worst_10pct": _Details(
-        "mean of the ceil(m / 10) largest exp(l_i)", ">= 1", "lower"
-    ),
-} | {name: _Details(*details) for name, details in OF_PEOPLE.items()}
-_METRICS = SUMMARIES + GROUP_SUMMARIES + SEQUENCE_SUMMARIES + PEOPLE_SUMMARIES
+_METRICS = SUMMARIES + CLIENT_GROUP_SUMMARIES + SEQUENCE_SUMMARIES + SENSITIVE_GROUP_SUMMARIES
 
 TERMS = {
     "clients": (
@@ -107,7 +38,7 @@ TERMS = {
     "gap of groups": "group_accuracy_gap, also gap: best group less worst group.",
     "validation": (
         "validation_accuracy_mean_clients. Each metric of test examples exists for validation "
-        "examples, which are held out of training examples; except those of groups of people."
+        "examples, which are held out of training examples; except those of sensitive groups."
     ),
     "(personalized)": (
         "Row of the personalized models of a method: each client is measured with its own model. "
@@ -124,7 +55,7 @@ TERMS = {
     "noise floor": (
         "Mean of a metric over random test sets (binomial, sizes of the data) if all clients had "
         "the accuracy p of the method. A spread that is not above it is no evidence of unfairness. "
-        "For groups of people: the difference expected from finite groups if all had equal rates; "
+        "For sensitive groups: the difference expected from finite groups if all had equal rates; "
         "only in the tables 'Group fairness by ...' of `run` and `show`."
     ),
     "mean ± half": (
@@ -161,11 +92,48 @@ _HEAD = """# Metrics
 
 Results contain each metric for every seed and evaluation. Accuracies are fractions in files and
 percentages in tables and plots. Uses, limitations and examples are in the docstrings of
-`fedjax_fair.metrics.performance`, `fairness`, `groups` and `clustering`.
+`fedjax_fair.metrics.performance`, `fairness`, `client_groups` and `clustering`.
 
 `fedjax-fair metrics` prints these definitions.
 `fedjax-fair metrics --format markdown > docs/metrics.md` generates this page.
 """
+
+
+_GROUP_FAIRNESS = (
+    "## Group fairness",
+    "Fairness between clients compares how well the model serves each client. Fairness "
+    "between sensitive groups compares how it treats people who differ in sensitive features, "
+    "such as sex, wherever their examples are. Results of data with sensitive features have "
+    "metrics of both. Sensitive groups are the combinations of all sensitive features; "
+    '`results.sensitive_groups.gaps(dataset, ["sex"])` compares the groups of some features. '
+    "`difference` and `ratio` of `fedjax_fair.metrics.group_fairness` compute metrics from counts.",
+    "**Per client and pooled.** A difference of pooled people and a mean of differences of "
+    "clients answer two questions, and either can be small while the other is large:",
+    "- Pooled rates weight a client by its people of a group. If clients with many people of "
+    "one group have high selection rates, the pooled difference is large although every "
+    "client treats its groups equally (Simpson's paradox).",
+    "- Differences of clients in opposite directions cancel in pooled rates.",
+    "- Differences are not negative, so that chance increases them, most in small groups. "
+    "The groups of a client are smaller than those of all clients, so that a mean over "
+    "clients is larger even if the model is fair. The noise floor shows by how much. "
+    "`fedjax_fair.metrics.group_noise.interval(criterion, counts)` has bootstrap intervals (import "
+    'the module); counts are those of `results.sensitive_groups.feature_counts(dataset, ["sex"])`, '
+    "summed over clients.",
+    "**Empty cells.** A group without people has no rate. By default this also holds for a "
+    "group without the people that a rate counts, such as those with label 1; fairlearn sets "
+    'such a rate to 0 (`empty="zero"`), so that a client without positive examples of one '
+    "group has an equal opportunity difference of up to 1. Groups without a rate are ignored. "
+    "A difference of fewer than two groups is NaN, and a mean over clients ignores it. "
+    "`group_fairness.undefined_groups` counts such groups, and `sensitive_group_counts` in "
+    "results shows the size of every cell.",
+    "**Validation examples.** Metrics of sensitive groups are of test examples only. After "
+    "training, `fitted.evaluate(data._replace(test=data.validation))` computes them for validation "
+    "examples, to choose settings without test examples.",
+    '**Names.** "Equalized odds" and "equal opportunity" are both abbreviated to EOD in the '
+    "literature; results spell them out. FairFed uses signed differences of two groups, and "
+    'FedFB the largest distance to the rate of all people (`method="to_overall"`), which is '
+    "smaller than the difference of groups.",
+)
 
 
 def columns() -> dict[str, str]:
@@ -187,33 +155,31 @@ def page() -> str:
     )
     rows = [names, ("---",) * len(names)]
     for metric in _METRICS:
-        of = _DETAILS[metric.name]
-        definition = metric.description + (f" ({of.source})" if of.source else "")
-        over = (metric.population, metric.weighting, _range(metric), of.better)
-        has_floor = "yes" if _has_floor(metric) else "-"
-        rows.append((f"`{metric.name}`", definition, f"`{of.formula}`", *over, has_floor))
+        definition = metric.description + (f" ({metric.source})" if metric.source else "")
+        over = (metric.population, metric.weighting, _range(metric), metric.better or "-")
+        has_floor = "yes" if metric.has_noise_floor else "-"
+        rows.append((f"`{metric.name}`", definition, f"`{metric.formula}`", *over, has_floor))
     terms = [("term", "definition"), ("---", "---")]
     terms += [(f"`{name}`", text) for name, text in TERMS.items()]
     of_metrics, of_terms = (
         "\n".join(f"| {' | '.join(row)} |" for row in table) for table in (rows, terms)
     )
     symbols = textwrap.fill(SYMBOLS, 120)
-    parts = [_HEAD, symbols, of_metrics, SECTION, "## Terms of tables", of_terms]
+    section = "\n\n".join(
+        textwrap.fill(text, 120, subsequent_indent="  " if text.startswith("- ") else "")
+        for text in _GROUP_FAIRNESS
+    )
+    parts = [_HEAD, symbols, of_metrics, section, "## Terms of tables", of_terms]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _has_floor(metric: Metric) -> bool:
-    return metric.name in OF_SPREAD or metric.name.removesuffix("_mean_clients") in DIFFERENCES
-
-
 def _range(metric: Metric) -> str:
-    return _DETAILS[metric.name].range + ("" if metric.unit == "1" else f" {metric.unit}")
+    return metric.range + ("" if metric.unit == "1" else f" {metric.unit}")
 
 
 def _sentence(metric: Metric) -> str:
-    of = _DETAILS[metric.name]
-    better = f", {of.better} is better" if of.better != "-" else ""
-    floor = "; has a noise floor" if _has_floor(metric) else ""
-    source = f" ({of.source})" if of.source else ""
+    better = f", {metric.better} is better" if metric.better else ""
+    floor = "; has a noise floor" if metric.has_noise_floor else ""
+    source = f" ({metric.source})" if metric.source else ""
     about = f"{metric.population}, weighting: {metric.weighting}{floor}"
-    return f"{metric.description}: {of.formula}{source}. {_range(metric)}{better}; {about}."
+    return f"{metric.description}: {metric.formula}{source}. {_range(metric)}{better}; {about}."

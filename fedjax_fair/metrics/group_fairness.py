@@ -15,7 +15,7 @@ and the gap of a single group is 0, as in fairlearn. `undefined_groups` counts i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,24 +24,21 @@ from jaxtyping import Array, Float, Int, Shaped
 from fedjax_fair.utils import checks
 
 __all__ = [
+    "CRITERIA",
+    "RATES",
     "Baseline",
     "Empty",
+    "Rate",
     "accuracy",
-    "accuracy_difference",
-    "accuracy_ratio",
     "calibration_error",
     "count_groups",
-    "demographic_parity_difference",
-    "demographic_parity_ratio",
-    "equal_opportunity_difference",
-    "equal_opportunity_ratio",
-    "equalized_odds_difference",
-    "equalized_odds_ratio",
+    "difference",
     "false_positive_rate",
     "highest",
     "intersection_codes",
     "lowest",
     "marginal_counts",
+    "ratio",
     "selection_rate",
     "true_positive_rate",
     "undefined_groups",
@@ -117,7 +114,26 @@ def marginal_counts(
     return by_feature.sum(axis=tuple(other)).reshape(*start, -1, *classes)
 
 
-def selection_rate(counts: Counts) -> Rates:
+class Rate(NamedTuple):
+    """A rate of each group that criteria compare.
+
+    Attributes:
+        name: Name, as in the variable ``sensitive_group_<name>`` of results.
+        function: ``function(counts) -> [..., groups]``; also takes ``empty`` if it is a rate of
+            people with one label.
+        long_name: What it is.
+        symbol: Symbol in formulas.
+        needs_binary: Whether it needs two classes.
+    """
+
+    name: str
+    function: Callable[..., Rates]
+    long_name: str
+    symbol: str
+    needs_binary: bool
+
+
+def selection_rate(counts: Counts, empty: Empty = "skip") -> Rates:
     """Computes the share of people who are predicted to be in class 1; NaN for no people.
 
     Examples:
@@ -130,145 +146,104 @@ def selection_rate(counts: Counts) -> Rates:
 
 def true_positive_rate(counts: Counts, empty: Empty = "skip") -> Rates:
     """Computes the share of people with label 1 who are predicted to be in class 1."""
-    _check_binary(counts)
     return _given_label(counts, 1, empty)
 
 
 def false_positive_rate(counts: Counts, empty: Empty = "skip") -> Rates:
     """Computes the share of people with label 0 who are predicted to be in class 1."""
-    _check_binary(counts)
     return _given_label(counts, 0, empty)
 
 
-def accuracy(counts: Counts) -> Rates:
+def accuracy(counts: Counts, empty: Empty = "skip") -> Rates:
     """Computes the share of people who are predicted correctly, for any number of classes."""
     return _share(jnp.trace(jnp.asarray(counts), axis1=-2, axis2=-1), _people(counts))
 
 
-def demographic_parity_difference(
-    counts: Counts, method: Baseline = "between_groups", empty: Empty = "skip"
-) -> Gap:
-    """Computes the difference of the groups' selection rates.
+_SELECTION = Rate(
+    "selection_rate", selection_rate, "Share of people predicted to be in class 1", "S", True
+)
+_TRUE = Rate("true_positive_rate", true_positive_rate, "Share of label 1 predicted as 1", "T", True)
+_FALSE = Rate(
+    "false_positive_rate", false_positive_rate, "Share of label 0 predicted as 1", "F", True
+)
+_CORRECT = Rate("accuracy", accuracy, "Share of people predicted correctly", "C", False)
 
-    Use: favorable decisions should not depend on the group, whatever the labels are. Limitation: a
-    perfect classifier violates it if the groups' labels differ.
+RATES = (_SELECTION, _TRUE, _FALSE, _CORRECT)
+"""All rates."""
+
+CRITERIA = {
+    "demographic_parity": (_SELECTION,),
+    "equal_opportunity": (_TRUE,),
+    "equalized_odds": (_TRUE, _FALSE),
+    "accuracy_parity": (_CORRECT,),
+}
+"""Rates that should be equal in all groups, by the name of the criterion.
+
+* Demographic parity: favorable decisions do not depend on the group, whatever the labels are. A
+  perfect classifier violates it if the groups' labels differ. Dwork, Hardt, Pitassi, Reingold,
+  Zemel, *Fairness through Awareness*, 2012, https://arxiv.org/abs/1104.3913
+* Equal opportunity: people with label 1 have equal chances. It says nothing of people with label 0,
+  and labels may be unfair themselves. Hardt, Price, Srebro, *Equality of Opportunity in Supervised
+  Learning*, 2016, https://arxiv.org/abs/1610.02413
+* Equalized odds: equal chances given either label (same reference).
+* Accuracy parity: predictions are correct equally often, for any number of classes.
+"""
+
+
+def difference(
+    criterion: str,
+    counts: Counts,
+    method: Baseline = "between_groups",
+    agg: Combine = "worst_case",
+    empty: Empty = "skip",
+) -> Gap:
+    """Computes the largest difference of the groups' rates.
 
     Args:
+        criterion: Name of one of `CRITERIA`.
         counts: People by group, label and prediction.
         method: ``"between_groups"`` is the largest less the smallest rate, ``"to_overall"`` the
             largest distance to the rate of all people.
-        empty: See the module.
+        agg: Whether several rates count by their largest difference or by the mean.
+        empty: See the module. With ``"skip"`` it is NaN if the difference of a rate is.
 
     Returns:
         Differences in ``[0, 1]``, 0 if fair.
 
     Raises:
-        ValueError: If there are not two classes, or a setting is none of the options.
-
-    References:
-        Dwork, Hardt, Pitassi, Reingold, Zemel, *Fairness through Awareness*, 2012,
-        https://arxiv.org/abs/1104.3913
-
-    Examples:
-        >>> counts = np.array([[[3, 1], [0, 0]], [[0, 0], [1, 1]]])
-        >>> float(demographic_parity_difference(counts))
-        0.25
-    """
-    return _gap(_difference, lambda counts, _: selection_rate(counts), counts, method, empty)
-
-
-def demographic_parity_ratio(
-    counts: Counts, method: Baseline = "between_groups", empty: Empty = "skip"
-) -> Gap:
-    """Computes the ratio of the groups' selection rates, in ``[0, 1]``, 1 if fair.
-
-    ``"between_groups"`` is the smallest over the largest rate; ``"to_overall"`` is the smallest
-    ratio of a rate to that of all people, or its inverse. It is NaN if nobody is selected.
-
-    Examples:
-        >>> counts = np.array([[[3, 1], [0, 0]], [[0, 0], [1, 1]]])
-        >>> float(demographic_parity_ratio(counts))
-        0.5
-    """
-    return _gap(_ratio, lambda counts, _: selection_rate(counts), counts, method, empty)
-
-
-def equal_opportunity_difference(
-    counts: Counts, method: Baseline = "between_groups", empty: Empty = "skip"
-) -> Gap:
-    """Computes the difference of the groups' true positive rates.
-
-    Use: people with label 1 should have equal chances. Limitation: it says nothing of people with
-    label 0, and labels may be unfair themselves.
-
-    References:
-        Hardt, Price, Srebro, *Equality of Opportunity in Supervised Learning*, 2016,
-        https://arxiv.org/abs/1610.02413
-
-    Examples:
-        >>> counts = np.array([[[0, 0], [1, 3]], [[0, 0], [1, 1]]])
-        >>> float(equal_opportunity_difference(counts))
-        0.25
-    """
-    return _gap(_difference, true_positive_rate, counts, method, empty)
-
-
-def equal_opportunity_ratio(
-    counts: Counts, method: Baseline = "between_groups", empty: Empty = "skip"
-) -> Gap:
-    """Computes the ratio of the groups' true positive rates; as `demographic_parity_ratio`."""
-    return _gap(_ratio, true_positive_rate, counts, method, empty)
-
-
-def equalized_odds_difference(
-    counts: Counts,
-    method: Baseline = "between_groups",
-    agg: Combine = "worst_case",
-    empty: Empty = "skip",
-) -> Gap:
-    """Computes the larger (or mean) difference of true and of false positive rates.
-
-    With ``empty="skip"`` it is NaN if either difference is.
-
-    References:
-        Hardt, Price, Srebro, *Equality of Opportunity in Supervised Learning*, 2016,
-        https://arxiv.org/abs/1610.02413
+        ValueError: If the criterion needs two classes, or a setting is none of the options.
 
     Examples:
         >>> counts = np.array([[[1, 1], [1, 3]], [[1, 0], [1, 1]]])
-        >>> float(equalized_odds_difference(counts))
+        >>> float(difference("equal_opportunity", counts))
+        0.25
+        >>> float(difference("equalized_odds", counts))
         0.5
-        >>> float(equalized_odds_difference(counts, agg="mean"))
+        >>> float(difference("equalized_odds", counts, agg="mean"))
         0.375
     """
-    return _odds(_difference, highest, counts, method, agg, empty)
+    return _compare(_difference, highest, criterion, counts, method, agg, empty)
 
 
-def equalized_odds_ratio(
+def ratio(
+    criterion: str,
     counts: Counts,
     method: Baseline = "between_groups",
     agg: Combine = "worst_case",
     empty: Empty = "skip",
 ) -> Gap:
-    """Computes the smaller (or mean) ratio of true and of false positive rates.
+    """Computes the smallest ratio of the groups' rates, in ``[0, 1]``, 1 if fair.
 
-    With ``empty="skip"`` it is NaN if either ratio is; else an undefined ratio is ignored.
+    Arguments are those of `difference`. ``"between_groups"`` is the smallest over the largest rate;
+    ``"to_overall"`` is the smallest ratio of a rate to that of all people, or its inverse. It is
+    NaN if all rates are 0, except with ``empty="zero"`` where another rate has a ratio.
+
+    Examples:
+        >>> counts = np.array([[[3, 1], [0, 0]], [[0, 0], [1, 1]]])
+        >>> float(ratio("demographic_parity", counts))
+        0.5
     """
-    return _odds(_ratio, lowest, counts, method, agg, empty)
-
-
-def accuracy_difference(
-    counts: Counts, method: Baseline = "between_groups", empty: Empty = "skip"
-) -> Gap:
-    """Computes the difference of the groups' accuracies (accuracy parity), for any classes."""
-    return _gap(_difference, lambda counts, _: accuracy(counts), counts, method, empty)
-
-
-def accuracy_ratio(
-    counts: Counts, method: Baseline = "between_groups", empty: Empty = "skip"
-) -> Gap:
-    """Computes the ratio of the groups' accuracies, for any classes."""
-    return _gap(_ratio, lambda counts, _: accuracy(counts), counts, method, empty)
+    return _compare(_ratio, lowest, criterion, counts, method, agg, empty)
 
 
 def lowest(rates: Rates) -> Gap:
@@ -342,6 +317,7 @@ def _share(part: Shaped[Array, "*batch"], whole: Shaped[Array, "*batch"]) -> Flo
 
 
 def _given_label(counts: Counts, label: int, empty: Empty) -> Rates:
+    _check_binary(counts)
     checks.one_of("empty", empty, get_args(Empty))
     of_label = jnp.asarray(counts)[..., label, :]
     rates = _share(of_label[..., 1], of_label.sum(axis=-1))
@@ -350,44 +326,32 @@ def _given_label(counts: Counts, label: int, empty: Empty) -> Rates:
     return jnp.where(jnp.isnan(rates) & (_people(counts) > 0), 0, rates)
 
 
-def _gap(
-    compare: Callable[..., Gap],
-    rates_of: Callable[[Counts, Empty], Rates],
-    counts: Counts,
-    method: Baseline,
-    empty: Empty,
-) -> Gap:
-    """Compares the groups' rates with each other, or with those of all people."""
-    checks.one_of("method", method, get_args(Baseline))
-    checks.one_of("empty", empty, get_args(Empty))
-    rates = rates_of(counts, empty)
-    overall = None
-    if method == "to_overall":
-        overall = rates_of(jnp.asarray(counts).sum(axis=-3, keepdims=True), empty)
-    num_defined = jnp.sum(~jnp.isnan(rates), axis=-1)
-    least = 2 if empty == "skip" else 1
-    return jnp.where(num_defined >= least, compare(rates, overall), jnp.nan)
-
-
-def _odds(
+def _compare(
     compare: Callable[..., Gap],
     worst: Callable[..., Gap],
+    criterion: str,
     counts: Counts,
     method: Baseline,
     agg: Combine,
     empty: Empty,
 ) -> Gap:
+    """Compares the groups' rates with each other, or with those of all people."""
+    checks.one_of("criterion", criterion, tuple(CRITERIA))
+    checks.one_of("method", method, get_args(Baseline))
     checks.one_of("agg", agg, get_args(Combine))
-    gaps = jnp.stack(
-        [
-            _gap(compare, rates_of, counts, method, empty)
-            for rates_of in (true_positive_rate, false_positive_rate)
-        ],
-        axis=-1,
-    )
-    combined = worst(gaps) if agg == "worst_case" else jnp.nanmean(gaps, axis=-1)
+    checks.one_of("empty", empty, get_args(Empty))
+    gaps = []
+    for rate in CRITERIA[criterion]:
+        rates, overall = rate.function(counts, empty), None
+        if method == "to_overall":
+            overall = rate.function(jnp.asarray(counts).sum(axis=-3, keepdims=True), empty)
+        num_defined = jnp.sum(~jnp.isnan(rates), axis=-1)
+        least = 2 if empty == "skip" else 1
+        gaps.append(jnp.where(num_defined >= least, compare(rates, overall), jnp.nan))
+    stacked = jnp.stack(gaps, axis=-1)
+    combined = worst(stacked) if agg == "worst_case" else jnp.nanmean(stacked, axis=-1)
     if empty == "skip":
-        return jnp.where(jnp.any(jnp.isnan(gaps), axis=-1), jnp.nan, combined)
+        return jnp.where(jnp.any(jnp.isnan(stacked), axis=-1), jnp.nan, combined)
     return combined
 
 

@@ -6,7 +6,7 @@ together. A difference that is not above its noise floor is no evidence of unfai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from fedjax_fair.metrics.sensitive import DIFFERENCES
+from fedjax_fair.metrics.group_fairness import CRITERIA, difference
 from fedjax_fair.utils import checks
 
 __all__ = ["Interval", "expected_difference", "interval"]
@@ -37,7 +37,7 @@ class Interval(NamedTuple):
 
 
 def expected_difference(
-    name: str,
+    criterion: str,
     counts: Int[np.ndarray, "*batch groups 2 2"],
     pooled: Int[np.ndarray, "groups 2 2"] | None = None,
     draws: int = 200,
@@ -49,7 +49,7 @@ def expected_difference(
     equalized odds, of correct predictions for accuracy parity.
 
     Args:
-        name: One of ``metrics.sensitive.DIFFERENCES``.
+        criterion: Name of one of `group_fairness.CRITERIA`.
         counts: People by group, label and prediction; floats without fractions are accepted.
         pooled: Counts that the common rates are taken from; by default the sum of ``counts``.
         draws: Maximum number of simulated predictions, from a fixed seed.
@@ -58,21 +58,21 @@ def expected_difference(
         The means; NaN where the difference is undefined in all draws.
 
     Raises:
-        ValueError: If the name is unknown or counts are no integers >= 0 of two classes.
+        ValueError: If the criterion is unknown or counts are no integers >= 0 of two classes.
 
     Examples:
         >>> counts = np.array([[[25, 25], [0, 0]], [[25, 25], [0, 0]]])
-        >>> round(float(expected_difference("demographic_parity_difference", counts)), 1)
+        >>> round(float(expected_difference("demographic_parity", counts)), 1)
         0.1
     """
-    counts = _checked(name, counts, draws)
+    counts = _checked(criterion, counts, draws)
     reference = counts.reshape(-1, *counts.shape[-3:]).sum(axis=0) if pooled is None else pooled
     by_cell = np.asarray(reference).sum(axis=0)
     draws = max(1, min(draws, _MAX_VALUES // counts.size))
     rng = np.random.default_rng(0)
     people = counts.sum(axis=-1)
-    if name in ("demographic_parity_difference", "accuracy_parity_difference"):
-        is_parity = name == "demographic_parity_difference"
+    if criterion in ("demographic_parity", "accuracy_parity"):
+        is_parity = criterion == "demographic_parity"
         part = by_cell[:, 1].sum() if is_parity else np.trace(by_cell)
         whole = people.sum(axis=-1)
         chosen = rng.binomial(whole, _rate(part, by_cell.sum()), (draws, *whole.shape))
@@ -84,14 +84,14 @@ def expected_difference(
         rates = np.array([_rate(by_cell[label, 1], by_cell[label].sum()) for label in (0, 1)])
         chosen = rng.binomial(people, rates, (draws, *people.shape))
         cells = np.stack([people - chosen, chosen], axis=-1)
-    values = _evaluate(DIFFERENCES[name][0], cells)
+    values = _evaluate(criterion, cells)
     is_defined = ~np.isnan(values)
     total, number = np.where(is_defined, values, 0).sum(axis=0), is_defined.sum(axis=0)
     return np.divide(total, number, out=np.full(total.shape, np.nan), where=number > 0)
 
 
 def interval(
-    name: str,
+    criterion: str,
     counts: Int[np.ndarray, "*batch groups 2 2"],
     level: float = 0.95,
     draws: int = 500,
@@ -103,7 +103,7 @@ def interval(
     compare it with `expected_difference`.
 
     Args:
-        name: One of ``metrics.sensitive.DIFFERENCES``.
+        criterion: Name of one of `group_fairness.CRITERIA`.
         counts: People by group, label and prediction; floats without fractions are accepted.
         level: Share of samples between the ends, in ``(0, 1)``.
         draws: Maximum number of samples, from a fixed seed.
@@ -113,11 +113,11 @@ def interval(
 
     Examples:
         >>> counts = np.array([[[90, 10], [0, 0]], [[10, 90], [0, 0]]])
-        >>> low, high = interval("demographic_parity_difference", counts)
+        >>> low, high = interval("demographic_parity", counts)
         >>> bool(0.65 < low < 0.8 < high < 0.95)
         True
     """
-    counts = _checked(name, counts, draws)
+    counts = _checked(criterion, counts, draws)
     checks.probability("level", level)
     draws = max(1, min(draws, _MAX_VALUES // counts.size))
     rng = np.random.default_rng(0)
@@ -127,7 +127,7 @@ def interval(
         flat, sizes[..., None], out=np.full(flat.shape, 0.25), where=sizes[..., None] > 0
     )
     samples = rng.multinomial(sizes, shares, (draws, *sizes.shape))
-    values = _evaluate(DIFFERENCES[name][0], samples.reshape(draws, *counts.shape))
+    values = _evaluate(criterion, samples.reshape(draws, *counts.shape))
     ends = np.full((2, *values.shape[1:]), np.nan)
     is_known = ~np.isnan(values).all(axis=0)
     tail = (1 - level) / 2
@@ -135,8 +135,8 @@ def interval(
     return Interval(ends[0], ends[1])
 
 
-def _checked(name: str, counts: np.ndarray, draws: int) -> np.ndarray:
-    checks.one_of("name", name, tuple(DIFFERENCES))
+def _checked(criterion: str, counts: np.ndarray, draws: int) -> np.ndarray:
+    checks.one_of("criterion", criterion, tuple(CRITERIA))
     checks.positive_int("draws", draws)
     given = counts = np.asarray(counts)
     # Results with missing evaluations have floats.
@@ -156,5 +156,5 @@ def _rate(part: float | np.integer, whole: float | np.integer) -> float:
     return float(part / whole) if whole else 0.0
 
 
-def _evaluate(function: Callable, counts: np.ndarray) -> np.ndarray:
-    return np.asarray(jax.jit(function)(jnp.asarray(counts, jnp.int32)))
+def _evaluate(criterion: str, counts: np.ndarray) -> np.ndarray:
+    return np.asarray(jax.jit(partial(difference, criterion))(jnp.asarray(counts, jnp.int32)))

@@ -15,24 +15,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair.metrics.class_based import class_based_accuracy
-from fedjax_fair.metrics.summaries import accuracy_summaries
+from fedjax_fair.metrics.summaries import CLIENT_GROUP_SUMMARIES, SUMMARIES, accuracy_summaries
 from fedjax_fair.utils import checks
 
 __all__ = ["OF_SPREAD", "expected"]
 
-OF_SPREAD = (
-    "accuracy_minimum",
-    "accuracy_worst_10pct",
-    "accuracy_best_10pct",
-    "accuracy_standard_deviation",
-    "sigma_acc",
-    "client_dissimilarity",
-    "accuracy_gini",
-    "accuracy_jain_index",
-    "accuracy_entropy",
-    "group_accuracy_minimum",
-    "group_accuracy_gap",
-    "group_sigma_acc",
+OF_SPREAD = tuple(
+    metric.name for metric in SUMMARIES + CLIENT_GROUP_SUMMARIES if metric.has_noise_floor
 )
 """Metrics that depend on how accuracies differ between clients."""
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.metrics import fairness, groups, performance
-from fedjax_fair.metrics.sensitive import PEOPLE, PEOPLE_SUMMARIES, people_summaries
+from fedjax_fair.metrics import client_groups, fairness, performance
+from fedjax_fair.metrics.sensitive_groups import (
+    PEOPLE,
+    SENSITIVE_GROUP_SUMMARIES,
+    sensitive_group_summaries,
+)
 from fedjax_fair.roles import ClientMetrics, Metric
 from fedjax_fair.utils.tree import Tree
 
 __all__ = [
     "ALL_SUMMARIES",
-    "GROUP_SUMMARIES",
+    "BY_NAME",
+    "CLIENT_GROUP_SUMMARIES",
+    "COMPARED",
     "OF_TESTS",
     "SEQUENCE_SUMMARIES",
     "SUMMARIES",
@@ -52,11 +60,28 @@ _OVER_EXAMPLES = (performance.mean_over_examples, performance.pooled_perplexity)
 def _entries(quantity: str, unit: str, population: str, *fields: str) -> Callable[..., Metric]:
     """Returns a constructor of metrics that are functions of fields of `ClientMetrics`."""
 
-    def entry(name: str, summary: str, function: Callable[..., Array]) -> Metric:
-        weighting = "examples" if function in _OVER_EXAMPLES else "uniform"
-        of_fields = FunctionOf(function, fields)
-        is_of_model = population != EVERYONE
-        return Metric(name, quantity + summary, unit, population, weighting, of_fields, is_of_model)
+    def entry(
+        name: str,
+        summary: str,
+        function: Callable[..., Array],
+        formula: str,
+        range: str = "0 to 1",
+        better: Literal["higher", "lower"] | None = "higher",
+        **about: Any,
+    ) -> Metric:
+        return Metric(
+            name,
+            quantity + summary,
+            unit,
+            population,
+            "examples" if function in _OVER_EXAMPLES else "uniform",
+            FunctionOf(function, fields),
+            is_of_model=population != EVERYONE,
+            better=better,
+            formula=formula,
+            range=range,
+            **about,
+        )
 
     return entry
 
@@ -69,71 +94,154 @@ def _num_participated(participation: Array, accuracy: Array) -> Array:
     return jnp.sum(participation > 0).astype(accuracy.dtype)
 
 
-_accuracy = _entries("Test accuracy, ", "1", TESTED, "test_accuracy")
-_of_sizes = _entries("Test accuracy, ", "1", TESTED, "test_accuracy", "test_sizes")
-_of_groups = _entries("Test accuracy, ", "1", TESTED, "test_accuracy", "groups")
-_entropy = _entries("Test accuracy, ", "nat", TESTED, "test_accuracy")
+_accuracy = partial(_entries("Test accuracy, ", "1", TESTED, "test_accuracy"), has_noise_floor=True)
+_pooled = _entries("Test accuracy, ", "1", TESTED, "test_accuracy", "test_sizes")
 _pairs = _entries("Client dissimilarity: mean difference ", "1", TESTED, "test_accuracy")
 _noise = _entries("Client dissimilarity that ", "1", TESTED_TWICE, "test_accuracy", "test_sizes")
+_entropy = _entries("Test accuracy, ", "nat", TESTED, "test_accuracy")
+_loss = _entries("Test loss, ", "nat", TESTED, "test_loss")
+_pooled_loss = _entries("Test loss, ", "nat", TESTED, "test_loss", "test_sizes")
+_training = _entries("Training loss, ", "nat", TRAINED, "train_loss")
+_pooled_training = _entries("Training loss, ", "nat", TRAINED, "train_loss", "train_sizes")
+_cohort = _entries("Client disagreement: ", "nat", COHORT, "test_loss", "cohort")
+_times = _entries("Times trained, ", "1", EVERYONE, "participation", "test_accuracy")
+_number = _entries("Clients that have ", "clients", EVERYONE, "participation", "test_accuracy")
+_of_groups = _entries("Test accuracy, ", "1", TESTED, "test_accuracy", "groups")
 _groups_and_sizes = _entries(
     "Test accuracy of the clients' groups, ", "1", TESTED, "test_accuracy", "test_sizes", "groups"
 )
-_loss = _entries("Test loss, ", "nat", TESTED, "test_loss")
-_loss_of_sizes = _entries("Test loss, ", "nat", TESTED, "test_loss", "test_sizes")
 _loss_of_groups = _entries("Test loss, ", "nat", TESTED, "test_loss", "groups")
 _perplexity = _entries("Test perplexity, ", "1", TESTED, "test_loss")
-_perplexity_of_sizes = _entries("Test perplexity, ", "1", TESTED, "test_loss", "test_sizes")
-_training = _entries("Training loss, ", "nat", TRAINED, "train_loss")
-_training_of_sizes = _entries("Training loss, ", "nat", TRAINED, "train_loss", "train_sizes")
-_cohort = _entries("Client disagreement: ", "nat", COHORT, "test_loss", "cohort")
-_times = _entries("Times trained, ", "1", EVERYONE, "participation", "test_accuracy")
-_count = _entries("Clients that have ", "clients", EVERYONE, "participation", "test_accuracy")
-_mean, _pooled = performance.mean_over_clients, performance.mean_over_examples
-_deviation, _difference = fairness.standard_deviation, fairness.client_dissimilarity
-_disagreement, _floor = fairness.client_disagreement, fairness.dissimilarity_noise
+_pooled_perplexity = _entries("Test perplexity, ", "1", TESTED, "test_loss", "test_sizes")
 _distance = "root mean square distance to the pooled value"
+_FAIR_ALLOCATION = "Li et al., 2020, https://arxiv.org/abs/1905.10497"
+_EQUITABLE = "Equitable Federated Learning with Activation Clustering"
+_UNIFORM_GINI = "0 to 1 - 1 / m"
 
+# Name, summary, function, formula, range and direction.
 SUMMARIES: tuple[Metric, ...] = (
-    _accuracy("accuracy_mean_clients", "mean over clients", _mean),
-    _of_sizes("accuracy_mean_examples", "pooled examples", _pooled),
-    _accuracy("accuracy_minimum", "worst client", performance.minimum),
-    _accuracy("accuracy_worst_10pct", "mean of the worst 10% of clients", performance.worst_10pct),
-    _accuracy("accuracy_best_10pct", "mean of the best 10% of clients", performance.best_10pct),
-    _accuracy("accuracy_standard_deviation", "standard deviation over clients", _deviation),
-    _of_sizes("sigma_acc", _distance, fairness.sigma_acc),
-    _pairs("client_dissimilarity", "of test accuracy over pairs", _difference),
-    _noise("client_dissimilarity_noise", "finite test sets alone would produce", _floor),
-    _accuracy("accuracy_gini", "Gini index over clients", fairness.gini),
-    _accuracy("accuracy_jain_index", "Jain's index over clients", fairness.jain_index),
-    _entropy("accuracy_entropy", "entropy of the clients' shares", fairness.entropy),
-    _loss("test_loss_mean_clients", "mean over clients", _mean),
-    _loss_of_sizes("test_loss_mean_examples", "pooled examples", _pooled),
-    _training("train_loss_mean_clients", "mean over clients", _mean),
-    _training_of_sizes("train_loss_mean_examples", "pooled examples", _pooled),
-    _cohort("client_disagreement", "mean difference of test loss over pairs", _disagreement),
-    _times("participation_gini", "Gini index over clients", _participation_gini),
-    _count("num_clients_participated", "trained at least once", _num_participated),
-)
+    _accuracy(
+        "accuracy_mean_clients", "mean over clients", performance.mean_over_clients,
+        "sum_i a_i / m", heading="accuracy", has_noise_floor=False,
+    ),
+    _pooled(
+        "accuracy_mean_examples", "pooled examples", performance.mean_over_examples,
+        "p = sum_i n_i a_i / sum_i n_i",
+    ),
+    _accuracy("accuracy_minimum", "worst client", performance.minimum, "min_i a_i"),
+    _accuracy(
+        "accuracy_worst_10pct", "mean of the worst 10% of clients", performance.worst_10pct,
+        "mean of the ceil(m / 10) smallest a_i", source=_FAIR_ALLOCATION, heading="worst 10%",
+    ),
+    _accuracy(
+        "accuracy_best_10pct", "mean of the best 10% of clients", performance.best_10pct,
+        "mean of the ceil(m / 10) largest a_i",
+    ),
+    _accuracy(
+        "accuracy_standard_deviation", "standard deviation over clients",
+        fairness.standard_deviation,
+        "sqrt(sum_i (a_i - mean)^2 / m)", "0 to 0.5", "lower", heading="dispersion",
+    ),
+    _pooled(
+        "sigma_acc", _distance, fairness.sigma_acc,
+        "sqrt(sum_i (a_i - p)^2 / m)", "0 to 1", "lower", source=_EQUITABLE, has_noise_floor=True,
+    ),
+    _pairs(
+        "client_dissimilarity", "of test accuracy over pairs", fairness.client_dissimilarity,
+        "mean of abs(a_i - a_j) over pairs i < j", "0 to 1", "lower",
+        source=(
+            "Submodular Maximization Approaches for Equitable Client Selection in Federated "
+            "Learning"
+        ),
+        heading="dissimilarity", has_noise_floor=True,
+    ),
+    _noise(
+        "client_dissimilarity_noise", "finite test sets alone would produce",
+        fairness.dissimilarity_noise,
+        "2 sqrt(mean_i(a_i (1 - a_i) / (n_i - 1)) / pi)", ">= 0", None,
+    ),
+    _accuracy(
+        "accuracy_gini", "Gini index over clients", fairness.gini,
+        "sum_i sum_j abs(a_i - a_j) / (2 m sum_i a_i)", _UNIFORM_GINI, "lower",
+    ),
+    _accuracy(
+        "accuracy_jain_index", "Jain's index over clients", fairness.jain_index,
+        "(sum_i a_i)^2 / (m sum_i a_i^2)", "1 / m to 1",
+        source="Jain et al., 1984, https://arxiv.org/abs/cs/9809099",
+    ),
+    _entropy(
+        "accuracy_entropy", "entropy of the clients' shares", fairness.entropy,
+        "-sum_i s_i log(s_i) with s_i = a_i / sum_j a_j", "0 to log(m)", source=_FAIR_ALLOCATION,
+        has_noise_floor=True,
+    ),
+    _loss(
+        "test_loss_mean_clients", "mean over clients", performance.mean_over_clients,
+        "sum_i l_i / m", ">= 0", "lower",
+    ),
+    _pooled_loss(
+        "test_loss_mean_examples", "pooled examples", performance.mean_over_examples,
+        "sum_i n_i l_i / sum_i n_i", ">= 0", "lower",
+    ),
+    _training(
+        "train_loss_mean_clients", "mean over clients", performance.mean_over_clients,
+        "sum_i t_i / m", ">= 0", "lower",
+    ),
+    _pooled_training(
+        "train_loss_mean_examples", "pooled examples", performance.mean_over_examples,
+        "sum_i k_i t_i / sum_i k_i", ">= 0", "lower",
+    ),
+    _cohort(
+        "client_disagreement", "mean difference of test loss over pairs",
+        fairness.client_disagreement,
+        "mean of abs(l_i - l_j) over pairs of participants", ">= 0", "lower", source=_EQUITABLE,
+    ),
+    _times(
+        "participation_gini", "Gini index over clients", _participation_gini,
+        "sum_i sum_j abs(r_i - r_j) / (2 m sum_i r_i)", _UNIFORM_GINI, "lower",
+    ),
+    _number(
+        "num_clients_participated", "trained at least once", _num_participated,
+        "number of clients with r_i > 0", "0 to m",
+    ),
+)  # fmt: skip
 """Metrics of every evaluation. Their functions are pure, hence work inside ``jit``."""
 
-GROUP_SUMMARIES: tuple[Metric, ...] = (
-    _of_groups("group_accuracy_minimum", "worst ground-truth group", groups.lowest),
-    _of_groups("group_accuracy_gap", "best ground-truth group less worst", groups.gap),
-    _groups_and_sizes("group_sigma_acc", _distance, groups.sigma_acc),
-    _loss_of_groups("group_loss_gap", "worst ground-truth group less best", groups.gap),
-)
-"""Metrics of evaluations with ground-truth groups."""
-
+CLIENT_GROUP_SUMMARIES: tuple[Metric, ...] = (
+    _of_groups(
+        "group_accuracy_minimum", "worst ground-truth group", client_groups.lowest,
+        "min_g A_g", has_noise_floor=True,
+    ),
+    _of_groups(
+        "group_accuracy_gap", "best ground-truth group less worst", client_groups.gap,
+        "max_g A_g - min_g A_g", "0 to 1", "lower", heading="gap of groups", has_noise_floor=True,
+    ),
+    _groups_and_sizes(
+        "group_sigma_acc", _distance, client_groups.sigma_acc,
+        "sqrt(sum_i (A_g(i) - p)^2 / m) with g(i) the group of i", "0 to 1", "lower",
+        source=_EQUITABLE, has_noise_floor=True,
+    ),
+    _loss_of_groups(
+        "group_loss_gap", "worst ground-truth group less best", client_groups.gap,
+        "max_g L_g - min_g L_g", ">= 0", "lower",
+    ),
+)  # fmt: skip
+"""Metrics of evaluations with ground-truth groups of clients."""
 
 SEQUENCE_SUMMARIES: tuple[Metric, ...] = (
-    _perplexity_of_sizes("perplexity_pooled", "pooled labels", performance.pooled_perplexity),
-    _perplexity("perplexity_mean_clients", "mean over clients", performance.mean_perplexity),
-    _perplexity(
-        "perplexity_worst_10pct",
-        "mean of the worst 10% of clients",
-        performance.worst_10pct_perplexity,
+    _pooled_perplexity(
+        "perplexity_pooled", "pooled labels", performance.pooled_perplexity,
+        "exp(sum_i n_i l_i / sum_i n_i)", ">= 1", "lower", heading="pooled",
     ),
-)
+    _perplexity(
+        "perplexity_mean_clients", "mean over clients", performance.mean_perplexity,
+        "sum_i exp(l_i) / m", ">= 1", "lower", heading="mean of clients",
+    ),
+    _perplexity(
+        "perplexity_worst_10pct", "mean of the worst 10% of clients",
+        performance.worst_10pct_perplexity,
+        "mean of the ceil(m / 10) largest exp(l_i)", ">= 1", "lower", heading="worst 10%",
+    ),
+)  # fmt: skip
 """Metrics of evaluations on sequences of labels, such as text."""
 
 
@@ -151,46 +259,54 @@ def _on_validation(metric: Metric) -> Metric:
 
 
 _VALIDATION = tuple(_on_validation(metric) for metric in SUMMARIES if metric.population in OF_TESTS)
-_GROUP_VALIDATION = tuple(map(_on_validation, GROUP_SUMMARIES))
+_GROUP_VALIDATION = tuple(map(_on_validation, CLIENT_GROUP_SUMMARIES))
 _SEQUENCE_VALIDATION = tuple(map(_on_validation, SEQUENCE_SUMMARIES))
 
 ALL_SUMMARIES: tuple[Metric, ...] = (
-    *(SUMMARIES + GROUP_SUMMARIES + SEQUENCE_SUMMARIES + PEOPLE_SUMMARIES),
+    *(SUMMARIES + CLIENT_GROUP_SUMMARIES + SEQUENCE_SUMMARIES + SENSITIVE_GROUP_SUMMARIES),
     *(_VALIDATION + _GROUP_VALIDATION + _SEQUENCE_VALIDATION),
 )
 """All metrics that an evaluation can have."""
 
+BY_NAME = {metric.name: metric for metric in ALL_SUMMARIES}
+"""`ALL_SUMMARIES` by name."""
+
+COMPARED = (
+    "accuracy_mean_clients", "accuracy_worst_10pct", "client_dissimilarity", "group_accuracy_gap",
+)  # fmt: skip
+"""Names of the metrics that tables compare methods by, where results have them."""
+
 
 def summaries_of(
     *,
-    groups: bool,
+    client_groups: bool,
     validation: bool,
     sequences: bool = False,
-    people_classes: int | None = None,
+    sensitive_classes: int | None = None,
 ) -> tuple[Metric, ...]:
     """Selects the metrics that apply to a federated dataset.
 
     Args:
-        groups: Whether it has ground-truth groups.
+        client_groups: Whether it has ground-truth groups of clients.
         validation: Whether it has validation examples. The metrics of test examples are then
             repeated for these: ``test`` in a name becomes ``validation``, and other names are
             prefixed by ``validation_``.
         sequences: Whether examples have sequences of labels.
-        people_classes: Number of classes if it has sensitive features, or None.
+        sensitive_classes: Number of classes if it has sensitive features, or None.
 
     Returns:
         The metrics.
 
     Examples:
-        >>> names = [metric.name for metric in summaries_of(groups=False, validation=True)]
+        >>> names = [metric.name for metric in summaries_of(client_groups=False, validation=True)]
         >>> names[-1], "validation_accuracy_mean_clients" in names
         ('validation_loss_mean_examples', True)
     """
-    selected = SUMMARIES + (GROUP_SUMMARIES if groups else ())
+    selected = SUMMARIES + (CLIENT_GROUP_SUMMARIES if client_groups else ())
     selected += SEQUENCE_SUMMARIES if sequences else ()
-    selected += () if people_classes is None else people_summaries(people_classes)
+    selected += () if sensitive_classes is None else sensitive_group_summaries(sensitive_classes)
     selected += _VALIDATION if validation else ()
-    selected += _GROUP_VALIDATION if groups and validation else ()
+    selected += _GROUP_VALIDATION if client_groups and validation else ()
     return selected + (_SEQUENCE_VALIDATION if sequences and validation else ())
 
 
@@ -203,5 +319,5 @@ def accuracy_summaries(
     """Computes metrics that depend on accuracies, numbers of test examples and groups alone."""
     zeros, counts = jnp.zeros(sizes.shape), jnp.zeros_like(sizes)
     measured = ClientMetrics(accuracy, zeros, zeros, sizes, sizes, counts, counts[:1], groups)
-    functions = {metric.name: metric.function for metric in SUMMARIES + GROUP_SUMMARIES}
+    functions = {metric.name: metric.function for metric in SUMMARIES + CLIENT_GROUP_SUMMARIES}
     return [functions[name](measured) for name in names]

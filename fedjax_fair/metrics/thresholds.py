@@ -1,4 +1,4 @@
-"""A threshold for each group of people, fitted after training on the scores of held-out examples.
+"""A threshold for each sensitive group, fitted after training on the scores of held-out examples.
 
 A model with two classes predicts class 1 if its probability, the score, reaches a threshold. A
 threshold for each group makes a rate equal between groups, at the highest accuracy (Hardt, Price,

@@ -32,7 +32,7 @@ from fedjax_fair.results.tables import (
     Table,
     clients_table,
     methods_table,
-    people_tables,
+    sensitive_group_tables,
     unseen_tables,
 )
 
@@ -92,7 +92,7 @@ def page(
 {_forest_plots(extended, columns)}
 {_tables(unseen)}
 {_tables([clients_table(shown)] if has_client_names(shown) else [])}
-{_tables(people_tables(shown))}
+{_tables(sensitive_group_tables(shown))}
 <div class="legend" id="legend" role="group" aria-label="methods"></div>
 <div class="pictures">{_charts(numbers)}</div>
 {_explorer(numbers["clients"])}

@@ -10,7 +10,7 @@ Dimensions:
 * ``unseen_client``: clients that are held out of training, if there are any;
 * ``planted_group``: ground-truth groups of clients, if known;
 * ``sensitive_group``: combinations of values of all sensitive features, if the data has any, over
-  which ``fedjax_fair.results.people.feature_counts`` and ``gaps`` sum;
+  which ``fedjax_fair.results.sensitive_groups.feature_counts`` and ``gaps`` sum;
 * ``class``: the classes of the data, and ``label`` and ``prediction`` where there are two;
 * ``training_round`` and ``slot``: every round, and the slots of its cohort.
 
@@ -21,7 +21,7 @@ Variables:
 * over ``(seed, round, class)``: ``class_accuracy``;
 * over ``(seed, round)``: every metric of ``fedjax_fair.metrics.SUMMARIES``, with population and
   weighting as attributes, also with the prefix ``validation_``;
-* with sensitive features, metrics of ``fedjax_fair.metrics.PEOPLE_SUMMARIES`` over
+* with sensitive features, metrics of ``fedjax_fair.metrics.SENSITIVE_GROUP_SUMMARIES`` over
   ``(seed, round)``; ``client_demographic_parity_difference`` and so on over ``client`` too; and
   ``sensitive_group_counts``, ``_examples``, ``_accuracy``, ``_loss`` and rates of groups;
 * over ``(seed, training_round, slot)``: ``cohort_clients``, ``cohort_weights``, ``cohort_loss``,

@@ -261,10 +261,12 @@ def default_metrics(dataset: xr.Dataset) -> tuple[xr.Dataset, dict[str, str]]:
     if dataset.attrs.get("label_skew_only") and not is_personalized:
         dataset = dataset.merge(class_based(dataset))
         suffix, second_line = "_class_based", "\nclass-based"
-    headings = {
-        "accuracy_mean_clients": "accuracy",
-        f"accuracy_worst_10pct{suffix}": f"worst 10%{second_line}",
-        f"client_dissimilarity{suffix}": f"dissimilarity{second_line}",
-        "group_accuracy_gap": "gap of groups",
-    }
-    return dataset, {name: text for name, text in headings.items() if name in dataset}
+    headings = {}
+    for name in metrics.COMPARED:
+        metric = metrics.BY_NAME[name]
+        # Only measures of spread are class-based, hence not the accuracy.
+        if suffix and metric.has_noise_floor and f"{name}{suffix}" in dataset:
+            headings[f"{name}{suffix}"] = f"{metric.heading}{second_line}"
+        elif name in dataset:
+            headings[name] = metric.heading
+    return dataset, headings

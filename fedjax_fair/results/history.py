@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_fair import metrics
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.labels import are_sequences
-from fedjax_fair.results import people
+from fedjax_fair.results import sensitive_groups
 from fedjax_fair.roles import PERSONALIZED, ClientMetric, ClientMetrics, Metric
 from fedjax_fair.rounds.round_state import RoundInfo, Traffic
 
@@ -78,10 +78,10 @@ class History:
     ) -> None:
         """Records an evaluation: summaries ``[seeds]`` and ``[seeds, clients or classes]``."""
         values: dict[str, Any] = {name: getattr(metrics, name) for name in RECORDED}
-        values |= metrics.custom | people.record(metrics.sensitive)
+        values |= metrics.custom | sensitive_groups.record(metrics.sensitive)
         if (own := metrics.personalized) is not None:
             measured = {name: getattr(own, name) for name in _OF_MODELS} | own.custom
-            measured |= people.record(own.sensitive)
+            measured |= sensitive_groups.record(own.sensitive)
             values |= {f"{PERSONALIZED}{name}": value for name, value in measured.items()}
         self._evaluated.append(round)
         self._records["summaries"].append(summaries)
@@ -166,7 +166,7 @@ def to_dataset(
         for name, (dim, long_name, unit) in per_client.items()
     }
     for name, values in recorded["metrics"].items():
-        if name.removeprefix(PERSONALIZED) in people.RECORDED:
+        if name.removeprefix(PERSONALIZED) in sensitive_groups.RECORDED:
             continue
         dim, long_name, unit = per_client[name]
         columns[name] = (("seed", "round", dim), values, _attributes(long_name, unit))
@@ -198,9 +198,9 @@ def to_dataset(
     columns |= _communication(recorded, traffic) | _partition_variables(data)
     for prefix in ("", PERSONALIZED):
         columns |= _group_metrics(recorded["metrics"], data, prefix)
-        columns |= people.columns(recorded["metrics"], prefix)
+        columns |= sensitive_groups.columns(recorded["metrics"], prefix)
     coordinates = {"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]}
-    coordinates |= client_coordinate(data) | people.coordinate(data)
+    coordinates |= client_coordinate(data) | sensitive_groups.coordinate(data)
     if rounds:
         _, num_rounds, slots = rounds["clients"].shape
         coordinates |= {"training_round": np.arange(num_rounds), "slot": np.arange(slots)}

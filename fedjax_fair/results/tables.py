@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from fedjax_fair.metrics import BY_NAME, SEQUENCE_SUMMARIES, group_fairness
+from fedjax_fair.metrics.group_noise import expected_difference
 from fedjax_fair.results.comparison import MIN_SEEDS, default_metrics, differences, noise_floor
 from fedjax_fair.results.datasets import (
     VALIDATION,
@@ -17,7 +20,7 @@ from fedjax_fair.results.datasets import (
 from fedjax_fair.results.intervals import format_mean, format_number
 from fedjax_fair.results.model_names import MARK, method_of, reference
 from fedjax_fair.results.models import by_model
-from fedjax_fair.results.people_tables import NOTE, people_rows, people_titles
+from fedjax_fair.results.sensitive_groups import feature_counts, gaps
 from fedjax_fair.results.worse_off import REFERENCES, share_worse_off
 from fedjax_fair.utils.terminal import escape_control_chars
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOISE_FLOOR",
+    "SENSITIVE_GROUPS",
     "STAR",
     "SWEEP_COLUMNS",
     "Table",
@@ -33,17 +37,19 @@ __all__ = [
     "clients_table",
     "final_tables",
     "methods_table",
-    "people_tables",
     "progress_table",
+    "sensitive_group_tables",
     "unseen_tables",
 ]
 
-SWEEP_COLUMNS = {
-    VALIDATION: "validation",
-    "accuracy_mean_clients": "accuracy",
-    "accuracy_worst_10pct": "worst 10%",
-    "accuracy_standard_deviation": "dispersion",
-    "client_dissimilarity": "dissimilarity",
+SWEEP_COLUMNS = {VALIDATION: "validation"} | {
+    name: BY_NAME[name].heading
+    for name in (
+        "accuracy_mean_clients",
+        "accuracy_worst_10pct",
+        "accuracy_standard_deviation",
+        "client_dissimilarity",
+    )
 }
 """Metrics in the table of a sweep, and their headings."""
 
@@ -56,6 +62,14 @@ NOISE_FLOOR = (
     "Noise floor: spread expected from finite test sets if all clients had equal accuracy."
 )
 """Meaning of a noise floor."""
+
+
+SENSITIVE_GROUPS = (
+    "In %, differences between sensitive groups, after the last round; 0 is fair. First line: "
+    "pooled people; second: mean over the clients for which it is defined. Noise floor: difference "
+    "expected from finite groups if all had equal rates."
+)
+"""How to read tables of sensitive groups."""
 
 
 class Table(NamedTuple):
@@ -84,7 +98,7 @@ def final_tables(dataset: xr.Dataset) -> list[Table]:
     clients = [clients_table(models)] if has_client_names(models) else []
     perplexities = [_perplexity_table(models)] if "perplexity_pooled" in models else []
     unseen = unseen_tables(dataset)
-    return [methods, *unseen, *groups, *perplexities, *clients, *people_tables(models)]
+    return [methods, *unseen, *groups, *perplexities, *clients, *sensitive_group_tables(models)]
 
 
 def unseen_tables(dataset: xr.Dataset) -> list[Table]:
@@ -108,17 +122,68 @@ def unseen_tables(dataset: xr.Dataset) -> list[Table]:
     return [_table(title, dataset, columns, note)]
 
 
-def people_tables(dataset: xr.Dataset) -> list[Table]:
+def sensitive_group_tables(dataset: xr.Dataset) -> list[Table]:
     """Shows group fairness by each sensitive feature and by all together, if there are any."""
     if "sensitive_group_counts" not in dataset:
         return []
+    described = json.loads(dataset["sensitive_group"].attrs["features"])
+    features = [(name,) for name, _ in described]
+    if len(features) > 1:
+        features.append(tuple(name for name, _ in described))
     tables = []
-    for title, features in people_titles(dataset).items():
-        columns = people_rows(dataset, features)
+    for names in features:
+        columns = _criterion_columns(dataset, names)
         rows = list(zip([*_names(dataset), "noise floor"], *columns.values(), strict=True))
-        note = f"{NOTE} Test examples{_about_means(dataset)}."
+        title = f"Group fairness by {escape_control_chars(' x '.join(names))}"
+        note = f"{SENSITIVE_GROUPS} Test examples{_about_means(dataset)}."
         tables.append(Table(f"{title} ({dataset.attrs['data']})", ("method", *columns), rows, note))
     return tables
+
+
+def _criterion_columns(dataset: xr.Dataset, features: tuple[str, ...]) -> dict[str, list[str]]:
+    """Returns a cell per method, and one of the noise floor, by heading.
+
+    Args:
+        dataset: Results with the dimension ``algorithm``.
+        features: Sensitive features whose combinations are the groups.
+    """
+    finals = final_metrics(dataset[["accuracy_mean_clients", "sensitive_group_counts"]])
+    measured = 100 * gaps(finals, features)
+    columns = {}
+    for criterion in group_fairness.CRITERIA:
+        name = f"{criterion}_difference"
+        pooled = measured[name].transpose("algorithm", "seed").values
+        clients = measured[f"client_{name}"].transpose("algorithm", "seed", "client").values
+        cells = [
+            f"{format_mean(runs)}\n{format_mean(_known_mean(of_clients))}"
+            for runs, of_clients in zip(pooled, clients, strict=True)
+        ]
+        columns[BY_NAME[name].heading] = [*cells, _criterion_floor(finals, criterion, features)]
+    return columns
+
+
+def _criterion_floor(finals: xr.Dataset, criterion: str, features: tuple[str, ...]) -> str:
+    """Returns the noise floors of pooled people and of clients, mean over methods and seeds."""
+    counts = feature_counts(finals, features).transpose("algorithm", "seed", "client", ...).values
+    pooled, clients = [], []
+    for run in counts.reshape(-1, *counts.shape[2:]):
+        if np.isnan(run).any() or not run.sum():
+            continue
+        people = run.round().astype(np.int64)
+        together = people.sum(axis=0)
+        pooled.append(float(expected_difference(criterion, together, draws=50)))
+        clients.append(float(_known_mean(expected_difference(criterion, people, draws=50))))
+    return "\n".join(
+        format_number(100 * float(_known_mean(np.array(values))), ".1f").strip("-")
+        for values in (pooled, clients)
+    )
+
+
+def _known_mean(values: np.ndarray) -> np.ndarray:
+    """Averages over the last axis, without NaN; NaN if there is nothing else."""
+    known = ~np.isnan(values)
+    total, number = np.where(known, values, 0).sum(axis=-1), known.sum(axis=-1)
+    return np.divide(total, number, out=np.full(total.shape, np.nan), where=number > 0)
 
 
 def _add_worse_off(table: Table, dataset: xr.Dataset) -> Table:
@@ -209,11 +274,7 @@ def _groups_table(dataset: xr.Dataset) -> Table:
 
 def _perplexity_table(dataset: xr.Dataset) -> Table:
     """Shows the perplexity of text, pooled, of an average client, and of the worst."""
-    headings = {
-        "perplexity_pooled": "pooled",
-        "perplexity_mean_clients": "mean of clients",
-        "perplexity_worst_10pct": "worst 10%",
-    }
+    headings = {metric.name: metric.heading for metric in SEQUENCE_SUMMARIES}
     finals = final_metrics(dataset[list(headings)])
     columns = {heading: _means(finals[name], digits=2) for name, heading in headings.items()}
     title = f"Test perplexity ({dataset.attrs['data']})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedjax_fair.metrics.sensitive import DIFFERENCES
+from fedjax_fair.metrics.group_fairness import CRITERIA
 
 __all__ = ["is_percent"]
 
@@ -10,7 +10,7 @@ __all__ = ["is_percent"]
 def is_percent(name: str, unit: str = "1") -> bool:
     """Returns whether tables and plots show a metric in percent.
 
-    These are accuracies, and differences of accuracies or of rates of groups of people.
+    These are accuracies, and differences of accuracies or of rates of sensitive groups.
 
     Args:
         name: Name of the variable.
@@ -22,7 +22,7 @@ def is_percent(name: str, unit: str = "1") -> bool:
         >>> is_percent("perplexity_pooled"), is_percent("accuracy_entropy", "nat")
         (False, False)
     """
-    parts = ("accuracy", "sigma_acc", "dissimilarity", *DIFFERENCES)
+    parts = ("accuracy", "sigma_acc", "dissimilarity", *CRITERIA)
     return (
         unit == "1"
         and any(part in name for part in parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ PERSONALIZED = "personalized_"
 
 
 class GroupSums(NamedTuple):
-    """Sums over the test examples of every client and group of people.
+    """Sums over the test examples of every client and sensitive group.
 
     Groups are the combinations of values of all sensitive features, in the order of
     `fedjax_fair.metrics.group_fairness.intersection_codes`. An example with a sequence of labels
@@ -56,7 +56,7 @@ class ClientMetrics(NamedTuple):
         custom: Values of each `ClientMetric` by name.
         personalized: The same metrics of each client's personalized model, without those of
             classes; None without such models.
-        sensitive: Sums by client and group of people; None without sensitive features.
+        sensitive: Sums by client and sensitive group; None without sensitive features.
     """
 
     test_accuracy: Float[Array, " clients"]
@@ -87,6 +87,12 @@ class Metric(Tree):
         weighting: "uniform" over the population or "examples".
         function: Pure function from ``ClientMetrics`` to a scalar.
         is_of_model: Whether it depends on the model, so that personalized models have it too.
+        better: Which values are better; None if neither are.
+        formula: Definition in symbols of `fedjax_fair.metrics.definitions.SYMBOLS`.
+        range: Possible values, without unit.
+        source: Where it is from.
+        heading: Short name in tables.
+        has_noise_floor: Whether its value for equal clients or groups can be estimated.
     """
 
     name: str
@@ -96,6 +102,12 @@ class Metric(Tree):
     weighting: str
     function: Callable[[ClientMetrics], Float[Array, ""]]
     is_of_model: bool = True
+    better: Literal["higher", "lower"] | None = None
+    formula: str = ""
+    range: str = ""
+    source: str = ""
+    heading: str = ""
+    has_noise_floor: bool = False
 
 
 class Predictions(NamedTuple):

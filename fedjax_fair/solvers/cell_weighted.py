@@ -1,4 +1,4 @@
-"""SGD on losses that are weighted by group of people and label."""
+"""SGD on losses that are weighted by sensitive group and label."""
 
 from __future__ import annotations
 

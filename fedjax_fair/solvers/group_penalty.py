@@ -1,4 +1,4 @@
-"""Local SGD with a penalty on differences between groups of people."""
+"""Local SGD with a penalty on differences between sensitive groups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair.data.sensitive_groups import find_groups
+from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.numerics.labels import check_one_label
 from fedjax_fair.roles import Model, Number
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD

@@ -213,10 +213,10 @@ class FitResult(NamedTuple):
             attributes = {"long_name": long_name, "units": unit}
             columns[name] = (("seed", dim), getattr(clients, name), attributes)
         measured = metrics.summaries_of(
-            groups=data.groups is not None,
+            client_groups=data.groups is not None,
             validation=False,
             sequences=are_sequences(data.test.labels),
-            people_classes=data.num_classes if data.sensitive_names else None,
+            sensitive_classes=data.num_classes if data.sensitive_names else None,
         )
         for metric in measured:
             if metric.population in metrics.OF_TESTS:

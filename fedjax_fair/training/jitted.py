@@ -205,10 +205,10 @@ def _measurements(
             **personalization,
         )
         summaries = metrics.summaries_of(
-            groups=data.groups is not None,
+            client_groups=data.groups is not None,
             validation=data.validation is not None,
             sequences=are_sequences(data.test.labels),
-            people_classes=data.num_classes if data.sensitive_names else None,
+            sensitive_classes=data.num_classes if data.sensitive_names else None,
         )
         summaries += custom_summaries
         values = {metric.name: metric.function(clients) for metric in summaries}

@@ -13,7 +13,7 @@ import fedjax_fair as ff
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.aggregators import fedfb
 from fedjax_fair.aggregators.reweighing import reweighing
-from fedjax_fair.data.sensitive_groups import find_groups
+from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.rounds.round_context import make_context
 from fedjax_fair.solvers.group_penalty import _squared_differences
 
@@ -432,7 +432,7 @@ def test_groups_without_people_stay_without_weight(aggregator):
 @pytest.mark.parametrize(
     ("method", "data", "message"),
     [
-        ((aggregators.FairFed(1.0), SGD), BOTH, "FairFed compares two groups"),
+        ((aggregators.FairFed(1.0), SGD), BOTH, "FairFed compares two sensitive groups"),
         (
             (aggregators.FedFBMean(sensitive_feature="race"), WEIGHTED),
             DATA,

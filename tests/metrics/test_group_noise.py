@@ -9,8 +9,7 @@ import fedjax_fair as ff
 from fedjax_fair.metrics import definitions
 from fedjax_fair.metrics import group_fairness as gf
 from fedjax_fair.metrics.group_noise import expected_difference, interval
-from fedjax_fair.metrics.sensitive import DIFFERENCES
-from fedjax_fair.results.people_tables import NOTE
+from fedjax_fair.results.tables import SENSITIVE_GROUPS
 
 
 def folded_normal(shares, sizes):
@@ -21,9 +20,9 @@ def folded_normal(shares, sizes):
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [
-        ("demographic_parity_difference", (1000, 4000)),
-        ("equal_opportunity_difference", (400, 1000)),
-        ("accuracy_parity_difference", (1000, 4000)),
+        ("demographic_parity", (1000, 4000)),
+        ("equal_opportunity", (400, 1000)),
+        ("accuracy_parity", (1000, 4000)),
     ],
 )
 def test_floors_of_two_large_groups_have_a_closed_form(name, sizes):
@@ -40,7 +39,7 @@ def test_floors_of_two_large_groups_have_a_closed_form(name, sizes):
 def test_floors_grow_as_groups_shrink_and_measure_each_client():
     client = np.array([[[8, 2], [1, 9]], [[9, 1], [2, 8]]])
     clients = np.stack([client, 100 * client])
-    for name in DIFFERENCES:
+    for name in gf.CRITERIA:
         small, large = expected_difference(name, clients)
         pooled = expected_difference(name, clients.sum(axis=0))
         assert 0 < pooled < small / 5
@@ -49,15 +48,15 @@ def test_floors_grow_as_groups_shrink_and_measure_each_client():
 
 def test_predictions_that_are_all_equal_have_no_chance():
     counts = np.array([[[0, 5], [0, 5]], [[0, 3], [0, 2]]])
-    for name in ("demographic_parity_difference", "equalized_odds_difference"):
+    for name in ("demographic_parity", "equalized_odds"):
         assert expected_difference(name, counts) == 0
 
 
 def test_undefined_differences_have_undefined_floors():
     counts = np.array([[[[2, 2], [0, 0]], [[1, 3], [2, 2]]], [[[2, 2], [1, 1]], [[1, 3], [2, 2]]]])
-    floors = expected_difference("equal_opportunity_difference", counts)
+    floors = expected_difference("equal_opportunity", counts)
     assert np.isnan(floors).tolist() == [True, False]
-    low, high = interval("equal_opportunity_difference", counts)
+    low, high = interval("equal_opportunity", counts)
     assert np.isnan(low).tolist() == np.isnan(high).tolist() == [True, False]
 
 
@@ -68,57 +67,57 @@ def test_intervals_cover_the_difference():
     zeros = np.zeros_like(selected)
     rows = np.stack([np.array([[80, 120]]) - selected, selected], axis=-1)
     counts = np.stack([rows, np.stack([zeros, zeros], axis=-1)], axis=-2)
-    low, high = interval("demographic_parity_difference", counts, draws=200)
+    low, high = interval("demographic_parity", counts, draws=200)
     covered = np.mean((low <= 0.4) & (high >= 0.4))
     assert 0.9 < covered < 0.985
-    values = np.asarray(gf.demographic_parity_difference(counts))
+    values = np.asarray(gf.difference("demographic_parity", counts))
     assert ((low < values) & (values < high)).all()
-    wide = interval("demographic_parity_difference", counts, level=0.99, draws=200)
+    wide = interval("demographic_parity", counts, level=0.99, draws=200)
     assert (wide.high - wide.low).mean() > (high - low).mean()
 
 
 def test_the_documented_call_has_intervals_of_results():
     page = " ".join(definitions.page().split())
-    assert "`fedjax_fair.metrics.group_noise.interval(name, counts)`" in page
-    assert '`results.people.feature_counts(dataset, ["sex"])`, summed over clients' in page
+    assert "`fedjax_fair.metrics.group_noise.interval(criterion, counts)`" in page
+    assert 'feature_counts(dataset, ["sex"])`, summed over clients' in page
     method = ff.Round(
         linear_model(2), ff.selectors.Full(), ff.solvers.SGD(0.5, 4, steps=2), ff.aggregators.Mean()
     )
     dataset = ff.fit(method, make_people(), rounds=1).dataset
-    counts = ff.results.people.feature_counts(dataset, ["sex"]).sum("client")
-    for name in DIFFERENCES:
+    counts = ff.results.sensitive_groups.feature_counts(dataset, ["sex"]).sum("client")
+    for name in gf.CRITERIA:
         low, high = interval(name, counts)
         assert low.shape == (1, 2)  # A seed and two evaluations.
         assert (low < high).all()
     # Of combined results, whose counts are floats with NaN for missing evaluations.
     both = ff.results.combine({"two": dataset, "one": dataset.isel(round=slice(1))})
-    combined = ff.results.people.feature_counts(both, ["sex"]).sum("client")
+    combined = ff.results.sensitive_groups.feature_counts(both, ["sex"]).sum("client")
     assert combined.dtype.kind == "f"
-    (name, *_) = DIFFERENCES
+    (name, *_) = gf.CRITERIA
     found, expected = interval(name, combined), interval(name, counts)
     assert np.isnan(found.low[1, 0, 1])
     assert np.isfinite(found.low[0, 0]).all()
     np.testing.assert_allclose(found.low[0, 0, 0], expected.low[0, 0], atol=0.1)
 
 
-def test_the_noise_floor_of_groups_of_people_is_defined():
-    """Metrics of groups of people have one only in their tables."""
-    of_people = "difference expected from finite groups if all had equal rates"
-    assert of_people in NOTE
-    assert of_people in definitions.TERMS["noise floor"]
+def test_the_noise_floor_of_sensitive_groups_is_defined():
+    """Metrics of sensitive groups have one only in their tables."""
+    floor = "difference expected from finite groups if all had equal rates"
+    assert floor in SENSITIVE_GROUPS
+    assert floor in definitions.TERMS["noise floor"]
     assert "Group fairness by" in definitions.TERMS["noise floor"]
 
 
 @pytest.mark.parametrize(
     ("name", "counts", "message"),
     [
-        ("parity", np.ones((2, 2, 2), int), "name='parity'"),
-        ("demographic_parity_difference", np.full((2, 2, 2), 1.5), "got float64"),
-        ("demographic_parity_difference", np.ones((2, 3, 3), int), r"shape \(2, 3, 3\)"),
-        ("demographic_parity_difference", -np.ones((2, 2, 2), int), "integers >= 0"),
-        ("demographic_parity_difference", -np.ones((2, 2, 2)), "got float64"),
-        ("demographic_parity_difference", np.full((2, 2, 2), np.nan), "got float64 .* with NaN"),
-        ("demographic_parity_difference", np.full((2, 2, 2), np.inf), "got float64"),
+        ("parity", np.ones((2, 2, 2), int), "criterion='parity'"),
+        ("demographic_parity", np.full((2, 2, 2), 1.5), "got float64"),
+        ("demographic_parity", np.ones((2, 3, 3), int), r"shape \(2, 3, 3\)"),
+        ("demographic_parity", -np.ones((2, 2, 2), int), "integers >= 0"),
+        ("demographic_parity", -np.ones((2, 2, 2)), "got float64"),
+        ("demographic_parity", np.full((2, 2, 2), np.nan), "got float64 .* with NaN"),
+        ("demographic_parity", np.full((2, 2, 2), np.inf), "got float64"),
     ],
 )
 def test_bad_arguments_are_named(name, counts, message):

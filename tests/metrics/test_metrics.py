@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_fair.metrics import (
-    GROUP_SUMMARIES,
+    CLIENT_GROUP_SUMMARIES,
     SEQUENCE_SUMMARIES,
     SUMMARIES,
     bytes_per_round,
@@ -352,7 +352,7 @@ def test_before_the_first_round_only_the_cohort_is_undefined():
 
 @jax.jit
 def _with_groups(metrics):
-    return {entry.name: entry.function(metrics) for entry in SUMMARIES + GROUP_SUMMARIES}
+    return {entry.name: entry.function(metrics) for entry in SUMMARIES + CLIENT_GROUP_SUMMARIES}
 
 
 OF_PAIRS = {"client_dissimilarity", "client_dissimilarity_noise", "client_disagreement"}
@@ -362,7 +362,11 @@ OF_PAIRS = {"client_dissimilarity", "client_dissimilarity_noise", "client_disagr
     ("num_clients", "tested", "undefined"),
     [
         (1, 1, OF_PAIRS),  # Neither a pair of clients nor a second group.
-        (12, 0, {entry.name for entry in SUMMARIES + GROUP_SUMMARIES if "test_" in str(entry)}),
+        (
+            12,
+            0,
+            {entry.name for entry in SUMMARIES + CLIENT_GROUP_SUMMARIES if "test_" in str(entry)},
+        ),
         (12, 1, OF_PAIRS),
         (12, 12, set()),
     ],

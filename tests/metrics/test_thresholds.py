@@ -165,13 +165,12 @@ def test_gaps_of_a_trained_model_become_small(trained, constraint):
     data, result = trained
     fitted = fit_thresholds(count_scores(*scored(result, data.validation), 2), constraint)
     scores, labels, groups = scored(result, data.test)
-    difference = getattr(group_fairness, f"{constraint}_difference")
 
     def gap(predicted):
         counts = group_fairness.count_groups(
             *(jnp.asarray(values, jnp.int32) for values in (groups, labels, predicted)), 2
         )
-        return float(difference(counts))
+        return float(group_fairness.difference(constraint, counts))
 
     before, after = gap(scores >= 0.5), gap(fitted.predict(scores, groups))
     assert before == pytest.approx(float(result.dataset[f"{constraint}_difference"][0, -1]))

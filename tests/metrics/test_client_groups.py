@@ -10,7 +10,7 @@ from conftest import linear_model, make_federation
 
 from fedjax_fair import aggregators, report, results, selectors, solvers
 from fedjax_fair.data.federated import stack
-from fedjax_fair.metrics import groups as metric
+from fedjax_fair.metrics import client_groups as metric
 from fedjax_fair.report.groups import cluster_agreement, embedding, group_curves
 from fedjax_fair.results.tables import final_tables
 from fedjax_fair.rounds.round import Round

@@ -1,10 +1,11 @@
-"""Variables of results on groups of people, per client and pooled."""
+"""Variables of results on sensitive groups, pooled and per client."""
 
 from __future__ import annotations
 
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,7 +14,8 @@ import numpy as np
 
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.sensitive import SensitiveFeature
-from fedjax_fair.metrics import group_fairness, sensitive
+from fedjax_fair.metrics import group_fairness
+from fedjax_fair.metrics.sensitive_groups import client_difference, describe, needs_binary
 from fedjax_fair.roles import GroupSums
 
 if TYPE_CHECKING:
@@ -29,22 +31,18 @@ __all__ = [
     "record",
 ]
 
-RECORDED = tuple(f"people_{name}" for name in GroupSums._fields)
+_RECORDED = "people_"  # Stored in checkpoints: another name would refuse unfinished runs.
+RECORDED = tuple(f"{_RECORDED}{name}" for name in GroupSums._fields)
 """Names of the recorded fields of `GroupSums`."""
 
 _COUNTS = ("seed", "round", "client", "sensitive_group", "label", "prediction")
-_RATES = {
-    "selection_rate": (group_fairness.selection_rate, "Share of people predicted to be in class 1"),
-    "true_positive_rate": (group_fairness.true_positive_rate, "Share of label 1 predicted as 1"),
-    "false_positive_rate": (group_fairness.false_positive_rate, "Share of label 0 predicted as 1"),
-}
 
 
 def record(sums: GroupSums | None) -> dict[str, Any]:
     """Returns the arrays of an evaluation by name; none without sensitive features."""
     if sums is None:
         return {}
-    return {f"people_{name}": getattr(sums, name) for name in GroupSums._fields}
+    return {f"{_RECORDED}{name}": getattr(sums, name) for name in GroupSums._fields}
 
 
 def columns(recorded: Mapping[str, np.ndarray], prefix: str = "") -> dict[str, Any]:
@@ -54,7 +52,7 @@ def columns(recorded: Mapping[str, np.ndarray], prefix: str = "") -> dict[str, A
         recorded: Arrays of all evaluations, ``[seeds, evaluations, ...]``.
         prefix: Prefix of all names, that of personalized models.
     """
-    if f"{prefix}people_examples" not in recorded:
+    if f"{prefix}{_RECORDED}examples" not in recorded:
         return {}
     suffix = ", of personalized models" if prefix else ""
     variables: dict[str, Any] = {}
@@ -64,11 +62,11 @@ def columns(recorded: Mapping[str, np.ndarray], prefix: str = "") -> dict[str, A
         variables[prefix + name] = (tuple(dims), np.asarray(values), attributes)
 
     examples, correct, loss = (
-        recorded[f"{prefix}people_{name}"] for name in ("examples", "correct", "loss")
+        recorded[f"{prefix}{_RECORDED}{name}"] for name in ("examples", "correct", "loss")
     )
-    counts = recorded.get(f"{prefix}people_counts")
+    counts = recorded.get(f"{prefix}{_RECORDED}counts")
     per_client, pooled = _COUNTS[:4], (*_COUNTS[:2], "sensitive_group")
-    whole = "test examples of each group of people"
+    whole = "test examples of each sensitive group"
     add("sensitive_group_examples", per_client, examples, f"Number of {whole}", "examples")
     for name, sums, unit in (("accuracy", correct, "1"), ("loss", loss, "nat")):
         long_name = f"{name.capitalize()} on pooled {whole}"
@@ -77,35 +75,32 @@ def columns(recorded: Mapping[str, np.ndarray], prefix: str = "") -> dict[str, A
         add(f"client_group_{name}", per_client, _ratio(sums, examples), long_name, unit)
     if counts is not None:
         add("sensitive_group_counts", _COUNTS, counts, f"Number of {whole}, label, prediction")
-        for name, (function, meaning) in _RATES.items():
-            rates = _on_host(function, counts.sum(axis=2))
-            add(f"sensitive_group_{name}", pooled, rates, f"{meaning}, pooled {whole}")
-    calibration = recorded.get(f"{prefix}people_calibration_error")
+        for rate in group_fairness.RATES:
+            if rate.needs_binary:  # The accuracy is that of any number of classes.
+                rates = _on_host(rate.function, counts.sum(axis=2))
+                long_name = f"{rate.long_name}, pooled {whole}"
+                add(f"sensitive_group_{rate.name}", pooled, rates, long_name)
+    calibration = recorded.get(f"{prefix}{_RECORDED}calibration_error")
     if calibration is not None:
         long_name = f"Calibration error on pooled {whole}, ten bins"
         add("sensitive_group_calibration_error", pooled, calibration, long_name)
-    for name, (function, description, is_binary) in sensitive.DIFFERENCES.items():
-        if is_binary and counts is None:
-            continue
-        fields: Any = (examples, correct, loss, counts)
-        arrays = GroupSums(*fields)
-        values = _on_host(
-            lambda sums, function=function, is_binary=is_binary: sensitive.client_difference(
-                function, sums, is_binary
-            ),
-            arrays,
-        )
-        add(f"client_{name}", _COUNTS[:3], values, f"{description}, of each client")
+    fields: Any = (examples, correct, loss, counts)
+    sums = GroupSums(*fields)
+    for criterion in group_fairness.CRITERIA:
+        if counts is not None or not needs_binary(criterion):
+            values = _on_host(partial(client_difference, criterion), sums)
+            long_name = f"{describe(criterion)}, of each client"
+            add(f"client_{criterion}_difference", _COUNTS[:3], values, long_name)
     return variables
 
 
 def coordinate(data: FederatedData) -> dict[str, Any]:
-    """Returns the names of groups of people as a coordinate, with those of the features."""
+    """Returns the names of sensitive groups as a coordinate, with those of the features."""
     if data.sensitive_names is None:
         return {}
     described = [[name, list(values)] for name, values in data.sensitive_names]
     attributes = {
-        "long_name": "Group of people: " + ", ".join(name for name, _ in data.sensitive_names),
+        "long_name": "Sensitive group: " + ", ".join(name for name, _ in data.sensitive_names),
         "features": json.dumps(described),
     }
     names = np.array(group_names(data.sensitive_names))
@@ -179,8 +174,9 @@ def gaps(dataset: xr.Dataset, features: Sequence[str] | None = None) -> xr.Datas
 
     counts = feature_counts(dataset, features)
     variables = {}
-    for name, (function, description, _) in sensitive.DIFFERENCES.items():
-        attributes = {"long_name": description, "units": "1"}
+    for criterion in group_fairness.CRITERIA:
+        function, name = partial(group_fairness.difference, criterion), f"{criterion}_difference"
+        attributes = {"long_name": describe(criterion), "units": "1"}
         pooled = _on_host(function, counts.values.sum(axis=-4))
         variables[name] = (counts.dims[:-4], pooled, attributes)
         of_clients = _on_host(function, counts.values)

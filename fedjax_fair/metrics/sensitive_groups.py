@@ -1,0 +1,192 @@
+"""Metrics of group fairness that every evaluation of data with sensitive features computes.
+
+Sensitive groups are the combinations of values of all sensitive features. Metrics of pooled people
+sum counts over clients first; metrics of clients are means over the clients for which they are
+defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedjax_fair.metrics import group_fairness
+from fedjax_fair.metrics.group_fairness import CRITERIA
+from fedjax_fair.roles import ClientMetrics, GroupSums, Metric
+from fedjax_fair.utils.tree import Tree
+
+__all__ = [
+    "PEOPLE",
+    "SENSITIVE_GROUP_SUMMARIES",
+    "client_difference",
+    "describe",
+    "needs_binary",
+    "sensitive_group_summaries",
+]
+
+PEOPLE = "people with test examples"
+CLIENTS = "clients with two or more sensitive groups"
+
+_FAIRLEARN = "as fairlearn, https://fairlearn.org"
+_CALIBRATION = (
+    "max_u E_u, E_u = sum_b abs(labels 1 - sum of scores) / n_u over ten bins b of the predicted "
+    "probability of class 1"
+)
+
+
+class Gap(Tree):
+    """Difference or ratio between the sensitive groups.
+
+    Args:
+        criterion: Name of one of `group_fairness.CRITERIA`.
+        compare: ``"difference"`` or ``"ratio"``.
+        summary: ``"pooled"`` sums counts over clients; ``"mean"`` and ``"maximum"`` are over the
+            clients for which it is defined.
+    """
+
+    criterion: str
+    compare: str
+    summary: str = "pooled"
+
+    def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
+        assert metrics.sensitive is not None
+        if self.summary == "pooled":
+            counts = jnp.sum(_counts(self.criterion, metrics.sensitive), axis=0)
+            return getattr(group_fairness, self.compare)(self.criterion, counts)
+        values = client_difference(self.criterion, metrics.sensitive)
+        return jnp.nanmean(values) if self.summary == "mean" else group_fairness.highest(values)
+
+
+class WorstGroup(Tree):
+    """Worst value of pooled groups: ``"accuracy"``, ``"loss"`` or ``"calibration_error"``."""
+
+    quantity: str
+
+    def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
+        sums = metrics.sensitive
+        assert sums is not None
+        if self.quantity == "calibration_error":
+            if sums.calibration_error is None:
+                return jnp.full((), jnp.nan)
+            return group_fairness.highest(sums.calibration_error)
+        examples = jnp.sum(sums.examples, axis=0)
+        if self.quantity == "accuracy":
+            return group_fairness.lowest(jnp.sum(sums.correct, axis=0) / examples)
+        return group_fairness.highest(jnp.sum(sums.loss, axis=0) / examples)
+
+
+def client_difference(criterion: str, sums: GroupSums) -> Float[Array, "*axes clients"]:
+    """Computes the difference between the groups of every client."""
+    return group_fairness.difference(criterion, _counts(criterion, sums))
+
+
+def needs_binary(criterion: str) -> bool:
+    """Returns whether a criterion needs two classes."""
+    return any(rate.needs_binary for rate in CRITERIA[criterion])
+
+
+def describe(criterion: str, compare: str = "difference") -> str:
+    """Returns the long name of a difference or ratio.
+
+    Examples:
+        >>> describe("demographic_parity")
+        'Demographic parity: difference of selection rate between sensitive groups'
+        >>> describe("accuracy_parity", "ratio")
+        'Accuracy parity: ratio of accuracy between sensitive groups'
+    """
+    rates = [rate.name.replace("_", " ") for rate in CRITERIA[criterion]]
+    which = {"difference": "larger ", "ratio": "smaller "}[compare] if len(rates) > 1 else ""
+    title = criterion.replace("_", " ").capitalize()
+    return f"{title}: {which}{compare} of {' and of '.join(rates)} between sensitive groups"
+
+
+def _counts(criterion: str, sums: GroupSums) -> Array:
+    """Returns counts by label and prediction, or of correct predictions on the diagonal."""
+    if needs_binary(criterion):
+        assert sums.counts is not None
+        return sums.counts
+    wrong = sums.examples - sums.correct
+    zeros = jnp.zeros_like(wrong)
+    rows = [jnp.stack([sums.correct, wrong], axis=-1), jnp.stack([zeros, zeros], axis=-1)]
+    return jnp.stack(rows, axis=-2)
+
+
+def _formula(criterion: str, form: str, combine: str) -> str:
+    parts = [form.format(rate.symbol) for rate in CRITERIA[criterion]]
+    return parts[0] if len(parts) == 1 else f"{combine}({', '.join(parts)})"
+
+
+def _gaps(criteria: list[str]) -> Iterator[Metric]:
+    for compare, form, combine in (
+        ("difference", "max_u {0}_u - min_u {0}_u", "max"),
+        ("ratio", "min_u {0}_u / max_u {0}_u", "min"),
+    ):
+        for criterion in criteria:
+            yield Metric(
+                f"{criterion}_{compare}",
+                describe(criterion, compare),
+                "1",
+                PEOPLE,
+                "examples",
+                Gap(criterion, compare),
+                better="lower" if compare == "difference" else "higher",
+                formula=_formula(criterion, form, combine),
+                range="0 to 1",
+                source=_FAIRLEARN,
+                heading=criterion.replace("_", "\n"),
+                has_noise_floor=compare == "difference",
+            )
+    for criterion in criteria:
+        for summary, title in (("mean", "mean_clients"), ("maximum", "worst_client")):
+            yield Metric(
+                f"{criterion}_difference_{title}",
+                f"{describe(criterion)}, {summary} over clients",
+                "1",
+                CLIENTS,
+                "uniform",
+                Gap(criterion, "difference", summary),
+                better="lower",
+                formula=f"{summary.removesuffix('imum')}_i of the difference of client i",
+                range="0 to 1",
+                has_noise_floor=summary == "mean",
+            )
+
+
+def _worst(quantity: str, title: str, unit: str, **definition: Any) -> Metric:
+    name, function = f"worst_group_{quantity}", WorstGroup(quantity)
+    about = f"{title} of a sensitive group"
+    return Metric(name, about, unit, PEOPLE, "examples", function, **definition)
+
+
+def sensitive_group_summaries(num_classes: int) -> tuple[Metric, ...]:
+    """Returns the metrics that are defined for a number of classes.
+
+    Examples:
+        >>> [metric.name for metric in sensitive_group_summaries(3)][:2]
+        ['accuracy_parity_difference', 'accuracy_parity_ratio']
+    """
+    is_binary = num_classes == 2
+    worst = [
+        _worst(
+            "accuracy", "Lowest accuracy", "1", better="higher", formula="min_u C_u", range="0 to 1"
+        ),
+        _worst(
+            "loss", "Highest mean loss", "nat", better="lower", formula="max_u M_u", range=">= 0"
+        ),
+    ]
+    if is_binary:
+        worst.append(
+            _worst(
+                "calibration_error", "Highest calibration error", "1",
+                better="lower", formula=_CALIBRATION, range="0 to 1",
+            )
+        )  # fmt: skip
+    criteria = [name for name in CRITERIA if is_binary or not needs_binary(name)]
+    return (*_gaps(criteria), *worst)
+
+
+SENSITIVE_GROUP_SUMMARIES: tuple[Metric, ...] = sensitive_group_summaries(2)
+"""Metrics of evaluations with sensitive features."""
