@@ -19,8 +19,9 @@ from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.memory import check_memory, min_memory
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import COHORT_SIZE, MODELS, PARTITIONERS, READERS, role_classes
-from fedjax_fair.app.settings import lookup, places
+from fedjax_fair.app.settings import places
 from fedjax_fair.app.signatures import construct, settings_of
+from fedjax_fair.app.suggestions import lookup
 from fedjax_fair.app.unseen import split_clients
 from fedjax_fair.app.variants import check_unused_settings, method_identity, resolve_method
 from fedjax_fair.base import Model, ServerView

@@ -36,7 +36,7 @@ from fedjax_fair.server_optimizers import ServerOptimizer
 
 __all__ = ["load", "loaded", "machines", "methods", "methods_of", "sources"]
 
-GROUP = "fedjax_fair.methods"
+GROUP, SOURCES_GROUP = "fedjax_fair.methods", "fedjax_fair.sources"
 _ROLES = {
     "selector": Selector,
     "solver": Solver,
@@ -107,7 +107,7 @@ def methods(taken: Collection[str]) -> dict[str, Method]:
 
 def sources(taken: Collection[str]) -> dict[str, Source]:
     """Returns the data sources of packages and files by name; see `methods`."""
-    return _collect("SOURCES", "fedjax_fair.sources", taken)
+    return _collect("SOURCES", SOURCES_GROUP, taken)
 
 
 def machines(taken: Collection[str]) -> dict[str, Machine]:

@@ -16,7 +16,6 @@ from fedjax_fair.app.termination import Terminated
 from fedjax_fair.text import escape_control_chars, resume_command
 
 __all__ = [
-    "Name",
     "RunPath",
     "fields_of",
     "interrupt_hint",
@@ -25,7 +24,6 @@ __all__ = [
 ]
 
 RunPath = Annotated[str, tyro.conf.arg(metavar="RUN")]
-Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
 
 
 @contextlib.contextmanager
