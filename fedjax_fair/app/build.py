@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, get_args
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int
 
 from fedjax_fair import aggregators, checks, data, models
 from fedjax_fair.app import presets
@@ -34,7 +33,7 @@ from fedjax_fair.role_errors import explain_errors
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.memory import total_memory
 
-__all__ = ["Experiment", "build", "load_data", "local_steps", "method_round", "server_view"]
+__all__ = ["Experiment", "build", "load_data", "method_round", "server_view"]
 
 _OTHER_TABLES = {".txt", ".dat", ".data", ".xls", ".xlsx", ".json", ".jsonl"}
 
@@ -298,22 +297,3 @@ def server_view(method: Method) -> str:
     for role in roles:
         checks.one_of(f"{type(role).__name__}.server_view", role.server_view, views)
     return max((role.server_view for role in roles), key=views.index)
-
-
-def local_steps(
-    config: Config, name: str, sizes: Int[np.ndarray, " clients"]
-) -> Int[np.ndarray, " clients"]:
-    """Returns the local steps of clients of some sizes.
-
-    Examples:
-        >>> from fedjax_fair.app import presets
-        >>> config = presets.resolve(Config())
-        >>> local_steps(config, "fedavg:batch_size=20,epochs=2", np.array([5, 41])).tolist()
-        [2, 6]
-    """
-    method, own = resolve_method(config, name)
-    if own.solver.epochs is None:
-        return np.full_like(sizes, own.solver.steps)
-    if method.centralized_fn is not None:
-        sizes = np.sum(sizes, keepdims=True)
-    return own.solver.epochs * -(-sizes // own.solver.batch_size)

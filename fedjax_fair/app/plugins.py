@@ -24,12 +24,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fedjax_fair import checks
 from fedjax_fair.app.method import Method, Range
 from fedjax_fair.app.signatures import settings_of
 from fedjax_fair.base import Aggregator, Selector, Solver
 from fedjax_fair.data import Source
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.machines import check as check_rates
 from fedjax_fair.printing import format_value
 from fedjax_fair.role_errors import RoleError, explain_errors
 from fedjax_fair.server_optimizers import ServerOptimizer
@@ -222,7 +222,7 @@ def _check_machine(name: Any, machine: Any, origin: str) -> None:
     if not isinstance(machine, Machine):
         raise ValueError(f"{origin}: {name}={machine!r}: expected a planning.machines.Machine.")
     try:
-        check_rates(machine)
+        checks.positive("memory", machine.memory)
     except ValueError as error:
         raise ValueError(f"{origin}: {name}: {error}") from None
 
