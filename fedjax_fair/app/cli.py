@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from fedjax_fair.app.interruptions import (
+from fedjax_fair.app.terminal.interruptions import (
     Terminated,
     exit_on_signals,
     ignore_signals,

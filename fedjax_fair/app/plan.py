@@ -10,10 +10,10 @@ import tomli_w
 from jax.sharding import Mesh
 
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.console import format_table
 from fedjax_fair.app.defaults import format_methods, unset_defaults
 from fedjax_fair.app.groups import Axis, Group, runs_of
 from fedjax_fair.app.memory import format_bytes, min_memory
+from fedjax_fair.app.terminal.console import format_table
 from fedjax_fair.app.variants import resolve_method
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.planning.machines import Machine
