@@ -11,7 +11,6 @@ import numpy as np
 from jax.sharding import Mesh, SingleDeviceSharding
 from jaxtyping import PyTree
 
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.device_layout import to_device_layout
 from fedjax_fair.data.federated import (
     FederatedData,
@@ -24,6 +23,7 @@ from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel.cores import pad_to_multiple
 from fedjax_fair.parallel.mesh import num_run_groups, shapes_on, shard_data, split_runs
 from fedjax_fair.planning.machines import Machine, devices_of
+from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.functions import make_functions

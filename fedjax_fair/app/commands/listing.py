@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Literal
 
-from fedjax_fair.text import format_columns
+from fedjax_fair.utils.terminal import format_columns
 
 __all__ = ["Methods", "Metrics"]
 

@@ -15,7 +15,7 @@ from fedjax_fair.app.presets import resolve
 from fedjax_fair.app.unseen import split_clients
 from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.report import plots
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = ["DataShow"]
 

@@ -26,9 +26,9 @@ from fedjax_fair.app.terminal.logs import LoggerCallback, check_logger
 from fedjax_fair.app.terminal.progress import show_training
 from fedjax_fair.app.terminal.termination import Termination
 from fedjax_fair.parallel import processes
-from fedjax_fair.text import escape_control_chars
 from fedjax_fair.training.batch import check_debugging
 from fedjax_fair.training.fit import Callback
+from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = ["Resume", "Run", "Sweep", "run", "run_sweep"]
 
