@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from fedjax_fair import data
-from fedjax_fair.app.progress import show_steps
+from fedjax_fair.app.terminal.progress import show_steps
 from fedjax_fair.benchmark import fairer, measures, protocol, runner, statistics
 from fedjax_fair.benchmark.federations import FEDERATIONS
 

@@ -18,7 +18,7 @@ import pandas as pd
 import xarray as xr
 
 from fedjax_fair import results
-from fedjax_fair.app.progress import show_steps
+from fedjax_fair.app.terminal.progress import show_steps
 from fedjax_fair.benchmark import cells, runner, tuning, unit
 from fedjax_fair.benchmark.measure_table import direction
 from fedjax_fair.benchmark.protocol import CRITERIA, TRACKS, VERSION

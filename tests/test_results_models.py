@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from fedjax_fair import results
-from fedjax_fair.app.progress import _format_metrics
+from fedjax_fair.app.terminal.progress import _format_metrics
 from fedjax_fair.report import plots
 from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.results.model_names import reference

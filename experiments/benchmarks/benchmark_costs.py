@@ -4,8 +4,8 @@
 
 Each figure is measured in a new process without a compilation cache: the time of four methods, and
 the memory of as many as are kept compiled at a time, with two rounds, on whose number memory does
-not depend. For datasets of the track large, ``fedjax-fair plan`` estimates lower bounds of the time
-of all runs and the memory of one, on another device. What the file has is kept.
+not depend. For datasets of the track large, plans have the memory of a run on another device, and
+``accelerators.estimates`` lower bounds of the time of all runs. What the file has is kept.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pandas as pd
+from jaxtyping import Int
 
+from experiments.benchmarks.accelerators.estimates import seconds_of_runs
 from experiments.common import append_rows
-from fedjax_fair.app.build import local_steps
+from fedjax_fair.app.config import Config
 from fedjax_fair.app.devices import mesh_of
+from fedjax_fair.app.variants import resolve_method
 from fedjax_fair.benchmark import runner, tuning
 from fedjax_fair.benchmark.federations import Federation
 from fedjax_fair.benchmark.protocol import TRACKS
@@ -113,24 +117,46 @@ def plan_all(track: str, name: str, data_dir: str | None) -> dict[str, Any]:
     for unit in planned.units:
         config = configuration(unit)
         settings = tuning.settings_of(unit.method, config, planned.track.num_settings)
+        mesh, seen = mesh_of(1, machines.devices_of(machine)), data["tuning"].seen
+        eval_every = config.training.eval_every or 1
         made = plan(
             machine,
             make_rounds(unit, config, settings[:1], data),
             (0,),
-            data["tuning"].seen,
+            seen,
             rounds=config.training.rounds or 0,
-            eval_every=config.training.eval_every or 1,
+            eval_every=eval_every,
             train_loss=False,
-            mesh=mesh_of(1, machines.devices_of(machine)),
-            local_steps=partial(local_steps, config, unit.method),
+            mesh=mesh,
         )
-        seconds.append(num_runs * made.seconds["total"])
+        steps = partial(local_steps, config, unit.method)
+        one_run = seconds_of_runs(machine, made, seen, steps, eval_every, mesh)
+        seconds.append(num_runs * one_run)
         needed.append(sum(made.memory.values()) / 1e9)
-        print(unit.method, made, flush=True)
+        print(unit.method, made._replace(programs=None), one_run, flush=True)
         if not made.max_parallel_runs:
             raise RuntimeError(f"{unit.method}: a run does not fit on {machine.name}.")
     mean = sum(seconds) / len(seconds)
     return {"seconds": mean, "gigabytes": max(needed), "planned_for": machine.name}
+
+
+def local_steps(
+    config: Config, name: str, sizes: Int[np.ndarray, " clients"]
+) -> Int[np.ndarray, " clients"]:
+    """Returns the local steps of clients of some sizes.
+
+    Examples:
+        >>> from fedjax_fair.app import presets
+        >>> config = presets.resolve(Config())
+        >>> local_steps(config, "fedavg:batch_size=20,epochs=2", np.array([5, 41])).tolist()
+        [2, 6]
+    """
+    method, own = resolve_method(config, name)
+    if own.solver.epochs is None:
+        return np.full_like(sizes, own.solver.steps)
+    if method.centralized_fn is not None:
+        sizes = np.sum(sizes, keepdims=True)
+    return own.solver.epochs * -(-sizes // own.solver.batch_size)
 
 
 def shortened(federation: Federation) -> Federation:

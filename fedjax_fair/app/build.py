@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, get_args
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int
 
 from fedjax_fair import aggregators, data, models
 from fedjax_fair.app import presets
@@ -19,8 +18,9 @@ from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.memory import check_memory, min_memory
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.registry import COHORT_SIZE, MODELS, PARTITIONERS, READERS, role_classes
-from fedjax_fair.app.settings import lookup, places
+from fedjax_fair.app.settings import places
 from fedjax_fair.app.signatures import construct, settings_of
+from fedjax_fair.app.suggestions import lookup
 from fedjax_fair.app.unseen import split_clients
 from fedjax_fair.app.variants import check_unused_settings, method_identity, resolve_method
 from fedjax_fair.data import FederatedData
@@ -34,7 +34,7 @@ from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.memory_estimate import total_memory
 from fedjax_fair.utils import checks
 
-__all__ = ["Experiment", "build", "load_data", "local_steps", "method_round", "server_view"]
+__all__ = ["Experiment", "build", "load_data", "method_round", "server_view"]
 
 _OTHER_TABLES = {".txt", ".dat", ".data", ".xls", ".xlsx", ".json", ".jsonl"}
 
@@ -298,22 +298,3 @@ def server_view(method: Method) -> str:
     for role in roles:
         checks.one_of(f"{type(role).__name__}.server_view", role.server_view, views)
     return max((role.server_view for role in roles), key=views.index)
-
-
-def local_steps(
-    config: Config, name: str, sizes: Int[np.ndarray, " clients"]
-) -> Int[np.ndarray, " clients"]:
-    """Returns the local steps of clients of some sizes.
-
-    Examples:
-        >>> from fedjax_fair.app import presets
-        >>> config = presets.resolve(Config())
-        >>> local_steps(config, "fedavg:batch_size=20,epochs=2", np.array([5, 41])).tolist()
-        [2, 6]
-    """
-    method, own = resolve_method(config, name)
-    if own.solver.epochs is None:
-        return np.full_like(sizes, own.solver.steps)
-    if method.centralized_fn is not None:
-        sizes = np.sum(sizes, keepdims=True)
-    return own.solver.epochs * -(-sizes // own.solver.batch_size)

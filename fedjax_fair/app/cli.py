@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from fedjax_fair.app.interruptions import (
+from fedjax_fair.app.terminal.interruptions import (
     Terminated,
     exit_on_signals,
     ignore_signals,
@@ -128,9 +128,6 @@ def _prepare(arguments: list[str]) -> tuple[Callable[..., None], list[str]]:
 
     if is_overview(arguments):
         return print_overview, arguments
-    from fedjax_fair.training.executable_cache import enable_compilation_cache
-
-    enable_compilation_cache()
     rest = _load_plugins(arguments)
     # Imported only now, because the options include the methods of plugins.
     from fedjax_fair.app.commands.dispatch import dispatch
@@ -140,9 +137,7 @@ def _prepare(arguments: list[str]) -> tuple[Callable[..., None], list[str]]:
 
 def _load_plugins(arguments: list[str]) -> list[str]:
     """Loads the file of each ``--plugin``, and returns the other arguments."""
-    from fedjax_fair.app import plugins
-
-    rest, words = [], iter(arguments)
+    rest, words, files = [], iter(arguments), []
     for word in words:
         flag, equals, file = word.partition("=")
         if flag != "--plugin":
@@ -151,9 +146,13 @@ def _load_plugins(arguments: list[str]) -> list[str]:
         file = file if equals else next(words, None)
         if not file:
             raise ValueError("--plugin: expected a Python file.")
-        plugins.load(os.path.expanduser(file))
+        files.append(file)
     if rest[:2] == ["benchmark", "enter"]:
-        for file in (word for word in rest[2:] if word.endswith(".py")):
+        files += [word for word in rest[2:] if word.endswith(".py")]
+    if files:
+        from fedjax_fair.app import plugins
+
+        for file in files:
             plugins.load(os.path.expanduser(file))
     return rest
 

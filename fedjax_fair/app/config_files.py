@@ -14,7 +14,8 @@ from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.app.defaults import check_defaults, collapse, unset_defaults
 from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS
-from fedjax_fair.app.settings import find_method, lookup, method_parts
+from fedjax_fair.app.settings import find_method, method_parts
+from fedjax_fair.app.suggestions import lookup
 from fedjax_fair.app.values import describe_type, parse_float
 from fedjax_fair.results.files import write_text
 

@@ -9,8 +9,9 @@ from typing import Any
 from fedjax_fair.app.conditions import condition_settings
 from fedjax_fair.app.config import DATA_NAMES, Config
 from fedjax_fair.app.registry import COHORT_SIZE, PARTITIONERS
-from fedjax_fair.app.settings import lookup, places
+from fedjax_fair.app.settings import places
 from fedjax_fair.app.signatures import REQUIRED, Setting, settings_of
+from fedjax_fair.app.suggestions import lookup
 from fedjax_fair.app.variants import method_settings
 
 __all__ = ["check_defaults", "collapse", "format_methods", "format_settings", "unset_defaults"]

@@ -11,8 +11,9 @@ from jax.sharding import Mesh
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build, largest_client, method_round
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.settings import change, lookup, places, vary
+from fedjax_fair.app.settings import change, places, vary
 from fedjax_fair.app.signatures import Setting
+from fedjax_fair.app.suggestions import lookup
 from fedjax_fair.app.variants import method_settings
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.rounds.base_round import BaseRound

@@ -11,10 +11,8 @@ from typing import Any, get_args, get_type_hints
 import tyro
 
 from fedjax_fair.app.overview import HELP
-from fedjax_fair.app.registry import METHODS
-from fedjax_fair.app.settings import suggest
+from fedjax_fair.app.suggestions import suggest
 from fedjax_fair.app.values import is_sequence, members, parse_value
-from fedjax_fair.data.sources.named_sources import SOURCES
 
 __all__ = ["PATHS", "assemble", "options_of", "parse", "parse_options", "print_help"]
 
@@ -31,8 +29,6 @@ PATHS = {
     "--runs",
 }
 """Options that are files or folders. A leading ``~`` is the home folder."""
-_NAMED: dict[str, Mapping[str, Any]] = {"--methods": METHODS, "--data.name": SOURCES}
-"""Options that take one of some names, by which they are suggested."""
 
 
 def parse(kind: Any, arguments: list[str], command: str, default: Any = None) -> Any:
@@ -104,8 +100,7 @@ def parse_options(kind: Any, arguments: list[str], command: str) -> dict[str, An
     if not names:
         if positional:
             word = positional[0]
-            flags_of_word = (flag for flag, names in _NAMED.items() if word in names)
-            flag = next((flag for flag in flags_of_word if flag in types), None)
+            flag = _option_of_name(word, types)
             hint = f"did you mean {flag} {word}? " if flag else ""
             before = given[: given.index(word)]
             after = f" after {before[-1]}" if before and before[-1] in types else ""
@@ -121,6 +116,18 @@ def parse_options(kind: Any, arguments: list[str], command: str) -> dict[str, An
         raise ValueError(f"{command}: expected {names[0].upper()}, got {given}.")
     paths = _expand(flag, positional)
     return values | {flag: tuple(paths) if is_list else paths[0]}
+
+
+def _option_of_name(word: str, types: Mapping[str, Any]) -> str | None:
+    """Returns the option of a command whose value a word probably is, a method or a data set."""
+    if not types.keys() & {"--methods", "--data.name"}:
+        return None
+    # Imported only here, because it imports every method.
+    from fedjax_fair.app.registry import METHODS
+    from fedjax_fair.data.sources import SOURCES
+
+    named: dict[str, Mapping[str, Any]] = {"--methods": METHODS, "--data.name": SOURCES}
+    return next((flag for flag, names in named.items() if flag in types and word in names), None)
 
 
 def _expand(flag: str, texts: list[str]) -> list[str]:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import tomli_w
 from jax.sharding import Mesh
 
-from fedjax_fair.app.build import local_steps
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.console import format_table
 from fedjax_fair.app.defaults import format_methods, unset_defaults
 from fedjax_fair.app.groups import Axis, Group, runs_of
 from fedjax_fair.app.memory import format_bytes, min_memory
+from fedjax_fair.app.terminal.console import format_table
 from fedjax_fair.app.variants import resolve_method
 from fedjax_fair.numerics.trees import tree_bytes
-from fedjax_fair.planning.costs import Cost
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.plan import Plan, measure_plan, plan
 from fedjax_fair.results.tables import Table
@@ -121,33 +118,29 @@ def plans(
             "train_loss": train_loss,
             "mesh": mesh,
         }
-        if machine is None:
-            estimate = measure_plan(**arguments)
-        else:
-            steps = partial(local_steps, group.config, group.name)
-            estimate = plan(machine, **arguments, local_steps=steps)
-        yield " ".join([group.name, *labels]), estimate
+        made = measure_plan(**arguments) if machine is None else plan(machine, **arguments)
+        yield " ".join([group.name, *labels]), made
 
 
 def as_json(machine: Machine | None, plans: dict[str, Plan]) -> dict[str, Any]:
-    """Converts plans to JSON, with bytes and seconds."""
-    rows = {
-        name: each._asdict() | {"work": None if each.work is None else each.work._asdict()}
-        for name, each in plans.items()
-    }
+    """Converts plans to JSON, with bytes, seconds and FLOPs."""
+    rows = {name: each._asdict() for name, each in plans.items()}
+    for row in rows.values():
+        del row["programs"]
     return {"machine": "local" if machine is None else machine._asdict(), "plans": rows}
 
 
 def format_plan(machine: Machine | None, plans: dict[str, Plan]) -> str:
     """Formats plans by name as a table and notes."""
-    headings = ("method", "runs", "memory", "fit", "round", "evaluation", "total", "compiling")
+    costs = ("round", "evaluation", "total") if machine is None else ("FLOPs", "accessed")
+    headings = ("method", "runs", "memory", "fit", *costs, "compiling")
     rows = [
         (
             name,
             f"{each.runs}",
             format_bytes(sum(each.memory.values())),
             f"{each.max_parallel_runs:,}",
-            *(_duration(each.seconds[part]) for part in ("round", "evaluation", "total")),
+            *_format_costs(each),
             _duration(each.compile_seconds),
         )
         for name, each in plans.items()
@@ -157,49 +150,34 @@ def format_plan(machine: Machine | None, plans: dict[str, Plan]) -> str:
     return f"{format_table(table)}\n{format_columns(_notes(machine, plans))}"
 
 
+def _format_costs(plan: Plan) -> list[str]:
+    """Formats seconds, or what a compiler counts in a round."""
+    if plan.seconds is not None:
+        return [_duration(plan.seconds[part]) for part in ("round", "evaluation", "total")]
+    if plan.work is None:
+        return ["-", "-"]
+    return [f"{plan.work['flops'] / 1e9:,.3g} billion", format_bytes(int(plan.work["bytes"]))]
+
+
 def _notes(machine: Machine | None, plans: dict[str, Plan]) -> dict[str, str]:
     largest = max((each.memory for each in plans.values()), key=lambda each: sum(each.values()))
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest.items())
-    total = _duration(sum(each.seconds["total"] for each in plans.values()))
     compiling = _duration(sum(each.compile_seconds for each in plans.values()))
-    notes = {
-        "memory": f"at most: {parts}",
-        "total": f"{total}, and {compiling} of compilation on this machine",
-    }
     if machine is None:
-        notes["how"] = "from two rounds and an evaluation of each; figures are not included"
-        return notes
-    notes["memory"] += f"; a device has {format_bytes(int(machine.memory))}"
-    notes["host"] = f"{format_bytes(sum(each.records for each in plans.values()))} of records"
-    works = {name: each.work for name, each in plans.items() if each.work is not None}
-    notes |= {name: f"a round: {_format_work(machine, work)}" for name, work in works.items()}
-    if machine.module is None:
-        notes["how"] = (
-            f"times are lower bounds from the peak rates of {machine.name}: only matrix products "
-            "count, each at least 1 us; they and memory are those of a program for the CPU of this "
-            "machine"
-        )
-    else:
-        source = "cycles of the compiler" if machine.clock_hz else "bytes and FLOPs of each kernel"
-        notes["how"] = f"lower bounds from the {source}, not validated on a device"
-    if unknown := sum(each.unknown_loops for each in plans.values()):
-        notes["how"] += f"; loops of unknown length ({unknown}) count once"
-    return notes
-
-
-def _format_work(machine: Machine, work: Cost) -> str:
-    fp32 = f" ({work.fp32_flops / 1e9:,.3g} in float32)" if work.fp32_flops else ""
-    is_bound = machine.module is None
-    counts = [
-        f"{work.cycles:,.0f} cycles" if work.cycles else "",
-        f"{work.kernels:,.0f} {'products' if is_bound else 'kernels'}",
-        f"{work.flops / 1e9:,.3g} billion FLOPs{fp32}",
-        f"{format_bytes(int(work.bytes))} moved{' beyond the cache' if is_bound else ''}",
-    ]
-    if work.collectives:
-        size = format_bytes(int(work.collective_bytes))
-        counts.append(f"{work.collectives:,.0f} collectives of {size}")
-    return ", ".join(filter(None, counts))
+        total = _duration(sum(each.seconds["total"] for each in plans.values() if each.seconds))
+        return {
+            "memory": f"at most: {parts}",
+            "total": f"{total}, and {compiling} of compilation on this machine",
+            "how": "from two rounds and an evaluation of each; figures are not included",
+        }
+    compiler = "for the CPU of this machine" if machine.module is None else f"for {machine.name}"
+    return {
+        "memory": f"at most: {parts}; a device has {format_bytes(int(machine.memory))}",
+        "host": f"{format_bytes(sum(each.records for each in plans.values()))} of records",
+        "compiling": f"{compiling} on this machine",
+        "how": f"XLA's cost analysis of a round, of programs {compiler}; it counts one pass of "
+        "every loop, so that rounds with several local steps cost more",
+    }
 
 
 def _duration(seconds: float) -> str:

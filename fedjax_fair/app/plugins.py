@@ -28,15 +28,15 @@ from fedjax_fair.app.method import Method, Range
 from fedjax_fair.app.signatures import settings_of
 from fedjax_fair.data import Source
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.machines import check as check_rates
 from fedjax_fair.roles import Aggregator, Selector, Solver
 from fedjax_fair.roles.role_errors import RoleError, explain_errors
 from fedjax_fair.server_optimizers import ServerOptimizer
+from fedjax_fair.utils import checks
 from fedjax_fair.utils.printing import format_value
 
 __all__ = ["load", "loaded", "machines", "methods", "methods_of", "sources"]
 
-GROUP = "fedjax_fair.methods"
+GROUP, SOURCES_GROUP = "fedjax_fair.methods", "fedjax_fair.sources"
 _ROLES = {
     "selector": Selector,
     "solver": Solver,
@@ -107,7 +107,7 @@ def methods(taken: Collection[str]) -> dict[str, Method]:
 
 def sources(taken: Collection[str]) -> dict[str, Source]:
     """Returns the data sources of packages and files by name; see `methods`."""
-    return _collect("SOURCES", "fedjax_fair.sources", taken)
+    return _collect("SOURCES", SOURCES_GROUP, taken)
 
 
 def machines(taken: Collection[str]) -> dict[str, Machine]:
@@ -222,7 +222,7 @@ def _check_machine(name: Any, machine: Any, origin: str) -> None:
     if not isinstance(machine, Machine):
         raise ValueError(f"{origin}: {name}={machine!r}: expected a planning.machines.Machine.")
     try:
-        check_rates(machine)
+        checks.positive("memory", machine.memory)
     except ValueError as error:
         raise ValueError(f"{origin}: {name}: {error}") from None
 

@@ -14,9 +14,8 @@ import jax
 from jax.experimental import topologies
 
 from fedjax_fair.numerics.target import Platform
-from fedjax_fair.utils import checks
 
-__all__ = ["NAMES", "Machine", "check", "devices_of", "find", "kinds", "prepare"]
+__all__ = ["NAMES", "Machine", "devices_of", "find", "kinds", "prepare"]
 
 NAMES = (
     "h100, a100, l4, v5e:1x1, v5e:2x4, v5p:2x2x1 and other shapes of both, h200, h200:8, or local"
@@ -24,40 +23,24 @@ NAMES = (
 
 
 class Machine(NamedTuple):
-    """One or several accelerators of a kind. Quantities are those of one device.
+    """One or several accelerators of a kind.
 
     Attributes:
-        memory: Bytes.
-        bandwidth: Peak memory bandwidth, bytes/s.
-        peak_16bit_flops: Peak FLOP/s of products of bfloat16 and float16.
-        peak_flops: Peak FLOP/s of products in JAX's default precision for float32.
-        peak_fp32_flops: The same in the precision of float32.
-        link: Peak bandwidth to a neighbor, bytes/s.
-        cache: Bytes of the last cache. Arrays of a product that fit need not be moved. Used without
-            a compiler.
+        memory: Bytes of one device.
         platform: "gpu" or "tpu".
         shape: Devices along each axis of the topology.
-        clock_hz: Clock rate; None if no compiler estimates cycles.
-        module: Module of the compiler; None for lower bounds from a program for the local CPU.
+        module: Module of the compiler; None to compile for the CPU of this machine instead.
         extra: The extra of this package that installs the compiler's module.
 
     Examples:
-        >>> Machine("b200", memory=180e9, bandwidth=7.7e12, peak_16bit_flops=2.25e15,
-        ...     peak_flops=1.12e15, peak_fp32_flops=75e12, link=900e9, cache=126e6).num_devices
+        >>> Machine("b200", memory=180e9).num_devices
         1
     """
 
     name: str
     memory: float
-    bandwidth: float
-    peak_16bit_flops: float
-    peak_flops: float
-    peak_fp32_flops: float
-    link: float
-    cache: float = 0.0
     platform: Platform = "gpu"
     shape: tuple[int, ...] = (1,)
-    clock_hz: float | None = None
     module: str | None = None
     extra: str = ""
 
@@ -67,34 +50,19 @@ class Machine(NamedTuple):
         return math.prod(self.shape)
 
 
-# Data sheets. TPUs: cloud.google.com/tpu/docs/v5e and v5p for memory, bandwidth and FLOP/s in
-# bfloat16, which float32 products use by default; six such products make one of full precision.
-# Clocks and links, in one direction: jax-ml.github.io/scaling-book/tpus. GPUs, without sparsity:
-# FLOP/s in BF16, in TF32, which float32 products use by default, and in FP32 for full precision;
-# half of the bandwidth of NVLink or PCIe, which counts both directions.
-# - nvidia.com/en-us/data-center/h200 and h100 (SXM); L2: H100 architecture white paper.
-# - nvidia.com/en-us/data-center/a100 (80 GB, SXM); L2: A100 architecture white paper.
-# - nvidia.com/en-us/data-center/l4; L2: Ada architecture white paper, AD104.
+# Memory by data sheets: nvidia.com/en-us/data-center/h200, h100 (SXM), a100 (80 GB, SXM) and l4;
+# cloud.google.com/tpu/docs/v5e and v5p.
 _MACHINES = {
     machine.name.partition(":")[0]: machine
     for machine in (
-        Machine("h100", 80e9, 3.35e12, 989e12, 494e12, 67e12, 450e9, 50e6),
-        Machine("a100", 80e9, 2.039e12, 312e12, 156e12, 19.5e12, 300e9, 40e6),
-        Machine("l4", 24e9, 300e9, 121e12, 60e12, 30.3e12, 32e9, 48e6),
-        Machine(
-            "h200", 141e9, 4.8e12, 989e12, 494e12, 67e12, 450e9, 50e6,
-            module="jax_cuda12_plugin", extra="cuda12",
-        ),
-        Machine(
-            "v5e:1x1", 16e9, 819e9, 197e12, 197e12, 197e12 / 6, 45e9, platform="tpu", shape=(1, 1),
-            clock_hz=1.5e9, module="libtpu", extra="plan",
-        ),
-        Machine(
-            "v5p:1x1x1", 95e9, 2765e9, 459e12, 459e12, 459e12 / 6, 90e9, platform="tpu",
-            shape=(1, 1, 1), clock_hz=1.75e9, module="libtpu", extra="plan",
-        ),
+        Machine("h100", 80e9),
+        Machine("a100", 80e9),
+        Machine("l4", 24e9),
+        Machine("h200", 141e9, module="jax_cuda12_plugin", extra="cuda12"),
+        Machine("v5e:1x1", 16e9, "tpu", (1, 1), module="libtpu", extra="plan"),
+        Machine("v5p:1x1x1", 95e9, "tpu", (1, 1, 1), module="libtpu", extra="plan"),
     )
-}  # fmt: skip
+}
 _EXAMPLE_SHAPES = {"v5e": "v5e:1x1, v5e:2x2 or v5e:4x4", "v5p": "v5p:1x1x1 or v5p:2x2x1"}
 
 # The description of a missing device for the compiler, with figures of the SXM form.
@@ -129,23 +97,6 @@ def kinds() -> list[str]:
     return [*_MACHINES, "local"]
 
 
-def check(machine: Machine) -> None:
-    """Checks the rates of a machine.
-
-    Raises:
-        ValueError: If one is not positive.
-
-    Examples:
-        >>> check(find("l4")._replace(bandwidth=0))
-        Traceback (most recent call last):
-        ValueError: bandwidth=0: expected a number > 0.
-    """
-    rates = ("memory", "bandwidth", "peak_16bit_flops", "peak_flops", "peak_fp32_flops", "link")
-    for name in rates:
-        checks.positive(name, getattr(machine, name))
-    checks.non_negative("cache", machine.cache)
-
-
 def find(name: str, others: Mapping[str, Machine] | None = None) -> Machine:
     """Returns the machine of a name: a GPU, "h200:DEVICES", or a TPU with the shape of a slice.
 
@@ -169,7 +120,7 @@ def find(name: str, others: Mapping[str, Machine] | None = None) -> Machine:
     sides = tuple(map(int, sizes))
     if machine.module is None and sides != (1,):
         raise ValueError(
-            f"machine={name!r}: expected {kind}; rates bound plans of one device only."
+            f"machine={name!r}: expected {kind}; without its compiler plans are for one device."
         )
     has_whole_hosts = set(sides) == {1} or all(side % 2 == 0 for side in sides[:2])
     if len(sides) != len(machine.shape) or (machine.platform == "tpu" and not has_whole_hosts):

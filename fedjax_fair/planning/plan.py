@@ -1,4 +1,4 @@
-"""Memory and time of a batch of runs of one method: estimated for a machine, or measured."""
+"""Memory and costs of a batch of runs of one method: compiled for a machine, or measured."""
 
 from __future__ import annotations
 
@@ -8,48 +8,81 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, SingleDeviceSharding
+from jaxtyping import PyTree
 
-from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
+from fedjax_fair.data.device_layout import to_device_layout
+from fedjax_fair.data.federated import (
+    FederatedData,
+    map_arrays,
+    partition_arrays,
+    with_partition_arrays,
+)
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel.cores import pad_to_multiple
-from fedjax_fair.parallel.mesh import num_run_groups
-from fedjax_fair.planning.compilation import Compiled, compile_ahead, place_data, place_runs
-from fedjax_fair.planning.costs import Cost
-from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.trip_counts import TripCounts
+from fedjax_fair.parallel.mesh import num_run_groups, shapes_on, shard_data, split_runs
+from fedjax_fair.planning.machines import Machine, devices_of
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_runs import CompiledRuns
 from fedjax_fair.training.jitted import make_functions
-from fedjax_fair.training.memory_estimate import Memory, device_bytes, free_memory
+from fedjax_fair.training.memory_estimate import Memory, device_bytes, free_memory, transient_bytes
 from fedjax_fair.training.stacked import stack_trees
 from fedjax_fair.training.train_options import TrainOptions
 
-__all__ = ["Plan", "measure_plan", "plan", "seconds_of"]
+__all__ = [
+    "AheadOfTime",
+    "Plan",
+    "compile_ahead",
+    "measure_plan",
+    "num_evaluations",
+    "place",
+    "place_data",
+    "place_runs",
+    "plan",
+]
 
 # The share of a device's memory that runs may take, as in a sweep; the runtime needs the rest.
 _USABLE = 0.9
+_LOWERED = {"gpu": "cuda"}
+
+
+class AheadOfTime(NamedTuple):
+    """A function that was compiled for shapes."""
+
+    lowered: jax.stages.Lowered
+    executable: jax.stages.Compiled
+    compile_seconds: float
+
+
+class Programs(NamedTuple):
+    """The compiled functions of ``fit``, for cohorts of a size."""
+
+    init: AheadOfTime
+    steps: AheadOfTime
+    evaluation: AheadOfTime
+    cohort_size: int
 
 
 class Plan(NamedTuple):
-    """The memory and time of a batch of runs.
+    """The memory and costs of a batch of runs.
 
     ``memory`` has bytes of one device by purpose. ``seconds`` are of a ``"round"``, an
-    ``"evaluation"`` and in ``"total"``, without compilation. ``records`` are bytes on a separate
-    host. ``work`` is the cost of a round, if none was run.
+    ``"evaluation"`` and in ``"total"``, without compilation, if they were measured. ``records`` are
+    bytes on a separate host. ``work`` has the ``"flops"`` and ``"bytes"`` of a round by XLA's cost
+    analysis, if none was run and the compiler has one.
     """
 
     runs: int
     rounds: int
     memory: dict[str, int]
     max_parallel_runs: int
-    seconds: dict[str, float]
     compile_seconds: float
+    seconds: dict[str, float] | None = None
     records: int = 0
-    work: Cost | None = None
-    unknown_loops: int = 0
+    work: dict[str, float] | None = None
+    programs: Programs | None = None
 
 
 def plan(
@@ -62,12 +95,11 @@ def plan(
     eval_every: int,
     train_loss: bool,
     mesh: Mesh | None = None,
-    local_steps: Callable[[np.ndarray], np.ndarray] = lambda sizes: np.ones_like(sizes),
 ) -> Plan:
-    """Compiles the functions of ``fit`` for a machine, and reads their costs.
+    """Compiles the functions of ``fit`` for a machine, and reads their memory and costs.
 
-    Call ``machines.prepare`` first. Arguments are those of ``fit`` with a list, but ``methods`` may
-    have one method for all runs. ``local_steps`` maps the sizes of clients to their local steps.
+    Call ``machines.prepare`` first. Arguments are those of ``fit``, but ``methods`` may have
+    one method for all runs.
     """
     runs, chunk, groups = len(seeds), min(eval_every, rounds), num_run_groups(mesh)
     method = stack_trees(methods)
@@ -84,44 +116,64 @@ def plan(
         step_arguments = state, run_shapes[1], method.shared, data_shapes
         info = jax.eval_shape(lambda *arguments: functions.step(*arguments, 1)[1], *step_arguments)
     cohort = place_runs(machine, mesh, np.zeros(info.clients.shape[::2], np.int32))
-    trip_counts = TripCounts(machine, data, cohort.shape[-1], runs, local_steps, mesh)
-
-    def compile_for(function: Any, *arguments: Any) -> Compiled:
-        return compile_ahead(machine, function, *arguments, trip_count_fn=trip_counts.trip_count)
-
-    init = compile_for(functions.init, *init_arguments)
-    steps = compile_for(functions.step, *step_arguments, chunk)
     if method.first.is_personalized:
         evaluated = ((state, cohort), run_shapes[1]), method.shared
     else:
         evaluated = ((state.variables, state.participation, cohort), model_shapes), model.shared
-    evaluation = compile_for(functions.evaluate, *evaluated, data_shapes)
-
+    init = compile_ahead(machine, functions.init, *init_arguments)
+    steps = compile_ahead(machine, functions.step, *step_arguments, chunk)
+    evaluation = compile_ahead(machine, functions.evaluate, *evaluated, data_shapes)
     compiled = init, steps, evaluation
-    # The outputs of the initialization are the states.
-    needed = init.temporaries - device_bytes(state), steps.temporaries, evaluation.temporaries
+
+    needed = [transient_bytes(one.executable) for one in compiled]
+    needed[0] -= device_bytes(state)  # The outputs of the initialization are the states.
     memory = Memory(
         data=device_bytes(data_shapes),
         states=device_bytes((state, run_shapes)),
         temporaries=max(needed),
     )
-    records = rounds / chunk * tree_bytes(steps.results[1])
-    records += _num_evaluations(rounds, eval_every) * tree_bytes(evaluation.results)
-    work = steps.program.cost.times(1 / chunk)
-    loops = [*steps.program.loops, *evaluation.program.loops]
+    records = rounds / chunk * tree_bytes(steps.lowered.out_info[1])
+    records += num_evaluations(rounds, eval_every) * tree_bytes(evaluation.lowered.out_info)
+    costs = steps.executable.cost_analysis()
     return Plan(
         runs=runs,
         rounds=rounds,
         memory=memory.by_purpose(),
         max_parallel_runs=groups * memory.max_runs(-(-runs // groups), _USABLE * machine.memory),
-        seconds=seconds_of(
-            init.seconds, steps.seconds / chunk, evaluation.seconds, rounds, eval_every
-        ),
         compile_seconds=sum(one.compile_seconds for one in compiled),
         records=int(records),
-        work=work,
-        unknown_loops=sum(not loop.known for loop in loops),
+        # The loop over the rounds of a chunk counts once, as all loops.
+        work=costs and {"flops": costs["flops"], "bytes": costs["bytes accessed"]},
+        programs=Programs(*compiled, cohort.shape[-1]),
     )
+
+
+def compile_ahead(machine: Machine, jitted: Any, *arguments: Any) -> AheadOfTime:
+    """Compiles a jitted function for arguments that are shapes on the devices of a machine."""
+    started = time.perf_counter()
+    with tracing_for(machine.platform):
+        traced = jitted.trace(*arguments)
+    platform = "cpu" if machine.module is None else _LOWERED.get(machine.platform, machine.platform)
+    lowered = traced.lower(lowering_platforms=(platform,))
+    executable = lowered.compile()
+    return AheadOfTime(lowered, executable, time.perf_counter() - started)
+
+
+def place(machine: Machine, tree: PyTree) -> PyTree:
+    """Returns the shapes of arrays on the first device of a machine."""
+    return shapes_on(SingleDeviceSharding(devices_of(machine)[0]), tree)
+
+
+def place_runs(machine: Machine, mesh: Mesh | None, tree: PyTree) -> PyTree:
+    """Returns the shapes of arrays ``[runs, ...]``, split over the groups of a mesh if any."""
+    return place(machine, tree) if mesh is None else split_runs(tree, mesh)
+
+
+def place_data(machine: Machine, mesh: Mesh | None, data: FederatedData) -> FederatedData:
+    """Returns the shapes of a federated dataset; call it while tracing for the machine."""
+    if mesh is None:
+        return map_arrays(data, lambda data: place(machine, to_device_layout(data)))
+    return shard_data(data, mesh)
 
 
 def measure_plan(
@@ -155,16 +207,17 @@ def measure_plan(
             _timed(lambda: functions.evaluate(state, cohort))[1] for _ in range(2)
         ]
 
+    one_round = sum(round_seconds[1:]) / 2
+    total = init_seconds + rounds * one_round
+    total += num_evaluations(rounds, eval_every) * evaluation_seconds[1]
     share = -(-len(seeds) // batch.groups)
     return Plan(
         runs=len(seeds),
         rounds=rounds,
         memory=memory.by_purpose(),
         max_parallel_runs=batch.groups * memory.max_runs(share, free_memory()),
-        seconds=seconds_of(
-            init_seconds, sum(round_seconds[1:]) / 2, evaluation_seconds[1], rounds, eval_every
-        ),
         compile_seconds=compile_seconds,
+        seconds={"round": one_round, "evaluation": evaluation_seconds[1], "total": total},
     )
 
 
@@ -174,13 +227,6 @@ def _timed(call: Callable):
     return result, time.perf_counter() - started
 
 
-def seconds_of(
-    init: float, round: float, evaluation: float, rounds: int, eval_every: int
-) -> dict[str, float]:
-    """Returns the seconds of a round, an evaluation and complete runs, from those of one call."""
-    total = init + rounds * round + _num_evaluations(rounds, eval_every) * evaluation
-    return {"round": round, "evaluation": evaluation, "total": total}
-
-
-def _num_evaluations(rounds: int, eval_every: int) -> int:
+def num_evaluations(rounds: int, eval_every: int) -> int:
+    """Counts evaluations: before training, and after every chunk of rounds."""
     return 1 + -(-rounds // eval_every)

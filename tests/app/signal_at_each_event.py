@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 
-from fedjax_fair.app import cli, interruptions
+from fedjax_fair.app import cli
+from fedjax_fair.app.terminal import interruptions
 
 FILES = {cli.__file__, interruptions.__file__, contextlib.__file__, signal.__file__}
 

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from fedjax_fair import results
-from fedjax_fair.app.console import format_table
+from fedjax_fair.app.terminal.console import format_table
 from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.results.comparison_table import comparison_table
 from fedjax_fair.results.intervals import format_number

@@ -12,7 +12,7 @@ from fedjax_fair import results
 from fedjax_fair.app import config_files, presets
 from fedjax_fair.app.build import build, method_round
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.commands.dispatch import COMMANDS
+from fedjax_fair.app.commands.dispatch import CLASSES
 from fedjax_fair.app.config import Config, DataConfig, ModelConfig, SolverConfig
 from fedjax_fair.app.defaults import format_settings, unset_defaults
 from fedjax_fair.app.plan import as_toml
@@ -91,7 +91,7 @@ def test_settings_in_names_are_not_defaults():
 
 def test_no_help_shows_none_as_a_default(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    for command in COMMANDS:
+    for command in CLASSES:
         with pytest.raises(SystemExit):
             main([*command.split(), "--help"])
         assert "default: None" not in capsys.readouterr().out, command

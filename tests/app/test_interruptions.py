@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from fedjax_fair.app import cli, interruptions
-from fedjax_fair.app.interruptions import Terminated, interruptible
-from fedjax_fair.app.termination import Termination
+from fedjax_fair.app import cli
+from fedjax_fair.app.terminal import interruptions
+from fedjax_fair.app.terminal.interruptions import Terminated, interruptible
+from fedjax_fair.app.terminal.termination import Termination
 
 
 @pytest.fixture(autouse=True)

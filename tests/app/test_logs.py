@@ -5,8 +5,8 @@ import pytest
 import xarray as xr
 
 from fedjax_fair import results
-from fedjax_fair.app import logs
 from fedjax_fair.app.cli import main
+from fedjax_fair.app.terminal import logs
 from fedjax_fair.training.loop import Evaluation
 
 SMALL = ["--data.clients=10", "--model.name=logistic", "--selector.cohort-size=3"]

@@ -9,7 +9,6 @@ import pytest
 from fedjax_fair.app import plan, plugins
 from fedjax_fair.app.cli import main
 from fedjax_fair.planning import machines
-from fedjax_fair.planning.costs import Cost
 from fedjax_fair.planning.plan import Plan
 
 SMALL = [
@@ -69,28 +68,17 @@ def test_a_compiler_that_is_missing_is_one_line(monkeypatch, capsys):
     assert "pip install 'fedjax-fair[cuda12]'" in capsys.readouterr().err
 
 
-def test_rates_bound_a_plan_without_a_compiler(capsys):
+def test_a_plan_without_a_compiler_counts_a_round(capsys):
     found = {}
     for name in ("h100", "l4"):
         assert main(["plan", "digits", *SMALL, "--machine", name, "--json"]) == 0
         found[name] = json.loads(capsys.readouterr().out)
     (h100, l4) = (each["plans"]["fedavg"] for each in found.values())
-    assert h100["work"]["flops"] == l4["work"]["flops"]
-    for name, own in (("h100", h100), ("l4", l4)):
-        flops, peak = own["work"]["flops"], found[name]["machine"]["peak_flops"]
-        launches = 1e-6 * own["work"]["kernels"]
-        assert own["seconds"]["round"] >= 0.999 * max(flops / peak, launches) > 0
+    assert h100["work"] == l4["work"]
+    assert min(h100["work"].values()) > 0
+    assert h100["seconds"] is None
     assert h100["memory"] == l4["memory"]
     assert h100["max_parallel_runs"] / l4["max_parallel_runs"] == pytest.approx(80 / 24, rel=0.01)
-
-
-def test_a_lower_bound_is_described(capsys):
-    assert main(["plan", "digits", *SMALL, "--machine=a100"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "times are lower bounds from the peak rates of a100" in shown
-    assert "only matrix products count" in shown
-    assert "0.0 MB moved beyond the cache" in shown
-    assert " products, " in shown
 
 
 def test_a_file_adds_a_machine(tmp_path):
@@ -115,7 +103,7 @@ def test_a_file_adds_a_machine(tmp_path):
     [
         ("{'a:b': find('l4')}", "'a:b': expected a name of letters"),
         ("{'mine': 3}", "mine=3: expected a planning.machines.Machine"),
-        ("{'mine': find('l4')._replace(link=0)}", "mine: link=0: expected a number > 0"),
+        ("{'mine': find('l4')._replace(memory=0)}", "mine: memory=0: expected a number > 0"),
         ("{'h100': find('l4')}", "'h100': expected a name that no other machine has"),
     ],
 )
@@ -134,25 +122,16 @@ def test_an_invalid_machine_of_a_file_is_an_error(entry, message, tmp_path, monk
 
 
 def test_a_plan_is_formatted():
-    work = Cost(
-        cycles=3e6,
-        kernels=700,
-        flops=2e9,
-        fp32_flops=5e8,
-        bytes=5e6,
-        collectives=2,
-        collective_bytes=1e6,
-    )
-    seconds = {"round": 0.002, "evaluation": 0.0001, "total": 300.0}
     memory = {"data": 2_000_000_000, "states": 10**9, "temporaries": 10**9}
-    own = Plan(3, 1000, memory, 12, seconds, 20.0, 10**6, work, unknown_loops=1)
+    own = Plan(3, 1000, memory, 12, 20.0, records=10**6, work={"flops": 2e9, "bytes": 5e6})
     shown = " ".join(plan.format_plan(machines.find("v5e:2x2"), {"fedavg": own}).split())
     for part in (
-        "fedavg 3 4.0 GB 12 2 ms 100 us 5.0 min 20.0 s",
+        "fedavg 3 4.0 GB 12 2 billion 5.0 MB 20.0 s",
         "data 2.0 GB, states 1.0 GB, temporaries 1.0 GB; a device has 16.0 GB",
-        "a round: 3,000,000 cycles, 700 kernels, 2 billion FLOPs (0.5 in float32), 5.0 MB moved",
-        "2 collectives of 1.0 MB",
         "1.0 MB of records",
-        "loops of unknown length (1) count once",
+        "programs for v5e:2x2",
     ):
         assert part in shown
+    seconds = {"round": 0.002, "evaluation": 0.0001, "total": 300.0}
+    here = plan.format_plan(None, {"fedavg": own._replace(seconds=seconds, work=None)})
+    assert "fedavg 3 4.0 GB 12 2 ms 100 us 5.0 min 20.0 s" in " ".join(here.split())

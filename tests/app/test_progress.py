@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 from rich.console import Console
 
-from fedjax_fair.app import progress
+from fedjax_fair.app.terminal import progress
 from fedjax_fair.training.loop import Evaluation
 
 

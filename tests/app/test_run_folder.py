@@ -22,7 +22,7 @@ from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.config import Config, DataConfig, ModelConfig, SolverConfig, TrainingConfig
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder, environment, locked
-from fedjax_fair.app.termination import Terminated, Termination
+from fedjax_fair.app.terminal.termination import Terminated, Termination
 from fedjax_fair.training.loop import Callback, Evaluation
 
 SMALL = presets.resolve(

@@ -44,7 +44,7 @@ from fedjax_fair.parallel import processes
 from fedjax_fair.parallel.cores import core_mesh
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_data
 from fedjax_fair.planning import machines
-from fedjax_fair.planning.compilation import place, place_data
+from fedjax_fair.planning.plan import place, place_data
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_runs import CompiledRuns
 from fedjax_fair.training.jitted import make_functions

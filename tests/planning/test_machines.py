@@ -34,7 +34,7 @@ def test_a_name_determines_kind_and_number_of_devices(name, platform, devices, m
         ("v5p:2x2", "v5p:1x1x1 or"),
         ("h200:2x4", "h200:8"),
         ("h200:-1", "h200"),
-        ("h100:8", "h100; rates bound plans of one device only"),
+        ("h100:8", "h100; without its compiler plans are for one device"),
         ("", "v5e:1x1"),
     ],
 )
@@ -55,11 +55,3 @@ def test_further_machines_are_found_and_appear_in_errors():
     assert (found.name, found.num_devices, found.memory) == ("mine", 1, 1e9)
     with pytest.raises(ValueError, match="machine='yours': expected mine, h100, "):
         machines.find("yours", others)
-
-
-@pytest.mark.parametrize("name", machines.kinds()[:-1])
-def test_rates_of_machines_are_ordered(name):
-    machine = machines.find(name if name[0] != "v" else f"{name}:1x1{'x1' * (name == 'v5p')}")
-    machines.check(machine)
-    assert machine.peak_16bit_flops >= machine.peak_flops > machine.peak_fp32_flops
-    assert machine.peak_flops > machine.bandwidth > machine.memory > machine.cache

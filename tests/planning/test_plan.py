@@ -6,14 +6,13 @@ import subprocess
 import sys
 
 import jax
-import numpy as np
 import pytest
 
 import fedjax_fair as ff
 from fedjax_fair.planning.machines import Machine
-from fedjax_fair.planning.plan import measure_plan, plan, seconds_of
+from fedjax_fair.planning.plan import measure_plan, plan
 
-HERE = Machine("cpu", 1e9, 1e10, 1e11, 1e11, 1e10, 1e9, platform="cpu", module="jax")
+HERE = Machine("cpu", 1e9, platform="cpu", module="jax")
 BATCH = 10
 # Forward, and the gradient by the weights: features need none.
 OF_A_STEP = 2 * (2 * BATCH * 64 * 10)
@@ -23,7 +22,7 @@ SCHEDULE = {"rounds": 7, "eval_every": 3, "train_loss": False}
 @pytest.fixture(scope="module", autouse=True)
 def here():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedjax_fair.planning.compilation.devices_of", lambda machine: jax.devices())
+        patch.setattr("fedjax_fair.planning.plan.devices_of", lambda machine: jax.devices())
         yield
 
 
@@ -47,20 +46,10 @@ def planned(digits):
     return plan(HERE, [round], (0, 1), digits, **SCHEDULE)
 
 
-def test_a_round_has_the_products_of_its_local_steps(planned):
-    local = 2 * 5 * 4 * OF_A_STEP
-    assert local <= planned.work.flops < 1.05 * local
-
-
-def test_local_steps_that_follow_from_the_sizes_are_counted(digits, planned):
-    def steps(sizes):
-        return 2 * -(-sizes // BATCH)
-
-    round = fedavg(epochs=2)
-    own = plan(HERE, [round], (0, 1), digits, **SCHEDULE, local_steps=steps)
-    mean = np.mean(steps(digits.train.sizes))
-    assert own.unknown_loops == planned.unknown_loops == 0
-    assert own.work.flops / planned.work.flops == pytest.approx(mean / 4, rel=0.05)
+def test_a_round_has_the_products_of_a_local_step_or_more(planned):
+    """XLA counts one pass of every loop, here over participants and steps."""
+    assert 2 * OF_A_STEP <= planned.work["flops"] < 2 * 5 * 4 * OF_A_STEP
+    assert planned.work["bytes"] > 0
 
 
 def test_memory_is_that_of_data_states_and_temporaries(digits, planned):
@@ -92,21 +81,6 @@ def test_parallel_runs_take_nine_tenths_of_memory(planned):
     assert planned.max_parallel_runs * each <= free < (planned.max_parallel_runs + 1) * each
 
 
-def test_seconds_are_at_least_the_roofline(planned):
-    work = planned.work
-    bound = max(work.flops / HERE.peak_flops, work.bytes / HERE.bandwidth)
-    assert planned.seconds["round"] >= bound
-    assert planned.seconds["round"] >= 1e-6 * work.kernels
-    assert work.cycles == 0
-    assert work.collectives == 0
-
-
-def test_total_seconds_are_those_of_rounds_and_evaluations():
-    # Before training, after 3 and 6 rounds, and after the last.
-    seconds = seconds_of(1.0, 2.0, 10.0, rounds=7, eval_every=3)
-    assert seconds == {"round": 2, "evaluation": 10, "total": 1 + 7 * 2 + 4 * 10}
-
-
 def test_records_include_metrics_and_cohorts(digits, planned):
     """At least the accuracy of every client at four evaluations, and seven cohorts of five."""
     least = 2 * 4 * (4 * 4 * digits.num_clients + 7 * 5)
@@ -116,6 +90,7 @@ def test_records_include_metrics_and_cohorts(digits, planned):
 def test_this_machine_is_measured(digits):
     round = fedavg(steps=4)
     here = measure_plan([round], (0, 1), digits, **SCHEDULE)
+    # Evaluations before training, after 3 and 6 rounds, and after the last.
     assert here.seconds["total"] > 7 * here.seconds["round"] + 4 * here.seconds["evaluation"] > 0
     assert here.max_parallel_runs > 2
     assert here.work is None
@@ -134,6 +109,5 @@ def test_a_missing_machine_is_planned_for(machine, module):
         [sys.executable, "-c", code, *command], capture_output=True, text=True, check=True
     )
     found = json.loads(done.stdout)["plans"]["fedavg"]
-    assert found["unknown_loops"] == 0
     assert 0 < sum(found["memory"].values()) < 1e9
-    assert 0 < found["seconds"]["round"] < 0.1
+    assert found["work"] is None or found["work"]["flops"] > 0

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments.benchmarks.accelerators.choices import CHOICES
+from experiments.benchmarks.accelerators.costs import Cost
+from experiments.benchmarks.accelerators.estimates import rates_of, roofline_seconds
 from experiments.benchmarks.accelerators.workloads import FORMS, ROUNDS, WORKLOADS
 from experiments.benchmarks.peers.environment import environment
 from experiments.benchmarks.timing import without_settings
 from fedjax_fair.planning import machines
-from fedjax_fair.planning.compilation import roofline_seconds
-from fedjax_fair.planning.costs import Cost
 from fedjax_fair.planning.machines import Machine
 
 FOLDER = Path(__file__).parent
@@ -87,7 +87,7 @@ def row(machine: Machine, name: str, form: str, estimates: dict[str, Any]) -> No
         entry = whole - ROUNDS * round
         rest = step and round - estimates["steps_a_round"] * step
     one, rounds = (costs["whole"], 1) if round is None else (costs["round"], ROUNDS)
-    bound = roofline_seconds(machine, Cost(**one))
+    bound = roofline_seconds(rates_of(machine), Cost(**one))
     cells = [shown(step), shown(one[key]), shown(rest), shown(entry)]
     cells += [f"{each:.3g}" for each in (1e3 * estimates["seconds"] / rounds, one["flops"] / 1e9)]
     cells += [f"{each:.3g}" for each in (one["bytes"] / 1e6, 1e3 * bound)]

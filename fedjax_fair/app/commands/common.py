@@ -12,11 +12,10 @@ import tyro
 
 from fedjax_fair.app import plugins
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.termination import Terminated
+from fedjax_fair.app.terminal.termination import Terminated
 from fedjax_fair.utils.terminal import escape_control_chars, resume_command
 
 __all__ = [
-    "Name",
     "RunPath",
     "fields_of",
     "interrupt_hint",
@@ -25,7 +24,6 @@ __all__ = [
 ]
 
 RunPath = Annotated[str, tyro.conf.arg(metavar="RUN")]
-Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
 
 
 @contextlib.contextmanager

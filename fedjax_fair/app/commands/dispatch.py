@@ -1,50 +1,55 @@
-"""The commands by name."""
+"""The commands by name, each imported when it is used."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from fedjax_fair.app.commands.benchmarking import (
-    Benchmark,
-    BenchmarkEnter,
-    BenchmarkExport,
-    BenchmarkReport,
-    run_benchmark,
-)
-from fedjax_fair.app.commands.data import DataInfo, DataList, DataPrepare, DataShow
-from fedjax_fair.app.commands.maximizing import Exemplars, Movielens
-from fedjax_fair.app.commands.planning import Plan, run_plan
-from fedjax_fair.app.commands.show import Compare, Methods, Metrics, Show
-from fedjax_fair.app.commands.training import Resume, Run, Sweep, run, run_sweep
-from fedjax_fair.app.options import parse
 from fedjax_fair.app.overview import is_overview, print_overview, split_command
-from fedjax_fair.app.presets import PRESETS, Preset
-from fedjax_fair.app.settings import lookup
+from fedjax_fair.app.suggestions import lookup
 
-__all__ = ["COMMANDS", "dispatch"]
+if TYPE_CHECKING:
+    from fedjax_fair.app.presets import Preset
 
-COMMANDS: dict[str, Any] = {
-    "run": Run,
-    "sweep": Sweep,
-    "plan": Plan,
-    "resume": Resume,
-    "show": Show,
-    "compare": Compare,
-    "benchmark": Benchmark,
-    "benchmark enter": BenchmarkEnter,
-    "benchmark report": BenchmarkReport,
-    "benchmark export": BenchmarkExport,
-    "maximize exemplars": Exemplars,
-    "maximize movielens": Movielens,
-    "methods": Methods,
-    "metrics": Metrics,
-    "data list": DataList,
-    "data info": DataInfo,
-    "data show": DataShow,
-    "data prepare": DataPrepare,
+__all__ = ["CLASSES", "class_of_command", "dispatch"]
+
+CLASSES = {
+    "run": "training.Run",
+    "sweep": "training.Sweep",
+    "plan": "planning.Plan",
+    "resume": "training.Resume",
+    "show": "show.Show",
+    "compare": "show.Compare",
+    "benchmark": "benchmarking.Benchmark",
+    "benchmark enter": "benchmarking.BenchmarkEnter",
+    "benchmark report": "benchmarking.BenchmarkReport",
+    "benchmark export": "benchmarking.BenchmarkExport",
+    "maximize exemplars": "maximizing.Exemplars",
+    "maximize movielens": "maximizing.Movielens",
+    "methods": "listing.Methods",
+    "metrics": "listing.Metrics",
+    "data list": "data.DataList",
+    "data info": "data.DataInfo",
+    "data show": "partition.DataShow",
+    "data prepare": "data.DataPrepare",
 }
-_WITH_PRESETS = {"run": run, "sweep": run_sweep, "plan": run_plan}
+"""Module and class of each command."""
+_WITH_PRESETS = {"run": "training.run", "sweep": "training.run_sweep", "plan": "planning.run_plan"}
+_COMPILING = {
+    *("run", "sweep", "plan", "resume", "benchmark", "benchmark enter"),
+    *("maximize exemplars", "maximize movielens"),
+}
+"""Commands that compile; others must not wait for the import of JAX."""
+
+
+def class_of_command(name: str) -> Any:
+    """Imports the class of a command.
+
+    Raises:
+        ValueError: If there is no such command.
+    """
+    return _import(lookup("command", name, CLASSES))
 
 
 def dispatch(arguments: list[str], presets: Mapping[str, Preset] | None = None) -> None:
@@ -53,9 +58,26 @@ def dispatch(arguments: list[str], presets: Mapping[str, Preset] | None = None) 
         print_overview(arguments, presets)
         return
     name, rest = split_command(arguments)
-    if (run_command := _WITH_PRESETS.get(name)) is not None:
-        run_command(rest, PRESETS if presets is None else presets)
+    if name in _COMPILING:
+        from fedjax_fair.training.executable_cache import enable_compilation_cache
+
+        enable_compilation_cache()
+    if name in _WITH_PRESETS:
+        run_command: Callable[..., None] = _import(_WITH_PRESETS[name])
+        if presets is None:
+            from fedjax_fair.app.presets import PRESETS
+
+            presets = PRESETS
+        run_command(rest, presets)
     elif name == "benchmark":
-        run_benchmark(rest)
+        _import("benchmarking.run_benchmark")(rest)
     else:
-        parse(lookup("command", name, COMMANDS), rest, name)()
+        command = class_of_command(name)
+        from fedjax_fair.app.options import parse
+
+        parse(command, rest, name)()
+
+
+def _import(name: str) -> Any:
+    module, _, attribute = name.partition(".")
+    return getattr(import_module(f"fedjax_fair.app.commands.{module}"), attribute)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fedjax_fair.app import maximize
 from fedjax_fair.app.commands.common import fields_of, print_output_paths, resumable
 from fedjax_fair.app.config import Maximize, MaximizeExemplars, MaximizeMovielens
-from fedjax_fair.app.console import print_tables
-from fedjax_fair.app.progress import show_steps
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.termination import Termination
+from fedjax_fair.app.terminal.console import print_tables
+from fedjax_fair.app.terminal.progress import show_steps
+from fedjax_fair.app.terminal.termination import Termination
 from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = ["Exemplars", "Movielens", "maximize_in"]

@@ -1,4 +1,4 @@
-"""Command that estimates time and memory of a run or a sweep."""
+"""Command that estimates memory and costs of a run or a sweep."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Plan", "run_plan"]
 
 @dataclass(frozen=True)
 class Plan(Config):
-    """Estimates time and memory of a run or a sweep: `plan mnist --machine h100`."""
+    """Estimates memory and costs of a run or a sweep: `plan mnist --machine h100`."""
 
     config: Annotated[str | None, default_hint()] = None
     """File of settings, TOML or config.json of a run. Command-line options take precedence."""
@@ -32,14 +32,14 @@ class Plan(Config):
     machine: Annotated[
         str,
         Doc(
-            "Target, which need not be available: h100, a100 or l4, by the rates of the device; "
+            "Target, which need not be available: h100, a100 or l4, by a program for the CPU; "
             "v5e:1x1, v5e:2x2, v5p:2x2x1 or h200, by its compiler, which must be installed; or "
-            "local, where three rounds of each method are run."
+            "local, where three rounds of each method are run and timed."
         ),
     ] = "local"
 
     json: bool = False
-    """Print bytes and seconds as JSON."""
+    """Print bytes, seconds and FLOPs as JSON."""
 
 
 def run_plan(arguments: list[str], presets: Mapping[str, Preset]) -> None:

@@ -14,7 +14,8 @@ from fedjax_fair.app.config_files import load_into
 from fedjax_fair.app.options import assemble, parse_options, print_help
 from fedjax_fair.app.overview import HELP
 from fedjax_fair.app.presets import Preset, resolve
-from fedjax_fair.app.settings import change, lookup, places, read
+from fedjax_fair.app.settings import change, places, read
+from fedjax_fair.app.suggestions import lookup
 from fedjax_fair.app.values import describe_type
 from fedjax_fair.app.variants import drop_unused_settings, method_settings
 from fedjax_fair.utils.terminal import format_columns

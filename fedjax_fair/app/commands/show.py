@@ -1,10 +1,8 @@
-"""Commands that print results, methods and definitions of metrics."""
+"""Commands that print and compare results."""
 
 from __future__ import annotations
 
-import shutil
 import string
-import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
@@ -16,30 +14,25 @@ from typing_extensions import Doc
 from tyro.conf import Positional
 
 from fedjax_fair import results
-from fedjax_fair.app import method_page, plugins, registry
-from fedjax_fair.app.build import server_view
+from fedjax_fair.app import plugins
 from fedjax_fair.app.commands.common import RunPath
 from fedjax_fair.app.config import Config
-from fedjax_fair.app.console import format_results, print_tables
 from fedjax_fair.app.run_folder import RunFolder, is_locked
 from fedjax_fair.app.signatures import default_hint
-from fedjax_fair.metrics import definitions
+from fedjax_fair.app.terminal.console import format_results, print_tables
 from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, comparison_table
 from fedjax_fair.results.log import read_evaluations, read_log
 from fedjax_fair.results.tables import progress_table
-from fedjax_fair.utils.terminal import escape_control_chars, format_columns, resume_command
+from fedjax_fair.utils.terminal import escape_control_chars, resume_command
 from fedjax_fair.utils.warning import warn
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Compare", "Methods", "Metrics", "Show"]
+__all__ = ["Compare", "Show"]
 
 _FILES_OF_RUNS = ("config.json", "sweep.json", "results.nc")
-
-_MIN_SUMMARY = 42
-"""Columns of a method's summary next to its other columns."""
 
 RunPaths = Annotated[
     tuple[str, ...], tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")
@@ -188,54 +181,3 @@ def _explain_labels(compared: xr.Dataset, paths: dict[str, Path], *, is_table: b
             label = labels[name]
             names[place] = name.replace(f" ({label})", f" ({paths[label]})")
     return compared.assign_coords(algorithm=names[1:]).assign_attrs(baseline=names[0])
-
-
-@dataclass(frozen=True)
-class Methods:
-    """Lists methods, with the weights of their mean and what the server sees of single clients."""
-
-    format: Literal["terminal", "markdown"] = "terminal"
-    """Format; the Markdown, with costs and sources, is the tables of docs/methods.md."""
-
-    def __call__(self) -> None:
-        if self.format == "markdown":
-            print(method_page.tables(), end="")
-            return
-        width = shutil.get_terminal_size().columns
-        names = max(map(len, registry.METHODS))
-
-        def describe(name: str, weights: str, view: str, summary: str) -> str:
-            first = f"{name:<{names}}  {weights:<12}  {view:<11}"
-            if width >= len(first) + _MIN_SUMMARY:
-                indent = " " * (len(first) + 2)
-                first = f"{first}  {summary}"
-                return textwrap.fill(first, width, subsequent_indent=indent)
-            if width < len(first):
-                first = f"{name}: {weights}, {view}"
-                first = textwrap.fill(first, width, subsequent_indent="  ")
-            rest = textwrap.fill(summary, width, initial_indent="  ", subsequent_indent="  ")
-            return f"{first.rstrip()}\n{rest}"
-
-        print(describe("method", "weights", "server view", "summary"))
-        for group, methods in registry.GROUPS.items():
-            print(f"[{group}]")
-            for name, method in methods.items():
-                is_mean = method.aggregator is None and method.centralized_fn is None
-                weights = method.weighting if is_mean else "-"
-                print(describe(name, weights, server_view(method), method.describe()))
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """Defines metrics and the terms of tables."""
-
-    format: Literal["terminal", "markdown"] = "terminal"
-    """Format; docs/metrics.md is the Markdown."""
-
-    def __call__(self) -> None:
-        if self.format == "markdown":
-            print(definitions.page(), end="")
-            return
-        width = shutil.get_terminal_size().columns
-        print(textwrap.fill(definitions.SYMBOLS, width), end="\n\n")
-        print(format_columns(definitions.columns()))

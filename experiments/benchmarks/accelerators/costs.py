@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, reduce
 from typing import NamedTuple
 
-from fedjax_fair.planning.instructions import (
+from experiments.benchmarks.accelerators.instructions import (
     Computation,
     Instruction,
     bytes_of,

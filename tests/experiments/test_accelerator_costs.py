@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from experiments.benchmarks.accelerators.costs import read_program
 from fedjax_fair.numerics.products import product
-from fedjax_fair.planning.costs import read_program
 
 
 def operation(name, cycles):

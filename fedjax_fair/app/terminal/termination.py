@@ -8,7 +8,7 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from fedjax_fair.app.interruptions import Terminated, end_work, is_main_thread
+from fedjax_fair.app.terminal.interruptions import Terminated, end_work, is_main_thread
 from fedjax_fair.training.loop import Callback, Evaluation
 
 if TYPE_CHECKING:

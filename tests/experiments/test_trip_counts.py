@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from experiments.benchmarks.accelerators.trip_counts import TripCounts, expected_maximum
 from fedjax_fair import data
 from fedjax_fair.planning.machines import find
-from fedjax_fair.planning.trip_counts import TripCounts, expected_maximum
 
 CHIP = find("v5e:1x1")
 

@@ -1,0 +1,72 @@
+"""Commands that list methods, and metrics with their definitions."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from dataclasses import dataclass
+from typing import Literal
+
+from fedjax_fair.utils.terminal import format_columns
+
+__all__ = ["Methods", "Metrics"]
+
+_MIN_SUMMARY = 42
+"""Columns of a method's summary next to its other columns."""
+
+
+@dataclass(frozen=True)
+class Methods:
+    """Lists methods, with the weights of their mean and what the server sees of single clients."""
+
+    format: Literal["terminal", "markdown"] = "terminal"
+    """Format; the Markdown, with costs and sources, is the tables of docs/methods.md."""
+
+    def __call__(self) -> None:
+        # Imports every method.
+        from fedjax_fair.app import method_page, registry
+        from fedjax_fair.app.build import server_view
+
+        if self.format == "markdown":
+            print(method_page.tables(), end="")
+            return
+        width = shutil.get_terminal_size().columns
+        names = max(map(len, registry.METHODS))
+
+        def describe(name: str, weights: str, view: str, summary: str) -> str:
+            first = f"{name:<{names}}  {weights:<12}  {view:<11}"
+            if width >= len(first) + _MIN_SUMMARY:
+                indent = " " * (len(first) + 2)
+                first = f"{first}  {summary}"
+                return textwrap.fill(first, width, subsequent_indent=indent)
+            if width < len(first):
+                first = f"{name}: {weights}, {view}"
+                first = textwrap.fill(first, width, subsequent_indent="  ")
+            rest = textwrap.fill(summary, width, initial_indent="  ", subsequent_indent="  ")
+            return f"{first.rstrip()}\n{rest}"
+
+        print(describe("method", "weights", "server view", "summary"))
+        for group, methods in registry.GROUPS.items():
+            print(f"[{group}]")
+            for name, method in methods.items():
+                is_mean = method.aggregator is None and method.centralized_fn is None
+                weights = method.weighting if is_mean else "-"
+                print(describe(name, weights, server_view(method), method.describe()))
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Defines metrics and the terms of tables."""
+
+    format: Literal["terminal", "markdown"] = "terminal"
+    """Format; docs/metrics.md is the Markdown."""
+
+    def __call__(self) -> None:
+        from fedjax_fair.metrics import definitions
+
+        if self.format == "markdown":
+            print(definitions.page(), end="")
+            return
+        width = shutil.get_terminal_size().columns
+        print(textwrap.fill(definitions.SYMBOLS, width), end="\n\n")
+        print(format_columns(definitions.columns()))

@@ -1,0 +1,47 @@
+"""Command that describes and plots the partition of data over clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from fedjax_fair.app.build import load_data
+from fedjax_fair.app.commands.data import client_counts
+from fedjax_fair.app.config import Config, DataConfig
+from fedjax_fair.app.presets import resolve
+from fedjax_fair.app.unseen import split_clients
+from fedjax_fair.app.variants import drop_unused_settings
+from fedjax_fair.report import plots
+from fedjax_fair.utils.terminal import escape_control_chars
+
+__all__ = ["DataShow"]
+
+Output = Annotated[str | None, tyro.conf.arg(aliases=["-o"], metavar="FILE", help_behavior_hint="")]
+
+
+@dataclass(frozen=True)
+class DataShow:
+    """Describes a partition, and plots the examples of each client."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+
+    output: Output = None
+    """File of the plot, such as partition.png."""
+
+    def __call__(self) -> None:
+        if self.output is not None and not Path(self.output).suffix:
+            raise ValueError(f"output={self.output!r}: expected a file such as partition.png.")
+        # Defaults for another partition are not used by this one.
+        config = drop_unused_settings(resolve(Config(data=self.data)), base=Config())
+        federation, unseen = split_clients(config, load_data(config))
+        print(federation)
+        if unseen is not None:
+            print(f"\nUnseen clients\n{unseen}")
+        if federation.sensitive_names is not None:
+            print(f"\n{client_counts(federation)}")
+        if self.output is not None:
+            plots.partition(federation).savefig(self.output, dpi=150)
+            print(f"Plot: {escape_control_chars(self.output)}")

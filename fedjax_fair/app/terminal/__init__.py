@@ -1,0 +1,1 @@
+"""Tables, progress, loggers and signals of the command line."""

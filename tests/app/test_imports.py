@@ -1,0 +1,37 @@
+"""Commands that train nothing start fast: they import few modules."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+COUNT = """
+import contextlib, io, json, sys
+from fedjax_fair.app.cli import main
+with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    main(sys.argv[1:])
+names = [name for name in sys.modules if name.partition(".")[0] == "fedjax_fair"]
+print(json.dumps([len(names), "jax" in sys.modules]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needs_jax"),
+    [
+        ("--version", False),
+        ("rnu", False),
+        ("metrics --formt=markdown", False),
+        ("metrics", True),  # Definitions are those of the functions.
+        ("data list", True),
+        ("data list --data.dri=folder", True),
+    ],
+)
+def test_a_command_that_compiles_nothing_imports_few_modules(arguments, needs_jax):
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT, *arguments.split()],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    num_modules, imports_jax = json.loads(done.stdout)
+    assert num_modules <= 100
+    assert imports_jax == needs_jax
