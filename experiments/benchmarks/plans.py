@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from experiments.benchmarks.timing import print_header, start
-from fedjax_fair.app import presets
 from fedjax_fair.app.groups import groups_of, runs_of
 from fedjax_fair.app.plan import plans
+from fedjax_fair.app.settings import presets
 from fedjax_fair.training.fit import Callback, fit_batch
 
 

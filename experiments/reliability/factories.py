@@ -33,7 +33,7 @@ from fedjax_fair import (
     train,
 )
 from fedjax_fair import submodular as sets
-from fedjax_fair.app.config import Config
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.data.partition import from_indices
 from fedjax_fair.metrics import bytes_per_round
 from fedjax_fair.numerics.sketch import CountSketch

@@ -14,12 +14,12 @@ import jax
 from hypothesis import strategies as st
 
 from experiments.reliability.values import check_named, values
-from fedjax_fair.app import presets
 from fedjax_fair.app.build import DATA_NAMES, build
-from fedjax_fair.app.config import Config, DataConfig, ModelConfig, TrainingConfig
-from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS
-from fedjax_fair.app.signatures import settings_of
-from fedjax_fair.app.variants import method_settings
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config, DataConfig, ModelConfig, TrainingConfig
+from fedjax_fair.app.settings.registry import METHODS, MODELS, PARTITIONERS
+from fedjax_fair.app.settings.signatures import settings_of
+from fedjax_fair.app.settings.variants import method_settings
 
 __all__ = ["configurations", "judge"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from fedjax_fair.app.config import (
+from fedjax_fair.app.settings.config import (
     AggregatorConfig,
     Config,
     DataConfig,
@@ -18,7 +18,7 @@ from fedjax_fair.app.config import (
     SolverConfig,
     TrainingConfig,
 )
-from fedjax_fair.app.presets import PRESETS, Preset
+from fedjax_fair.app.settings.presets import PRESETS, Preset
 
 __all__ = ["ABLATIONS", "PAPERS", "SELECTION_TABLES"]
 

@@ -12,17 +12,29 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from fedjax_fair import aggregators, checks, data, models
-from fedjax_fair.app import presets
-from fedjax_fair.app.conditions import make_communication, make_faults
-from fedjax_fair.app.config import DATA_NAMES, SERVER_NAMES, Config, DataConfig, ModelConfig
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.memory import check_memory, min_memory
-from fedjax_fair.app.method import Method
-from fedjax_fair.app.registry import COHORT_SIZE, MODELS, PARTITIONERS, READERS, role_classes
-from fedjax_fair.app.settings import lookup, places
-from fedjax_fair.app.signatures import construct, settings_of
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.conditions import make_communication, make_faults
+from fedjax_fair.app.settings.config import (
+    DATA_NAMES,
+    SERVER_NAMES,
+    Config,
+    DataConfig,
+    ModelConfig,
+)
+from fedjax_fair.app.settings.method import Method
+from fedjax_fair.app.settings.names import lookup, places
+from fedjax_fair.app.settings.registry import (
+    COHORT_SIZE,
+    MODELS,
+    PARTITIONERS,
+    READERS,
+    role_classes,
+)
+from fedjax_fair.app.settings.signatures import construct, settings_of
+from fedjax_fair.app.settings.variants import check_unused_settings, method_identity, resolve_method
 from fedjax_fair.app.unseen import split_clients
-from fedjax_fair.app.variants import check_unused_settings, method_identity, resolve_method
 from fedjax_fair.base import Model, ServerView
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data import FederatedData
@@ -230,7 +242,7 @@ def method_round(
         ValueError: If a setting is out of range or unknown.
 
     Examples:
-        >>> from fedjax_fair.app import presets
+        >>> from fedjax_fair.app.settings import presets
         >>> method_round(presets.resolve(Config()), "fedprox:prox=0.1", num_classes=10).solver.prox
         0.1
     """
@@ -284,7 +296,7 @@ def server_view(method: Method) -> str:
     """Returns what the server needs to see of single clients.
 
     Examples:
-        >>> from fedjax_fair.app.registry import METHODS
+        >>> from fedjax_fair.app.settings.registry import METHODS
         >>> server_view(METHODS["fedavg"]), server_view(METHODS["divfl"])
         ('aggregate', 'vectors')
     """
@@ -305,7 +317,7 @@ def local_steps(
     """Returns the local steps of clients of some sizes.
 
     Examples:
-        >>> from fedjax_fair.app import presets
+        >>> from fedjax_fair.app.settings import presets
         >>> config = presets.resolve(Config())
         >>> local_steps(config, "fedavg:batch_size=20,epochs=2", np.array([5, 41])).tolist()
         [2, 6]

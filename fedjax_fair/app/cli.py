@@ -25,7 +25,7 @@ from fedjax_fair.app.interruptions import (
 )
 
 if TYPE_CHECKING:
-    from fedjax_fair.app.presets import Preset
+    from fedjax_fair.app.settings.presets import Preset
 
 __all__ = ["main", "program"]
 
@@ -140,7 +140,7 @@ def _prepare(arguments: list[str]) -> tuple[Callable[..., None], list[str]]:
 
 def _load_plugins(arguments: list[str]) -> list[str]:
     """Loads the file of each ``--plugin``, and returns the other arguments."""
-    from fedjax_fair.app import plugins
+    from fedjax_fair.app.settings import plugins
 
     rest, words = [], iter(arguments)
     for word in words:

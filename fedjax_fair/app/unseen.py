@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import jax
 
 from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model, undefined_unseen
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.variants import resolve_method
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.variants import resolve_method
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.unseen import hold_out_clients
 

@@ -33,9 +33,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair import checks, role_calls
-from fedjax_fair.app import presets
 from fedjax_fair.app.build import largest_client, method_round
-from fedjax_fair.app.config import Config
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.base import Model, Selector, Variables
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.benchmark.relabeling import RelabeledSelector, RelabeledSolver, permute_clients

@@ -10,9 +10,10 @@ from conftest import with_sensitive_feature
 from jax.sharding import Mesh
 
 from fedjax_fair import aggregators, selectors, server_optimizers, solvers
-from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import build, method_round
-from fedjax_fair.app.config import (
+from fedjax_fair.app.memory import check_memory, min_memory
+from fedjax_fair.app.settings import presets, registry
+from fedjax_fair.app.settings.config import (
     AggregatorConfig,
     CommunicationConfig,
     Config,
@@ -23,8 +24,7 @@ from fedjax_fair.app.config import (
     SolverConfig,
     TrainingConfig,
 )
-from fedjax_fair.app.memory import check_memory, min_memory
-from fedjax_fair.app.variants import drop_unused_settings, method_settings
+from fedjax_fair.app.settings.variants import drop_unused_settings, method_settings
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.training.fingerprint import describe
 

@@ -10,11 +10,12 @@ import xarray as xr
 from small_run import METHODS, SMALL
 
 from fedjax_fair import results
-from fedjax_fair.app import experiment, presets
+from fedjax_fair.app import experiment
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.config import Config, TrainingConfig
 from fedjax_fair.app.console import format_results
 from fedjax_fair.app.run_folder import locked
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config, TrainingConfig
 from fedjax_fair.results.comparison_table import comparison_table
 from fedjax_fair.results.tables import final_tables
 

@@ -7,15 +7,15 @@ import jax
 import pytest
 
 import fedjax_fair as ff
-from fedjax_fair.app import config_files
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.config import Config, MaximizeExemplars
-from fedjax_fair.app.config_files import load_into
 from fedjax_fair.app.plan import as_toml, num_compilations
-from fedjax_fair.app.presets import PRESETS, resolve
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.variants import drop_unused_settings
+from fedjax_fair.app.settings import config_files
+from fedjax_fair.app.settings.config import Config, MaximizeExemplars
+from fedjax_fair.app.settings.config_files import load_into
+from fedjax_fair.app.settings.presets import PRESETS, resolve
+from fedjax_fair.app.settings.variants import drop_unused_settings
 from fedjax_fair.training import executables
 
 TINY = """

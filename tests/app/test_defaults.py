@@ -9,16 +9,16 @@ import pytest
 from conftest import with_sensitive_feature
 
 from fedjax_fair import results
-from fedjax_fair.app import config_files, presets
 from fedjax_fair.app.build import build, method_round
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands.dispatch import COMMANDS
-from fedjax_fair.app.config import Config, DataConfig, ModelConfig, SolverConfig
-from fedjax_fair.app.defaults import format_settings, unset_defaults
 from fedjax_fair.app.plan import as_toml
-from fedjax_fair.app.registry import METHODS
-from fedjax_fair.app.settings import change
-from fedjax_fair.app.variants import drop_unused_settings, method_settings
+from fedjax_fair.app.settings import config_files, presets
+from fedjax_fair.app.settings.config import Config, DataConfig, ModelConfig, SolverConfig
+from fedjax_fair.app.settings.defaults import format_settings, unset_defaults
+from fedjax_fair.app.settings.names import change
+from fedjax_fair.app.settings.registry import METHODS
+from fedjax_fair.app.settings.variants import drop_unused_settings, method_settings
 
 SMALL = [
     "--data.clients=8",

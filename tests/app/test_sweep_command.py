@@ -9,13 +9,13 @@ import xarray as xr
 from small_run import SMALL
 
 from fedjax_fair import results
-from fedjax_fair.app import presets
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
-from fedjax_fair.app.commands.request import request
-from fedjax_fair.app.config import Config
 from fedjax_fair.app.console import format_results
 from fedjax_fair.app.groups import plan_sweep
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.request import request
 from fedjax_fair.app.termination import Terminated
 from fedjax_fair.results.intervals import format_mean
 from fedjax_fair.results.tables import SWEEP_COLUMNS, final_tables

@@ -3,9 +3,9 @@
 import pytest
 
 from fedjax_fair import aggregators, models, selectors, solvers
-from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
-from fedjax_fair.app.config import Config
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.base import Metric
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.functions import make_functions

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from fedjax_fair.app import plugins
 from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.termination import Terminated
 from fedjax_fair.text import escape_control_chars, resume_command
 

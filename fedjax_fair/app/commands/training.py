@@ -12,17 +12,17 @@ from fedjax_fair.app import experiment, maximize
 from fedjax_fair.app.build import Experiment, build
 from fedjax_fair.app.commands.common import RunPath, interrupt_hint, print_output_paths, resumable
 from fedjax_fair.app.commands.maximizing import maximize_in
-from fedjax_fair.app.commands.request import request
-from fedjax_fair.app.config import Config, Maximize
 from fedjax_fair.app.console import print_tables
 from fedjax_fair.app.groups import groups_of, plan_sweep
 from fedjax_fair.app.logs import LoggerCallback, check_logger
 from fedjax_fair.app.plan import print_dry_run
-from fedjax_fair.app.presets import Preset
 from fedjax_fair.app.progress import show_training
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.settings import change
-from fedjax_fair.app.signatures import default_hint
+from fedjax_fair.app.settings.config import Config, Maximize
+from fedjax_fair.app.settings.names import change
+from fedjax_fair.app.settings.presets import Preset
+from fedjax_fair.app.settings.request import request
+from fedjax_fair.app.settings.signatures import default_hint
 from fedjax_fair.app.sweep import sweep, sweep_folder
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.parallel import processes

@@ -6,10 +6,9 @@ from collections.abc import Hashable, Iterator
 from dataclasses import fields
 from typing import Any
 
-from fedjax_fair.app.config import DATA_NAMES, SERVER_NAMES, Config
-from fedjax_fair.app.method import Method
-from fedjax_fair.app.registry import MODELS, PARTITIONERS, READERS, role_classes
-from fedjax_fair.app.settings import (
+from fedjax_fair.app.settings.config import DATA_NAMES, SERVER_NAMES, Config
+from fedjax_fair.app.settings.method import Method
+from fedjax_fair.app.settings.names import (
     ALTERNATIVES,
     by_name,
     change,
@@ -19,7 +18,8 @@ from fedjax_fair.app.settings import (
     read,
     vary,
 )
-from fedjax_fair.app.signatures import Setting, settings_of
+from fedjax_fair.app.settings.registry import MODELS, PARTITIONERS, READERS, role_classes
+from fedjax_fair.app.settings.signatures import Setting, settings_of
 from fedjax_fair.data import get_source
 from fedjax_fair.data.table_files import is_table_file
 
@@ -46,7 +46,7 @@ def resolve_method(config: Config, name: str) -> tuple[Method, Config]:
         ValueError: If there is no such method, or it does not use such a setting.
 
     Examples:
-        >>> from fedjax_fair.app import presets
+        >>> from fedjax_fair.app.settings import presets
         >>> method, own = resolve_method(presets.resolve(Config()), "divfl+equitable:batch_size=20")
         >>> method.selector.__name__, own.solver.batch_size
         ('DivFL', 20)
@@ -109,7 +109,7 @@ def drop_unused_settings(config: Config, base: Config | None = None) -> Config:
 
     Examples:
         >>> from dataclasses import replace
-        >>> from fedjax_fair.app import presets
+        >>> from fedjax_fair.app.settings import presets
         >>> base = presets.resolve(presets.PRESETS["equitable"].config)
         >>> drop_unused_settings(replace(base, methods=("fedavg",))).aggregator.num_clusters
     """

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from fedjax_fair.app.conditions import condition_settings
-from fedjax_fair.app.config import DATA_NAMES, Config
-from fedjax_fair.app.registry import COHORT_SIZE, PARTITIONERS
-from fedjax_fair.app.settings import lookup, places
-from fedjax_fair.app.signatures import REQUIRED, Setting, settings_of
-from fedjax_fair.app.variants import method_settings
+from fedjax_fair.app.settings.conditions import condition_settings
+from fedjax_fair.app.settings.config import DATA_NAMES, Config
+from fedjax_fair.app.settings.names import lookup, places
+from fedjax_fair.app.settings.registry import COHORT_SIZE, PARTITIONERS
+from fedjax_fair.app.settings.signatures import REQUIRED, Setting, settings_of
+from fedjax_fair.app.settings.variants import method_settings
 
 __all__ = ["check_defaults", "collapse", "format_methods", "format_settings", "unset_defaults"]
 
@@ -29,7 +29,7 @@ def unset_defaults(config: Config, varied: Places = (), num_clients: int | None 
     ``num_clients`` is that of the data, which may have fewer clients than the default cohort.
 
     Examples:
-        >>> from fedjax_fair.app import presets
+        >>> from fedjax_fair.app.settings import presets
         >>> used = unset_defaults(presets.resolve(Config(methods=("fedavg", "fedprox"))))
         >>> used["solver"]["prox"], used["selector"]["cohort_size"]
         ({'fedavg': 0.0, 'fedprox': 1.0}, {'fedavg': 10, 'fedprox': 10})
@@ -125,7 +125,7 @@ def format_settings(config: Config, varied: Places = (), num_clients: int | None
     Settings that a sweep has ``varied`` are omitted.
 
     Examples:
-        >>> from fedjax_fair.app import presets
+        >>> from fedjax_fair.app.settings import presets
         >>> config = presets.resolve(Config(methods=("fedavg", "subtrunc")))
         >>> [part for part in format_settings(config).split("; ") if "weights" in part]
         ['weights=num_examples (fedavg) or uniform (subtrunc)']

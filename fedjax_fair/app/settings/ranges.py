@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedjax_fair.app.method import Range
+from fedjax_fair.app.settings.method import Range
 
 __all__ = ["RANGES"]
 

@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from fedjax_fair import checks
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.registry import COMMUNICATION, FAULTS
-from fedjax_fair.app.signatures import Setting, construct, settings_of
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.registry import COMMUNICATION, FAULTS
+from fedjax_fair.app.settings.signatures import Setting, construct, settings_of
 from fedjax_fair.base import Faults
 
 __all__ = ["condition_settings", "make_communication", "make_faults"]

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_fair.app.config import (
+from fedjax_fair.app.overview import PRESETS as SUMMARIES
+from fedjax_fair.app.settings.config import (
     AggregatorConfig,
     Config,
     DataConfig,
@@ -19,7 +20,6 @@ from fedjax_fair.app.config import (
     SolverConfig,
     TrainingConfig,
 )
-from fedjax_fair.app.overview import PRESETS as SUMMARIES
 from fedjax_fair.data import get_source
 from fedjax_fair.data.table_files import is_table_file, table_name
 

@@ -11,11 +11,11 @@ from typing import Any, get_type_hints
 
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
-from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
-from fedjax_fair.app.defaults import check_defaults, collapse, unset_defaults
-from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS
-from fedjax_fair.app.settings import find_method, lookup, method_parts
-from fedjax_fair.app.values import describe_type, parse_float
+from fedjax_fair.app.settings.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
+from fedjax_fair.app.settings.defaults import check_defaults, collapse, unset_defaults
+from fedjax_fair.app.settings.names import find_method, lookup, method_parts
+from fedjax_fair.app.settings.registry import METHODS, MODELS, PARTITIONERS
+from fedjax_fair.app.settings.values import describe_type, parse_float
 from fedjax_fair.results.files import write_text
 
 __all__ = ["as_dict", "load", "load_into", "save"]

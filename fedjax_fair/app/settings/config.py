@@ -2,7 +2,7 @@
 
 Sections for methods, networks, partitions, faults and communication have the settings of their
 constructors as fields. None stands for the constructor's default, or for that of the data set
-(`fedjax_fair.app.presets.resolve`).
+(`fedjax_fair.app.settings.presets.resolve`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import Doc
 
-from fedjax_fair.app.registry import (
+from fedjax_fair.app.settings.registry import (
     COMMUNICATION,
     FAULTS,
     METHODS,
@@ -22,7 +22,7 @@ from fedjax_fair.app.registry import (
     READERS,
     role_classes,
 )
-from fedjax_fair.app.signatures import default_hint, section
+from fedjax_fair.app.settings.signatures import default_hint, section
 
 __all__ = [
     "DATA_NAMES",

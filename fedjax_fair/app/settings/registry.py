@@ -1,7 +1,7 @@
 """Methods, networks, partitions, faults and communication by name.
 
 An entry names a class or function. Its settings, types and defaults are read from its signature
-(`fedjax_fair.app.signatures`).
+(`fedjax_fair.app.settings.signatures`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from fedjax_fair import (
     server_optimizers,
     solvers,
 )
-from fedjax_fair.app import plugins
-from fedjax_fair.app.method import Method
-from fedjax_fair.app.ranges import RANGES
-from fedjax_fair.app.signatures import REQUIRED, Wrapping, settings_of
+from fedjax_fair.app.settings import plugins
+from fedjax_fair.app.settings.method import Method
+from fedjax_fair.app.settings.ranges import RANGES
+from fedjax_fair.app.settings.signatures import REQUIRED, Wrapping, settings_of
 from fedjax_fair.base import Model
 from fedjax_fair.data import Partitioner
 from fedjax_fair.training import Centralized

@@ -11,9 +11,9 @@ from typing import Any, get_args, get_type_hints
 import tyro
 
 from fedjax_fair.app.overview import HELP
-from fedjax_fair.app.registry import METHODS
-from fedjax_fair.app.settings import suggest
-from fedjax_fair.app.values import is_sequence, members, parse_value
+from fedjax_fair.app.settings.names import suggest
+from fedjax_fair.app.settings.registry import METHODS
+from fedjax_fair.app.settings.values import is_sequence, members, parse_value
 from fedjax_fair.data.sources import SOURCES
 
 __all__ = ["PATHS", "assemble", "options_of", "parse", "parse_options", "print_help"]

@@ -20,7 +20,7 @@ from jaxtyping import AbstractArray
 from typing_extensions import Doc
 
 from fedjax_fair import checks
-from fedjax_fair.app.values import describe_type, members
+from fedjax_fair.app.settings.values import describe_type, members
 from fedjax_fair.printing import format_value
 from fedjax_fair.role_errors import explain_errors
 
