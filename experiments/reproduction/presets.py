@@ -14,11 +14,12 @@ from fedjax_fair.app.settings.config import (
     Config,
     DataConfig,
     ModelConfig,
+    Preset,
     SelectorConfig,
     SolverConfig,
     TrainingConfig,
 )
-from fedjax_fair.app.settings.presets import PRESETS, Preset
+from fedjax_fair.app.settings.presets import PRESETS
 
 __all__ = ["ABLATIONS", "PAPERS", "SELECTION_TABLES"]
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int
 
-from fedjax_fair import aggregators, checks, data, models
+from fedjax_fair import aggregators, checks, models
 from fedjax_fair.app.devices import mesh_of
+from fedjax_fair.app.experiment_data import Experiment, load_data, split_clients
 from fedjax_fair.app.memory import check_memory, min_memory
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.conditions import make_communication, make_faults
 from fedjax_fair.app.settings.config import (
-    DATA_NAMES,
-    SERVER_NAMES,
     Config,
-    DataConfig,
     ModelConfig,
 )
 from fedjax_fair.app.settings.method import Method
@@ -28,39 +25,20 @@ from fedjax_fair.app.settings.names import lookup, places
 from fedjax_fair.app.settings.registry import (
     COHORT_SIZE,
     MODELS,
-    PARTITIONERS,
-    READERS,
     role_classes,
 )
-from fedjax_fair.app.settings.signatures import construct, settings_of
+from fedjax_fair.app.settings.signatures import construct
 from fedjax_fair.app.settings.variants import check_unused_settings, method_identity, resolve_method
-from fedjax_fair.app.unseen import split_clients
 from fedjax_fair.base import Model, ServerView
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data import FederatedData
-from fedjax_fair.data.table_files import is_table_file
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device
 from fedjax_fair.role_errors import explain_errors
 from fedjax_fair.simulate import Round
 from fedjax_fair.training.memory import total_memory
 
-__all__ = ["Experiment", "build", "load_data", "local_steps", "method_round", "server_view"]
-
-_OTHER_TABLES = {".txt", ".dat", ".data", ".xls", ".xlsx", ".json", ".jsonl"}
-
-
-class Experiment(NamedTuple):
-    """A resolved configuration, its federated dataset, and the round of each method.
-
-    ``mesh`` is None for a single device, ``unseen`` without clients that are held out.
-    """
-
-    config: Config
-    data: FederatedData
-    rounds: dict[str, BaseRound]
-    mesh: Mesh | None = None
-    unseen: FederatedData | None = None
+__all__ = ["build", "local_steps", "method_round", "server_view"]
 
 
 def build(
@@ -157,63 +135,6 @@ def _check_network(name: str, model: Model, federation: FederatedData) -> None:
         ) from None
 
 
-def load_data(config: Config) -> FederatedData:
-    """Loads the federated dataset of a resolved configuration; errors as `build`."""
-    part = config.data
-    check_unused_settings(config)
-    if part.file is not None:
-        return _load_file(part.file, part)
-    seed: Any = part.seed
-    if part.partition_per_seed:
-        seed = tuple(part.seed + run for run in config.training.seeds)
-    partition = lookup("data.partition", str(part.partition), PARTITIONERS)
-    partitioner = construct(partition, part, DATA_NAMES)
-    fraction = part.validation_fraction or 0.0
-    names = settings_of(READERS[part.name]) if part.name in READERS else ()
-    given = {name: getattr(part, name) for name in names}
-    settings = {name: value for name, value in given.items() if value is not None}
-    return data.load(
-        part.name, partitioner, seed, part.dir, validation_fraction=fraction, **settings
-    )
-
-
-def _load_file(file: str, part: DataConfig) -> FederatedData:
-    """Reads the federated dataset of an ``.npz`` file or a table."""
-    path, is_table = Path(file), is_table_file(file)
-    kind = "a table" if is_table else "an .npz file"
-    if path.suffix.lower() in _OTHER_TABLES:
-        raise ValueError(
-            f"data.file={file!r}: expected a table as .csv, .tsv, .parquet or .feather, or an .npz "
-            "file."
-        )
-    if not path.is_file():
-        raise FileNotFoundError(f"data.file={file!r}: no such file; expected {kind}.")
-    if part.partition_per_seed:
-        raise ValueError(
-            "data.partition_per_seed=True: expected False with data.file, which has one partition; "
-            "--data.no-partition-per-seed sets it."
-        )
-    fraction = part.validation_fraction or 0.0
-    if is_table:
-        partition = lookup("data.partition", str(part.partition), PARTITIONERS)
-        return data.from_table(
-            file,
-            label=str(part.label),
-            client=construct(partition, part, DATA_NAMES),
-            sensitive_features=part.sensitive_features or (),
-            exclude=part.exclude or (),
-            validation_fraction=fraction,
-            seed=part.seed,
-        )
-    loaded = data.from_npz(file, validation_fraction=fraction, seed=part.seed)
-    if loaded.train.has_targets:
-        raise ValueError(
-            f"data.file={file!r}: expected labels that are classes; targets need Python "
-            "(models.as_regression)."
-        )
-    return loaded
-
-
 def largest_client(data: FederatedData) -> int:
     """Returns the largest number of training examples of a client."""
     return int(np.max(data.train.sizes))
@@ -269,7 +190,7 @@ def method_round(
     solver = construct(classes["solver"], solver_settings)
     aggregator = construct(classes["aggregator"], own.aggregator, **from_solver)
     if method.server_optimizer is not None:
-        optimizer = construct(method.server_optimizer, own.server_optimizer, SERVER_NAMES)
+        optimizer = construct(classes["server_optimizer"], own.server_optimizer)
         aggregator = aggregators.WithServerOptimizer(aggregator, optimizer)
     try:
         return Round(

@@ -25,7 +25,7 @@ from fedjax_fair.app.interruptions import (
 )
 
 if TYPE_CHECKING:
-    from fedjax_fair.app.settings.presets import Preset
+    from fedjax_fair.app.settings.config import Preset
 
 __all__ = ["main", "program"]
 

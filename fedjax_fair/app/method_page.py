@@ -12,7 +12,8 @@ import jax
 import numpy as np
 
 from fedjax_fair import models, selectors
-from fedjax_fair.app.build import Experiment, build, method_round, server_view
+from fedjax_fair.app.build import build, method_round, server_view
+from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.settings import presets, registry
 from fedjax_fair.app.settings.config import SelectorConfig, SolverConfig
 from fedjax_fair.app.settings.method import Method

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fedjax_fair.text import format_columns
 
 if TYPE_CHECKING:
-    from fedjax_fair.app.settings.presets import Preset
+    from fedjax_fair.app.settings.config import Preset
 
 __all__ = ["COMMANDS", "HELP", "PRESETS", "is_overview", "print_overview", "split_command"]
 

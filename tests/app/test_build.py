@@ -358,7 +358,7 @@ def test_the_configuration_sets_the_widths_of_the_mlp():
         ({"model": ModelConfig(name="lenett")}, "did you mean 'lenet'"),
         ({"model": ModelConfig(name="femnist_cnn")}, r"model\.name='femnist_cnn'.* \(8, 8, 1\)"),
         ({"data": replace(SMALL.data, partition="dirichlt")}, "did you mean 'dirichlet'"),
-        ({"data": replace(SMALL.data, clients=0)}, "num_clients=0"),
+        ({"data": replace(SMALL.data, clients=0)}, r"^clients=0"),
         ({"solver": SolverConfig(0.1, 10)}, "solver.epochs=None: expected a value"),
         ({"solver": SolverConfig(-0.1, 10, epochs=1)}, "learning_rate=-0.1"),
         ({"selector": SelectorConfig(cohort_size=11)}, "cohort_size=11"),

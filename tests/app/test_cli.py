@@ -224,7 +224,7 @@ def test_a_run_has_several_evaluations_unless_asked(arguments, eval_every, tmp_p
         (tmp_path / f"{name}.toml").write_text(f"[training]\n{settings_of_training}\n")
     paths = {name: tmp_path / f"{name}.toml" for name in files}
     training = TrainingConfig(rounds=10, eval_every=10)
-    seldom = presets.Preset("", Config(training=training))
+    seldom = Preset("", Config(training=training))
     words = arguments.format(**paths).split()
     assert main([*words, "--dry-run"], presets.PRESETS | {"seldom": seldom}) == 0
     assert f"\neval_every = {eval_every}\n" in capsys.readouterr().out

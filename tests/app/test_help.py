@@ -14,7 +14,7 @@ from fedjax_fair.app import build, overview
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands.dispatch import COMMANDS
 from fedjax_fair.app.settings import presets, registry
-from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.config import Config, Preset
 from fedjax_fair.app.settings.names import lookup, places
 from fedjax_fair.app.settings.options import options_of, parse
 from fedjax_fair.app.settings.values import describe_type
@@ -107,7 +107,7 @@ assert not heavy, heavy
 
 
 def test_the_overview_has_the_presets_of_the_caller(capsys):
-    given = {"own": presets.Preset("an own experiment", Config())}
+    given = {"own": Preset("an own experiment", Config())}
     assert main(["--help"], given) == 0
     shown = capsys.readouterr().out
     assert "an own experiment" in shown

@@ -12,8 +12,8 @@ from experiments.reproduction import cross, equitable, paper, runs
 from experiments.reproduction.presets import ABLATIONS, PAPERS
 from fedjax_fair.app.build import build
 from fedjax_fair.app.settings import presets
-from fedjax_fair.app.settings.config import ModelConfig
-from fedjax_fair.app.settings.presets import PRESETS, Preset
+from fedjax_fair.app.settings.config import ModelConfig, Preset
+from fedjax_fair.app.settings.presets import PRESETS
 from fedjax_fair.app.settings.variants import drop_unused_settings
 from fedjax_fair.data.source import Examples, Splits
 from fedjax_fair.data.sources import SOURCES

@@ -11,13 +11,12 @@ import tyro
 from tyro.conf import Positional
 
 from fedjax_fair import data
-from fedjax_fair.app.build import load_data
 from fedjax_fair.app.commands.common import Name
+from fedjax_fair.app.experiment_data import load_data, split_clients
 from fedjax_fair.app.settings.config import Config, DataConfig
 from fedjax_fair.app.settings.presets import resolve
 from fedjax_fair.app.settings.signatures import default_hint
 from fedjax_fair.app.settings.variants import drop_unused_settings
-from fedjax_fair.app.unseen import split_clients
 from fedjax_fair.data.sensitive_counts import format_client_counts
 from fedjax_fair.data.table_sources import TABLES
 from fedjax_fair.report import plots

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -18,7 +17,7 @@ __all__ = ["condition_settings", "make_communication", "make_faults"]
 _PRIVACY = ("clipping_norm", "target_unclipped_quantile")
 """Settings that enable clipping."""
 
-_Table = Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]]
+_Table = Mapping[str, Callable[..., Any]]
 
 
 def make_faults(config: Config) -> list[Faults]:
@@ -63,10 +62,10 @@ def condition_settings(config: Config) -> dict[str, dict[str, Setting]]:
     }
     return {
         section: {
-            field: setting
+            name: setting
             for key in table.keys() - disabled[section]
-            for name, setting in settings_of(table[key][0]).items()
-            if hasattr(getattr(config, section), field := table[key][1].get(name, name))
+            for name, setting in settings_of(table[key]).items()
+            if hasattr(getattr(config, section), name)
         }
         for section, table in tables.items()
     }
@@ -88,9 +87,9 @@ def _disabled_communication(config: Config) -> set[str]:
 def _make(section: str, part: Any, table: _Table, disabled: set[str]) -> dict[str, Any]:
     """Calls the enabled constructors of a table, which must use each setting that is given."""
     users: dict[str, list[str]] = {}
-    for key, (constructor, names) in table.items():
+    for key, constructor in table.items():
         for name in settings_of(constructor):
-            users.setdefault(names.get(name, name), []).append(key)
+            users.setdefault(name, []).append(key)
     for item in fields(part):
         value, keys = getattr(part, item.name), users.get(item.name, [])
         if value is not None and item.name not in table and disabled.issuperset(keys):
@@ -100,13 +99,10 @@ def _make(section: str, part: Any, table: _Table, disabled: set[str]) -> dict[st
             )
     made = {}
     for key in (key for key in table if key not in disabled):
-        constructor, names = table[key]
         try:
-            made[key] = construct(constructor, part, names)
+            made[key] = construct(table[key], part)
         except ValueError as error:
             message = str(error)
-            for parameter, setting in names.items():  # Users know the names of settings.
-                message = re.sub(rf"\b{parameter}=", f"{setting}=", message)
             if not message.startswith(f"{key}="):
                 message = f"{key}={getattr(part, key)!r}: {message}"
             raise ValueError(f"{section}.{message}") from None

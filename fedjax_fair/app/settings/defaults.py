@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from fedjax_fair.app.settings.conditions import condition_settings
-from fedjax_fair.app.settings.config import DATA_NAMES, Config
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.names import lookup, places
 from fedjax_fair.app.settings.registry import COHORT_SIZE, PARTITIONERS
 from fedjax_fair.app.settings.signatures import REQUIRED, Setting, settings_of
@@ -37,9 +37,7 @@ def unset_defaults(config: Config, varied: Places = (), num_clients: int | None 
     of_data: dict[str, Setting] = {}
     if config.data.partition is not None:
         partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
-        of_data = {
-            DATA_NAMES.get(name, name): item for name, item in settings_of(partition).items()
-        }
+        of_data = dict(settings_of(partition))
     of_run = {"data": of_data, **condition_settings(config)}
     used: Defaults = {
         "data": {"validation_fraction": dict.fromkeys(config.methods, 0.0)},

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedjax_fair.app.overview import PRESETS as SUMMARIES
 from fedjax_fair.app.settings.config import (
@@ -16,6 +16,7 @@ from fedjax_fair.app.settings.config import (
     Config,
     DataConfig,
     ModelConfig,
+    Preset,
     SelectorConfig,
     SolverConfig,
     TrainingConfig,
@@ -23,14 +24,7 @@ from fedjax_fair.app.settings.config import (
 from fedjax_fair.data import get_source
 from fedjax_fair.data.table_files import is_table_file, table_name
 
-__all__ = ["PRESETS", "Preset", "resolve"]
-
-
-class Preset(NamedTuple):
-    """A configuration, in which None stands for the default of the data set."""
-
-    summary: str
-    config: Config
+__all__ = ["PRESETS", "resolve"]
 
 
 _GROUPS = Config(

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from fedjax_fair.app.commands.common import fields_of
 from fedjax_fair.app.overview import HELP
-from fedjax_fair.app.settings.config import Config, TrainingConfig
+from fedjax_fair.app.settings.config import Config, Preset, TrainingConfig
 from fedjax_fair.app.settings.config_files import load_into
 from fedjax_fair.app.settings.names import change, lookup, places, read
 from fedjax_fair.app.settings.options import assemble, parse_options, print_help
-from fedjax_fair.app.settings.presets import Preset, resolve
+from fedjax_fair.app.settings.presets import resolve
 from fedjax_fair.app.settings.values import describe_type
 from fedjax_fair.app.settings.variants import drop_unused_settings, method_settings
 from fedjax_fair.text import format_columns

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import fields
 from typing import Any
 
-from fedjax_fair.app.settings.config import DATA_NAMES, SERVER_NAMES, Config
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.names import (
     ALTERNATIVES,
@@ -158,7 +158,7 @@ def _data_settings(config: Config) -> set[str]:
             return _FILE_FIELDS
         fields = _TABLE_FIELDS
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
-    used = fields | {DATA_NAMES.get(name, name) for name in settings_of(partition)}
+    used = fields | settings_of(partition).keys()
     if config.data.file is None and not get_source(config.data.name).needs_folder:
         used = used - {"dir"}
     reader = READERS.get(config.data.name)
@@ -171,9 +171,6 @@ def _settings(method: Method, config: Config) -> dict[str, dict[str, Setting]]:
     for role in settings.keys() & {"selector", "aggregator"}:
         for name in method.from_solver:
             settings[role].pop(name, None)
-    if "server_optimizer" in settings:
-        own = settings["server_optimizer"].items()
-        settings["server_optimizer"] = {SERVER_NAMES.get(name, name): item for name, item in own}
     if method.centralized_fn is not None:
         del settings["solver"]["prox"]
     network = dict(settings_of(lookup("model.name", str(config.model.name), MODELS)))
