@@ -19,7 +19,7 @@ from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config, DataConfig, ModelConfig, TrainingConfig
 from fedjax_fair.app.settings.registry import METHODS, MODELS, PARTITIONERS
 from fedjax_fair.app.settings.signatures import settings_of
-from fedjax_fair.app.settings.variants import method_settings
+from fedjax_fair.app.settings.usage import method_settings
 
 __all__ = ["configurations", "judge"]
 

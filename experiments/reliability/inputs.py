@@ -34,8 +34,8 @@ from fedjax_fair.app import cli, experiment, maximize
 from fedjax_fair.app.commands.maximizing import Exemplars
 from fedjax_fair.app.commands.training import Sweep
 from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.command_line import options_of
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.options import options_of
 
 __all__ = ["Case", "cases", "outcome", "trials"]
 

@@ -20,7 +20,7 @@ from experiments.reproduction import forests, runs
 from fedjax_fair.app.build import build
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import AggregatorConfig, Config, DataConfig, TrainingConfig
-from fedjax_fair.app.settings.variants import drop_unused_settings
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.metrics import paired
 from fedjax_fair.results import people
 from fedjax_fair.training.fit import fit_batch

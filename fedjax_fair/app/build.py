@@ -15,7 +15,6 @@ from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.experiment_data import Experiment, load_data, split_clients
 from fedjax_fair.app.memory import check_memory, min_memory
 from fedjax_fair.app.settings import presets
-from fedjax_fair.app.settings.conditions import make_communication, make_faults
 from fedjax_fair.app.settings.config import (
     Config,
     ModelConfig,
@@ -28,7 +27,13 @@ from fedjax_fair.app.settings.registry import (
     role_classes,
 )
 from fedjax_fair.app.settings.signatures import construct
-from fedjax_fair.app.settings.variants import check_unused_settings, method_identity, resolve_method
+from fedjax_fair.app.settings.usage import (
+    check_unused_settings,
+    make_communication,
+    make_faults,
+    method_identity,
+    resolve_method,
+)
 from fedjax_fair.base import Model, ServerView
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data import FederatedData

@@ -18,7 +18,7 @@ from fedjax_fair.app.settings import presets, registry
 from fedjax_fair.app.settings.config import SelectorConfig, SolverConfig
 from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.signatures import class_of
-from fedjax_fair.app.settings.variants import drop_unused_settings
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.communication import DifferentialPrivacy, TopK
 from fedjax_fair.data.client_examples import ClientExamples

@@ -15,8 +15,7 @@ from fedjax_fair.app.console import format_table
 from fedjax_fair.app.groups import Axis, Group, runs_of
 from fedjax_fair.app.memory import format_bytes, min_memory
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.defaults import format_methods, unset_defaults
-from fedjax_fair.app.settings.variants import resolve_method
+from fedjax_fair.app.settings.usage import format_methods, resolve_method, unset_defaults
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.planning.costs import Cost
 from fedjax_fair.planning.machines import Machine

@@ -18,7 +18,7 @@ from fedjax_fair.app.run_folder import environment
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.names import change
-from fedjax_fair.app.settings.variants import method_settings
+from fedjax_fair.app.settings.usage import method_settings
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.benchmark import cells, tuning
 from fedjax_fair.benchmark.compute import count_flops

@@ -24,7 +24,7 @@ from fedjax_fair.app.settings.config import (
     SolverConfig,
     TrainingConfig,
 )
-from fedjax_fair.app.settings.variants import drop_unused_settings, method_settings
+from fedjax_fair.app.settings.usage import drop_unused_settings, method_settings
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.training.fingerprint import describe
 
@@ -345,15 +345,18 @@ def test_the_configuration_sets_the_widths_of_the_mlp():
         ({"methods": ("fedagv",)}, "did you mean 'fedavg'"),
         ({"methods": ()}, "methods"),
         ({"methods": ("fedavg", "fedavg")}, "expected one or more different methods"),
-        ({"data": replace(SMALL.data, alpha=0.1)}, "data.alpha=0.1 is not used by data.partition"),
-        ({"selector": SelectorConfig(lam=3.0)}, "selector.lam=3.0 is not used by methods fedavg"),
+        ({"data": replace(SMALL.data, alpha=0.1)}, "--data.alpha has no effect"),
+        (
+            {"selector": SelectorConfig(lam=3.0)},
+            "--selector.lam has no effect: fedavg does not use it \\(subtrunc does\\)",
+        ),
         (
             {"model": replace(SMALL.model, hidden=(5,))},
-            r"model.hidden=\(5,\) is not used by model.name",
+            r"--model.hidden has no effect: model.name",
         ),
         (
             {"aggregator": AggregatorConfig(beta=1.0)},
-            "aggregator.beta=1.0 is not .* methods fedavg",
+            "--aggregator.beta has no effect: fedavg",
         ),
         ({"model": ModelConfig(name="lenett")}, "did you mean 'lenet'"),
         ({"model": ModelConfig(name="femnist_cnn")}, r"model\.name='femnist_cnn'.* \(8, 8, 1\)"),

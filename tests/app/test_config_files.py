@@ -15,7 +15,7 @@ from fedjax_fair.app.settings import config_files
 from fedjax_fair.app.settings.config import Config, MaximizeExemplars
 from fedjax_fair.app.settings.config_files import load_into
 from fedjax_fair.app.settings.presets import PRESETS, resolve
-from fedjax_fair.app.settings.variants import drop_unused_settings
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.training import executables
 
 TINY = """
@@ -119,7 +119,10 @@ def test_the_configuration_of_a_run_can_be_loaded(tiny, tmp_path):
         ("methods = ['fedavg']\n[solver]\nprox = -1.0", "prox=-1.0: expected"),
         ("devices = 'runs=2,client=1'", "devices='runs=2,client=1': expected an integer >= 1,"),
         # A setting of another method is not ignored.
-        ("methods = ['fedavg']\n[selector]\nlam = 1.0", "is not used by methods fedavg"),
+        (
+            "methods = ['fedavg']\n[selector]\nlam = 1.0",
+            "--selector.lam has no effect: fedavg does not use it",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["run", "sweep"])

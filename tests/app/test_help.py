@@ -14,9 +14,9 @@ from fedjax_fair.app import build, overview
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands.dispatch import COMMANDS
 from fedjax_fair.app.settings import presets, registry
+from fedjax_fair.app.settings.command_line import options_of, parse
 from fedjax_fair.app.settings.config import Config, Preset
 from fedjax_fair.app.settings.names import lookup, places
-from fedjax_fair.app.settings.options import options_of, parse
 from fedjax_fair.app.settings.values import describe_type
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")

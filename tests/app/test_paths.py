@@ -10,8 +10,8 @@ from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
 from fedjax_fair.app.commands.dispatch import COMMANDS
 from fedjax_fair.app.model_files import folder_name
+from fedjax_fair.app.settings.command_line import PATHS, options_of, parse_options
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.options import PATHS, options_of, parse_options
 
 TINY = [
     "--data.clients=10",

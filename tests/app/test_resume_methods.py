@@ -15,7 +15,7 @@ from fedjax_fair.app.build import largest_client, method_round
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config, ModelConfig, SelectorConfig, SolverConfig
 from fedjax_fair.app.settings.registry import METHODS
-from fedjax_fair.app.settings.variants import drop_unused_settings
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.training.fit import Callback
 
 DATA = with_sensitive_feature(make_federation())._replace(

@@ -14,8 +14,8 @@ from fedjax_fair.app.commands import training
 from fedjax_fair.app.console import format_results
 from fedjax_fair.app.groups import plan_sweep
 from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.command_line import request
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.request import request
 from fedjax_fair.app.termination import Terminated
 from fedjax_fair.results.intervals import format_mean
 from fedjax_fair.results.tables import SWEEP_COLUMNS, final_tables
@@ -139,11 +139,11 @@ def test_a_sweep_is_ranked_by_validation_only():
         ),
         (
             ["prox=0,1", "--solver.prox=5"],
-            "solver.prox=5.0 is not used, because prox is varied; remove it.",
+            "--solver.prox has no effect, because prox is varied; remove it.",
         ),
         (
             ["seeds=0:3", "prox=0,1"],
-            "training.seeds=(0, 1) is not used, because seeds is varied; remove it.",
+            "--training.seeds has no effect, because seeds is varied; remove it.",
         ),
     ],
 )

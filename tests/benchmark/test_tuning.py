@@ -11,7 +11,7 @@ from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.method import Range
 from fedjax_fair.app.settings.names import change, lookup, places
 from fedjax_fair.app.settings.registry import METHODS, RANGES
-from fedjax_fair.app.settings.variants import method_settings, resolve_method
+from fedjax_fair.app.settings.usage import method_settings, resolve_method
 from fedjax_fair.benchmark import tuning
 from fedjax_fair.training.split import split
 

@@ -14,7 +14,7 @@ from fedjax_fair.app.build import build
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import ModelConfig, Preset
 from fedjax_fair.app.settings.presets import PRESETS
-from fedjax_fair.app.settings.variants import drop_unused_settings
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.data.source import Examples, Splits
 from fedjax_fair.data.sources import SOURCES
 from fedjax_fair.metrics import paired

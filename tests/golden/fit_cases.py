@@ -36,7 +36,7 @@ from fedjax_fair.app.settings.config import (
     SolverConfig,
     TrainingConfig,
 )
-from fedjax_fair.app.settings.variants import drop_unused_settings
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.submodular import Modular, Scaled, Sum, facility_location_from_features
 

@@ -16,7 +16,7 @@ from fedjax_fair.app.experiment_data import load_data, split_clients
 from fedjax_fair.app.settings.config import Config, DataConfig
 from fedjax_fair.app.settings.presets import resolve
 from fedjax_fair.app.settings.signatures import default_hint
-from fedjax_fair.app.settings.variants import drop_unused_settings
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.data.sensitive_counts import format_client_counts
 from fedjax_fair.data.table_sources import TABLES
 from fedjax_fair.report import plots

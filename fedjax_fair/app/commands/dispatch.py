@@ -18,9 +18,9 @@ from fedjax_fair.app.commands.planning import Plan, run_plan
 from fedjax_fair.app.commands.show import Compare, Methods, Metrics, Show
 from fedjax_fair.app.commands.training import Resume, Run, Sweep, run, run_sweep
 from fedjax_fair.app.overview import is_overview, print_overview, split_command
+from fedjax_fair.app.settings.command_line import parse
 from fedjax_fair.app.settings.config import Preset
 from fedjax_fair.app.settings.names import lookup
-from fedjax_fair.app.settings.options import parse
 from fedjax_fair.app.settings.presets import PRESETS
 
 __all__ = ["COMMANDS", "dispatch"]

@@ -19,9 +19,9 @@ from fedjax_fair.app.logs import LoggerCallback, check_logger
 from fedjax_fair.app.plan import print_dry_run
 from fedjax_fair.app.progress import show_training
 from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.settings.command_line import request
 from fedjax_fair.app.settings.config import Config, Maximize, Preset
 from fedjax_fair.app.settings.names import change
-from fedjax_fair.app.settings.request import request
 from fedjax_fair.app.settings.signatures import default_hint
 from fedjax_fair.app.sweep import sweep, sweep_folder
 from fedjax_fair.app.termination import Termination
