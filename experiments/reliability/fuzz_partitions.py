@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from experiments.reliability.values import check_named, values
 from fedjax_fair import data
+from fedjax_fair.app.settings.fields import settings_of
 from fedjax_fair.app.settings.registry import PARTITIONERS
-from fedjax_fair.app.settings.signatures import settings_of
 from fedjax_fair.data.partitioner import Partition
 
 __all__ = ["Case", "judge", "partitions"]

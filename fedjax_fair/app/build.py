@@ -19,6 +19,7 @@ from fedjax_fair.app.settings.config import (
     Config,
     ModelConfig,
 )
+from fedjax_fair.app.settings.fields import construct, settings_of
 from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.names import lookup, places
 from fedjax_fair.app.settings.registry import (
@@ -26,7 +27,6 @@ from fedjax_fair.app.settings.registry import (
     MODELS,
     role_classes,
 )
-from fedjax_fair.app.settings.signatures import construct
 from fedjax_fair.app.settings.usage import (
     check_unused_settings,
     make_communication,
@@ -186,7 +186,9 @@ def method_round(
     from_solver = {to: getattr(solver_settings, of) for to, of in method.from_solver.items()}
     for to, of in method.from_solver.items():
         if from_solver[to] is None:
-            raise ValueError(f"solver.{of}=None: expected a value for {name}.")
+            meaning = settings_of(classes["solver"])[of].help.partition(".")[0].casefold()
+            option = f"--solver.{of.replace('_', '-')}"
+            raise ValueError(f"{name} needs {option} ({meaning}), e.g. {option} 10.")
     batch_size = solver_settings.batch_size
     if largest_client is not None and batch_size is not None and not solver_settings.replacement:
         solver_settings = replace(solver_settings, batch_size=min(batch_size, largest_client))

@@ -9,9 +9,9 @@ from jax.sharding import Mesh
 
 from fedjax_fair import data
 from fedjax_fair.app.settings.config import Config, DataConfig
+from fedjax_fair.app.settings.fields import construct, settings_of
 from fedjax_fair.app.settings.names import lookup
 from fedjax_fair.app.settings.registry import PARTITIONERS, READERS
-from fedjax_fair.app.settings.signatures import construct, settings_of
 from fedjax_fair.app.settings.usage import check_unused_settings
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data import FederatedData

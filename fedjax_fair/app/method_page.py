@@ -16,8 +16,8 @@ from fedjax_fair.app.build import build, method_round, server_view
 from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.settings import presets, registry
 from fedjax_fair.app.settings.config import SelectorConfig, SolverConfig
+from fedjax_fair.app.settings.fields import class_of
 from fedjax_fair.app.settings.method import Method
-from fedjax_fair.app.settings.signatures import class_of
 from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.communication import DifferentialPrivacy, TopK

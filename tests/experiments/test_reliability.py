@@ -18,7 +18,7 @@ from experiments.reliability.commands import COMMANDS, Ended, contents
 from fedjax_fair import data
 from fedjax_fair.app import cli, experiment
 from fedjax_fair.app.run_folder import MetricsLog
-from fedjax_fair.app.settings.signatures import settings_of
+from fedjax_fair.app.settings.fields import settings_of
 
 PAGES = Path(__file__).parents[2] / "docs" / "reliability"
 

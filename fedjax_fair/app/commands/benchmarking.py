@@ -16,7 +16,7 @@ from fedjax_fair.app.console import format_table
 from fedjax_fair.app.progress import show_steps
 from fedjax_fair.app.settings import plugins, registry
 from fedjax_fair.app.settings.command_line import parse
-from fedjax_fair.app.settings.signatures import default_hint
+from fedjax_fair.app.settings.fields import default_hint
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.benchmark import collected, costs, entry, export, published, report, runner
 from fedjax_fair.benchmark.page import result_tables

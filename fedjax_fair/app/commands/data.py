@@ -14,8 +14,8 @@ from fedjax_fair import data
 from fedjax_fair.app.commands.common import Name
 from fedjax_fair.app.experiment_data import load_data, split_clients
 from fedjax_fair.app.settings.config import Config, DataConfig
+from fedjax_fair.app.settings.fields import default_hint
 from fedjax_fair.app.settings.presets import resolve
-from fedjax_fair.app.settings.signatures import default_hint
 from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.data.sensitive_counts import format_client_counts
 from fedjax_fair.data.table_sources import TABLES

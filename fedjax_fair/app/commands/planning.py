@@ -15,7 +15,7 @@ from fedjax_fair.app.plan import as_json, format_plan, plans
 from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.command_line import request
 from fedjax_fair.app.settings.config import Config, Preset
-from fedjax_fair.app.settings.signatures import default_hint
+from fedjax_fair.app.settings.fields import default_hint
 from fedjax_fair.planning import machines
 
 __all__ = ["Plan", "run_plan"]

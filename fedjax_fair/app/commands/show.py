@@ -23,7 +23,7 @@ from fedjax_fair.app.console import format_results, print_tables
 from fedjax_fair.app.run_folder import RunFolder, is_locked
 from fedjax_fair.app.settings import plugins, registry
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.signatures import default_hint
+from fedjax_fair.app.settings.fields import default_hint
 from fedjax_fair.metrics import definitions
 from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, comparison_table

@@ -21,8 +21,8 @@ from fedjax_fair.app.progress import show_training
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings.command_line import request
 from fedjax_fair.app.settings.config import Config, Maximize, Preset
+from fedjax_fair.app.settings.fields import default_hint
 from fedjax_fair.app.settings.names import change
-from fedjax_fair.app.settings.signatures import default_hint
 from fedjax_fair.app.sweep import sweep, sweep_folder
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.parallel import processes

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from typing_extensions import Doc
 
+from fedjax_fair.app.settings.fields import default_hint, section
 from fedjax_fair.app.settings.registry import (
     COMMUNICATION,
     FAULTS,
@@ -22,7 +23,6 @@ from fedjax_fair.app.settings.registry import (
     READERS,
     role_classes,
 )
-from fedjax_fair.app.settings.signatures import default_hint, section
 
 __all__ = [
     "AggregatorConfig",

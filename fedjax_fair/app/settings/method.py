@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
-from fedjax_fair.app.settings.signatures import class_of
+from fedjax_fair.app.settings.fields import class_of
 from fedjax_fair.base import Aggregator, Model, Selector, Solver
 from fedjax_fair.base_round import BaseRound
 from fedjax_fair.server_optimizers import ServerOptimizer

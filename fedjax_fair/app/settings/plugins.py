@@ -25,8 +25,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fedjax_fair.app.settings.fields import settings_of
 from fedjax_fair.app.settings.method import Method, Range
-from fedjax_fair.app.settings.signatures import settings_of
 from fedjax_fair.base import Aggregator, Selector, Solver
 from fedjax_fair.data import Source
 from fedjax_fair.planning.machines import Machine

@@ -1,7 +1,7 @@
 """Methods, networks, partitions, faults and communication by name.
 
 An entry names a class or function. Its settings, types and defaults are read from its signature
-(`fedjax_fair.app.settings.signatures`).
+(`fedjax_fair.app.settings.fields`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fedjax_fair import (
     solvers,
 )
 from fedjax_fair.app.settings import plugins
+from fedjax_fair.app.settings.fields import REQUIRED, Renamed, Wrapping, settings_of
 from fedjax_fair.app.settings.method import Method, Range
-from fedjax_fair.app.settings.signatures import REQUIRED, Renamed, Wrapping, settings_of
 from fedjax_fair.base import Model
 from fedjax_fair.data import Partitioner
 from fedjax_fair.training import Centralized

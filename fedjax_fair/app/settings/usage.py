@@ -11,6 +11,7 @@ from typing import Any
 
 from fedjax_fair import checks
 from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.fields import REQUIRED, Setting, construct, settings_of
 from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.names import (
     ALTERNATIVES,
@@ -33,7 +34,6 @@ from fedjax_fair.app.settings.registry import (
     READERS,
     role_classes,
 )
-from fedjax_fair.app.settings.signatures import REQUIRED, Setting, construct, settings_of
 from fedjax_fair.base import Faults
 from fedjax_fair.data import get_source
 from fedjax_fair.data.table_files import is_table_file

@@ -1,4 +1,4 @@
-"""Settings read from signatures: name, type, default and help.
+"""Settings of roles and functions, read from their fields: name, type, default and help.
 
 Parameters that are scalars, strings or tuples of them become options of the command line, fields
 of a configuration and axes of a sweep.
