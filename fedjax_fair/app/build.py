@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int
 
-from fedjax_fair import aggregators, checks, models
+from fedjax_fair import aggregators, models
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.experiment_data import Experiment, load_data, split_clients
 from fedjax_fair.app.memory import check_memory, min_memory
@@ -34,14 +34,15 @@ from fedjax_fair.app.settings.usage import (
     method_identity,
     resolve_method,
 )
-from fedjax_fair.base import Model, ServerView
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device
-from fedjax_fair.role_errors import explain_errors
-from fedjax_fair.simulate import Round
+from fedjax_fair.roles import Model, ServerView
+from fedjax_fair.roles.role_errors import explain_errors
+from fedjax_fair.rounds.base_round import BaseRound
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.memory import total_memory
+from fedjax_fair.utils import checks
 
 __all__ = ["build", "local_steps", "method_round", "server_view"]
 

@@ -13,10 +13,10 @@ from fedjax_fair.app.settings.fields import construct, settings_of
 from fedjax_fair.app.settings.names import lookup
 from fedjax_fair.app.settings.registry import PARTITIONERS, READERS
 from fedjax_fair.app.settings.usage import check_unused_settings
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data import FederatedData
 from fedjax_fair.data.table_files import is_table_file
 from fedjax_fair.data.unseen import hold_out_clients
+from fedjax_fair.rounds.base_round import BaseRound
 
 __all__ = ["Experiment", "load_data", "split_clients"]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedjax_fair.text import format_columns
+from fedjax_fair.utils.terminal import format_columns
 
 if TYPE_CHECKING:
     from fedjax_fair.app.settings.config import Preset

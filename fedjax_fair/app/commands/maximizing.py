@@ -12,7 +12,7 @@ from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings.command_line import fields_of
 from fedjax_fair.app.settings.config import Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.app.termination import Termination
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = ["Exemplars", "Movielens", "maximize_in"]
 

@@ -21,7 +21,7 @@ from fedjax_fair.app.settings.registry import METHODS
 from fedjax_fair.app.settings.usage import drop_unused_settings, method_settings
 from fedjax_fair.app.settings.values import describe_type, is_sequence, members, parse_value
 from fedjax_fair.data.sources import SOURCES
-from fedjax_fair.text import format_columns
+from fedjax_fair.utils.terminal import format_columns
 
 __all__ = [
     "PATHS",

@@ -24,8 +24,8 @@ from fedjax_fair import (
 from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.fields import REQUIRED, Renamed, Wrapping, settings_of
 from fedjax_fair.app.settings.method import Method, Range
-from fedjax_fair.base import Model
 from fedjax_fair.data import Partitioner
+from fedjax_fair.roles import Model
 from fedjax_fair.training import Centralized
 
 __all__ = [

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from fedjax_fair import checks
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.fields import REQUIRED, Setting, construct, settings_of
 from fedjax_fair.app.settings.method import Method
@@ -34,9 +33,10 @@ from fedjax_fair.app.settings.registry import (
     READERS,
     role_classes,
 )
-from fedjax_fair.base import Faults
 from fedjax_fair.data import get_source
 from fedjax_fair.data.table_files import is_table_file
+from fedjax_fair.roles import Faults
+from fedjax_fair.utils import checks
 
 __all__ = [
     "check_defaults",
