@@ -5,7 +5,7 @@ python -m experiments run table1 --data.dir FOLDER
 
 from experiments.reproduction.presets import PAPERS
 from fedjax_fair.app.cli import program
-from fedjax_fair.app.presets import PRESETS
+from fedjax_fair.app.settings.presets import PRESETS
 
 if __name__ == "__main__":
     program(presets=PRESETS | PAPERS)

@@ -30,8 +30,8 @@ import numpy as np
 
 import fedjax_fair as ff
 from fedjax_fair import results, sweep
-from fedjax_fair.app import presets
-from fedjax_fair.app.config import ModelConfig
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import ModelConfig
 
 base = presets.PRESETS["digits"].config
 base = replace(

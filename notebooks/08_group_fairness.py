@@ -30,8 +30,8 @@ import matplotlib.pyplot as plt
 
 import fedjax_fair as ff
 from fedjax_fair import results, sweep
-from fedjax_fair.app import presets
-from fedjax_fair.app.config import AggregatorConfig, SolverConfig
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import AggregatorConfig, SolverConfig
 
 base = presets.PRESETS["adult"].config
 base = replace(base, training=replace(base.training, rounds=30, eval_every=30))

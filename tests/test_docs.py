@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 from fedjax_fair.app import method_page
-from fedjax_fair.app.registry import METHODS
+from fedjax_fair.app.settings.registry import METHODS
 from fedjax_fair.metrics import (
     CLIENT_GROUP_SUMMARIES,
     SENSITIVE_GROUP_SUMMARIES,

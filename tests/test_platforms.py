@@ -13,10 +13,11 @@ import pytest
 from conftest import with_sensitive_feature
 
 from fedjax_fair import aggregators, data, selectors, solvers, submodular
-from fedjax_fair.app import presets
-from fedjax_fair.app.build import load_data, method_round
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.registry import METHODS
+from fedjax_fair.app.build import method_round
+from fedjax_fair.app.experiment_data import load_data
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.registry import METHODS
 from fedjax_fair.models import Conv, from_flax
 from fedjax_fair.numerics import target
 from fedjax_fair.rounds.round import Round

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from experiments.reliability.disks import REASON, full_disk
 from fedjax_fair import results
-from fedjax_fair.app.config import Config
 from fedjax_fair.app.model_files import _read as read_model
 from fedjax_fair.app.model_files import save_model
 from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.results.files import verify_checksum, write_text, written_by_orbax
 from fedjax_fair.roles import Variables
 from fedjax_fair.training.checkpoints import Checkpoints

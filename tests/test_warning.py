@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedjax_fair.app.config import Config
 from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.submodular.federated.sparse import clip_negative
 
 

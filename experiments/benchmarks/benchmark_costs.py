@@ -29,9 +29,9 @@ from jaxtyping import Int
 
 from experiments.benchmarks.accelerators.estimates import seconds_of_runs
 from experiments.common import append_rows
-from fedjax_fair.app.config import Config
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.app.variants import resolve_method
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.usage import resolve_method
 from fedjax_fair.benchmark import runner, tuning
 from fedjax_fair.benchmark.federations import Federation
 from fedjax_fair.benchmark.protocol import TRACKS
@@ -146,7 +146,7 @@ def local_steps(
     """Returns the local steps of clients of some sizes.
 
     Examples:
-        >>> from fedjax_fair.app import presets
+        >>> from fedjax_fair.app.settings import presets
         >>> config = presets.resolve(Config())
         >>> local_steps(config, "fedavg:batch_size=20,epochs=2", np.array([5, 41])).tolist()
         [2, 6]

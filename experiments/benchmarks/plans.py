@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from experiments.benchmarks.timing import print_header, start
-from fedjax_fair.app import presets
 from fedjax_fair.app.groups import groups_of, runs_of
 from fedjax_fair.app.plan import plans
+from fedjax_fair.app.settings import presets
 from fedjax_fair.training.fit import fit
 from fedjax_fair.training.loop import Callback
 
@@ -46,7 +46,7 @@ def main() -> None:
         planned, took = [], []
         for _ in range(options.repeats):
             ((_, found),) = plans([group], None, group.mesh, train_loss=True)
-            planned.append(found.seconds["total"])
+            planned.append((found.seconds or {})["total"])
             timed = Timed()
             run = partial(fit, **runs_of(group, range(len(group.runs))))
             run(

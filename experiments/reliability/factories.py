@@ -31,7 +31,7 @@ from fedjax_fair import (
     sweep,
 )
 from fedjax_fair import submodular as sets
-from fedjax_fair.app.config import Config
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.data.partitions.partition import from_indices
 from fedjax_fair.metrics import bytes_per_round
 from fedjax_fair.numerics.sketch import CountSketch

@@ -14,12 +14,12 @@ import jax
 from hypothesis import strategies as st
 
 from experiments.reliability.values import check_named, values
-from fedjax_fair.app import presets
-from fedjax_fair.app.build import DATA_NAMES, build
-from fedjax_fair.app.config import Config, DataConfig, ModelConfig, TrainingConfig
-from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS
-from fedjax_fair.app.signatures import settings_of
-from fedjax_fair.app.variants import method_settings
+from fedjax_fair.app.build import build
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config, DataConfig, ModelConfig, TrainingConfig
+from fedjax_fair.app.settings.fields import settings_of
+from fedjax_fair.app.settings.registry import METHODS, MODELS, PARTITIONERS
+from fedjax_fair.app.settings.usage import method_settings
 
 __all__ = ["configurations", "judge"]
 
@@ -76,7 +76,7 @@ def configurations(draw: st.DrawFn) -> Config:
 def _settings(config: Config) -> list[tuple[str, str]]:
     """Section and name of the settings of the methods, the network and the partition."""
     partition = settings_of(PARTITIONERS[str(config.data.partition)])
-    found = [("data", DATA_NAMES.get(name, name)) for name in partition]
+    found = [("data", name) for name in partition]
     for method in config.methods:
         read = method_settings(presets.resolve(config), method)
         found += [(section, name) for section, names in read.items() for name in names]
@@ -93,7 +93,7 @@ def judge(config: Config) -> bool:
     try:
         ready = build(config)
     except ValueError as error:
-        check_named(error, ["method", "methods", *_names(config), *DATA_NAMES])
+        check_named(error, ["method", "methods", *_names(config)])
         return False
     data = ready.data.partition(0)
     for method in ready.rounds.values():

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from experiments.reliability.values import check_named, values
 from fedjax_fair import data
-from fedjax_fair.app.registry import PARTITIONERS
-from fedjax_fair.app.signatures import settings_of
+from fedjax_fair.app.settings.fields import settings_of
+from fedjax_fair.app.settings.registry import PARTITIONERS
 from fedjax_fair.data.partitions.partitioner import Partition
 
 __all__ = ["Case", "judge", "partitions"]
@@ -44,6 +44,10 @@ class Case(NamedTuple):
     seed: int
 
 
+_PARAMETERS = ("num_clients", "classes")
+"""Parameters that have another name as settings."""
+
+
 @st.composite
 def partitions(draw: st.DrawFn) -> Case:
     """Draws a partitioner that needs no column, its settings, and labels."""
@@ -52,7 +56,7 @@ def partitions(draw: st.DrawFn) -> Case:
     given = {
         setting: draw(_CLUSTERS if setting == "clusters" else values(own.type))
         for setting, own in readable.items()
-        if setting in ("num_clients", "clusters") or draw(st.booleans())
+        if setting in ("clients", "clusters") or draw(st.booleans())
     }
     counts = draw(st.lists(st.integers(0, 60), min_size=1, max_size=_MAX_CLASSES))
     return Case(name, given, tuple(counts), draw(st.integers(0, 2**40)))
@@ -72,7 +76,12 @@ def judge(case: Case) -> bool:
             partitioner = PARTITIONERS[case.name](**case.settings)
             made, again = (partitioner.split(labels, seed=case.seed) for _ in range(2))
     except ValueError as error:
-        words = [*settings_of(PARTITIONERS[case.name]), *data.Cluster._fields, r"class \d+"]
+        words = [
+            *settings_of(PARTITIONERS[case.name]),
+            *_PARAMETERS,
+            *data.Cluster._fields,
+            r"class \d+",
+        ]
         check_named(error, words)
         return False
     _check_partition(made, len(labels), _least(case, len(labels)))
@@ -97,10 +106,10 @@ def _least(case: Case, total: int) -> int:
     given = {name: own.default for name, own in settings_of(PARTITIONERS[case.name]).items()}
     given |= case.settings
     if case.name == "iid":
-        return total // given["num_clients"]
+        return total // given["clients"]
     if case.name == "shards":
         each = given["shards_per_client"]
-        return total // (given["num_clients"] * each) * each
+        return total // (given["clients"] * each) * each
     if case.name == "classes_per_client":
-        return given["classes"]
+        return given["classes_per_client"]
     return given.get("min_partition_size", 1)  # With ground-truth groups, one per class.

@@ -15,9 +15,15 @@ import numpy as np
 import xarray as xr
 
 from fedjax_fair import data, results
-from fedjax_fair.app import config_files, presets
-from fedjax_fair.app.config import Config, DataConfig, ModelConfig, SolverConfig, TrainingConfig
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder
+from fedjax_fair.app.settings import config_files, presets
+from fedjax_fair.app.settings.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    SolverConfig,
+    TrainingConfig,
+)
 from fedjax_fair.app.sweep import sweep
 
 __all__ = ["READERS", "Reader"]

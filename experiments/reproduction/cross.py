@@ -19,7 +19,7 @@ from experiments.reproduction import runs
 from experiments.reproduction.equitable import OF_ROUNDS, SUMMARIES
 from experiments.reproduction.presets import PAPERS
 from fedjax_fair import results
-from fedjax_fair.app.presets import PRESETS
+from fedjax_fair.app.settings.presets import PRESETS
 from fedjax_fair.metrics import paired
 
 SETTINGS = {"digits": PRESETS["cross"].config, "mnist": PAPERS["cross-mnist"].config}

@@ -17,10 +17,10 @@ import pandas as pd
 
 from experiments.common import append_rows, markdown_table, options_of
 from experiments.reproduction import forests, runs
-from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
-from fedjax_fair.app.config import AggregatorConfig, Config, DataConfig, TrainingConfig
-from fedjax_fair.app.variants import drop_unused_settings
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import AggregatorConfig, Config, DataConfig, TrainingConfig
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.metrics import paired
 from fedjax_fair.results import sensitive_groups
 from fedjax_fair.training.fit import fit

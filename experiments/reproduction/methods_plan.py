@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from fedjax_fair.app.config import (
+from fedjax_fair.app.settings.config import (
     Config,
     DataConfig,
     ModelConfig,

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from fedjax_fair.app.config import (
+from fedjax_fair.app.settings.config import (
     AggregatorConfig,
     Config,
     DataConfig,
     ModelConfig,
+    Preset,
     SelectorConfig,
     SolverConfig,
     TrainingConfig,
 )
-from fedjax_fair.app.presets import PRESETS, Preset
+from fedjax_fair.app.settings.presets import PRESETS
 
 __all__ = ["ABLATIONS", "PAPERS", "SELECTION_TABLES"]
 

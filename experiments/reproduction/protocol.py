@@ -24,7 +24,7 @@ import pandas as pd
 from experiments.common import markdown_table, options_of
 from experiments.reproduction import equitable, protocol_theory, runs
 from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
-from fedjax_fair.app.config import Config
+from fedjax_fair.app.settings.config import Config
 
 __all__ = ["Cell", "cells", "estimate", "missing", "not_yet_known", "screened"]
 

@@ -18,10 +18,10 @@ import pandas as pd
 import xarray as xr
 
 from experiments.common import append_rows
-from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.variants import drop_unused_settings
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.data import ClientExamples, FederatedData, stack
 from fedjax_fair.results import class_based
 from fedjax_fair.training.fit import fit

@@ -16,7 +16,7 @@ from experiments.common import options_of
 from experiments.reproduction import paper, runs, tables
 from experiments.reproduction.presets import SELECTION_TABLES
 from experiments.reproduction.tables import Column, Layout
-from fedjax_fair.app.config import Config
+from fedjax_fair.app.settings.config import Config
 
 TABLES = tuple(SELECTION_TABLES["mnist"])
 LAYOUT = Layout(

@@ -18,9 +18,9 @@ import pandas as pd
 import fedjax_fair as ff
 from experiments.common import append_rows, markdown_table, options_of
 from experiments.reproduction import forests
-from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
-from fedjax_fair.app.variants import drop_unused_settings
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.metrics import paired
 from fedjax_fair.results.intervals import format_number
 

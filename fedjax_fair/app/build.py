@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_fair import aggregators, data, models
-from fedjax_fair.app import presets
-from fedjax_fair.app.conditions import make_communication, make_faults
-from fedjax_fair.app.config import DATA_NAMES, SERVER_NAMES, Config, DataConfig, ModelConfig
+from fedjax_fair import aggregators, models
 from fedjax_fair.app.devices import mesh_of
+from fedjax_fair.app.experiment_data import Experiment, load_data, split_clients
 from fedjax_fair.app.memory import check_memory, min_memory
-from fedjax_fair.app.method import Method
-from fedjax_fair.app.registry import COHORT_SIZE, MODELS, PARTITIONERS, READERS, role_classes
-from fedjax_fair.app.settings import places
-from fedjax_fair.app.signatures import construct, settings_of
-from fedjax_fair.app.suggestions import lookup
-from fedjax_fair.app.unseen import split_clients
-from fedjax_fair.app.variants import check_unused_settings, method_identity, resolve_method
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import (
+    Config,
+    ModelConfig,
+)
+from fedjax_fair.app.settings.fields import construct, settings_of
+from fedjax_fair.app.settings.method import Method
+from fedjax_fair.app.settings.names import places
+from fedjax_fair.app.settings.registry import (
+    COHORT_SIZE,
+    MODELS,
+    role_classes,
+)
+from fedjax_fair.app.settings.suggestions import lookup
+from fedjax_fair.app.settings.usage import (
+    check_unused_settings,
+    make_communication,
+    make_faults,
+    method_identity,
+    resolve_method,
+)
 from fedjax_fair.data import FederatedData
-from fedjax_fair.data.tables.table_files import is_table_file
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device
 from fedjax_fair.roles import Model, ServerView
@@ -34,22 +44,7 @@ from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.memory_estimate import total_memory
 from fedjax_fair.utils import checks
 
-__all__ = ["Experiment", "build", "load_data", "method_round", "server_view"]
-
-_OTHER_TABLES = {".txt", ".dat", ".data", ".xls", ".xlsx", ".json", ".jsonl"}
-
-
-class Experiment(NamedTuple):
-    """A resolved configuration, its federated dataset, and the round of each method.
-
-    ``mesh`` is None for a single device, ``unseen`` without clients that are held out.
-    """
-
-    config: Config
-    data: FederatedData
-    rounds: dict[str, BaseRound]
-    mesh: Mesh | None = None
-    unseen: FederatedData | None = None
+__all__ = ["build", "method_round", "server_view"]
 
 
 def build(
@@ -146,63 +141,6 @@ def _check_network(name: str, model: Model, federation: FederatedData) -> None:
         ) from None
 
 
-def load_data(config: Config) -> FederatedData:
-    """Loads the federated dataset of a resolved configuration; errors as `build`."""
-    part = config.data
-    check_unused_settings(config)
-    if part.file is not None:
-        return _load_file(part.file, part)
-    seed: Any = part.seed
-    if part.partition_per_seed:
-        seed = tuple(part.seed + run for run in config.training.seeds)
-    partition = lookup("data.partition", str(part.partition), PARTITIONERS)
-    partitioner = construct(partition, part, DATA_NAMES)
-    fraction = part.validation_fraction or 0.0
-    names = settings_of(READERS[part.name]) if part.name in READERS else ()
-    given = {name: getattr(part, name) for name in names}
-    settings = {name: value for name, value in given.items() if value is not None}
-    return data.load(
-        part.name, partitioner, seed, part.dir, validation_fraction=fraction, **settings
-    )
-
-
-def _load_file(file: str, part: DataConfig) -> FederatedData:
-    """Reads the federated dataset of an ``.npz`` file or a table."""
-    path, is_table = Path(file), is_table_file(file)
-    kind = "a table" if is_table else "an .npz file"
-    if path.suffix.lower() in _OTHER_TABLES:
-        raise ValueError(
-            f"data.file={file!r}: expected a table as .csv, .tsv, .parquet or .feather, or an .npz "
-            "file."
-        )
-    if not path.is_file():
-        raise FileNotFoundError(f"data.file={file!r}: no such file; expected {kind}.")
-    if part.partition_per_seed:
-        raise ValueError(
-            "data.partition_per_seed=True: expected False with data.file, which has one partition; "
-            "--data.no-partition-per-seed sets it."
-        )
-    fraction = part.validation_fraction or 0.0
-    if is_table:
-        partition = lookup("data.partition", str(part.partition), PARTITIONERS)
-        return data.from_table(
-            file,
-            label=str(part.label),
-            client=construct(partition, part, DATA_NAMES),
-            sensitive_features=part.sensitive_features or (),
-            exclude=part.exclude or (),
-            validation_fraction=fraction,
-            seed=part.seed,
-        )
-    loaded = data.from_npz(file, validation_fraction=fraction, seed=part.seed)
-    if loaded.train.has_targets:
-        raise ValueError(
-            f"data.file={file!r}: expected labels that are classes; targets need Python "
-            "(models.as_regression)."
-        )
-    return loaded
-
-
 def largest_client(data: FederatedData) -> int:
     """Returns the largest number of training examples of a client."""
     return int(np.max(data.train.sizes))
@@ -231,7 +169,7 @@ def method_round(
         ValueError: If a setting is out of range or unknown.
 
     Examples:
-        >>> from fedjax_fair.app import presets
+        >>> from fedjax_fair.app.settings import presets
         >>> method_round(presets.resolve(Config()), "fedprox:prox=0.1", num_classes=10).solver.prox
         0.1
     """
@@ -249,7 +187,9 @@ def method_round(
     from_solver = {to: getattr(solver_settings, of) for to, of in method.from_solver.items()}
     for to, of in method.from_solver.items():
         if from_solver[to] is None:
-            raise ValueError(f"solver.{of}=None: expected a value for {name}.")
+            meaning = settings_of(classes["solver"])[of].help.partition(".")[0].casefold()
+            option = f"--solver.{of.replace('_', '-')}"
+            raise ValueError(f"{name} needs {option} ({meaning}), e.g. {option} 10.")
     batch_size = solver_settings.batch_size
     if largest_client is not None and batch_size is not None and not solver_settings.replacement:
         solver_settings = replace(solver_settings, batch_size=min(batch_size, largest_client))
@@ -258,7 +198,7 @@ def method_round(
     solver = construct(classes["solver"], solver_settings)
     aggregator = construct(classes["aggregator"], own.aggregator, **from_solver)
     if method.server_optimizer is not None:
-        optimizer = construct(method.server_optimizer, own.server_optimizer, SERVER_NAMES)
+        optimizer = construct(classes["server_optimizer"], own.server_optimizer)
         aggregator = aggregators.WithServerOptimizer(aggregator, optimizer)
     try:
         return Round(
@@ -285,7 +225,7 @@ def server_view(method: Method) -> str:
     """Returns what the server needs to see of single clients.
 
     Examples:
-        >>> from fedjax_fair.app.registry import METHODS
+        >>> from fedjax_fair.app.settings.registry import METHODS
         >>> server_view(METHODS["fedavg"]), server_view(METHODS["divfl"])
         ('aggregate', 'vectors')
     """

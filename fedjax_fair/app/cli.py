@@ -25,7 +25,7 @@ from fedjax_fair.app.terminal.interruptions import (
 )
 
 if TYPE_CHECKING:
-    from fedjax_fair.app.presets import Preset
+    from fedjax_fair.app.settings.config import Preset
 
 __all__ = ["main", "program"]
 
@@ -150,7 +150,7 @@ def _load_plugins(arguments: list[str]) -> list[str]:
     if rest[:2] == ["benchmark", "enter"]:
         files += [word for word in rest[2:] if word.endswith(".py")]
     if files:
-        from fedjax_fair.app import plugins
+        from fedjax_fair.app.settings import plugins
 
         for file in files:
             plugins.load(os.path.expanduser(file))

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
-from fedjax_fair.app import presets
 from fedjax_fair.app.build import build, largest_client, method_round
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.settings import change, places, vary
-from fedjax_fair.app.signatures import Setting
-from fedjax_fair.app.suggestions import lookup
-from fedjax_fair.app.variants import method_settings
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.fields import Setting
+from fedjax_fair.app.settings.names import change, places, vary
+from fedjax_fair.app.settings.suggestions import lookup
+from fedjax_fair.app.settings.usage import method_settings
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.utils import checks

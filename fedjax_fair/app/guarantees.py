@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedjax_fair.app.config import Config
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.communication import epsilon
 from fedjax_fair.faults import Byzantine
 from fedjax_fair.rounds.base_round import BaseRound

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float
 
 from fedjax_fair import data, results
-from fedjax_fair.app.config import Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.app.run_folder import RunFolder, locked
+from fedjax_fair.app.settings.config import Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.data.sources.ratings import read_ratings
 from fedjax_fair.report import maximization_page
 from fedjax_fair.report.maximization import figures

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from fedjax_fair.app.config import Config
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.data import FederatedData
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel.collectives import AXIS

@@ -12,12 +12,13 @@ import jax
 import numpy as np
 
 from fedjax_fair import models, selectors
-from fedjax_fair.app import presets, registry
-from fedjax_fair.app.build import Experiment, build, method_round, server_view
-from fedjax_fair.app.config import SelectorConfig, SolverConfig
-from fedjax_fair.app.method import Method
-from fedjax_fair.app.signatures import class_of
-from fedjax_fair.app.variants import drop_unused_settings
+from fedjax_fair.app.build import build, method_round, server_view
+from fedjax_fair.app.experiment_data import Experiment
+from fedjax_fair.app.settings import presets, registry
+from fedjax_fair.app.settings.config import SelectorConfig, SolverConfig
+from fedjax_fair.app.settings.fields import class_of
+from fedjax_fair.app.settings.method import Method
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.communication import DifferentialPrivacy, TopK
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData

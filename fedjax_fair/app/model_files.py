@@ -11,8 +11,8 @@ import numpy as np
 
 from fedjax_fair import results
 from fedjax_fair.app.build import method_round
-from fedjax_fair.app.config import Config
 from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel import processes
 from fedjax_fair.results.files import verify_checksum, write_checksum, written_by_orbax

@@ -7,15 +7,25 @@ from __future__ import annotations
 
 import shutil
 import textwrap
+import tomllib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fedjax_fair.utils.terminal import format_columns
 
 if TYPE_CHECKING:
-    from fedjax_fair.app.presets import Preset
+    from fedjax_fair.app.settings.config import Preset
 
-__all__ = ["COMMANDS", "HELP", "PRESETS", "is_overview", "print_overview", "split_command"]
+__all__ = [
+    "COMMANDS",
+    "HELP",
+    "PRESETS",
+    "PRESET_TABLES",
+    "is_overview",
+    "print_overview",
+    "split_command",
+]
 
 HELP = {"-h", "--help"}
 
@@ -44,18 +54,11 @@ COMMANDS = {
 }
 """The first lines of the classes' docstrings."""
 
-PRESETS = {
-    "groups": "Equitable-FL and DivFL on digits with a small group of clients; half a minute",
-    "digits": "scikit-learn's 1,797 digits over 50 clients with 3 classes each; seconds on a "
-    "laptop",
-    "mnist": "MNIST over 100 clients with 3 classes each, LeNet",
-    "cifar10": "CIFAR-10 over 100 clients with 3 classes each, a small convolutional network",
-    "equitable": "Equitable-FL and its baselines on digits with two ground-truth groups; a minute",
-    "adult": "group fairness by sex and race on census data, occupations as clients; needs "
-    "--data.dir",
-    "shakespeare": "next characters of 30 roles of Shakespeare, a small LSTM; needs --data.dir",
-    "cross": "every selector with and without equitable weights, on the same data",
-}
+PRESET_TABLES: dict[str, dict[str, Any]] = tomllib.loads(
+    (Path(__file__).parent / "settings" / "presets.toml").read_text("utf8")
+)
+"""Summary and settings of each preset."""
+PRESETS = {name: table["summary"] for name, table in PRESET_TABLES.items()}
 
 _HINTS = (
     "`fedjax-fair COMMAND --help` lists the options of a command, `fedjax-fair --version` prints "

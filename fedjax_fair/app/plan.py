@@ -9,12 +9,11 @@ from typing import Any
 import tomli_w
 from jax.sharding import Mesh
 
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.defaults import format_methods, unset_defaults
 from fedjax_fair.app.groups import Axis, Group, runs_of
 from fedjax_fair.app.memory import format_bytes, min_memory
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.usage import format_methods, resolve_method, unset_defaults
 from fedjax_fair.app.terminal.console import format_table
-from fedjax_fair.app.variants import resolve_method
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.plan import Plan, measure_plan, plan
@@ -39,7 +38,7 @@ def as_toml(
     Settings that are None and have no default are omitted, and defaults of ``varied`` settings.
 
     Examples:
-        >>> from fedjax_fair.app import presets
+        >>> from fedjax_fair.app.settings import presets
         >>> shown = as_toml(presets.resolve(Config(methods=("fedavg",)))).splitlines()
         >>> shown[:3], shown[shown.index("[selector]") + 1]
         (['methods = [', '    "fedavg",', ']'], '# cohort_size = 10')

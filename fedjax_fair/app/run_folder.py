@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 from filelock import FileLock, Timeout
 
-from fedjax_fair.app import config_files
-from fedjax_fair.app.config import Config, Maximize
-from fedjax_fair.app.settings import change
+from fedjax_fair.app.settings import config_files
+from fedjax_fair.app.settings.config import Config, Maximize
+from fedjax_fair.app.settings.names import change
 from fedjax_fair.results.files import add_file_name, check_orbax_path, write_text
 from fedjax_fair.results.log import corrected_log, format_line, read_log
 from fedjax_fair.training.fingerprint import numeric_settings

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair import report, results
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.defaults import collapse, format_settings, unset_defaults
 from fedjax_fair.app.groups import Group, plan_sweep, runs_of
 from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
 from fedjax_fair.app.run_folder import environment, locked, make_folder
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.usage import collapse, format_settings, unset_defaults
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text
 from fedjax_fair.results.history import client_coordinate
@@ -61,7 +61,7 @@ def sweep(
 
     Examples:
         >>> from dataclasses import replace
-        >>> from fedjax_fair.app import presets
+        >>> from fedjax_fair.app.settings import presets
         >>> base = presets.PRESETS["digits"].config
         >>> base = replace(base, methods=("fedprox",), training=replace(base.training, rounds=2))
         >>> runs = sweep(base, seeds=(0, 1), prox=[0.0, 0.1, 1.0])

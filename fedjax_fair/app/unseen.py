@@ -1,4 +1,4 @@
-"""Unseen clients of a run: clients that are held out of training and evaluated after it."""
+"""Evaluation of unseen clients: clients that were held out of training."""
 
 from __future__ import annotations
 
@@ -7,36 +7,15 @@ from typing import TYPE_CHECKING
 import jax
 
 from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model, undefined_unseen
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.variants import resolve_method
-from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.data.transforms import hold_out_clients
+from fedjax_fair.app.experiment_data import Experiment
+from fedjax_fair.app.settings.usage import resolve_method
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from fedjax_fair.app.build import Experiment
     from fedjax_fair.training.fit_result import FitResult
 
-__all__ = ["add_unseen", "split_clients"]
-
-
-def split_clients(
-    config: Config, federation: FederatedData
-) -> tuple[FederatedData, FederatedData | None]:
-    """Returns the clients that train and the unseen clients, None without the setting.
-
-    Raises:
-        ValueError: If no client is left to train, or no client of a part has test examples.
-    """
-    fraction = config.data.unseen_fraction
-    if not fraction:
-        return federation, None
-    try:
-        return hold_out_clients(federation, fraction, config.data.seed)
-    except ValueError as error:
-        # Messages begin with "fraction=".
-        raise ValueError(f"data.unseen_{error}") from None
+__all__ = ["add_unseen"]
 
 
 def add_unseen(experiment: Experiment, name: str, fitted: FitResult) -> xr.Dataset:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedjax_fair.app.registry import GROUPS
-from fedjax_fair.app.settings import method_parts
+from fedjax_fair.app.settings.names import method_parts
+from fedjax_fair.app.settings.registry import GROUPS
 from fedjax_fair.benchmark import cells, measures, plugin_methods, runner
 from fedjax_fair.benchmark.federations import FEDERATIONS
 from fedjax_fair.benchmark.protocol import CRITERIA

@@ -32,9 +32,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
-from fedjax_fair.app import presets
 from fedjax_fair.app.build import largest_client, method_round
-from fedjax_fair.app.config import Config
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.benchmark.relabeling import RelabeledSelector, RelabeledSolver, permute_clients
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData, validate

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_fair import data
-from fedjax_fair.app.config import (
+from fedjax_fair.app.settings.config import (
     Config,
     DataConfig,
     FaultsConfig,

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_fair.app import plugins
-from fedjax_fair.app.method import Method
 from fedjax_fair.app.method_page import source_of
-from fedjax_fair.app.registry import GROUPS
-from fedjax_fair.app.settings import find_method, method_parts
+from fedjax_fair.app.settings import plugins
+from fedjax_fair.app.settings.method import Method
+from fedjax_fair.app.settings.names import find_method, method_parts
+from fedjax_fair.app.settings.registry import GROUPS
 from fedjax_fair.results.files import write_text
 from fedjax_fair.training.fingerprint import describe, differences
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.method import Range
-from fedjax_fair.app.variants import resolve_method
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.method import Range
+from fedjax_fair.app.settings.usage import resolve_method
 from fedjax_fair.benchmark.protocol import CRITERIA
 
 __all__ = [
@@ -97,7 +97,7 @@ def settings_of(
         ValueError: If there is no such method, or it does not use one of its settings.
 
     Examples:
-        >>> from fedjax_fair.app import presets
+        >>> from fedjax_fair.app.settings import presets
         >>> settings_of("q_fedavg", presets.resolve(Config()), 2)
         [{'learning_rate': 0.0188, 'q': 0.0111}, {'learning_rate': 0.266, 'q': 1.36}]
     """

@@ -10,10 +10,11 @@ import xarray as xr
 from small_run import METHODS, SMALL
 
 from fedjax_fair import results
-from fedjax_fair.app import experiment, presets
+from fedjax_fair.app import experiment
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.config import Config, TrainingConfig
 from fedjax_fair.app.run_folder import locked
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config, TrainingConfig
 from fedjax_fair.app.terminal.console import format_results
 from fedjax_fair.results.comparison_table import comparison_table
 from fedjax_fair.results.tables import final_tables
@@ -223,7 +224,7 @@ def test_a_run_has_several_evaluations_unless_asked(arguments, eval_every, tmp_p
         (tmp_path / f"{name}.toml").write_text(f"[training]\n{settings_of_training}\n")
     paths = {name: tmp_path / f"{name}.toml" for name in files}
     training = TrainingConfig(rounds=10, eval_every=10)
-    seldom = presets.Preset("", Config(training=training))
+    seldom = Preset("", Config(training=training))
     words = arguments.format(**paths).split()
     assert main([*words, "--dry-run"], presets.PRESETS | {"seldom": seldom}) == 0
     assert f"\neval_every = {eval_every}\n" in capsys.readouterr().out

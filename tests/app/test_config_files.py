@@ -7,16 +7,15 @@ import jax
 import pytest
 
 import fedjax_fair as ff
-from fedjax_fair.app import config_files
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.config import Config, MaximizeExemplars
-from fedjax_fair.app.config_files import load_into
 from fedjax_fair.app.plan import as_toml, num_compilations
-from fedjax_fair.app.presets import PRESETS, resolve
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.variants import drop_unused_settings
-from fedjax_fair.training import executable_cache
+from fedjax_fair.app.settings import config_files
+from fedjax_fair.app.settings.config import Config, MaximizeExemplars
+from fedjax_fair.app.settings.config_files import load_into
+from fedjax_fair.app.settings.presets import PRESETS, resolve
+from fedjax_fair.app.settings.usage import drop_unused_settings
 
 TINY = """
 methods = ["fedavg", "fedprox"]
@@ -119,7 +118,10 @@ def test_the_configuration_of_a_run_can_be_loaded(tiny, tmp_path):
         ("methods = ['fedavg']\n[solver]\nprox = -1.0", "prox=-1.0: expected"),
         ("devices = 'runs=2,client=1'", "devices='runs=2,client=1': expected an integer >= 1,"),
         # A setting of another method is not ignored.
-        ("methods = ['fedavg']\n[selector]\nlam = 1.0", "is not used by methods fedavg"),
+        (
+            "methods = ['fedavg']\n[selector]\nlam = 1.0",
+            "--selector.lam has no effect: fedavg does not use it",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["run", "sweep"])

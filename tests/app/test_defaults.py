@@ -9,16 +9,19 @@ import pytest
 from conftest import with_sensitive_feature
 
 from fedjax_fair import results
-from fedjax_fair.app import config_files, presets
 from fedjax_fair.app.build import build, method_round
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.commands.dispatch import CLASSES
-from fedjax_fair.app.config import Config, DataConfig, ModelConfig, SolverConfig
-from fedjax_fair.app.defaults import format_settings, unset_defaults
 from fedjax_fair.app.plan import as_toml
-from fedjax_fair.app.registry import METHODS
-from fedjax_fair.app.settings import change
-from fedjax_fair.app.variants import drop_unused_settings, method_settings
+from fedjax_fair.app.settings import config_files, presets
+from fedjax_fair.app.settings.config import Config, DataConfig, ModelConfig, SolverConfig
+from fedjax_fair.app.settings.names import change
+from fedjax_fair.app.settings.registry import METHODS
+from fedjax_fair.app.settings.usage import (
+    drop_unused_settings,
+    format_settings,
+    method_settings,
+    unset_defaults,
+)
 
 SMALL = [
     "--data.clients=8",
@@ -162,7 +165,7 @@ def test_unused_settings_are_refused_also_with_their_default(tmp_path, capsys):
     config_files.save(resolved("fedavg"), tmp_path / "config.json")
     words = ["run", f"--config={tmp_path / 'config.json'}", "--selector.lam=0.5", "--dry-run"]
     assert main(words) == 2
-    assert "selector.lam=0.5 is not used by methods fedavg" in capsys.readouterr().err
+    assert "--selector.lam has no effect: fedavg does not use it" in capsys.readouterr().err
 
 
 def test_varied_settings_have_no_single_value():
@@ -212,7 +215,7 @@ def test_a_sweep_of_noise_has_an_epsilon_for_each(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--communication.delta=0.1"], "communication.delta=0.1 is not used without"),
+        (["--communication.delta=0.1"], "--communication.delta has no effect without"),
         ([*PRIVATE, "--communication.delta=1.5"], "communication.delta=1.5: expected"),
     ],
 )

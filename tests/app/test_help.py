@@ -10,12 +10,14 @@ import jax
 import pytest
 
 import fedjax_fair as ff
-from fedjax_fair.app import build, overview, presets, registry, settings
+from fedjax_fair.app import build, overview
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.commands.dispatch import CLASSES, class_of_command
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.options import options_of, parse
-from fedjax_fair.app.values import describe_type
+from fedjax_fair.app.settings import presets, registry
+from fedjax_fair.app.settings.command_line import options_of, parse
+from fedjax_fair.app.settings.config import Config, Preset
+from fedjax_fair.app.settings.names import places
+from fedjax_fair.app.settings.suggestions import lookup
+from fedjax_fair.app.settings.values import describe_type
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
 
@@ -96,7 +98,7 @@ def test_the_overview_and_the_version_need_no_jax(argument):
 import sys
 from fedjax_fair.app.cli import main
 assert main([{argument!r}]) == 0
-heavy = {{"jax", "numpy", "tyro", "fedjax_fair.app.registry"}} & set(sys.modules)
+heavy = {{"jax", "numpy", "tyro", "fedjax_fair.app.settings.registry"}} & set(sys.modules)
 assert not heavy, heavy
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -105,7 +107,7 @@ assert not heavy, heavy
 
 
 def test_the_overview_has_the_presets_of_the_caller(capsys):
-    given = {"own": presets.Preset("an own experiment", Config())}
+    given = {"own": Preset("an own experiment", Config())}
     assert main(["--help"], given) == 0
     shown = capsys.readouterr().out
     assert "an own experiment" in shown
@@ -173,7 +175,7 @@ def test_help_of_a_sweep_lists_what_can_be_varied(capsys):
     assert "alpha" not in names
     assert "--solver.prox" in options
     for name in names - {"seeds"}:
-        assert settings.lookup("setting", name, settings.places(Config()))
+        assert lookup("setting", name, places(Config()))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])

@@ -11,7 +11,7 @@ import xarray as xr
 from fedjax_fair import results
 from fedjax_fair.app import maximize
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.config import Maximize
+from fedjax_fair.app.settings.config import Maximize
 from fedjax_fair.data.sources.ratings import read_ratings
 from fedjax_fair.report.maximization import chosen_pictures, value_against_bits
 from fedjax_fair.submodular import federated as fed

@@ -66,12 +66,12 @@ pytestmark = pytest.mark.usefixtures("wide_terminal")
         ("data show mnist", "unexpected argument 'mnist'; did you mean --data.name mnist?"),
         ("data show --data.name mnist --data.dir /nowhere", "(no such folder: /nowhere)"),
         ("data list --data.dir /nowhere", "data.dir='/nowhere': no such folder."),
-        ("run digits --data.dir /tmp", "data.dir='/tmp' is not used by data.name='digits'; remove"),
-        ("data show --data.dir /tmp", "data.dir='/tmp' is not used by data.name='digits'; remove"),
+        ("run digits --data.dir /tmp", "--data.dir has no effect: data.name='digits'"),
+        ("data show --data.dir /tmp", "--data.dir has no effect: data.name='digits'"),
         ("data info digits --data.dir /tmp", "is not used by digits, which needs no folder;"),
         ("run --config nope.toml", "config='nope.toml': no such file; expected a TOML or JSON"),
         ("run --config /", "config='/': is a folder; expected a TOML or JSON file."),
-        ("run --faults.attack alie", "faults.attack='alie' is not used without faults.byzantine;"),
+        ("run --faults.attack alie", "--faults.attack has no effect without --faults.byzantine;"),
         (
             "run --training.on-nonfinite skip",
             "on-nonfinite skip: expected 'raise' or 'drop_client' or 'skip_round'",
@@ -98,20 +98,23 @@ pytestmark = pytest.mark.usefixtures("wide_terminal")
         ),
         ("run --devices all --methods centralized", "'runs=R,clients=1' for centralized."),
         ("run digits mnist", "unexpected argument 'mnist'"),
-        ("run --data.alpha 0.1", "data.alpha=0.1 is not used by data.partition="),
-        ("run --methods fedavg --selector.lam 3", "selector.lam=3.0 is not used by methods fedavg"),
+        ("run --data.alpha 0.1", "--data.alpha has no effect: data.partition="),
+        (
+            "run --methods fedavg --selector.lam 3",
+            "--selector.lam has no effect: fedavg",
+        ),
         (
             "run --methods fedprox:prox=0.1 fedprox:prox=1 --solver.prox 5",
-            "solver.prox=5.0 is not used by methods fedprox:prox=0.1, fedprox:prox=1; remove it.",
+            "--solver.prox has no effect: fedprox:prox=0.1 and fedprox:prox=1",
         ),
         (
             "run --methods fedavg:steps=5 --solver.epochs 3",
-            "solver.epochs=3 is not used by methods fedavg:steps=5; remove it.",
+            "--solver.epochs has no effect: fedavg:steps=5",
         ),
         ("run --methods fedavg:steps=5,epochs=2", "exactly one of steps=5 and epochs=2."),
         (
             "run --model.name logistic --model.hidden 5",
-            "model.hidden=(5,) is not used by model.name=",
+            "--model.hidden has no effect: model.name=",
         ),
         ("run --methods divfl --selector.candidates 0", "candidates=0: expected an integer >= 1"),
         ("run --methods fedavg:alpha=9", "expected one of learning_rate, batch_size, steps"),
@@ -145,7 +148,7 @@ pytestmark = pytest.mark.usefixtures("wide_terminal")
         ),
         (
             "run --communication.max-abs-value 4 --methods fedavg",
-            "max_abs_value=4.0 is not used without communication.aggregation",
+            "--communication.max-abs-value has no effect without --communication.aggregation",
         ),
         (
             "run --communication.aggregation secure --communication.max-abs-value 0",
@@ -159,7 +162,7 @@ pytestmark = pytest.mark.usefixtures("wide_terminal")
         ),
         (
             "run --communication.noise-multiplier 1 --methods fedavg",
-            "noise_multiplier=1.0 is not used without communication.clipping_norm or",
+            "--communication.noise-multiplier has no effect without",
         ),
         (
             "run --communication.target-unclipped-quantile 0.5 --methods fedavg",

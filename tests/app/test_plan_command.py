@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from fedjax_fair.app import plan, plugins
+from fedjax_fair.app import plan
 from fedjax_fair.app.cli import main
+from fedjax_fair.app.settings import plugins
 from fedjax_fair.planning import machines
 from fedjax_fair.planning.plan import Plan
 
@@ -111,7 +112,7 @@ def test_an_invalid_machine_of_a_file_is_an_error(entry, message, tmp_path, monk
     file = tmp_path / f"machines_{abs(hash(entry))}.py"
     file.write_text(f"from fedjax_fair.planning.machines import find\nMACHINES = {entry}")
     monkeypatch.setattr(plugins, "_files", {})
-    monkeypatch.delitem(sys.modules, "fedjax_fair.app.registry")
+    monkeypatch.delitem(sys.modules, "fedjax_fair.app.settings.registry")
 
     def load():
         plugins.load(str(file))

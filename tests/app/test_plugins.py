@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from fedjax_fair import results
-from fedjax_fair.app import plugins, registry
 from fedjax_fair.app.commands.common import resumable
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.method import Method
-from fedjax_fair.app.presets import resolve
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.signatures import Wrapping, settings_of
+from fedjax_fair.app.settings import plugins, registry
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.fields import Wrapping, settings_of
+from fedjax_fair.app.settings.method import Method
+from fedjax_fair.app.settings.presets import resolve
 
 LARGEST = '''
 """The clients with the most examples."""
@@ -27,7 +27,7 @@ import helper
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair.app.method import Method
+from fedjax_fair.app.settings.method import Method
 from fedjax_fair.roles import Cohort, Number, Selector
 
 
@@ -78,7 +78,7 @@ def folder(tmp_path):
     )
     (site / "their_package.py").write_text(
         "from fedjax_fair import selectors\n"
-        "from fedjax_fair.app.method import Method\n"
+        "from fedjax_fair.app.settings.method import Method\n"
         'turn = Method("In turn", selector=selectors.RoundRobin, weighting="uniform")\n'
     )
     return tmp_path
@@ -126,7 +126,7 @@ import sys
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair.app.method import Method
+from fedjax_fair.app.settings.method import Method
 from fedjax_fair.roles import Aggregation, Aggregator, Selector
 from fedjax_fair.selectors import Uniform
 
@@ -234,7 +234,7 @@ def test_an_interruption_prints_the_plugins_of_the_run(tmp_path, monkeypatch):
 @pytest.fixture
 def new(monkeypatch):
     """Simulates a process that has not imported the registry."""
-    monkeypatch.delitem(sys.modules, "fedjax_fair.app.registry", raising=False)
+    monkeypatch.delitem(sys.modules, "fedjax_fair.app.settings.registry", raising=False)
     monkeypatch.setattr(plugins, "_files", {})
     monkeypatch.setattr(sys, "path", [*sys.path])
     before = set(sys.modules)
@@ -244,7 +244,7 @@ def new(monkeypatch):
 
 
 HEAD = """
-from fedjax_fair.app.method import Method
+from fedjax_fair.app.settings.method import Method
 from fedjax_fair import selectors
 """
 
@@ -292,12 +292,12 @@ from fedjax_fair import selectors
         ),
         ("METHODS = {'a': Method('x', ranges={'q': 1})}", "a.ranges: q=1: expected a Range"),
         (
-            "from fedjax_fair.app.method import Range\n"
+            "from fedjax_fair.app.settings.method import Range\n"
             "METHODS = {'a': Method('x', ranges={'q': Range(2.0, 1.0)})}",
             "a.ranges: q=.*: expected 0 < low < high",
         ),
         (
-            "from fedjax_fair.app.method import Range\n"
+            "from fedjax_fair.app.settings.method import Range\n"
             "METHODS = {'a': Method('x', ranges=dict.fromkeys('pqr', Range(1.0, 2.0)))}",
             "a.ranges has 3 settings: expected at most two",
         ),
@@ -378,7 +378,7 @@ def test_a_plugin_is_a_file_with_a_unique_name(name, tmp_path, new):
 
 
 def test_a_plugin_that_is_loaded_too_late_is_rejected(tmp_path):
-    import fedjax_fair.app.registry  # noqa: F401
+    import fedjax_fair.app.settings.registry  # noqa: F401
 
     (tmp_path / "late.py").write_text("METHODS = {}")
     with pytest.raises(ValueError, match=r"expected to be loaded before app\.registry is imported"):

@@ -11,11 +11,11 @@ import xarray as xr
 from conftest import make_federation, normalized_model, with_sensitive_feature
 
 import fedjax_fair as ff
-from fedjax_fair.app import presets
 from fedjax_fair.app.build import largest_client, method_round
-from fedjax_fair.app.config import Config, ModelConfig, SelectorConfig, SolverConfig
-from fedjax_fair.app.registry import METHODS
-from fedjax_fair.app.variants import drop_unused_settings
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config, ModelConfig, SelectorConfig, SolverConfig
+from fedjax_fair.app.settings.registry import METHODS
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.training.loop import Callback
 
 DATA = with_sensitive_feature(make_federation())._replace(

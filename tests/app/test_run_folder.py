@@ -17,11 +17,18 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fedjax_fair import load_model, report, results
-from fedjax_fair.app import config_files, experiment, presets
+from fedjax_fair.app import experiment
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.config import Config, DataConfig, ModelConfig, SolverConfig, TrainingConfig
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder, environment, locked
+from fedjax_fair.app.settings import config_files, presets
+from fedjax_fair.app.settings.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    SolverConfig,
+    TrainingConfig,
+)
 from fedjax_fair.app.terminal.termination import Terminated, Termination
 from fedjax_fair.training.loop import Callback, Evaluation
 

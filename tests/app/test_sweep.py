@@ -15,12 +15,12 @@ import xarray as xr
 from jax.sharding import Mesh
 
 from fedjax_fair import data, results, selectors
-from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
-from fedjax_fair.app.config import Config, ModelConfig
 from fedjax_fair.app.groups import plan_sweep
-from fedjax_fair.app.registry import METHODS
 from fedjax_fair.app.run_folder import RunFolder, locked
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config, ModelConfig
+from fedjax_fair.app.settings.registry import METHODS
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.rounds import round
 from fedjax_fair.training import fingerprint

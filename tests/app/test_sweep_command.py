@@ -9,12 +9,12 @@ import xarray as xr
 from small_run import SMALL
 
 from fedjax_fair import results
-from fedjax_fair.app import presets
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
-from fedjax_fair.app.commands.request import request
-from fedjax_fair.app.config import Config
 from fedjax_fair.app.groups import plan_sweep
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.command_line import request
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.terminal.console import format_results
 from fedjax_fair.app.terminal.termination import Terminated
 from fedjax_fair.results.intervals import format_mean
@@ -139,11 +139,11 @@ def test_a_sweep_is_ranked_by_validation_only():
         ),
         (
             ["prox=0,1", "--solver.prox=5"],
-            "solver.prox=5.0 is not used, because prox is varied; remove it.",
+            "--solver.prox has no effect, because prox is varied; remove it.",
         ),
         (
             ["seeds=0:3", "prox=0,1"],
-            "training.seeds=(0, 1) is not used, because seeds is varied; remove it.",
+            "--training.seeds has no effect, because seeds is varied; remove it.",
         ),
     ],
 )

@@ -7,10 +7,11 @@ import pytest
 
 import fedjax_fair as ff
 from fedjax_fair import results
-from fedjax_fair.app import build, experiment, presets
+from fedjax_fair.app import build, experiment
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.config import Config, DataConfig
 from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config, DataConfig
 from fedjax_fair.report import page
 from fedjax_fair.results.tables import final_tables
 

@@ -21,7 +21,7 @@ METHODS = ("fedavg", "fine_tuned", "local_converged", "fedbn")
 _PROGRAM = """
 import contextlib, io, json, sys
 import pytest
-from fedjax_fair.app import plugins
+from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.cli import main
 
 def call(arguments):

@@ -18,7 +18,7 @@ HEAD = """
 import jax
 import jax.numpy as jnp
 import fedjax_fair as ff
-from fedjax_fair.app.method import Method, Range
+from fedjax_fair.app.settings.method import Method, Range
 """
 AGGREGATOR = '''
 class Scaled(ff.Aggregator):

@@ -8,7 +8,7 @@ from conftest import NUM_CLASSES, linear_model, make_federation
 from test_conformance import CLASSES, FEDERATION, model_of, roles_of
 
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.app.config import Config, ModelConfig, SolverConfig
+from fedjax_fair.app.settings.config import Config, ModelConfig, SolverConfig
 from fedjax_fair.benchmark import entry_checks
 from fedjax_fair.benchmark.entry_checks import check_method, check_round
 from fedjax_fair.benchmark.relabeling import RelabeledSelector, RelabeledSolver, permute_clients

@@ -3,8 +3,8 @@
 import pytest
 
 from fedjax_fair import aggregators, selectors
-from fedjax_fair.app import registry
-from fedjax_fair.app.method import Method, Range
+from fedjax_fair.app.settings import registry
+from fedjax_fair.app.settings.method import Method, Range
 from fedjax_fair.benchmark import plugin_methods
 
 MINE = Method("Mine", aggregator=aggregators.Median)

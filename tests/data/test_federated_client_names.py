@@ -137,7 +137,7 @@ def test_a_file_is_run_resumed_swept_and_compared(file, tmp_path, capsys):
     [
         ("--data.file table.xlsx", "expected a table as .csv, .tsv, .parquet or .feather, or an"),
         ("--data.file nowhere.npz", "no such file"),
-        ("--data.file {file} --data.partition iid", "data.partition='iid' is not used by data.fi"),
+        ("--data.file {file} --data.partition iid", "--data.partition has no effect: data.fi"),
         ("--data.file {file} --data.name mnist", "data.name='mnist' is not used with data.file"),
         ("--data.file {file} --data.partition-per-seed", "expected False with data.file"),
     ],

@@ -131,7 +131,7 @@ def test_data_show_prints_and_plots_the_data(tmp_path, capsys):
     assert shown.startswith(str(data.load("digits", data.dirichlet(50, 0.1))) + "\n")
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert main(["data", "show", "--data.alpha", "0.1"]) == 2
-    message = "data.alpha=0.1 is not used by data.partition='classes_per_client'"
+    message = "--data.alpha has no effect: data.partition='classes_per_client'"
     assert message in capsys.readouterr().err
     assert main(["data", "show", "-o", str(tmp_path / "no" / "p.png")]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -10,11 +10,11 @@ import xarray as xr
 
 from experiments.reproduction import cross, equitable, paper, runs
 from experiments.reproduction.presets import ABLATIONS, PAPERS
-from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
-from fedjax_fair.app.config import ModelConfig
-from fedjax_fair.app.presets import PRESETS, Preset
-from fedjax_fair.app.variants import drop_unused_settings
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import ModelConfig, Preset
+from fedjax_fair.app.settings.presets import PRESETS
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.data.sources.named_sources import SOURCES
 from fedjax_fair.data.sources.source import Examples, Splits
 from fedjax_fair.metrics import paired

@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 
 from experiments.reproduction import methods, methods_plan, methods_results
-from fedjax_fair.app.registry import METHODS
+from fedjax_fair.app.settings.registry import METHODS
 from fedjax_fair.data import from_arrays
 
 

@@ -16,7 +16,7 @@ from experiments.benchmarks.peers import environment, federations, interpreters
 from experiments.benchmarks.peers.networks import CHARACTERS, NETWORKS
 from experiments.benchmarks.peers.ours import started
 from experiments.benchmarks.peers.programs.shared.workloads import WORKLOADS
-from fedjax_fair.app.presets import PRESETS
+from fedjax_fair.app.settings.presets import PRESETS
 
 
 @pytest.fixture

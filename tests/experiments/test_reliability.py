@@ -18,7 +18,7 @@ from experiments.reliability.commands import COMMANDS, Ended, contents
 from fedjax_fair import data
 from fedjax_fair.app import cli, experiment
 from fedjax_fair.app.run_folder import MetricsLog
-from fedjax_fair.app.signatures import settings_of
+from fedjax_fair.app.settings.fields import settings_of
 
 PAGES = Path(__file__).parents[2] / "docs" / "reliability"
 
@@ -156,15 +156,17 @@ def test_wrong_readers_are_detected(case, said, monkeypatch):
     ],
 )
 def test_wrong_partitions_are_detected(wrong, monkeypatch):
-    case = fuzz_partitions.Case("iid", {"num_clients": 3}, (4, 5), 0)
+    case = fuzz_partitions.Case("iid", {"clients": 3}, (4, 5), 0)
     assert fuzz_partitions.judge(case)
 
-    def spoiled(num_clients):
-        made = data.iid(num_clients)
+    iid = fuzz_partitions.PARTITIONERS["iid"]
+
+    def spoiled(clients):
+        made = data.iid(clients)
         return made._replace(split=lambda *given, **more: wrong(made.split(*given, **more)))
 
     monkeypatch.setitem(fuzz_partitions.PARTITIONERS, "iid", spoiled)
-    monkeypatch.setattr(fuzz_partitions, "settings_of", lambda constructor: settings_of(data.iid))
+    monkeypatch.setattr(fuzz_partitions, "settings_of", lambda constructor: settings_of(iid))
     with pytest.raises(AssertionError):
         fuzz_partitions.judge(case)
 

@@ -10,10 +10,10 @@ from scipy import stats
 
 from experiments.reproduction import calibrate, paper, runs, selection, tables
 from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
-from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.config import DataConfig, ModelConfig, SolverConfig, TrainingConfig
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import DataConfig, ModelConfig, SolverConfig, TrainingConfig
 from fedjax_fair.results import class_based
 from fedjax_fair.training.fit import fit
 

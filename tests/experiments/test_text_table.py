@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from experiments.reproduction import text
-from fedjax_fair.app.config import ModelConfig, TrainingConfig
+from fedjax_fair.app.settings.config import ModelConfig, TrainingConfig
 
 
 def runs_of(slope, seeds=4, roles=12):

@@ -26,9 +26,9 @@ from fedjax_fair import (
     server_optimizers,
     solvers,
 )
-from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import build, largest_client, method_round
-from fedjax_fair.app.config import (
+from fedjax_fair.app.settings import presets, registry
+from fedjax_fair.app.settings.config import (
     Config,
     DataConfig,
     ModelConfig,
@@ -36,7 +36,7 @@ from fedjax_fair.app.config import (
     SolverConfig,
     TrainingConfig,
 )
-from fedjax_fair.app.variants import drop_unused_settings
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.submodular import Modular, Scaled, Sum, facility_location_from_features
 

@@ -34,7 +34,7 @@ from test_conformance import AGGREGATORS, SELECTORS, SOLVERS
 
 import fedjax_fair as ff
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.config import Config
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.data.federated import stack
 from fedjax_fair.numerics.target import tracing_for

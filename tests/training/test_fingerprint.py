@@ -15,10 +15,10 @@ import pytest
 from conftest import NUM_CLASSES, make_federation
 
 from fedjax_fair import aggregators, models, selectors, server_optimizers, solvers
-from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import method_round
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.variants import drop_unused_settings, method_settings
+from fedjax_fair.app.settings import presets, registry
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.usage import drop_unused_settings, method_settings
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.fingerprint import describe, differences
 from fedjax_fair.training.fit import fit

@@ -3,9 +3,9 @@
 import pytest
 
 from fedjax_fair import aggregators, models, selectors, solvers
-from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
-from fedjax_fair.app.config import Config
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config
 from fedjax_fair.roles import Metric
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.jitted import make_functions

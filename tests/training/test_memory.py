@@ -10,11 +10,11 @@ import pytest
 PROGRAM = """
 import sys
 from dataclasses import replace
-from fedjax_fair.app import presets
+from fedjax_fair.app.settings import presets
 from fedjax_fair.app.build import build, method_round
 from fedjax_fair.training.fit import fit
 from experiments.benchmarks.memory import Watch, resident
-from fedjax_fair.app.config import ModelConfig
+from fedjax_fair.app.settings.config import ModelConfig
 
 runs, rounds, eval_every, clients, width = map(int, sys.argv[1:])
 

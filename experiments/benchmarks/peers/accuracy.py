@@ -27,7 +27,7 @@ from scipy import stats
 from experiments.benchmarks.peers import trainings
 from experiments.benchmarks.peers.environment import PROGRAMS, Worker
 from experiments.benchmarks.peers.programs.shared.trainings import Settings
-from fedjax_fair.app import presets
+from fedjax_fair.app.settings import presets
 from fedjax_fair.benchmark.federations import FEDERATIONS
 
 FILE = Path(__file__).parents[3] / "docs" / "benchmark" / "peers.csv"

@@ -24,8 +24,8 @@ import numpy as np
 import fedjax_fair as ff
 from experiments.benchmarks.timing import CompileTimes, environment, print_header, without_settings
 from fedjax_fair.app.build import build
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.presets import PRESETS, resolve
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.presets import PRESETS, resolve
 from fedjax_fair.app.sweep import sweep
 from fedjax_fair.evaluation.clients import client_performance
 from fedjax_fair.rounds.round import run

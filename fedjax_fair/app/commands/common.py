@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
-from fedjax_fair.app import plugins
 from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.terminal.termination import Terminated
 from fedjax_fair.utils.terminal import escape_control_chars, resume_command
 
 __all__ = [
     "RunPath",
-    "fields_of",
     "interrupt_hint",
     "print_output_paths",
     "resumable",
@@ -45,8 +43,3 @@ def print_output_paths(**paths: Path) -> None:
     """Prints where files are, by what they hold."""
     for name, path in paths.items():
         print(f"{name}: {escape_control_chars(path)}")
-
-
-def fields_of(kind: Any, settings: Any) -> dict[str, Any]:
-    """Returns those fields of an object that a dataclass has."""
-    return {item.name: getattr(settings, item.name) for item in fields(kind)}

@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair.app.overview import is_overview, print_overview, split_command
-from fedjax_fair.app.suggestions import lookup
+from fedjax_fair.app.settings.suggestions import lookup
 
 if TYPE_CHECKING:
-    from fedjax_fair.app.presets import Preset
+    from fedjax_fair.app.settings.presets import Preset
 
 __all__ = ["CLASSES", "class_of_command", "dispatch"]
 
@@ -65,7 +65,7 @@ def dispatch(arguments: list[str], presets: Mapping[str, Preset] | None = None) 
     if name in _WITH_PRESETS:
         run_command: Callable[..., None] = _import(_WITH_PRESETS[name])
         if presets is None:
-            from fedjax_fair.app.presets import PRESETS
+            from fedjax_fair.app.settings.presets import PRESETS
 
             presets = PRESETS
         run_command(rest, presets)
@@ -73,7 +73,7 @@ def dispatch(arguments: list[str], presets: Mapping[str, Preset] | None = None) 
         _import("benchmarking.run_benchmark")(rest)
     else:
         command = class_of_command(name)
-        from fedjax_fair.app.options import parse
+        from fedjax_fair.app.settings.command_line import parse
 
         parse(command, rest, name)()
 

@@ -24,8 +24,9 @@ class Methods:
 
     def __call__(self) -> None:
         # Imports every method.
-        from fedjax_fair.app import method_page, registry
+        from fedjax_fair.app import method_page
         from fedjax_fair.app.build import server_view
+        from fedjax_fair.app.settings import registry
 
         if self.format == "markdown":
             print(method_page.tables(), end="")

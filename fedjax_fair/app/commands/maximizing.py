@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedjax_fair.app import maximize
-from fedjax_fair.app.commands.common import fields_of, print_output_paths, resumable
-from fedjax_fair.app.config import Maximize, MaximizeExemplars, MaximizeMovielens
+from fedjax_fair.app.commands.common import print_output_paths, resumable
 from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.settings.command_line import fields_of
+from fedjax_fair.app.settings.config import Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.app.terminal.console import print_tables
 from fedjax_fair.app.terminal.progress import show_steps
 from fedjax_fair.app.terminal.termination import Termination

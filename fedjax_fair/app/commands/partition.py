@@ -10,10 +10,10 @@ import tyro
 
 from fedjax_fair.app.build import load_data
 from fedjax_fair.app.commands.data import client_counts
-from fedjax_fair.app.config import Config, DataConfig
-from fedjax_fair.app.presets import resolve
-from fedjax_fair.app.unseen import split_clients
-from fedjax_fair.app.variants import drop_unused_settings
+from fedjax_fair.app.experiment_data import split_clients
+from fedjax_fair.app.settings.config import Config, DataConfig
+from fedjax_fair.app.settings.presets import resolve
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.report import plots
 from fedjax_fair.utils.terminal import escape_control_chars
 

@@ -14,11 +14,11 @@ from typing_extensions import Doc
 from tyro.conf import Positional
 
 from fedjax_fair import results
-from fedjax_fair.app import plugins
 from fedjax_fair.app.commands.common import RunPath
-from fedjax_fair.app.config import Config
 from fedjax_fair.app.run_folder import RunFolder, is_locked
-from fedjax_fair.app.signatures import default_hint
+from fedjax_fair.app.settings import plugins
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.fields import default_hint
 from fedjax_fair.app.terminal.console import format_results, print_tables
 from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, comparison_table

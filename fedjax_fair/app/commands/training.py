@@ -10,17 +10,17 @@ from typing import Annotated
 from tyro.conf import Positional
 
 from fedjax_fair.app import experiment, maximize
-from fedjax_fair.app.build import Experiment, build
+from fedjax_fair.app.build import build
 from fedjax_fair.app.commands.common import RunPath, interrupt_hint, print_output_paths, resumable
 from fedjax_fair.app.commands.maximizing import maximize_in
-from fedjax_fair.app.commands.request import request
-from fedjax_fair.app.config import Config, Maximize
+from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.groups import groups_of, plan_sweep
 from fedjax_fair.app.plan import print_dry_run
-from fedjax_fair.app.presets import Preset
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.settings import change
-from fedjax_fair.app.signatures import default_hint
+from fedjax_fair.app.settings.command_line import request
+from fedjax_fair.app.settings.config import Config, Maximize, Preset
+from fedjax_fair.app.settings.fields import default_hint
+from fedjax_fair.app.settings.names import change
 from fedjax_fair.app.sweep import sweep, sweep_folder
 from fedjax_fair.app.terminal.console import print_tables
 from fedjax_fair.app.terminal.logs import LoggerCallback, check_logger

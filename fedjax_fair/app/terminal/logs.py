@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from fedjax_fair.app.model_files import folder_name
-from fedjax_fair.app.suggestions import lookup
+from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.training.loop import Callback, Evaluation
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from fedjax_fair import data
-from fedjax_fair.app import plugins
-from fedjax_fair.app.config import Config, DataConfig
-from fedjax_fair.app.presets import resolve
+from fedjax_fair.app.settings import plugins
+from fedjax_fair.app.settings.config import Config, DataConfig
+from fedjax_fair.app.settings.presets import resolve
 
 WARDS = """
 from pathlib import Path
@@ -44,7 +44,7 @@ def unloaded(monkeypatch):
     """A process that has not imported the registry."""
     sources, modules, app = dict(data.SOURCES), set(sys.modules), sys.modules["fedjax_fair.app"]
     monkeypatch.setattr(app, "registry", None, raising=False)
-    monkeypatch.delitem(sys.modules, "fedjax_fair.app.registry", raising=False)
+    monkeypatch.delitem(sys.modules, "fedjax_fair.app.settings.registry", raising=False)
     monkeypatch.setattr(plugins, "_files", {})
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield
@@ -58,7 +58,7 @@ def test_a_file_adds_a_source_with_its_defaults(tmp_path, unloaded):
     file = tmp_path / "wards_plugin.py"
     file.write_text(WARDS)
     plugins.load(str(file))
-    importlib.import_module("fedjax_fair.app.registry")
+    importlib.import_module("fedjax_fair.app.settings.registry")
 
     with pytest.raises(FileNotFoundError, match=r"wards\.npy is missing"):
         data.load("wards", data_dir=tmp_path)

@@ -227,9 +227,9 @@ def test_client_counts_equal_a_table_of_pandas(tmp_path):
         ("--data.file x.csv --data.label y --data.client z", "x.csv': no such file"),
         (
             "--data.name mnist --data.label y",
-            "data.label='y' is not used by data.partition='classes_per_client'",
+            "--data.label has no effect: data.partition='classes_per_client'",
         ),
-        ("--data.name adult --data.by sex", "data.by=('sex',) is not used by data.partition='by_c"),
+        ("--data.name adult --data.by sex", "--data.by has no effect: data.partition='by_c"),
         ("--data.name adult --data.client town", "column='town': expected one of"),
         ("--data.file {csv} --data.label no --data.client town", "label: no column 'no'"),
         (

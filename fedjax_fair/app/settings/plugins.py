@@ -6,7 +6,8 @@ A package lists them in the groups ``fedjax_fair.methods``, ``fedjax_fair.source
     [project.entry-points."fedjax_fair.methods"]
     newest = "my_package:newest"
 
-A file, for ``--plugin``, has them in ``METHODS`` (`fedjax_fair.app.method.Method` by name),
+A file, for ``--plugin``, has them in ``METHODS`` (`fedjax_fair.app.settings.method.Method` by
+name),
 ``SOURCES`` (`fedjax_fair.data.Source`) and ``MACHINES`` (`fedjax_fair.planning.machines.Machine`).
 The registry adds methods and sources when it is imported.
 """
@@ -24,8 +25,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedjax_fair.app.method import Method, Range
-from fedjax_fair.app.signatures import settings_of
+from fedjax_fair.app.settings.fields import settings_of
+from fedjax_fair.app.settings.method import Method, Range
 from fedjax_fair.data import Source
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.roles import Aggregator, Selector, Solver
@@ -68,7 +69,7 @@ def load(file: str) -> None:
         return
     if path.suffix != ".py" or not path.is_file():
         raise ValueError(f"plugin={file!r}: expected a Python file.")
-    if "fedjax_fair.app.registry" in sys.modules:
+    if "fedjax_fair.app.settings.registry" in sys.modules:
         raise ValueError(f"plugin={file!r}: expected to be loaded before app.registry is imported.")
     module = _run(path, file)
     tables = {kind: getattr(module, kind) for kind in _CHECKS if hasattr(module, kind)}

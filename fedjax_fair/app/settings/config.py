@@ -2,18 +2,19 @@
 
 Sections for methods, networks, partitions, faults and communication have the settings of their
 constructors as fields. None stands for the constructor's default, or for that of the data set
-(`fedjax_fair.app.presets.resolve`).
+(`fedjax_fair.app.settings.presets.resolve`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from typing_extensions import Doc
 
-from fedjax_fair.app.registry import (
+from fedjax_fair.app.settings.fields import default_hint, section
+from fedjax_fair.app.settings.registry import (
     COMMUNICATION,
     FAULTS,
     METHODS,
@@ -22,11 +23,8 @@ from fedjax_fair.app.registry import (
     READERS,
     role_classes,
 )
-from fedjax_fair.app.signatures import default_hint, section
 
 __all__ = [
-    "DATA_NAMES",
-    "SERVER_NAMES",
     "AggregatorConfig",
     "CommunicationConfig",
     "Config",
@@ -36,6 +34,7 @@ __all__ = [
     "MaximizeExemplars",
     "MaximizeMovielens",
     "ModelConfig",
+    "Preset",
     "RatingsConfig",
     "SelectorConfig",
     "ServerOptimizerConfig",
@@ -43,14 +42,8 @@ __all__ = [
     "TrainingConfig",
 ]
 
-DATA_NAMES = {"num_clients": "clients", "classes": "classes_per_client", "column": "client"}
-"""Fields of the section ``data`` by the parameters of partitions that have another name."""
-
 _OF_DATA = default_hint("that of the data set")
 _TFDS = default_hint("$TFDS_DATA_DIR or ~/tensorflow_datasets")
-SERVER_NAMES = {"learning_rate": "server_learning_rate"}
-"""Fields of the section ``server_optimizer`` by the parameters that have another name."""
-
 # The data or the solver determines these parameters.
 _DETERMINED = ("num_classes", "local_steps", "learning_rate")
 
@@ -59,11 +52,6 @@ def _role(role: str) -> dict[str, Callable[..., Any]]:
     """Returns the class of a role by method."""
     classes = {name: role_classes(method) for name, method in METHODS.items()}
     return {name: by_role[role] for name, by_role in classes.items() if role in by_role}
-
-
-def _components(table: dict[str, Any], fixed: type = object, *, hidden: tuple[str, ...]) -> Any:
-    constructors, names = ({key: use[i] for key, use in table.items()} for i in (0, 1))
-    return section(constructors, fixed, names, hidden=hidden)
 
 
 @dataclass(frozen=True)
@@ -153,10 +141,7 @@ class _Model:
     """Precision of layers; parameters are float32."""
 
 
-_READ = {**PARTITIONERS, **READERS}
-
-
-class DataConfig(section(_READ, _Data, dict.fromkeys(PARTITIONERS, DATA_NAMES))):
+class DataConfig(section({**PARTITIONERS, **READERS}, _Data)):
     """Data set and partition."""
 
 
@@ -176,16 +161,11 @@ class AggregatorConfig(section(_role("aggregator"), hidden=_DETERMINED)):
     """Aggregation."""
 
 
-class ServerOptimizerConfig(
-    section(
-        _role("server_optimizer"),
-        names=dict.fromkeys(_role("server_optimizer"), SERVER_NAMES),
-    )
-):
+class ServerOptimizerConfig(section(_role("server_optimizer"))):
     """Optimizer of the server."""
 
 
-class FaultsConfig(_components(FAULTS, hidden=("seed",))):
+class FaultsConfig(section(FAULTS, hidden=("seed",))):
     """Client faults."""
 
 
@@ -199,7 +179,7 @@ class _Communication:
 
 
 class CommunicationConfig(
-    _components(COMMUNICATION, _Communication, hidden=("learning_rate", "clipped_count_stddev"))
+    section(COMMUNICATION, _Communication, hidden=("learning_rate", "clipped_count_stddev"))
 ):
     """Messages of clients and what the server sees of them."""
 
@@ -271,6 +251,13 @@ class Config:
     faults: FaultsConfig = field(default_factory=FaultsConfig)
     communication: CommunicationConfig = field(default_factory=CommunicationConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+class Preset(NamedTuple):
+    """A configuration, in which None stands for the default of the data set."""
+
+    summary: str
+    config: Config
 
 
 @dataclass(frozen=True)

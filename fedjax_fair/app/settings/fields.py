@@ -1,4 +1,4 @@
-"""Settings read from signatures: name, type, default and help.
+"""Settings of roles and functions, read from their fields: name, type, default and help.
 
 Parameters that are scalars, strings or tuples of them become options of the command line, fields
 of a configuration and axes of a sweep.
@@ -19,13 +19,14 @@ import tyro
 from jaxtyping import AbstractArray
 from typing_extensions import Doc
 
-from fedjax_fair.app.values import describe_type, members
+from fedjax_fair.app.settings.values import describe_type, members
 from fedjax_fair.roles.role_errors import explain_errors
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.printing import format_value
 
 __all__ = [
     "REQUIRED",
+    "Renamed",
     "Setting",
     "Wrapping",
     "class_of",
@@ -39,7 +40,6 @@ _SCALARS = (int, float, bool, str)
 _MAX_READERS = 6
 REQUIRED = inspect.Parameter.empty
 """Default of a parameter without one."""
-_NO_NAMES: Mapping[str, Any] = types.MappingProxyType({})
 
 
 class Setting(NamedTuple):
@@ -81,16 +81,44 @@ class Wrapping:
         return self.outer(**own, **{self.parameter: self.inner(**settings)})
 
 
+@dataclass(frozen=True, eq=False)
+class Renamed:
+    """Constructor whose parameters have other names as settings.
+
+    Attributes:
+        constructor: Class or function.
+        names: Settings by parameter; parameters that it lacks are ignored.
+    """
+
+    constructor: Callable[..., Any]
+    names: Mapping[str, str]
+
+    def __call__(self, **settings: Any) -> Any:
+        """Calls the constructor; its errors name the settings."""
+        parameters = {setting: parameter for parameter, setting in self.names.items()}
+        given = {parameters.get(name, name): value for name, value in settings.items()}
+        try:
+            return self.constructor(**given)
+        except ValueError as error:
+            message = str(error)
+            for parameter, setting in self.names.items():
+                message = re.sub(rf"\b{parameter}=", f"{setting}=", message)
+            raise ValueError(message) from error
+
+
 def class_of(role: Callable[..., Any]) -> Any:
-    """Returns the class or function within a ``functools.partial`` or a `Wrapping`."""
-    while isinstance(role, (partial, Wrapping)):
-        role = role.outer if isinstance(role, Wrapping) else role.func
+    """Returns the class or function within a ``functools.partial``, `Wrapping` or `Renamed`."""
+    while isinstance(role, (partial, Wrapping, Renamed)):
+        inner = {partial: "func", Wrapping: "outer", Renamed: "constructor"}
+        role = getattr(role, inner[type(role)])
     return role
 
 
 @cache
 def settings_of(constructor: Callable[..., Any]) -> Mapping[str, Setting]:
-    """Reads the settings of a class, function, ``functools.partial`` or `Wrapping` by name.
+    """Reads the settings of a constructor by name.
+
+    It may be a class, a function, or a ``functools.partial``, `Wrapping` or `Renamed` of one.
 
     Examples:
         >>> from fedjax_fair import selectors
@@ -103,6 +131,13 @@ def settings_of(constructor: Callable[..., Any]) -> Mapping[str, Setting]:
         if twice := inner.keys() & outer.keys():
             raise TypeError(f"{constructor}: expected {', '.join(sorted(twice))} in one of them.")
         return types.MappingProxyType({**inner, **outer})
+    if isinstance(constructor, Renamed):
+        names = constructor.names
+        found = settings_of(constructor.constructor)
+        renamed = {names.get(name, name): setting for name, setting in found.items()}
+        return types.MappingProxyType(
+            {name: setting._replace(name=name) for name, setting in renamed.items()}
+        )
     function = constructor.func if isinstance(constructor, partial) else constructor
     hints = get_type_hints(function)
     params = docstring_parser.parse(function.__doc__ or "").params
@@ -122,7 +157,6 @@ def settings_of(constructor: Callable[..., Any]) -> Mapping[str, Setting]:
 def construct(
     constructor: Callable[..., Any],
     part: Any,
-    names: Mapping[str, str] = _NO_NAMES,
     **defaults: Any,
 ) -> Any:
     """Calls a constructor with the values of its settings.
@@ -130,7 +164,6 @@ def construct(
     Args:
         constructor: As for ``settings_of``.
         part: Section with the values; None is the default.
-        names: Fields by parameter, where they differ.
         **defaults: Defaults of parameters that it may have.
 
     Raises:
@@ -138,25 +171,23 @@ def construct(
     """
     values = {}
     for name, setting in settings_of(constructor).items():
-        field_name = names.get(name, name)
-        value = getattr(part, field_name, None)
+        value = getattr(part, name, None)
         if value is None:
             value = defaults.get(name)
         if value is not None:
             for number in value if isinstance(value, tuple) else (value,):
-                checks.representable(field_name, number)
+                checks.representable(name, number)
             values[name] = value
         elif setting.default is REQUIRED:
             values_of = describe_type(setting.type) if _is_literal(setting.type) else "a value"
-            raise ValueError(f"{field_name}=None: expected {values_of}.")
-    with explain_errors(f"{format_value(constructor)}(...)"):
+            raise ValueError(f"{name}=None: expected {values_of}.")
+    with explain_errors(f"{format_value(class_of(constructor))}(...)"):
         return constructor(**values)
 
 
 def section(
     constructors: Mapping[str, Callable[..., Any]],
     fixed: type = object,
-    names: Mapping[str, Mapping[str, str]] = _NO_NAMES,
     *,
     hidden: Sequence[str] = (),
 ) -> Any:
@@ -165,15 +196,13 @@ def section(
     Args:
         constructors: Constructors by the name that selects them.
         fixed: A frozen dataclass of other fields.
-        names: Fields by parameter, where they differ, by the same name.
         hidden: Parameters that do not become fields.
     """
     users: dict[str, dict[str, Setting]] = {}
     for selected, constructor in constructors.items():
         for name, setting in settings_of(constructor).items():
             if name not in hidden:
-                key = names.get(selected, _NO_NAMES).get(name, name)
-                users.setdefault(key, {})[selected] = setting
+                users.setdefault(name, {})[selected] = setting
     generated = []
     for key, settings in users.items():
         kind, *others = {str(setting.type): setting.type for setting in settings.values()}.values()

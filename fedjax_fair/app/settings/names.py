@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, get_type_hints
 
-from fedjax_fair.app.config import Config
-from fedjax_fair.app.method import Method
-from fedjax_fair.app.registry import METHODS
-from fedjax_fair.app.suggestions import lookup, suggest
-from fedjax_fair.app.values import parse_value
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.method import Method
+from fedjax_fair.app.settings.registry import METHODS
+from fedjax_fair.app.settings.suggestions import lookup, suggest
+from fedjax_fair.app.settings.values import parse_value
 
 __all__ = [
     "ALTERNATIVES",
@@ -44,7 +44,7 @@ def vary(config: Config, values: Mapping[tuple[str, str], Any]) -> Config:
         ValueError: If steps and epochs are given.
 
     Examples:
-        >>> from fedjax_fair.app import presets
+        >>> from fedjax_fair.app.settings import presets
         >>> config = vary(presets.resolve(Config()), {("solver", "steps"): 10})
         >>> config.solver.steps, config.solver.epochs
         (10, None)
@@ -105,5 +105,5 @@ def find_method(name: str) -> Method:
     except ValueError as error:
         if suggest(name, METHODS) is not None:
             raise
-        hint = "a method of your own needs --plugin FILE or app.plugins.load(FILE)."
+        hint = "a method of your own needs --plugin FILE or app.settings.plugins.load(FILE)."
         raise ValueError(f"{error} method={name!r}: {hint}") from None

@@ -8,92 +8,23 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from fedjax_fair.app.config import (
-    AggregatorConfig,
-    Config,
-    DataConfig,
-    ModelConfig,
-    SelectorConfig,
-    SolverConfig,
-    TrainingConfig,
-)
-from fedjax_fair.app.overview import PRESETS as SUMMARIES
+from fedjax_fair.app.overview import PRESET_TABLES
+from fedjax_fair.app.settings.config import Config, DataConfig, Preset
+from fedjax_fair.app.settings.config_files import set_values
 from fedjax_fair.data import get_source
 from fedjax_fair.data.tables.table_files import is_table_file, table_name
 
-__all__ = ["PRESETS", "Preset", "resolve"]
+__all__ = ["PRESETS", "resolve"]
 
-
-class Preset(NamedTuple):
-    """A configuration, in which None stands for the default of the data set."""
-
-    summary: str
-    config: Config
-
-
-_GROUPS = Config(
-    data=DataConfig(name="digits", partition="planted_clusters", clusters="digits"),
-    model=ModelConfig(name="mlp"),
-    solver=SolverConfig(learning_rate=0.1, batch_size=10, epochs=5, prox=0.1),
-    selector=SelectorConfig(cohort_size=4),
-    aggregator=AggregatorConfig(num_clusters=2),
-    training=TrainingConfig(rounds=60, eval_every=5),
-)
-"""Digits of ten clients in two groups, four of which have the digits 0 to 3."""
-
-_SELECTORS = ("power_of_choice", "divfl", "subtrunc", "unionfl", "clustered_by_similarity")
-_BASELINES = ("fedprox", "clustered_by_similarity", "power_of_choice", "fairfed", "gifair")
-_CROSSED = (name for each in _SELECTORS for name in (each, f"{each}+equitable"))
 
 PRESETS: dict[str, Preset] = {
-    "groups": Preset(
-        SUMMARIES["groups"],
-        replace(
-            _GROUPS,
-            methods=("fedprox", "equitable", "divfl", "divfl+equitable"),
-            data=replace(_GROUPS.data, partition_per_seed=True),
-            training=TrainingConfig(rounds=20, eval_every=5, seeds=tuple(range(12))),
-        ),
-    ),
-    "digits": Preset(
-        SUMMARIES["digits"],
-        Config(model=ModelConfig(hidden=(64,))),
-    ),
-    "mnist": Preset(SUMMARIES["mnist"], Config(data=DataConfig(name="mnist"))),
-    "cifar10": Preset(
-        SUMMARIES["cifar10"],
-        Config(data=DataConfig(name="cifar10"), training=TrainingConfig(eval_every=20)),
-    ),
-    "equitable": Preset(
-        SUMMARIES["equitable"],
-        replace(_GROUPS, methods=("centralized:epochs=1", *_BASELINES, "equitable")),
-    ),
-    "cross": Preset(
-        SUMMARIES["cross"],
-        replace(_GROUPS, methods=("fedprox", "equitable", *_CROSSED)),
-    ),
-    "adult": Preset(
-        SUMMARIES["adult"],
-        Config(
-            methods=("fedavg", "fairfed", "fedfb", "fedminmax", "reweighing", "group_penalty"),
-            data=DataConfig(name="adult"),
-            solver=SolverConfig(sensitive_feature="sex"),
-            aggregator=AggregatorConfig(sensitive_feature="sex"),
-            training=TrainingConfig(seeds=tuple(range(5))),
-        ),
-    ),
-    "shakespeare": Preset(
-        SUMMARIES["shakespeare"],
-        Config(
-            methods=("fedavg", "fedavg:weights=uniform", "power_of_choice", "tilted", "q_fedavg"),
-            data=DataConfig(name="shakespeare", clients=30, length=40),
-            model=ModelConfig(layers=1, width=128),
-            selector=SelectorConfig(cohort_size=6),
-            training=TrainingConfig(rounds=60, eval_every=20, seeds=tuple(range(5))),
-        ),
-    ),
+    name: Preset(
+        table["summary"],
+        set_values(Config(), {key: value for key, value in table.items() if key != "summary"}),
+    )
+    for name, table in PRESET_TABLES.items()
 }
 """Presets of ``fedjax-fair run NAME``."""
 

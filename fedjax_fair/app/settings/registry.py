@@ -1,7 +1,7 @@
 """Methods, networks, partitions, faults and communication by name.
 
 An entry names a class or function. Its settings, types and defaults are read from its signature
-(`fedjax_fair.app.signatures`).
+(`fedjax_fair.app.settings.fields`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from fedjax_fair import (
     server_optimizers,
     solvers,
 )
-from fedjax_fair.app import plugins
-from fedjax_fair.app.method import Method
-from fedjax_fair.app.ranges import RANGES
-from fedjax_fair.app.signatures import REQUIRED, Wrapping, settings_of
+from fedjax_fair.app.settings import plugins
+from fedjax_fair.app.settings.fields import REQUIRED, Renamed, Wrapping, settings_of
+from fedjax_fair.app.settings.method import Method, Range
 from fedjax_fair.data import Partitioner
 from fedjax_fair.roles import Model
 from fedjax_fair.training import Centralized
@@ -37,6 +36,7 @@ __all__ = [
     "METHODS",
     "MODELS",
     "PARTITIONERS",
+    "RANGES",
     "READERS",
     "role_classes",
 ]
@@ -218,6 +218,51 @@ GROUPS: dict[str, dict[str, Method]] = {
 }
 """Methods by what distinguishes them; docs/methods.md is generated from them."""
 
+# Half-decades from 10^-2.5 to 10 (Reddi et al., 2021, arXiv:2003.00295), for all four optimizers.
+_SERVER_RATES = Range(0.003, 10.0)
+
+RANGES: Mapping[str, Mapping[str, Range]] = {
+    "subtrunc": {"lam": Range(0.05, 5.0)},
+    "unionfl": {"mu": Range(0.1, 10.0)},
+    "agnostic": {"mixture_learning_rate": Range(0.001, 1.0)},
+    "drfa": {"mixture_learning_rate": Range(0.001, 1.0)},
+    "oort": {"exploration": Range(0.3, 0.95, "linear")},
+    "fedcor": {"annealing": Range(0.5, 0.99, "linear")},
+    "gifair": {"aggregator.strength": Range(0.1, 0.9, "linear")},
+    # The grid of q-FFL (Li et al., 2020, arXiv:1905.10497).
+    "q_fedavg": {"q": Range(0.001, 15.0)},
+    # The grid of TERM (Li et al., 2021, arXiv:2007.01162), with 0.01 for images of ten classes.
+    "tilted": {"tilt": Range(0.01, 10.0)},
+    "propfair": {"baseline": Range(2.0, 5.0, "linear")},
+    "adafed": {"gamma": Range(0.01, 5.0)},
+    "fedmgda": {"epsilon": Range(0.01, 1.0)},
+    "fedfv": {"keep_fraction": Range(0.1, 0.67, "linear")},
+    "fedfa": {"beta": Range(0.1, 0.9, "linear")},
+    "fairfed": {"beta": Range(0.01, 5.0)},
+    "fedfb": {"aggregator.alpha": Range(0.001, 2.0)},
+    "fedminmax": {"step_size": Range(0.001, 1.0)},
+    "group_penalty": {"solver.strength": Range(0.1, 10.0)},
+    "fedavgm": {"server_learning_rate": _SERVER_RATES, "beta1": Range(0.5, 0.97, "linear")},
+    "fedadagrad": {"server_learning_rate": _SERVER_RATES, "tau": Range(1e-5, 0.1)},
+    "fedadam": {"server_learning_rate": _SERVER_RATES, "tau": Range(1e-5, 0.1)},
+    "fedyogi": {"server_learning_rate": _SERVER_RATES, "tau": Range(1e-5, 0.1)},
+    "fedprox": {"prox": Range(0.001, 1.0)},
+    "feddyn": {"solver.alpha": Range(0.001, 0.1)},
+    "mime_lite": {"beta": Range(0.5, 0.99, "linear")},
+    "ditto": {"personal_prox": Range(0.05, 2.0)},
+    "per_fedavg": {"inner_learning_rate": Range(0.001, 0.1)},
+    "pfedme": {"personal_prox": Range(5.0, 30.0), "inner_learning_rate": Range(0.005, 0.1)},
+    "apfl": {"mixing_weight": Range(0.1, 0.9, "linear")},
+    "trimmed_mean": {"trim": Range(0.05, 0.4, "linear")},
+    "norm_clipping": {"bound": Range(0.1, 10.0)},
+    "centered_clipping": {"bound": Range(0.1, 10.0)},
+}
+"""Ranges by method and setting that a benchmark tunes in addition to the learning rate.
+
+They contain the default of the setting and the grids of the papers, and exclude zero, which would
+change what is compiled.
+"""
+
 METHODS: dict[str, Method] = {
     name: method._replace(ranges={**RANGES.get(name, {}), **method.ranges})
     for methods in GROUPS.values()
@@ -245,7 +290,7 @@ MODELS: dict[str, Callable[..., Model]] = {
 """Networks; each takes ``num_classes`` first."""
 
 
-PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
+_PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
     "iid": data.iid,
     "classes_per_client": data.classes_per_client,
     "shards": data.shards,
@@ -254,6 +299,14 @@ PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
     "planted_clusters": data.planted_clusters,
     "by_column": data.by_column,
     "natural": data.natural,
+}
+
+PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
+    name: Renamed(
+        partitioner,
+        {"num_clients": "clients", "classes": "classes_per_client", "column": "client"},
+    )
+    for name, partitioner in _PARTITIONERS.items()
 }
 """Ways to split examples over clients."""
 
@@ -264,25 +317,24 @@ READERS: dict[str, Callable[..., Any]] = {
 """Functions that read the data sets that have settings (``Source.settings``)."""
 
 
-FAULTS: dict[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
-    "dropout": (faults.Dropout, {"probability": "dropout"}),
-    "stragglers": (faults.Stragglers, {"probability": "stragglers"}),
-    "staleness": (faults.Staleness, {"probability": "staleness"}),
-    "byzantine": (faults.Byzantine, {"clients": "byzantine"}),
-    "period": (faults.Diurnal, {}),
+FAULTS: dict[str, Callable[..., Any]] = {
+    "dropout": Renamed(faults.Dropout, {"probability": "dropout"}),
+    "stragglers": Renamed(faults.Stragglers, {"probability": "stragglers"}),
+    "staleness": Renamed(faults.Staleness, {"probability": "staleness"}),
+    "byzantine": Renamed(faults.Byzantine, {"clients": "byzantine"}),
+    "period": faults.Diurnal,
 }
-"""Faults by the setting that enables them, with settings whose parameters have another name."""
+"""Faults by the setting that enables them."""
 
 
-COMMUNICATION: dict[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
-    "aggregation": (communication.SecureAggregation, {}),
-    "top_k": (communication.TopK, {"fraction": "top_k"}),
-    "bits": (communication.StochasticQuantization, {}),
+COMMUNICATION: dict[str, Callable[..., Any]] = {
+    "aggregation": communication.SecureAggregation,
+    "top_k": Renamed(communication.TopK, {"fraction": "top_k"}),
+    "bits": communication.StochasticQuantization,
     # Without noise updates are only clipped.
-    "clipping_norm": (partial(communication.DifferentialPrivacy, noise_multiplier=0.0), {}),
-    "target_unclipped_quantile": (
-        communication.AdaptiveClipping,
-        {"initial_clipping_norm": "clipping_norm"},
+    "clipping_norm": partial(communication.DifferentialPrivacy, noise_multiplier=0.0),
+    "target_unclipped_quantile": Renamed(
+        communication.AdaptiveClipping, {"initial_clipping_norm": "clipping_norm"}
     ),
 }
 """Communication, as `FAULTS`."""
@@ -299,7 +351,7 @@ def role_classes(method: Method) -> dict[str, Callable[..., Any]]:
         "aggregator": method.aggregator or partial(aggregators.Mean, weights=method.weighting),
     }
     if method.server_optimizer is not None:
-        roles["server_optimizer"] = method.server_optimizer
+        roles["server_optimizer"] = _with_server_rate(method.server_optimizer)
     return roles
 
 
@@ -310,6 +362,12 @@ def _around_sgd(solver: Callable[..., Any]) -> Callable[..., Any]:
     if parameter is None or parameter.default is not REQUIRED:
         return solver
     return Wrapping(solver, solvers.SGD, "solver")
+
+
+@cache
+def _with_server_rate(optimizer: Callable[..., Any]) -> Callable[..., Any]:
+    """Distinguishes the learning rate of the server from that of the clients."""
+    return Renamed(optimizer, {"learning_rate": "server_learning_rate"})
 
 
 @cache

@@ -11,15 +11,15 @@ from typing import Any, get_type_hints
 
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
-from fedjax_fair.app.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
-from fedjax_fair.app.defaults import check_defaults, collapse, unset_defaults
-from fedjax_fair.app.registry import METHODS, MODELS, PARTITIONERS
-from fedjax_fair.app.settings import find_method, method_parts
-from fedjax_fair.app.suggestions import lookup
-from fedjax_fair.app.values import describe_type, parse_float
+from fedjax_fair.app.settings.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
+from fedjax_fair.app.settings.names import find_method, method_parts
+from fedjax_fair.app.settings.registry import METHODS, MODELS, PARTITIONERS
+from fedjax_fair.app.settings.suggestions import lookup
+from fedjax_fair.app.settings.usage import check_defaults, collapse, unset_defaults
+from fedjax_fair.app.settings.values import describe_type, parse_float
 from fedjax_fair.results.files import write_text
 
-__all__ = ["as_dict", "load", "load_into", "save"]
+__all__ = ["as_dict", "load", "load_into", "save", "set_values"]
 
 _MAXIMIZE = {"maximize exemplars": MaximizeExemplars, "maximize movielens": MaximizeMovielens}
 
@@ -63,10 +63,10 @@ def load(path: str | Path, start: Config | None = None) -> Config | Maximize:
             raise ValueError(f"expected settings by name, got {values!r}")
         if (command := values.pop("command", None)) is not None:
             start = lookup("command", str(command), _MAXIMIZE)()
-            return _build(start, values, is_complete=True)
+            return set_values(start, values, is_complete=True)
         defaults = values.pop("defaults", {})
         try:
-            config = _build(start or Config(), values, is_complete=start is None)
+            config = set_values(start or Config(), values, is_complete=start is None)
         except ValueError:
             _check_methods(values.get("methods"))  # Settings may be unknown with their method.
             raise
@@ -99,15 +99,20 @@ def load_into(path: str | Path, start: Config) -> Config:
     return config
 
 
-def _build(start: Any, values: Mapping[str, Any], *, is_complete: bool) -> Any:
-    """Replaces fields of a dataclass by values from a file."""
+def set_values(start: Any, values: Mapping[str, Any], *, is_complete: bool = False) -> Any:
+    """Replaces fields of a dataclass by values from a file.
+
+    Raises:
+        ValueError: If a setting is unknown, has a value of another type, or is missing although the
+            file ``is_complete``.
+    """
     types, built = get_type_hints(type(start)), {}
     for name, value in values.items():
         kind = lookup("setting", name, types)
         if is_dataclass(kind):
             if not isinstance(value, dict):
                 raise ValueError(f"{name}={value!r}: expected settings by name")
-            built[name] = _build(getattr(start, name), value, is_complete=is_complete)
+            built[name] = set_values(getattr(start, name), value, is_complete=is_complete)
             continue
         built[name] = tuple(value) if isinstance(value, list) else value
         try:

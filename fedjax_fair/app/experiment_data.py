@@ -1,0 +1,111 @@
+"""Data of an experiment: the clients that train, and unseen clients that are held out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jax.sharding import Mesh
+
+from fedjax_fair import data
+from fedjax_fair.app.settings.config import Config, DataConfig
+from fedjax_fair.app.settings.fields import construct, settings_of
+from fedjax_fair.app.settings.registry import PARTITIONERS, READERS
+from fedjax_fair.app.settings.suggestions import lookup
+from fedjax_fair.app.settings.usage import check_unused_settings
+from fedjax_fair.data import FederatedData
+from fedjax_fair.data.tables.table_files import is_table_file
+from fedjax_fair.data.transforms import hold_out_clients
+from fedjax_fair.rounds.base_round import BaseRound
+
+__all__ = ["Experiment", "load_data", "split_clients"]
+
+_OTHER_TABLES = {".txt", ".dat", ".data", ".xls", ".xlsx", ".json", ".jsonl"}
+
+
+class Experiment(NamedTuple):
+    """A resolved configuration, its federated dataset, and the round of each method.
+
+    ``mesh`` is None for a single device, ``unseen`` without clients that are held out.
+    """
+
+    config: Config
+    data: FederatedData
+    rounds: dict[str, BaseRound]
+    mesh: Mesh | None = None
+    unseen: FederatedData | None = None
+
+
+def load_data(config: Config) -> FederatedData:
+    """Loads the federated dataset of a resolved configuration; errors as `build`."""
+    part = config.data
+    check_unused_settings(config)
+    if part.file is not None:
+        return _load_file(part.file, part)
+    seed: Any = part.seed
+    if part.partition_per_seed:
+        seed = tuple(part.seed + run for run in config.training.seeds)
+    partition = lookup("data.partition", str(part.partition), PARTITIONERS)
+    partitioner = construct(partition, part)
+    fraction = part.validation_fraction or 0.0
+    names = settings_of(READERS[part.name]) if part.name in READERS else ()
+    given = {name: getattr(part, name) for name in names}
+    settings = {name: value for name, value in given.items() if value is not None}
+    return data.load(
+        part.name, partitioner, seed, part.dir, validation_fraction=fraction, **settings
+    )
+
+
+def _load_file(file: str, part: DataConfig) -> FederatedData:
+    """Reads the federated dataset of an ``.npz`` file or a table."""
+    path, is_table = Path(file), is_table_file(file)
+    kind = "a table" if is_table else "an .npz file"
+    if path.suffix.lower() in _OTHER_TABLES:
+        raise ValueError(
+            f"data.file={file!r}: expected a table as .csv, .tsv, .parquet or .feather, or an .npz "
+            "file."
+        )
+    if not path.is_file():
+        raise FileNotFoundError(f"data.file={file!r}: no such file; expected {kind}.")
+    if part.partition_per_seed:
+        raise ValueError(
+            "data.partition_per_seed=True: expected False with data.file, which has one partition; "
+            "--data.no-partition-per-seed sets it."
+        )
+    fraction = part.validation_fraction or 0.0
+    if is_table:
+        partition = lookup("data.partition", str(part.partition), PARTITIONERS)
+        return data.from_table(
+            file,
+            label=str(part.label),
+            client=construct(partition, part),
+            sensitive_features=part.sensitive_features or (),
+            exclude=part.exclude or (),
+            validation_fraction=fraction,
+            seed=part.seed,
+        )
+    loaded = data.from_npz(file, validation_fraction=fraction, seed=part.seed)
+    if loaded.train.has_targets:
+        raise ValueError(
+            f"data.file={file!r}: expected labels that are classes; targets need Python "
+            "(models.as_regression)."
+        )
+    return loaded
+
+
+def split_clients(
+    config: Config, federation: FederatedData
+) -> tuple[FederatedData, FederatedData | None]:
+    """Returns the clients that train and the unseen clients, None without the setting.
+
+    Raises:
+        ValueError: If no client is left to train, or no client of a part has test examples.
+    """
+    fraction = config.data.unseen_fraction
+    if not fraction:
+        return federation, None
+    try:
+        return hold_out_clients(federation, fraction, config.data.seed)
+    except ValueError as error:
+        # Messages begin with "fraction=".
+        raise ValueError(f"data.unseen_{error}") from None

@@ -1,0 +1,1 @@
+"""Settings of roles, data and training: their values, names, files and options."""
