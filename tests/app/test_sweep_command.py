@@ -13,8 +13,8 @@ from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
 from fedjax_fair.app.groups import plan_sweep
 from fedjax_fair.app.settings import presets
-from fedjax_fair.app.settings.command_line import request
 from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.request import request
 from fedjax_fair.app.terminal.console import format_results
 from fedjax_fair.app.terminal.termination import Terminated
 from fedjax_fair.results.intervals import format_mean

@@ -32,7 +32,7 @@ class Scaled(ff.Aggregator):
         scale = {scale}
         update = context.weighted_sum(weights, results.update)
         update = jax.tree.map(lambda u: scale * u, update)
-        return update, {state}, ff.base.Aggregation(weights, {{}})
+        return update, {state}, ff.Aggregation(weights, {{}})
 
 
 METHODS = {{"{name}": Method(aggregator=Scaled)}}

@@ -111,7 +111,7 @@ def test_error_feedback_loses_nothing(clients):
     """Also of a client that is drawn repeatedly, and of which some responses do not arrive."""
     selector = ff.Selector.from_functions(
         lambda key, state, context: (
-            ff.base.Cohort(jnp.array(clients, jnp.int32), jnp.full(3, 1 / 3)), state, {},
+            ff.Cohort(jnp.array(clients, jnp.int32), jnp.full(3, 1 / 3)), state, {},
         )
     )  # fmt: skip
     round = round_of(selector, Sums(), RandomUpdates(), compression=TopK(0.2))

@@ -29,7 +29,7 @@ LOST = {(1, 2), (3, 0)}  # round, client
 SIZES = np.float64(FEDERATION.train.sizes)
 
 
-class Uneven(ff.base.Faults):
+class Uneven(ff.Faults):
     """Some clients do not respond, and the number of steps differs between clients."""
 
     def responds(self, key, context):

@@ -66,7 +66,7 @@ def models_of(state):
     return [model.params for model in (state.variables, *state.aggregator)]
 
 
-class Lost(ff.base.Faults):
+class Lost(ff.Faults):
     """Client 2 does not respond in the second round."""
 
     def responds(self, key, context):

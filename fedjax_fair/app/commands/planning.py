@@ -13,9 +13,9 @@ from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.groups import groups_of, plan_sweep
 from fedjax_fair.app.plan import as_json, format_plan, plans
 from fedjax_fair.app.settings import plugins
-from fedjax_fair.app.settings.command_line import request
 from fedjax_fair.app.settings.config import Config, Preset
 from fedjax_fair.app.settings.fields import default_hint
+from fedjax_fair.app.settings.request import request
 from fedjax_fair.planning import machines
 
 __all__ = ["Plan", "run_plan"]

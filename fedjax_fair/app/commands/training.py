@@ -17,10 +17,10 @@ from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.groups import groups_of, plan_sweep
 from fedjax_fair.app.plan import print_dry_run
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.settings.command_line import request
 from fedjax_fair.app.settings.config import Config, Maximize, Preset
 from fedjax_fair.app.settings.fields import default_hint
 from fedjax_fair.app.settings.names import change
+from fedjax_fair.app.settings.request import request
 from fedjax_fair.app.sweep import sweep, sweep_folder
 from fedjax_fair.app.terminal.console import print_tables
 from fedjax_fair.app.terminal.logs import LoggerCallback, check_logger
