@@ -8,7 +8,7 @@ import warnings
 
 __all__ = ["warn"]
 
-_PACKAGE = os.path.dirname(__file__) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def warn(message: str) -> None:
