@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.benchmark_page import page as benchmark_page
 from fedjax_fair.benchmark import (
     collected,
     fairer,
@@ -142,7 +143,8 @@ def publish(folder: Path) -> Collected:
     target = DOCS / track
     others = published.read(target, track) if (target / "runs.csv").exists() else None
     found = collected.collect(folder, others)
-    made = report.write(folder, found).parent
+    made = report.write(folder, found)
+    benchmark_page.write(made)
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(made, target)
     for page, name, table in (

@@ -1,4 +1,4 @@
-"""The report of a benchmark: page, tables and figures from its result files alone."""
+"""The report of a benchmark: tables and figures from its result files alone."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from fedjax_fair.benchmark import cells, collected, fairer, published, ranking, runner, statistics
 from fedjax_fair.benchmark.collected import BASELINES, CRITERION, Collected
 from fedjax_fair.benchmark.federations import FEDERATIONS
-from fedjax_fair.benchmark.page import Contents, write_figures, write_tables
-from fedjax_fair.benchmark.page import write as write_page
-from fedjax_fair.benchmark.page.contents import COLUMNS, OVERALL, RANKED
 from fedjax_fair.benchmark.protocol import TRACKS, VERSION
+from fedjax_fair.benchmark.report_contents import COLUMNS, OVERALL, RANKED, Contents
+from fedjax_fair.benchmark.report_figures import write_figures
+from fedjax_fair.benchmark.report_tables import write_tables
 from fedjax_fair.metrics import paired
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ BASELINE = "fedavg"
 
 
 def write(folder: Path, found: Collected | None = None, shown: Contents | None = None) -> Path:
-    """Writes ``cells.jsonl`` and ``report/`` into the folder of a benchmark; returns the page.
+    """Writes ``cells.jsonl`` and ``report/`` into the folder of a benchmark; returns the latter.
 
     Args:
         folder: Folder of a benchmark.
@@ -44,7 +44,7 @@ def write(folder: Path, found: Collected | None = None, shown: Contents | None =
     # A shard may have written it before another one finished.
     cells.write(folder / "cells.jsonl", cells.gather(folder))
     published.write(found, target)
-    return write_page(shown, target)
+    return target
 
 
 def contents(found: Collected) -> Contents:

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from fedjax_fair.benchmark.page.contents import Contents
-from fedjax_fair.benchmark.page.measures import MEASURES
+from fedjax_fair.benchmark.measure_labels import MEASURES
+from fedjax_fair.benchmark.report_contents import Contents
 
 FEDERATIONS = ("digits", "groups", "<script>alert(1)</script>&")
 KINDS = {

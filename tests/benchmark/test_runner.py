@@ -349,11 +349,11 @@ def test_results_of_another_protocol_or_damaged_ones_are_refused(finished, tmp_p
 
 
 def test_the_report_is_written_from_files(finished):
-    page = report.write(finished[0])
-    text = page.read_text()
+    made = report.write(finished[0])
+    text = (made / "results.md").read_text()
     assert all(name in text for name in ("fedavg", "fine_tuned", "local_converged"))
     assert {"cells.csv", "results.csv", "ranking.md", "figures"} <= {
-        path.name for path in page.parent.iterdir()
+        path.name for path in made.iterdir()
     }
 
 

@@ -2,60 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fedjax_fair.benchmark.page import charts, tables, vega
-from fedjax_fair.benchmark.page.contents import OVERALL, Contents, check
-from fedjax_fair.benchmark.page.measures import GROUPS, MEASURES
-from fedjax_fair.report.document import (
-    collapsible,
-    details,
-    document,
-    script,
-    text,
-    web_file,
-)
+from experiments.benchmark_page import html_tables as tables
+from experiments.benchmark_page.drawings import svg
+from fedjax_fair.benchmark import published, report, report_figures
+from fedjax_fair.benchmark.measure_labels import GROUPS, MEASURES
+from fedjax_fair.benchmark.report_contents import OVERALL, RANKED, Contents
+from fedjax_fair.report.document import collapsible, details, document, script, text
 
 __all__ = ["page", "write"]
 
-_PACKAGE = "fedjax_fair.benchmark.page"
 
-
-def write(contents: Contents, folder: Path, interactive: bool | None = None) -> Path:
-    """Writes ``index.html`` into a folder.
-
-    Args:
-        contents: What the page shows.
-        folder: An existing folder, or a new one.
-        interactive: Whether trade-offs and curves are Altair charts; by default, if the packages of
-            the extra ``benchmark`` are installed.
-
-    Returns:
-        Path of the page.
-
-    Raises:
-        ValueError: If the contents lack a column, or do not fit together.
-    """
-    html = page(contents, interactive)
-    folder.mkdir(parents=True, exist_ok=True)
+def write(folder: Path) -> Path:
+    """Writes ``index.html`` into the folder of a report, from its tables; returns the page."""
+    track = json.loads((folder / "benchmark.json").read_bytes())["track"]
     path = folder / "index.html"
-    path.write_text(html, encoding="utf8")
+    path.write_text(page(report.contents(published.read(folder, track))), encoding="utf8")
     return path
 
 
-def page(contents: Contents, interactive: bool | None = None) -> str:
-    """Renders the page, see `write`."""
-    check(contents)
-    interactive = vega.is_installed() if interactive is None else interactive
+def page(contents: Contents) -> str:
+    """Renders the page."""
     kinds = list(dict.fromkeys(contents.methods["kind"]))
     kinds += [kind for kind in dict.fromkeys(contents.results["kind"]) if kind not in kinds]
     names = list(contents.federations["name"])
     scopes = [name for name in (OVERALL, *names) if (contents.ranking["scope"] == name).any()]
     groups = dict(zip(map(str, range(len(GROUPS))), GROUPS, strict=True))
-    how_ranked = MEASURES[contents.ranked_by].label
+    how_ranked = MEASURES[RANKED[0]].label
     findings = "".join(f"<p>{part}</p>" for part in _findings(contents))
     scope = _select("scope", "dataset", dict.fromkeys(scopes), next(iter(scopes), ""))
     body = f"""<h1>{text(contents.title)}</h1>
@@ -78,24 +54,23 @@ def page(contents: Contents, interactive: bool | None = None) -> str:
 <h2 id="ranking-title">Ranking</h2>
 <p class="how">By {text(how_ranked)}. p: tests against {text(contents.baseline)}, paired by seed,
 with Holm's adjustment over methods. Methods with a letter in common are not separated in tests of
-all pairs, with Holm's adjustment over pairs. Filled: the interval excludes zero.</p>
+all pairs, with Holm's adjustment over pairs.</p>
 <div class="controls">{scope}</div>
 <div id="ranking">{tables.ranking_tables(contents)}</div>
 <h2 id="tradeoffs-title">Does fairness cost accuracy?</h2>
 <p class="how">Test examples; upper left is best. Lines: 95% intervals. Names of methods that no
-other surpasses in both measures are written; point at a marker, or select it, to see its
-name.</p>
-{charts.legend(kinds)}
-<div class="plots">{_tradeoffs(contents, kinds, interactive)}</div>
-{_all_curves(contents) if interactive else ""}
+other surpasses in both measures are written.</p>
+{svg(report_figures.tradeoffs(contents), "Accuracy and standard deviation")}
+{_curves(contents)}
 <h2 id="methods-title">Methods</h2>
 {"".join(_card(contents, row) for row in contents.methods.to_dict("records"))}
 <h2 id="reproduce">Reproduce</h2>
 <pre>{text(contents.command)}</pre>
 {details({"Environment": contents.environment})}"""
-    scripts = script(web_file(_PACKAGE, "benchmark.js"))
-    scripts += vega.scripts(contents, kinds) if interactive else ""
-    return document(contents.title, body, scripts, web_file(_PACKAGE, "benchmark.css"))
+    code, styles = (
+        Path(__file__).with_name(f"benchmark.{kind}").read_text("utf8") for kind in ("js", "css")
+    )
+    return document(contents.title, body, script(code), styles)
 
 
 def _subtitle(contents: Contents) -> str:
@@ -126,7 +101,7 @@ def _findings(contents: Contents) -> list[str]:
     parts = []
     ranked = contents.ranking[contents.ranking["scope"] == OVERALL]
     ranked = ranked[ranked["rank"].notna()].sort_values("rank")
-    measure = MEASURES[contents.ranked_by].label
+    measure = MEASURES[RANKED[0]].label
     if len(ranked):
         best = ranked.iloc[0]
         letters = set(str(best["letters"]))
@@ -179,30 +154,11 @@ def _select(name: str, label: str, options: dict[str, Any], chosen: str) -> str:
     return f'<label>{label}<select id="{name}">{parts}</select></label>'
 
 
-def _tradeoffs(contents: Contents, kinds: list[str], interactive: bool) -> str:
-    parts = []
-    for place, name in enumerate(contents.federations["name"]):
-        rows = contents.results[contents.results["federation"] == name]
-        chart = charts.tradeoff(rows, kinds)
-        if interactive:
-            chart = f'<div class="vega" id="{vega.tradeoff_id(place)}">{chart}</div>'
-        parts.append(
-            f"<figure><figcaption>{text(name)}</figcaption>{chart}"
-            '<output class="readout how"></output></figure>'
-        )
-    return "".join(parts)
-
-
-def _all_curves(contents: Contents) -> str:
-    parts = "".join(
-        f"<figure><figcaption>{text(name)}</figcaption>"
-        f'<div class="vega" id="{vega.curves_id(place)}"></div></figure>'
-        for place, name in enumerate(contents.federations["name"])
-    )
-    return (
+def _curves(contents: Contents) -> str:
+    figure = svg(report_figures.curves(contents), "Validation accuracy by round")
+    return figure and (
         '<h2>How fast does each method learn?</h2><p class="how">Validation accuracy in %, mean '
-        "over seeds. Select methods in the legend; several with the shift key.</p>"
-        f'<div class="plots">{parts}</div>'
+        f"over seeds and 95% CI.</p>{figure}"
     )
 
 
@@ -219,28 +175,12 @@ def _card(contents: Contents, row: dict[str, Any]) -> str:
     for federation, tuned in (row["tuned"] or {}).items():
         items[f"tuned, {text(federation)}"] = text(tuned)
     facts = "".join(f"<dt>{key}</dt><dd>{fact or '-'}</dd>" for key, fact in items.items())
-    curves = _curves(contents, name)
-    if curves:
-        gray = f"; gray: {contents.baseline}" if name != contents.baseline else ""
-        about = f"Validation accuracy (%) by round, mean and 95% CI{gray}."
-        curves = f'<p class="how">{text(about)}</p><div class="small-plots">{curves}</div>'
+    of_method = contents.curves[contents.curves["method"].isin([contents.baseline, name])]
+    about = f"Validation accuracy by round of {name} and {contents.baseline}"
+    curves = svg(report_figures.curves(contents._replace(curves=of_method)), about)
     return (
         f'<details class="card" id="{tables.anchor(name)}"><summary>{text(name)}'
         f"<span>{text(row['kind'])}</span></summary><p>{text(row['summary'])}</p>"
         f'<dl class="about">{facts}</dl>{curves}<p class="how">Reproduces its rows:</p>'
         f"<pre>{text(row['command'])}</pre></details>"
     )
-
-
-def _curves(contents: Contents, method: str) -> str:
-    parts = []
-    for federation in contents.federations["name"]:
-        rows = contents.curves[contents.curves["federation"] == federation]
-        one = rows[rows["method"] == method]
-        if one.empty or not np.isfinite(one["accuracy"].to_numpy(float)).any():
-            continue
-        baseline = rows[rows["method"] == contents.baseline]
-        if method == contents.baseline:
-            baseline = baseline.iloc[:0]
-        parts.append(charts.curve(one, baseline, federation))
-    return "".join(parts)

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fedjax_fair.benchmark.fairer import OVERALL
-from fedjax_fair.benchmark.page.measures import MEASURES
+from fedjax_fair.benchmark.measure_labels import MEASURES
 
-__all__ = ["COLUMNS", "OVERALL", "RANKED", "Contents", "Frame", "check", "shown_measures"]
-
-Frame = Any
-"""A pandas DataFrame, whose own types do not follow a selection of rows."""
+__all__ = ["COLUMNS", "OVERALL", "RANKED", "Contents", "shown_measures"]
 
 RANKED = ("accuracy", "standard_deviation")
 """Measures whose differences to the baseline are ranked."""
@@ -44,7 +41,7 @@ COLUMNS = {
 
 
 class Contents(NamedTuple):
-    """Contents of a report. Accuracies and their differences are fractions, not percent.
+    """Contents of a report: pandas tables of fractions, not percent, and texts.
 
     Attributes:
         title: Title of the page.
@@ -76,7 +73,6 @@ class Contents(NamedTuple):
             (dictionary of text by federation), ``command``, and optionally ``link`` (address of
             the paper) and ``formula`` (text).
         baseline: Method that differences are taken to.
-        ranked_by: Measure of the ranking, one of `RANKED`.
         overall_unit: Unit of differences in the scope "overall" and of verdicts: "points", or
             another one in which they already are.
         limits: What the results do not show, in words.
@@ -90,52 +86,19 @@ class Contents(NamedTuple):
     environment: dict[str, Any]
     settings: str
     command: str
-    federations: Frame
-    results: Frame
-    ranking: Frame
-    verdicts: Frame
-    evidence: Frame
-    curves: Frame
-    methods: Frame
+    federations: Any
+    results: Any
+    ranking: Any
+    verdicts: Any
+    evidence: Any
+    curves: Any
+    methods: Any
     baseline: str = "fedavg"
-    ranked_by: str = "accuracy"
     overall_unit: str = "points"
     limits: str = "Claims are about these federations, not about all."
     failures: tuple[str, ...] = ()
 
 
-def check(contents: Contents) -> None:
-    """Verifies columns and names.
-
-    Raises:
-        ValueError: If a column is missing, nothing was measured, a federation or method is
-            unknown or repeated, or a measure to rank by is unknown.
-    """
-    for table, columns in COLUMNS.items():
-        have = list(getattr(contents, table).columns)
-        if missing := [name for name in columns if name not in have]:
-            raise ValueError(f"{table}: expected columns {', '.join(missing)}; it has {have}.")
-    if contents.results.empty:
-        raise ValueError("results: expected one row or more; the table is empty.")
-    if contents.ranked_by not in RANKED:
-        raise ValueError(f"ranked_by={contents.ranked_by!r}: expected one of {list(RANKED)}.")
-    federations, methods = (
-        list(frame[name])
-        for frame, name in ((contents.federations, "name"), (contents.methods, "method"))
-    )
-    keys = (("federations", federations), ("methods", methods))
-    pairs = list(zip(contents.results["federation"], contents.results["method"], strict=True))
-    for table, names in (*keys, ("results", pairs)):
-        if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{table}: expected each name once; repeated are {repeated}.")
-    known = {"federation": federations, "method": methods, "scope": [OVERALL, *federations]}
-    for table in ("results", "ranking", "verdicts", "evidence", "curves"):
-        frame = getattr(contents, table)
-        for column in known.keys() & set(frame.columns):
-            if unknown := sorted(set(frame[column]) - set(known[column])):
-                raise ValueError(f"{table}: {column} {unknown}: expected some of {known[column]}.")
-
-
-def shown_measures(results: Frame) -> list[str]:
+def shown_measures(results: Any) -> list[str]:
     """Returns the measures that any row has, in the order of columns."""
     return [name for name in MEASURES if name in results and bool(results[name].notna().any())]

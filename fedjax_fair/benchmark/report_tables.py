@@ -9,16 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_fair.benchmark.page import measures
-from fedjax_fair.benchmark.page.contents import (
-    COLUMNS,
-    OVERALL,
-    RANKED,
-    Contents,
-    check,
-    shown_measures,
-)
-from fedjax_fair.benchmark.page.measures import GROUPS, MEASURES
+from fedjax_fair.benchmark import measure_labels
+from fedjax_fair.benchmark.measure_labels import GROUPS, MEASURES
+from fedjax_fair.benchmark.report_contents import COLUMNS, OVERALL, RANKED, Contents, shown_measures
 from fedjax_fair.results.comparison_table import latex_table
 from fedjax_fair.results.intervals import format_p
 from fedjax_fair.results.tables import Table
@@ -42,11 +35,7 @@ def write_tables(contents: Contents, folder: Path) -> list[Path]:
         as fractions; ``evidence.csv``, on which verdicts are based; ``results.md`` and
         ``ranking.md`` with a table per federation; and ``results-FEDERATION.tex`` and
         ``ranking-SCOPE.tex``.
-
-    Raises:
-        ValueError: If the contents lack a column, or do not fit together.
     """
-    check(contents)
     texts = {
         f"{name}.csv": getattr(contents, name).to_csv(index=False, lineterminator="\n")
         for name in ("results", "ranking", "verdicts")
@@ -108,7 +97,7 @@ def _results(contents: Contents, federation: str, among: Collection[str]) -> Tab
         name = escape_control_chars(row["method"])
         name += " (personalized)" if row["model"] == "personalized" else ""
         diverged = f", {100 * row['diverged']:.0f}% diverged" if row["diverged"] > 0 else ""
-        rows.append((name + diverged, *(measures.value(measure, row) for measure in shown)))
+        rows.append((name + diverged, *(measure_labels.value(measure, row) for measure in shown)))
     seeds = results["seeds"]
     low, high = (int(seeds.min()), int(seeds.max())) if len(results) else (0, 0)
     count = f"{low}" if low == high else f"{low} to {high}"
@@ -128,13 +117,13 @@ def _ranking(contents: Contents, scope: str) -> Table:
         headings += [f"{MEASURES[name].label} ({unit})", "95% CI", "p"]
     rows = []
     for row in table.to_dict("records"):
-        rank = measures.MISSING if np.isnan(row["rank"]) else f"{row['rank']:.0f}"
+        rank = measure_labels.MISSING if np.isnan(row["rank"]) else f"{row['rank']:.0f}"
         cells = [rank, escape_control_chars(row["method"]), str(row["letters"]) or "-"]
         for name in RANKED:
             cells += _difference(row, name, scale)
         rows.append(tuple(cells))
     note = (
-        f"By {MEASURES[contents.ranked_by].label}; differences to {contents.baseline}. p: tests "
+        f"By {MEASURES[RANKED[0]].label}; differences to {contents.baseline}. p: tests "
         f"against {contents.baseline}, Holm over methods. Methods with a letter in common are not "
         "separated in tests of all pairs, Holm over pairs."
     )
@@ -146,8 +135,8 @@ def _difference(row: dict[str, Any], name: str, scale: float) -> list[str]:
     point, low, high, p = (
         float(row[f"{name}_{key}"]) for key in ("difference", "low", "high", "p")
     )
-    ends = measures.interval(low, high, scale) or measures.MISSING
-    return [measures.difference(point, scale), ends, format_p(p)]
+    ends = measure_labels.interval(low, high, scale) or measure_labels.MISSING
+    return [measure_labels.difference(point, scale), ends, format_p(p)]
 
 
 def _file_name(name: str) -> str:

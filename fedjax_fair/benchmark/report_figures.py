@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair.benchmark.page import charts
-from fedjax_fair.benchmark.page.contents import OVERALL, RANKED, Contents, check
-from fedjax_fair.benchmark.page.measures import MEASURES
+from fedjax_fair.benchmark.measure_labels import MEASURES
+from fedjax_fair.benchmark.report_contents import OVERALL, RANKED, Contents
 from fedjax_fair.report import drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FIGURES", "write_figures"]
+__all__ = ["FIGURES", "curves", "ranking", "tradeoffs", "unsurpassed", "write_figures"]
 
 _COLUMNS, _LEGEND_COLUMNS = 3, 4
 _MARKERS = ("o", "s", "^", "D")
@@ -34,11 +33,7 @@ def write_figures(contents: Contents, folder: Path) -> list[Path]:
 
     Returns:
         Paths of a PDF and a PNG per figure, see `FIGURES`.
-
-    Raises:
-        ValueError: If the contents lack a column, or do not fit together.
     """
-    check(contents)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, draw in FIGURES.items():
@@ -51,13 +46,13 @@ def write_figures(contents: Contents, folder: Path) -> list[Path]:
     return paths
 
 
-def ranking(contents: Contents) -> Figure | None:
-    """Differences to the baseline over all federations, with 95% intervals, the best on top."""
+def ranking(contents: Contents, scope: str | None = None) -> Figure | None:
+    """Differences to the baseline in a scope, with 95% intervals, the best on top."""
     from matplotlib.figure import Figure
 
     table = contents.ranking
-    first = next(iter(table["scope"]), None)
-    scope = OVERALL if (table["scope"] == OVERALL).any() else first
+    if scope is None:  # The first one, which is over all federations if there are any.
+        scope = next(iter(table["scope"]), OVERALL)
     rows = table[(table["scope"] == scope) & (table["method"] != contents.baseline)]
     if rows.empty:
         return None
@@ -105,12 +100,26 @@ def tradeoffs(contents: Contents) -> Figure | None:
                 *at, xerr=bars[0], yerr=bars[1], fmt=marker, color=color, markersize=5,
                 elinewidth=0.7, markerfacecolor="white" if row["is_reference"] else color,
             )  # fmt: skip
-        labeled = charts.unsurpassed(rows)
+        labeled = unsurpassed(rows)
         _label(axes, rows[rows["method"].isin(labeled)].to_dict("records"))
         axes.set_xlabel("SD over clients (points)", size=8)
     panels[0][0].set_ylabel("accuracy (%)", size=8)
     _legend_of_kinds(figure, kinds)
     return figure
+
+
+def unsurpassed(results: Any) -> list[str]:
+    """Returns methods that no other surpasses in accuracy and in standard deviation.
+
+    Args:
+        results: Rows of one federation.
+    """
+    rows = results[["method", "accuracy", "standard_deviation"]].dropna().to_numpy().tolist()
+    return [
+        name
+        for name, accuracy, spread in rows
+        if not any(other > accuracy and less < spread for _, other, less in rows)
+    ]
 
 
 def _label(axes: Axes, rows: list[dict[str, Any]]) -> None:
