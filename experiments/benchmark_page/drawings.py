@@ -30,5 +30,8 @@ def svg(figure: Any, about: str) -> str:
     drawn = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", drawn, flags=re.S)
     used = set(re.findall(r'(?:url\(|href=")#([^")]*)', drawn))
     drawn = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", drawn)
+    # Digits beyond a hundredth of a point and names of fonts would be most of the page.
+    drawn = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), drawn)
+    drawn = re.sub(r"'DejaVu Sans'[^;\"]*", "sans-serif", drawn)
     drawn = re.sub(r"\n\s*", "\n", drawn[drawn.index("<svg ") :])
     return drawn.replace("<svg ", f'<svg class="figure" role="img" aria-label="{text(about)}" ', 1)
