@@ -20,8 +20,8 @@ import xarray as xr
 from fedjax_fair import checks, results
 from fedjax_fair.app.progress import show_steps
 from fedjax_fair.benchmark import cells, runner, tuning, unit
-from fedjax_fair.benchmark.measure_table import direction
 from fedjax_fair.benchmark.protocol import CRITERIA, TRACKS, VERSION
+from fedjax_fair.benchmark.statistics import direction
 from fedjax_fair.results.files import write_text
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmark"

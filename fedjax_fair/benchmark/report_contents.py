@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fedjax_fair.benchmark.fairer import OVERALL
 from fedjax_fair.benchmark.measure_labels import MEASURES
+from fedjax_fair.benchmark.statistics import OVERALL
 
 __all__ = ["COLUMNS", "OVERALL", "RANKED", "Contents", "shown_measures"]
 
@@ -66,7 +66,7 @@ class Contents(NamedTuple):
             combinations of criterion and measure), ``accuracy_difference`` (a fraction), and
             ``standard_deviation_difference`` in the overall unit, with ``_low`` and ``_high``.
         evidence: A row per method, scope, criterion and measure of fairness, as of
-            `fairer.evidence`.
+            `verdicts.evidence`.
         curves: A row per federation, method and evaluated round: ``accuracy`` on validation
             examples, mean over seeds, and ``low`` and ``high`` of its 95% interval.
         methods: A row per method: ``kind``, ``summary``, ``paper`` (citation), ``tuned``
