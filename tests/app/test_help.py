@@ -12,7 +12,7 @@ import pytest
 import fedjax_fair as ff
 from fedjax_fair.app import build, overview, presets, registry, settings
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.commands.dispatch import COMMANDS
+from fedjax_fair.app.commands.dispatch import COMMANDS, find_command
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.options import options_of, parse
 from fedjax_fair.app.values import describe_type
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("wide_terminal")
 
 
 def test_types_of_options_are_described_in_plain_words():
-    commands = (Config, *COMMANDS.values())
+    commands = (Config, *map(find_command, COMMANDS))
     described = {describe_type(kind) for command in commands for _, kind in options_of(command)}
     assert {"an integer", "a number", "a string", "integers", "strings"} < described
     for text in described:
@@ -85,7 +85,7 @@ def test_the_overview_names_every_command_and_preset(arguments, capsys):
 
 
 def test_the_overview_has_the_summaries_of_commands_and_presets():
-    documented = {name: command.__doc__.splitlines()[0] for name, command in COMMANDS.items()}
+    documented = {name: find_command(name).__doc__.splitlines()[0] for name in COMMANDS}
     assert documented == overview.COMMANDS
     assert {name: each.summary for name, each in presets.PRESETS.items()} == overview.PRESETS
 

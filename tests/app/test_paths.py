@@ -8,7 +8,7 @@ from fedjax_fair import load_model, results
 from fedjax_fair.app import experiment, maximize
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
-from fedjax_fair.app.commands.dispatch import COMMANDS
+from fedjax_fair.app.commands.dispatch import COMMANDS, find_command
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.model_files import folder_name
 from fedjax_fair.app.options import PATHS, options_of, parse_options
@@ -140,7 +140,7 @@ def test_every_path_is_expanded_once(home, capsys, monkeypatch):
 def test_options_that_are_paths_are_known():
     """Those whose help names a file or a folder."""
     texts = set()
-    for kind in (Config, *COMMANDS.values()):
+    for kind in (Config, *map(find_command, COMMANDS)):
         texts |= {flag for flag, type in options_of(kind) if type in (str, str | None)}
     others = {
         *("--data.name", "--data.partition", "--model.name", "--name", "--baseline", "--machine"),

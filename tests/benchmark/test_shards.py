@@ -10,8 +10,8 @@ import pytest
 import short_track
 from mkdocs.utils.yaml import yaml_load
 
-from fedjax_fair.app.commands.benchmarking import parse_shard
 from fedjax_fair.benchmark import cells, report, runner
+from fedjax_fair.benchmark.commands import parse_shard
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text()
 (SBATCH,) = re.findall(r"```sh\n(#!/bin/bash\n.*?)```", PAGE, re.DOTALL)
