@@ -95,7 +95,7 @@ def agreement(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
         results: list[Any] = [stats.spearmanr(spreads[seed], gaps[seed]) for seed in gaps.columns]
         values = [result.statistic for result in results]
         mean = paired.interval(np.array(values))
-        yield _row(scope, "all", "", "rank correlation", mean)
+        yield _row(str(scope), "all", "", "rank correlation", mean)
 
 
 def effects_of_dropouts(table: pd.DataFrame, variants: Sequence[str]) -> Iterator[dict[str, Any]]:

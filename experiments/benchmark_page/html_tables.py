@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 
 from experiments.benchmark_page.drawings import svg
+from experiments.benchmark_page.measure_texts import ABOUT, missing
 from fedjax_fair.benchmark import measure_labels, report_figures
 from fedjax_fair.benchmark.measure_labels import GROUPS, MEASURES
-from fedjax_fair.benchmark.report_contents import OVERALL, RANKED, Contents, shown_measures
+from fedjax_fair.benchmark.report_contents import (
+    BASELINE,
+    OVERALL,
+    RANKED,
+    Contents,
+    shown_measures,
+    unit_of,
+)
 from fedjax_fair.report.document import text
 from fedjax_fair.results.intervals import format_p
 
@@ -45,9 +53,9 @@ def minus(number: str) -> str:
     )
 
 
-def federation_tables(contents: Contents) -> str:
+def federation_tables(contents: Contents, federations: Any) -> str:
     """Renders a section per federation: its facts and a sortable table of results."""
-    return "".join(_federation(contents, row) for row in contents.federations.to_dict("records"))
+    return "".join(_federation(contents, row) for row in federations.to_dict("records"))
 
 
 def _federation(contents: Contents, about: dict[str, Any]) -> str:
@@ -56,7 +64,7 @@ def _federation(contents: Contents, about: dict[str, Any]) -> str:
     group_of = {name: place for place, names in enumerate(GROUPS.values()) for name in names}
     heads = "".join(
         f'<th scope="col" class="number" data-group="{group_of[name]}" '
-        f'title="{text(MEASURES[name].about)}"><button type="button">{text(MEASURES[name].label)}'
+        f'title="{text(ABOUT[name])}"><button type="button">{text(MEASURES[name].label)}'
         f"</button><small>{text(MEASURES[name].unit)}</small></th>"
         for name in shown
     )
@@ -97,7 +105,7 @@ def _row(row: dict[str, Any], shown: list[str], group_of: dict[str, int]) -> str
     cells = []
     for measure in shown:
         number = measure_labels.value(measure, row)
-        reason = MEASURES[measure].missing
+        reason = missing(measure)
         about = f' title="{text(reason)}"' if number == measure_labels.MISSING else ""
         order = "" if number == measure_labels.MISSING else repr(float(row[measure]))
         cells.append(
@@ -129,13 +137,13 @@ def _by_reason(names: list[str]) -> list[str]:
     """Lists measures with the reason why they are missing."""
     reasons = dict[str, list[str]]()
     for name in names:
-        reasons.setdefault(MEASURES[name].missing, []).append(MEASURES[name].label)
+        reasons.setdefault(missing(name), []).append(MEASURES[name].label)
     return [f"{', '.join(dict.fromkeys(labels))} ({why})" for why, labels in reasons.items()]
 
 
 def ranking_tables(contents: Contents) -> str:
     """Renders a ranking per scope, with a figure of its intervals."""
-    scopes = [OVERALL, *contents.federations["name"]]
+    scopes = [OVERALL, *contents.federations]
     return "".join(
         _ranking(contents, scope) for scope in scopes if (contents.ranking["scope"] == scope).any()
     )
@@ -143,8 +151,7 @@ def ranking_tables(contents: Contents) -> str:
 
 def _ranking(contents: Contents, scope: str) -> str:
     table = contents.ranking[contents.ranking["scope"] == scope]
-    is_points = scope != OVERALL or contents.overall_unit == "points"
-    unit, scale = ("points", 100.0) if is_points else (contents.overall_unit, 1.0)
+    unit, scale = unit_of(scope)
     letters = sorted(set("".join(map(str, table["letters"]))))
     rows = []
     for row in table.to_dict("records"):
@@ -154,8 +161,7 @@ def _ranking(contents: Contents, scope: str) -> str:
             for letter in letters
         )
         cells = "".join(
-            _difference(row, measure, scale, row["method"] == contents.baseline)
-            for measure in RANKED
+            _difference(row, measure, scale, row["method"] == BASELINE) for measure in RANKED
         )
         rows.append(
             f'<tr><td class="number">{rank}</td><th scope="row">{link(row["method"])}</th>'
@@ -163,7 +169,7 @@ def _ranking(contents: Contents, scope: str) -> str:
             f"{marks}</td>{cells}</tr>"
         )
     heads = "".join(
-        f'<th scope="col">{MEASURES[name].label}, difference to {text(contents.baseline)}'
+        f'<th scope="col">{MEASURES[name].label}, difference to {text(BASELINE)}'
         f"<small>{text(unit)}, 95% CI</small></th>"
         for name in RANKED
     )
@@ -184,7 +190,7 @@ def _difference(row: dict[str, Any], measure: str, scale: float, is_baseline: bo
     if is_baseline:
         return "<td><small>baseline</small></td>"
     if np.isnan(point):
-        return f'<td title="{MEASURES[measure].missing}">-</td>'
+        return f'<td title="{missing(measure)}">-</td>'
     numbers = measure_labels.difference(point, scale)
     details = [measure_labels.interval(low, high, scale)]
     details += [] if np.isnan(p) else [f"p {format_p(p)}"]
@@ -198,7 +204,7 @@ def verdict_table(contents: Contents) -> str:
     """Renders the verdict on each method; empty without verdicts."""
     if contents.verdicts.empty:
         return ""
-    scale = 100.0 if contents.overall_unit == "points" else 1.0
+    unit, scale = unit_of(OVERALL)
     rows = []
     for row in contents.verdicts.to_dict("records"):
         accuracy = measure_labels.difference(row["accuracy_difference"], 100.0)
@@ -218,7 +224,7 @@ def verdict_table(contents: Contents) -> str:
         '<th scope="col" class="number">fairer in</th>'
         '<th scope="col" class="number">accuracy<small>points</small></th>'
         '<th scope="col" class="number">SD'
-        f"<small>{text(contents.overall_unit)}</small></th></tr></thead>"
+        f"<small>{text(unit)}</small></th></tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div>"
         '<p class="how">Verdicts over all datasets, of the SD with settings of the highest mean '
         "accuracy. Fairer in: of the nine combinations of criterion (mean, worst, fairest) and "

@@ -1,4 +1,4 @@
-"""Measures as readers see them: names, units, numbers as text, and reasons for missing values."""
+"""Measures as readers see them: names, units, and numbers as text."""
 
 from __future__ import annotations
 
@@ -20,87 +20,46 @@ class Measure(NamedTuple):
         unit: Unit of a value.
         scale: Factor from stored values to the unit.
         digits: Decimals.
-        missing: Reason of a missing value.
-        about: Explanation.
     """
 
     label: str
     unit: str
     scale: float
     digits: int
-    missing: str
-    about: str
 
 
-_ACCURACY = "not measured"
-_UNSEEN = "the federation has no unseen clients, or the method has no such model"
-_PEOPLE = "the federation has no sensitive feature"
-_TARGET = "the target was not reached"
+def _percent(label: str) -> Measure:
+    return Measure(label, "%", 100.0, 1)
 
 
-def _percent(label: str, missing: str, about: str) -> Measure:
-    return Measure(label, "%", 100.0, 1, missing, about)
-
-
-def _points(label: str, missing: str, about: str) -> Measure:
-    return Measure(label, "points", 100.0, 1, missing, about)
+def _points(label: str) -> Measure:
+    return Measure(label, "points", 100.0, 1)
 
 
 MEASURES = {
-    "accuracy": _percent("accuracy", _ACCURACY, "mean over clients"),
-    "worst_10pct": _percent("worst 10%", _ACCURACY, "mean over the 10% least accurate clients"),
-    "standard_deviation": _points("SD", _ACCURACY, "standard deviation of accuracy over clients"),
-    "noise_floor": _points(
-        "SD by chance", _ACCURACY, "SD if all clients were equally accurate, by finite test sets"
-    ),
-    "dissimilarity": _points("dissimilarity", _ACCURACY, "mean difference of two clients"),
-    "gini": Measure("Gini", "0 to 1", 1.0, 3, _ACCURACY, "Gini index of accuracies of clients"),
-    "loss": Measure("loss", "nats", 1.0, 3, _ACCURACY, "mean over clients"),
-    "worse_than_local_converged": Measure(
-        "worse than local_converged", "% of clients", 100.0, 1, "the reference was not run",
-        "clients with lower accuracy than with own training until convergence",
-    ),
-    "worse_than_fine_tuned": Measure(
-        "worse than fine_tuned", "% of clients", 100.0, 1, "the reference was not run",
-        "clients with lower accuracy than with the fine-tuned model of fedavg",
-    ),
-    "unseen_accuracy": _percent(
-        "unseen clients", _UNSEEN, "global model on clients that never trained"
-    ),
-    "unseen_worst_10pct": _percent(
-        "unseen worst 10%", _UNSEEN, "global model on clients that never trained"
-    ),
-    "adapted_accuracy": _percent(
-        "adapted", _UNSEEN, "after local steps on the unseen client"
-    ),
-    "adapted_worst_10pct": _percent(
-        "adapted worst 10%", _UNSEEN, "after local steps on the unseen client"
-    ),
-    "demographic_parity_difference": _points(
-        "demographic parity", _PEOPLE, "largest difference of two groups, all clients together"
-    ),
-    "equal_opportunity_difference": _points(
-        "equal opportunity", _PEOPLE, "largest difference of two groups, all clients together"
-    ),
-    "client_demographic_parity_difference": _points(
-        "demographic parity per client", _PEOPLE, "mean of the differences within clients"
-    ),
-    "client_equal_opportunity_difference": _points(
-        "equal opportunity per client", _PEOPLE, "mean of the differences within clients"
-    ),
-    "megabytes_up": Measure("upload", "MB", 1.0, 1, _ACCURACY, "all clients, whole training"),
-    "megabytes_down": Measure("download", "MB", 1.0, 1, _ACCURACY, "all clients, whole training"),
-    "rounds_to_target": Measure(
-        "rounds to target", "rounds", 1.0, 0, _TARGET, "until the stated mean accuracy"
-    ),
-    "megabytes_to_target": Measure(
-        "MB to target", "MB", 1.0, 1, _TARGET, "of all clients until the stated mean accuracy"
-    ),
-    "relative_compute": Measure(
-        "compute", "times fedavg", 1.0, 2, _ACCURACY,
-        "floating-point operations in products of training, of clients and server"
-    ),
-}  # fmt: skip
+    "accuracy": _percent("accuracy"),
+    "worst_10pct": _percent("worst 10%"),
+    "standard_deviation": _points("SD"),
+    "noise_floor": _points("SD by chance"),
+    "dissimilarity": _points("dissimilarity"),
+    "gini": Measure("Gini", "0 to 1", 1.0, 3),
+    "loss": Measure("loss", "nats", 1.0, 3),
+    "worse_than_local_converged": Measure("worse than local_converged", "% of clients", 100.0, 1),
+    "worse_than_fine_tuned": Measure("worse than fine_tuned", "% of clients", 100.0, 1),
+    "unseen_accuracy": _percent("unseen clients"),
+    "unseen_worst_10pct": _percent("unseen worst 10%"),
+    "adapted_accuracy": _percent("adapted"),
+    "adapted_worst_10pct": _percent("adapted worst 10%"),
+    "demographic_parity_difference": _points("demographic parity"),
+    "equal_opportunity_difference": _points("equal opportunity"),
+    "client_demographic_parity_difference": _points("demographic parity per client"),
+    "client_equal_opportunity_difference": _points("equal opportunity per client"),
+    "megabytes_up": Measure("upload", "MB", 1.0, 1),
+    "megabytes_down": Measure("download", "MB", 1.0, 1),
+    "rounds_to_target": Measure("rounds to target", "rounds", 1.0, 0),
+    "megabytes_to_target": Measure("MB to target", "MB", 1.0, 1),
+    "relative_compute": Measure("compute", "times fedavg", 1.0, 2),
+}
 """Measures by name, in the order of columns."""
 
 _NAMES = list(MEASURES)

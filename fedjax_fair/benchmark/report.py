@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedjax_fair.benchmark import cells, collected, published, ranking, runner, statistics, verdicts
+from fedjax_fair.benchmark import cells, collected, published, ranking, statistics, verdicts
 from fedjax_fair.benchmark.collected import BASELINES, CRITERION, Collected
-from fedjax_fair.benchmark.federations import FEDERATIONS
-from fedjax_fair.benchmark.protocol import TRACKS, VERSION
-from fedjax_fair.benchmark.report_contents import COLUMNS, OVERALL, RANKED, Contents
+from fedjax_fair.benchmark.protocol import TRACKS
+from fedjax_fair.benchmark.report_contents import BASELINE, COLUMNS, OVERALL, RANKED, Contents
 from fedjax_fair.benchmark.report_figures import write_figures
 from fedjax_fair.benchmark.report_tables import write_tables
 from fedjax_fair.metrics import paired
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["contents", "write"]
-
-BASELINE = "fedavg"
 
 
 def write(folder: Path, found: Collected | None = None, shown: Contents | None = None) -> Path:
@@ -47,74 +44,18 @@ def write(folder: Path, found: Collected | None = None, shown: Contents | None =
 
 def contents(found: Collected) -> Contents:
     """Returns what the report shows."""
-    import pandas as pd
-
     table: Any = statistics.replace_diverged(found.all_runs, found.constants)
-    budget = TRACKS[found.track]
-    is_variant = table["federation"].isin(budget.variants)
+    is_variant = table["federation"].isin(TRACKS[found.track].variants)
     parts = [table[~is_variant], table[is_variant]]
     evidence = _compare(_evidence, COLUMNS["evidence"], parts)
     return Contents(
-        title=f"Benchmark of fair federated learning, {found.track} track",
-        protocol=VERSION,
-        track=found.track,
-        criterion="highest mean validation accuracy over clients",
-        environment=_environment(found),
-        settings=(
-            f"Every method was tuned over {budget.num_settings} settings with seeds "
-            f"{', '.join(map(str, budget.tuning_seeds))}. Results are of seeds "
-            f"{budget.final_seeds[0]} to {budget.final_seeds[-1]}, whose test examples took no "
-            "part in the selection."
-        ),
-        command=f"fedjax-fair benchmark {found.track} --resume",
-        federations=pd.DataFrame(_federations(found)),
+        federations=found.federations["federation"].tolist(),
         results=_results(found, table),
         ranking=_compare(_ranking, COLUMNS["ranking"], parts),
         verdicts=_verdicts(evidence),
         evidence=evidence,
         curves=found.curves,
-        methods=_methods(found),
-        failures=tuple(runner.failures(found.failures)),
-        overall_unit="seed SDs of fedavg",
     )
-
-
-def _federations(found: Collected) -> list[dict[str, Any]]:
-    measured = found.federations.set_index("federation").to_dict("index")
-    rows = []
-    for name in (name for name in FEDERATIONS if name in measured):
-        federation, own = FEDERATIONS[name], measured[name]
-        rows.append(
-            {
-                "name": name,
-                "summary": federation.summary,
-                "clients": own["clients"],
-                "unseen_clients": own["unseen_clients"],
-                "rounds": federation.config.training.rounds,
-                "model": federation.config.model.name,
-                "target": federation.target,
-                "constant_accuracy": own["constant_accuracy"],
-                "data_digest": own["data_digest"],
-            }
-        )
-    return rows
-
-
-def _methods(found: Collected) -> pd.DataFrame:
-    """Returns methods with their settings by federated dataset."""
-    primary: Any = found.settings[found.settings["criterion"] == CRITERION]
-    tuned = {
-        method: dict(zip(own["federation"], own["settings"], strict=True))
-        for method, own in primary.groupby("method")
-    }
-    return found.methods.assign(tuned=[tuned[name] for name in found.methods["method"]])
-
-
-def _environment(found: Collected) -> dict[str, Any]:
-    """Returns versions and device; of several benchmarks by their number."""
-    if len(found.environments) == 1:
-        return found.environments[0]
-    return {str(place): each for place, each in enumerate(found.environments, start=1)}
 
 
 def _results(found: Collected, runs: Any) -> pd.DataFrame:

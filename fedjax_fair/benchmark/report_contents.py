@@ -1,4 +1,4 @@
-"""What a report shows: tables and texts, without any program that made them."""
+"""Tables of a report, from which files and figures are made."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from typing import Any, NamedTuple
 from fedjax_fair.benchmark.measure_labels import MEASURES
 from fedjax_fair.benchmark.statistics import OVERALL
 
-__all__ = ["COLUMNS", "OVERALL", "RANKED", "Contents", "shown_measures"]
+__all__ = ["BASELINE", "COLUMNS", "OVERALL", "RANKED", "SETTINGS_ARE", "Contents"]
+__all__ += ["shown_measures", "unit_of"]
+
+BASELINE = "fedavg"
+"""Method that differences are taken to."""
 
 RANKED = ("accuracy", "standard_deviation")
-"""Measures whose differences to the baseline are ranked."""
+"""Measures whose differences to the baseline are shown; the first is that of the ranking."""
+
+SETTINGS_ARE = "highest mean validation accuracy over clients"
+"""Criterion that selected the settings, in words."""
 
 _SIDES = ("difference", "low", "high", "p")
 COLUMNS = {
-    "federations": (
-        "name", "summary", "clients", "unseen_clients", "rounds", "model", "target",
-        "constant_accuracy", "data_digest",
-    ),
-    "results": (
-        "federation", "method", "kind", "model", "seeds", "diverged", "is_reference", "accuracy",
-        "standard_deviation",
-    ),
     "ranking": (
         "scope", "method", "rank", "letters",
         *(f"{measure}_{side}" for measure in RANKED for side in _SIDES),
@@ -34,26 +33,15 @@ COLUMNS = {
         "method", "scope", "criterion", "measure", "gain", "low", "high", "p_holm",
         "accuracy_difference", "accuracy_low", "verdict",
     ),
-    "curves": ("federation", "method", "round", "accuracy", "low", "high"),
-    "methods": ("method", "kind", "summary", "paper", "tuned", "command"),
 }  # fmt: skip
-"""Columns that each table has."""
+"""Columns of comparisons, also where nothing can be compared."""
 
 
 class Contents(NamedTuple):
-    """Contents of a report: pandas tables of fractions, not percent, and texts.
+    """Contents of a report, in pandas tables of fractions, not percent.
 
     Attributes:
-        title: Title of the page.
-        protocol: Version of the protocol.
-        track: Name of the track.
-        criterion: Criterion that selected the settings, in words.
-        environment: Versions and device.
-        settings: How methods were tuned and evaluated, in words.
-        command: Command that reproduces everything.
-        federations: A row per federation: ``name``, ``summary``, ``clients``, ``unseen_clients``,
-            ``rounds``, ``model``, ``target`` (accuracy, or NaN), ``constant_accuracy`` (of the most
-            frequent class) and ``data_digest``.
+        federations: Names, in their order.
         results: A row per federation and method: ``kind``, ``model`` ("global" or "personalized"),
             a column per measure with the mean over seeds and a column ``{measure}_half`` with
             half of its 95% interval, ``seeds``, ``diverged`` (share of seeds) and
@@ -65,40 +53,23 @@ class Contents(NamedTuple):
         verdicts: A row per method over all federations: ``verdict``, ``fairer_in`` (of nine
             combinations of criterion and measure), ``accuracy_difference`` (a fraction), and
             ``standard_deviation_difference`` in the overall unit, with ``_low`` and ``_high``.
-        evidence: A row per method, scope, criterion and measure of fairness, as of
-            `verdicts.evidence`.
-        curves: A row per federation, method and evaluated round: ``accuracy`` on validation
-            examples, mean over seeds, and ``low`` and ``high`` of its 95% interval.
-        methods: A row per method: ``kind``, ``summary``, ``paper`` (citation), ``tuned``
-            (dictionary of text by federation), ``command``, and optionally ``link`` (address of
-            the paper) and ``formula`` (text).
-        baseline: Method that differences are taken to.
-        overall_unit: Unit of differences in the scope "overall" and of verdicts: "points", or
-            another one in which they already are.
-        limits: What the results do not show, in words.
-        failures: Reasons why methods have no results, each with the names of method and federation.
+        evidence: As of `verdicts.evidence`.
+        curves: As of `measures.curves`.
     """
 
-    title: str
-    protocol: str
-    track: str
-    criterion: str
-    environment: dict[str, Any]
-    settings: str
-    command: str
-    federations: Any
+    federations: list[str]
     results: Any
     ranking: Any
     verdicts: Any
     evidence: Any
     curves: Any
-    methods: Any
-    baseline: str = "fedavg"
-    overall_unit: str = "points"
-    limits: str = "Claims are about these federations, not about all."
-    failures: tuple[str, ...] = ()
 
 
 def shown_measures(results: Any) -> list[str]:
     """Returns the measures that any row has, in the order of columns."""
     return [name for name in MEASURES if name in results and bool(results[name].notna().any())]
+
+
+def unit_of(scope: str) -> tuple[str, float]:
+    """Returns the unit of differences in a scope, and the factor from stored values to it."""
+    return (f"seed SDs of {BASELINE}", 1.0) if scope == OVERALL else ("points", 100.0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair.benchmark.measure_labels import MEASURES
-from fedjax_fair.benchmark.report_contents import OVERALL, RANKED, Contents
+from fedjax_fair.benchmark.report_contents import BASELINE, OVERALL, RANKED, Contents, unit_of
 from fedjax_fair.report import drawing
 
 if TYPE_CHECKING:
@@ -51,13 +51,12 @@ def ranking(contents: Contents, scope: str | None = None) -> Figure | None:
     from matplotlib.figure import Figure
 
     table = contents.ranking
-    if scope is None:  # The first one, which is over all federations if there are any.
-        scope = next(iter(table["scope"]), OVERALL)
-    rows = table[(table["scope"] == scope) & (table["method"] != contents.baseline)]
+    # By default the first one, which is over all federations if they were compared.
+    scope = scope or str(next(iter(table["scope"]), OVERALL))
+    rows = table[(table["scope"] == scope) & (table["method"] != BASELINE)]
     if rows.empty:
         return None
-    is_points = scope != OVERALL or contents.overall_unit == "points"
-    unit, scale = ("points", 100.0) if is_points else (contents.overall_unit, 1.0)
+    unit, scale = unit_of(scope)
     figure = Figure(figsize=(7.0, 1.1 + 0.24 * len(rows)), layout="constrained")
     for axes, name in zip(figure.subplots(1, 2, sharey=True), RANKED, strict=True):
         for height, row in enumerate(rows.to_dict("records")):
@@ -78,7 +77,7 @@ def ranking(contents: Contents, scope: str | None = None) -> Figure | None:
     ]
     figure.axes[0].set_yticks(range(len(rows)), labels, size=8)
     figure.axes[0].set_ylim(len(rows) - 0.5, -0.5)
-    note = f"Difference to {contents.baseline}, 95% CI; filled: interval excludes zero"
+    note = f"Difference to {BASELINE}, 95% CI; filled: interval excludes zero"
     figure.supxlabel(drawing.escape_mathtext(note), size=8, color="0.35")
     return figure
 
@@ -251,7 +250,7 @@ def _most_accurate(contents: Contents) -> list[str]:
     last: Any = contents.curves.sort_values("round").groupby(["federation", "method"])["accuracy"]
     accuracy = last.last().unstack()
     gain = accuracy.sub(accuracy.mean(axis=1), axis=0).mean()
-    return sorted(methods, key=lambda name: (name != contents.baseline, -gain[name]))
+    return sorted(methods, key=lambda name: (name != BASELINE, -gain[name]))
 
 
 def _panels(
@@ -260,7 +259,7 @@ def _panels(
     """Creates a figure with a titled panel per federation."""
     from matplotlib.figure import Figure
 
-    names = list(contents.federations["name"])
+    names = contents.federations
     columns = min(len(names), _COLUMNS)
     rows = -(-len(names) // columns)
     of_legend = 0.6 + max(0, legend_rows - 3) * 0.16

@@ -11,7 +11,16 @@ import numpy as np
 
 from fedjax_fair.benchmark import measure_labels
 from fedjax_fair.benchmark.measure_labels import GROUPS, MEASURES
-from fedjax_fair.benchmark.report_contents import COLUMNS, OVERALL, RANKED, Contents, shown_measures
+from fedjax_fair.benchmark.report_contents import (
+    BASELINE,
+    COLUMNS,
+    OVERALL,
+    RANKED,
+    SETTINGS_ARE,
+    Contents,
+    shown_measures,
+    unit_of,
+)
 from fedjax_fair.results.comparison_table import latex_table
 from fedjax_fair.results.intervals import format_p
 from fedjax_fair.results.tables import Table
@@ -43,7 +52,7 @@ def write_tables(contents: Contents, folder: Path) -> list[Path]:
     texts["evidence.csv"] = contents.evidence[list(COLUMNS["evidence"])].to_csv(
         index=False, float_format="%.6g", lineterminator="\n"
     )
-    federations = list(contents.federations["name"])
+    federations = contents.federations
     texts["results.md"] = "\n".join(map(markdown, result_tables(contents, MEASURES)))
     for name in federations:
         texts[f"results-{_file_name(name)}.tex"] = latex(_results(contents, name, _MAIN))
@@ -59,7 +68,7 @@ def write_tables(contents: Contents, folder: Path) -> list[Path]:
 
 def result_tables(contents: Contents, among: Collection[str]) -> list[Table]:
     """Returns a table of some measures for each federation, with a row per method."""
-    return [_results(contents, str(name), among) for name in contents.federations["name"]]
+    return [_results(contents, name, among) for name in contents.federations]
 
 
 def markdown(table: Table) -> str:
@@ -103,15 +112,14 @@ def _results(contents: Contents, federation: str, among: Collection[str]) -> Tab
     count = f"{low}" if low == high else f"{low} to {high}"
     note = (
         f"Mean ± half of the 95% CI over {count} seeds; settings selected by: "
-        f"{contents.criterion}. -: missing."
+        f"{SETTINGS_ARE}. -: missing."
     )
     return Table(f"Results on {escape_control_chars(federation)}", headings, rows, note)
 
 
 def _ranking(contents: Contents, scope: str) -> Table:
     table = contents.ranking[contents.ranking["scope"] == scope]
-    is_points = scope != OVERALL or contents.overall_unit == "points"
-    unit, scale = ("points", 100.0) if is_points else (contents.overall_unit, 1.0)
+    unit, scale = unit_of(scope)
     headings = ["rank", "method", "letters"]
     for name in RANKED:
         headings += [f"{MEASURES[name].label} ({unit})", "95% CI", "p"]
@@ -123,8 +131,8 @@ def _ranking(contents: Contents, scope: str) -> Table:
             cells += _difference(row, name, scale)
         rows.append(tuple(cells))
     note = (
-        f"By {MEASURES[RANKED[0]].label}; differences to {contents.baseline}. p: tests "
-        f"against {contents.baseline}, Holm over methods. Methods with a letter in common are not "
+        f"By {MEASURES[RANKED[0]].label}; differences to {BASELINE}. p: tests "
+        f"against {BASELINE}, Holm over methods. Methods with a letter in common are not "
         "separated in tests of all pairs, Holm over pairs."
     )
     where = "all federated datasets" if scope == OVERALL else escape_control_chars(scope)

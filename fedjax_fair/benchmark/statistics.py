@@ -123,9 +123,9 @@ def select(measures: pd.DataFrame, measure: str, criterion: str) -> pd.DataFrame
     return pd.concat(parts, names=["federation"])
 
 
-def methods_of(runs: pd.DataFrame) -> list[str]:
+def methods_of(runs: pd.DataFrame) -> tuple[str, ...]:
     """Returns the methods of `select`, in their order."""
-    return runs.index.get_level_values("method").unique().tolist()
+    return tuple(runs.index.get_level_values("method").unique())
 
 
 def scales_of(runs: pd.DataFrame, method: str) -> pd.Series:

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-from page_contents import FEDERATIONS, KINDS, METHODS, make_contents
+from page_contents import FEDERATIONS, KINDS, METHODS, make_about, make_contents
 
 from experiments.benchmark_page import html_tables as tables
 from experiments.benchmark_page.page import page
@@ -22,6 +22,7 @@ from fedjax_fair.benchmark import measure_labels as measures
 from fedjax_fair.benchmark.report_figures import curves, tradeoffs, unsurpassed, write_figures
 from fedjax_fair.benchmark.report_tables import write_tables
 
+ABOUT = make_about()
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
@@ -71,7 +72,7 @@ def contents():
 
 @pytest.fixture(scope="module")
 def plain(contents):
-    return page(contents)
+    return page(contents, ABOUT)
 
 
 def test_the_page_is_well_formed_and_loads_nothing(plain):
@@ -156,10 +157,10 @@ def test_the_headline_names_the_best_and_those_not_told_apart(contents):
     ranking = contents.ranking.copy()
     overall = ranking["scope"] == "overall"
     ranking.loc[overall, "letters"] = ["a", "ab", "b", *["c"] * 9]
-    text = "".join(parsed(page(contents._replace(ranking=ranking))).text)
+    text = "".join(parsed(page(contents._replace(ranking=ranking), ABOUT)).text)
     assert "fedavg ranks first. Not separated from it: centralized." in text
     ranking.loc[overall, "letters"] = ["a", *["c"] * 11]
-    text = "".join(parsed(page(contents._replace(ranking=ranking))).text)
+    text = "".join(parsed(page(contents._replace(ranking=ranking), ABOUT)).text)
     assert "fedavg ranks first, separated from all others." in text
 
 
@@ -184,15 +185,15 @@ def test_markers_are_at_the_values(contents):
 def test_cards_have_commands_and_settings(contents, plain):
     cards = re.findall(r'<details class="card" id="([^"]+)">(.*?)</details>', plain, re.DOTALL)
     assert [name for name, _ in cards] == [tables.anchor(name) for name in METHODS]
-    for (_, card), row in zip(cards, contents.methods.to_dict("records"), strict=True):
+    for (_, card), row in zip(cards, ABOUT.methods.to_dict("records"), strict=True):
         assert html.escape(row["command"]) in card
         assert card.count("learning_rate=0.1, q=1.0") == len(FEDERATIONS)
         assert card.count("<svg") == 1
 
 
 def test_links_of_other_schemes_are_text(contents):
-    methods = contents.methods.assign(link="javascript:alert(1)")
-    assert "javascript:" not in page(contents._replace(methods=methods))
+    methods = ABOUT.methods.assign(link="javascript:alert(1)")
+    assert "javascript:" not in page(contents, ABOUT._replace(methods=methods))
 
 
 def test_empty_parts_and_single_seeds_have_pages(contents, tmp_path):
@@ -204,8 +205,9 @@ def test_empty_parts_and_single_seeds_have_pages(contents, tmp_path):
         results=results, ranking=contents.ranking.iloc[:0], verdicts=contents.verdicts.iloc[:0],
         curves=contents.curves.iloc[:0],
     )  # fmt: skip
-    parsed(page(small))
-    assert "nan" not in page(small)
+    text = page(small, ABOUT)
+    parsed(text)
+    assert "nan" not in text
     assert len(write_tables(small, tmp_path)) == 9
     assert "ranking" not in {path.stem for path in write_figures(small, tmp_path)}
 
@@ -217,12 +219,13 @@ def test_verdicts_have_the_number_of_agreeing_combinations(contents, plain):
     assert found == contents.verdicts["fairer_in"].tolist()
 
 
-def test_counts_and_reasons_are_named(contents):
-    one = make_contents(federations=("digits",), methods=METHODS[:2])
-    assert "2 methods, 1 dataset, " in page(one)
-    assert f"{len(METHODS)} methods, {len(FEDERATIONS)} datasets, " in page(contents)
-    assert "Not run" not in page(one)
-    text = page(one._replace(failures=("a on b: <c>", "d on e: f")))
+def test_counts_and_reasons_are_named(plain):
+    chosen = {"federations": ("digits",), "methods": METHODS[:2]}
+    one, about = make_contents(**chosen), make_about(**chosen)
+    assert f"{len(METHODS)} methods, {len(FEDERATIONS)} datasets, " in plain
+    assert "Not run" not in plain
+    text = page(one, about._replace(failures=("a on b: <c>", "d on e: f")))
+    assert "2 methods, 1 dataset, " in text
     assert "Not run (2)" in text
     assert "<li>a on b: &lt;c&gt;</li><li>d on e: f</li>" in text
 
