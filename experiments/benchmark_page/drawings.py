@@ -8,7 +8,7 @@ from typing import Any
 
 from fedjax_fair.report.document import text
 
-__all__ = ["svg"]
+__all__ = ["share_styles", "svg"]
 
 
 def svg(figure: Any, about: str) -> str:
@@ -22,16 +22,47 @@ def svg(figure: Any, about: str) -> str:
         return ""
     import matplotlib as mpl
 
+    for axes in figure.axes:
+        axes.locator_params(axis="x", nbins=3)
+        axes.tick_params(bottom=False, left=False)  # Lines of the grid mark the same places.
+        axes.patch.set_visible(False)
     file = io.StringIO()
     # Text stays text. The salt keeps identifiers of figures on one page apart.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": about}):
         figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Type")))
     drawn = file.getvalue()
-    drawn = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", drawn, flags=re.S)
-    used = set(re.findall(r'(?:url\(|href=")#([^")]*)', drawn))
+    drawn = re.sub(r"\s*\n\s*", " ", drawn[drawn.index("<svg ") :]).replace("> <", "><")
+    # What has no effect here would be most of the page: all of it is inside of its axes.
+    for without in (
+        r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->|<clipPath.*?</clipPath>",
+        r' clip-path="[^"]*"| font-family: [^;"]*;?| transform="rotate\(-0 [^"]*"',
+        r"</?g\b[^>]*>|<defs></defs>",
+    ):
+        drawn = re.sub(without, "", drawn)
+    used = set(re.findall(r'href="#([^"]*)', drawn))
     drawn = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", drawn)
-    # Digits beyond a hundredth of a point and names of fonts would be most of the page.
-    drawn = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), drawn)
-    drawn = re.sub(r"'DejaVu Sans'[^;\"]*", "sans-serif", drawn)
-    drawn = re.sub(r"\n\s*", "\n", drawn[drawn.index("<svg ") :])
+    drawn = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d+", _tenths, tag[0]), drawn)
+    drawn = re.sub(
+        r' d="[^"]*"', lambda path: re.sub(r" ?([MLCQz]) ?| (?=\")", r"\1", path[0]), drawn
+    )
     return drawn.replace("<svg ", f'<svg class="figure" role="img" aria-label="{text(about)}" ', 1)
+
+
+def _tenths(number: re.Match[str]) -> str:
+    return f"{round(float(number[0]), 1):g}"
+
+
+def share_styles(body: str) -> tuple[str, str]:
+    r"""Replaces styles of elements, which repeat in all figures of a page, by classes.
+
+    Returns:
+        The body, and a style sheet.
+
+    Examples:
+        >>> share_styles('<path style="fill: red"/>')
+        ('<path class="s0"/>', '.s0 { fill: red }\n')
+    """
+    found = dict.fromkeys(re.findall(r' style="([^"]*)"', body))
+    names = {style: f"s{place}" for place, style in enumerate(found)}
+    body = re.sub(r' style="([^"]*)"', lambda style: f' class="{names[style[1]]}"', body)
+    return body, "".join(f".{name} {{ {style} }}\n" for style, name in names.items())

@@ -107,10 +107,9 @@ def _row(row: dict[str, Any], shown: list[str], group_of: dict[str, int]) -> str
         number = measure_labels.value(measure, row)
         reason = missing(measure)
         about = f' title="{text(reason)}"' if number == measure_labels.MISSING else ""
-        order = "" if number == measure_labels.MISSING else repr(float(row[measure]))
+        order = "" if number == measure_labels.MISSING else f"{row[measure]:.6g}"
         cells.append(
-            f'<td class="number" data-group="{group_of[measure]}" data-value="{order}"{about}>'
-            f"{minus(number)}</td>"
+            f'<td data-group="{group_of[measure]}" data-value="{order}"{about}>{minus(number)}</td>'
         )
     reference = ' class="reference"' if row["is_reference"] else ""
     small = f"<small>{', '.join(details)}</small>" if details else ""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.benchmark_page import html_tables as tables
-from experiments.benchmark_page.drawings import svg
+from experiments.benchmark_page.drawings import share_styles, svg
 from experiments.benchmark_page.measure_texts import ABOUT
 from fedjax_fair.benchmark import published, report, report_figures, runner
 from fedjax_fair.benchmark.collected import CRITERION, Collected
@@ -172,7 +172,8 @@ other surpasses in both measures are written.</p>
     code, styles = (
         Path(__file__).with_name(f"benchmark.{kind}").read_text("utf8") for kind in ("js", "css")
     )
-    return document(about.title, body, script(code), styles)
+    body, shared = share_styles(body)
+    return document(about.title, body, script(code), styles + shared)
 
 
 def _subtitle(contents: Contents, about: About) -> str:
@@ -278,9 +279,16 @@ def _card(contents: Contents, row: dict[str, Any]) -> str:
     for federation, tuned in (row["tuned"] or {}).items():
         items[f"tuned, {text(federation)}"] = text(tuned)
     facts = "".join(f"<dt>{key}</dt><dd>{fact or '-'}</dd>" for key, fact in items.items())
-    of_method = contents.curves[contents.curves["method"].isin([BASELINE, name])]
+    compared = contents.curves[contents.curves["method"].isin([BASELINE, name])]
+    federations = set(compared.loc[compared["method"] == name, "federation"])
+    of_method = contents._replace(
+        federations=[one for one in contents.federations if one in federations], curves=compared
+    )
     about = f"Validation accuracy by round of {name} and {BASELINE}"
-    curves = svg(report_figures.curves(contents._replace(curves=of_method)), about)
+    figure = report_figures.curves(of_method) if federations else None
+    for axes in figure.axes if figure else ():
+        axes.locator_params(axis="y", nbins=3)
+    curves = svg(figure, about)
     return (
         f'<details class="card" id="{tables.anchor(name)}"><summary>{text(name)}'
         f"<span>{text(row['kind'])}</span></summary><p>{text(row['summary'])}</p>"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedjax_fair.benchmark import cells, collected, published, ranking, statistics, verdicts
+from fedjax_fair.benchmark import collected, published, ranking, run_cells, statistics, verdicts
 from fedjax_fair.benchmark.collected import BASELINES, CRITERION, Collected
 from fedjax_fair.benchmark.protocol import TRACKS
 from fedjax_fair.benchmark.report_contents import BASELINE, COLUMNS, OVERALL, RANKED, Contents
@@ -37,7 +37,7 @@ def write(folder: Path, found: Collected | None = None, shown: Contents | None =
     write_tables(shown, target)
     write_figures(shown, target / "figures")
     # A shard may have written it before another one finished.
-    cells.write(folder / "cells.jsonl", cells.gather(folder))
+    run_cells.write(folder / "cells.jsonl", run_cells.gather(folder))
     published.write(found, target)
     return target
 

@@ -20,7 +20,7 @@ from fedjax_fair.app.registry import GROUPS
 from fedjax_fair.app.run_folder import environment, locked, make_folder
 from fedjax_fair.app.settings import method_parts
 from fedjax_fair.app.variants import resolve_method
-from fedjax_fair.benchmark import cells, plugin_methods
+from fedjax_fair.benchmark import plugin_methods, run_cells
 from fedjax_fair.benchmark.federations import FEDERATIONS, Federation
 from fedjax_fair.benchmark.populations import BenchmarkData
 from fedjax_fair.benchmark.protocol import TRACKS, VERSION, Track
@@ -147,7 +147,7 @@ def run(
                 executables.clear()
                 jax.clear_caches()
             _finish_all(own[first : first + _MAX_UNITS], planned.track, data, callback_fn, progress)
-    cells.write(folder / "cells.jsonl", cells.gather(folder))
+    run_cells.write(folder / "cells.jsonl", run_cells.gather(folder))
 
 
 def _finish_all(

@@ -20,7 +20,7 @@ from fedjax_fair.app.run_folder import environment
 from fedjax_fair.app.settings import change
 from fedjax_fair.app.variants import method_settings
 from fedjax_fair.base_round import BaseRound
-from fedjax_fair.benchmark import cells, tuning
+from fedjax_fair.benchmark import run_cells, tuning
 from fedjax_fair.benchmark.compute import count_flops
 from fedjax_fair.benchmark.federations import Federation
 from fedjax_fair.benchmark.populations import BenchmarkData
@@ -266,7 +266,7 @@ def _save(
             | ({"criterion": criteria} if chosen else {})
             | {
                 "settings": dict(settings[setting]),
-                "settings_hash": cells.settings_hash(
+                "settings_hash": run_cells.settings_hash(
                     unit.federation.name, unit.method, settings[setting]
                 ),
                 "seed": seed,
@@ -279,7 +279,7 @@ def _save(
             }
             | {part: {k: float(v[i]) for k, v in of_run[part].items()} for part in of_run}
         )
-    cells.write(unit.folder / f"{phase}.jsonl", lines)
+    run_cells.write(unit.folder / f"{phase}.jsonl", lines)
     shutil.rmtree(unit.folder / phase, ignore_errors=True)  # Runs that were saved alone.
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import short_track
 
-from fedjax_fair.benchmark import cells, collected, entry, published, report
+from fedjax_fair.benchmark import collected, entry, published, report, run_cells
 
 pytestmark = pytest.mark.integration
 
@@ -155,7 +155,7 @@ def test_a_method_that_cannot_run_is_shown_and_the_others_are_run(entered):
 def test_diverging_methods_are_shown_with_their_share(entered):
     folder, outcomes = entered
     assert "growing, 100% diverged" in outcomes["others"].out
-    found = cells.read(folder / "benchmarks" / "embedded" / "cells.jsonl")
+    found = run_cells.read(folder / "benchmarks" / "embedded" / "cells.jsonl")
     diverged = {cell["method"] for cell in found if cell["status"] == "diverged"}
     assert diverged == {"growing"}
 

@@ -81,11 +81,10 @@ def test_the_page_is_well_formed_and_loads_nothing(plain):
     assert not {"link", "img", "iframe", "object", "embed", "base"} & set(checker.elements)
     assert not [a for a in checker.attributes if a[1] in ("src", "srcset", "data")]
     inside = {value for _, name, value in checker.attributes if name == "xlink:href"}
-    inside |= {f"#{name}" for name in re.findall(r"url\(#([^)]*)\)", plain)}
     addresses = {value for tag, name, value in checker.attributes if name == "href"} | inside
     outside = {value for value in addresses if not value.startswith("#")}
     assert outside == {"https://arxiv.org/abs/1905.10497"}  # Links to papers, which load nothing.
-    assert plain.count("url(") == plain.count("url(#")
+    assert "url(" not in plain
     assert "@import" not in plain
     assert "default-src 'none'" in plain
     ids = [value for _, name, value in checker.attributes if name == "id"]
@@ -126,12 +125,12 @@ def test_every_number_of_the_results_is_shown(contents, plain):
             mean, half = (measure.scale * row[key] for key in (name, f"{name}_half"))
             mean, half = (f"{number:,.{measure.digits}f}" for number in (mean, half))
             shown = mean if float(half.replace(",", "")) == 0 else f"{mean} ± {half}"
-            expected.append((repr(float(row[name])), shown))
+            expected.append((f"{row[name]:.6g}", shown))
     assert numbers == expected
 
 
 def test_missing_values_have_reasons(plain):
-    cells = re.findall(r'<td class="number"[^>]*data-value=""([^>]*)>-</td>', plain)
+    cells = re.findall(r'<td[^>]*data-value=""([^>]*)>-</td>', plain)
     assert cells
     assert all(re.fullmatch(r' title=".+"', about) for about in cells)
     first = plain[: plain.index('data-federation="groups"')]

@@ -15,7 +15,6 @@ from fedjax_fair import results
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.run_folder import locked
 from fedjax_fair.benchmark import (
-    cells,
     collected,
     costs,
     entry,
@@ -24,6 +23,7 @@ from fedjax_fair.benchmark import (
     measures,
     protocol,
     report,
+    run_cells,
     runner,
     unit,
 )
@@ -50,7 +50,7 @@ def finished(tmp_path_factory):
 
 def test_units_are_tuned_and_run(finished):
     folder, lines = finished
-    found = cells.read(folder / "cells.jsonl")
+    found = run_cells.read(folder / "cells.jsonl")
     done = [cell for cell in found if cell["method"] == "fedavg"]
     assert [cell["phase"] for cell in done].count("tuning") == 8
     finals = [cell for cell in done if cell["phase"] == "final"]
@@ -323,7 +323,7 @@ def test_edited_cells_are_refused(finished, tmp_path, change, message):
     file = tmp_path / "cells.jsonl"
     file.write_text(json.dumps(change(json.loads(first))))
     with pytest.raises(ValueError, match=message):
-        cells.read(file)
+        run_cells.read(file)
 
 
 def test_results_of_another_protocol_or_damaged_ones_are_refused(finished, tmp_path):
