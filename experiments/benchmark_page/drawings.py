@@ -22,6 +22,7 @@ def svg(figure: Any, about: str) -> str:
         return ""
     import matplotlib as mpl
 
+    figure.patch.set_visible(False)
     for axes in figure.axes:
         axes.locator_params(axis="x", nbins=3)
         axes.tick_params(bottom=False, left=False)  # Lines of the grid mark the same places.
@@ -36,7 +37,7 @@ def svg(figure: Any, about: str) -> str:
     for without in (
         r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->|<clipPath.*?</clipPath>",
         r' clip-path="[^"]*"| font-family: [^;"]*;?| transform="rotate\(-0 [^"]*"',
-        r"</?g\b[^>]*>|<defs></defs>",
+        r'</?g\b[^>]*>|<defs></defs>| version="[^"]*"| xmlns="[^"]*"',
     ):
         drawn = re.sub(without, "", drawn)
     used = set(re.findall(r'href="#([^"]*)', drawn))
