@@ -221,8 +221,8 @@ def choose(tuned: xr.Dataset, method: str, num_settings: int) -> dict[str, Choic
     }
     evaluated = tuned["round"].values[-num_rounds:]
     return {
-        criterion: Choice(chosen.index // num_rounds, int(evaluated[chosen.index % num_rounds]))
-        for criterion, chosen in tuning.select(pairs).items()
+        criterion: Choice(index // num_rounds, int(evaluated[index % num_rounds]))
+        for criterion, index in tuning.select(pairs).items()
     }
 
 
