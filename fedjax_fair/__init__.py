@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from fedjax_fair.app.model_files import load_model
     from fedjax_fair.app.sweep import sweep
-    from fedjax_fair.base import (
+    from fedjax_fair.roles import (
         Aggregation,
         Aggregator,
         Cohort,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         Solver,
         Variables,
     )
-    from fedjax_fair.simulate import Round, run
+    from fedjax_fair.rounds.round import Round, run
     from fedjax_fair.training import (
         Callback,
         Centralized,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         train_batch,
     )
     from fedjax_fair.training.cache import enable_compilation_cache
-    from fedjax_fair.tree import Integer, Number
+    from fedjax_fair.utils.tree import Integer, Number
 
 __all__ = [
     "Aggregation",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.benchmark import statistics
 from fedjax_fair.benchmark.statistics import OVERALL, differences, seed_means
 from fedjax_fair.metrics import paired
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.metrics import paired
 from fedjax_fair.results.comparison import MIN_SEEDS
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.benchmark import statistics
 from fedjax_fair.benchmark.protocol import CRITERIA
 from fedjax_fair.benchmark.statistics import OVERALL
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import pandas as pd

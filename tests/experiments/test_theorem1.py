@@ -9,7 +9,7 @@ import pytest
 
 from experiments import theorem1
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.rounds.round import Round, run
 
 
 def clients(data):

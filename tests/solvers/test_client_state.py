@@ -11,7 +11,7 @@ from conftest import linear_model, make_federation
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, server_optimizers, solvers
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.rounds.round import Round, run
 
 FEDERATION = make_federation()
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
