@@ -21,15 +21,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedjax_fair.benchmark import (
-    collected,
-    fairer,
-    measure_table,
-    published,
-    report,
-    runner,
-    statistics,
-)
+from experiments.benchmark_page import page as benchmark_page
+from fedjax_fair.benchmark import collected, published, report, runner, statistics
 from fedjax_fair.benchmark.collected import Collected
 from fedjax_fair.benchmark.federations import FEDERATIONS
 from fedjax_fair.benchmark.protocol import CRITERIA, TRACKS
@@ -55,22 +48,23 @@ MEASURES = (
 GAP = "demographic_parity_difference"
 
 
-def contrasts(table: pd.DataFrame, constants: Any) -> Iterator[dict[str, Any]]:
+def contrasts(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Yields the difference of each pair, measure and dataset, and over all datasets."""
     for measure in MEASURES:
         if measure not in set(table["measure"]):
             continue
-        runs = measure_table.select(table, measure, CRITERIA[0], constants)
+        runs = statistics.select(table, measure, CRITERIA[0])
+        scales = statistics.scales_of(runs, BASELINE)
+        datasets: Any = runs.index.get_level_values("federation").unique()
         for method, other in CONTRASTS:
-            for scope in (fairer.OVERALL, *runs.values):
-                is_whole = scope == fairer.OVERALL
-                part = runs if is_whole else runs._replace(values={scope: runs.values[scope]})
-                found = statistics.paired_by_seed(part, method, other, BASELINE, is_scaled=is_whole)
-                if found.gaps.size:
-                    gap = paired.interval(statistics.seed_means(found.gaps))
+            for scope in (statistics.OVERALL, *datasets):
+                is_whole = scope == statistics.OVERALL
+                part: Any = runs if is_whole else runs.loc[[scope]]
+                gaps = statistics.differences(part, method, other, scales if is_whole else None)
+                if gaps.size:
+                    gap = paired.interval(statistics.seed_means(gaps))
                     scale = 1 if is_whole else 100
-                    datasets = len(found.federations)
-                    yield _row(scope, method, other, measure, gap, scale, datasets)
+                    yield _row(scope, method, other, measure, gap, scale, gaps.shape[1])
 
 
 def _row(
@@ -84,7 +78,7 @@ def _row(
     }  # fmt: skip
 
 
-def agreement(table: pd.DataFrame, constants: Any) -> Iterator[dict[str, Any]]:
+def agreement(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Yields the rank correlation over methods of client fairness and group fairness.
 
     It is computed for each seed; the interval is over seeds.
@@ -94,25 +88,24 @@ def agreement(table: pd.DataFrame, constants: Any) -> Iterator[dict[str, Any]]:
     if GAP not in set(table["measure"]):
         return
     spread, gap = (
-        measure_table.select(table, name, CRITERIA[0], constants)
-        for name in ("standard_deviation", GAP)
+        statistics.select(table, name, CRITERIA[0]) for name in ("standard_deviation", GAP)
     )
-    for scope, gaps in gap.values.items():
-        spreads = spread.values[scope].loc[gaps.index]
+    for scope, gaps in gap.groupby(level="federation", sort=False):
+        spreads = spread.loc[gaps.index]
         results: list[Any] = [stats.spearmanr(spreads[seed], gaps[seed]) for seed in gaps.columns]
         values = [result.statistic for result in results]
         mean = paired.interval(np.array(values))
-        yield _row(scope, "all", "", "rank correlation", mean)
+        yield _row(str(scope), "all", "", "rank correlation", mean)
 
 
-def effects_of_dropouts(
-    table: pd.DataFrame, variants: Sequence[str], constants: Any
-) -> Iterator[dict[str, Any]]:
+def effects_of_dropouts(table: pd.DataFrame, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yields the difference that dropouts make to a method, in points, paired by seed."""
     for measure in MEASURES:
         if measure not in set(table["measure"]):
             continue
-        values = measure_table.select(table, measure, CRITERIA[0], constants).values
+        runs: Any = statistics.select(table, measure, CRITERIA[0])
+        values = dict(list(runs.groupby(level="federation", sort=False)))
+        values = {name: own.droplevel("federation") for name, own in values.items()}
         for variant in (name for name in variants if name in values):
             whole = FEDERATIONS[variant].variant_of
             if whole not in values:
@@ -125,13 +118,13 @@ def effects_of_dropouts(
 
 def findings(found: Collected) -> pd.DataFrame:
     """Returns the rows of one benchmark."""
-    every: Any = found.runs
-    variants, constants = TRACKS[found.track].variants, found.constants
+    every: Any = statistics.replace_diverged(found.runs, found.constants)
+    variants = TRACKS[found.track].variants
     table = every[~every["federation"].isin(variants)]
     rows = [
-        *contrasts(table, constants),
-        *agreement(table, constants),
-        *effects_of_dropouts(every, sorted(variants), constants),
+        *contrasts(table),
+        *agreement(table),
+        *effects_of_dropouts(every, sorted(variants)),
     ]
     return pd.DataFrame(rows).assign(track=found.track)
 
@@ -142,7 +135,8 @@ def publish(folder: Path) -> Collected:
     target = DOCS / track
     others = published.read(target, track) if (target / "runs.csv").exists() else None
     found = collected.collect(folder, others)
-    made = report.write(folder, found).parent
+    made = report.write(folder, found)
+    benchmark_page.write(made)
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(made, target)
     for page, name, table in (
@@ -170,7 +164,7 @@ def significant(folder: Path) -> str:
         "|---|---|---|---|---|",
     ]
     for scope, rows in table.groupby("scope", sort=False):
-        cells = ["all" if scope == fairer.OVERALL else f"`{scope}`"]
+        cells = ["all" if scope == statistics.OVERALL else f"`{scope}`"]
         for measure, signs in (("accuracy", (1, -1)), ("standard_deviation", (-1, 1))):
             for sign in signs:
                 is_found = (rows[f"{measure}_p"] < 0.05) & (

@@ -18,7 +18,7 @@ import pandas as pd
 
 from fedjax_fair import data
 from fedjax_fair.app.terminal.progress import show_steps
-from fedjax_fair.benchmark import fairer, measures, protocol, runner, statistics
+from fedjax_fair.benchmark import measures, protocol, runner, statistics, verdicts
 from fedjax_fair.benchmark.federations import FEDERATIONS
 
 FILE = Path(__file__).parents[1] / "docs" / "benchmark" / "planted.csv"
@@ -74,10 +74,10 @@ def aliases(found: list[measures.Final]) -> pd.DataFrame:
             )
             for name, start in names.items()
         ]
-        table = pd.concat(parts)
-        judged: Any = fairer.fairer(table, "alias", "fedavg", constants=constants)
-        accuracy: Any = statistics.overall(table, "accuracy", "fedavg", "mean", constants=constants)
-        judged = judged[judged["scope"] == fairer.OVERALL].iloc[0]
+        table = statistics.replace_diverged(pd.concat(parts), constants)
+        judged: Any = verdicts.primary(verdicts.evidence(table, ["alias"], "fedavg"))
+        accuracy: Any = statistics.overall(table, "accuracy", "fedavg", "mean")
+        judged = judged[judged["scope"] == statistics.OVERALL].iloc[0]
         rows.append(
             {
                 "check": "alias",
@@ -85,7 +85,7 @@ def aliases(found: list[measures.Final]) -> pd.DataFrame:
                 "difference": -judged["gain"],
                 "low": -judged["high"],
                 "high": -judged["low"],
-                "is_separated": judged["verdict"] != fairer.NO_VERDICT,
+                "is_separated": judged["verdict"] != verdicts.NO_VERDICT,
                 "accuracy_difference": accuracy["difference"].iloc[0],
                 "accuracy_is_separated": bool(accuracy["is_separated"].iloc[0]),
             }

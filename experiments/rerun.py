@@ -19,9 +19,9 @@ import xarray as xr
 
 from fedjax_fair import results
 from fedjax_fair.app.terminal.progress import show_steps
-from fedjax_fair.benchmark import cells, runner, tuning, unit
-from fedjax_fair.benchmark.measure_table import direction
+from fedjax_fair.benchmark import run_cells, runner, tuning, unit
 from fedjax_fair.benchmark.protocol import CRITERIA, TRACKS, VERSION
+from fedjax_fair.benchmark.statistics import direction
 from fedjax_fair.results.files import write_text
 from fedjax_fair.utils import checks
 
@@ -46,7 +46,7 @@ def restore(published: pd.DataFrame, folder: Path, track: str) -> None:
             continue
         config = unit.configuration(place)
         settings = tuning.settings_of(method, config, TRACKS[track].num_settings)
-        index = {cells.settings_hash(federation, method, s): i for i, s in enumerate(settings)}
+        index = {run_cells.settings_hash(federation, method, s): i for i, s in enumerate(settings)}
         runs = own[own["phase"] == "tuning"]
         runs = runs.assign(place=runs["settings_hash"].map(index))
         runs = runs.sort_values(["place", "seed"], ignore_index=True)
@@ -63,7 +63,7 @@ def restore(published: pd.DataFrame, folder: Path, track: str) -> None:
         }
         place.folder.mkdir(parents=True, exist_ok=True)
         results.save(tuned.assign_attrs(attrs), place.file("tuning"))
-        cells.write(
+        run_cells.write(
             place.folder / "tuning.jsonl", map(_cell, runs.drop(columns="place").to_dict("records"))
         )
 
@@ -137,7 +137,7 @@ def compare(published: pd.DataFrame, folder: Path) -> pd.DataFrame:
     keys = ["federation", "method", "settings_hash", "seed"]
     finals = published[published["phase"] == "final"]
     names = [f"test.{name}" for name in unit.VALIDATION]
-    own: Any = pd.json_normalize(cells.gather(folder))
+    own: Any = pd.json_normalize(run_cells.gather(folder))
     own = own[own["phase"] == "final"][[*keys, "partition_digest", *names]]
     both: Any = finals.merge(own, on=keys, how="left", suffixes=("", "_own"))
     pairs = [both[columns].to_numpy(float) for columns in (names, [f"{n}_own" for n in names])]

@@ -39,7 +39,7 @@ COMMANDS = {
     "benchmark": "Compares tuned methods by a fixed protocol: `benchmark` or `benchmark standard`.",
     "benchmark enter": "Checks, tunes and runs the methods of a Python file, and writes one file "
     "per method.",
-    "benchmark report": "Writes the page, tables and figures of a benchmark from its result files.",
+    "benchmark report": "Writes the tables and figures of a benchmark from its result files.",
     "benchmark export": "Writes the results of a benchmark as a table for other programs.",
     "maximize exemplars": "Selects public images of digits that represent the private images of "
     "all clients.",

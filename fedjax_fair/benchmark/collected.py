@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedjax_fair.app.settings.names import method_parts
+from fedjax_fair.app.settings import method_parts
 from fedjax_fair.app.settings.registry import GROUPS
-from fedjax_fair.benchmark import cells, measures, plugin_methods, runner
+from fedjax_fair.benchmark import measures, plugin_methods, run_cells, runner
 from fedjax_fair.benchmark.federations import FEDERATIONS
 from fedjax_fair.benchmark.protocol import CRITERIA
 
@@ -110,7 +110,7 @@ def collect(folder: Path, published: Collected | None = None) -> Collected:
         curves=measures.curves(found),
         federations=pd.DataFrame(_federations(found)),
         methods=pd.DataFrame(_methods(folder, found, track)),
-        cells=pd.json_normalize(cells.gather(folder)),
+        cells=pd.json_normalize(run_cells.gather(folder)),
     )
     return own if published is None else _join(own, published)
 

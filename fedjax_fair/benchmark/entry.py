@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedjax_fair.benchmark import cells, entry_checks, plugin_methods, tuning
+from fedjax_fair.benchmark import entry_checks, plugin_methods, run_cells, tuning
 from fedjax_fair.benchmark.collected import Collected, check_data
 from fedjax_fair.benchmark.protocol import VERSION
 from fedjax_fair.benchmark.runner import Plan
@@ -58,7 +58,7 @@ def write(folder: Path, method: str) -> Path:
     Raises:
         ValueError: If no runs of the method are finished.
     """
-    own = [cell for cell in cells.gather(folder) if cell["method"] == method]
+    own = [cell for cell in run_cells.gather(folder) if cell["method"] == method]
     if not own:
         raise ValueError(f"method={method!r}: expected finished runs in {str(folder)!r}.")
     described = {"protocol": VERSION, "method": method, **plugin_methods.recorded(folder, method)}

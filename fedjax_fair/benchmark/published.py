@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedjax_fair.benchmark import cells, measures
+from fedjax_fair.benchmark import measures, run_cells
 from fedjax_fair.benchmark.collected import Collected
 from fedjax_fair.benchmark.protocol import VERSION
 from fedjax_fair.results.files import write_text
@@ -28,7 +28,7 @@ _COLUMNS = {
         *(f"constant_{name}" for name in measures.CONSTANTS),
     ),
     "methods": ("method", "kind", "summary", "paper", "link", "command", "file"),
-    "cells": ("protocol", *cells.KEYS[:3], "seed", "data_digest", "partition_digest", "status"),
+    "cells": ("protocol", *run_cells.KEYS[:3], "seed", "data_digest", "partition_digest", "status"),
 }  # fmt: skip
 """Columns that each file has."""
 _NUMERIC = {"runs": _RUN, "clients": _CLIENT}

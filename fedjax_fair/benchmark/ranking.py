@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair.benchmark import measure_table, statistics
-from fedjax_fair.benchmark.fairer import OVERALL
+from fedjax_fair.benchmark import statistics
+from fedjax_fair.benchmark.statistics import OVERALL, differences, seed_means
 from fedjax_fair.metrics import paired
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,12 +21,7 @@ __all__ = ["groups", "ranking"]
 
 
 def ranking(
-    measures: pd.DataFrame,
-    measure: str,
-    criterion: str,
-    *,
-    baseline: str = "fedavg",
-    constants: Mapping[tuple[str, str], float] | None = None,
+    measures: pd.DataFrame, measure: str, criterion: str, *, baseline: str = "fedavg"
 ) -> pd.DataFrame:
     """Ranks methods overall and per federation.
 
@@ -36,92 +32,68 @@ def ranking(
         measures: Table of measures.
         measure: A measure of the table.
         criterion: Criterion that selected the settings.
-        baseline: Method that scales a federation by its standard deviation over seeds, and that
-            the differences are taken to.
-        constants: Values of the constant predictor by federation and measure, which replace
-            those of diverged runs.
+        baseline: Method that scales a federation by its standard deviation over seeds.
 
     Returns:
         A row per scope (``overall`` or a federation) and method, the best first: ``rank`` from 1;
-        ``mean`` over seeds, NaN overall; ``scaled_difference``, the mean difference to the
-        baseline in its standard deviations; ``group``, letters of the groups: methods that have a
-        letter in common are not separated; and ``federations``, the number of federations. Overall,
-        only methods that ran wherever the baseline did are ranked; the others come last, with rank
-        NaN and no group.
+        and ``letters`` of the groups: methods that have a letter in common are not separated.
+        Overall, only methods that ran wherever the baseline did are ranked; the others come last,
+        with rank NaN and no letters.
 
     Raises:
         ValueError: For an unknown measure, baseline or criterion, and fewer than two seeds.
     """
     import pandas as pd
 
-    runs = measure_table.select(measures, measure, criterion, constants)
-    measure_table.check_method("baseline", baseline, runs)
-    sign = measure_table.direction(measure)
-    with_baseline = {k: v for k, v in runs.values.items() if baseline in v.index}
-    whole = runs._replace(values=with_baseline)
-    tables = [_scope(whole, OVERALL, baseline, sign)]
-    tables += [
-        _scope(runs._replace(values={k: v}), k, baseline, sign) for k, v in runs.values.items()
-    ]
+    runs: Any = statistics.select(measures, measure, criterion)
+    methods = statistics.methods_of(runs)
+    checks.one_of("baseline", baseline, methods)
+    sign = statistics.direction(measure)
+    scales = statistics.scales_of(runs, baseline)
+    gaps = {name: differences(runs, name, baseline, scales) for name in methods}
+    with_baseline = {federation for federation, method in runs.index if method == baseline}
+    whole = runs[runs.index.get_level_values("federation").isin(with_baseline)]
+    means = {
+        name: sign * float(np.mean(seed_means(gaps[name]))) if gaps[name].size else np.nan
+        for name in statistics.methods_of(whole)
+    }
+    complete = {
+        name: mean for name, mean in means.items() if set(gaps[baseline]) <= set(gaps[name])
+    }
+    tables = [_scope(whole, OVERALL, complete, scales)]
+    for federation, own in runs.groupby(level="federation", sort=False):
+        means = {method: sign * float(values.mean()) for (_, method), values in own.iterrows()}
+        tables.append(_scope(own, federation, means, None))
     return pd.concat(tables, ignore_index=True)
 
 
-def _scope(runs: measure_table.Runs, scope: str, baseline: str, sign: int) -> pd.DataFrame:
+def _scope(runs: Any, scope: str, means: dict[str, float], scales: Any) -> Any:
+    """Ranks the methods that have a mean."""
     import pandas as pd
 
-    scaled = {name: _scaled(runs, name, baseline) for name in runs.methods}
-    required = _scaled(runs, baseline, baseline).federations
-    means = dict.fromkeys(runs.methods, np.nan)
-    if scope == OVERALL:
-        order_by = {name: _mean(found.gaps) for name, found in scaled.items()}
-    else:
-        means = {name: float(row.mean()) for name, row in runs.values[scope].iterrows()}
-        order_by, required = means, ()
-    complete = [
-        name
-        for name in runs.methods
-        if set(required) <= set(scaled[name].federations) and not np.isnan(order_by[name])
-    ]
-    complete.sort(key=lambda name: -sign * order_by[name])
-    letters = groups(complete, _separated(runs, complete, baseline, scope == OVERALL))
-    others = [name for name in runs.methods if name not in complete]
+    ranked = [name for name, mean in means.items() if not np.isnan(mean)]
+    ranked.sort(key=lambda name: -means[name])
+    letters = groups(ranked, _separated(runs, ranked, scales))
+    others = [name for name in statistics.methods_of(runs) if name not in ranked]
     return pd.DataFrame(
         {
             "scope": scope,
-            "method": name,
-            "rank": float(complete.index(name) + 1) if name in complete else np.nan,
-            "mean": means[name],
-            "scaled_difference": _mean(scaled[name].gaps),
-            "group": letters.get(name, ""),
-            "federations": len(scaled[name].federations),
+            "method": [*ranked, *others],
+            "rank": [*range(1, len(ranked) + 1), *[np.nan] * len(others)],
+            "letters": [letters.get(name, "") for name in (*ranked, *others)],
         }
-        for name in [*complete, *others]
-    )
+    ).astype({"rank": float})
 
 
-def _scaled(runs: measure_table.Runs, method: str, baseline: str) -> statistics.Paired:
-    return statistics.paired_by_seed(runs, method, baseline, baseline)
-
-
-def _mean(gaps: np.ndarray) -> float:
-    return float(np.mean(statistics.seed_means(gaps))) if gaps.size else np.nan
-
-
-def _separated(
-    runs: measure_table.Runs, methods: Sequence[str], baseline: str, is_scaled: bool
-) -> set[frozenset[str]]:
+def _separated(runs: Any, methods: Sequence[str], scales: Any) -> set[frozenset[str]]:
     """Returns the pairs of methods that are separated."""
     pairs = list(itertools.combinations(methods, 2))
-    p_values, counts = [], []
-    for first, second in pairs:
-        gaps = statistics.paired_by_seed(runs, first, second, baseline, is_scaled=is_scaled).gaps
-        p_values.append(paired.interval(statistics.seed_means(gaps)).p)
-        counts.append(gaps.shape[1])
-    adjusted = paired.holm(p_values, len(pairs))
+    gaps = [seed_means(differences(runs, *pair, scales)) for pair in pairs]
+    adjusted = paired.holm([paired.interval(one).p for one in gaps], len(pairs))
     return {
         frozenset(pair)
-        for pair, p, count in zip(pairs, adjusted, counts, strict=True)
-        if p < statistics.LEVEL and count >= statistics.MIN_SEEDS
+        for pair, p, one in zip(pairs, adjusted, gaps, strict=True)
+        if p < statistics.LEVEL and len(one) >= statistics.MIN_SEEDS
     }
 
 

@@ -15,11 +15,9 @@ from typing import Any, NamedTuple
 import jax
 
 from fedjax_fair.app.run_folder import environment, locked, make_folder
-from fedjax_fair.app.settings import presets
-from fedjax_fair.app.settings.names import method_parts
-from fedjax_fair.app.settings.registry import GROUPS
+from fedjax_fair.app.settings import method_parts
 from fedjax_fair.app.settings.usage import resolve_method
-from fedjax_fair.benchmark import cells, plugin_methods
+from fedjax_fair.benchmark import plugin_methods, run_cells
 from fedjax_fair.benchmark.federations import FEDERATIONS, Federation
 from fedjax_fair.benchmark.populations import BenchmarkData
 from fedjax_fair.benchmark.protocol import TRACKS, VERSION, Track
@@ -147,7 +145,7 @@ def run(
                 executable_cache.clear()
                 jax.clear_caches()
             _finish_all(own[first : first + _MAX_UNITS], planned.track, data, callback_fn, progress)
-    cells.write(folder / "cells.jsonl", cells.gather(folder))
+    run_cells.write(folder / "cells.jsonl", run_cells.gather(folder))
 
 
 def _finish_all(

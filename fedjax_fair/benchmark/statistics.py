@@ -1,37 +1,173 @@
 """Paired comparisons of methods with a baseline, per federation and over all federations.
 
 Results over all federations are about these federations only: seeds are the sampled unit, and
-federations are fixed.
+federations are fixed. All functions read the table of measures (`measures.table`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair.benchmark import measure_table
 from fedjax_fair.metrics import paired
 from fedjax_fair.results.comparison import MIN_SEEDS
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LEVEL", "compare", "interquartile_mean", "overall", "paired_by_seed", "seed_means"]
+__all__ = [
+    "HIGHER_IS_BETTER",
+    "LEVEL",
+    "OVERALL",
+    "compare",
+    "differences",
+    "direction",
+    "methods_of",
+    "overall",
+    "replace_diverged",
+    "scales_of",
+    "seed_means",
+    "select",
+]
 
 LEVEL = 0.05
 """Significance level of Holm-adjusted p values."""
 
+OVERALL = "overall"
+"""Name of the scope of all federations."""
 
-def compare(
-    measures: pd.DataFrame,
-    measure: str,
-    baseline: str,
-    criterion: str,
-    *,
-    constants: Mapping[tuple[str, str], float] | None = None,
+HIGHER_IS_BETTER = (
+    "accuracy",
+    "worst_10pct",
+    "unseen_accuracy",
+    "unseen_worst_10pct",
+    "adapted_accuracy",
+    "adapted_worst_10pct",
+)
+"""Measures of which a higher value is better; of all others, a lower one is."""
+
+_COLUMNS = ("federation", "method", "criterion", "seed", "measure", "value", "is_diverged")
+
+
+def direction(measure: str) -> int:
+    """Returns 1 if a higher value of the measure is better, and -1 if a lower one is."""
+    return 1 if measure in HIGHER_IS_BETTER else -1
+
+
+def replace_diverged(
+    measures: pd.DataFrame, constants: Mapping[tuple[str, str], float]
 ) -> pd.DataFrame:
+    """Replaces the values of diverged runs by those of the constant predictor.
+
+    Args:
+        measures: Table of measures.
+        constants: Values by federation and measure. Without an entry, a value stays as it is.
+
+    Examples:
+        >>> import pandas as pd
+        >>> table = pd.DataFrame(
+        ...     {
+        ...         "federation": ["digits", "digits"],
+        ...         "measure": ["accuracy", "loss"],
+        ...         "value": [float("nan"), 9.0],
+        ...         "is_diverged": [True, True],
+        ...     }
+        ... )
+        >>> replace_diverged(table, {("digits", "accuracy"): 0.1}).value.tolist()
+        [0.1, 9.0]
+    """
+    table: Any = measures
+    keys = zip(table["federation"], table["measure"], strict=True)
+    found = np.array([constants.get(key, np.nan) for key in keys], float)
+    is_replaced = table["is_diverged"].astype(bool) & ~np.isnan(found)
+    return table.assign(value=table["value"].astype(float).mask(is_replaced, found))
+
+
+def select(measures: pd.DataFrame, measure: str, criterion: str) -> pd.DataFrame:
+    """Selects one measure of the runs chosen by one criterion.
+
+    Returns:
+        A row per federation and method, in their order, and a column per seed; NaN is missing.
+
+    Raises:
+        ValueError: If a column, the measure or the criterion is missing, if a federation, method
+            and seed have two values, or if there are fewer than two seeds.
+    """
+    import pandas as pd
+
+    if missing := [name for name in _COLUMNS if name not in measures]:
+        raise ValueError(
+            f"measures: expected the columns {', '.join(_COLUMNS)}; {', '.join(missing)} missing."
+        )
+    checks.one_of("measure", measure, tuple(measures["measure"].unique()))
+    checks.one_of("criterion", criterion, tuple(measures["criterion"].unique()))
+    chosen: Any = measures[(measures["measure"] == measure) & (measures["criterion"] == criterion)]
+    keys = ["federation", "method", "seed"]
+    if (repeated := chosen.duplicated(keys)).any():
+        first = ", ".join(f"{name}={chosen.loc[repeated, name].iloc[0]}" for name in keys)
+        raise ValueError(
+            f"measures: expected one value of {measure!r} per run, got two of {first}."
+        )
+    seeds = chosen.loc[chosen["value"].notna(), "seed"].nunique()
+    if seeds < 2:
+        raise ValueError(f"measures: expected two or more seeds with {measure!r}, got {seeds}.")
+    parts = {
+        federation: own.pivot(index="method", columns="seed", values="value").loc[
+            own["method"].unique()
+        ]
+        for federation, own in chosen.groupby("federation", sort=False)
+    }
+    return pd.concat(parts, names=["federation"])
+
+
+def methods_of(runs: pd.DataFrame) -> tuple[str, ...]:
+    """Returns the methods of `select`, in their order."""
+    return tuple(runs.index.get_level_values("method").unique())
+
+
+def scales_of(runs: pd.DataFrame, method: str) -> pd.Series:
+    """Computes the standard deviation of a method over seeds, by federation."""
+    is_method = runs.index.get_level_values("method") == method
+    values: Any = runs[is_method].droplevel("method")
+    return values.apply(lambda own: paired.interval(own.dropna().to_numpy()).deviation, axis=1)
+
+
+def differences(
+    runs: pd.DataFrame, method: str, other: str, scales: pd.Series | None = None
+) -> pd.DataFrame:
+    """Computes the differences ``method - other`` by seed and federation.
+
+    Args:
+        runs: Runs of one measure, of `select`.
+        method: A method.
+        other: The method that it is compared with.
+        scales: Numbers by which the differences of each federation are divided. Federations
+            without a positive one are left out.
+
+    Returns:
+        A row per seed with runs in all columns, and a column per federation in which both methods
+        have two or more runs with equal seeds.
+    """
+    names = runs.index.get_level_values("method")
+    own, others = (runs[names == name].droplevel("method") for name in (method, other))
+    gaps: Any = own - others.reindex(own.index)
+    is_kept = gaps.notna().sum(axis=1) > 1
+    if scales is not None:
+        of_gaps = scales.reindex(gaps.index)
+        gaps, is_kept = gaps.div(of_gaps, axis=0), is_kept & (of_gaps > 0)
+    return gaps[is_kept].T.dropna()
+
+
+def seed_means(gaps: pd.DataFrame) -> np.ndarray:
+    """Averages `differences` over federations, for each seed."""
+    with np.errstate(invalid="ignore"):  # Infinite losses have no mean.
+        return gaps.to_numpy().T.mean(axis=0) if gaps.size else np.zeros(0)
+
+
+def compare(measures: pd.DataFrame, measure: str, baseline: str, criterion: str) -> pd.DataFrame:
     """Compares all methods with a baseline in each federation, paired by seed.
 
     Args:
@@ -39,16 +175,13 @@ def compare(
         measure: A measure of the table.
         baseline: A method of the table.
         criterion: Criterion that selected the settings.
-        constants: Values of the constant predictor by federation and measure, which replace
-            those of diverged runs.
 
     Returns:
-        A row per federation and method: ``mean`` over the method's ``seeds``; ``difference`` to
-        the baseline over the ``pairs`` of runs with equal seeds, with its 95% interval from ``low``
-        to ``high`` (Student's t) and the p value ``p``; ``p_holm``, adjusted for the methods of
-        the federation (also those that equal the baseline in every seed, whose p is NaN);
-        ``is_significant``, whether ``p_holm < 0.05`` with at least five pairs; and
-        ``diverged``, the share of diverged runs. Columns of differences are NaN for the
+        A row per federation and method: ``mean`` over seeds; ``difference`` to the baseline over
+        the ``pairs`` of runs with equal seeds, with its 95% interval from ``low`` to ``high``
+        (Student's t) and the p value ``p``; ``p_holm``, adjusted for the methods of the federation
+        (also those that equal the baseline in every seed, whose p is NaN); and ``is_significant``,
+        whether ``p_holm < 0.05`` with at least five pairs. Columns of differences are NaN for the
         baseline, and for all methods where the baseline has not run.
 
     Raises:
@@ -67,122 +200,46 @@ def compare(
         >>> round(compared.difference["ditto"].item(), 3), compared.pairs["ditto"].item()
         (0.1, 2)
     """
-    runs = measure_table.select(measures, measure, criterion, constants)
-    measure_table.check_method("baseline", baseline, runs)
-    return _compare(runs, baseline)
+    return _compare(_select_with(measures, measure, baseline, criterion), baseline)
 
 
-def _compare(runs: measure_table.Runs, baseline: str) -> pd.DataFrame:
+def _select_with(measures: Any, measure: str, baseline: str, criterion: str) -> Any:
+    runs = select(measures, measure, criterion)
+    checks.one_of("baseline", baseline, methods_of(runs))
+    return runs
+
+
+def _compare(runs: Any, baseline: str) -> Any:
     import pandas as pd
 
-    return pd.concat([_federation(runs, name, baseline) for name in runs.values], ignore_index=True)
-
-
-def _federation(runs: measure_table.Runs, federation: str, baseline: str) -> pd.DataFrame:
-    """Computes the rows of one federation."""
-    import pandas as pd
-
-    values: Any = runs.values[federation]
     rows = []
-    for method in values.index:
-        own = values.loc[method].dropna()
-        is_compared = method != baseline and baseline in values.index
-        gaps = (own - values.loc[baseline]).dropna() if is_compared else own.iloc[:0]
-        test = paired.interval(gaps.to_numpy())
+    for (federation, method), values in runs.iterrows():
+        own = values.dropna()
+        is_compared = method != baseline and (federation, baseline) in runs.index
+        gaps = (own - runs.loc[federation, baseline]).dropna() if is_compared else own.iloc[:0]
         rows.append(
-            {
-                "federation": federation,
-                "method": method,
-                "mean": own.mean(),
-                "difference": test.mean,
-                "low": test.low,
-                "high": test.high,
-                "p": test.p,
-                "pairs": len(gaps),
-                "seeds": len(own),
-                "diverged": runs.diverged[federation][method],
-            }
+            {"federation": federation, "method": method, "mean": own.mean(), "pairs": len(gaps)}
+            | _test(gaps.to_numpy())
         )
-    return _adjusted(pd.DataFrame(rows))
+    table = pd.DataFrame(rows)
+    parts = [_adjust(own) for _, own in table.groupby("federation", sort=False)]
+    return pd.concat(parts, ignore_index=True)
 
 
-def _adjusted(table: Any) -> pd.DataFrame:
+def _test(gaps: np.ndarray) -> dict[str, float]:
+    test = paired.interval(gaps)
+    return {"difference": test.mean, "low": test.low, "high": test.high, "p": test.p}
+
+
+def _adjust(table: Any) -> Any:
     """Adds Holm-adjusted p values over the comparisons of a table, and the significance."""
-    adjusted = paired.holm(table["p"].tolist(), int((table["pairs"] > 1).sum()))
-    table.insert(table.columns.get_loc("p") + 1, "p_holm", adjusted)
-    is_significant = (table["p_holm"] < LEVEL) & (table["pairs"] >= MIN_SEEDS)
-    table.insert(table.columns.get_loc("p_holm") + 1, "is_significant", is_significant)
-    return table
-
-
-class Paired(NamedTuple):
-    """Differences of two methods in all federations.
-
-    Attributes:
-        federations: Federations in which both methods have two or more runs with equal seeds.
-        gaps: Differences of shape ``[federations, seeds]``, for seeds with runs in all of them.
-    """
-
-    federations: tuple[str, ...]
-    gaps: np.ndarray
-
-
-def paired_by_seed(
-    runs: measure_table.Runs,
-    method: str,
-    other: str,
-    baseline: str,
-    *,
-    is_scaled: bool = True,
-) -> Paired:
-    """Computes the differences ``method - other`` by federation and seed.
-
-    Args:
-        runs: Runs of one measure.
-        method: A method.
-        other: The method that it is compared with.
-        baseline: Method whose standard deviation over seeds scales a federation. Federations in
-            which it has not run, or has zero variance, are left out.
-        is_scaled: Whether to scale; if not, no federation is left out for the baseline.
-    """
-    import pandas as pd
-
-    rows = {}
-    for federation, values in runs.values.items():
-        if method not in values.index or other not in values.index:
-            continue
-        scale = 1.0
-        if is_scaled:
-            reference = values.loc[baseline] if baseline in values.index else values.iloc[0, :0]
-            scale = paired.interval(reference.dropna().to_numpy()).deviation
-        gaps = (values.loc[method] - values.loc[other]).dropna()
-        if scale > 0 and len(gaps) > 1:
-            rows[federation] = gaps / scale
-    if not rows:
-        return Paired((), np.zeros((0, 0)))
-    return Paired(tuple(rows), pd.DataFrame(rows).dropna().to_numpy().T)
-
-
-def interquartile_mean(values: np.ndarray) -> float:
-    """Computes the mean without the lowest and the highest quarter of the values.
-
-    Examples:
-        >>> interquartile_mean(np.array([0.0, 1.0, 2.0, 30.0]))
-        1.5
-    """
-    ordered = np.sort(np.asarray(values, np.float64), axis=None)
-    cut = len(ordered) // 4
-    return float(np.mean(ordered[cut : len(ordered) - cut])) if len(ordered) else np.nan
+    adjusted = np.array(paired.holm(table["p"].tolist(), int((table["pairs"] > 1).sum())))
+    is_significant = (adjusted < LEVEL) & (table["pairs"] >= MIN_SEEDS)
+    return table.assign(p_holm=adjusted, is_significant=is_significant)
 
 
 def overall(
-    measures: pd.DataFrame,
-    measure: str,
-    baseline: str,
-    criterion: str,
-    *,
-    is_scaled: bool = True,
-    constants: Mapping[tuple[str, str], float] | None = None,
+    measures: pd.DataFrame, measure: str, baseline: str, criterion: str, *, is_scaled: bool = True
 ) -> pd.DataFrame:
     """Compares all methods with a baseline over all federations in which both ran.
 
@@ -197,88 +254,51 @@ def overall(
         criterion: Criterion that selected the settings.
         is_scaled: Whether to divide by the baseline's standard deviation. If not, differences have
             the unit of the measure.
-        constants: As for `compare`.
 
     Returns:
         A row per method without the baseline: ``difference``, ``low``, ``high``, ``p``, ``p_holm``
-        (over all methods) and ``is_significant`` as for `compare`; ``interquartile_mean`` over all
-        federations and seeds; ``pairs``, the number of seeds; ``federations``, names separated by
-        commas, and ``num_federations``; ``same_sign``, the number of federations whose difference
-        has the sign of the overall one; ``is_opposed``, whether a federation differs significantly
-        in the other direction; ``left_out_low`` and ``left_out_high``, the range of the difference
-        if one federation is left out (NaN for a single federation), and ``is_stable``, whether the
-        95% interval then still lies on the same side of zero, or still includes it; ``diverged``,
-        the share of diverged runs; and ``is_separated``, whether the difference is significant
-        with at least 5 of 6 signs equal, none opposed, and stable.
+        (over all methods) and ``is_significant`` as for `compare`; ``pairs``, the number of seeds;
+        ``federations``, names separated by commas, and ``num_federations``; ``same_sign``, the
+        number of federations whose difference has the sign of the overall one; ``is_opposed``,
+        whether a federation differs significantly in the other direction; ``is_stable``, whether
+        the 95% interval still lies on the same side of zero, or still includes it, if any one
+        federation is left out; and ``is_separated``, whether the difference is significant with at
+        least 5 of 6 signs equal, none opposed, and stable.
 
     Raises:
         ValueError: For an unknown measure, baseline or criterion, and fewer than two seeds.
     """
     import pandas as pd
 
-    runs = measure_table.select(measures, measure, criterion, constants)
-    measure_table.check_method("baseline", baseline, runs)
-    by_federation: Any = _compare(runs, baseline)
+    runs = _select_with(measures, measure, baseline, criterion)
+    by_federation = _compare(runs, baseline).set_index(["method", "federation"])
+    scales = scales_of(runs, baseline) if is_scaled else None
     rows = []
-    for method in (name for name in runs.methods if name != baseline):
-        found = paired_by_seed(runs, method, baseline, baseline, is_scaled=is_scaled)
-        those = by_federation[
-            (by_federation["method"] == method)
-            & by_federation["federation"].isin(found.federations)
-        ]
-        rows.append({"method": method} | _summary(found) | _agreement(found, those))
-        shares = [shares[method] for shares in runs.diverged.values() if method in shares.index]
-        rows[-1]["diverged"] = float(np.mean(shares))
+    for method in methods_of(runs):
+        if method == baseline:
+            continue
+        gaps: Any = differences(runs, method, baseline, scales)
+        means = seed_means(gaps)
+        whole = _test(means)
+        parts = by_federation.loc[[(method, name) for name in gaps]]
+        signs, sign = np.sign(parts["difference"].to_numpy()), np.sign(whole["difference"])
+        rest = (gaps.drop(columns=name) for name in gaps if gaps.shape[1] > 1)
+        rows.append(
+            {"method": method, **whole, "pairs": len(means)}
+            | {"federations": ", ".join(gaps), "num_federations": gaps.shape[1]}
+            | {
+                "same_sign": int(np.sum(signs == sign)),
+                "is_opposed": bool(np.any(parts["is_significant"] & (signs == -sign))),
+                "is_stable": all(_side(_test(seed_means(one))) == _side(whole) for one in rest),
+            }
+        )
     if not rows:
         raise ValueError(f"measures: expected another method than the baseline {baseline!r}.")
-    table: Any = _adjusted(pd.DataFrame(rows))
-    table["is_separated"] = (
-        table["is_significant"]
-        & (6 * table["same_sign"] >= 5 * table["num_federations"])
-        & ~table["is_opposed"]
-        & table["is_stable"]
-    )
-    return table
+    table = _adjust(pd.DataFrame(rows))
+    is_agreed = 6 * table["same_sign"] >= 5 * table["num_federations"]
+    is_separated = table["is_significant"] & is_agreed & ~table["is_opposed"] & table["is_stable"]
+    return table.assign(is_separated=is_separated)
 
 
-def _summary(found: Paired) -> dict[str, Any]:
-    test = paired.interval(seed_means(found.gaps))
-    return {
-        "difference": test.mean,
-        "low": test.low,
-        "high": test.high,
-        "p": test.p,
-        "interquartile_mean": interquartile_mean(found.gaps),
-        "pairs": found.gaps.shape[1],
-        "federations": ", ".join(found.federations),
-        "num_federations": len(found.federations),
-    }
-
-
-def _agreement(found: Paired, rows: Any) -> dict[str, Any]:
-    """Computes whether federations agree. ``rows`` are those of `compare`."""
-    whole = paired.interval(seed_means(found.gaps))
-    count = len(found.federations)
-    left_out = [
-        paired.interval(seed_means(np.delete(found.gaps, index, axis=0)))
-        for index in range(count if count > 1 else 0)
-    ]
-    means = [one.mean for one in left_out] or [np.nan]
-    signs = np.sign(rows["difference"].to_numpy())
-    return {
-        "same_sign": int(np.sum(signs == np.sign(whole.mean))),
-        "is_opposed": bool(np.any(rows["is_significant"] & (signs == -np.sign(whole.mean)))),
-        "left_out_low": min(means),
-        "left_out_high": max(means),
-        "is_stable": all(_side(one) == _side(whole) for one in left_out),
-    }
-
-
-def seed_means(gaps: np.ndarray) -> np.ndarray:
-    """Averages differences ``[federations, seeds]`` over federations, for each seed."""
-    with np.errstate(invalid="ignore"):  # Infinite losses have no mean.
-        return gaps.mean(axis=0) if gaps.size else np.zeros(0)
-
-
-def _side(test: paired.Difference) -> int:
-    return int(test.low > 0) - int(test.high < 0)
+def _side(test: dict[str, float]) -> int:
+    return int(test["low"] > 0) - int(test["high"] < 0)

@@ -6,7 +6,7 @@ All methods get the same number of settings, and the same learning rates.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from fedjax_fair.benchmark.protocol import CRITERIA
 __all__ = [
     "CRITERIA",
     "LEARNING_RATES",
-    "Selection",
     "select",
     "settings_of",
     "sobol_settings",
@@ -32,18 +31,6 @@ MEASURES = ("accuracy", "worst_10pct", "standard_deviation")
 
 _TOLERANCE = 0.01
 _ROUNDING_ERROR = 1e-9
-
-
-class Selection(NamedTuple):
-    """A selected setting.
-
-    Attributes:
-        index: Its index.
-        is_diverged: Whether all settings have diverged, so that the index is 0.
-    """
-
-    index: int
-    is_diverged: bool
 
 
 def sobol_settings(ranges: Mapping[str, Range], num: int) -> list[dict[str, float]]:
@@ -119,14 +106,14 @@ def with_settings(name: str, settings: Mapping[str, float]) -> str:
     return f"{name}{',' if ':' in name else ':'}{written}" if written else name
 
 
-def select(validation: Mapping[str, Any]) -> dict[str, Selection]:
-    """Selects a setting by each criterion.
+def select(validation: Mapping[str, Any]) -> dict[str, int]:
+    """Selects the index of a setting by each criterion.
 
     The criteria are the highest mean accuracy over clients (``mean``), the highest accuracy of the
     worst 10% of clients (``worst``), and the lowest standard deviation over clients among settings
     whose mean accuracy is within 0.01 of the best (``fairest``). Measures are averaged over seeds.
-    A setting with a value that is not finite has diverged, and is selected only if all have. The
-    first of equal settings is selected.
+    A setting with a value that is not finite has diverged; if all have, the first one is selected.
+    The first of equal settings is selected.
 
     Args:
         validation: ``accuracy``, ``worst_10pct`` and ``standard_deviation``, each an array
@@ -138,8 +125,7 @@ def select(validation: Mapping[str, Any]) -> dict[str, Selection]:
     Examples:
         >>> worst, deviation = [[0.5], [0.6]], [[0.2], [0.1]]
         >>> measures = {"worst_10pct": worst, "standard_deviation": deviation}
-        >>> chosen = select({"accuracy": [[0.9], [0.8]], **measures})
-        >>> {criterion: selection.index for criterion, selection in chosen.items()}
+        >>> select({"accuracy": [[0.9], [0.8]], **measures})
         {'mean': 0, 'worst': 1, 'fairest': 0}
     """
     values = [_measure(validation, name) for name in MEASURES]
@@ -147,7 +133,7 @@ def select(validation: Mapping[str, Any]) -> dict[str, Selection]:
         raise ValueError(f"validation: shapes {sorted(shapes)}; expected one shape.")
     is_finite = np.all([np.isfinite(value).all(axis=1) for value in values], axis=0)
     if not is_finite.any():
-        return {criterion: Selection(0, True) for criterion in CRITERIA}
+        return dict.fromkeys(CRITERIA, 0)
     mean, worst, deviation = (value.mean(axis=1) for value in values)
     best = mean[is_finite].max()
     is_near = is_finite & (mean >= best - _TOLERANCE - _ROUNDING_ERROR)
@@ -156,7 +142,7 @@ def select(validation: Mapping[str, Any]) -> dict[str, Selection]:
         _first_max(worst, is_finite),
         _first_max(-deviation, is_near),
     )
-    return {c: Selection(index, False) for c, index in zip(CRITERIA, indices, strict=True)}
+    return dict(zip(CRITERIA, indices, strict=True))
 
 
 def _value(values: Range, u: float) -> float:

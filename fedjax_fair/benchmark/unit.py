@@ -15,11 +15,9 @@ import numpy as np
 from fedjax_fair import results
 from fedjax_fair.app.build import method_round
 from fedjax_fair.app.run_folder import environment
-from fedjax_fair.app.settings import presets
-from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.names import change
+from fedjax_fair.app.settings import change
 from fedjax_fair.app.settings.usage import method_settings
-from fedjax_fair.benchmark import cells, tuning
+from fedjax_fair.benchmark import run_cells, tuning
 from fedjax_fair.benchmark.compute import count_flops
 from fedjax_fair.benchmark.federations import Federation
 from fedjax_fair.benchmark.populations import BenchmarkData
@@ -221,8 +219,8 @@ def choose(tuned: xr.Dataset, method: str, num_settings: int) -> dict[str, Choic
     }
     evaluated = tuned["round"].values[-num_rounds:]
     return {
-        criterion: Choice(chosen.index // num_rounds, int(evaluated[chosen.index % num_rounds]))
-        for criterion, chosen in tuning.select(pairs).items()
+        criterion: Choice(index // num_rounds, int(evaluated[index % num_rounds]))
+        for criterion, index in tuning.select(pairs).items()
     }
 
 
@@ -266,7 +264,7 @@ def _save(
             | ({"criterion": criteria} if chosen else {})
             | {
                 "settings": dict(settings[setting]),
-                "settings_hash": cells.settings_hash(
+                "settings_hash": run_cells.settings_hash(
                     unit.federation.name, unit.method, settings[setting]
                 ),
                 "seed": seed,
@@ -279,7 +277,7 @@ def _save(
             }
             | {part: {k: float(v[i]) for k, v in of_run[part].items()} for part in of_run}
         )
-    cells.write(unit.folder / f"{phase}.jsonl", lines)
+    run_cells.write(unit.folder / f"{phase}.jsonl", lines)
     shutil.rmtree(unit.folder / phase, ignore_errors=True)  # Runs that were saved alone.
 
 

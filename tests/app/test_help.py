@@ -12,6 +12,7 @@ import pytest
 import fedjax_fair as ff
 from fedjax_fair.app import build, overview
 from fedjax_fair.app.cli import main
+from fedjax_fair.app.commands.dispatch import CLASSES, class_of_command
 from fedjax_fair.app.settings import presets, registry
 from fedjax_fair.app.settings.command_line import options_of, parse
 from fedjax_fair.app.settings.config import Config, Preset

@@ -8,6 +8,7 @@ from fedjax_fair import load_model, results
 from fedjax_fair.app import experiment, maximize
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
+from fedjax_fair.app.commands.dispatch import CLASSES, class_of_command
 from fedjax_fair.app.model_files import folder_name
 from fedjax_fair.app.settings.command_line import PATHS, options_of, parse_options
 from fedjax_fair.app.settings.config import Config

@@ -25,7 +25,6 @@ function operate(frame) {
   };
   const seen = {
     start: names(), sections: shown("#results section").length, scopes: shown("#ranking section").length,
-    tradeoffs: all("figure .mark").length, drawn: all(".vega svg.marks").length,
     heads: shown("#results thead th").length,
     down: sorted("accuracy"), up: sorted("accuracy"), byName: sorted("method"),
   };
@@ -43,11 +42,6 @@ function operate(frame) {
   seen.federation = shown("#results section h3").map((one) => one.textContent);
   choose(frame, "scope", "digits");
   seen.scope = shown("#ranking section h3").map((one) => one.textContent);
-  const mark = all("figure .mark")[0];
-  if (mark) {
-    mark.dispatchEvent(new frame.PointerEvent("pointerenter"));
-    seen.readout = mark.closest("figure").querySelector("output").textContent;
-  }
   for (const one of all("details")) one.open = true;
   choose(frame, "group", "");
   return seen;
@@ -56,7 +50,7 @@ function operate(frame) {
 function beyond(frame) {
   const edge = frame.document.documentElement.clientWidth + 1;
   return [...frame.document.querySelectorAll("main *")]
-    .filter((one) => one.getBoundingClientRect().right > edge && !one.closest(".scroll, .vega svg"))
+    .filter((one) => one.getBoundingClientRect().right > edge && !one.closest(".scroll, svg"))
     .map((one) => `${one.tagName}.${one.className.baseVal ?? one.className}`);
 }
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pandas as pd
 
-from fedjax_fair.benchmark.page.contents import Contents
-from fedjax_fair.benchmark.page.measures import MEASURES
+from experiments.benchmark_page.page import About
+from fedjax_fair.benchmark.measure_labels import MEASURES
+from fedjax_fair.benchmark.report_contents import Contents
 
 FEDERATIONS = ("digits", "groups", "<script>alert(1)</script>&")
 KINDS = {
@@ -47,11 +48,14 @@ def make_contents(seed=0, federations=FEDERATIONS, methods=METHODS):
     curves = pd.concat([
         _curve(rng, federation, method) for federation in federations for method in methods
     ], ignore_index=True)  # fmt: skip
-    return Contents(
+    return Contents(list(federations), results, ranking, verdicts, evidence, curves)
+
+
+def make_about(federations=FEDERATIONS, methods=METHODS):
+    return About(
         title="Fair federated learning: benchmark of <b>methods</b>",
         protocol="1.0",
         track="embedded",
-        criterion="mean accuracy over clients on validation examples",
         environment={"jax": "0.8.1", "device": "2 CPU cores", "note": "</pre><script>x</script>"},
         settings="Every method had 16 settings and 3 tuning seeds; 16 other seeds are shown.",
         command="fedjax-fair benchmark --seed 0",
@@ -64,11 +68,6 @@ def make_contents(seed=0, federations=FEDERATIONS, methods=METHODS):
             }
             for place, name in enumerate(federations)
         ]),
-        results=results,
-        ranking=ranking,
-        verdicts=verdicts,
-        evidence=evidence,
-        curves=curves,
         methods=pd.DataFrame([
             {
                 "method": name, "kind": KINDS[name], "summary": f"Summary of {name} & <i>more</i>.",

@@ -9,6 +9,7 @@ import pytest
 import short_track
 from short_track import write_tables
 
+from experiments.benchmark_page import page as benchmark_page
 from fedjax_fair.app.cli import main
 from fedjax_fair.benchmark import collected, entry, protocol, published, report, runner
 from fedjax_fair.benchmark.collected import Collected
@@ -79,7 +80,7 @@ def test_tables_are_read_as_they_were_written(finished):
     assert again.environments == whole.environments
     assert again.constants == pytest.approx(whole.constants)
     pages = [report.contents(each) for each in (again, whole)]
-    for name in ("federations", "results", "ranking", "verdicts", "evidence", "methods"):
+    for name in ("results", "ranking", "verdicts", "evidence", "curves"):
         frames = [getattr(page, name) for page in pages]
         pd.testing.assert_frame_equal(*frames, check_dtype=False, rtol=1e-6)
 
@@ -153,7 +154,7 @@ def test_unseen_clients_are_counted_also_without_a_global_model(copy_of):
     (expected,) = collected.collect(others).federations["unseen_clients"]
     assert expected > 0
     for found in (collected.collect(mine), join(mine, others), join(others, mine)):
-        assert report.contents(found).federations["unseen_clients"].tolist() == [expected]
+        assert found.federations["unseen_clients"].tolist() == [expected]
 
 
 def test_missing_values_stay_missing(finished):
@@ -191,7 +192,7 @@ def test_reasons_are_those_of_units_without_results(copy_of):
     write_tables(others)
     found = join(mine, others)
     assert found.failures == [["groups", "fedbn", "second"]]
-    assert report.contents(found).failures == ("fedbn on groups: second",)
+    assert benchmark_page.describe(found).failures == ("fedbn on groups: second",)
 
 
 def test_versions_of_both_are_shown(copy_of):
@@ -200,7 +201,7 @@ def test_versions_of_both_are_shown(copy_of):
     described = json.loads((others / "report" / "benchmark.json").read_text())
     described["environments"][0]["device"] = "another device"
     (others / "report" / "benchmark.json").write_text(json.dumps(described))
-    shown = report.contents(join(mine, others)).environment
+    shown = benchmark_page.describe(join(mine, others)).environment
     assert shown["2"]["device"] == "another device"
     assert shown["1"]["device"] != "another device"
 
@@ -296,7 +297,7 @@ def test_a_report_with_published_methods_is_one_command(copy_of, capsys):
     assert main(["benchmark", "report", str(mine), "--published", str(others)]) == 2
     assert f"'{others / 'report'}' is one" in capsys.readouterr().err
     assert main(["benchmark", "report", str(mine), "--published", str(others / "report")]) == 0
-    assert "index.html" in capsys.readouterr().out
+    assert "report" in capsys.readouterr().out
     ranking = pd.read_csv(mine / "report" / "ranking.csv")
     assert set(ranking["method"]) == {"fedavg", "q_fedavg"}
 

@@ -17,7 +17,7 @@ SEEDS = range(planted.FIRST_SEED, planted.FIRST_SEED + 2 * REPETITIONS * planted
 @pytest.fixture(autouse=True)
 def _fewer_repetitions(monkeypatch):
     monkeypatch.setattr(planted, "REPETITIONS", REPETITIONS)
-    monkeypatch.setattr(planted.measures, "constants", lambda runs: None)
+    monkeypatch.setattr(planted.measures, "constants", lambda runs: {})
 
 
 def repeated(shift):

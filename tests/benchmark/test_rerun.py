@@ -91,6 +91,6 @@ def test_published_choices_decide_ties(published, tmp_path):
     folder = tmp_path / "embedded"
     rerun.restore(table, folder, "embedded")
     runner.run(runner.plan("embedded", folder, ["fedavg"]), folder)
-    own = pd.json_normalize(rerun.cells.gather(folder))
+    own = pd.json_normalize(rerun.run_cells.gather(folder))
     assert set(own.loc[own["phase"] == "final", "settings_hash"]) == {last}
     shutil.rmtree(folder)

@@ -15,7 +15,6 @@ from fedjax_fair import results
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.run_folder import locked
 from fedjax_fair.benchmark import (
-    cells,
     collected,
     costs,
     entry,
@@ -24,6 +23,7 @@ from fedjax_fair.benchmark import (
     measures,
     protocol,
     report,
+    run_cells,
     runner,
     unit,
 )
@@ -50,7 +50,7 @@ def finished(tmp_path_factory):
 
 def test_units_are_tuned_and_run(finished):
     folder, lines = finished
-    found = cells.read(folder / "cells.jsonl")
+    found = run_cells.read(folder / "cells.jsonl")
     done = [cell for cell in found if cell["method"] == "fedavg"]
     assert [cell["phase"] for cell in done].count("tuning") == 8
     finals = [cell for cell in done if cell["phase"] == "final"]
@@ -323,7 +323,7 @@ def test_edited_cells_are_refused(finished, tmp_path, change, message):
     file = tmp_path / "cells.jsonl"
     file.write_text(json.dumps(change(json.loads(first))))
     with pytest.raises(ValueError, match=message):
-        cells.read(file)
+        run_cells.read(file)
 
 
 def test_results_of_another_protocol_or_damaged_ones_are_refused(finished, tmp_path):
@@ -349,11 +349,11 @@ def test_results_of_another_protocol_or_damaged_ones_are_refused(finished, tmp_p
 
 
 def test_the_report_is_written_from_files(finished):
-    page = report.write(finished[0])
-    text = page.read_text()
+    made = report.write(finished[0])
+    text = (made / "results.md").read_text()
     assert all(name in text for name in ("fedavg", "fine_tuned", "local_converged"))
     assert {"cells.csv", "results.csv", "ranking.md", "figures"} <= {
-        path.name for path in page.parent.iterdir()
+        path.name for path in made.iterdir()
     }
 
 

@@ -10,8 +10,8 @@ import pytest
 import short_track
 from mkdocs.utils.yaml import yaml_load
 
-from fedjax_fair.app.commands.benchmarking import parse_shard
-from fedjax_fair.benchmark import cells, report, runner
+from fedjax_fair.benchmark import report, run_cells, runner
+from fedjax_fair.benchmark.commands import parse_shard
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text()
 (SBATCH,) = re.findall(r"```sh\n(#!/bin/bash\n.*?)```", PAGE, re.DOTALL)
@@ -96,10 +96,10 @@ def test_processes_that_share_a_folder_have_the_cells_of_one(tmp_path):
     outcomes = [short_track.finish(process)[0] for process in started]
     assert [(outcome.status, outcome.err) for outcome in outcomes] == [(0, "")] * 4
     folders = [folder / "benchmarks" / "embedded" for folder in (whole, shared)]
-    expected = cells.read(folders[0] / "cells.jsonl")
+    expected = run_cells.read(folders[0] / "cells.jsonl")
     shutil.rmtree(folders[1] / "report", ignore_errors=True)
     report.write(folders[1])
-    assert cells.read(folders[1] / "cells.jsonl") == expected
+    assert run_cells.read(folders[1] / "cells.jsonl") == expected
     assert {cell["method"] for cell in expected} == set(short_track.METHODS) - {"fedbn"}
     for name in ("results.csv", "ranking.csv", "cells.csv"):
         one, other = (folder / "report" / name for folder in folders)
@@ -128,7 +128,8 @@ def test_cells_are_equal_on_one_core_and_on_all(tmp_path):
     ]
     assert [short_track.finish(process)[0].status for process in started] == [0, 0]
     one, other = (
-        cells.read(tmp_path / name / "benchmarks" / "embedded" / "cells.jsonl") for name in prefixes
+        run_cells.read(tmp_path / name / "benchmarks" / "embedded" / "cells.jsonl")
+        for name in prefixes
     )
     assert len(one) == len(other) > 0
     for mine, expected in zip(one, other, strict=True):

@@ -56,7 +56,7 @@ def test_holm_family_is_per_federation():
 
 
 def overall_by_definition(values, method, baseline):
-    """Computes the overall difference, interval, p and interquartile mean in plain NumPy."""
+    """Computes the overall difference, interval and p in plain NumPy."""
     scaled = []
     for methods in values.values():
         if method in methods and baseline in methods:
@@ -69,8 +69,6 @@ def overall_by_definition(values, method, baseline):
         scaled.mean(),
         *test.confidence_interval(),
         test.pvalue,
-        stats.trim_mean(scaled.ravel(), 0.25),
-        [np.delete(scaled, i, axis=0).mean() for i in range(len(scaled))],
     )
 
 
@@ -80,11 +78,9 @@ def test_overall_equals_numpy():
     table = statistics.overall(long_table(values), "accuracy", "fedavg", "mean")
     rows = table.set_index("method")
     for name in "ab":
-        *numbers, left_out = overall_by_definition(values, name, "fedavg")
-        columns = ["difference", "low", "high", "p", "interquartile_mean"]
+        numbers = overall_by_definition(values, name, "fedavg")
+        columns = ["difference", "low", "high", "p"]
         np.testing.assert_allclose(rows.loc[name, columns].astype(float), numbers)
-        np.testing.assert_allclose(rows.left_out_low[name], min(left_out))
-        np.testing.assert_allclose(rows.left_out_high[name], max(left_out))
     np.testing.assert_allclose(rows.p_holm, holm_by_definition(list(rows.p)))
     assert rows.pairs.to_dict() == {"a": 15, "b": 16}
     assert rows.is_separated.to_dict() == {"a": False, "b": True}
@@ -112,7 +108,6 @@ def test_overall_uses_federations_of_both_methods():
     del values["synthetic"]["fedavg"]
     row = statistics.overall(long_table(values), "accuracy", "fedavg", "mean").iloc[0]
     assert row.federations == "groups"
-    assert np.isnan(row.left_out_low)
     by_federation = statistics.compare(long_table(values), "accuracy", "fedavg", "mean")
     lost = by_federation[by_federation.federation == "synthetic"]
     assert lost.difference.isna().all()
@@ -246,17 +241,14 @@ def test_diverged_runs_count_as_constant_predictor():
     constants = {("digits", "accuracy"): 0.1, ("digits", "loss"): 7.0, ("groups", "accuracy"): 9.0}
     before = table.copy()
     kept = statistics.compare(table, "accuracy", "fedavg", "mean")
-    replaced = statistics.compare(table, "accuracy", "fedavg", "mean", constants=constants)
+    made = statistics.replace_diverged(table, constants)
+    replaced = statistics.compare(made, "accuracy", "fedavg", "mean")
     pd.testing.assert_frame_equal(table, before)
     values["digits"]["a"][:4] = 0.1
     expected = statistics.compare(long_table(values), "accuracy", "fedavg", "mean")
-    pd.testing.assert_frame_equal(
-        replaced.drop(columns="diverged"), expected.drop(columns="diverged")
-    )
+    pd.testing.assert_frame_equal(replaced, expected)
     assert kept.pairs.tolist() == [0, 12, 0, 16, 0, 16]
-    assert kept.diverged.tolist() == replaced.diverged.tolist() == [0, 0.25, 0, 0, 0, 0]
-    whole = statistics.overall(table, "accuracy", "fedavg", "mean", constants=constants)
-    np.testing.assert_allclose(whole.diverged, [0.25 / 3])
+    whole = statistics.overall(made, "accuracy", "fedavg", "mean")
     np.testing.assert_allclose(whole.difference, [overall_by_definition(values, "a", "fedavg")[0]])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair.app.overview import is_overview, print_overview, split_command
@@ -15,27 +15,31 @@ if TYPE_CHECKING:
 __all__ = ["CLASSES", "class_of_command", "dispatch"]
 
 CLASSES = {
-    "run": "training.Run",
-    "sweep": "training.Sweep",
-    "plan": "planning.Plan",
-    "resume": "training.Resume",
-    "show": "show.Show",
-    "compare": "show.Compare",
-    "benchmark": "benchmarking.Benchmark",
-    "benchmark enter": "benchmarking.BenchmarkEnter",
-    "benchmark report": "benchmarking.BenchmarkReport",
-    "benchmark export": "benchmarking.BenchmarkExport",
-    "maximize exemplars": "maximizing.Exemplars",
-    "maximize movielens": "maximizing.Movielens",
-    "methods": "listing.Methods",
-    "metrics": "listing.Metrics",
-    "data list": "data.DataList",
-    "data info": "data.DataInfo",
-    "data show": "partition.DataShow",
-    "data prepare": "data.DataPrepare",
+    "run": "app.commands.training:Run",
+    "sweep": "app.commands.training:Sweep",
+    "plan": "app.commands.planning:Plan",
+    "resume": "app.commands.training:Resume",
+    "show": "app.commands.show:Show",
+    "compare": "app.commands.show:Compare",
+    "benchmark": "benchmark.commands:Benchmark",
+    "benchmark enter": "benchmark.commands:BenchmarkEnter",
+    "benchmark report": "benchmark.commands:BenchmarkReport",
+    "benchmark export": "benchmark.commands:BenchmarkExport",
+    "maximize exemplars": "app.commands.maximizing:Exemplars",
+    "maximize movielens": "app.commands.maximizing:Movielens",
+    "methods": "app.commands.listing:Methods",
+    "metrics": "app.commands.listing:Metrics",
+    "data list": "app.commands.data:DataList",
+    "data info": "app.commands.data:DataInfo",
+    "data show": "app.commands.partition:DataShow",
+    "data prepare": "app.commands.data:DataPrepare",
 }
-"""Module and class of each command."""
-_WITH_PRESETS = {"run": "training.run", "sweep": "training.run_sweep", "plan": "planning.run_plan"}
+"""Module and class of each command. The benchmark imports ``app``, and is found by name."""
+_WITH_PRESETS = {
+    "run": "app.commands.training:run",
+    "sweep": "app.commands.training:run_sweep",
+    "plan": "app.commands.planning:run_plan",
+}
 _COMPILING = {
     *("run", "sweep", "plan", "resume", "benchmark", "benchmark enter"),
     *("maximize exemplars", "maximize movielens"),
@@ -70,7 +74,7 @@ def dispatch(arguments: list[str], presets: Mapping[str, Preset] | None = None) 
             presets = PRESETS
         run_command(rest, presets)
     elif name == "benchmark":
-        _import("benchmarking.run_benchmark")(rest)
+        _import("benchmark.commands:run_benchmark")(rest)
     else:
         command = class_of_command(name)
         from fedjax_fair.app.settings.command_line import parse
@@ -79,5 +83,4 @@ def dispatch(arguments: list[str], presets: Mapping[str, Preset] | None = None) 
 
 
 def _import(name: str) -> Any:
-    module, _, attribute = name.partition(".")
-    return getattr(import_module(f"fedjax_fair.app.commands.{module}"), attribute)
+    return resolve_name(f"fedjax_fair.{name}")

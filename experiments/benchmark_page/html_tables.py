@@ -7,9 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_fair.benchmark.page import charts, measures
-from fedjax_fair.benchmark.page.contents import OVERALL, RANKED, Contents, shown_measures
-from fedjax_fair.benchmark.page.measures import GROUPS, MEASURES
+from experiments.benchmark_page.drawings import svg
+from experiments.benchmark_page.measure_texts import ABOUT, missing
+from fedjax_fair.benchmark import measure_labels, report_figures
+from fedjax_fair.benchmark.measure_labels import GROUPS, MEASURES
+from fedjax_fair.benchmark.report_contents import (
+    BASELINE,
+    OVERALL,
+    RANKED,
+    Contents,
+    shown_measures,
+    unit_of,
+)
 from fedjax_fair.report.document import text
 from fedjax_fair.results.intervals import format_p
 
@@ -39,12 +48,14 @@ def link(method: str) -> str:
 
 def minus(number: str) -> str:
     """Escapes a formatted number, with minus signs; a missing one stays ``-``."""
-    return text(number) if number == measures.MISSING else text(number).replace("-", "&minus;")
+    return (
+        text(number) if number == measure_labels.MISSING else text(number).replace("-", "&minus;")
+    )
 
 
-def federation_tables(contents: Contents) -> str:
+def federation_tables(contents: Contents, federations: Any) -> str:
     """Renders a section per federation: its facts and a sortable table of results."""
-    return "".join(_federation(contents, row) for row in contents.federations.to_dict("records"))
+    return "".join(_federation(contents, row) for row in federations.to_dict("records"))
 
 
 def _federation(contents: Contents, about: dict[str, Any]) -> str:
@@ -53,7 +64,7 @@ def _federation(contents: Contents, about: dict[str, Any]) -> str:
     group_of = {name: place for place, names in enumerate(GROUPS.values()) for name in names}
     heads = "".join(
         f'<th scope="col" class="number" data-group="{group_of[name]}" '
-        f'title="{text(MEASURES[name].about)}"><button type="button">{text(MEASURES[name].label)}'
+        f'title="{text(ABOUT[name])}"><button type="button">{text(MEASURES[name].label)}'
         f"</button><small>{text(MEASURES[name].unit)}</small></th>"
         for name in shown
     )
@@ -75,7 +86,7 @@ def _facts(about: dict[str, Any]) -> str:
         "clients": f"{int(about['clients']):,} train, {int(about['unseen_clients']):,} unseen",
         "rounds": f"{int(about['rounds']):,}",
         "model": about["model"],
-        "target accuracy": measures.MISSING if np.isnan(target) else f"{100 * target:.1f}%",
+        "target accuracy": measure_labels.MISSING if np.isnan(target) else f"{100 * target:.1f}%",
         "constant prediction": f"{100 * float(about['constant_accuracy']):.1f}%",
         "data digest": str(about["data_digest"])[:16],
     }
@@ -93,13 +104,12 @@ def _row(row: dict[str, Any], shown: list[str], group_of: dict[str, int]) -> str
     name, kind = text(row["method"]), text(row["kind"])
     cells = []
     for measure in shown:
-        number = measures.value(measure, row)
-        reason = MEASURES[measure].missing
-        about = f' title="{text(reason)}"' if number == measures.MISSING else ""
-        order = "" if number == measures.MISSING else repr(float(row[measure]))
+        number = measure_labels.value(measure, row)
+        reason = missing(measure)
+        about = f' title="{text(reason)}"' if number == measure_labels.MISSING else ""
+        order = "" if number == measure_labels.MISSING else f"{row[measure]:.6g}"
         cells.append(
-            f'<td class="number" data-group="{group_of[measure]}" data-value="{order}"{about}>'
-            f"{minus(number)}</td>"
+            f'<td data-group="{group_of[measure]}" data-value="{order}"{about}>{minus(number)}</td>'
         )
     reference = ' class="reference"' if row["is_reference"] else ""
     small = f"<small>{', '.join(details)}</small>" if details else ""
@@ -126,13 +136,13 @@ def _by_reason(names: list[str]) -> list[str]:
     """Lists measures with the reason why they are missing."""
     reasons = dict[str, list[str]]()
     for name in names:
-        reasons.setdefault(MEASURES[name].missing, []).append(MEASURES[name].label)
+        reasons.setdefault(missing(name), []).append(MEASURES[name].label)
     return [f"{', '.join(dict.fromkeys(labels))} ({why})" for why, labels in reasons.items()]
 
 
 def ranking_tables(contents: Contents) -> str:
-    """Renders a ranking per scope; methods with a letter in common are not separated."""
-    scopes = [OVERALL, *contents.federations["name"]]
+    """Renders a ranking per scope, with a figure of its intervals."""
+    scopes = [OVERALL, *contents.federations]
     return "".join(
         _ranking(contents, scope) for scope in scopes if (contents.ranking["scope"] == scope).any()
     )
@@ -140,23 +150,17 @@ def ranking_tables(contents: Contents) -> str:
 
 def _ranking(contents: Contents, scope: str) -> str:
     table = contents.ranking[contents.ranking["scope"] == scope]
-    is_points = scope != OVERALL or contents.overall_unit == "points"
-    unit, scale = ("points", 100.0) if is_points else (contents.overall_unit, 1.0)
+    unit, scale = unit_of(scope)
     letters = sorted(set("".join(map(str, table["letters"]))))
-    ends = {
-        name: charts.limits(table[[f"{name}_low", f"{name}_high", f"{name}_difference"]])
-        for name in RANKED
-    }
     rows = []
     for row in table.to_dict("records"):
-        rank = measures.MISSING if np.isnan(row["rank"]) else f"{row['rank']:.0f}"
+        rank = measure_labels.MISSING if np.isnan(row["rank"]) else f"{row['rank']:.0f}"
         marks = "".join(
             f"<b>{text(letter)}</b>" if letter in str(row["letters"]) else "<i></i>"
             for letter in letters
         )
         cells = "".join(
-            _difference(row, measure, ends[measure], scale, row["method"] == contents.baseline)
-            for measure in RANKED
+            _difference(row, measure, scale, row["method"] == BASELINE) for measure in RANKED
         )
         rows.append(
             f'<tr><td class="number">{rank}</td><th scope="row">{link(row["method"])}</th>'
@@ -164,7 +168,7 @@ def _ranking(contents: Contents, scope: str) -> str:
             f"{marks}</td>{cells}</tr>"
         )
     heads = "".join(
-        f'<th scope="col">{MEASURES[name].label}, difference to {text(contents.baseline)}'
+        f'<th scope="col">{MEASURES[name].label}, difference to {text(BASELINE)}'
         f"<small>{text(unit)}, 95% CI</small></th>"
         for name in RANKED
     )
@@ -173,25 +177,24 @@ def _ranking(contents: Contents, scope: str) -> str:
         f'<section class="federation" data-federation="{text(scope)}"><h3>{text(title)}</h3>'
         '<div class="scroll" tabindex="0"><table class="ranking"><thead><tr>'
         '<th scope="col" class="number">rank</th><th scope="col">method</th><th scope="col">letters'
-        f"</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></section>"
+        f"</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f"{svg(report_figures.ranking(contents, scope), f'Differences, {title}')}</section>"
     )
 
 
-def _difference(
-    row: dict[str, Any], measure: str, ends: tuple[float, float], scale: float, is_baseline: bool
-) -> str:
+def _difference(row: dict[str, Any], measure: str, scale: float, is_baseline: bool) -> str:
     point, low, high, p = (
         float(row[f"{measure}_{key}"]) for key in ("difference", "low", "high", "p")
     )
     if is_baseline:
         return "<td><small>baseline</small></td>"
     if np.isnan(point):
-        return f'<td title="{MEASURES[measure].missing}">-</td>'
-    numbers = measures.difference(point, scale)
-    details = [measures.interval(low, high, scale)]
+        return f'<td title="{missing(measure)}">-</td>'
+    numbers = measure_labels.difference(point, scale)
+    details = [measure_labels.interval(low, high, scale)]
     details += [] if np.isnan(p) else [f"p {format_p(p)}"]
     return (
-        f"<td>{charts.interval(point, low, high, ends)}<span>{minus(numbers)}</span>"
+        f"<td><span>{minus(numbers)}</span>"
         f"<small>{minus(', '.join(filter(None, details)))}</small></td>"
     )
 
@@ -200,10 +203,10 @@ def verdict_table(contents: Contents) -> str:
     """Renders the verdict on each method; empty without verdicts."""
     if contents.verdicts.empty:
         return ""
-    scale = 100.0 if contents.overall_unit == "points" else 1.0
+    unit, scale = unit_of(OVERALL)
     rows = []
     for row in contents.verdicts.to_dict("records"):
-        accuracy = measures.difference(row["accuracy_difference"], 100.0)
+        accuracy = measure_labels.difference(row["accuracy_difference"], 100.0)
         spread, low, high = (
             float(row[f"standard_deviation_{part}"]) for part in ("difference", "low", "high")
         )
@@ -211,8 +214,8 @@ def verdict_table(contents: Contents) -> str:
             f'<tr><th scope="row">{link(row["method"])}</th>'
             f'<td>{text(row["verdict"])}</td><td class="number">{int(row["fairer_in"])} of 9</td>'
             f'<td class="number"><span>{minus(accuracy)}</span></td>'
-            f'<td class="number"><span>{minus(measures.difference(spread, scale))}</span>'
-            f"<small>{minus(measures.interval(low, high, scale))}</small></td></tr>"
+            f'<td class="number"><span>{minus(measure_labels.difference(spread, scale))}</span>'
+            f"<small>{minus(measure_labels.interval(low, high, scale))}</small></td></tr>"
         )
     return (
         '<div class="scroll" tabindex="0"><table class="verdicts"><thead><tr>'
@@ -220,7 +223,7 @@ def verdict_table(contents: Contents) -> str:
         '<th scope="col" class="number">fairer in</th>'
         '<th scope="col" class="number">accuracy<small>points</small></th>'
         '<th scope="col" class="number">SD'
-        f"<small>{text(contents.overall_unit)}</small></th></tr></thead>"
+        f"<small>{text(unit)}</small></th></tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div>"
         '<p class="how">Verdicts over all datasets, of the SD with settings of the highest mean '
         "accuracy. Fairer in: of the nine combinations of criterion (mean, worst, fairest) and "

@@ -50,11 +50,6 @@ function openCard() {
 for (const head of all(".results thead th")) head.querySelector("button").addEventListener("click", () => sort(head));
 for (const name of ["search", "kind"]) document.getElementById(name)?.addEventListener("input", filter);
 for (const name of ["federation", "scope", "group"]) document.getElementById(name)?.addEventListener("input", show);
-for (const mark of all(".mark")) {
-  const output = mark.closest("figure").querySelector("output");
-  for (const event of ["pointerenter", "focus", "click"])
-    mark.addEventListener(event, () => { output.textContent = mark.getAttribute("aria-label"); });
-}
 addEventListener("hashchange", openCard);
 document.documentElement.classList.add("scripted");
 show();

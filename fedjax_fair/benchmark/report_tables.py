@@ -9,16 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_fair.benchmark.page import measures
-from fedjax_fair.benchmark.page.contents import (
+from fedjax_fair.benchmark import measure_labels
+from fedjax_fair.benchmark.measure_labels import GROUPS, MEASURES
+from fedjax_fair.benchmark.report_contents import (
+    BASELINE,
     COLUMNS,
     OVERALL,
     RANKED,
+    SETTINGS_ARE,
     Contents,
-    check,
     shown_measures,
+    unit_of,
 )
-from fedjax_fair.benchmark.page.measures import GROUPS, MEASURES
 from fedjax_fair.results.comparison_table import latex_table
 from fedjax_fair.results.intervals import format_p
 from fedjax_fair.results.tables import Table
@@ -42,11 +44,7 @@ def write_tables(contents: Contents, folder: Path) -> list[Path]:
         as fractions; ``evidence.csv``, on which verdicts are based; ``results.md`` and
         ``ranking.md`` with a table per federation; and ``results-FEDERATION.tex`` and
         ``ranking-SCOPE.tex``.
-
-    Raises:
-        ValueError: If the contents lack a column, or do not fit together.
     """
-    check(contents)
     texts = {
         f"{name}.csv": getattr(contents, name).to_csv(index=False, lineterminator="\n")
         for name in ("results", "ranking", "verdicts")
@@ -54,7 +52,7 @@ def write_tables(contents: Contents, folder: Path) -> list[Path]:
     texts["evidence.csv"] = contents.evidence[list(COLUMNS["evidence"])].to_csv(
         index=False, float_format="%.6g", lineterminator="\n"
     )
-    federations = list(contents.federations["name"])
+    federations = contents.federations
     texts["results.md"] = "\n".join(map(markdown, result_tables(contents, MEASURES)))
     for name in federations:
         texts[f"results-{_file_name(name)}.tex"] = latex(_results(contents, name, _MAIN))
@@ -70,7 +68,7 @@ def write_tables(contents: Contents, folder: Path) -> list[Path]:
 
 def result_tables(contents: Contents, among: Collection[str]) -> list[Table]:
     """Returns a table of some measures for each federation, with a row per method."""
-    return [_results(contents, str(name), among) for name in contents.federations["name"]]
+    return [_results(contents, name, among) for name in contents.federations]
 
 
 def markdown(table: Table) -> str:
@@ -108,34 +106,33 @@ def _results(contents: Contents, federation: str, among: Collection[str]) -> Tab
         name = escape_control_chars(row["method"])
         name += " (personalized)" if row["model"] == "personalized" else ""
         diverged = f", {100 * row['diverged']:.0f}% diverged" if row["diverged"] > 0 else ""
-        rows.append((name + diverged, *(measures.value(measure, row) for measure in shown)))
+        rows.append((name + diverged, *(measure_labels.value(measure, row) for measure in shown)))
     seeds = results["seeds"]
     low, high = (int(seeds.min()), int(seeds.max())) if len(results) else (0, 0)
     count = f"{low}" if low == high else f"{low} to {high}"
     note = (
         f"Mean ± half of the 95% CI over {count} seeds; settings selected by: "
-        f"{contents.criterion}. -: missing."
+        f"{SETTINGS_ARE}. -: missing."
     )
     return Table(f"Results on {escape_control_chars(federation)}", headings, rows, note)
 
 
 def _ranking(contents: Contents, scope: str) -> Table:
     table = contents.ranking[contents.ranking["scope"] == scope]
-    is_points = scope != OVERALL or contents.overall_unit == "points"
-    unit, scale = ("points", 100.0) if is_points else (contents.overall_unit, 1.0)
+    unit, scale = unit_of(scope)
     headings = ["rank", "method", "letters"]
     for name in RANKED:
         headings += [f"{MEASURES[name].label} ({unit})", "95% CI", "p"]
     rows = []
     for row in table.to_dict("records"):
-        rank = measures.MISSING if np.isnan(row["rank"]) else f"{row['rank']:.0f}"
+        rank = measure_labels.MISSING if np.isnan(row["rank"]) else f"{row['rank']:.0f}"
         cells = [rank, escape_control_chars(row["method"]), str(row["letters"]) or "-"]
         for name in RANKED:
             cells += _difference(row, name, scale)
         rows.append(tuple(cells))
     note = (
-        f"By {MEASURES[contents.ranked_by].label}; differences to {contents.baseline}. p: tests "
-        f"against {contents.baseline}, Holm over methods. Methods with a letter in common are not "
+        f"By {MEASURES[RANKED[0]].label}; differences to {BASELINE}. p: tests "
+        f"against {BASELINE}, Holm over methods. Methods with a letter in common are not "
         "separated in tests of all pairs, Holm over pairs."
     )
     where = "all federated datasets" if scope == OVERALL else escape_control_chars(scope)
@@ -146,8 +143,8 @@ def _difference(row: dict[str, Any], name: str, scale: float) -> list[str]:
     point, low, high, p = (
         float(row[f"{name}_{key}"]) for key in ("difference", "low", "high", "p")
     )
-    ends = measures.interval(low, high, scale) or measures.MISSING
-    return [measures.difference(point, scale), ends, format_p(p)]
+    ends = measure_labels.interval(low, high, scale) or measure_labels.MISSING
+    return [measure_labels.difference(point, scale), ends, format_p(p)]
 
 
 def _file_name(name: str) -> str:

@@ -6,17 +6,21 @@ import pytest
 from measure_tables import long_table, random_values
 from scipy import stats
 
-from fedjax_fair.benchmark import fairer as verdicts
-from fedjax_fair.benchmark import measure_table
+from fedjax_fair.benchmark import statistics, verdicts
+from fedjax_fair.benchmark.protocol import CRITERIA
 
 
-def fairness_table(spread=0.0, accuracy=0.0, criteria=verdicts.CRITERIA, seed=0):
+def judge(table, *methods, **options):
+    return verdicts.primary(verdicts.evidence(table, list(methods), "fedavg", **options))
+
+
+def fairness_table(spread=0.0, accuracy=0.0, criteria=CRITERIA, seed=0):
     """Plants shifts of ``a`` in standard deviations, positive is fairer or more accurate."""
     tables = []
     for index, criterion in enumerate(criteria):
         for place, measure in enumerate(("accuracy", *verdicts.FAIRNESS_MEASURES)):
             shift = accuracy if measure == "accuracy" else spread
-            shift *= measure_table.direction(measure)
+            shift *= statistics.direction(measure)
             values = random_values(
                 ["fedavg", "a", "b"], seed=seed + 10 * index + place, shift={"a": shift}
             )
@@ -34,10 +38,10 @@ def fairness_table(spread=0.0, accuracy=0.0, criteria=verdicts.CRITERIA, seed=0)
     ],
 )
 def test_verdicts(spread, accuracy, verdict):
-    table = verdicts.fairer(fairness_table(spread, accuracy), "a", "fedavg")
+    table = judge(fairness_table(spread, accuracy), "a")
     assert table.scope.tolist() == ["overall", "digits", "synthetic", "groups"]
     first = table.iloc[0]
-    assert (first.method, first.baseline, first.verdict) == ("a", "fedavg", verdict)
+    assert (first.method, first.verdict) == ("a", verdict)
     assert (first.measure, first.criterion) == ("standard_deviation", "mean")
     if spread:
         assert first.is_robust
@@ -49,19 +53,17 @@ def test_verdicts(spread, accuracy, verdict):
 
 def test_verdicts_of_several_methods():
     table = fairness_table(3, -3)
-    one = [verdicts.fairer(table, name, "fedavg") for name in "ba"]
-    pd.testing.assert_frame_equal(
-        verdicts.fairer(table, ["b", "a"], "fedavg"), pd.concat(one, ignore_index=True)
-    )
+    one = [judge(table, name) for name in "ba"]
+    pd.testing.assert_frame_equal(judge(table, "b", "a"), pd.concat(one, ignore_index=True))
 
 
 def test_robust_needs_all_criteria_and_measures():
     table = fairness_table(3, 3)
-    assert not verdicts.fairer(table[table.criterion != "worst"], "a", "fedavg").is_robust.any()
+    assert not judge(table[table.criterion != "worst"], "a").is_robust.any()
     is_gini = (table.measure == "gini") & (table.method == "a") & (table.criterion == "worst")
     other = fairness_table(0, 3, seed=77)
     table.loc[is_gini, "value"] = other.loc[is_gini, "value"]
-    first = verdicts.fairer(table, "a", "fedavg").iloc[0]
+    first = judge(table, "a").iloc[0]
     assert (first.verdict, first.agreeing, first.is_robust) == ("fairer", 8, False)
     assert first.fairer_in == 8
 
@@ -69,7 +71,7 @@ def test_robust_needs_all_criteria_and_measures():
 def test_accuracy_margin():
     """Accuracy is kept if the lower limit of the unscaled mean difference is above -margin."""
     table = fairness_table(3, -0.2)
-    rows = verdicts.evidence(table, "a", "fedavg")
+    rows = verdicts.evidence(table, ["a"], "fedavg")
     values = table[(table.measure == "accuracy") & (table.criterion == "mean")]
     wide = values.pivot(index=["federation", "seed"], columns="method", values="value")
     gaps = (wide["a"] - wide["fedavg"]).unstack("federation")
@@ -77,7 +79,7 @@ def test_accuracy_margin():
     first = rows.iloc[0]
     np.testing.assert_allclose(first.accuracy_low, limit)
     for margin, verdict in ((-limit * 0.99, "fairer, trade-off"), (-limit * 1.01, "fairer")):
-        one = verdicts.fairer(table, "a", "fedavg", margin=margin).iloc[0]
+        one = judge(table, "a", margin=margin).iloc[0]
         assert one.verdict == verdict
     digits = stats.ttest_1samp(gaps["digits"], 0).confidence_interval().low
     found = rows[(rows.scope == "digits") & (rows.criterion == "mean")].accuracy_low
@@ -86,13 +88,13 @@ def test_accuracy_margin():
 
 def test_errors_of_verdicts():
     table = fairness_table()
-    with pytest.raises(ValueError, match="method='c': expected one of 'fedavg', 'a', 'b'"):
-        verdicts.fairer(table, "c", "fedavg")
+    with pytest.raises(ValueError, match="methods='c': expected one of 'fedavg', 'a', 'b'"):
+        judge(table, "c")
     with pytest.raises(ValueError, match="expected other methods than the baseline"):
-        verdicts.fairer(table, "a", "a")
+        judge(table, "fedavg")
     with pytest.raises(ValueError, match="margin=-1: expected a number >= 0"):
-        verdicts.fairer(table, "a", "fedavg", margin=-1)
+        judge(table, "a", margin=-1)
     with pytest.raises(ValueError, match="criterion='mean'"):
-        verdicts.fairer(table[table.criterion != "mean"], "a", "fedavg")
+        judge(table[table.criterion != "mean"], "a")
     with pytest.raises(ValueError, match="measure='gini'"):
-        verdicts.fairer(table[table.measure != "gini"], "a", "fedavg")
+        judge(table[table.measure != "gini"], "a")

@@ -19,8 +19,8 @@ from fedjax_fair.app.terminal.console import format_table
 from fedjax_fair.app.terminal.progress import show_steps
 from fedjax_fair.app.terminal.termination import Termination
 from fedjax_fair.benchmark import collected, costs, entry, export, published, report, runner
-from fedjax_fair.benchmark.page import result_tables
 from fedjax_fair.benchmark.protocol import TRACKS
+from fedjax_fair.benchmark.report_tables import result_tables
 from fedjax_fair.benchmark.unit import is_done
 from fedjax_fair.utils.terminal import escape_control_chars
 
@@ -141,7 +141,7 @@ class BenchmarkEnter(_Units):
 
 @dataclass(frozen=True)
 class BenchmarkReport:
-    """Writes the page, tables and figures of a benchmark from its result files."""
+    """Writes the tables and figures of a benchmark from its result files."""
 
     folder: Positional[FolderPath]
     """Folder of the benchmark."""

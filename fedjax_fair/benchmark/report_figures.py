@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair.benchmark.page import charts
-from fedjax_fair.benchmark.page.contents import OVERALL, RANKED, Contents, check
-from fedjax_fair.benchmark.page.measures import MEASURES
+from fedjax_fair.benchmark.measure_labels import MEASURES
+from fedjax_fair.benchmark.report_contents import BASELINE, OVERALL, RANKED, Contents, unit_of
 from fedjax_fair.report import drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FIGURES", "write_figures"]
+__all__ = ["FIGURES", "curves", "ranking", "tradeoffs", "unsurpassed", "write_figures"]
 
 _COLUMNS, _LEGEND_COLUMNS = 3, 4
 _MARKERS = ("o", "s", "^", "D")
@@ -34,11 +33,7 @@ def write_figures(contents: Contents, folder: Path) -> list[Path]:
 
     Returns:
         Paths of a PDF and a PNG per figure, see `FIGURES`.
-
-    Raises:
-        ValueError: If the contents lack a column, or do not fit together.
     """
-    check(contents)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, draw in FIGURES.items():
@@ -51,18 +46,17 @@ def write_figures(contents: Contents, folder: Path) -> list[Path]:
     return paths
 
 
-def ranking(contents: Contents) -> Figure | None:
-    """Differences to the baseline over all federations, with 95% intervals, the best on top."""
+def ranking(contents: Contents, scope: str | None = None) -> Figure | None:
+    """Differences to the baseline in a scope, with 95% intervals, the best on top."""
     from matplotlib.figure import Figure
 
     table = contents.ranking
-    first = next(iter(table["scope"]), None)
-    scope = OVERALL if (table["scope"] == OVERALL).any() else first
-    rows = table[(table["scope"] == scope) & (table["method"] != contents.baseline)]
+    # By default the first one, which is over all federations if they were compared.
+    scope = scope or str(next(iter(table["scope"]), OVERALL))
+    rows = table[(table["scope"] == scope) & (table["method"] != BASELINE)]
     if rows.empty:
         return None
-    is_points = scope != OVERALL or contents.overall_unit == "points"
-    unit, scale = ("points", 100.0) if is_points else (contents.overall_unit, 1.0)
+    unit, scale = unit_of(scope)
     figure = Figure(figsize=(7.0, 1.1 + 0.24 * len(rows)), layout="constrained")
     for axes, name in zip(figure.subplots(1, 2, sharey=True), RANKED, strict=True):
         for height, row in enumerate(rows.to_dict("records")):
@@ -83,7 +77,7 @@ def ranking(contents: Contents) -> Figure | None:
     ]
     figure.axes[0].set_yticks(range(len(rows)), labels, size=8)
     figure.axes[0].set_ylim(len(rows) - 0.5, -0.5)
-    note = f"Difference to {contents.baseline}, 95% CI; filled: interval excludes zero"
+    note = f"Difference to {BASELINE}, 95% CI; filled: interval excludes zero"
     figure.supxlabel(drawing.escape_mathtext(note), size=8, color="0.35")
     return figure
 
@@ -105,12 +99,26 @@ def tradeoffs(contents: Contents) -> Figure | None:
                 *at, xerr=bars[0], yerr=bars[1], fmt=marker, color=color, markersize=5,
                 elinewidth=0.7, markerfacecolor="white" if row["is_reference"] else color,
             )  # fmt: skip
-        labeled = charts.unsurpassed(rows)
+        labeled = unsurpassed(rows)
         _label(axes, rows[rows["method"].isin(labeled)].to_dict("records"))
         axes.set_xlabel("SD over clients (points)", size=8)
     panels[0][0].set_ylabel("accuracy (%)", size=8)
     _legend_of_kinds(figure, kinds)
     return figure
+
+
+def unsurpassed(results: Any) -> list[str]:
+    """Returns methods that no other surpasses in accuracy and in standard deviation.
+
+    Args:
+        results: Rows of one federation.
+    """
+    rows = results[["method", "accuracy", "standard_deviation"]].dropna().to_numpy().tolist()
+    return [
+        name
+        for name, accuracy, spread in rows
+        if not any(other > accuracy and less < spread for _, other, less in rows)
+    ]
 
 
 def _label(axes: Axes, rows: list[dict[str, Any]]) -> None:
@@ -242,7 +250,7 @@ def _most_accurate(contents: Contents) -> list[str]:
     last: Any = contents.curves.sort_values("round").groupby(["federation", "method"])["accuracy"]
     accuracy = last.last().unstack()
     gain = accuracy.sub(accuracy.mean(axis=1), axis=0).mean()
-    return sorted(methods, key=lambda name: (name != contents.baseline, -gain[name]))
+    return sorted(methods, key=lambda name: (name != BASELINE, -gain[name]))
 
 
 def _panels(
@@ -251,7 +259,7 @@ def _panels(
     """Creates a figure with a titled panel per federation."""
     from matplotlib.figure import Figure
 
-    names = list(contents.federations["name"])
+    names = contents.federations
     columns = min(len(names), _COLUMNS)
     rows = -(-len(names) // columns)
     of_legend = 0.6 + max(0, legend_rows - 3) * 0.16

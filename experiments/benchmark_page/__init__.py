@@ -1,0 +1,1 @@
+"""The page of a benchmark's report as one HTML file."""

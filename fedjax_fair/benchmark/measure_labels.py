@@ -1,0 +1,117 @@
+"""Measures as readers see them: names, units, and numbers as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_fair.results.intervals import format_half_width, format_number
+
+__all__ = ["GROUPS", "MEASURES", "MISSING", "Measure", "difference", "interval", "value"]
+
+
+class Measure(NamedTuple):
+    """How a measure is shown.
+
+    Attributes:
+        label: Heading of a column.
+        unit: Unit of a value.
+        scale: Factor from stored values to the unit.
+        digits: Decimals.
+    """
+
+    label: str
+    unit: str
+    scale: float
+    digits: int
+
+
+def _percent(label: str) -> Measure:
+    return Measure(label, "%", 100.0, 1)
+
+
+def _points(label: str) -> Measure:
+    return Measure(label, "points", 100.0, 1)
+
+
+MEASURES = {
+    "accuracy": _percent("accuracy"),
+    "worst_10pct": _percent("worst 10%"),
+    "standard_deviation": _points("SD"),
+    "noise_floor": _points("SD by chance"),
+    "dissimilarity": _points("dissimilarity"),
+    "gini": Measure("Gini", "0 to 1", 1.0, 3),
+    "loss": Measure("loss", "nats", 1.0, 3),
+    "worse_than_local_converged": Measure("worse than local_converged", "% of clients", 100.0, 1),
+    "worse_than_fine_tuned": Measure("worse than fine_tuned", "% of clients", 100.0, 1),
+    "unseen_accuracy": _percent("unseen clients"),
+    "unseen_worst_10pct": _percent("unseen worst 10%"),
+    "adapted_accuracy": _percent("adapted"),
+    "adapted_worst_10pct": _percent("adapted worst 10%"),
+    "demographic_parity_difference": _points("demographic parity"),
+    "equal_opportunity_difference": _points("equal opportunity"),
+    "client_demographic_parity_difference": _points("demographic parity per client"),
+    "client_equal_opportunity_difference": _points("equal opportunity per client"),
+    "megabytes_up": Measure("upload", "MB", 1.0, 1),
+    "megabytes_down": Measure("download", "MB", 1.0, 1),
+    "rounds_to_target": Measure("rounds to target", "rounds", 1.0, 0),
+    "megabytes_to_target": Measure("MB to target", "MB", 1.0, 1),
+    "relative_compute": Measure("compute", "times fedavg", 1.0, 2),
+}
+"""Measures by name, in the order of columns."""
+
+_NAMES = list(MEASURES)
+GROUPS = {
+    "accuracy and fairness": tuple(_NAMES[:9]),
+    "unseen clients": tuple(_NAMES[9:13]),
+    "group fairness": tuple(_NAMES[13:17]),
+    "cost": tuple(_NAMES[17:]),
+}
+"""Measures that are shown together."""
+
+MISSING = "-"
+
+
+def value(name: str, row: Mapping[str, Any]) -> str:
+    """Formats a mean and half of its 95% interval, without unit.
+
+    Args:
+        name: A measure.
+        row: Values by column; the half width is in ``{name}_half``.
+
+    Examples:
+        >>> value("accuracy", {"accuracy": 0.8312, "accuracy_half": 0.012})
+        '83.1 ± 1.2'
+        >>> value("gini", {"gini": float("nan")})
+        '-'
+    """
+    measure = MEASURES[name]
+    mean, half = (float(row.get(key, np.nan)) for key in (name, f"{name}_half"))
+    if np.isnan(mean):
+        return MISSING
+    form = f",.{measure.digits}f"
+    return format_half_width(measure.scale * mean, measure.scale * half, form)
+
+
+def difference(number: float, scale: float = 100.0, digits: int = 1) -> str:
+    """Formats a signed difference, by default of fractions, in points.
+
+    Examples:
+        >>> difference(0.0123), difference(-0.02), difference(float("nan"))
+        ('+1.2', '-2.0', '-')
+    """
+    return format_number(scale * float(number), f"+.{digits}f")
+
+
+def interval(low: float, high: float, scale: float = 100.0, digits: int = 1) -> str:
+    """Formats the ends of an interval; empty if an end is missing.
+
+    Examples:
+        >>> interval(-0.01, 0.02), interval(0.1, float("nan"))
+        ('-1.0 to +2.0', '')
+    """
+    if np.isnan(low) or np.isnan(high):
+        return ""
+    return f"{difference(low, scale, digits)} to {difference(high, scale, digits)}"
