@@ -15,7 +15,9 @@ import numpy as np
 from fedjax_fair import results
 from fedjax_fair.app.build import method_round
 from fedjax_fair.app.run_folder import environment
-from fedjax_fair.app.settings import change
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.names import change
 from fedjax_fair.app.settings.usage import method_settings
 from fedjax_fair.benchmark import run_cells, tuning
 from fedjax_fair.benchmark.compute import count_flops
