@@ -38,6 +38,7 @@ def folder(runs):
     return path
 
 
+@pytest.mark.smoke
 def test_run_applies_its_options(folder):
     assert folder.name.endswith("-digits")
     dataset = results.open(folder)

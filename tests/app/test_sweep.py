@@ -51,6 +51,7 @@ def one_by_one(base, name, seed, **settings):
     return fit(round, experiment.data, rounds=4, seeds=(seed,), eval_every=2, train_loss=False)
 
 
+@pytest.mark.smoke
 def test_a_sweep_equals_single_runs(base, monkeypatch):
     traced = []
     run = simulate.run

@@ -55,6 +55,7 @@ class Recorder(Callback):
         self.events.append(("end", results.sizes["round"]))
 
 
+@pytest.mark.smoke
 def test_results_equal_a_run_by_hand(model, federation):
     round = make(model)
     dataset = fit(round, federation, rounds=6, seeds=(3, 1), eval_every=2)
