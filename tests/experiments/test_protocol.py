@@ -88,7 +88,7 @@ def test_the_sign_flip_test_enumerates_all_signs():
     expected = np.mean([abs(total) >= abs(values.sum()) - 1e-9 for total in sums])
     assert verdicts.sign_flip(values) == expected
     assert verdicts.sign_flip(np.ones(5)) == 2 / 32
-    with pytest.raises(ValueError, match="1 to 22 values, got 23"):
+    with pytest.raises(ValueError, match="23"):
         verdicts.sign_flip(np.ones(23))
 
 
@@ -109,9 +109,9 @@ def test_verdicts_follow_their_definition():
     raw = stats.ttest_1samp(family["noisy"], 0).pvalue
     # The three smaller p values are tested first; equal runs are the sixth claim.
     assert found["noisy"].p == pytest.approx(min(1, max(2 * raw, found["not enough"].p)))
-    with pytest.raises(ValueError, match="has no sign"):
+    with pytest.raises(ValueError, match="sign"):
         verdicts.judge({"a": noise}, {"a": 0.0})
-    with pytest.raises(ValueError, match="published: expected"):
+    with pytest.raises(ValueError, match="published:"):
         verdicts.judge({"a": noise}, {"b": 1.0})
 
 
