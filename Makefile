@@ -32,7 +32,7 @@ check: .venv/installed-test
 	$(BIN)/python tests/reachable.py --since $(SINCE)
 
 smoke: .venv/installed-test
-	$(BIN)/python $(PYTEST) -m smoke
+	$(BIN)/python -m pytest -m smoke tests
 
 test: .venv/installed-test
 	$(BIN)/python $(PYTEST)

@@ -5,7 +5,7 @@
 A test file is reached if it, or a module that it uses, uses a changed module; imports inside
 functions count. ``selectors.DivFL`` is a use of the module that defines ``DivFL`` and not of all
 selectors, although Python imports all of them. Integration tests are long, and so run only if they
-use a changed module themselves. Of the conformance battery only the changed roles run.
+are of the folder of a changed module. Of the conformance battery only the changed roles run.
 
 pytest-testmon follows the lines that a test runs instead. JAX traces a function only the first time
 in a process, so that lines of roles and sums would belong to the test that happens to come first.
@@ -106,12 +106,15 @@ def reached(start: str) -> set[str]:
 def reachable(changed: set[str]) -> list[Path]:
     """Test files to run, which are all of them after a change of what they share."""
     tests = {path.stem: path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")}
+    folders = {part for name in changed for part in name.split(".")[:2]}
     return sorted(
         path
         for name, path in tests.items()
-        if "conftest" in changed
-        or changed & (uses(name) | {name})
-        or (changed & reached(name) and not str(path).startswith(INTEGRATION))
+        if changed & {name, "conftest"}
+        or (
+            changed & reached(name)
+            and (not str(path).startswith(INTEGRATION) or path.parts[1] in folders)
+        )
     )
 
 
