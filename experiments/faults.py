@@ -19,9 +19,9 @@ import pandas as pd
 
 import fedjax_fair as ff
 from experiments.common import append_rows, markdown_table, options_of
-from fedjax_fair.base import Aggregator, Faults, Selector
 from fedjax_fair.metrics import paired
-from fedjax_fair.simulate import Round
+from fedjax_fair.roles import Aggregator, Faults, Selector
+from fedjax_fair.rounds.round import Round
 
 SEEDS, ROUNDS, COHORT = 5, 60, 10
 DROPOUTS, BYZANTINE = (0.0, 0.1, 0.3), (0.0, 0.1, 0.2)

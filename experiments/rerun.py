@@ -17,12 +17,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from fedjax_fair import checks, results
+from fedjax_fair import results
 from fedjax_fair.app.progress import show_steps
 from fedjax_fair.benchmark import cells, runner, tuning, unit
 from fedjax_fair.benchmark.measure_table import direction
 from fedjax_fair.benchmark.protocol import CRITERIA, TRACKS, VERSION
 from fedjax_fair.results.files import write_text
+from fedjax_fair.utils import checks
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmark"
 _NUDGE = 1e-6

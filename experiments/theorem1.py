@@ -30,9 +30,9 @@ import pandas as pd
 from jaxtyping import Array, Float
 
 from fedjax_fair import selectors
-from fedjax_fair.base import LocalResult, Model, Selector, Variables
 from fedjax_fair.data import FederatedData, from_arrays
-from fedjax_fair.round_context import make_context
+from fedjax_fair.roles import LocalResult, Model, Selector, Variables
+from fedjax_fair.rounds.round_context import make_context
 
 CLIENTS, EXAMPLES, WIDTH = 20, 30, 10
 COHORT, STEPS, BATCH = 5, 5, 5

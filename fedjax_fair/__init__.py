@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from fedjax_fair.app.model_files import load_model
     from fedjax_fair.app.sweep import sweep
-    from fedjax_fair.base import (
+    from fedjax_fair.roles import (
         Aggregation,
         Aggregator,
         Cohort,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         Solver,
         Variables,
     )
-    from fedjax_fair.simulate import Round, run
+    from fedjax_fair.rounds.round import Round, run
     from fedjax_fair.training import (
         Callback,
         Centralized,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         train_batch,
     )
     from fedjax_fair.training.cache import enable_compilation_cache
-    from fedjax_fair.tree import Integer, Number
+    from fedjax_fair.utils.tree import Integer, Number
 
 __all__ = [
     "Aggregation",
@@ -91,11 +91,11 @@ __all__ = [
 _NAMES_OF = {
     "app.model_files": "load_model",
     "app.sweep": "sweep",
-    "base": "Aggregation Aggregator Cohort Faults LocalResult Model Selector Solver Variables",
-    "simulate": "Round run",
+    "roles": "Aggregation Aggregator Cohort Faults LocalResult Model Selector Solver Variables",
+    "rounds.round": "Round run",
     "training": "Callback Centralized DivergenceError FitResult fit fit_batch train train_batch",
     "training.cache": "enable_compilation_cache",
-    "tree": "Integer Number",
+    "utils.tree": "Integer Number",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 

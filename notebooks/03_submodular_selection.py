@@ -27,7 +27,7 @@ import numpy as np
 
 import fedjax_fair as ff
 from fedjax_fair import submodular
-from fedjax_fair.client_gradients import client_gradients
+from fedjax_fair.evaluation.client_gradients import client_gradients
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.report import plots, selection
 from fedjax_fair.submodular import estimators

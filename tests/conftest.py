@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from compilation_report import CompilationReport
 
-from fedjax_fair.base import Context, Model, Variables
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.models import from_flax
 from fedjax_fair.parallel import collectives
+from fedjax_fair.roles import Context, Model, Variables
 from fedjax_fair.training import checkpoints, executables
 
 # Nothing may rely on silent broadcasting or promotion.

@@ -12,7 +12,6 @@ import pytest
 from experiments.reliability.factories import TAKES_NUMBERS, bad_values, call_with, given
 from fedjax_fair import (
     aggregators,
-    checks,
     communication,
     data,
     faults,
@@ -23,8 +22,9 @@ from fedjax_fair import (
     solvers,
 )
 from fedjax_fair import submodular as sets
-from fedjax_fair.base import Number
-from fedjax_fair.simulate import Round
+from fedjax_fair.roles import Number
+from fedjax_fair.rounds.round import Round
+from fedjax_fair.utils import checks
 
 FUNCTION = sets.Modular(np.ones(3, np.float32))
 LABELS = np.arange(4) % 2

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from conftest import make_federation
 
-from fedjax_fair import client_sums, models, selectors
-from fedjax_fair.client_evaluation import client_performance, evaluate
-from fedjax_fair.client_gradients import client_gradients
+from fedjax_fair import models, selectors
 from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.evaluation import sums
+from fedjax_fair.evaluation.client_gradients import client_gradients
+from fedjax_fair.evaluation.clients import client_performance, evaluate
 from fedjax_fair.numerics import target
-from fedjax_fair.round_context import make_context
+from fedjax_fair.rounds.round_context import make_context
 
 
 def test_means_of_every_client_equal_a_loop(model, federation):
@@ -61,7 +62,7 @@ def test_chunks_cover_all_examples(shape, owned):
 def test_the_model_of_a_client_is_computed_once_for_all_its_examples(
     chunk, model, federation, monkeypatch
 ):
-    monkeypatch.setattr(client_sums, "_MAX_CPU_CHUNK", chunk)
+    monkeypatch.setattr(sums, "_MAX_CPU_CHUNK", chunk)
     data, calls = federation._replace(validation=make_federation(1).test), []
     shared = model.init(jax.random.key(1), data.train.features[:1])
 
@@ -118,7 +119,7 @@ def numpy_loss_and_gradient(variables, examples, client):
     [(1, None), (3, None), (8, None), (100, None), (3, [5, 1, 7, 1, 3])],
 )
 def test_batched_clients_equal_single_clients(monkeypatch, model, batch_size, ids):
-    monkeypatch.setattr(client_sums, "_clients_per_batch", lambda *_: batch_size)
+    monkeypatch.setattr(sums, "_clients_per_batch", lambda *_: batch_size)
     variables = model.init(jax.random.key(1), UNEVEN.train.features[:1])
     clients = None if ids is None else jnp.array(ids, jnp.int32)
     measured, losses = jax.jit(
@@ -174,7 +175,7 @@ def test_batches_of_small_clients_have_a_thousand_examples(size, expected):
         def sum_fn(indices, mask):
             return jnp.zeros(width, jnp.float32)
 
-        return client_sums._clients_per_batch(lambda _: [sum_fn], [examples], client_bytes)
+        return sums._clients_per_batch(lambda _: [sum_fn], [examples], client_bytes)
 
     assert clients_per_batch(15) == expected
     assert clients_per_batch(2**17) == 1  # The sums of one client fill the cache,

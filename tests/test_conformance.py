@@ -26,9 +26,9 @@ from conftest import (
 )
 
 from fedjax_fair import aggregators, faults, selectors, server_optimizers, solvers
-from fedjax_fair.base import LocalResult, Solver
 from fedjax_fair.numerics.sketch import CountSketch
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.roles import LocalResult, Solver
+from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.submodular import Modular
 
 

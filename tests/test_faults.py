@@ -12,11 +12,11 @@ from test_conformance import AGGREGATORS, FEDERATION, SELECTORS, Scaling
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers
-from fedjax_fair.base import Aggregator, Cohort, LocalResult
 from fedjax_fair.faults import apply
-from fedjax_fair.round_context import make_context
-from fedjax_fair.round_state import Purpose, derive_key
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.roles import Aggregator, Cohort, LocalResult
+from fedjax_fair.rounds.round import Round, run
+from fedjax_fair.rounds.round_context import make_context
+from fedjax_fair.rounds.round_state import Purpose, derive_key
 
 ROUNDS = 4
 NUM = FEDERATION.num_clients

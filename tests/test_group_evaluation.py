@@ -12,8 +12,8 @@ from conftest import linear_model
 from people_federation import FEATURES, make_people, people_of
 
 import fedjax_fair as ff
-from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.data.sensitive import SensitiveFeature
+from fedjax_fair.evaluation.clients import evaluate
 from fedjax_fair.metrics import PEOPLE_SUMMARIES
 from fedjax_fair.metrics.sensitive import DIFFERENCES
 from fedjax_fair.results import combine

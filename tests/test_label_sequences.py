@@ -14,9 +14,9 @@ from flax import nnx
 from optax import softmax_cross_entropy_with_integer_labels
 
 import fedjax_fair as ff
-from fedjax_fair.client_evaluation import client_performance
-from fedjax_fair.client_gradients import client_gradients
 from fedjax_fair.data.federated import validate
+from fedjax_fair.evaluation.client_gradients import client_gradients
+from fedjax_fair.evaluation.clients import client_performance
 from fedjax_fair.numerics.labels import mean_over_labels, sum_labels
 
 VOCABULARY = 7

@@ -16,7 +16,7 @@ from fedjax_fair import faults
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.sensitive import SensitiveFeature
-from fedjax_fair.simulate import Round
+from fedjax_fair.rounds.round import Round
 
 CLIENTS, EXAMPLES = 1_000_003, 2_000_003
 

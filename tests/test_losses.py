@@ -7,8 +7,8 @@ import pytest
 from conftest import own
 
 import fedjax_fair as ff
-from fedjax_fair.base import Aggregation, Cohort, Model, Selector, Variables
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.roles import Aggregation, Cohort, Model, Selector, Variables
 
 RATE = 0.2
 

@@ -19,7 +19,7 @@ from fedjax_fair.app.config import Config
 from fedjax_fair.app.registry import METHODS
 from fedjax_fair.models import Conv, from_flax
 from fedjax_fair.numerics import target
-from fedjax_fair.simulate import Round
+from fedjax_fair.rounds.round import Round
 
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}  # By target, as `lower` calls them.
 EXAMPLES, SIDE = 407, 12  # Their product divides the size of nothing else.

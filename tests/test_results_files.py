@@ -22,8 +22,8 @@ from fedjax_fair.app.config import Config
 from fedjax_fair.app.model_files import _read as read_model
 from fedjax_fair.app.model_files import save_model
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.base import Variables
 from fedjax_fair.results.files import verify_checksum, write_text, written_by_orbax
+from fedjax_fair.roles import Variables
 from fedjax_fair.training.checkpoints import Checkpoints
 
 RNG = np.random.default_rng(0)

@@ -13,11 +13,10 @@ from sklearn.metrics import balanced_accuracy_score
 from test_conformance import Scaling
 
 import fedjax_fair as ff
-from fedjax_fair import role_calls
-from fedjax_fair.base import Aggregation, Cohort, LocalResult
-from fedjax_fair.role_errors import RoleError
-from fedjax_fair.simulate import Round
-from fedjax_fair.tree import Number
+from fedjax_fair.roles import Aggregation, Cohort, LocalResult, checked_calls
+from fedjax_fair.roles.role_errors import RoleError
+from fedjax_fair.rounds.round import Round
+from fedjax_fair.utils.tree import Number
 
 DATA = make_federation()
 THIRDS = jnp.full(3, 1 / 3)
@@ -346,7 +345,7 @@ def test_mistakes_of_available_are_named(mask_fn, shown):
 
 @pytest.mark.parametrize("mask", [np.ones(6, bool), [True] * 6])
 def test_masks_of_other_types_are_converted(mask):
-    converted = role_calls.available(Masked(lambda: mask), jax.random.key(0), jnp.int32(0), 6)
+    converted = checked_calls.available(Masked(lambda: mask), jax.random.key(0), jnp.int32(0), 6)
     assert isinstance(converted, jax.Array)
     assert converted.shape == (6,)
 

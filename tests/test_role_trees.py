@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedjax_fair import aggregators, communication, faults, server_optimizers, solvers
-from fedjax_fair.tree import Tree
+from fedjax_fair.utils.tree import Tree
 
 
 class Case(NamedTuple):

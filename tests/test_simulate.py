@@ -13,14 +13,14 @@ from jaxtyping import Array, Int
 from test_conformance import Scaling
 
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.base import Client, Cohort, Model, Selector, Variables
-from fedjax_fair.client_evaluation import client_performance
-from fedjax_fair.local_training import default_clients_per_batch
+from fedjax_fair.evaluation.clients import client_performance
 from fedjax_fair.numerics import target
-from fedjax_fair.round_context import make_context
-from fedjax_fair.round_state import Purpose, derive_key
-from fedjax_fair.simulate import Round, run
-from fedjax_fair.tree import Tree
+from fedjax_fair.roles import Client, Cohort, Model, Selector, Variables
+from fedjax_fair.rounds.local_training import default_clients_per_batch
+from fedjax_fair.rounds.round import Round, run
+from fedjax_fair.rounds.round_context import make_context
+from fedjax_fair.rounds.round_state import Purpose, derive_key
+from fedjax_fair.utils.tree import Tree
 
 LARGE = 100
 

@@ -11,7 +11,7 @@ import fedjax_fair as ff
 from fedjax_fair import aggregators, communication, solvers
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.numerics.trees import tree_bytes
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.training import compiled_functions
 
 DATA = jax.tree.map(jnp.asarray, make_federation())

@@ -11,7 +11,7 @@ import pytest
 from jaxtyping import Array, Float
 
 from fedjax_fair.training.split import split
-from fedjax_fair.tree import Integer, Number, Tree, child_fields, stacked_leaves
+from fedjax_fair.utils.tree import Integer, Number, Tree, child_fields, stacked_leaves
 
 
 class Scale(Tree):
@@ -212,7 +212,7 @@ def test_a_field_that_cannot_be_structure_is_named(make, message):
 
 
 def test_a_missing_method_is_named():
-    from fedjax_fair.base import Selector
+    from fedjax_fair.roles import Selector
 
     class Forgetful(Selector):
         cohort_size: int
@@ -222,7 +222,7 @@ def test_a_missing_method_is_named():
 
 
 def test_a_field_that_hides_a_method_is_named():
-    from fedjax_fair.base import Selector
+    from fedjax_fair.roles import Selector
     from fedjax_fair.submodular import SetFunction
 
     with pytest.raises(ValueError, match=r"Sized\.size"):

@@ -30,7 +30,7 @@ from experiments.benchmarks.timing import (
     run_parts,
 )
 from fedjax_fair.numerics.clustering import cluster_weights, kmeans, spectral_embedding
-from fedjax_fair.round_context import make_context
+from fedjax_fair.rounds.round_context import make_context
 
 RESTARTS = 10
 # Clients, width of the activations, clusters.

@@ -21,11 +21,11 @@ import numpy as np
 
 import fedjax_fair as ff
 from experiments.benchmarks.timing import alternate, federated_round, random_data, start
-from fedjax_fair.base import Model, Selector
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.parallel.mesh import assign_clients, client_mesh, over_mesh, shard_data
+from fedjax_fair.roles import Model, Selector
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.selectors import gradients
-from fedjax_fair.simulate import Round
 
 CLIENTS, COHORT, POOL = 100, 10, 20
 BITS = {"pred": 8, "s32": 32, "u32": 32, "f32": 32, "bf16": 16, "f16": 16}

@@ -18,8 +18,8 @@ import optax
 
 from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.timing import alternate, print_header, start
-from fedjax_fair.base import Model
 from fedjax_fair.models.conv import chunks, winograd
+from fedjax_fair.roles import Model
 
 SHAPES = {"lenet": (50, 28, 28, 1), "cnn": (10, 32, 32, 3), "resnet18": (32, 32, 32, 3)}
 STEPS = {"lenet": 50, "cnn": 20, "resnet18": 2}

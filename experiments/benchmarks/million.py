@@ -29,13 +29,13 @@ import pandas as pd
 import fedjax_fair as ff
 from experiments.benchmarks.timing import environment, federated_round, print_header
 from experiments.common import append_rows
-from fedjax_fair.base import Selector
-from fedjax_fair.client_evaluation import client_performance
-from fedjax_fair.client_gradients import client_gradients
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.evaluation.client_gradients import client_gradients
+from fedjax_fair.evaluation.clients import client_performance
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.numerics.trees import tree_bytes
+from fedjax_fair.roles import Selector
 from fedjax_fair.selectors.gradients import Fresh, Stale
 from fedjax_fair.submodular import (
     facility_location_from_distances,

@@ -20,11 +20,11 @@ import numpy as np
 import fedjax_fair as ff
 from experiments.benchmarks.million import COHORT, POOL, WIDTH, make_federation
 from experiments.benchmarks.timing import print_header, start
-from fedjax_fair.base import ClientGradients
-from fedjax_fair.client_gradients import client_gradients
+from fedjax_fair.evaluation.client_gradients import client_gradients
 from fedjax_fair.numerics.distances import nearest
 from fedjax_fair.numerics.sketch import CountSketch, ravel
-from fedjax_fair.round_context import make_context
+from fedjax_fair.roles import ClientGradients
+from fedjax_fair.rounds.round_context import make_context
 
 REFERENCES = (1_000, 2_000, 5_000, 10_000, 20_000)
 MODEL = ff.models.logistic(10)

@@ -22,9 +22,9 @@ import optax
 
 import fedjax_fair as ff
 from experiments.benchmarks.timing import alternate, federated_round, random_data, run_parts
-from fedjax_fair.base import Model
-from fedjax_fair.client_evaluation import client_performance
+from fedjax_fair.evaluation.clients import client_performance
 from fedjax_fair.numerics.trees import tree_bytes
+from fedjax_fair.roles import Model
 
 WORKLOADS = {
     # name: (model, image shape, clients, cohort, examples per client, steps, batch, rounds a call)

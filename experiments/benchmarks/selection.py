@@ -36,11 +36,11 @@ from experiments.benchmarks.timing import (
     random_data,
     run_parts,
 )
-from fedjax_fair.client_gradients import client_gradients
+from fedjax_fair.evaluation.client_gradients import client_gradients
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import CountSketch, ravel
+from fedjax_fair.rounds.round import run
 from fedjax_fair.selectors.gradients import Stale, Updates
-from fedjax_fair.simulate import run
 from fedjax_fair.submodular import (
     estimators,
     facility_location,

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 import fedjax_fair as ff
-from fedjax_fair.base import Aggregator, Model, Selector
 from fedjax_fair.data import FederatedData, from_arrays
+from fedjax_fair.roles import Aggregator, Model, Selector
 
 __all__ = [
     "CompileTimes",

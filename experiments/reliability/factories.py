@@ -39,7 +39,7 @@ from fedjax_fair.metrics import bytes_per_round
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.parallel import client_mesh, core_mesh
 from fedjax_fair.submodular import federated, matroids, multilinear
-from fedjax_fair.tree import Tree
+from fedjax_fair.utils.tree import Tree
 
 __all__ = ["TAKES_NUMBERS", "bad_values", "call_with", "given"]
 

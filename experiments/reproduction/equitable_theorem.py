@@ -33,7 +33,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from experiments.theorem1 import bounded_score, classification
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.data import FederatedData
-from fedjax_fair.simulate import Round
+from fedjax_fair.rounds.round import Round
 
 GROUPS = (8, 12)
 EXAMPLES, WIDTH, COHORT, STEPS, BATCH = 30, 10, 8, 5, 5

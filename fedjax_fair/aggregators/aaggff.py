@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_fair import checks
 from fedjax_fair.aggregators.whole_cohort import normalize_weights
-from fedjax_fair.base import Aggregation, Aggregator, Cohort, ServerView
 from fedjax_fair.numerics.simplex import minimize_quadratic
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, ServerView
+from fedjax_fair.utils import checks
 
 __all__ = ["AAggFF"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
-from fedjax_fair.base import Aggregation, Aggregator, Number, Variables
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables
+from fedjax_fair.utils import checks
 
 __all__ = ["AdaFed"]
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.base import Context, Variables
-from fedjax_fair.client_predictions import apply_model
-from fedjax_fair.client_sums import client_sum
 from fedjax_fair.data.sensitive_groups import Groups
+from fedjax_fair.evaluation.client_predictions import apply_model
+from fedjax_fair.evaluation.sums import client_sum
 from fedjax_fair.numerics.labels import check_one_label
+from fedjax_fair.roles import Context, Variables
 
 __all__ = ["Cells", "client_cells", "client_labels", "info_of_groups"]
 

@@ -7,11 +7,11 @@ from typing import ClassVar, Literal, get_args
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_fair import checks
 from fedjax_fair.aggregators.cells import client_cells
 from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, Number, ServerView
 from fedjax_fair.data.sensitive_groups import Groups, find_groups
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, ServerView
+from fedjax_fair.utils import checks
 
 __all__ = ["FairFed"]
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.base import Aggregation, Aggregator, ServerView, Variables
 from fedjax_fair.numerics.trees import all_finite
+from fedjax_fair.roles import Aggregation, Aggregator, ServerView, Variables
 
 __all__ = ["FedDynMean"]
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_fair import checks
 from fedjax_fair.aggregators.whole_cohort import normalize_weights
-from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
 from fedjax_fair.numerics.labels import count_labels, sum_labels
+from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.utils import checks
 
 __all__ = ["FedFA"]
 

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair import checks
 from fedjax_fair.aggregators.cells import Cells, client_cells, client_labels, info_of_groups
 from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
 from fedjax_fair.data.sensitive_groups import find_groups
 from fedjax_fair.numerics.simplex import project
+from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.utils import checks
 
 __all__ = ["FedFBMean"]
 

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
-from fedjax_fair.base import Aggregation, Aggregator, Number, Variables
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables
+from fedjax_fair.utils import checks
 
 __all__ = ["FedFV"]
 

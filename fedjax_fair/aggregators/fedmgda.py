@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
 from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
-from fedjax_fair.base import Aggregation, Aggregator, Number, Variables
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.simplex import minimize_quadratic
 from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables
+from fedjax_fair.utils import checks
 
 __all__ = ["FedMGDA"]
 

@@ -7,12 +7,12 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_fair import checks
 from fedjax_fair.aggregators.cells import client_cells, client_labels, info_of_groups
 from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
 from fedjax_fair.data.sensitive_groups import find_groups
 from fedjax_fair.numerics.simplex import project
+from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.utils import checks
 
 __all__ = ["FedMinMaxMean"]
 

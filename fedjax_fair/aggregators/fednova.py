@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_fair.aggregators.mean import Mean, WeightingScheme
-from fedjax_fair.base import Aggregation, ServerView, Variables
+from fedjax_fair.roles import Aggregation, ServerView, Variables
 
 __all__ = ["FedNovaMean"]
 

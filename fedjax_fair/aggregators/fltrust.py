@@ -12,12 +12,12 @@ from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
-from fedjax_fair import checks
 from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
-from fedjax_fair.base import Aggregation, Aggregator, Client, Context, Solver, Variables
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.roles import Aggregation, Aggregator, Client, Context, Solver, Variables
+from fedjax_fair.utils import checks
 
 __all__ = ["FLTrust"]
 

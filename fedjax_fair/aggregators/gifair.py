@@ -7,11 +7,11 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, Number, ServerView
 from fedjax_fair.metrics import groups as by_group
 from fedjax_fair.numerics.labels import count_labels, sum_labels
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, ServerView
+from fedjax_fair.utils import checks
 
 __all__ = ["GIFAIR"]
 

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal, get_args
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_fair import checks
-from fedjax_fair.base import Aggregation, Aggregator, Cohort, Context, ServerView
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, ServerView
+from fedjax_fair.utils import checks
 
 __all__ = ["WEIGHTING_SCHEMES", "Mean", "WeightingScheme", "scheme_weights"]
 

@@ -7,10 +7,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import Mean
-from fedjax_fair.base import Aggregation, Number
 from fedjax_fair.numerics.trees import all_finite
+from fedjax_fair.roles import Aggregation, Number
+from fedjax_fair.utils import checks
 
 __all__ = ["MimeLiteMean"]
 

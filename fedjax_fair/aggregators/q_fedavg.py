@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_fair import checks
-from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView, Variables
+from fedjax_fair.utils import checks
 
 __all__ = ["QFedAvg"]
 

@@ -7,11 +7,11 @@ from typing import ClassVar, Literal, get_args
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_fair import checks
 from fedjax_fair.aggregators.cells import client_labels
 from fedjax_fair.aggregators.mean import scheme_weights
-from fedjax_fair.base import Aggregation, Aggregator, ServerView
 from fedjax_fair.data.sensitive_groups import find_groups
+from fedjax_fair.roles import Aggregation, Aggregator, ServerView
+from fedjax_fair.utils import checks
 
 __all__ = ["ReweighingMean", "reweighing"]
 

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
 from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
-from fedjax_fair.base import Aggregation, Aggregator, Number, Variables
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.roles import Aggregation, Aggregator, Number, Variables
+from fedjax_fair.utils import checks
 
 __all__ = [
     "CenteredClipping",

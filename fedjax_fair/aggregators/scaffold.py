@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_fair.aggregators.mean import Mean
-from fedjax_fair.base import Aggregation
 from fedjax_fair.numerics.trees import all_finite
+from fedjax_fair.roles import Aggregation
 
 __all__ = ["ScaffoldMean"]
 

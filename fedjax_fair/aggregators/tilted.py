@@ -7,9 +7,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair import checks
 from fedjax_fair.aggregators.mean import WEIGHTING_SCHEMES, WeightingScheme, scheme_weights
-from fedjax_fair.base import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView
+from fedjax_fair.utils import checks
 
 __all__ = ["Tilted"]
 

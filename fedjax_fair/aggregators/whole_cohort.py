@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from fedjax_fair.base import Cohort, Context, LocalResult, Variables
 from fedjax_fair.numerics.products import weighted_total
 from fedjax_fair.numerics.trees import all_finite
+from fedjax_fair.roles import Cohort, Context, LocalResult, Variables
 
 __all__ = ["gather_updates", "mask_updates", "normalize_weights", "weighted_sum"]
 

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from fedjax_fair import checks, role_calls
 from fedjax_fair.aggregators.fedfb import FedFBMean
 from fedjax_fair.aggregators.ifca import IFCAMean
-from fedjax_fair.base import Aggregator, Variables
 from fedjax_fair.numerics.trees import all_finite
+from fedjax_fair.roles import Aggregator, Variables, checked_calls
 from fedjax_fair.server_optimizers import ServerOptimizer
+from fedjax_fair.utils import checks
 
 __all__ = ["WithServerOptimizer"]
 
@@ -86,7 +86,7 @@ class WithServerOptimizer(Aggregator):
         return self.inner.compute_weights(state.aggregator, cohort, context)
 
     def init(self, context):
-        inner = role_calls.init(self.inner, context)
+        inner = checked_calls.init(self.inner, context)
         return OptimizerState(inner, self.optimizer.init(context.variables.params))
 
     def broadcast(self, state, context):
@@ -96,7 +96,7 @@ class WithServerOptimizer(Aggregator):
         return self.inner.prepare(state.aggregator, cohort, context)
 
     def aggregate(self, state, cohort, results, context):
-        update, inner, aggregation = role_calls.aggregate(
+        update, inner, aggregation = checked_calls.aggregate(
             self.inner, state.aggregator, cohort, results, context
         )
         params, optimizer = self.optimizer.step(

@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair import checks, role_calls
-from fedjax_fair.base import ClientGradients, Context, Selector
 from fedjax_fair.data import FederatedData
 from fedjax_fair.numerics.distances import pairwise_distances
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.roles import ClientGradients, Context, Selector, checked_calls
+from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.submodular import facility_location_from_distances
-from fedjax_fair.tree import Number
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Number
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -50,13 +50,13 @@ class _Alternatives(Selector):
     b: Number
 
     def init(self, context):
-        return tuple(role_calls.init(selector, context) for selector in self._all)
+        return tuple(checked_calls.init(selector, context) for selector in self._all)
 
     def select(self, key, state, context):
         context = _with_shared_measurements(context)
         states, cohorts = [], []
         for selector, old in zip(self._all, state, strict=True):
-            cohort, new, info = role_calls.select(selector, key, old, context)
+            cohort, new, info = checked_calls.select(selector, key, old, context)
             states.append(new)
             cohorts.append(cohort)
             if len(cohorts) == 1:
@@ -78,7 +78,7 @@ class _Alternatives(Selector):
     def observe(self, state, cohort, results, context):
         context = _with_shared_measurements(context)
         return tuple(
-            role_calls.observe(selector, old, cohort, results, context)
+            checked_calls.observe(selector, old, cohort, results, context)
             for selector, old in zip(self._all, state, strict=True)
         )
 

@@ -16,14 +16,13 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int
 
-from fedjax_fair import checks
-from fedjax_fair.base import Model, Variables
-from fedjax_fair.base_round import BaseRound
-from fedjax_fair.client_evaluation import client_performance, personalized_performance
-from fedjax_fair.client_state import make_client
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.evaluation.clients import client_performance, personalized_performance
 from fedjax_fair.results.history import client_coordinate
-from fedjax_fair.round_state import Purpose, derive_key
+from fedjax_fair.roles import Model, Variables
+from fedjax_fair.rounds.base_round import BaseRound
+from fedjax_fair.rounds.client_state import make_client
+from fedjax_fair.rounds.round_state import Purpose, derive_key
 from fedjax_fair.solvers.fine_tuned import fine_tune
 from fedjax_fair.solvers.sgd import SGD
 from fedjax_fair.training.batch import RunBatch
@@ -31,6 +30,7 @@ from fedjax_fair.training.compiled_functions import check_outputs
 from fedjax_fair.training.executables import call
 from fedjax_fair.training.functions import over_runs, reuse_if_installed
 from fedjax_fair.training.split import Structure, split
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int
 
-from fedjax_fair import aggregators, checks, data, models
+from fedjax_fair import aggregators, data, models
 from fedjax_fair.app import presets
 from fedjax_fair.app.conditions import make_communication, make_faults
 from fedjax_fair.app.config import DATA_NAMES, SERVER_NAMES, Config, DataConfig, ModelConfig
@@ -23,15 +23,16 @@ from fedjax_fair.app.settings import lookup, places
 from fedjax_fair.app.signatures import construct, settings_of
 from fedjax_fair.app.unseen import split_clients
 from fedjax_fair.app.variants import check_unused_settings, method_identity, resolve_method
-from fedjax_fair.base import Model, ServerView
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data import FederatedData
 from fedjax_fair.data.table_files import is_table_file
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device
-from fedjax_fair.role_errors import explain_errors
-from fedjax_fair.simulate import Round
+from fedjax_fair.roles import Model, ServerView
+from fedjax_fair.roles.role_errors import explain_errors
+from fedjax_fair.rounds.base_round import BaseRound
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.memory import total_memory
+from fedjax_fair.utils import checks
 
 __all__ = ["Experiment", "build", "load_data", "local_steps", "method_round", "server_view"]
 

@@ -116,7 +116,7 @@ def program(presets: Mapping[str, Preset] | None = None) -> NoReturn:
 
 def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
     """Formats a warning as one line, without the line of code that caused it."""
-    from fedjax_fair.text import escape_control_chars
+    from fedjax_fair.utils.terminal import escape_control_chars
 
     words = map(escape_control_chars, str(message).split())
     return f"fedjax-fair: warning: {' '.join(words)}\n"
@@ -168,7 +168,7 @@ def _report(error: Exception, with_traceback: bool) -> int:
             sys.excepthook(type(error), error, error.__traceback__)
             _abort(1)
         raise error
-    from fedjax_fair.text import escape_control_chars
+    from fedjax_fair.utils.terminal import escape_control_chars
 
     if with_traceback:
         import traceback

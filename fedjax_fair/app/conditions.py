@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from fedjax_fair import checks
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.registry import COMMUNICATION, FAULTS
 from fedjax_fair.app.signatures import Setting, construct, settings_of
-from fedjax_fair.base import Faults
+from fedjax_fair.roles import Faults
+from fedjax_fair.utils import checks
 
 __all__ = ["condition_settings", "make_communication", "make_faults"]
 

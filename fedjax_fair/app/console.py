@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fedjax_fair.metrics.definitions import HINT
 from fedjax_fair.report.maximization_page import maximization_table
 from fedjax_fair.results.tables import Table, final_tables
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from fedjax_fair import checks
 from fedjax_fair.parallel.cores import default_core_mesh
 from fedjax_fair.parallel.mesh import client_mesh
+from fedjax_fair.utils import checks
 
 __all__ = ["mesh_of"]
 

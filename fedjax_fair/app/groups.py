@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
-from fedjax_fair import checks
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build, largest_client, method_round
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.settings import change, lookup, places, vary
 from fedjax_fair.app.signatures import Setting
 from fedjax_fair.app.variants import method_settings
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.rounds.base_round import BaseRound
+from fedjax_fair.utils import checks
 
 __all__ = ["Axis", "Group", "groups_of", "plan_sweep", "runs_of"]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair.app.config import Config
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.communication import epsilon
 from fedjax_fair.faults import Byzantine
-from fedjax_fair.simulate import Round
+from fedjax_fair.rounds.base_round import BaseRound
+from fedjax_fair.rounds.round import Round
 
 if TYPE_CHECKING:
     import xarray as xr

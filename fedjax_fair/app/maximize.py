@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from fedjax_fair import checks, data, results
+from fedjax_fair import data, results
 from fedjax_fair.app.config import Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.app.run_folder import RunFolder, locked
 from fedjax_fair.data.ratings import read_ratings
@@ -18,6 +18,7 @@ from fedjax_fair.report.maximization import figures
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
 from fedjax_fair.submodular.federated import comparison
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import xarray as xr

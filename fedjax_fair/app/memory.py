@@ -8,11 +8,11 @@ import jax
 from jax.sharding import Mesh
 
 from fedjax_fair.app.config import Config
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data import FederatedData
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel.collectives import AXIS
 from fedjax_fair.parallel.mesh import num_run_groups
+from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.solvers.sgd import STEPS_PER_BLOCK
 
 __all__ = ["check_memory", "format_bytes", "min_memory"]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from fedjax_fair.app.signatures import class_of
-from fedjax_fair.base import Aggregator, Model, Selector, Solver
-from fedjax_fair.base_round import BaseRound
+from fedjax_fair.roles import Aggregator, Model, Selector, Solver
+from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.server_optimizers import ServerOptimizer
 
 __all__ = ["Method", "Range"]

@@ -18,14 +18,14 @@ from fedjax_fair.app.config import SelectorConfig, SolverConfig
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.signatures import class_of
 from fedjax_fair.app.variants import drop_unused_settings
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.communication import DifferentialPrivacy, TopK
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.numerics.trees import tree_bytes
-from fedjax_fair.round_state import RoundInfo, RoundState
-from fedjax_fair.simulate import Round
+from fedjax_fair.rounds.base_round import BaseRound
+from fedjax_fair.rounds.round import Round
+from fedjax_fair.rounds.round_state import RoundInfo, RoundState
 
 __all__ = ["source_of", "tables"]
 

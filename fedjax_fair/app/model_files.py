@@ -9,16 +9,17 @@ from urllib.parse import quote
 import jax
 import numpy as np
 
-from fedjax_fair import checks, results
+from fedjax_fair import results
 from fedjax_fair.app.build import method_round
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.base import Variables
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel import processes
 from fedjax_fair.results.files import verify_checksum, write_checksum, written_by_orbax
+from fedjax_fair.roles import Variables
 from fedjax_fair.training.fit_result import FitResult
-from fedjax_fair.warning import warn
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.warning import warn
 
 __all__ = ["folder_name", "load_model", "save_model", "save_personalized"]
 

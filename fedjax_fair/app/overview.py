@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fedjax_fair.text import format_columns
+from fedjax_fair.utils.terminal import format_columns
 
 if TYPE_CHECKING:
     from fedjax_fair.app.presets import Preset

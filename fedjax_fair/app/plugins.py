@@ -26,13 +26,13 @@ from typing import Any
 
 from fedjax_fair.app.method import Method, Range
 from fedjax_fair.app.signatures import settings_of
-from fedjax_fair.base import Aggregator, Selector, Solver
 from fedjax_fair.data import Source
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.machines import check as check_rates
-from fedjax_fair.printing import format_value
-from fedjax_fair.role_errors import RoleError, explain_errors
+from fedjax_fair.roles import Aggregator, Selector, Solver
+from fedjax_fair.roles.role_errors import RoleError, explain_errors
 from fedjax_fair.server_optimizers import ServerOptimizer
+from fedjax_fair.utils.printing import format_value
 
 __all__ = ["load", "loaded", "machines", "methods", "methods_of", "sources"]
 

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
-from fedjax_fair.base import PERSONALIZED
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.roles import PERSONALIZED
 from fedjax_fair.training.fit import Callback, Evaluation
+from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr

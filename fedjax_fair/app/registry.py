@@ -25,8 +25,8 @@ from fedjax_fair.app import plugins
 from fedjax_fair.app.method import Method
 from fedjax_fair.app.ranges import RANGES
 from fedjax_fair.app.signatures import REQUIRED, Wrapping, settings_of
-from fedjax_fair.base import Model
 from fedjax_fair.data import Partitioner
+from fedjax_fair.roles import Model
 from fedjax_fair.training import Centralized
 
 __all__ = [

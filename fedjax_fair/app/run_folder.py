@@ -37,7 +37,7 @@ from fedjax_fair.results.files import add_file_name, check_orbax_path, write_tex
 from fedjax_fair.results.log import corrected_log, format_line, read_log
 from fedjax_fair.training.fingerprint import numeric_settings
 from fedjax_fair.training.fit import Callback, Evaluation
-from fedjax_fair.warning import warn
+from fedjax_fair.utils.warning import warn
 
 if TYPE_CHECKING:
     import xarray as xr

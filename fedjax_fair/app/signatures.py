@@ -19,10 +19,10 @@ import tyro
 from jaxtyping import AbstractArray
 from typing_extensions import Doc
 
-from fedjax_fair import checks
 from fedjax_fair.app.values import describe_type, members
-from fedjax_fair.printing import format_value
-from fedjax_fair.role_errors import explain_errors
+from fedjax_fair.roles.role_errors import explain_errors
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.printing import format_value
 
 __all__ = [
     "REQUIRED",

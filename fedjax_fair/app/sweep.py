@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedjax_fair import checks, report, results
+from fedjax_fair import report, results
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.defaults import collapse, format_settings, unset_defaults
 from fedjax_fair.app.groups import Group, plan_sweep, runs_of
@@ -23,6 +23,7 @@ from fedjax_fair.results.history import client_coordinate
 from fedjax_fair.training.fingerprint import describe_run, differences
 from fedjax_fair.training.fit import Callback, MemoryLimitError, fit_batch
 from fedjax_fair.training.memory import free_memory
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -32,20 +32,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
-from fedjax_fair import checks, role_calls
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import largest_client, method_round
 from fedjax_fair.app.config import Config
-from fedjax_fair.base import Model, Selector, Variables
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.benchmark.relabeling import RelabeledSelector, RelabeledSolver, permute_clients
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.numerics.labels import MASKED_LABEL
-from fedjax_fair.round_context import make_context
-from fedjax_fair.round_state import RoundInfo
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.roles import Model, Selector, Variables, checked_calls
+from fedjax_fair.rounds.base_round import BaseRound
+from fedjax_fair.rounds.round import Round, run
+from fedjax_fair.rounds.round_context import make_context
+from fedjax_fair.rounds.round_state import RoundInfo
 from fedjax_fair.training.diagnosis import check_participants
+from fedjax_fair.utils import checks
 
 __all__ = ["check_method", "check_round"]
 
@@ -154,7 +154,7 @@ def _check_conformance(round: BaseRound, data: FederatedData, trained: _Trained)
     if not round.is_centralized:
         check_participants(np.asarray(info.clients)[None], data.num_clients, 0, (_SEED,))
     weights = np.asarray(info.weights, np.float64)
-    is_distribution = np.abs(weights.sum(axis=1) - 1) <= role_calls.MAX_WEIGHT_ERROR
+    is_distribution = np.abs(weights.sum(axis=1) - 1) <= checked_calls.MAX_WEIGHT_ERROR
     # A comparison with NaN is false.
     invalid = ~(is_distribution & (weights >= 0).all(axis=1))
     if invalid.any():
@@ -233,10 +233,10 @@ def _draw_cohorts(
     """Returns how often each client is in the cohort of each draw, and its weight there."""
     context = make_context(model, jnp.int32(NUM_ROUNDS), variables, data)
     root = jax.random.key(_SEED)
-    state = role_calls.init(selector, context._replace(key=root))
+    state = checked_calls.init(selector, context._replace(key=root))
 
     def draw(key: Key[Array, ""]) -> Float[Array, "2 clients"]:
-        cohort, _, _ = role_calls.select(selector, key, state, context)
+        cohort, _, _ = checked_calls.select(selector, key, state, context)
         values = jnp.stack([jnp.ones_like(cohort.weights), cohort.weights])
         return jnp.zeros((2, data.num_clients)).at[:, cohort.clients].add(values)
 

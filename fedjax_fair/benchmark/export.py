@@ -6,10 +6,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedjax_fair import checks
 from fedjax_fair.benchmark import measures
 from fedjax_fair.benchmark.runner import read_folder
 from fedjax_fair.results.files import write_bytes
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedjax_fair import checks
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import pandas as pd

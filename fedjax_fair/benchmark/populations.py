@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from fedjax_fair import checks
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData, stack, validate
 from fedjax_fair.data.partitioner import Partition, generator, split_off
 from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.data.unseen import choose_unseen, select_clients
+from fedjax_fair.utils import checks
 
 __all__ = ["BenchmarkData", "Pool", "partition_pool"]
 

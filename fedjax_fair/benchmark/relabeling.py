@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
-from fedjax_fair.base import Client, Context, Selector, Solver, Variables
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.round_context import make_context
+from fedjax_fair.roles import Client, Context, Selector, Solver, Variables
+from fedjax_fair.rounds.round_context import make_context
 
 __all__ = ["RelabeledSelector", "RelabeledSolver", "permute_clients"]
 

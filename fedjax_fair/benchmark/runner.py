@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedjax_fair import checks
 from fedjax_fair.app import presets
 from fedjax_fair.app.registry import GROUPS
 from fedjax_fair.app.run_folder import environment, locked, make_folder
@@ -29,6 +28,7 @@ from fedjax_fair.parallel.cores import num_usable_cores
 from fedjax_fair.results.files import write_text
 from fedjax_fair.training import executables
 from fedjax_fair.training.fit import Callback, DivergenceError
+from fedjax_fair.utils import checks
 
 __all__ = ["Plan", "failed_units", "failures", "plan", "prepare", "read_folder", "run"]
 

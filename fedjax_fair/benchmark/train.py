@@ -10,8 +10,8 @@ from fedjax_fair import results
 from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.benchmark.populations import BenchmarkData
+from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.training.fit import Callback, train_batch
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from fedjax_fair.app.config import Config
 from fedjax_fair.app.run_folder import environment
 from fedjax_fair.app.settings import change
 from fedjax_fair.app.variants import method_settings
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.benchmark import cells, tuning
 from fedjax_fair.benchmark.compute import count_flops
 from fedjax_fair.benchmark.federations import Federation
@@ -28,7 +27,8 @@ from fedjax_fair.benchmark.protocol import CRITERIA, VERSION, Track
 from fedjax_fair.benchmark.train import Run, train, train_singly
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.results.models import by_model
-from fedjax_fair.simulate import run
+from fedjax_fair.rounds.base_round import BaseRound
+from fedjax_fair.rounds.round import run
 from fedjax_fair.training.fit import Callback
 
 if TYPE_CHECKING:

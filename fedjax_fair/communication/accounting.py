@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from fedjax_fair import checks
-from fedjax_fair.base import Selector
 from fedjax_fair.communication.noise import PrivacyMechanism
+from fedjax_fair.roles import Selector
+from fedjax_fair.utils import checks
 
 __all__ = ["epsilon"]
 

@@ -16,8 +16,6 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fedjax_fair import checks
-from fedjax_fair.base import Aggregator, Cohort, Context, Faults, LocalResult, Selector, Variables
 from fedjax_fair.communication import noise
 from fedjax_fair.communication.compression import Compression
 from fedjax_fair.communication.noise import PrivacyMechanism
@@ -25,6 +23,8 @@ from fedjax_fair.communication.opaque import secure_sums
 from fedjax_fair.faults.apply import renormalize_sum
 from fedjax_fair.numerics.secure_sum import SecureAggregation
 from fedjax_fair.numerics.trees import all_finite, tree_bytes
+from fedjax_fair.roles import Aggregator, Cohort, Context, Faults, LocalResult, Selector, Variables
+from fedjax_fair.utils import checks
 
 __all__ = [
     "Communication", "Received", "bytes_up", "check", "init", "receive", "residual_width", "send",

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from fedjax_fair import checks
-from fedjax_fair.tree import Tree
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Tree
 
 __all__ = ["Compression", "StochasticQuantization", "TopK"]
 

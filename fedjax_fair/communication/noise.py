@@ -17,10 +17,10 @@ import optax
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Key
 
-from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Number, Variables
 from fedjax_fair.numerics.trees import all_finite
-from fedjax_fair.tree import Tree
+from fedjax_fair.roles import Cohort, Number, Variables
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Tree
 
 __all__ = ["AdaptiveClipping", "DifferentialPrivacy", "PrivacyMechanism"]
 

@@ -1,8 +1,8 @@
 """Access of the server to updates under secure aggregation.
 
 Selector and aggregator can compute weighted sums of opaque updates and, with the server view
-``"scalars"`` (`fedjax_fair.base.ServerView`), request scalars from each client. Other access raises
-an error when a round is traced.
+``"scalars"`` (`fedjax_fair.roles.ServerView`), request scalars from each client. Other access
+raises an error when a round is traced.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedjax_fair.base import Cohort, Context, LocalResult, ServerView
 from fedjax_fair.numerics import secure_sum
 from fedjax_fair.numerics.secure_sum import SecureAggregation
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
+from fedjax_fair.roles import Cohort, Context, LocalResult, ServerView
 
 __all__ = ["Opaque", "masked_sum", "restrict_context", "restrict_results", "secure_sums"]
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples
 from fedjax_fair.data.conversion import as_array, as_integers, check_names, check_range, require
 from fedjax_fair.data.federated import FederatedData, validate
@@ -25,6 +24,7 @@ from fedjax_fair.data.partitioner import (
 from fedjax_fair.data.sensitive import encode_sensitive
 from fedjax_fair.data.validation import hold_out
 from fedjax_fair.numerics.labels import are_sequences
+from fedjax_fair.utils import checks
 
 __all__ = ["federate", "from_arrays", "from_npz"]
 

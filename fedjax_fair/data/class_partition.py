@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from fedjax_fair import checks
 from fedjax_fair.data.partitioner import (
     Partition,
     Partitioner,
@@ -19,6 +18,7 @@ from fedjax_fair.data.partitioner import (
     random_partitioner,
     shuffled_by_class,
 )
+from fedjax_fair.utils import checks
 
 __all__ = ["PLANTED", "Cluster", "classes_per_client", "planted_clusters", "split_test"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.conversion import require
 from fedjax_fair.data.federated import PARTS, FederatedData, validate
+from fedjax_fair.utils import checks
 
 __all__ = ["concatenate"]
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.data.conversion import as_array
 from fedjax_fair.data.partitioner import (
     Partitioner,
@@ -14,6 +13,7 @@ from fedjax_fair.data.partitioner import (
     parts_by_weight,
     random_partitioner,
 )
+from fedjax_fair.utils import checks
 
 __all__ = ["dirichlet"]
 

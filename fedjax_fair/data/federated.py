@@ -10,7 +10,6 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int
 
-from fedjax_fair import checks
 from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples, check_examples
 from fedjax_fair.data.conversion import as_integers, check_names, check_range, require
 from fedjax_fair.data.sensitive import SensitiveFeature, check_codes, check_sensitive_names
@@ -18,7 +17,8 @@ from fedjax_fair.data.sensitive_counts import summarize_sensitive
 from fedjax_fair.data.table_encoding import TableEncoding
 from fedjax_fair.numerics.inequality import gini
 from fedjax_fair.numerics.labels import are_sequences
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = [
     "PARTS",

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.data.conversion import as_array
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.labels import MASKED_LABEL
+from fedjax_fair.utils import checks
 
 __all__ = ["flip_labels"]
 

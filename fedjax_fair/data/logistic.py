@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.partitioner import Partition, generator, make_partition
 from fedjax_fair.data.source import Examples, Splits
+from fedjax_fair.utils import checks
 
 __all__ = ["read_synthetic", "synthetic"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_fair.warning import warn
+from fedjax_fair.utils.warning import warn
 
 __all__ = ["cache_folder", "cached", "read_npz"]
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.data.conversion import check_names, names_of
 from fedjax_fair.data.partitioner import (
     Partition,
@@ -25,6 +24,7 @@ from fedjax_fair.data.partitioner import (
     random_partitioner,
     shuffled_by_class,
 )
+from fedjax_fair.utils import checks
 
 __all__ = [
     "assign_by_owner",

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from fedjax_fair import checks
 from fedjax_fair.data.conversion import as_array, check_range, find_missing
+from fedjax_fair.utils import checks
 
 __all__ = [
     "Partition",

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.numerics.labels import are_sequences
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = [
     "EmptyCells",

@@ -9,7 +9,6 @@ from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_fair import checks
 from fedjax_fair.data import raw_files, tfds_images
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.class_partition import classes_per_client
@@ -32,6 +31,7 @@ from fedjax_fair.data.source import (
 from fedjax_fair.data.speeches import find_shakespeare, read_shakespeare
 from fedjax_fair.data.table_sources import TABLES, table_source
 from fedjax_fair.data.tfds_folder import names_prepared
+from fedjax_fair.utils import checks
 
 __all__ = ["SOURCES", "Description", "available", "describe", "get_source", "load", "prepare"]
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.conversion import require
 from fedjax_fair.data.federated import FederatedData
@@ -32,6 +31,7 @@ from fedjax_fair.data.text import (
     with_names,
 )
 from fedjax_fair.numerics.labels import MASKED_LABEL
+from fedjax_fair.utils import checks
 
 __all__ = ["find_shakespeare", "from_leaf", "read_roles", "read_shakespeare"]
 

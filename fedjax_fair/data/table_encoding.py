@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int
 
-from fedjax_fair import checks
 from fedjax_fair.data.conversion import first_index, require
 from fedjax_fair.data.table_files import Frame, as_frame
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.conversion import first_index, require
@@ -23,6 +22,7 @@ from fedjax_fair.data.table_arrays import stack_arrays
 from fedjax_fair.data.table_encoding import TableEncoding, as_codes, check_columns, fit_encoding
 from fedjax_fair.data.table_files import Frame, as_frame, table_name
 from fedjax_fair.data.table_labels import Target, encode_labels
+from fedjax_fair.utils import checks
 
 __all__ = ["from_table", "table_columns"]
 

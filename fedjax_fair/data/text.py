@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from fedjax_fair import checks
 from fedjax_fair.data.arrays import federate
 from fedjax_fair.data.conversion import check_names, require
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.partitioner import Partition, make_partition
 from fedjax_fair.numerics.labels import MASKED_LABEL
+from fedjax_fair.utils import checks
 
 __all__ = [
     "Windows",

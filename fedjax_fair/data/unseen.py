@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from fedjax_fair import checks
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.partitioner import generator
+from fedjax_fair.utils import checks
 
 __all__ = ["choose_unseen", "hold_out_clients", "select_clients"]
 

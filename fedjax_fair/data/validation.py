@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData, stack
 from fedjax_fair.data.partitioner import generator, make_partition, split_off
+from fedjax_fair.utils import checks
 
 __all__ = ["hold_out"]
 

@@ -9,9 +9,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair import role_calls
-from fedjax_fair.base import Cohort, Context, FaultContext, Faults, LocalResult, Variables
 from fedjax_fair.numerics.trees import all_finite
+from fedjax_fair.roles import (
+    Cohort,
+    Context,
+    FaultContext,
+    Faults,
+    LocalResult,
+    Variables,
+    checked_calls,
+)
 
 _SENDS = 2**16
 """Key of values that are sent in addition to updates, behind the indices of their arrays."""
@@ -44,7 +51,7 @@ def check_faults(tree: PyTree, num_clients: int) -> None:
         return node is not tree and isinstance(node, Faults)
 
     if isinstance(tree, Faults):
-        role_calls.call(tree, "check", num_clients)
+        checked_calls.call(tree, "check", num_clients)
     for node in jax.tree.leaves(tree, is_leaf=is_fault_inside):
         if is_fault_inside(node):
             check_faults(node, num_clients)
@@ -55,7 +62,7 @@ def available(
 ) -> Bool[Array, " clients"] | None:
     """Returns the mask of available clients; None for all."""
     masks = [
-        role_calls.available(fault, jax.random.fold_in(key, index), round, num_clients)
+        checked_calls.available(fault, jax.random.fold_in(key, index), round, num_clients)
         for index, fault in enumerate(faults)
         if fault.available is not None
     ]
@@ -69,7 +76,9 @@ def apply_faults(
 
     def map_cohort(method, index):
         def of_client(client):
-            return role_calls.call(faults[index], method, *_arguments(key, index, client, context))
+            return checked_calls.call(
+                faults[index], method, *_arguments(key, index, client, context)
+            )
 
         return jax.vmap(of_client)(cohort.clients)
 
@@ -138,14 +147,14 @@ def send(
         if fault.send is None:
             continue
         key_client, fault_context = _arguments(key, index, client, context)
-        update = role_calls.call(fault, "send", key_client, fault_context, update)
-        role_calls.check_update(fault, "send", update, result.update)
+        update = checked_calls.call(fault, "send", key_client, fault_context, update)
+        checked_calls.check_update(fault, "send", update, result.update)
         # An index, such as that of a cluster, has no sign and no noise.
         if reals := {name: values for name, values in sends.items() if _is_floating(values)}:
             key_sends = jax.random.fold_in(key_client, _SENDS)
             values = Variables(params=reals, state={})
-            sent = role_calls.call(fault, "send", key_sends, fault_context, values)
-            role_calls.check_update(fault, "send", sent, values)
+            sent = checked_calls.call(fault, "send", key_sends, fault_context, values)
+            checked_calls.check_update(fault, "send", sent, values)
             sends = sends | sent.params
     nonfinite = responded & ~all_finite((update, sends))
     if drop_nonfinite:
@@ -175,8 +184,8 @@ def collude(
                     f"sends {', '.join(sorted(results.sends))}; use 'sign_flip', 'scaling', "
                     "'noise' or 'nan'."
                 )
-            updates = role_calls.call(fault, "collude", cohort, updates, context)
-            role_calls.check_update(fault, "collude", updates, results.update)
+            updates = checked_calls.call(fault, "collude", cohort, updates, context)
+            checked_calls.check_update(fault, "collude", updates, results.update)
     if weights is None or cohort.responded is None:
         return results._replace(update=updates)
     if updates is not results.update:

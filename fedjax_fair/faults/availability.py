@@ -12,8 +12,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from fedjax_fair import checks
-from fedjax_fair.base import Faults, Number
+from fedjax_fair.roles import Faults, Number
+from fedjax_fair.utils import checks
 
 __all__ = ["Diurnal", "Trace"]
 

@@ -13,10 +13,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Int
 
-from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Faults, Number, Variables
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.parallel import collectives
+from fedjax_fair.roles import Cohort, Context, Faults, Number, Variables
+from fedjax_fair.utils import checks
 
 __all__ = ["Byzantine"]
 

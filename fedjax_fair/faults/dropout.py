@@ -10,8 +10,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from fedjax_fair import checks
-from fedjax_fair.base import Faults, Number
+from fedjax_fair.roles import Faults, Number
+from fedjax_fair.utils import checks
 
 __all__ = ["Dropout"]
 

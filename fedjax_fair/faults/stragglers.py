@@ -7,8 +7,8 @@ from dataclasses import KW_ONLY
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair import checks
-from fedjax_fair.base import Faults, Number
+from fedjax_fair.roles import Faults, Number
+from fedjax_fair.utils import checks
 
 __all__ = ["Stragglers"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedjax_fair import checks
-from fedjax_fair.base import Variables
 from fedjax_fair.numerics.trees import tree_bytes
+from fedjax_fair.roles import Variables
+from fedjax_fair.utils import checks
 
 __all__ = ["bytes_per_round"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from typing import NamedTuple
 
-from fedjax_fair.base import Metric
 from fedjax_fair.metrics.noise import OF_SPREAD
 from fedjax_fair.metrics.people_definitions import OF_PEOPLE, SECTION
 from fedjax_fair.metrics.sensitive import DIFFERENCES, PEOPLE_SUMMARIES
 from fedjax_fair.metrics.summaries import GROUP_SUMMARIES, SEQUENCE_SUMMARIES, SUMMARIES
+from fedjax_fair.roles import Metric
 
 __all__ = ["HINT", "SYMBOLS", "TERMS", "columns", "page"]
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
-from fedjax_fair import checks
+from fedjax_fair.utils import checks
 
 __all__ = [
     "Baseline",

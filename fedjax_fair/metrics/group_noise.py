@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from fedjax_fair import checks
 from fedjax_fair.metrics.sensitive import DIFFERENCES
+from fedjax_fair.utils import checks
 
 __all__ = ["Interval", "expected_difference", "interval"]
 

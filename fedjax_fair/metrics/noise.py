@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair import checks
 from fedjax_fair.metrics.class_based import class_based_accuracy
 from fedjax_fair.metrics.summaries import accuracy_summaries
+from fedjax_fair.utils import checks
 
 __all__ = ["OF_SPREAD", "expected"]
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_fair import checks
+from fedjax_fair.utils import checks
 
 __all__ = ["Difference", "bootstrap", "effect_size", "holm", "interval", "seeds_needed", "welch"]
 

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair import checks
-from fedjax_fair.base import ClientMetric, Predictions
-from fedjax_fair.tree import Tree
+from fedjax_fair.roles import ClientMetric, Predictions
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Tree
 
 __all__ = [
     "auc",

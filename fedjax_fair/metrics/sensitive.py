@@ -11,9 +11,9 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_fair.base import ClientMetrics, GroupSums, Metric
 from fedjax_fair.metrics import group_fairness as fairness
-from fedjax_fair.tree import Tree
+from fedjax_fair.roles import ClientMetrics, GroupSums, Metric
+from fedjax_fair.utils.tree import Tree
 
 __all__ = ["DIFFERENCES", "PEOPLE", "PEOPLE_SUMMARIES", "client_difference", "people_summaries"]
 

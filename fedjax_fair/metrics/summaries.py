@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.base import ClientMetrics, Metric
 from fedjax_fair.metrics import fairness, groups, performance
 from fedjax_fair.metrics.sensitive import PEOPLE, PEOPLE_SUMMARIES, people_summaries
-from fedjax_fair.tree import Tree
+from fedjax_fair.roles import ClientMetrics, Metric
+from fedjax_fair.utils.tree import Tree
 
 __all__ = [
     "ALL_SUMMARIES",

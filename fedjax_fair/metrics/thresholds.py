@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from fedjax_fair import checks
+from fedjax_fair.utils import checks
 
 __all__ = ["Constraint", "GroupThresholds", "count_scores", "fit_thresholds"]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from fedjax_fair.base import Model
-from fedjax_fair.checks import positive_int
 from fedjax_fair.models.conv import Conv
 from fedjax_fair.models.wrap import classifier
+from fedjax_fair.roles import Model
+from fedjax_fair.utils.checks import positive_int
 
 __all__ = ["cifar100_cnn", "cifar_cnn", "femnist_cnn", "lenet", "logistic", "mlp"]
 

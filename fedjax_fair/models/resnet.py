@@ -9,10 +9,10 @@ from typing import Literal
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from fedjax_fair.base import Model
-from fedjax_fair.checks import one_of
 from fedjax_fair.models.conv import Conv
 from fedjax_fair.models.wrap import classifier
+from fedjax_fair.roles import Model
+from fedjax_fair.utils.checks import one_of
 
 __all__ = ["resnet18"]
 

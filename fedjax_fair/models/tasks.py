@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Shaped
 
-from fedjax_fair import checks
-from fedjax_fair.base import Model
+from fedjax_fair.roles import Model
+from fedjax_fair.utils import checks
 
 __all__ = ["as_multi_label", "as_regression"]
 

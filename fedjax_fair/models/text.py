@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair import checks
-from fedjax_fair.base import Model
 from fedjax_fair.models.wrap import from_flax
+from fedjax_fair.roles import Model
+from fedjax_fair.utils import checks
 
 __all__ = ["char_lstm", "char_transformer"]
 

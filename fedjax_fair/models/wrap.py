@@ -17,9 +17,9 @@ from flax.errors import FlaxError
 from jaxtyping import Array, Key, PyTree, Shaped
 from optax import softmax_cross_entropy_with_integer_labels
 
-from fedjax_fair import checks
-from fedjax_fair.base import Model, Variables, is_correct
-from fedjax_fair.role_errors import NEEDS_VALUE
+from fedjax_fair.roles import Model, Variables, is_correct
+from fedjax_fair.roles.role_errors import NEEDS_VALUE
+from fedjax_fair.utils import checks
 
 __all__ = ["LinenModel", "NNXModel", "classifier", "from_flax", "scale_bytes"]
 

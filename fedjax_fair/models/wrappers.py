@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from fedjax_fair import checks
-from fedjax_fair.base import Model, Variables
 from fedjax_fair.models.wrap import scale_bytes
+from fedjax_fair.roles import Model, Variables
+from fedjax_fair.utils import checks
 
 __all__ = ["Bfloat16", "Pretrained", "in_bfloat16", "pretrained"]
 

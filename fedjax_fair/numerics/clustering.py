@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
+from fedjax_fair.utils import checks
 
 __all__ = ["KMeans", "cluster_weights", "eigengap", "kmeans", "spectral_embedding"]
 

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
-from fedjax_fair import checks
-from fedjax_fair.tree import Tree
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Tree
 
 __all__ = ["SLACK", "SecureAggregation", "as_secure", "mask_values", "secure_sum", "unmask_sum"]
 

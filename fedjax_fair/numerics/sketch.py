@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
-from fedjax_fair.tree import Tree
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Tree
 
 __all__ = ["CountSketch", "ravel"]
 

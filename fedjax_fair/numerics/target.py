@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import jax
 
-from fedjax_fair import checks
+from fedjax_fair.utils import checks
 
 __all__ = ["Platform", "Target", "current", "tracing_for"]
 

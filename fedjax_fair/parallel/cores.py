@@ -18,8 +18,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from fedjax_fair import checks
 from fedjax_fair.numerics import target
+from fedjax_fair.utils import checks
 
 __all__ = [
     "CORES", "core_mesh", "default_core_mesh", "num_usable_cores", "over_runs", "pad_to_multiple",

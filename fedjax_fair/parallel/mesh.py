@@ -15,12 +15,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from jaxtyping import Int, PyTree
 
-from fedjax_fair import checks
 from fedjax_fair.data.client_examples import ClientExamples, Replicated
 from fedjax_fair.data.device_layout import flatten_images, on_device, to_device_layout
 from fedjax_fair.data.federated import FederatedData, map_arrays
 from fedjax_fair.parallel.collectives import AXIS
 from fedjax_fair.parallel.cores import CORES, replicate_on_cores
+from fedjax_fair.utils import checks
 
 __all__ = [
     "RUNS", "assign_clients", "client_mesh", "is_run_on_one_device", "num_run_groups",

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental import topologies
 
-from fedjax_fair import checks
 from fedjax_fair.numerics.target import Platform
+from fedjax_fair.utils import checks
 
 __all__ = ["NAMES", "Machine", "check", "devices_of", "find", "kinds", "prepare"]
 

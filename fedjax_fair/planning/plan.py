@@ -10,7 +10,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.numerics.trees import tree_bytes
@@ -20,6 +19,7 @@ from fedjax_fair.planning.compilation import Compiled, compile_ahead, place_data
 from fedjax_fair.planning.costs import Cost
 from fedjax_fair.planning.machines import Machine
 from fedjax_fair.planning.trip_counts import TripCounts
+from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.functions import make_functions

@@ -10,8 +10,8 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 from scipy.special import gammaln
 
-from fedjax_fair.client_sums import chunk_of_clients
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.evaluation.sums import chunk_of_clients
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel.collectives import AXIS
 from fedjax_fair.parallel.mesh import assign_clients, is_run_on_one_device, num_run_groups

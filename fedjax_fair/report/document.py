@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any
 
 from fedjax_fair.results.tables import Table
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = [
     "collapsible",

@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_fair.base import PERSONALIZED
 from fedjax_fair.metrics import fairness
 from fedjax_fair.results import units
 from fedjax_fair.results.comparison import noise_floor
 from fedjax_fair.results.datasets import VALIDATION, configurations_as_methods, swept_settings
 from fedjax_fair.results.intervals import student
 from fedjax_fair.results.models import by_model
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.roles import PERSONALIZED
+from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -12,7 +12,7 @@ from fedjax_fair.report.document import details, drawn_document, html_table, sec
 from fedjax_fair.results.intervals import format_mean
 from fedjax_fair.results.tables import Table
 from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr

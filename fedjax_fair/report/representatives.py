@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_fair import checks
 from fedjax_fair.report import drawing
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

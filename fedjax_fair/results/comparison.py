@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair import checks, metrics
+from fedjax_fair import metrics
 from fedjax_fair.results.datasets import class_based, configurations_as_methods, final_metrics
 from fedjax_fair.results.model_names import MARK, method_of, reference
 from fedjax_fair.results.models import by_model
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedjax_fair import checks
 from fedjax_fair.results.intervals import format_half_width, format_number, format_p
 from fedjax_fair.results.model_names import method_of
 from fedjax_fair.results.tables import NOISE_FLOOR, STAR, Table, about_references
 from fedjax_fair.results.units import is_percent
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:
     import pandas as pd

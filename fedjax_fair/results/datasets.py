@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedjax_fair import checks, metrics
+from fedjax_fair import metrics
 from fedjax_fair.results.history import PARTITION_VARIABLES
 from fedjax_fair.results.model_names import MARK, method_of
 from fedjax_fair.results.partitions import join_partitions
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import xarray as xr

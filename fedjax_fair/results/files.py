@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedjax_fair.results.log import read_log
-from fedjax_fair.text import resume_command
+from fedjax_fair.utils.terminal import resume_command
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair import metrics
-from fedjax_fair.base import PERSONALIZED, ClientMetric, ClientMetrics, Metric
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.results import people
-from fedjax_fair.round_state import RoundInfo, Traffic
+from fedjax_fair.roles import PERSONALIZED, ClientMetric, ClientMetrics, Metric
+from fedjax_fair.rounds.round_state import RoundInfo, Traffic
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair import metrics
-from fedjax_fair.base import PERSONALIZED
+from fedjax_fair.roles import PERSONALIZED
 
 if TYPE_CHECKING:
     import xarray as xr

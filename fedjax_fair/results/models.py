@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedjax_fair.base import PERSONALIZED
 from fedjax_fair.results.datasets import combine
 from fedjax_fair.results.model_names import MARK
+from fedjax_fair.roles import PERSONALIZED
 
 if TYPE_CHECKING:
     import xarray as xr

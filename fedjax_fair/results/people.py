@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_fair.base import GroupSums
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.metrics import group_fairness, sensitive
+from fedjax_fair.roles import GroupSums
 
 if TYPE_CHECKING:
     import xarray as xr

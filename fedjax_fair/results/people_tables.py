@@ -11,7 +11,7 @@ from fedjax_fair.metrics.group_noise import expected_difference
 from fedjax_fair.results.datasets import final_metrics
 from fedjax_fair.results.intervals import format_mean, format_number
 from fedjax_fair.results.people import feature_counts, gaps
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -19,7 +19,7 @@ from fedjax_fair.results.model_names import MARK, method_of, reference
 from fedjax_fair.results.models import by_model
 from fedjax_fair.results.people_tables import NOTE, people_rows, people_titles
 from fedjax_fair.results.worse_off import REFERENCES, share_worse_off
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr

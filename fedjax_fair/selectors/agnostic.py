@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from optax.projections import projection_simplex
 
-from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Info, Number, Selector, ServerView
+from fedjax_fair.roles import Cohort, Info, Number, Selector, ServerView
 from fedjax_fair.selectors.uniform import uniform_weights
+from fedjax_fair.utils import checks
 
 __all__ = ["Agnostic", "ascend", "mixture_info"]
 

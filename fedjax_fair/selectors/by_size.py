@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from fedjax_fair.base import Context, ServerView
+from fedjax_fair.roles import Context, ServerView
 from fedjax_fair.selectors.uniform import FixedSizeSelector, uniform_cohort
 
 __all__ = ["BySize", "available_cumulative_sizes"]

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, ServerView
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
+from fedjax_fair.roles import Cohort, Context, ServerView
 from fedjax_fair.selectors.uniform import FixedSizeSelector, uniform_cohort
+from fedjax_fair.utils import checks
 
 __all__ = ["ClusteredBySimilarity", "ClusteredBySize", "rows_by_groups", "rows_by_size"]
 

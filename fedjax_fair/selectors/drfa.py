@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair import checks
-from fedjax_fair.base import Number, Selector, ServerView
+from fedjax_fair.roles import Number, Selector, ServerView
 from fedjax_fair.selectors.agnostic import ascend, mixture_info
 from fedjax_fair.selectors.uniform import sample_clients, uniform_cohort, uniform_weights
+from fedjax_fair.utils import checks
 
 __all__ = ["DRFA"]
 

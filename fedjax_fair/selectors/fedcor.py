@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair import checks
-from fedjax_fair.base import Integer, Number, ServerView
 from fedjax_fair.numerics.products import product
+from fedjax_fair.roles import Integer, Number, ServerView
 from fedjax_fair.selectors.uniform import FixedSizeSelector, sample_clients, uniform_cohort
 from fedjax_fair.submodular import SetFunction, greedy
+from fedjax_fair.utils import checks
 
 __all__ = ["FedCor"]
 

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from fedjax_fair import checks
-from fedjax_fair.base import ClientGradients, Cohort, Context, LocalResult, Number
 from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.tree import Tree
+from fedjax_fair.roles import ClientGradients, Cohort, Context, LocalResult, Number
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Tree
 
 __all__ = ["Fresh", "GradientSource", "LastLayer", "RefreshEvery", "Stale", "Updates"]
 

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from fedjax_fair import checks
-from fedjax_fair.base import Context, Integer, Number, ServerView
+from fedjax_fair.roles import Context, Integer, Number, ServerView
 from fedjax_fair.selectors.uniform import FixedSizeSelector, uniform_cohort
+from fedjax_fair.utils import checks
 
 __all__ = ["Oort"]
 

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from fedjax_fair import checks
-from fedjax_fair.base import Context, ServerView
 from fedjax_fair.numerics.labels import mean_over_labels
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.numerics.successive import sample_successively
+from fedjax_fair.roles import Context, ServerView
 from fedjax_fair.selectors.by_size import available_cumulative_sizes
 from fedjax_fair.selectors.uniform import FixedSizeSelector, sample_clients, uniform_cohort
+from fedjax_fair.utils import checks
 
 __all__ = ["PowerOfChoice"]
 

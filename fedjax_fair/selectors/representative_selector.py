@@ -11,11 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Info, Selector
 from fedjax_fair.numerics.distances import nearest, pairwise_distances, renewed_distances
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.numerics.products import product
+from fedjax_fair.roles import Cohort, Context, Info, Selector
 from fedjax_fair.selectors import gradients as sources
 from fedjax_fair.selectors.gradients import GradientSource
 from fedjax_fair.selectors.submodular import maximize
@@ -27,6 +26,7 @@ from fedjax_fair.submodular import (
     facility_location_from_distances,
     facility_location_from_features,
 )
+from fedjax_fair.utils import checks
 
 __all__ = ["RepresentativeSelector"]
 

@@ -8,10 +8,10 @@ from typing import Literal
 
 from jaxtyping import Array, Bool, Key
 
-from fedjax_fair import checks
-from fedjax_fair.base import Context, Selector
+from fedjax_fair.roles import Context, Selector
 from fedjax_fair.selectors.uniform import uniform_cohort
 from fedjax_fair.submodular import MaximizationResult, SetFunction, greedy, stochastic_greedy
+from fedjax_fair.utils import checks
 
 __all__ = ["Submodular", "maximize"]
 

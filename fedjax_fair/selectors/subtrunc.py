@@ -9,10 +9,10 @@ from typing import Literal
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedjax_fair import checks
-from fedjax_fair.base import Number
+from fedjax_fair.roles import Number
 from fedjax_fair.selectors.representative_selector import RepresentativeSelector
 from fedjax_fair.submodular import truncated_modular
+from fedjax_fair.utils import checks
 
 __all__ = ["SubTrunc"]
 

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from fedjax_fair import checks
-from fedjax_fair.base import Cohort, Context, Sampling, Selector, ServerView
 from fedjax_fair.numerics.permutation import permutation_at
+from fedjax_fair.roles import Cohort, Context, Sampling, Selector, ServerView
+from fedjax_fair.utils import checks
 
 __all__ = ["FixedSizeSelector", "Full", "RoundRobin", "Uniform", "sample_clients", "uniform_cohort"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from fedjax_fair import checks
-from fedjax_fair.base import Integer, Number
+from fedjax_fair.roles import Integer, Number
 from fedjax_fair.selectors.representative_selector import RepresentativeSelector
 from fedjax_fair.submodular import union_penalty
+from fedjax_fair.utils import checks
 
 __all__ = ["UnionFL"]
 

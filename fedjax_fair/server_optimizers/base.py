@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 from jaxtyping import PyTree
 
-from fedjax_fair.tree import Tree
+from fedjax_fair.utils.tree import Tree
 
 __all__ = ["ServerOptimizer"]
 

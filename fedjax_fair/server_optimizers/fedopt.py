@@ -27,9 +27,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from fedjax_fair import checks
 from fedjax_fair.server_optimizers.base import ServerOptimizer
-from fedjax_fair.tree import Number
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Number
 
 __all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi"]
 

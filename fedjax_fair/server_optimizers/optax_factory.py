@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_fair import checks
 from fedjax_fair.server_optimizers.base import ServerOptimizer
-from fedjax_fair.tree import Number
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Number
 
 __all__ = ["Optax"]
 

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_fair import checks
-from fedjax_fair.base import Number, Variables
+from fedjax_fair.roles import Number, Variables
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
+from fedjax_fair.utils import checks
 
 __all__ = ["APFL"]
 

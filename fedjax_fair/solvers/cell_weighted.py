@@ -7,8 +7,8 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.base import Client
 from fedjax_fair.numerics.labels import check_one_label
+from fedjax_fair.roles import Client
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["CellWeighted"]

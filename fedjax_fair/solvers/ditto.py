@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair import checks
-from fedjax_fair.base import Number
+from fedjax_fair.roles import Number
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
+from fedjax_fair.utils import checks
 
 __all__ = ["PERSONAL_KEY", "Ditto"]
 

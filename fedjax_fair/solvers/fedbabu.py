@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair import checks
 from fedjax_fair.solvers.split import check_head_layers, find_head
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
+from fedjax_fair.utils import checks
 
 __all__ = ["FedBABU"]
 

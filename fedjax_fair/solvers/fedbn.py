@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
-from fedjax_fair.base import Variables
+from fedjax_fair.roles import Variables
 from fedjax_fair.solvers.split import SplitSolver
 
 __all__ = ["FedBN"]

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import jax
 
-from fedjax_fair.base import Variables
+from fedjax_fair.roles import Variables
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["FedNova"]

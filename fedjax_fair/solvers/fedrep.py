@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from fedjax_fair import checks
-from fedjax_fair.base import Client, LocalResult, Variables
+from fedjax_fair.roles import Client, LocalResult, Variables
 from fedjax_fair.solvers.ditto import PERSONAL_KEY
 from fedjax_fair.solvers.split import SplitSolver, check_head_layers, find_head, keep_personal
+from fedjax_fair.utils import checks
 
 __all__ = ["FedRep"]
 

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedjax_fair import checks
-from fedjax_fair.base import Client, Variables
+from fedjax_fair.roles import Client, Variables
 from fedjax_fair.solvers.sgd import SGD
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
+from fedjax_fair.utils import checks
 
 __all__ = ["FineTuned", "fine_tune"]
 

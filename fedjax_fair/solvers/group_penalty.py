@@ -7,11 +7,11 @@ from typing import Literal, get_args
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair import checks
-from fedjax_fair.base import Model, Number
 from fedjax_fair.data.sensitive_groups import find_groups
 from fedjax_fair.numerics.labels import check_one_label
+from fedjax_fair.roles import Model, Number
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
+from fedjax_fair.utils import checks
 
 __all__ = ["GroupPenalty"]
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from fedjax_fair.base import Client, Variables
-from fedjax_fair.client_evaluation import client_loss
+from fedjax_fair.evaluation.clients import client_loss
+from fedjax_fair.roles import Client, Variables
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["IFCA"]

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import jax
 
-from fedjax_fair.client_gradients import client_gradient
+from fedjax_fair.evaluation.client_gradients import client_gradient
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["MimeLite"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import jax
 
-from fedjax_fair import checks
-from fedjax_fair.base import Number, Variables
+from fedjax_fair.roles import Number, Variables
 from fedjax_fair.solvers.ditto import PERSONAL_KEY
 from fedjax_fair.solvers.fine_tuned import fine_tune
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
+from fedjax_fair.utils import checks
 
 __all__ = ["PerFedAvg"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair import checks
-from fedjax_fair.base import Number, Variables
+from fedjax_fair.roles import Number, Variables
 from fedjax_fair.solvers.sgd import BatchGradient
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
+from fedjax_fair.utils import checks
 
 __all__ = ["PFedMe"]
 

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
-from fedjax_fair import checks
-from fedjax_fair.base import Client, LocalResult, Number, Solver, Variables
 from fedjax_fair.numerics.labels import mean_over_labels, mean_per_example
 from fedjax_fair.numerics.permutation import permutation_at
+from fedjax_fair.roles import Client, LocalResult, Number, Solver, Variables
+from fedjax_fair.utils import checks
 
 __all__ = ["SGD", "STEPS_PER_BLOCK", "BatchGradient"]
 

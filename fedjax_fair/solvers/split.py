@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 from jaxtyping import Array, PyTree, Shaped
 
-from fedjax_fair.base import Client, LocalResult, Model, Variables
+from fedjax_fair.roles import Client, LocalResult, Model, Variables
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
 __all__ = ["SplitSolver", "check_head_layers", "find_head"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fedjax_fair import checks
-from fedjax_fair.base import Solver
+from fedjax_fair.roles import Solver
 from fedjax_fair.solvers.sgd import SGD
+from fedjax_fair.utils import checks
 
 __all__ = ["WrappedSGD"]
 

@@ -17,7 +17,7 @@ from jax.core import Tracer
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair import checks
+from fedjax_fair.utils import checks
 
 
 def is_traced(values: Any) -> bool:

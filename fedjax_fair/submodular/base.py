@@ -8,8 +8,8 @@ from typing import NamedTuple
 import jax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from fedjax_fair import checks
-from fedjax_fair.tree import Integer, Tree
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Integer, Tree
 
 __all__ = ["ArraySetFunction", "MaximizationResult", "SetFunction", "WrappedSetFunction"]
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from fedjax_fair.submodular.base import ArraySetFunction
-from fedjax_fair.tree import Integer
+from fedjax_fair.utils.tree import Integer
 
 
 class Memo(NamedTuple):

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_mask
 from fedjax_fair.submodular.base import SetFunction, WrappedSetFunction
-from fedjax_fair.tree import Integer, Number
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Integer, Number
 
 __all__ = ["Restricted", "Scaled", "Sum", "Truncated"]
 

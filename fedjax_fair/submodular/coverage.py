@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 from numpy.typing import ArrayLike
 
-from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import (
     as_mask,
@@ -21,7 +20,8 @@ from fedjax_fair.submodular.arrays import (
 from fedjax_fair.submodular.base import ArraySetFunction
 from fedjax_fair.submodular.sparse import as_sparse, is_sparse
 from fedjax_fair.submodular.sparse_functions import SparseSaturatedCoverage
-from fedjax_fair.tree import Integer, Number
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Integer, Number
 
 __all__ = [
     "CONCAVE",

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
-from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_host
 from fedjax_fair.submodular.matroids import Matroid, heaviest_base
+from fedjax_fair.utils import checks
 
 # Differences of sums in single precision up to this are rounding errors.
 TOLERANCE = 1e-5

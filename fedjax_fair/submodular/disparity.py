@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import as_symmetric
 from fedjax_fair.submodular.base import ArraySetFunction
-from fedjax_fair.tree import Integer
+from fedjax_fair.utils.tree import Integer
 
 __all__ = ["DisparityMin", "DisparitySum"]
 

@@ -17,7 +17,7 @@ from fedjax_fair.submodular.arrays import as_mask, as_non_negative, as_symmetric
 from fedjax_fair.submodular.cached_gains import CachedGains
 from fedjax_fair.submodular.sparse import as_sparse, is_sparse
 from fedjax_fair.submodular.sparse_functions import SparseFacilityLocation
-from fedjax_fair.tree import Integer
+from fedjax_fair.utils.tree import Integer
 
 __all__ = [
     "FacilityLocation",

@@ -11,7 +11,7 @@ from fedjax_fair.numerics import target
 from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import as_finite, as_items, as_mask, as_non_negative
 from fedjax_fair.submodular.cached_gains import CachedGains, Memo
-from fedjax_fair.tree import Integer
+from fedjax_fair.utils.tree import Integer
 
 __all__ = ["FacilityLocationFromFeatures", "facility_location_from_features"]
 

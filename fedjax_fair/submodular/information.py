@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedjax_fair.submodular.arrays import as_items
 from fedjax_fair.submodular.base import WrappedSetFunction
-from fedjax_fair.tree import Integer
+from fedjax_fair.utils.tree import Integer
 
 __all__ = ["ConditionalGain", "ConditionalMutualInformation", "MutualInformation"]
 

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
-from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_items, as_non_negative
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.submodular.selection import begin, check_function, check_matroid
+from fedjax_fair.utils import checks
 
 __all__ = ["best_swap", "distorted_greedy"]
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import as_symmetric
 from fedjax_fair.submodular.base import ArraySetFunction
-from fedjax_fair.tree import Integer
+from fedjax_fair.utils.tree import Integer
 
 __all__ = ["LogDet", "as_kernel"]
 

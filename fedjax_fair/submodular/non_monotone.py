@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import check_key
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.selection import Selection, begin, check_function
+from fedjax_fair.utils import checks
 
 __all__ = ["double_greedy", "random_greedy"]
 

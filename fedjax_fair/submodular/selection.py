@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
-from fedjax_fair import checks
 from fedjax_fair.submodular.arrays import as_items, as_mask, as_non_negative, is_traced
 from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.matroids import Matroid
-from fedjax_fair.tree import Number, Tree
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Number, Tree
 
 # Tolerance of the budget for rounding errors, as a share of it.
 _SLACK = 1e-6

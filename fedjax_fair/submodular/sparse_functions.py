@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from fedjax_fair import checks
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.sparse import SparseSimilarity
-from fedjax_fair.tree import Integer, Number
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Integer, Number
 
 __all__ = ["ENTRIES", "SparseFacilityLocation", "SparseSaturatedCoverage", "entry_places"]
 

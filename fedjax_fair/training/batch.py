@@ -12,7 +12,6 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree, UInt32
 
-from fedjax_fair import checks
 from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.federated import (
     FederatedData,
@@ -24,6 +23,7 @@ from fedjax_fair.data.federated import (
 from fedjax_fair.parallel.cores import CORES, num_usable_cores, pad_to_multiple, replicate_on_cores
 from fedjax_fair.parallel.mesh import num_run_groups, shard_data, split_runs
 from fedjax_fair.training.executables import compile_in
+from fedjax_fair.utils import checks
 
 __all__ = ["RunBatch", "check_debugging"]
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from fedjax_fair.base import Variables
+from fedjax_fair.roles import Variables
 
 __all__ = ["BestModelTracker", "BestModels"]
 

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedjax_fair.aggregators import Mean
-from fedjax_fair.base import Cohort, Selector, Solver
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.round_state import RoundInfo, RoundState
-from fedjax_fair.simulate import Round
+from fedjax_fair.roles import Cohort, Selector, Solver
+from fedjax_fair.rounds.base_round import BaseRound
+from fedjax_fair.rounds.round import Round
+from fedjax_fair.rounds.round_state import RoundInfo, RoundState
 
 __all__ = ["Centralized"]
 

@@ -20,10 +20,10 @@ from fedjax_fair.results.files import (
     write_checksum,
     written_by_orbax,
 )
-from fedjax_fair.round_state import RoundState
+from fedjax_fair.rounds.round_state import RoundState
 from fedjax_fair.training.best import BestModels, BestModelTracker
 from fedjax_fair.training.fingerprint import differences
-from fedjax_fair.warning import warn
+from fedjax_fair.utils.warning import warn
 
 __all__ = ["Checkpoints", "SavedState"]
 

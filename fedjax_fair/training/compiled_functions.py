@@ -9,7 +9,6 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, PyTree, Shaped
 
-from fedjax_fair.base import ClientMetrics, Model
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.labels import are_sequences
@@ -18,8 +17,9 @@ from fedjax_fair.parallel.collectives import AXIS
 from fedjax_fair.parallel.cores import CORES, pad_to_multiple
 from fedjax_fair.parallel.mesh import shapes_of_runs, split_runs
 from fedjax_fair.results import RECORDED
-from fedjax_fair.role_errors import NEEDS_VALUE, explain_errors
-from fedjax_fair.round_state import RoundInfo, RoundState
+from fedjax_fair.roles import ClientMetrics, Model
+from fedjax_fair.roles.role_errors import NEEDS_VALUE, explain_errors
+from fedjax_fair.rounds.round_state import RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.checkpoints import SavedState
 from fedjax_fair.training.diagnosis import is_constant
@@ -27,7 +27,7 @@ from fedjax_fair.training.functions import make_functions
 from fedjax_fair.training.memory import Memory, device_bytes, total_memory, transient_bytes
 from fedjax_fair.training.options import TrainOptions
 from fedjax_fair.training.split import Split
-from fedjax_fair.warning import warn
+from fedjax_fair.utils.warning import warn
 
 __all__ = ["CompiledFunctions", "check_outputs", "shapes_of_one_run"]
 

@@ -11,13 +11,13 @@ import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import Bool, Float, Int, Shaped
 
-from fedjax_fair.base import PERSONALIZED
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences
 from fedjax_fair.results import History
-from fedjax_fair.role_calls import MAX_WEIGHT_ERROR
-from fedjax_fair.round_state import RoundInfo
-from fedjax_fair.warning import warn
+from fedjax_fair.roles import PERSONALIZED
+from fedjax_fair.roles.checked_calls import MAX_WEIGHT_ERROR
+from fedjax_fair.rounds.round_state import RoundInfo
+from fedjax_fair.utils.warning import warn
 
 if TYPE_CHECKING:
     import xarray as xr

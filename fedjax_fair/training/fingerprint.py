@@ -28,10 +28,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.training.inspection import has_installed_code, is_installed_module, parts_of
-from fedjax_fair.tree import Tree
+from fedjax_fair.utils.tree import Tree
 
 __all__ = ["describe", "describe_run", "differences", "numeric_settings"]
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.sharding import Mesh
 
-from fedjax_fair import checks
-from fedjax_fair.base import ClientMetric, Metric
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.roles import ClientMetric, Metric
+from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_functions import CompiledFunctions
 from fedjax_fair.training.fit_result import FitResult
@@ -28,6 +27,7 @@ from fedjax_fair.training.loop import (
 )
 from fedjax_fair.training.options import OnNonfinite, TrainOptions
 from fedjax_fair.training.split import split
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import xarray as xr

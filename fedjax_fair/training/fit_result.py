@@ -12,16 +12,16 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
 from fedjax_fair import metrics
-from fedjax_fair.base import Model, Variables
 from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.results.history import RECORDED, client_coordinate, metric_attributes
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.roles import Model, Variables
 from fedjax_fair.training.compiled_functions import check_outputs
 from fedjax_fair.training.executables import call
 from fedjax_fair.training.functions import make_evaluation, reuse_if_installed
 from fedjax_fair.training.split import Structure, split
+from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr

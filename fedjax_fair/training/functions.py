@@ -10,15 +10,16 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fedjax_fair import metrics, simulate
-from fedjax_fair.base import PERSONALIZED, ClientMetric, ClientMetrics, Metric, Model
-from fedjax_fair.client_evaluation import evaluate
-from fedjax_fair.client_state import Store
+from fedjax_fair import metrics
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
+from fedjax_fair.evaluation.clients import evaluate
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.mesh import is_run_on_one_device, over_mesh
+from fedjax_fair.roles import PERSONALIZED, ClientMetric, ClientMetrics, Metric, Model
+from fedjax_fair.rounds import round
+from fedjax_fair.rounds.client_state import Store
 from fedjax_fair.training.inspection import is_installed
 from fedjax_fair.training.split import Split, Structure
 
@@ -116,7 +117,7 @@ def _training(
     def step(state, per_run, shared, data, length):
         def step_run(run, data, store):
             state, leaves = run
-            state, info = simulate.run(
+            state, info = round.run(
                 structure.fill(shared, leaves),
                 state._replace(clients=store),
                 data,

@@ -14,11 +14,11 @@ import numpy as np
 from jaxtyping import Int
 
 from fedjax_fair import results
-from fedjax_fair.base import ClientMetrics, Variables
-from fedjax_fair.base_round import BaseRound
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.faults.apply import check_faults
-from fedjax_fair.round_state import RoundInfo, RoundState
+from fedjax_fair.roles import ClientMetrics, Variables
+from fedjax_fair.rounds.base_round import BaseRound
+from fedjax_fair.rounds.round_state import RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.best import BestModelTracker
 from fedjax_fair.training.checkpoints import Checkpoints

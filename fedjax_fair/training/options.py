@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from fedjax_fair import checks
-from fedjax_fair.base import ClientMetric, Metric
 from fedjax_fair.metrics import ALL_SUMMARIES
 from fedjax_fair.results import RECORDED
+from fedjax_fair.roles import ClientMetric, Metric
+from fedjax_fair.utils import checks
 
 __all__ = ["OnNonfinite", "TrainOptions"]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_fair.tree import stacked_leaves
+from fedjax_fair.utils.tree import stacked_leaves
 
 __all__ = ["Split", "Structure", "split"]
 

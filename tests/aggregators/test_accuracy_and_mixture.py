@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.optimize import minimize
 
 from fedjax_fair import aggregators
-from fedjax_fair.base import Cohort, LocalResult, Variables
+from fedjax_fair.roles import Cohort, LocalResult, Variables
 
 NUM_CLIENTS = 6
 TRAIN = make_federation().train

@@ -7,7 +7,7 @@ import pytest
 from conftest import make_context, make_federation
 
 from fedjax_fair import aggregators
-from fedjax_fair.base import Cohort, LocalResult, Variables
+from fedjax_fair.roles import Cohort, LocalResult, Variables
 
 SIZES = np.array([10, 20, 30, 40])
 COHORT = Cohort(jnp.array([2, 0, 2]), jnp.array([0.5, 0.2, 0.3]))

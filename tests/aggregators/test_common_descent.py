@@ -10,8 +10,8 @@ from conftest import aggregate, make_context, make_federation
 from scipy.optimize import minimize
 
 from fedjax_fair import aggregators
-from fedjax_fair.base import Cohort, LocalResult, Variables
 from fedjax_fair.numerics.simplex import minimize_quadratic, project
+from fedjax_fair.roles import Cohort, LocalResult, Variables
 
 SIZES = (3, 8, 5, 1, 6, 9)
 LOSSES = np.array([2.0, 0.5, 1.2, 0.1, 3.0, 0.9], np.float32)

@@ -12,9 +12,9 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from fedjax_fair.aggregators import Equitable, Mean
-from fedjax_fair.base import Cohort, LocalResult
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.round_context import make_context
+from fedjax_fair.roles import Cohort, LocalResult
+from fedjax_fair.rounds.round_context import make_context
 
 GROUPS = np.array([0, 0, 1, 1, 1, 2])
 

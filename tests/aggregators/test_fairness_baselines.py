@@ -15,8 +15,8 @@ import pytest
 from conftest import linear_model, make_federation, nearest_mixture
 
 from fedjax_fair import aggregators, faults, selectors, solvers
-from fedjax_fair.base import Aggregator, Cohort, Selector
-from fedjax_fair.simulate import Round
+from fedjax_fair.roles import Aggregator, Cohort, Selector
+from fedjax_fair.rounds.round import Round
 
 GROUPS = np.array([0, 1, 0, 2, 1, 0], np.int32)
 FEDERATION = make_federation()._replace(groups=GROUPS)

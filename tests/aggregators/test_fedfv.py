@@ -7,7 +7,7 @@ import pytest
 from conftest import aggregate, make_context, make_federation
 
 from fedjax_fair import aggregators
-from fedjax_fair.base import Cohort, LocalResult, Variables
+from fedjax_fair.roles import Cohort, LocalResult, Variables
 
 LOSSES = np.array([2.0, 0.5, 1.2, 0.1, 3.0, 0.9], np.float32)
 WIDTH = 3

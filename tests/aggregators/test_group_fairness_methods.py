@@ -14,7 +14,7 @@ from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.aggregators import fedfb
 from fedjax_fair.aggregators.reweighing import reweighing
 from fedjax_fair.data.sensitive_groups import find_groups
-from fedjax_fair.round_context import make_context
+from fedjax_fair.rounds.round_context import make_context
 from fedjax_fair.solvers.group_penalty import _squared_differences
 
 DATA = make_people(features=FEATURES[:1], sizes=(12, 20, 9, 1, 16))

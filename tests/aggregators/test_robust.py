@@ -10,8 +10,8 @@ from conftest import aggregate, linear_model, make_context, make_federation
 from jaxtyping import PyTree
 
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.base import Cohort, LocalResult, Selector, Solver, Variables
-from fedjax_fair.simulate import Round
+from fedjax_fair.roles import Cohort, LocalResult, Selector, Solver, Variables
+from fedjax_fair.rounds.round import Round
 
 SIZES = (3, 8, 5, 1, 6, 9, 4)
 NUM = len(SIZES)

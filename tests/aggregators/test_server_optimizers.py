@@ -10,9 +10,9 @@ import pytest
 from conftest import linear_model, make_federation
 
 from fedjax_fair import aggregators, faults, selectors, server_optimizers, solvers
-from fedjax_fair.base import Aggregation, Aggregator, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Variables
+from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi, Optax
-from fedjax_fair.simulate import Round, run
 
 ROUNDS = 6
 UPDATES = np.random.default_rng(0).normal(scale=0.05, size=(ROUNDS, 7))

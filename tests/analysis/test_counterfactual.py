@@ -8,7 +8,7 @@ import pytest
 import fedjax_fair as ff
 from fedjax_fair.analysis.counterfactual import counterfactual
 from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.simulate import Purpose, derive_key, make_context, run
+from fedjax_fair.rounds.round import Purpose, derive_key, make_context, run
 
 CLIENTS, COHORT, ROUNDS = 8, 3, 3
 

@@ -11,7 +11,7 @@ from conftest import NUM_CLASSES, make_federation
 from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model, undefined_unseen
 from fedjax_fair.data.federated import stack
-from fedjax_fair.simulate import Round
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.training import Centralized, fit, train_batch
 
 SEEDS = (3, 0)

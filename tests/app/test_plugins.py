@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_fair.app.method import Method
-from fedjax_fair.base import Cohort, Number, Selector
+from fedjax_fair.roles import Cohort, Number, Selector
 
 
 class Largest(Selector):
@@ -127,7 +127,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_fair.app.method import Method
-from fedjax_fair.base import Aggregation, Aggregator, Selector
+from fedjax_fair.roles import Aggregation, Aggregator, Selector
 from fedjax_fair.selectors import Uniform
 
 
@@ -296,7 +296,7 @@ def test_errors_of_a_plugin_name_the_file(text, message, tmp_path, new):
 
 
 DAMPED = """
-from fedjax_fair.base import Number, Solver
+from fedjax_fair.roles import Number, Solver
 
 class Damped(Solver):
     '''SGD with smaller updates.'''

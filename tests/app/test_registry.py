@@ -7,7 +7,7 @@ import pytest
 from conftest import make_context, make_federation
 
 from fedjax_fair.app.registry import METHODS, role_classes
-from fedjax_fair.base import Cohort, LocalResult, Variables
+from fedjax_fair.roles import Cohort, LocalResult, Variables
 
 SIZES = (60, 5, 33, 12, 5, 21, 48, 9)
 SHARES = np.array(SIZES) / sum(SIZES)

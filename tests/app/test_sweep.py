@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 from jax.sharding import Mesh
 
-from fedjax_fair import data, results, selectors, simulate
+from fedjax_fair import data, results, selectors
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config, ModelConfig
@@ -21,6 +21,7 @@ from fedjax_fair.app.groups import plan_sweep
 from fedjax_fair.app.registry import METHODS
 from fedjax_fair.app.run_folder import RunFolder, locked
 from fedjax_fair.app.sweep import sweep
+from fedjax_fair.rounds import round
 from fedjax_fair.training import fingerprint
 from fedjax_fair.training.fit import Callback, MemoryLimitError, fit
 from fedjax_fair.training.memory import Memory
@@ -54,8 +55,8 @@ def one_by_one(base, name, seed, **settings):
 @pytest.mark.smoke
 def test_a_sweep_equals_single_runs(base, monkeypatch):
     traced = []
-    run = simulate.run
-    monkeypatch.setattr(simulate, "run", lambda *a, **k: traced.append(1) or run(*a, **k))
+    run = round.run
+    monkeypatch.setattr(round, "run", lambda *a, **k: traced.append(1) or run(*a, **k))
     together = sweep(base, lam=[0.0, 0.5, 2.0], learning_rate=[0.03, 0.1])
     assert len(traced) == len(base.methods)  # Numeric settings share a compiled function.
     assert together.test_accuracy.dims == (

@@ -103,7 +103,7 @@ def test_a_round_of_fedavg_has_the_products_of_its_steps():
     )
 
     def train(method, data):
-        return ff.simulate.run(method, method.init(jax.random.key(0), data), data, 2)
+        return ff.run(method, method.init(jax.random.key(0), data), data, 2)
 
     # A step: logits and the gradient of the weights. The mean over the cohort is a product, too.
     parameters = 64 * 10 + 10

@@ -9,12 +9,12 @@ from test_conformance import CLASSES, FEDERATION, model_of, roles_of
 
 from fedjax_fair import aggregators, selectors, solvers
 from fedjax_fair.app.config import Config, ModelConfig, SolverConfig
-from fedjax_fair.base import Aggregation, Aggregator, Cohort, Selector, Solver
 from fedjax_fair.benchmark import entry_checks
 from fedjax_fair.benchmark.entry_checks import check_method, check_round
 from fedjax_fair.benchmark.relabeling import RelabeledSelector, RelabeledSolver, permute_clients
 from fedjax_fair.data import hold_out, stack
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Selector, Solver
+from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.training import Centralized, fit
 
 DATA = hold_out(make_federation()._replace(groups=np.array([0, 1, 0, 2, 1, 0], np.int32)), 0.4)

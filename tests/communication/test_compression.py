@@ -10,7 +10,6 @@ from test_conformance import AGGREGATORS, FEDERATION
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers
-from fedjax_fair.base import Aggregation, Aggregator, LocalResult, Solver, Variables
 from fedjax_fair.communication import (
     AdaptiveClipping,
     DifferentialPrivacy,
@@ -19,8 +18,9 @@ from fedjax_fair.communication import (
     apply,
 )
 from fedjax_fair.numerics.sketch import ravel
-from fedjax_fair.round_state import Traffic
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.roles import Aggregation, Aggregator, LocalResult, Solver, Variables
+from fedjax_fair.rounds.round import Round, run
+from fedjax_fair.rounds.round_state import Traffic
 
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
 KEY = jax.random.key(3)
@@ -111,7 +111,7 @@ def test_error_feedback_loses_nothing(clients):
     """Also of a client that is drawn repeatedly, and of which some responses do not arrive."""
     selector = ff.Selector.from_functions(
         lambda key, state, context: (
-            ff.base.Cohort(jnp.array(clients, jnp.int32), jnp.full(3, 1 / 3)), state, {},
+            ff.Cohort(jnp.array(clients, jnp.int32), jnp.full(3, 1 / 3)), state, {},
         )
     )  # fmt: skip
     round = round_of(selector, Sums(), RandomUpdates(), compression=TopK(0.2))

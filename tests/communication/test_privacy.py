@@ -11,7 +11,6 @@ from scipy.stats import norm
 from test_conformance import FEDERATION, SELECTORS
 
 from fedjax_fair import aggregators, faults, selectors, solvers
-from fedjax_fair.base import Cohort, Variables
 from fedjax_fair.communication import (
     AdaptiveClipping,
     DifferentialPrivacy,
@@ -20,8 +19,9 @@ from fedjax_fair.communication import (
 )
 from fedjax_fair.communication.noise import add_noise, clip_update
 from fedjax_fair.models import resnet18
-from fedjax_fair.round_context import make_context
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.roles import Cohort, Variables
+from fedjax_fair.rounds.round import Round, run
+from fedjax_fair.rounds.round_context import make_context
 
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
 KEY = jax.random.key(3)

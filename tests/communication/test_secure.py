@@ -13,8 +13,8 @@ from test_conformance import AGGREGATORS, FEDERATION, SELECTORS
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, communication, faults, selectors, solvers
-from fedjax_fair.base import Aggregator, ServerView
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.roles import Aggregator, ServerView
+from fedjax_fair.rounds.round import Round, run
 
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
 ROUNDS = 3

@@ -8,7 +8,7 @@ from fedjax_fair import aggregators, models, report, results, selectors, solvers
 from fedjax_fair.app.cli import main
 from fedjax_fair.data import from_arrays, on_device, stack
 from fedjax_fair.results.tables import clients_table
-from fedjax_fair.simulate import Round
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.fingerprint import describe_run
 from fedjax_fair.training.fit import fit, train
 

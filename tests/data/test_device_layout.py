@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fedjax_fair import aggregators, data, models, selectors, solvers
-from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.data.device_layout import FlatImages, flatten_images
+from fedjax_fair.evaluation.clients import client_performance
 from fedjax_fair.numerics import target
 from fedjax_fair.parallel.mesh import client_mesh, over_mesh, shard_data
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.training.fit import fit
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 5, 4, 3), dtype=np.uint8)

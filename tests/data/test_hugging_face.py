@@ -11,7 +11,7 @@ import pytest
 from fedjax_fair import aggregators, data, models, selectors, solvers
 from fedjax_fair.data.hugging_face import as_pandas, join_partitions
 from fedjax_fair.data.table_arrays import stack_arrays
-from fedjax_fair.simulate import Round
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.training import train
 
 QUIET = pytest.mark.filterwarnings(  # Of the libraries, which leave files open.

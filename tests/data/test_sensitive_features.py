@@ -14,7 +14,7 @@ from fedjax_fair.data.federated import map_arrays
 from fedjax_fair.data.sensitive import MAX_SENSITIVE_VALUES, encode_sensitive
 from fedjax_fair.data.sensitive_counts import empty_client_cells, group_counts
 from fedjax_fair.parallel.mesh import client_mesh, shard_data
-from fedjax_fair.simulate import Round
+from fedjax_fair.rounds.round import Round
 
 RNG = np.random.default_rng(0)
 TOTAL = 60

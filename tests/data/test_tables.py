@@ -16,7 +16,7 @@ from fedjax_fair.data.table_encoding import (
     as_codes,
     fit_encoding,
 )
-from fedjax_fair.simulate import Round
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.training import train
 
 FORMATS = {

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks import million, reference_clients
-from fedjax_fair.base import ClientGradients
+from fedjax_fair.roles import ClientGradients
 
 ROWS = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 

@@ -8,7 +8,7 @@ import xarray as xr
 from conftest import linear_model, make_federation
 
 import fedjax_fair as ff
-from fedjax_fair.client_evaluation import evaluate
+from fedjax_fair.evaluation.clients import evaluate
 from fedjax_fair.metrics import class_based, fairness
 
 TRUTH = np.array([0.95, 0.8, 0.6, 0.9])

@@ -13,7 +13,7 @@ from fedjax_fair.data.federated import stack
 from fedjax_fair.metrics import groups as metric
 from fedjax_fair.report.groups import cluster_agreement, embedding, group_curves
 from fedjax_fair.results.tables import final_tables
-from fedjax_fair.simulate import Round
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.fit import fit
 
 VALUES = np.array([0.5, np.nan, 0.25, 0.75, np.nan, 1.0], np.float32)

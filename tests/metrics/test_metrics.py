@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_fair.base import ClientMetrics, Variables
 from fedjax_fair.metrics import (
     GROUP_SUMMARIES,
     SEQUENCE_SUMMARIES,
@@ -23,7 +22,8 @@ from fedjax_fair.metrics import (
 )
 from fedjax_fair.metrics.definitions import SYMBOLS
 from fedjax_fair.results import RECORDED
-from fedjax_fair.round_state import RoundState
+from fedjax_fair.roles import ClientMetrics, Variables
+from fedjax_fair.rounds.round_state import RoundState
 
 
 def _pair_differences(x):

@@ -10,9 +10,9 @@ from conftest import linear_model, make_federation
 from sklearn.metrics import f1_score, recall_score, roc_auc_score
 
 from fedjax_fair import models
-from fedjax_fair.base import ClientMetric, Predictions
-from fedjax_fair.client_evaluation import evaluate
+from fedjax_fair.evaluation.clients import evaluate
 from fedjax_fair.metrics import predictions
+from fedjax_fair.roles import ClientMetric, Predictions
 
 CLASSES, SIZES = 4, (1, 30, 0, 12, 7, 40)
 

@@ -11,8 +11,8 @@ import pytest
 from flax import nnx
 
 from fedjax_fair import metrics, models
-from fedjax_fair.base import Model, Variables, is_correct, top_class
 from fedjax_fair.metrics import predictions
+from fedjax_fair.roles import Model, Variables, is_correct, top_class
 
 
 class Linear(nn.Module):

@@ -24,8 +24,8 @@ from fedjax_fair.models import (
     mlp,
     resnet18,
 )
+from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.selectors import Uniform
-from fedjax_fair.simulate import Round, run
 from fedjax_fair.solvers import SGD
 
 MNIST, CIFAR = (2, 28, 28, 1), (2, 32, 32, 3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_fair as ff
-from fedjax_fair.client_gradients import client_gradients
+from fedjax_fair.evaluation.client_gradients import client_gradients
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.submodular import facility_location_from_distances, greedy

@@ -37,8 +37,8 @@ import fedjax_fair as ff
 from experiments.benchmarks.devices import collective_bytes
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.data.federated import partition_arrays, stack, with_partition_arrays
+from fedjax_fair.evaluation.clients import evaluate
 from fedjax_fair.numerics.target import tracing_for
 from fedjax_fair.parallel import processes
 from fedjax_fair.parallel.cores import core_mesh

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_fair import selectors
-from fedjax_fair.base import Cohort, LocalResult, Variables
+from fedjax_fair.roles import Cohort, LocalResult, Variables
 
 TRAIN = make_federation().train
 DRFA = selectors.DRFA(0.1, cohort_size=4, local_steps=3)

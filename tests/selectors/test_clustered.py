@@ -12,7 +12,7 @@ from scipy.spatial.distance import squareform
 from scipy.stats import chi2
 
 from fedjax_fair import selectors
-from fedjax_fair.base import Cohort, LocalResult, Variables
+from fedjax_fair.roles import Cohort, LocalResult, Variables
 from fedjax_fair.selectors.clustered import rows_by_groups, rows_by_size, ward_groups
 
 # Few shapes, since every one is compiled; sizes and groups vary.

@@ -9,10 +9,10 @@ import pytest
 from conftest import linear_model, make_context, make_federation
 
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Selector, Variables
-from fedjax_fair.client_gradients import client_gradients
+from fedjax_fair.evaluation.client_gradients import client_gradients
+from fedjax_fair.roles import ClientGradients, Cohort, LocalResult, Selector, Variables
+from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.selectors.gradients import Fresh, LastLayer, RefreshEvery, Stale, Updates
-from fedjax_fair.simulate import Round, run
 
 KEY, SOLVER = jax.random.key(3), solvers.SGD(0.5, 2, steps=3)
 DATA, WHOLE = make_federation(), make_federation(sizes=(4, 4, 4, 4, 4, 4))

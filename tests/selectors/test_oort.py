@@ -9,7 +9,7 @@ import pytest
 from conftest import make_context, make_federation
 
 from fedjax_fair import selectors
-from fedjax_fair.base import Cohort, LocalResult
+from fedjax_fair.roles import Cohort, LocalResult
 
 SIZES = (3, 8, 5, 1, 6, 9)
 TRAIN = make_federation(sizes=SIZES).train

@@ -9,7 +9,7 @@ import pytest
 from conftest import make_context, make_federation
 
 from fedjax_fair import selectors
-from fedjax_fair.base import ClientGradients
+from fedjax_fair.roles import ClientGradients
 from fedjax_fair.selectors import representative_selector
 from fedjax_fair.selectors.gradients import Fresh, RefreshEvery, Stale, Updates
 from fedjax_fair.submodular import facility_location_from_features

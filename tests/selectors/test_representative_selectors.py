@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_fair import aggregators, selectors, solvers
-from fedjax_fair.base import ClientGradients, Cohort, LocalResult, Variables
+from fedjax_fair.roles import ClientGradients, Cohort, LocalResult, Variables
+from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.selectors import representative_selector
 from fedjax_fair.selectors.gradients import GradientSource, RefreshEvery, Stale, Updates
-from fedjax_fair.simulate import Round, run
 
 LINE = np.array([[0.0], [1.0], [10.0], [11.0]], np.float32)
 FAMILY = {

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedjax_fair import selectors
-from fedjax_fair.base import Selector
 from fedjax_fair.numerics.sketch import CountSketch
+from fedjax_fair.roles import Selector
 from fedjax_fair.selectors.gradients import (
     Fresh,
     GradientSource,

@@ -8,8 +8,8 @@ from conftest import make_context, make_federation
 from scipy.stats import chisquare
 
 from fedjax_fair import selectors
-from fedjax_fair.base import LocalResult
-from fedjax_fair.client_evaluation import client_performance
+from fedjax_fair.evaluation.clients import client_performance
+from fedjax_fair.roles import LocalResult
 from fedjax_fair.submodular import Modular
 
 SIZES = (3, 8, 5, 1, 6, 9)

@@ -11,7 +11,7 @@ from conftest import linear_model, make_federation
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, server_optimizers, solvers
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.rounds.round import Round, run
 
 FEDERATION = make_federation()
 DATA = jax.tree.map(jnp.asarray, FEDERATION)
@@ -84,7 +84,7 @@ def test_scaffold_equals_numpy():
     """With a repeated client, clients without response, and another step size of the server."""
     lost = {(1, 2), (3, 0)}  # round, client
 
-    class Lost(ff.base.Faults):
+    class Lost(ff.Faults):
         def responds(self, key, context):
             is_lost = [(context.round == r) & (context.client == c) for r, c in sorted(lost)]
             return ~jnp.any(jnp.stack(is_lost))
@@ -318,7 +318,7 @@ def test_scaffold_counts_control_variates_in_both_directions():
     assert dataset.bytes_down.values.tolist() == [[0, 2 * 3 * 2 * size]]
 
 
-class Growing(ff.base.Solver):
+class Growing(ff.Solver):
     """Keeps a state of another shape than the first."""
 
     def init(self, key, variables, client):

@@ -23,13 +23,13 @@ from test_client_state import (
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers
-from fedjax_fair.simulate import run
+from fedjax_fair.rounds.round import run
 
 LOST = {(1, 2), (3, 0)}  # round, client
 SIZES = np.float64(FEDERATION.train.sizes)
 
 
-class Uneven(ff.base.Faults):
+class Uneven(ff.Faults):
     """Some clients do not respond, and the number of steps differs between clients."""
 
     def responds(self, key, context):

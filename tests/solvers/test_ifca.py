@@ -26,11 +26,11 @@ from test_client_state import (
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, server_optimizers, solvers
-from fedjax_fair.base import Variables
-from fedjax_fair.client_evaluation import client_loss, client_performance
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.evaluation.clients import client_loss, client_performance
 from fedjax_fair.metrics.clustering import adjusted_rand_index
-from fedjax_fair.simulate import run
+from fedjax_fair.roles import Variables
+from fedjax_fair.rounds.round import run
 
 SMALL_BATCHES = solvers.SGD(0.2, 2, epochs=2, momentum=0.5)
 
@@ -66,7 +66,7 @@ def models_of(state):
     return [model.params for model in (state.variables, *state.aggregator)]
 
 
-class Lost(ff.base.Faults):
+class Lost(ff.Faults):
     """Client 2 does not respond in the second round."""
 
     def responds(self, key, context):

@@ -24,8 +24,8 @@ from test_client_state import (
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, server_optimizers, solvers
-from fedjax_fair.client_state import make_client
-from fedjax_fair.simulate import run
+from fedjax_fair.rounds.client_state import make_client
+from fedjax_fair.rounds.round import run
 
 DROPOUT = {"faults": faults.Dropout(0.3)}
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import linear_model, make_federation
 
 from fedjax_fair import solvers
-from fedjax_fair.base import Client
+from fedjax_fair.roles import Client
 
 FEDERATION = make_federation()
 DATA = jax.tree.map(jnp.asarray, FEDERATION)

@@ -11,7 +11,7 @@ import pytest
 from conftest import make_federation
 
 from fedjax_fair import solvers
-from fedjax_fair.base import Client, Model, Variables
+from fedjax_fair.roles import Client, Model, Variables
 
 LARGE = 100  # a batch that holds every client's examples
 sgd = solvers.SGD

@@ -14,8 +14,8 @@ from flax import nnx
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers
 from fedjax_fair.models import from_flax
-from fedjax_fair.round_state import Traffic
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.rounds.round import Round, run
+from fedjax_fair.rounds.round_state import Traffic
 
 FEDERATION = make_federation()
 DATA = jax.tree.map(jnp.asarray, FEDERATION)

@@ -12,10 +12,10 @@ from conftest import NUM_CLASSES, make_federation
 from flax import nnx
 
 from fedjax_fair import aggregators, faults, models, selectors, solvers
-from fedjax_fair.base import Aggregation, Cohort, Selector
 from fedjax_fair.data.arrays import from_arrays
 from fedjax_fair.data.federated import stack
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.roles import Aggregation, Cohort, Selector
+from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.training.diagnosis import TrainingMonitor, check_participants, is_constant
 from fedjax_fair.training.fit import fit
 

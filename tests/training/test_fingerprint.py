@@ -19,7 +19,7 @@ from fedjax_fair.app import presets, registry
 from fedjax_fair.app.build import method_round
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.variants import drop_unused_settings, method_settings
-from fedjax_fair.simulate import Round
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.fingerprint import describe, differences
 from fedjax_fair.training.fit import fit
 

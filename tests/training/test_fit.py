@@ -11,12 +11,12 @@ import xarray as xr
 from conftest import NUM_CLASSES, make_federation
 
 from fedjax_fair import aggregators, faults, models, results, selectors, solvers
-from fedjax_fair.base import Aggregator, Cohort, Metric, Selector
-from fedjax_fair.client_evaluation import client_performance
 from fedjax_fair.data import hold_out
 from fedjax_fair.data.federated import stack
+from fedjax_fair.evaluation.clients import client_performance
 from fedjax_fair.metrics.predictions import macro_f1
-from fedjax_fair.simulate import Round, run
+from fedjax_fair.roles import Aggregator, Cohort, Metric, Selector
+from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.training.centralized import Centralized
 from fedjax_fair.training.fit import Callback, DivergenceError, fit, fit_batch, train
 

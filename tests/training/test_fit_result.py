@@ -10,9 +10,9 @@ from conftest import NUM_CLASSES, make_federation
 from test_checkpoints import Stop
 
 from fedjax_fair import aggregators, models, selectors, solvers
-from fedjax_fair.base import Variables
 from fedjax_fair.data.federated import stack
-from fedjax_fair.simulate import Round
+from fedjax_fair.roles import Variables
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.training import fit, train
 
 SEEDS = (3, 1)

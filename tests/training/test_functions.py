@@ -6,8 +6,8 @@ from fedjax_fair import aggregators, models, selectors, solvers
 from fedjax_fair.app import presets
 from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config
-from fedjax_fair.base import Metric
-from fedjax_fair.simulate import Round
+from fedjax_fair.roles import Metric
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.functions import make_functions
 from fedjax_fair.training.split import split
 

@@ -6,9 +6,9 @@ import xarray as xr
 from conftest import NUM_CLASSES
 
 from fedjax_fair import aggregators, models, selectors, solvers
-from fedjax_fair.base import Selector
 from fedjax_fair.faults import Byzantine
-from fedjax_fair.simulate import Round
+from fedjax_fair.roles import Selector
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.fit import Callback, DivergenceError, train, train_methods
 
 SETTINGS = {"rounds": 4, "seeds": (2, 0), "eval_every": 2, "on_nonfinite": "raise"}

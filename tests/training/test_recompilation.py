@@ -15,11 +15,11 @@ from compilations import compilations
 from conftest import make_federation
 
 from fedjax_fair import aggregators, models, selectors, server_optimizers, solvers
-from fedjax_fair.base import Cohort, Selector
-from fedjax_fair.simulate import Round
+from fedjax_fair.roles import Cohort, Selector
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.training import executables, fit, fit_batch, train
 from fedjax_fair.training.inspection import is_installed
-from fedjax_fair.tree import Number
+from fedjax_fair.utils.tree import Number
 
 FEDERATION = make_federation()._replace(groups=np.array([0, 1, 0, 2, 1, 0], np.int32))
 
@@ -188,7 +188,7 @@ def module_of(helper, name):
     notebook = {"helper": helper} | ({} if name is None else {"__name__": name})
     exec(
         "import jax.numpy as jnp\n"
-        "from fedjax_fair.base import Cohort, Selector\n"
+        "from fedjax_fair.roles import Cohort, Selector\n"
         "class Chosen(Selector):\n"
         "    cohort_size: int\n"
         "    def select(self, key, state, context):\n"

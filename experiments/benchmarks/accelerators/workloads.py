@@ -17,12 +17,12 @@ from jax.sharding import Mesh
 
 import fedjax_fair as ff
 from experiments.benchmarks.peers.networks import NETWORKS
-from fedjax_fair.base import Aggregator, Model, Selector
-from fedjax_fair.client_evaluation import evaluate
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.evaluation.clients import evaluate
 from fedjax_fair.numerics.sketch import CountSketch
 from fedjax_fair.parallel.mesh import over_mesh
+from fedjax_fair.roles import Aggregator, Model, Selector
 from fedjax_fair.selectors.gradients import Stale
 from fedjax_fair.training.functions import over_runs
 

@@ -13,7 +13,7 @@ import numpy as np
 import fedjax_fair as ff
 from experiments.benchmarks.peers.networks import CHARACTERS, NETWORKS
 from experiments.benchmarks.peers.programs.shared.workloads import Workload
-from fedjax_fair.base import Model
+from fedjax_fair.roles import Model
 
 __all__ = ["initial_layers", "write"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import fedjax_fair as ff
 from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.programs.shared.workloads import CANDIDATES, LAM, B, serve
-from fedjax_fair.client_evaluation import client_performance
+from fedjax_fair.evaluation.clients import client_performance
 from fedjax_fair.parallel.cores import default_core_mesh
 from fedjax_fair.parallel.mesh import over_mesh, shard_data
 

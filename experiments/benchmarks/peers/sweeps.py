@@ -27,8 +27,8 @@ from fedjax_fair.app.build import build
 from fedjax_fair.app.config import Config
 from fedjax_fair.app.presets import PRESETS, resolve
 from fedjax_fair.app.sweep import sweep
-from fedjax_fair.client_evaluation import client_performance
-from fedjax_fair.simulate import run
+from fedjax_fair.evaluation.clients import client_performance
+from fedjax_fair.rounds.round import run
 
 SEEDS = range(10)
 LAMS = [0.01, 0.05, 0.1, 0.25, 0.5, 0.95, 2.0, 5.0]

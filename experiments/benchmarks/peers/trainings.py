@@ -15,9 +15,9 @@ import fedjax_fair as ff
 from experiments.benchmarks.peers.federations import initial_layers
 from experiments.benchmarks.peers.ours import started
 from experiments.benchmarks.peers.programs.shared.trainings import Settings
-from fedjax_fair.base import Cohort, Model, Selector
 from fedjax_fair.benchmark.federations import FEDERATIONS
-from fedjax_fair.client_evaluation import client_performance
+from fedjax_fair.evaluation.clients import client_performance
+from fedjax_fair.roles import Cohort, Model, Selector
 
 __all__ = ["GivenCohorts", "client_accuracies", "train", "write"]
 

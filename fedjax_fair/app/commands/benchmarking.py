@@ -22,7 +22,7 @@ from fedjax_fair.benchmark import collected, costs, entry, export, published, re
 from fedjax_fair.benchmark.page import result_tables
 from fedjax_fair.benchmark.protocol import TRACKS
 from fedjax_fair.benchmark.unit import is_done
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = [
     "Benchmark",

@@ -13,7 +13,7 @@ import tyro
 from fedjax_fair.app import plugins
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.termination import Terminated
-from fedjax_fair.text import escape_control_chars, resume_command
+from fedjax_fair.utils.terminal import escape_control_chars, resume_command
 
 __all__ = [
     "Name",

@@ -21,7 +21,7 @@ from fedjax_fair.app.variants import drop_unused_settings
 from fedjax_fair.data.sensitive_counts import format_client_counts
 from fedjax_fair.data.table_sources import TABLES
 from fedjax_fair.report import plots
-from fedjax_fair.text import escape_control_chars, format_columns
+from fedjax_fair.utils.terminal import escape_control_chars, format_columns
 
 __all__ = ["DataInfo", "DataList", "DataPrepare", "DataShow"]
 

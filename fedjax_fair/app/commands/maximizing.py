@@ -11,7 +11,7 @@ from fedjax_fair.app.console import print_tables
 from fedjax_fair.app.progress import show_steps
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.termination import Termination
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = ["Exemplars", "Movielens", "maximize_in"]
 

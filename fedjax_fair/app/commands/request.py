@@ -17,7 +17,7 @@ from fedjax_fair.app.presets import Preset, resolve
 from fedjax_fair.app.settings import change, lookup, places, read
 from fedjax_fair.app.values import describe_type
 from fedjax_fair.app.variants import drop_unused_settings, method_settings
-from fedjax_fair.text import format_columns
+from fedjax_fair.utils.terminal import format_columns
 
 __all__ = ["Request", "request"]
 

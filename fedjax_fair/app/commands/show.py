@@ -28,8 +28,8 @@ from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, comparison_table
 from fedjax_fair.results.log import read_evaluations, read_log
 from fedjax_fair.results.tables import progress_table
-from fedjax_fair.text import escape_control_chars, format_columns, resume_command
-from fedjax_fair.warning import warn
+from fedjax_fair.utils.terminal import escape_control_chars, format_columns, resume_command
+from fedjax_fair.utils.warning import warn
 
 if TYPE_CHECKING:
     import xarray as xr

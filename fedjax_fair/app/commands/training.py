@@ -26,9 +26,9 @@ from fedjax_fair.app.signatures import default_hint
 from fedjax_fair.app.sweep import sweep, sweep_folder
 from fedjax_fair.app.termination import Termination
 from fedjax_fair.parallel import processes
-from fedjax_fair.text import escape_control_chars
 from fedjax_fair.training.batch import check_debugging
 from fedjax_fair.training.fit import Callback
+from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = ["Resume", "Run", "Sweep", "run", "run_sweep"]
 

@@ -22,7 +22,7 @@ from fedjax_fair.benchmark.page.measures import GROUPS, MEASURES
 from fedjax_fair.results.comparison_table import latex_table
 from fedjax_fair.results.intervals import format_p
 from fedjax_fair.results.tables import Table
-from fedjax_fair.text import escape_control_chars
+from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = ["latex", "markdown", "result_tables", "write_tables"]
 

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from scipy.sparse import csr_array
 from sklearn.neighbors import NearestNeighbors
 
-from fedjax_fair import checks
 from fedjax_fair.numerics.distances import pairwise_distances
+from fedjax_fair.utils import checks
 
 KERNELS = ("cosine", "correlation", "rbf")
 """Metrics whose similarity matrices are positive semi-definite."""

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike, NDArray
 
-from fedjax_fair import checks
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.submodular import log_det
 from fedjax_fair.submodular.arrays import as_non_negative, as_symmetric
@@ -37,6 +36,7 @@ from fedjax_fair.submodular.sparse import (
     is_sparse,
     sparse_similarity,
 )
+from fedjax_fair.utils import checks
 
 __all__ = ["FacilityLocation", "GraphCut", "LogDet", "SaturatedCoverage"]
 

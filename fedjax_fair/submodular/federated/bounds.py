@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from fedjax_fair import checks
 from fedjax_fair.submodular.federated.importance_factors import importance_factors
 from fedjax_fair.submodular.federated.problem import Problem
 from fedjax_fair.submodular.federated.trajectory import ContinuousRun
+from fedjax_fair.utils import checks
 
 __all__ = [
     "Guarantee",

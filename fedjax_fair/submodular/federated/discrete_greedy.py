@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
-from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.secure_sum import as_secure
 from fedjax_fair.submodular.arrays import as_host, as_known_epsilon
@@ -25,6 +24,7 @@ from fedjax_fair.submodular.federated.problem import Problem, fill_weights
 from fedjax_fair.submodular.federated.secure import Aggregation, secure_aggregate
 from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun, check_arguments
 from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.utils import checks
 
 __all__ = ["discrete_greedy", "kappa_for_responses", "sufficient_kappa"]
 

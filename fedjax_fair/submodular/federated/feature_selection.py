@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import as_host
 from fedjax_fair.submodular.federated.custom import (
@@ -25,6 +24,7 @@ from fedjax_fair.submodular.federated.custom import (
 )
 from fedjax_fair.submodular.federated.problem import Problem
 from fedjax_fair.submodular.federated.sparse import check_integers
+from fedjax_fair.utils import checks
 
 __all__ = ["FeatureSelection", "feature_selection"]
 

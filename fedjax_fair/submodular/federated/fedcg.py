@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 from numpy.typing import ArrayLike
 
-from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.secure_sum import as_secure
 from fedjax_fair.submodular.federated import secure as messaging
@@ -23,6 +22,7 @@ from fedjax_fair.submodular.federated.problem import Problem, fill_weights
 from fedjax_fair.submodular.federated.secure import Aggregation, secure_aggregate
 from fedjax_fair.submodular.federated.trajectory import ContinuousRun, RoundResult
 from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.utils import checks
 
 __all__ = ["fedcg"]
 

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 from numpy.typing import ArrayLike
 
-from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.secure_sum import as_secure
 from fedjax_fair.submodular.federated import secure as messaging
@@ -19,6 +18,7 @@ from fedjax_fair.submodular.federated.secure import Aggregation, secure_aggregat
 from fedjax_fair.submodular.federated.trajectory import ContinuousRun, RoundResult
 from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.submodular.multilinear import sample_size, sampled_mean
+from fedjax_fair.utils import checks
 
 __all__ = ["fedcg_plus"]
 

@@ -16,13 +16,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from numpy.typing import ArrayLike
 
-from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import as_host, is_traced
 from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.federated.secure import Messages, secure_aggregate
 from fedjax_fair.submodular.matroids import Matroid
-from fedjax_fair.tree import Tree
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Tree
 
 __all__ = ["ClientFunction", "DenseProblem", "Extensions", "Gains", "Problem"]
 

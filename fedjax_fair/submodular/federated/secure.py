@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.secure_sum import SecureAggregation, secure_sum
 from fedjax_fair.numerics.trees import all_finite
-from fedjax_fair.tree import Tree
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.tree import Tree
 
 __all__ = ["Aggregation", "Messages", "Protocol", "secure_aggregate"]
 

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair import checks
 from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular.arrays import check_key, is_traced
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
 from fedjax_fair.submodular.federated.secure import secure_aggregate
 from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -9,8 +9,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair import checks
 from fedjax_fair.submodular.federated.problem import ClientFunction, DenseProblem, Problem
+from fedjax_fair.utils import checks
 
 __all__ = ["Welfare"]
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair.tree import Tree
+from fedjax_fair.utils.tree import Tree
 
 __all__ = ["MAX_ITEMS", "Matroid", "check_rank", "heaviest_base", "take_by_weight"]
 

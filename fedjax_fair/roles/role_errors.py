@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from fedjax_fair.tree import Tree, child_fields
+from fedjax_fair.utils.tree import Tree, child_fields
 
 __all__ = ["NEEDS_VALUE", "RoleError", "describe_method", "explain_errors", "parameters_of"]
 
@@ -77,7 +77,7 @@ def parameters_of(role: Tree, method: str) -> str | None:
 
 
 def _bases(role: Tree) -> list[type]:
-    return [cls for cls in type(role).__mro__ if cls.__module__ == "fedjax_fair.base.roles"]
+    return [cls for cls in type(role).__mro__ if cls.__module__ == "fedjax_fair.roles.interfaces"]
 
 
 def _class_name(role: Tree) -> str:
@@ -98,7 +98,7 @@ def _explanation(place: str, error: BaseException) -> str | None:
     # The line of a script or plugin says more than that of a package which it calls.
     frames.sort(key=lambda item: "site-packages" in item[0].f_code.co_filename)
     if not isinstance(error, NEEDS_VALUE):
-        is_check = isinstance(error, ValueError) and _innermost(error) == "fedjax_fair.checks"
+        is_check = isinstance(error, ValueError) and _innermost(error) == "fedjax_fair.utils.checks"
         if not frames or is_check:  # The message of a check names the argument.
             return None
         frame, line = frames[0]

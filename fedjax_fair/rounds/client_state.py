@@ -14,13 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair import role_calls
-from fedjax_fair.base import Client, Cohort, Model, Solver, Variables
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.numerics import target
 from fedjax_fair.parallel import collectives, processes
-from fedjax_fair.tree import Integer, Tree
+from fedjax_fair.roles import Client, Cohort, Model, Solver, Variables, checked_calls
+from fedjax_fair.utils.tree import Integer, Tree
 
 __all__ = ["ClientRow", "Layout", "Store", "init_store", "pack_row", "write_rows"]
 
@@ -159,7 +158,7 @@ def init_store(
             sensitive_names=sensitive_names,
         )
         key_client = jax.random.fold_in(key, client)
-        state = role_calls.init_client(solver, key_client, variables, participant)
+        state = checked_calls.init_client(solver, key_client, variables, participant)
         return ClientRow(state, jnp.zeros(residual_width) if residual_width else ())
 
     if examples.residents is None:

@@ -18,8 +18,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair import checks
-from fedjax_fair.printing import format_value
+from fedjax_fair.utils import checks
+from fedjax_fair.utils.printing import format_value
 
 __all__ = ["Integer", "Number", "Tree", "child_fields", "stacked_leaves"]
 

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from fedjax_fair.base import ClientGradients, Model, Variables
-from fedjax_fair.client_predictions import apply_model
-from fedjax_fair.client_sums import SumFn, client_sum, divide_by_labels, map_sums, masked_sums
 from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.evaluation.client_predictions import apply_model
+from fedjax_fair.evaluation.sums import SumFn, client_sum, divide_by_labels, map_sums, masked_sums
 from fedjax_fair.numerics.labels import count_labels, sum_labels
 from fedjax_fair.numerics.sketch import ravel
+from fedjax_fair.roles import ClientGradients, Model, Variables
 
 __all__ = ["client_gradient", "client_gradients"]
 

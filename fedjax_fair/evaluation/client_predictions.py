@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.base import ClientMetric, Model, Predictions, Variables
-from fedjax_fair.client_sums import chunk_of_clients, map_examples, owners_of
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.evaluation.sums import chunk_of_clients, map_examples, owners_of
 from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences
 from fedjax_fair.parallel import collectives
+from fedjax_fair.roles import ClientMetric, Model, Predictions, Variables
 
 __all__ = ["apply_model", "custom_metrics", "personalized_outputs", "shared_outputs"]
 

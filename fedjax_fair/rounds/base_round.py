@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from jaxtyping import Array, Int, Key
 
-from fedjax_fair.base import Model, Variables
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.round_state import RoundInfo, RoundState
-from fedjax_fair.tree import Tree
+from fedjax_fair.roles import Model, Variables
+from fedjax_fair.rounds.round_state import RoundInfo, RoundState
+from fedjax_fair.utils.tree import Tree
 
 __all__ = ["BaseRound"]
 

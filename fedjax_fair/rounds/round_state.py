@@ -8,9 +8,9 @@ from typing import NamedTuple
 import jax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair import client_state
-from fedjax_fair.base import Info, Variables
-from fedjax_fair.tree import Tree
+from fedjax_fair.roles import Info, Variables
+from fedjax_fair.rounds import client_state
+from fedjax_fair.utils.tree import Tree
 
 __all__ = ["Keys", "Purpose", "RoundInfo", "RoundState", "Traffic", "derive_key"]
 
@@ -44,7 +44,8 @@ class RoundState(NamedTuple):
         communication: State of privacy; empty without.
         model_history: Past global models, ``[history_length, ...]``, with that of round ``r`` at
             ``r % history_length``; empty unless a fault needs them.
-        clients: State of all clients (`fedjax_fair.client_state.Store`); empty if they have none.
+        clients: State of all clients (`fedjax_fair.rounds.client_state.Store`); empty if they have
+            none.
     """
 
     key: Key[Array, ""]

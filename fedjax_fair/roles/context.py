@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
-from fedjax_fair.base.models import Model, Variables
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.sensitive import SensitiveFeature
+from fedjax_fair.roles.model import Model, Variables
 
 ServerView = Literal["aggregate", "scalars", "vectors"]
 """What the server needs of a single client: only its part in sums over the cohort; scalars, such as

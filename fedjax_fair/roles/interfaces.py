@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair.base.context import Client, Cohort, Context, Info, LocalResult, ServerView
-from fedjax_fair.base.models import Variables
-from fedjax_fair.tree import Tree
+from fedjax_fair.roles.context import Client, Cohort, Context, Info, LocalResult, ServerView
+from fedjax_fair.roles.model import Variables
+from fedjax_fair.utils.tree import Tree
 
 
 class Sampling(NamedTuple):

@@ -1,7 +1,7 @@
 """Losses, accuracies and other means of clients at one model.
 
 Means of all clients take one flat pass over examples; those of a few clients loop over each
-client's examples (`fedjax_fair.client_sums`). An example with a sequence of labels counts
+client's examples (`fedjax_fair.evaluation.sums`). An example with a sequence of labels counts
 once for each label that is not masked.
 """
 
@@ -15,20 +15,24 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair.base import (
-    ClientMetric,
-    ClientMetrics,
-    GroupSums,
-    Model,
-    Variables,
-)
-from fedjax_fair.client_predictions import (
+from fedjax_fair.data.client_examples import ClientExamples
+from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.evaluation.client_predictions import (
     apply_model,
     custom_metrics,
     personalized_outputs,
     shared_outputs,
 )
-from fedjax_fair.client_sums import (
+from fedjax_fair.evaluation.sensitive_group_sums import (
+    group_codes,
+    num_values,
+    people_values,
+    personalized_group_sums,
+    sum_people,
+    to_group_sums,
+    undefined_sums,
+)
+from fedjax_fair.evaluation.sums import (
     client_sum,
     divide,
     divide_by_labels,
@@ -38,20 +42,16 @@ from fedjax_fair.client_sums import (
     masked_sums,
     sum_by_owner,
 )
-from fedjax_fair.data.client_examples import ClientExamples
-from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.group_evaluation import (
-    group_codes,
-    num_values,
-    people_values,
-    personalized_group_sums,
-    sum_people,
-    to_group_sums,
-    undefined_sums,
-)
 from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences, count_labels, sum_labels
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel import collectives
+from fedjax_fair.roles import (
+    ClientMetric,
+    ClientMetrics,
+    GroupSums,
+    Model,
+    Variables,
+)
 
 __all__ = [
     "ClientPerformance",

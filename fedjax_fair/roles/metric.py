@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
-from fedjax_fair.base.models import Model
-from fedjax_fair.tree import Tree
+from fedjax_fair.roles.model import Model
+from fedjax_fair.utils.tree import Tree
 
 PERSONALIZED = "personalized_"
 """Prefix of the names of metrics of personalized models."""

@@ -6,12 +6,12 @@ from functools import partial
 
 from jaxtyping import Array, Int
 
-from fedjax_fair.base import Context, Model, Variables
-from fedjax_fair.client_evaluation import client_means, client_performance
-from fedjax_fair.client_gradients import client_gradients
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.evaluation.client_gradients import client_gradients
+from fedjax_fair.evaluation.clients import client_means, client_performance
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
+from fedjax_fair.roles import Context, Model, Variables
 
 __all__ = ["make_context"]
 

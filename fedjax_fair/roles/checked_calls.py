@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair.base import (
+from fedjax_fair.roles import (
     Aggregation,
     Aggregator,
     Client,
@@ -29,8 +29,8 @@ from fedjax_fair.base import (
     Solver,
     Variables,
 )
-from fedjax_fair.role_errors import RoleError, describe_method, explain_errors, parameters_of
-from fedjax_fair.tree import Tree
+from fedjax_fair.roles.role_errors import RoleError, describe_method, explain_errors, parameters_of
+from fedjax_fair.utils.tree import Tree
 
 __all__ = [
     "MAX_WEIGHT_ERROR",

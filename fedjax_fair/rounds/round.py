@@ -11,8 +11,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair import checks, client_state, role_calls
-from fedjax_fair.base import (
+from fedjax_fair.communication import apply as communication
+from fedjax_fair.communication.compression import Compression
+from fedjax_fair.communication.noise import PrivacyMechanism
+from fedjax_fair.communication.opaque import restrict_context, restrict_results
+from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.faults import apply
+from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
+from fedjax_fair.numerics.trees import all_finite, tree_bytes
+from fedjax_fair.roles import (
     Aggregator,
     Cohort,
     Context,
@@ -23,20 +30,15 @@ from fedjax_fair.base import (
     ServerView,
     Solver,
     Variables,
+    checked_calls,
 )
-from fedjax_fair.base.roles import FAULT_METHODS
-from fedjax_fair.base_round import BaseRound
-from fedjax_fair.communication import apply as communication
-from fedjax_fair.communication.compression import Compression
-from fedjax_fair.communication.noise import PrivacyMechanism
-from fedjax_fair.communication.opaque import restrict_context, restrict_results
-from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.faults import apply
-from fedjax_fair.local_training import Trained, occurrences_of, train_cohort
-from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
-from fedjax_fair.numerics.trees import all_finite, tree_bytes
-from fedjax_fair.round_context import make_context
-from fedjax_fair.round_state import Keys, Purpose, RoundInfo, RoundState, Traffic, derive_key
+from fedjax_fair.roles.interfaces import FAULT_METHODS
+from fedjax_fair.rounds import client_state
+from fedjax_fair.rounds.base_round import BaseRound
+from fedjax_fair.rounds.local_training import Trained, occurrences_of, train_cohort
+from fedjax_fair.rounds.round_context import make_context
+from fedjax_fair.rounds.round_state import Keys, Purpose, RoundInfo, RoundState, Traffic, derive_key
+from fedjax_fair.utils import checks
 
 __all__ = ["Round", "run"]
 
@@ -150,12 +152,14 @@ class Round(BaseRound):
             key=derive_key(key, Purpose.ROLES)
         )
         aggregator_context = self._visible_context(self.aggregator, context)
-        aggregator = role_calls.init(self.aggregator, aggregator_context)
+        aggregator = checked_calls.init(self.aggregator, aggregator_context)
         return RoundState(
             key=key,
             round=round,
             variables=variables,
-            selector=role_calls.init(self.selector, self._visible_context(self.selector, context)),
+            selector=checked_calls.init(
+                self.selector, self._visible_context(self.selector, context)
+            ),
             aggregator=aggregator,
             participation=jnp.zeros(data.num_clients, jnp.int32),
             communication=communication.init(self._communication, variables),
@@ -197,7 +201,7 @@ class Round(BaseRound):
                 sensitive_names=data.sensitive_names,
             )
             key_client = jax.random.fold_in(key, client)
-            return role_calls.personalize(self.solver, key_client, state.variables, participant)
+            return checked_calls.personalize(self.solver, key_client, state.variables, participant)
 
         return model_of
 
@@ -261,17 +265,17 @@ class Round(BaseRound):
     def _select(self, keys: Keys, state: RoundState, context: Context) -> _Selected:
         visible = self._visible_context(self.selector, context)
         return _Selected(
-            *role_calls.select(self.selector, keys[Purpose.SELECT], state.selector, visible)
+            *checked_calls.select(self.selector, keys[Purpose.SELECT], state.selector, visible)
         )
 
     def _instruct(self, state: RoundState, cohort: Cohort, context: Context) -> _Instructed:
         visible = self._visible_context(self.aggregator, context)
-        cohort, weights = role_calls.prepare(self.aggregator, state.aggregator, cohort, visible)
+        cohort, weights = checked_calls.prepare(self.aggregator, state.aggregator, cohort, visible)
         broadcast = self._broadcast(state.aggregator, visible)
         return _Instructed(cohort, weights, broadcast, self._is_personal(context))
 
     def _broadcast(self, aggregator_state: PyTree, visible: Context) -> dict[str, PyTree]:
-        broadcast = role_calls.broadcast(self.aggregator, aggregator_state, visible)
+        broadcast = checked_calls.broadcast(self.aggregator, aggregator_state, visible)
         if missing := [name for name in self.solver.needs if name not in broadcast]:
             raise ValueError(
                 f"aggregator: {type(self.aggregator).__name__} does not broadcast "
@@ -349,7 +353,7 @@ class Round(BaseRound):
         context: Context,
     ) -> _Aggregated:
         """Returns the update that is applied: zeros if it is not finite or no client responded."""
-        update, new_state, aggregation = role_calls.aggregate(
+        update, new_state, aggregation = checked_calls.aggregate(
             self.aggregator,
             state.aggregator,
             cohort,
@@ -380,7 +384,7 @@ class Round(BaseRound):
         received: communication.Received,
         context: Context,
     ) -> PyTree:
-        return role_calls.observe(
+        return checked_calls.observe(
             self.selector,
             selector_state,
             cohort,

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair import client_state, role_calls
-from fedjax_fair.base import Cohort, Context, LocalResult, Solver, Variables
 from fedjax_fair.faults import apply
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.trees import all_finite, tree_bytes
 from fedjax_fair.parallel import collectives
+from fedjax_fair.roles import Cohort, Context, LocalResult, Solver, Variables, checked_calls
+from fedjax_fair.rounds import client_state
 
 __all__ = ["Trained", "default_clients_per_batch", "occurrences_of", "train_cohort"]
 
@@ -88,7 +88,7 @@ def train_cohort(
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
         start = apply.initial_model(model_history, context.round, context.variables, instructions)
-        trained = role_calls.solve(solver, key_client, start, participant)
+        trained = checked_calls.solve(solver, key_client, start, participant)
         state = trained.state  # It stays on the client, so that no other role sees it.
         # A client that is drawn repeatedly adds its residual once.
         used = jax.tree.map(lambda leaf: jnp.where(occurrence == 0, leaf, 0), row.residual)

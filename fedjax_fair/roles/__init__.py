@@ -1,6 +1,6 @@
 """Models, roles and the containers that they exchange."""
 
-from fedjax_fair.base.context import (
+from fedjax_fair.roles.context import (
     Client,
     ClientGradients,
     Cohort,
@@ -9,16 +9,7 @@ from fedjax_fair.base.context import (
     LocalResult,
     ServerView,
 )
-from fedjax_fair.base.metrics import (
-    PERSONALIZED,
-    ClientMetric,
-    ClientMetrics,
-    GroupSums,
-    Metric,
-    Predictions,
-)
-from fedjax_fair.base.models import Model, Variables, is_correct, top_class
-from fedjax_fair.base.roles import (
+from fedjax_fair.roles.interfaces import (
     Aggregation,
     Aggregator,
     FaultContext,
@@ -27,7 +18,16 @@ from fedjax_fair.base.roles import (
     Selector,
     Solver,
 )
-from fedjax_fair.tree import Integer, Number
+from fedjax_fair.roles.metric import (
+    PERSONALIZED,
+    ClientMetric,
+    ClientMetrics,
+    GroupSums,
+    Metric,
+    Predictions,
+)
+from fedjax_fair.roles.model import Model, Variables, is_correct, top_class
+from fedjax_fair.utils.tree import Integer, Number
 
 __all__ = [
     "PERSONALIZED",

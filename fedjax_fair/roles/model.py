@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
-from fedjax_fair.tree import Tree
+from fedjax_fair.utils.tree import Tree
 
 
 class Variables(NamedTuple):

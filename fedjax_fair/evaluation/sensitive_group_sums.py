@@ -10,15 +10,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
-from fedjax_fair.base import GroupSums, Model, Variables
-from fedjax_fair.client_predictions import apply_model
-from fedjax_fair.client_sums import map_sums
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.sensitive import SensitiveFeature
+from fedjax_fair.evaluation.client_predictions import apply_model
+from fedjax_fair.evaluation.sums import map_sums
 from fedjax_fair.metrics.group_fairness import calibration_error, intersection_codes
 from fedjax_fair.numerics.labels import are_sequences, count_labels, sum_labels
 from fedjax_fair.numerics.trees import tree_bytes
+from fedjax_fair.roles import GroupSums, Model, Variables
 
 __all__ = [
     "PeopleSums",

@@ -1,0 +1,1 @@
+"""What models compute on the examples of clients: sums, predictions, gradients, metrics."""

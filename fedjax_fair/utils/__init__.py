@@ -1,0 +1,1 @@
+"""Helpers that know nothing of federated learning: trees, checks, printing, warnings."""
