@@ -1,6 +1,8 @@
 # `make run` runs the first example; `make test` runs the unit tests, `make test-integration` those of
 # processes, the command line, documentation and experiments, `make test-all` all tests that need no
-# accelerator; `make lint` checks style and types; `make minima` tests the oldest dependencies.
+# accelerator; `make check` checks what differs from the last commit, by the tests that this can reach;
+# `make smoke` tests the least of everything in a minute; `make lint` checks style and types;
+# `make minima` tests the oldest dependencies.
 # Everything lives in this folder: environments in .venv and .venv-minima, compiled programs in .cache.
 
 # With an accelerator: `make EXTRAS=cuda12 run`, or `EXTRAS=tpu`. What is there stays there.
@@ -18,10 +20,19 @@ export JAX_COMPILATION_CACHE_DIR := $(CACHE)
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
 export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 
-.PHONY: run test test-integration test-all lint minima package notebooks site clean
+# What differs from SINCE, which `make check SINCE=main` changes: style, types and tests in reach.
+SINCE ?= HEAD
+
+.PHONY: run check smoke test test-integration test-all lint minima package notebooks site clean
 
 run: .venv/installed
 	$(BIN)/fedjax-fair run groups
+
+check: .venv/installed-test
+	$(BIN)/python tests/reachable.py --since $(SINCE)
+
+smoke: .venv/installed-test
+	$(BIN)/python -m pytest -m smoke tests
 
 test: .venv/installed-test
 	$(BIN)/python $(PYTEST)

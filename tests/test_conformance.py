@@ -326,6 +326,12 @@ def assert_eager_is_alike(names):
     assert_close(names, info, eager_info)
 
 
+@pytest.mark.smoke
+@pytest.mark.parametrize("names", [("uniform", "sgd", "mean")], ids=" | ".join)
+def test_a_case_of_each_role_is_a_loop_over_keys(names):
+    assert_vmap_is_a_loop(names)
+
+
 @pytest.mark.parametrize("names", [("power_of_choice", "scaling", "tilted")], ids=" | ".join)
 def test_compiled_equals_eager(names):
     assert_eager_is_alike(names)

@@ -219,9 +219,9 @@ def test_counts_of_one_feature_are_sums_over_the_other():
     assert by_age.sensitive_group.values.tolist() == ["a", "b", "c"]
     people = by_age.sum(["client", "label", "prediction"]).values
     assert people.tolist() == np.bincount(DATA.test.sensitive_features[:, 1]).tolist()
-    with pytest.raises(ValueError, match=r"features=\['race'\]: expected some of \['sex', 'age'\]"):
+    with pytest.raises(ValueError, match="features="):
         gaps(dataset, ["race"])
-    with pytest.raises(ValueError, match="has no sensitive_group_counts"):
+    with pytest.raises(ValueError, match="sensitive_group_counts"):
         gaps(dataset.drop_vars("sensitive_group_counts"))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "fedjax_fair"
 MAX_ROOMS, MAX_ARROWS = 27, 185
-"""Rooms are folders and modules at the top; an arrow is a pair of rooms that imports one another."""
+"""Rooms are folders and modules at the top; an arrow is a room that imports another."""
 
 
 def module_name(path: Path) -> str:

@@ -385,7 +385,7 @@ def test_invalid_labels_and_features_are_refused():
         with pytest.raises(ValueError, match="labels"):
             validate(broken)
     shorter = data.test._replace(labels=data.test.labels[:, :3])
-    with pytest.raises(ValueError, match=r"test.labels .*like train's"):
+    with pytest.raises(ValueError, match=r"test\.labels"):
         validate(data._replace(test=shorter))
 
 
@@ -409,5 +409,5 @@ def test_models_of_other_shapes_are_refused(model, message):
 
 def test_activations_of_every_position_are_refused():
     roles = method(aggregator=ff.aggregators.Equitable(2, layer="logits"))
-    with pytest.raises(ValueError, match=r"layer='logits' has shape \[6, 7\] for an example"):
+    with pytest.raises(ValueError, match="layer='logits'"):
         ff.fit(roles, federation(), rounds=1)

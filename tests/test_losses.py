@@ -80,7 +80,7 @@ def test_models_train_with_custom_losses(model, data):
         assert run.test_accuracy.isnull().all()
         error = np.abs(fitted.predict(x)[0] - y).mean()
         np.testing.assert_allclose(run.test_mean_absolute_error[0, -1].mean(), error, rtol=1e-4)
-        with pytest.raises(ValueError, match="probabilities is None; use predict"):
+        with pytest.raises(ValueError, match="probabilities"):
             fitted.predict_proba(x)
     assert run.train_examples.values.sum() == 30
 

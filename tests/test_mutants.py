@@ -1,4 +1,7 @@
-"""The table of mutants in ``docs/testing.md`` agrees with the code and the tests."""
+"""The table of mutants in ``docs/testing.md`` agrees with the code and the tests.
+
+Only nightly, since it names exact lines of the code, which a change may move.
+"""
 
 import ast
 
@@ -6,6 +9,7 @@ import pytest
 from mutants import ROOT, read_mutants
 
 MUTANTS = read_mutants()
+pytestmark = pytest.mark.slow
 
 
 def test_there_are_mutants():

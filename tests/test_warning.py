@@ -9,7 +9,7 @@ from fedjax_fair.submodular.federated.sparse import clip_negative
 
 
 def test_a_warning_points_to_the_caller():
-    with pytest.warns(UserWarning, match="1 of 1 are negative") as caught:
+    with pytest.warns(UserWarning, match="negative") as caught:
         clip_negative("scores", np.array([-1.0]))
     assert caught[0].filename == __file__
 
@@ -17,6 +17,6 @@ def test_a_warning_points_to_the_caller():
 def test_a_warning_of_nested_calls_points_to_the_caller(tmp_path):
     folder = RunFolder.create(Config(output=str(tmp_path)), "run")
     (folder.path / "env.json").write_text("{")
-    with pytest.warns(UserWarning, match="is missing or damaged") as caught:
+    with pytest.warns(UserWarning, match="damaged") as caught:
         folder.environment()
     assert caught[0].filename == __file__

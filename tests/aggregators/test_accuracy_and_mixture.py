@@ -223,12 +223,12 @@ def test_clients_without_response_and_losses_of_zero(regime):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: aggregators.FedFA(1.5), r"beta=1.5: expected a number in \[0, 1\]"),
-        (lambda: aggregators.AAggFF("both"), "regime='both': expected one of 'device', 'silo'"),
-        (lambda: aggregators.AAggFF(cdf="cauchy"), "cdf='cauchy': expected one of 'weibull'"),
+        (lambda: aggregators.FedFA(1.5), "beta=1.5"),
+        (lambda: aggregators.AAggFF("both"), "regime='both'"),
+        (lambda: aggregators.AAggFF(cdf="cauchy"), "cdf='cauchy'"),
         (
             lambda: combine(aggregators.AAggFF("silo"), [0, 1], context_of(losses=LOSSES)),
-            "regime='silo': expected a cohort of all 6 clients, as of selectors.Full, got 2",
+            "regime='silo'",
         ),
     ],
 )

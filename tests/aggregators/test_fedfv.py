@@ -138,8 +138,8 @@ def test_order_scale_and_clients_without_response_do_not_matter():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: aggregators.FedFV(1.5), r"keep_fraction=1.5: expected a number in \[0, 1\]"),
-        (lambda: aggregators.FedFV(history=-1), "history=-1: expected an integer >= 0"),
+        (lambda: aggregators.FedFV(1.5), "keep_fraction=1.5"),
+        (lambda: aggregators.FedFV(history=-1), "history=-1"),
     ],
 )
 def test_bad_settings_are_named(call, said):

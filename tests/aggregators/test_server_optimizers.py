@@ -170,7 +170,7 @@ def test_a_wrapper_of_equal_weights_says_so():
 def test_an_aggregator_that_measures_the_new_model_is_refused(criterion):
     """It would measure a model without the step of the optimizer."""
     inner = aggregators.FedFBMean(0.1, criterion)
-    with pytest.raises(ValueError, match=r"inner=FedFBMean.*: expected .* its new model") as error:
+    with pytest.raises(ValueError, match="inner=FedFBMean") as error:
         aggregators.WithServerOptimizer(inner, FedAdam())
     assert "\n" not in str(error.value)
 

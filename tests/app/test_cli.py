@@ -14,7 +14,7 @@ from fedjax_fair.app import experiment
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.run_folder import locked
 from fedjax_fair.app.settings import presets
-from fedjax_fair.app.settings.config import Config, TrainingConfig
+from fedjax_fair.app.settings.config import Config, Preset, TrainingConfig
 from fedjax_fair.app.terminal.console import format_results
 from fedjax_fair.results.comparison_table import comparison_table
 from fedjax_fair.results.tables import final_tables
@@ -39,6 +39,7 @@ def folder(runs):
     return path
 
 
+@pytest.mark.smoke
 def test_run_applies_its_options(folder):
     assert folder.name.endswith("-digits")
     dataset = results.open(folder)

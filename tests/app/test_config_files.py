@@ -16,6 +16,7 @@ from fedjax_fair.app.settings.config import Config, MaximizeExemplars
 from fedjax_fair.app.settings.config_files import load_into
 from fedjax_fair.app.settings.presets import PRESETS, resolve
 from fedjax_fair.app.settings.usage import drop_unused_settings
+from fedjax_fair.training import executable_cache
 
 TINY = """
 methods = ["fedavg", "fedprox"]

@@ -11,6 +11,7 @@ from conftest import with_sensitive_feature
 from fedjax_fair import results
 from fedjax_fair.app.build import build, method_round
 from fedjax_fair.app.cli import main
+from fedjax_fair.app.commands.dispatch import CLASSES
 from fedjax_fair.app.plan import as_toml
 from fedjax_fair.app.settings import config_files, presets
 from fedjax_fair.app.settings.config import Config, DataConfig, ModelConfig, SolverConfig

@@ -56,6 +56,7 @@ def one_by_one(base, name, seed, **settings):
     ).dataset
 
 
+@pytest.mark.smoke
 def test_a_sweep_equals_single_runs(base, monkeypatch):
     traced = []
     step = round.Round.step

@@ -281,14 +281,14 @@ def test_results_count_compressed_bytes():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: TopK(0.0), "fraction=0.0: expected a number > 0"),
-        (lambda: TopK(1.5), "fraction=1.5: expected a probability"),
-        (lambda: StochasticQuantization(1), "bits=1: expected an integer >= 2 and <= 16"),
-        (lambda: StochasticQuantization(17), "bits=17: expected an integer >= 2 and <= 16"),
-        (lambda: round_of(compression=0.1), "compression is a float: expected a Compression"),
+        (lambda: TopK(0.0), "fraction=0.0"),
+        (lambda: TopK(1.5), "fraction=1.5"),
+        (lambda: StochasticQuantization(1), "bits=1"),
+        (lambda: StochasticQuantization(17), "bits=17"),
+        (lambda: round_of(compression=0.1), "compression"),
         (
             lambda: round_of(compression=TopK(0.1), aggregation="secure"),
-            "compression does not reduce the four bytes per parameter",
+            "compression",
         ),
     ],
 )

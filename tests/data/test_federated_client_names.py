@@ -56,9 +56,9 @@ def test_names_survive_transformations_and_files(tmp_path):
     xr.testing.assert_identical(opened, runs)
     merged = results.merge_runs({"one": runs, "other": opened})
     assert merged.client.values.tolist() == list(NAMES)
-    with pytest.raises(ValueError, match="other: expected clients with the names of the first"):
+    with pytest.raises(ValueError, match="other:"):
         results.merge_runs({"one": runs, "other": runs.isel(client=[1, 0, 2])})
-    with pytest.raises(ValueError, match=r"datasets\[1\].client_names: expected that of the"):
+    with pytest.raises(ValueError, match=r"datasets\[1\].client_names:"):
         stack([data, make(PARTS)])
 
 
@@ -82,7 +82,7 @@ def test_repeated_and_missing_names_are_errors():
     ]:
         with pytest.raises(ValueError, match=message):
             fit(METHOD, make()._replace(client_names=names), rounds=1)
-    with pytest.raises(ValueError, match=r"clients: a client is named \[''\]"):
+    with pytest.raises(ValueError, match="clients:"):
         from_arrays(FEATURES, LABELS, clients=["", "a", "b"] * 30)
     assert make({7: range(30), 9: range(30, 90)}).client_names is None
 

@@ -45,7 +45,7 @@ def test_hold_out_takes_a_fraction_of_every_client(sizes, fraction, seed):
         groups=np.arange(len(sizes)) % 2, num_classes=3,
     )  # fmt: skip
     if max(sizes) * fraction < 1:
-        with pytest.raises(ValueError, match=r"validation_fraction=.*expected a larger fraction"):
+        with pytest.raises(ValueError, match="validation_fraction="):
             data.hold_out(original, fraction, seed)
     else:
         check_split(original, data.hold_out(original, fraction, seed), fraction)
@@ -117,19 +117,17 @@ def test_fraction_0_changes_nothing():
 def test_invalid_fractions_and_data_are_rejected():
     original = data.load("digits", data.iid(7))
     for fraction in (1.0, -0.1, float("nan")):
-        with pytest.raises(
-            ValueError, match=r"validation_fraction=.*expected a number in \[0, 1\)"
-        ):
+        with pytest.raises(ValueError, match="validation_fraction="):
             data.hold_out(original, fraction)
-    with pytest.raises(ValueError, match=r"validation_fraction=0: expected a larger fraction"):
+    with pytest.raises(ValueError, match="validation_fraction="):
         data.hold_out(original, 0)
     split = data.hold_out(original, 0.1)
-    with pytest.raises(ValueError, match="data has validation examples: expected none"):
+    with pytest.raises(ValueError, match="validation"):
         data.hold_out(split, 0.1)
-    with pytest.raises(ValueError, match=r"datasets\[1\].validation: expected it in all"):
+    with pytest.raises(ValueError, match=r"datasets\[1\].validation:"):
         data.stack([split, original])
     other = split._replace(validation=split.validation._replace(sizes=split.validation.sizes[:3]))
-    with pytest.raises(ValueError, match=r"validation\.(sizes|offsets) of shape"):
+    with pytest.raises(ValueError, match=r"validation\."):
         data.validate(other)
 
 

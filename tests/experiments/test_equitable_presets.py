@@ -1,6 +1,5 @@
 """The presets of the Equitable-FL paper, on generated data of the original shapes."""
 
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 import xarray as xr
 
 from experiments.reproduction import cross, equitable, paper, runs
-from experiments.reproduction.presets import ABLATIONS, PAPERS
+from experiments.reproduction.presets import PAPERS
 from fedjax_fair.app.build import build
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import ModelConfig, Preset
@@ -62,28 +61,6 @@ def test_every_preset_can_be_built(name):
     assert config.data.partition_per_seed == (name != "cross" and name != "equitable")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "equitable-cifar10",
-        pytest.param("equitable-femnist", marks=pytest.mark.slow),
-        pytest.param("equitable-cifar100", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.usefixtures("generated")
-def test_networks_of_the_paper_train(name):
-    config = ALL[name].config
-    config = replace(config, methods=("equitable:epochs=1",))
-    config = replace(config, training=replace(config.training, seeds=(0,)))
-    ready = build(drop_unused_settings(presets.resolve(config)))
-    (round,) = ready.rounds.values()
-    run = fit(round, ready.data, rounds=1, train_loss=False).dataset
-    assert np.isfinite(run.cohort_loss).all()
-    assert run.sizes["slot"] == config.selector.cohort_size
-    assert run.sizes["planted_group"] == config.aggregator.num_clusters
-    assert set(run.group.values.ravel().tolist()) == set(range(config.aggregator.num_clusters))
-
-
 def test_presets_have_the_methods_of_the_paper():
     for setting, reported in paper.EQUITABLE.items():
         for name in (f"equitable-{setting}", f"equitable-resnet18-{setting}"):
@@ -132,65 +109,6 @@ def test_the_table_has_the_metrics_of_the_runs(tmp_path, monkeypatch):
     assert table.loc[("equitable", "last"), "sigma paper"] == 1.17
     assert "[1.17 ± 0.25]" in (tmp_path / "equitable-table-mnist.md").read_text()
     assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".md", ".png"}
-
-
-def test_the_grid_gives_every_method_the_same_budget():
-    grid = equitable.GRIDS["mnist"]
-    first = equitable.step_sizes(grid)
-    best = {}
-    for name in first:
-        best.setdefault(name.partition(":")[0], name.partition(":")[2])
-    names = first + equitable.strengths(grid, best)
-    assert len(set(names)) == len(names)
-    count = Counter(name.partition(":")[0] for name in names)
-    assert count.pop("centralized") == len(grid.rates)
-    assert set(count) == {
-        name.partition(":")[0] for name in PRESETS["equitable"].config.methods
-    } - {"centralized"}
-    assert set(count.values()) == {len(grid.rates) + 4}
-    ready = build(drop_unused_settings(presets.resolve(small(tuple(names)))))
-    assert len(ready.rounds) == len(names)
-
-
-def test_the_grid_tries_strengths_with_the_best_step_size(tmp_path):
-    rows = [
-        {"algorithm": f"fedprox:learning_rate={rate},prox={prox}", "seed": seed, "round": round,
-         "accuracy_mean_examples": accuracy + seed * 0.1, "sigma_acc": 0.2}
-        for rate, prox, accuracy in ((0.1, 0.01, 0.5), (0.3, 0.01, 0.7), (0.3, 1.0, 0.6))
-        for seed in (0, 1)
-        for round in (0, 5, 10)
-    ]  # fmt: skip
-    pd.DataFrame(rows).to_csv(tmp_path / "runs.csv", index=False)
-    chosen = equitable.chosen(tmp_path / "runs.csv")
-    assert chosen == {"fedprox": "learning_rate=0.3,prox=0.01"}
-    grid = equitable.GRIDS["mnist"]
-    others = {name.partition(":")[0]: "learning_rate=0.1" for name in grid.methods}
-    names = equitable.strengths(grid, others | chosen)
-    names = [name for name in names if name.startswith("fedprox")]
-    assert names == [f"fedprox:learning_rate=0.3,prox={mu}" for mu in (0.0, 0.001, 0.1, 1.0)]
-
-
-def test_ablations_vary_one_tuned_setting(tmp_path):
-    tuned = dict(pair.split("=") for pair in PAPERS["equitable-mnist"].config.methods[-1]
-                 .partition(":")[2].split(","))  # fmt: skip
-    for name, (_, varied) in ABLATIONS.items():
-        ((setting, values),) = varied.items()
-        config = PAPERS[f"equitable-{name}-mnist"].config
-        assert (config.training.rounds, config.data.partition_per_seed) == (50, True)
-        for method, value in zip(config.methods, values, strict=True):
-            own = dict(pair.split("=") for pair in method.partition(":")[2].split(","))
-            assert own == tuned | {setting: str(value)}
-    shape = ("algorithm", "seed")
-    measured = xr.Dataset({"x": (shape, np.zeros((4, 2)))}, {"algorithm": list(config.methods)})
-    labels = equitable.varied(measured)["algorithm"].values.tolist()
-    assert labels == ["prox=0", "prox=0.01", "prox=0.1", "prox=1"]
-
-
-def test_running_means_start_with_the_first_number():
-    values = xr.DataArray(
-        [[np.nan, 1.0, 3.0]], dims=("seed", "round"), coords={"round": [0, 5, 10]}
-    )
-    np.testing.assert_allclose(equitable.cumulative(values), [[np.nan, 1.0, 2.0]])
 
 
 def test_the_cross_pairs_every_selector_with_itself_and_with_weights_alone():

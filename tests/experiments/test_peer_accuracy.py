@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,6 @@ from scipy import stats
 from experiments.benchmarks.peers import accuracy, environment, trainings
 from experiments.benchmarks.peers.programs.shared.trainings import (
     Settings,
-    minibatches,
     split_by_client,
 )
 from fedjax_fair.benchmark.federations import FEDERATIONS
@@ -94,25 +92,6 @@ def test_accuracies_are_those_of_the_test_examples_of_each_client(arrays):
         logits = np.maximum(hidden, 0) @ layers["layer01.kernel"] + layers["layer01.bias"]
         expected.append((logits.argmax(axis=1) == arrays["labels"][rows]).mean())
     np.testing.assert_allclose(trainings.client_accuracies(arrays, layers), expected, atol=1e-6)
-
-
-def test_minibatches_cover_each_epoch_once():
-    settings = ALL._replace(batch_size=4, steps=7)
-    drawn = list(minibatches(np.random.default_rng(0), 10, settings))
-    assert [len(rows) for rows in drawn] == [4, 4, 2, 4, 4, 2, 4]
-    for epoch in (drawn[:3], drawn[3:6]):
-        assert sorted(np.concatenate(epoch).tolist()) == list(range(10))
-    assert np.concatenate(drawn[:3]).tolist() != np.concatenate(drawn[3:6]).tolist()
-    assert [len(rows) for rows in minibatches(np.random.default_rng(0), 10, ALL)] == [10, 10, 10]
-
-
-def test_programs_of_the_accuracies_have_files_and_environments(monkeypatch):
-    monkeypatch.setattr(accuracy, "Worker", lambda *arguments: arguments)
-    started: Any = accuracy.start(7, Path())
-    for name, _, flag, program, *_ in started.values():
-        assert (environment.PROGRAMS / f"{name}.txt").exists()
-        assert flag == "-P"
-        assert Path(program).exists()
 
 
 def test_comparisons_are_paired_by_seed_with_the_mean_of_the_trainings_here(runs):

@@ -1,8 +1,6 @@
 """Programs of other simulators start from the same network and the same clients as ours."""
 
 import importlib
-import os
-import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +11,9 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks.peers import environment, federations, interpreters
-from experiments.benchmarks.peers.networks import CHARACTERS, NETWORKS
+from experiments.benchmarks.peers.networks import NETWORKS
 from experiments.benchmarks.peers.ours import started
 from experiments.benchmarks.peers.programs.shared.workloads import WORKLOADS
-from fedjax_fair.app.settings.presets import PRESETS
 
 
 @pytest.fixture
@@ -80,116 +77,3 @@ def test_every_program_has_a_file_and_pins_its_versions():
 def test_programs_import_nothing_of_ours():
     for file in [*environment.PROGRAMS.glob("*.py"), *environment.PROGRAMS.glob("shared/*.py")]:
         assert "fedjax_fair" not in Path(file).read_text(), file
-
-
-def test_cohorts_of_all_sizes_train_for_one_epoch_of_the_same_clients():
-    cohorts = {size: WORKLOADS[f"clients{size}"] for size in (10, 100, 1000)}
-    for size, workload in cohorts.items():
-        assert (workload.cohort_size, workload.clients) == (size, 1000)
-        assert workload.steps * workload.batch_size == 60_000 // workload.clients
-        assert workload.examples >= 6_000  # Enough to be timed.
-
-
-@pytest.fixture
-def only_rows(monkeypatch, tmp_path):
-    """Runs the comparison of some peers without programs or data, and returns who took part."""
-    module = importlib.import_module("experiments.benchmarks.peers.__main__")
-    compared = []
-
-    def compare(name, peers, *_):
-        compared.extend(peers)
-        return {}
-
-    monkeypatch.setattr(module.federations, "write", lambda *_: None)
-    for function in ("table", "record", "_check_close"):
-        monkeypatch.setattr(module, function, lambda *_: None)
-    monkeypatch.setattr(module, "compare", compare)
-    for row in interpreters.ROWS.values():
-        monkeypatch.delenv(row.variable, raising=False)
-
-    def run(*peers):
-        monkeypatch.setattr(sys, "argv", ["peers", "--only", "clients10", "--peers", *peers])
-        module.main()
-        return compared
-
-    return run
-
-
-def test_a_row_without_its_python_is_skipped_and_the_reason_printed(only_rows, capsys):
-    assert only_rows("pytorch_loop", *interpreters.ROWS) == ["pytorch_loop"]
-    printed = capsys.readouterr().out
-    for peer, row in interpreters.ROWS.items():
-        assert f"{peer}: skipped, because {row.variable} is not set" in printed
-    assert "a free-threaded CPython, 3.14 or newer" in printed
-
-
-@pytest.mark.parametrize("variable", ["PYTHON314T", "PYTHON314"])
-@pytest.mark.parametrize("path", ["/no/such/python", sys.executable])
-def test_a_wrong_python_ends_in_one_line(only_rows, variable, path, monkeypatch):
-    if path == sys.executable and sys.version_info >= (3, 14):
-        pytest.skip("this Python may be the right one")
-    monkeypatch.setenv(variable, path)
-    with pytest.raises(SystemExit) as stopped:
-        only_rows(*interpreters.ROWS)
-    message = str(stopped.value)
-    assert message.startswith(f"{variable}={path}: expected the path of a")
-    assert "\n" not in message
-
-
-@pytest.mark.parametrize("peer", interpreters.ROWS)
-@pytest.mark.parametrize("answer", ["True True", "True False", "False False", "no Python"])
-def test_rows_take_a_python_that_is_new_and_free_threaded_or_not(
-    peer, answer, tmp_path, monkeypatch
-):
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho {answer}\n")
-    python.chmod(0o700)
-    row = interpreters.ROWS[peer]
-    assert row.variable == ("PYTHON314T" if peer == "blazefl_threads" else "PYTHON314")
-    assert row.free_threaded == (peer == "blazefl_threads")
-    monkeypatch.setenv(row.variable, str(python))
-    if answer == f"True {row.free_threaded}":
-        assert interpreters.find_interpreter(peer) == str(python)
-    else:
-        with pytest.raises(ValueError, match=f"{row.variable}=.*: expected the path of"):
-            interpreters.find_interpreter(peer)
-
-
-@pytest.mark.parametrize("peer", interpreters.ROWS)
-def test_the_python_named_runs_its_row(peer):
-    row = interpreters.ROWS[peer]
-    if not os.environ.get(row.variable):
-        pytest.skip(f"{row.variable} is not set")
-    assert interpreters.find_interpreter(peer) == os.environ[row.variable]
-
-
-def test_environments_of_two_pythons_have_two_folders(tmp_path, monkeypatch):
-    made = []
-    monkeypatch.setattr(environment.subprocess, "run", lambda command, **_: made.append(command))
-    monkeypatch.setattr(environment.Path, "touch", lambda path: None)
-    requirements = tmp_path / "peer.txt"
-    requirements.write_text("torch==2.13.0")
-    pythons = [environment.environment(requirements, tmp_path, python) for python in ("a", "b")]
-    assert pythons[0] != pythons[1]
-    assert [command[0] for command in made[::2]] == ["a", "b"]
-    assert [command[0] for command in made[1::2]] == pythons
-
-
-def test_random_text_has_windows_of_the_sizes_of_the_preset(tmp_path):
-    workload, file = WORKLOADS["shakespeare"], tmp_path / "data.npz"
-    federations.write(workload, file, None)
-    arrays = dict(np.load(file))
-    config = PRESETS["shakespeare"].config
-    assert (workload.clients, workload.cohort_size) == (
-        config.data.clients,
-        config.selector.cohort_size,
-    )
-    assert workload.batch_size * workload.steps == arrays["parts"].shape[1]  # One epoch.
-    assert arrays["train_x"].shape[1] == config.data.length
-    np.testing.assert_array_equal(arrays["train_x"][:, 1:], arrays["train_y"][:, :-1])
-    assert set(np.unique(arrays["train_x"])) == set(range(CHARACTERS))
-    assert arrays["layer02.kernel"].shape[1] == 4 * config.model.width
-    # A few characters follow each one, which a network can learn.
-    pairs = np.bincount(CHARACTERS * arrays["train_x"].ravel() + arrays["train_y"].ravel())
-    table = np.pad(pairs, (0, CHARACTERS**2 - len(pairs))).reshape(CHARACTERS, -1)
-    assert (table.max(axis=1) / table.sum(axis=1)).mean() > 0.2

@@ -1,6 +1,5 @@
 """Tables and figures of the protocol's results, on synthetic runs."""
 
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from experiments.reproduction import protocol, protocol_pages, protocol_results, theory_results
+from experiments.reproduction import protocol, protocol_results, theory_results
 from experiments.reproduction.pages import blocks
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -38,24 +37,6 @@ def test_files_and_page_of_part_d_equal_those_of_their_runs(folder, monkeypatch,
         assert (folder / name).read_text("utf8") == (PAGES / name).read_text("utf8"), name
     table = blocks(page)["protocol-theory"]
     assert table == (PAGES / "protocol-theory.md").read_text("utf8")
-
-
-def test_families_with_missing_runs_have_no_verdict(folder, monkeypatch, capsys):
-    next((folder / "protocol" / "D").glob("*.csv")).unlink()
-    make_runs("A", folder)
-    (folder / "protocol" / "A" / "cifar10" / "divfl-19.csv").unlink()
-    before = set(folder.rglob("*"))
-    lines = dict(line.split(": ", 1) for line in run(folder, monkeypatch, capsys))
-    text = "{} runs are missing, nothing is written"
-    counts = {"D": 1, "A2": 1, "B": 144 + 160, "C1": 30, "C3": 21}
-    written = lines.pop("A1")
-    assert lines == {name: text.format(count) for name, count in counts.items()}
-    assert re.fullmatch(r"(\d+ (reproduced|refuted|undecided)(, )?)+", written)
-    assert sum(map(int, re.findall(r"\d+", written))) == 20
-    new = {path.name for path in set(folder.rglob("*")) - before}
-    assert new == {"protocol-A1.csv", "protocol-A1.md"}
-    with pytest.raises(ValueError, match="name='A2': 1 runs are missing"):
-        protocol_results.write("A2", folder)
 
 
 SHIFTS = {
@@ -172,20 +153,6 @@ def test_verdicts_of_part_a_are_on_the_primary_endpoint(part_a):
     assert primary["published"].lt(0).all()
 
 
-def test_a_seed_without_a_finite_value_is_left_out_and_counted(part_a):
-    folder, runs, _ = part_a
-    primary = of_endpoint(folder, "A1", "dissimilarity, all rounds")
-    spoiled = primary.loc["unionfl:window=2"]
-    assert spoiled["seeds"].tolist() == [19, 19]
-    assert spoiled["left_out"].tolist() == [1, 1]
-    gaps = differences(runs, "unionfl:window=2", "divfl")
-    assert spoiled.loc["divfl", "difference"] == pytest.approx(gaps.mean(), abs=6e-5)
-    assert (primary["seeds"] == 20).sum() == 18
-    last = of_endpoint(folder, "A1", "dissimilarity, last round")
-    assert set(last["seeds"]) == {20}
-    assert "19 to 20 seeds" in (folder / "protocol-A1.md").read_text()
-
-
 def test_p_values_of_part_a_are_adjusted_for_its_family(part_a):
     folder, runs, _ = part_a
     rows = of_endpoint(folder, "A1", "dissimilarity, all rounds")
@@ -193,50 +160,6 @@ def test_p_values_of_part_a_are_adjusted_for_its_family(part_a):
     order = np.argsort(p)
     steps = np.maximum.accumulate(np.arange(20, 0, -1) * p[order])[np.argsort(order)]
     np.testing.assert_allclose(rows["p"], np.minimum(steps, 1), atol=6e-5)
-
-
-def test_the_forest_plot_has_the_claims_of_a_baseline(part_a):
-    table = pd.read_csv(part_a[0] / "protocol-A1.csv")
-    figure = protocol_pages.forest(protocol_pages.rows_of(table, "protocol-A1-divfl"))
-    assert len({axes.get_xlim() for axes in figure.axes}) == 1
-    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert len(names) == 9
-    place = names.index("unionfl:window=5")
-    (point,) = (
-        line for line in figure.axes[0].lines
-        if line.get_marker() == "D" and round(line.get_ydata()[0]) == place
-    )  # fmt: skip
-    assert point.get_xdata()[0] == pytest.approx(-0.3)
-    for axes, endpoint in zip(figure.axes, ("last round", "all rounds"), strict=True):
-        heading = axes.get_xlabel().replace("\n", " ")
-        assert heading == f"dissimilarity, {endpoint}: difference to divfl (points)"
-        rows = of_endpoint(part_a[0], "A1", f"dissimilarity, {endpoint}")
-        (drawn,) = (
-            line for line in axes.lines
-            if line.get_marker() == "o" and line.get_ydata()[0] == place
-        )  # fmt: skip
-        expected = rows.loc[("unionfl:window=5", "divfl"), "difference"]
-        assert drawn.get_xdata()[0] == pytest.approx(expected)
-
-
-def test_curves_of_a_baseline_are_paired_differences_over_rounds(part_a):
-    folder, runs, _ = part_a
-    gaps = protocol_results.over_rounds("A1", folder / "protocol")
-    drawn = protocol_pages.curves(protocol_pages.rows_of(gaps, "protocol-A1-fedavg"))
-    panels = drawn.axes
-    assert len(panels) == 11
-    assert len({axes.get_subplotspec().rowspan.start for axes in panels}) == 2
-    label = drawn.get_supylabel().replace("\n", " ")
-    assert label == "dissimilarity, difference to fedavg (points)"
-    (axes,) = [axes for axes in panels if axes.get_title() == "unionfl:window=5"]
-    column = "client_dissimilarity"
-    seeds = [
-        runs[f"unionfl,window=5-{seed}"][column].to_numpy()
-        - runs[f"fedavg-{seed}"][column].to_numpy()
-        for seed in range(10, 30)
-    ]
-    np.testing.assert_array_equal(axes.lines[0].get_xdata(), np.arange(1, 22))
-    np.testing.assert_allclose(axes.lines[0].get_ydata(), 100 * np.mean(seeds, axis=0), atol=1e-9)
 
 
 def test_tables_on_pages_have_the_rows_of_their_names(part_a):
@@ -258,70 +181,3 @@ def test_tables_on_pages_have_the_rows_of_their_names(part_a):
         assert [bool(row[-1]) for row in own] == [False, *[not first] * 3]
     assert len(columns) == 8
     assert "20 claims of the family" in found["protocol-A1-divfl-unionfl"]
-
-
-def test_part_c_compares_the_tuned_methods_with_fedprox(folder):
-    make_runs("C", folder)  # The grid decides on further runs.
-    assert protocol_results.missing("C1", folder / "protocol") == 0
-    assert protocol_results.missing("C3", folder / "protocol") == 21
-    make_runs("C", folder)
-    published = {"C1": (2.25, -1.09), "C3": (7.51, -11.94)}
-    for name, sizes in published.items():
-        protocol_results.write(name, folder)
-        table = pd.read_csv(folder / f"protocol-{name}.csv")
-        primary = table[table["endpoint"] == "sigma_acc, all rounds"].set_index("method")
-        chosen = "learning_rate=0.03," if name == "C3" else "learning_rate=0.3,"
-        assert all(chosen in method for method in (*primary.index, *primary["baseline"]))
-        primary.index = primary.index.str.partition(":").get_level_values(0)
-        of_claim = primary.loc[["clustered_by_similarity", "equitable"]]
-        assert tuple(of_claim["published"]) == sizes
-        assert (of_claim["seeds"] == (10 if name == "C1" else 7)).all()
-        np.testing.assert_allclose(of_claim["difference"], [3, 1], atol=0.4)
-        assert of_claim["verdict"].tolist() == ["reproduced", "refuted"]
-
-
-def test_part_b_has_the_two_best_points_of_each_method_and_all_scores(folder):
-    make_runs("B", folder)  # The screening decides on further runs.
-    assert protocol_results.missing("B", folder / "protocol") == 4 * 20 + 20 * len(
-        protocol.screened(folder / "protocol")
-    )
-    make_runs("B", folder)
-    (folder / "selection.md").write_text(PAGE.replace("A2-fedavg", "B-divfl"))
-    protocol_results.write("B", folder)
-    table = pd.read_csv(folder / "protocol-B.csv")
-    primary = table[table["endpoint"] == "dissimilarity, all rounds"]
-    sizes = primary.groupby("method")["published"].unique().to_dict()
-    assert sizes == {"subtrunc:lam=0.95": [-0.93], "unionfl:window=5": [-0.30]}
-    assert len(primary) == 4
-    verdict_of = primary.groupby("method")["verdict"].unique().str.join(" ").to_dict()
-    assert verdict_of == {"subtrunc:lam=0.95": "refuted", "unionfl:window=5": "reproduced"}
-    shown = blocks((folder / "selection.md").read_text())["protocol-B-divfl"]
-    for group in set(primary["group"]):
-        assert shown.count(f"| `divfl`, {group.removeprefix('test/')} |") == 2
-    scores = pd.read_csv(folder / "protocol-B-screening.csv").set_index("point")
-    assert len(scores) == 24
-    for method, rows in primary.groupby("method"):
-        points = rows["group"].str.removeprefix("test/")
-        assert set(points) == set(scores[method].nsmallest(2).index)
-    page = (folder / "protocol-B.md").read_text()
-    assert page.startswith("# Family B of the [protocol]")
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in page.partition("## Screening")[2].splitlines() if line.startswith("| ")
-    ]  # fmt: skip
-    assert rows[0] == ["classes", "steps", "cohort", "rate", *(f"`{name}`" for name in scores)]
-    for row, point in zip(rows[1:], scores.index, strict=True):
-        assert row[:4] == [part.partition("=")[2] for part in point.split(",")]
-        for shown, method in zip(row[4:], scores, strict=True):
-            is_tested = f"test/{point}" in set(primary.loc[primary["method"] == method, "group"])
-            assert shown == ("**{:+.2f}**" if is_tested else "{:+.2f}").format(
-                scores.loc[point, method]
-            )
-
-
-def test_a_run_without_all_rounds_is_an_error(folder):
-    make_runs("A", folder)
-    file = folder / "protocol" / "A" / "mnist" / "divfl-10.csv"
-    pd.read_csv(file).iloc[:-1].to_csv(file, index=False)
-    with pytest.raises(ValueError, match=r"divfl-10\.csv: expected rounds 0 to 21"):
-        protocol_results.write("A1", folder)

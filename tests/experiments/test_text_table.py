@@ -1,16 +1,9 @@
 """The table of roles with little and with much text."""
 
-import gzip
-import json
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pandas as pd
-import pytest
 
 from experiments.reproduction import text
-from fedjax_fair.app.settings.config import ModelConfig, TrainingConfig
 
 
 def runs_of(slope, seeds=4, roles=12):
@@ -56,46 +49,3 @@ def test_the_table_equals_its_definitions():
         table.loc["tilted", "slope"] - table.loc["fedavg", "slope"],
     )
     assert "| tilted |" in text.markdown(table.reset_index())
-
-
-def test_only_seeds_of_all_methods_count():
-    runs: Any = runs_of(1.0)
-    some = runs[(runs["algorithm"] == "fedavg") | (runs["seed"] < 2)]
-    expected = text.summarize(runs[runs["seed"] < 2])
-    pd.testing.assert_frame_equal(text.summarize(some), expected)
-
-
-def test_interrupted_runs_continue(tmp_path, capsys):
-    lines = [
-        json.dumps({"play": "hamlet", "role": role, "text": 40 * role}) for role in ("ab", "cd")
-    ]
-    (tmp_path / "shakespeare.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
-    config = replace(
-        text.CONFIG,
-        methods=("fedavg", "tilted"),
-        data=replace(text.CONFIG.data, clients=2, length=8, min_characters=50),
-        model=ModelConfig(layers=1, width=8),
-        selector=replace(text.CONFIG.selector, cohort_size=2),
-        training=TrainingConfig(rounds=2, eval_every=2, seeds=(0,)),
-    )
-    file = tmp_path / "runs.csv"
-    text.run_missing(file, str(tmp_path), config)
-    done = file.read_text()
-    rows = pd.read_csv(file)
-    assert len(rows) == 4
-    assert rows["accuracy"].between(0, 1).all()
-    file.write_text("".join(done.splitlines(keepends=True)[:3]))
-    capsys.readouterr()
-    text.run_missing(file, str(tmp_path), config)
-    assert file.read_text() == done
-    assert "tilted, seed 0" in (shown := capsys.readouterr().out)
-    assert "fedavg, seed 0" not in shown
-
-
-def test_slopes_over_roles_contain_the_slope():
-    rng = np.random.default_rng(1)
-    size = rng.normal(size=40)
-    low, high = text.slope_over_roles(size, 2 * size + 0.1 * rng.normal(size=40))
-    assert low < 2.0 < high
-    assert high - low < 0.3
-    assert text.slopes(size, np.ones(40)) == pytest.approx(0, abs=1e-12)

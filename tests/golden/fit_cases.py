@@ -151,25 +151,43 @@ class _Normalized(nn.Module):
 
 NORMALIZED = models.from_flax(_Normalized())
 
-LATER = (
-    *("oort", "fedcor", "propfair", "adafed", "fedmgda", "fedfv", "fedfa", "aaggff", "fednova"),
-    *("feddyn", "mime_lite", "fedper", "fedrep", "lg_fedavg", "fedbabu", "fine_tuned"),
-    *("per_fedavg", "pfedme", "apfl", "ifca"),
+SELECTIVE = ("oort", "fedcor")
+FAIR = ("propfair", "adafed", "fedmgda", "fedfv", "fedfa", "aaggff")
+AGAINST_DRIFT = ("fednova", "feddyn", "mime_lite")
+PERSONALIZED = (
+    *("fedper", "fedrep", "lg_fedavg", "fedbabu", "fine_tuned", "per_fedavg", "pfedme"),
+    *("apfl", "ifca", "fedbn"),
 )
-"""Methods that were recorded on another machine than those before them, and so in another file."""
-
-OF_GROUPS = ("fedfb", "fedminmax", "reweighing")
-"""Methods that need sensitive features."""
-
-METHODS = {
-    f"method-{name}": partial(method, name, PLANTED if name == "gifair" else CONFIG)
-    for name in registry.METHODS
-    if name not in (*LATER, *OF_GROUPS, "fedbn", "local_converged")
+FAIR_TO_GROUPS = ("fedfb", "fedminmax", "reweighing")
+OWN_FILES = {
+    "informed_selection": SELECTIVE,
+    "fair_methods": FAIR,
+    "client_drift_methods": AGAINST_DRIFT,
+    "personalized_methods": PERSONALIZED,
+    "group_fairness_methods": FAIR_TO_GROUPS,
+    "local_models": ("local_converged",),
 }
-LATER_METHODS = {f"method-{name}": partial(method, name) for name in LATER}
-LATER_METHODS["method-fedbn"] = partial(method, "fedbn", model=NORMALIZED)
-LATEST_METHODS = {f"method-{name}": partial(method_on_people, name) for name in OF_GROUPS}
-LATEST_METHODS["method-local_converged"] = partial(method, "local_converged")
+"""Methods by file, which were recorded on other machines than ``methods``."""
+
+
+def method_case(name):
+    """The case of a method in the data, model and settings that it needs."""
+    if name in FAIR_TO_GROUPS:
+        return partial(method_on_people, name)
+    if name == "fedbn":
+        return partial(method, name, model=NORMALIZED)
+    return partial(method, name, PLANTED if name == "gifair" else CONFIG)
+
+
+METHOD_FILES = {
+    file: {f"method-{name}": method_case(name) for name in names}
+    for file, names in OWN_FILES.items()
+}
+METHODS = {
+    f"method-{name}": method_case(name)
+    for name in registry.METHODS
+    if all(f"method-{name}" not in cases for cases in METHOD_FILES.values())
+}
 METHODS |= {
     "method-divfl+equitable": partial(method, "divfl+equitable"),
     "method-equitable-oracle": partial(method, "equitable:groups=oracle", PLANTED),
@@ -427,7 +445,7 @@ def partition_per_seed():
     )
 
 
-OTHERS = {
+SWEEPS_AND_BATCHES = {
     "centralized": centralized,
     "run": run_by_rounds,
     "partition-per-seed": partition_per_seed,
@@ -439,8 +457,11 @@ OTHERS = {
 
 GROUPS = {
     "methods": METHODS,
-    "later_methods": LATER_METHODS,
-    "latest_methods": LATEST_METHODS,
-    "roles": SELECTORS | SOLVERS | AGGREGATORS,
-    "conditions": FAULTS | COMMUNICATION | OTHERS,
+    **METHOD_FILES,
+    "selectors": SELECTORS,
+    "solvers": SOLVERS,
+    "aggregators": AGGREGATORS,
+    "faults": FAULTS,
+    "communication": COMMUNICATION,
+    "sweeps_and_batches": SWEEPS_AND_BATCHES,
 }

@@ -5,7 +5,7 @@ Run it from the root of the repository:
     PYTHONPATH=. python tests/golden/record.py [--only PATTERN]
 
 With a pattern of ``GROUP/CASE``, as of ``fnmatch``, only these cases are computed, and the others
-stay as they are, such as with ``--only 'later_methods/*'`` or ``--only '*/drfa'``.
+stay as they are, such as with ``--only 'fair_methods/*'`` or ``--only '*/drfa'``.
 All cases of a file are of one machine.
 """
 

@@ -499,5 +499,5 @@ def spectral():
 
 GROUPS = {
     "maximizers": MAXIMIZERS | {"kmeans": clustered, "spectral_embedding": spectral},
-    "federated": FEDERATED,
+    "federated_maximization": FEDERATED,
 }

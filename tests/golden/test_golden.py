@@ -4,14 +4,12 @@
 are compiled with other flags than recorded, and so are compared with a tolerance.
 """
 
-import importlib
 import json
 
 import jax
 import numpy as np
 import pytest
-
-record = importlib.import_module("record")  # Beside this file; it is a script.
+import record
 
 MACHINES = record.machines()
 OTHERS = {group for group, machine in MACHINES.items() if machine != record.machine()}

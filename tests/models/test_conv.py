@@ -128,7 +128,7 @@ def test_low_precision_input_is_promoted_as_in_flax():
     [
         ({"padding": "CIRCULAR"}, "padding='CIRCULAR'"),
         ({"padding": (1, 1, 1)}, r"\(1, 1, 1\), should be str, int, or a sequence of len 2"),
-        ({"padding": "VALID", "kernel_size": (5, 3)}, r"kernel_size=\(5, 3\)"),
+        ({"padding": "VALID", "kernel_size": (5, 3)}, "kernel_size="),
     ],
 )
 def test_invalid_settings_are_rejected(settings, message):

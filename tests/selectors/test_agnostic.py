@@ -108,5 +108,5 @@ def test_a_diverged_snapshot_leaves_the_mixture_alone():
         return DRFA.observe(state, cohort, results, context).mixture
 
     np.testing.assert_allclose(observe(mixture, {"snapshot": 0}), mixture, atol=1e-6)
-    with pytest.raises(ValueError, match="expected a solver that sends a snapshot"):
+    with pytest.raises(ValueError, match="snapshot"):
         observe(mixture, {})

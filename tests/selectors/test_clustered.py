@@ -221,5 +221,5 @@ def test_too_many_examples_are_refused():
     examples = make_federation(sizes=(3, 2)).train
     huge = examples._replace(order=np.broadcast_to(np.int32(0), 2**28))
     context = make_context(examples)._replace(examples=huge)
-    with pytest.raises(ValueError, match=r"cohort_size=10: .* got 2684354560"):
+    with pytest.raises(ValueError, match="cohort_size=10"):
         selectors.ClusteredBySize(10).init(context)

@@ -176,10 +176,10 @@ def test_a_fit_finds_clients_whose_losses_change_together():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"warmup": 0}, "warmup=0: expected an integer >= 1"),
+        ({"warmup": 0}, "warmup=0"),
         ({"interval": 0}, "interval=0"),
-        ({"annealing": 1.5}, r"annealing=1.5: expected a number in \[0, 1\]"),
-        ({"history_discount": 0.0}, "history_discount=0.0: expected a number > 0 and <= 1"),
+        ({"annealing": 1.5}, "annealing=1.5"),
+        ({"history_discount": 0.0}, "history_discount=0.0"),
         ({"history_length": 0}, "history_length=0"),
         ({"embedding_size": 0}, "embedding_size=0"),
         ({"cohort_size": 0}, "cohort_size=0"),

@@ -148,5 +148,5 @@ def test_only_the_last_layer_is_kept():
     biases, complete = read(variables)
     assert biases.shape == (6, 3)
     np.testing.assert_allclose(biases, complete[:, :3], rtol=1e-5)
-    with pytest.raises(ValueError, match="name='head': expected a layer of the model, bias, ker"):
+    with pytest.raises(ValueError, match="name='head'"):
         LastLayer()(variables.params)

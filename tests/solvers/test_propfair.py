@@ -78,12 +78,12 @@ def test_a_large_baseline_is_fedavg():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"baseline": 0.0}, "baseline=0.0: expected a number > 0"),
-        ({"threshold": -1.0}, "threshold=-1.0: expected a number > 0"),
+        ({"baseline": 0.0}, "baseline=0.0"),
+        ({"threshold": -1.0}, "threshold=-1.0"),
     ],
 )
 def test_bad_settings_are_named(settings, said):
     with pytest.raises(ValueError, match=said):
         solvers.PropFair(solvers.SGD(0.1, 2, steps=1), **settings)
-    with pytest.raises(ValueError, match="solver is a int: expected a SGD"):
+    with pytest.raises(ValueError, match="solver"):
         solvers.PropFair(3)

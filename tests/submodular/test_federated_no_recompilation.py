@@ -188,5 +188,5 @@ def test_a_problem_must_be_complete():
 
         num_clients, size, function = CLIENTS, N, None
 
-    with pytest.raises(ValueError, match="Partial: expected a method data"):
+    with pytest.raises(ValueError, match="Partial:"):
         Partial()

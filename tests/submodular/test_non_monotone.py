@@ -125,5 +125,5 @@ def test_random_greedy_adds_no_item_without_a_gain():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="k=4: expected an integer >= 1 and <= 3"):
+    with pytest.raises(ValueError, match="k=4"):
         sm.random_greedy(KEYS[0], sm.Modular(jnp.arange(3.0)), 4)

@@ -333,47 +333,47 @@ def test_swaps_need_an_increase_above_rounding_errors():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda f: sm.greedy(f, 4), "k=4: expected an integer >= 1 and <= 3"),
+        (lambda f: sm.greedy(f, 4), "k=4"),
         (lambda f: sm.greedy(f, 0), "k=0"),
-        (lambda f: sm.greedy(f, 2, initial_items=[0, 1]), "k=2: expected an integer >= 1 and <= 1"),
+        (lambda f: sm.greedy(f, 2, initial_items=[0, 1]), "k=2"),
         (
             lambda f: sm.greedy(f, 1, initial_items=[0, 3]),
-            r"initial_items=\[0, 3\]: expected items in \[0, 3\)",
+            "initial_items=",
         ),
         (
             lambda f: sm.greedy(f, 1, initial_items=[1, 1]),
-            r"initial_items=\[1, 1\]: expected different items",
+            "initial_items=",
         ),
         (
             lambda f: sm.greedy(f, 1, candidate_mask=[True]),
-            r"candidate_mask: expected shape \(3,\)",
+            "candidate_mask:",
         ),
         (
             lambda f: sm.greedy(f, 1, candidate_mask=[0, 1, 2]),
-            r"candidate_mask\[2\]=2.0: expected 0 or 1",
+            r"candidate_mask\[2\]=",
         ),
         (
             lambda f: sm.greedy(f, 1, initial_items=[0.7]),
-            r"initial_items=\[0.7\]: expected integers",
+            "initial_items=",
         ),
         (
             lambda f: sm.greedy(f, 1, initial_items=[True, False, False]),
-            "initial_items=.*: expected integers",
+            "initial_items=",
         ),
         (
             lambda f: sm.greedy(f, 1, initial_items=[[0]]),
-            r"initial_items: expected a vector of items, got .*1, 1",
+            "initial_items:",
         ),
-        (lambda f: sm.best_swap(f, [0.7]), r"items=\[0.7\]: expected integers"),
-        (lambda f: sm.stochastic_greedy(jax.random.key(0), f, 1), "candidates=None, epsilon=None"),
-        (lambda f: sm.stochastic_greedy(jax.random.key(0), f, 1, 4), "candidates=4: .* <= 3"),
+        (lambda f: sm.best_swap(f, [0.7]), "items="),
+        (lambda f: sm.stochastic_greedy(jax.random.key(0), f, 1), "candidates="),
+        (lambda f: sm.stochastic_greedy(jax.random.key(0), f, 1, 4), "candidates=4"),
         (lambda f: sm.stochastic_greedy(jax.random.key(0), f, 1, 0), "candidates=0"),
         (lambda f: sm.stochastic_greedy(jax.random.key(0), f, 1, epsilon=1.0), "epsilon=1.0"),
-        (lambda f: sm.distorted_greedy(f, [1.0], 1), "costs: expected 3 items, got 1"),
+        (lambda f: sm.distorted_greedy(f, [1.0], 1), "costs:"),
         (lambda f: sm.distorted_greedy(f, [1.0, -1.0, 0.0], 1), r"costs\[1\]=-1.0"),
-        (lambda f: sm.best_swap(f, [0, 0]), r"items=\[0, 0\]: expected different"),
+        (lambda f: sm.best_swap(f, [0, 0]), "items="),
         (lambda f: sm.best_swap(f, [0], max_swaps=0), "max_swaps=0"),
-        (lambda f: sm.best_swap(f, []), r"items=\[\]: expected at least one item"),
+        (lambda f: sm.best_swap(f, []), "items="),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -79,7 +79,7 @@ def test_a_cohort_is_constant_if_it_depends_on_no_input(name, model, federation)
 
 
 def test_a_cohort_drawn_with_numpy_is_warned_of(model, federation):
-    with pytest.warns(UserWarning, match="every round has the same 2 of 6 clients") as caught:
+    with pytest.warns(UserWarning, match="same") as caught:
         fit(method(model, CONSTANT["numpy"]), federation, rounds=2, eval_every=1)
     assert [warning.filename for warning in caught] == [__file__]
 

@@ -23,12 +23,12 @@ def test_personalized_models_are_those_that_were_evaluated(as_users_call):
         accuracy = (predicted == data.test.labels[rows]).mean(axis=1)
         np.testing.assert_allclose(accuracy, measured[:, client], atol=1e-6)
     for client in (-1, 6, True, "a"):
-        with pytest.raises(ValueError, match=r"client=.*from 0 to 5"):
+        with pytest.raises(ValueError, match="client="):
             fitted.variables_for(5, client=client)
-    with pytest.raises(ValueError, match="best: expected None"):
+    with pytest.raises(ValueError, match="best:"):
         ff.fit(method, data, rounds=1, best=lambda evaluation: evaluation.summaries["sigma_acc"])
     fedavg = method.replace(solver=solver.solver)
-    with pytest.raises(ValueError, match="client=0: expected None"):
+    with pytest.raises(ValueError, match="client=0"):
         ff.fit(fedavg, data, rounds=1).predict(data.test.features[:1], client=0)
 
 
@@ -67,9 +67,7 @@ def test_stored_personalized_models_are_those_of_the_run(tmp_path, monkeypatch):
             found = jax.tree.map(lambda leaf, at=(run, client): leaf[at], stored)
             jax.tree.map(np.testing.assert_array_equal, found, expected)
     monkeypatch.setattr(model_files, "_MAX_BYTES", 100)
-    with pytest.warns(
-        UserWarning, match=r"other.personalized: personalized models of .* bytes are not stored"
-    ):
+    with pytest.warns(UserWarning, match="other.personalized"):
         model_files.save_personalized(fitted, tmp_path / "other")
 
 
@@ -87,7 +85,7 @@ def test_clients_are_selected_by_name_or_id(federation):
     assert not np.array_equal(
         fitted.outputs(examples, client="0"), fitted.outputs(examples, client=0)
     )
-    with pytest.raises(ValueError, match=r"client='g': expected an id or a name, one of 'c', 'a',"):
+    with pytest.raises(ValueError, match="client='g'"):
         fitted.predict(examples, client="g")
-    with pytest.raises(ValueError, match="client='c': expected an integer from 0 to 5; clients"):
+    with pytest.raises(ValueError, match="client='c'"):
         ff.fit(round, federation, rounds=1).variables_for(0, client="c")

@@ -77,11 +77,11 @@ def test_errors_of_the_partitioner_are_reported():
         as_partitioner(ByColumn("writer")).split(LABELS, 0)
     used = ByColumn("label")
     used.dataset = Table()
-    with pytest.raises(ValueError, match="assigned only once"):
+    with pytest.raises(ValueError, match="assigned"):
         as_partitioner(used).split(LABELS, 0)
-    with pytest.raises(ValueError, match=r"1 clients of ByColumn have no examples, first \[1\]"):
+    with pytest.raises(ValueError, match="ByColumn"):
         as_partitioner(ByColumn("label", empty=1)).split(LABELS, 0)
-    with pytest.raises(ValueError, match="partition is a int: expected a Partitioner, such as"):
+    with pytest.raises(ValueError, match="partition"):
         data.load("digits", 7)
 
 

