@@ -179,9 +179,9 @@ class FacilityLocationFromDistances(_OfMatrix):
         return differences if self.weights is None else differences * self.weights[point]
 
     def _sum(self, differences: Float[Array, "points ..."]) -> Float[Array, "..."]:
-        return super()._sum(
-            differences if self.weights is None else (differences.T * self.weights).T
-        )
+        if self.weights is not None:
+            differences = differences * jnp.expand_dims(self.weights, range(1, differences.ndim))
+        return super()._sum(differences)
 
 
 def facility_location_from_distances(

@@ -209,7 +209,8 @@ def _first_equal(
     """Returns the first row that equals each row."""
     places = jnp.arange(rows.shape[0], dtype=jnp.int32)
     # Equal rows are neighbors in this order, since other rows hardly ever have both sums.
-    mixed = jnp.sum(rows * jnp.sin(jnp.arange(1.0, rows.shape[1] + 1)), axis=1)
+    mix = jnp.sin(jnp.arange(1, rows.shape[1] + 1, dtype=jnp.float32)).astype(rows.dtype)
+    mixed = jnp.sum(rows * mix[None], axis=1)
     order = jnp.lexsort((mixed, squares)).astype(jnp.int32)
     sums = jnp.stack([squares, mixed])[:, order]
     begins = jnp.append(True, (sums[:, 1:] != sums[:, :-1]).any(axis=0))
