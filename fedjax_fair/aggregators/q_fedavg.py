@@ -44,7 +44,7 @@ class QFedAvg(Aggregator):
     Args:
         q: Exponent of the loss, >= 0; 0 is ``Mean("uniform")``.
         learning_rate: Step size of the local solver, > 0.
-        any_learning_rate: Allows another step size than the solver's, which changes :math:`L` alone.
+        any_learning_rate: Allows another step size than the solver's, to change :math:`L` alone.
 
     Raises:
         ValueError: If ``q`` is negative or ``learning_rate`` is not positive; or, in a `Round`, if

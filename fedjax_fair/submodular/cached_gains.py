@@ -17,7 +17,6 @@ from jaxtyping import Array, Bool, Float, PyTree
 from fedjax_fair.submodular.base import ArraySetFunction
 from fedjax_fair.tree import Integer
 
-
 # A cached gain below this share of its last computed value is computed again: rounding errors of
 # 3e-7 of that value leave an accuracy of 2e-5 to it, and a better one to larger gains.
 _KEPT = 1 / 64

@@ -33,13 +33,15 @@ __all__ = [
 ]
 
 Concave = Callable[[Float[Array, "..."]], Float[Array, "..."]]
+
+
 def _sqrt_increase(sums: Array, amounts: Array) -> Array:
     roots = jnp.sqrt(sums) + jnp.sqrt(sums + amounts)
     return jnp.where(roots > 0, amounts / jnp.where(roots > 0, roots, 1), 0)
 
 
-# ``concave(sums + amounts) - concave(sums)`` without a difference, which would be the rounding error
-# of the sums where these are large.
+# ``concave(sums + amounts) - concave(sums)`` without a difference, which would be mostly rounding
+# where the sums are large.
 _INCREASES = {
     "sqrt": _sqrt_increase,
     "log1p": lambda sums, amounts: jnp.log1p(amounts / (1 + sums)),

@@ -156,6 +156,8 @@ def facility_location_from_features(
         [0]
     """
     rows = as_finite("features", features, "points width")
+    if rows.dtype.itemsize < 4:
+        rows = rows.astype(jnp.float32)
     count = rows.shape[0]
     chosen = (
         jnp.arange(count, dtype=jnp.int32) if items is None else as_items("items", items, count)

@@ -1,5 +1,7 @@
 """Gains after saturation: a duplicate adds exactly 0, in every form and by every maximizer."""
 
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -30,19 +32,16 @@ def similarity_of(rows):
     return np.exp(-distances_of(rows))
 
 
-def greedy_gains(similarity, weights=None, floor=0.0, k=60):
-    """Greedy by definition, in double precision."""
+def gains_by_definition(items, similarity, weights, floor):
+    """The gain of each item and the largest gain at its step, in double precision."""
     similarity = similarity.astype(np.float64)
-    best = np.zeros(len(similarity)) + floor
-    weights = np.ones(len(similarity)) if weights is None else weights
-    items, gains = [], []
-    for _ in range(k):
+    best, gains, largest = np.zeros(len(similarity)) + floor, [], []
+    for item in items:
         all_gains = weights @ np.maximum(similarity - best[:, None], 0)
-        all_gains[items] = -1
-        items.append(int(np.argmax(all_gains)))
-        gains.append(all_gains[items[-1]])
-        best = np.maximum(best, similarity[:, items[-1]])
-    return items, np.array(gains)
+        gains.append(all_gains[item])
+        largest.append(all_gains.max())
+        best = np.maximum(best, similarity[:, item])
+    return np.array(gains), np.array(largest)
 
 
 WEIGHTS = np.random.default_rng(3).random(SIZE).astype(np.float32)
@@ -94,20 +93,22 @@ def test_as_many_gains_are_positive_as_there_are_different_rows(form, order):
 
 @pytest.mark.parametrize("form", ["similarity", "sparse", "weighted distances", "distances"])
 def test_small_gains_are_those_of_double_precision(form):
-    rows, weights = rows_of(2, "mixed"), WEIGHTS if "weighted" in form else None
+    rows, weights = rows_of(2, "mixed"), WEIGHTS if "weighted" in form else np.ones(SIZE)
     near = -distances_of(rows) if "distances" in form else similarity_of(rows)
-    floor = near.min(axis=1) if "distances" in form else 0.0
-    items, gains = greedy_gains(near, weights, floor)
     result = sm.greedy(FORMS[form](rows), 60)
-    np.testing.assert_array_equal(result.items, items)
-    np.testing.assert_allclose(result.gains, gains, rtol=2e-4, atol=0)
+    floor = near.min(axis=1) if "distances" in form else 0.0
+    gains, largest = gains_by_definition(np.asarray(result.items), near, weights, floor)
+    np.testing.assert_allclose(result.gains, gains, rtol=2e-5, atol=0)
+    np.testing.assert_allclose(gains, largest, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, int])
 @pytest.mark.parametrize("size", [64, SIZE])
 def test_rows_of_every_type_saturate(dtype, size):
-    distinct = (np.random.default_rng(4).normal(size=(size // COPIES, 6)) * 100).astype(dtype)
+    distinct = (np.random.default_rng(4).normal(size=(size // COPIES, 6)) * 20).astype(dtype)
     rows = np.repeat(distinct, COPIES, axis=0)
+    if dtype == np.float16:
+        rows = rows / 20  # A sum of all elements must be finite.
     as_double = rows.astype(np.float64)
     for function in (
         sm.facility_location_from_features(rows),
@@ -128,7 +129,7 @@ def test_estimators_report_gains_of_different_rows_only(metric, n_neighbors):
 def test_features_know_equal_rows_of_equal_sums():
     """Rows that permute the same numbers have equal lengths, and some are equal."""
     rng = np.random.default_rng(0)
-    distinct = np.unique(np.array([rng.permutation(7.0) for _ in range(40)]), axis=0)
+    distinct = np.unique(np.array([rng.permutation(np.arange(7.0)) for _ in range(40)]), axis=0)
     rows = rng.permutation(np.repeat(distinct, 4, axis=0))
     result = sm.greedy(sm.facility_location_from_features(rows), len(rows), min_gain=0)
     assert (np.asarray(result.items) >= 0).sum() == len(distinct)
@@ -138,7 +139,7 @@ def test_features_that_do_not_count_or_are_invalid_are_no_duplicates():
     rows = np.repeat(np.random.default_rng(5).normal(size=(6, 3)), 2, axis=0)
     first = np.arange(12) % 2 == 0
     by_first = sm.facility_location_from_features(rows, valid_items=first)
-    result = sm.greedy(by_first, 12, initial_items=[1])
+    result = sm.greedy(by_first, 11, initial_items=[1])
     np.testing.assert_array_equal(np.asarray(result.items)[:6] % 2, 0)
     assert (np.asarray(result.gains) > 0).sum() == 6
     by_second = sm.facility_location_from_features(rows, counted=~first)
@@ -153,7 +154,7 @@ MAXIMIZERS = {
         jax.random.key(0), f, SIZE, candidates=SIZE // 2, min_gain=0
     ),
     "matroid": lambda f: sm.greedy(
-        f, matroid=matroids.Partition(np.arange(SIZE) % 2, [SIZE, SIZE]), min_gain=0
+        f, matroid=matroids.Partition(np.arange(SIZE) % 2, [SIZE // 2, SIZE // 2]), min_gain=0
     ),
     "lazy matroid": lambda f: sm.lazy_greedy(f, matroid=matroids.Uniform(80, SIZE), min_gain=0),
     "budget": lambda f: sm.greedy(f, costs=np.ones(SIZE), budget=100.0, min_gain=0),
@@ -194,7 +195,6 @@ def test_small_amounts_of_large_features_have_the_gains_of_double_precision():
         function = sm.FeatureBased(amounts, name)
         gains = function.gains(function.add(function.init(), 0))
         with np.errstate(all="ignore"):
-            # By the derivative at the middle, since doubles too lose digits in the difference.
             expected = (concave(exact[0] + exact) - concave(exact[0])).sum(axis=1)
         np.testing.assert_allclose(gains[1:], expected[1:], rtol=2e-6)
     assert sm.FeatureBased(np.zeros((2, 2))).gains(jnp.zeros(2)).tolist() == [0, 0]
@@ -224,8 +224,6 @@ def test_items_that_share_nothing_with_a_query_have_no_mutual_information():
 @pytest.mark.parametrize("pool", [None, 60])
 def test_a_cohort_of_duplicates_is_not_decided_by_noise(pool):
     """Twelve different gradients: the cohort has all of them, then the smallest ids."""
-    from unittest import mock
-
     rng = np.random.default_rng(2)
     kind = rng.permutation(np.arange(60) % 12)
     gradients = jnp.asarray(rng.normal(size=(12, 300)).astype(np.float32)[kind])
