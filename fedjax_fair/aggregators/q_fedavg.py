@@ -7,7 +7,9 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jax.core import Tracer
 
 from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView, Variables
 from fedjax_fair.utils import checks
@@ -42,9 +44,11 @@ class QFedAvg(Aggregator):
     Args:
         q: Exponent of the loss, >= 0; 0 is ``Mean("uniform")``.
         learning_rate: Step size of the local solver, > 0.
+        any_learning_rate: Allows another step size than the solver's, to change :math:`L` alone.
 
     Raises:
-        ValueError: If ``q`` is negative or ``learning_rate`` is not positive.
+        ValueError: If ``q`` is negative or ``learning_rate`` is not positive; or, in a `Round`, if
+            it is not the solver's. A schedule, or a value that is traced, is not compared.
 
     References:
         Li, Sanjabi, Beirami, Smith, *Fair Resource Allocation in Federated Learning*, 2020,
@@ -59,10 +63,24 @@ class QFedAvg(Aggregator):
     q: Number = 1.0
     _: KW_ONLY
     learning_rate: Number
+    any_learning_rate: bool = False
 
     def __post_init__(self):
         checks.non_negative("q", self.q)
         checks.positive("learning_rate", self.learning_rate)
+
+    def check_solver(self, solver):
+        of_solver = getattr(solver, "learning_rate", None)
+        if self.any_learning_rate or of_solver is None or callable(of_solver):
+            return
+        if isinstance(self.learning_rate, Tracer) or isinstance(of_solver, Tracer):
+            return
+        if not np.allclose(self.learning_rate, of_solver, rtol=1e-6, atol=0):
+            raise ValueError(
+                f"aggregator: QFedAvg(learning_rate={self.learning_rate}), but the solver has "
+                f"learning_rate={of_solver}: expected the same; set any_learning_rate=True to "
+                "assume another one."
+            )
 
     def aggregate(self, state, cohort, results, context):
         losses = context.losses(context.variables, cohort.clients) + _OFFSET

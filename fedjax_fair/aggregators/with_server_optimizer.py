@@ -85,6 +85,9 @@ class WithServerOptimizer(Aggregator):
         assert self.inner.compute_weights is not None
         return self.inner.compute_weights(state.aggregator, cohort, context)
 
+    def check_solver(self, solver):
+        self.inner.check_solver(solver)
+
     def init(self, context):
         inner = checked_calls.init(self.inner, context)
         return OptimizerState(inner, self.optimizer.init(context.variables.params))

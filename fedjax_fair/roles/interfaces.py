@@ -164,6 +164,9 @@ class Aggregator(Tree):
     equal_weights: ClassVar[bool] = False
     compute_weights: ClassVar[Callable[..., Float[Array, " cohort"]] | None] = None
 
+    def check_solver(self, solver: Solver) -> None:
+        """Raises a ``ValueError`` if the local solver has other settings than this one assumes."""
+
     def init(self, context: Context) -> PyTree:
         """Returns the state at the initial model."""
         return ()

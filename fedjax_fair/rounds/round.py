@@ -99,6 +99,7 @@ class Round(BaseRound):
         checks.instance("selector", self.selector, Selector, "selectors.Uniform(cohort_size=10)")
         checks.instance("solver", self.solver, Solver, "solvers.SGD(0.1, batch_size=10, epochs=1)")
         checks.instance("aggregator", self.aggregator, Aggregator, "aggregators.Mean()")
+        self.aggregator.check_solver(self.solver)
         for role in (self.selector, self.aggregator):
             name = f"{type(role).__name__}.server_view"
             checks.one_of(name, role.server_view, get_args(ServerView))

@@ -116,7 +116,9 @@ class Truncated(WrappedSetFunction):
         checks.non_negative("bound", self.bound)
 
     def _increase(self, total: Float[Array, ""], gain: Float[Array, "..."]) -> Float[Array, "..."]:
-        return jnp.minimum(self.bound, total + gain) - jnp.minimum(self.bound, total)
+        # Without a difference of totals, which are much larger than the gains.
+        room = self.bound - total
+        return jnp.minimum(room, gain) - jnp.minimum(room, 0.0)
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         return jnp.minimum(self.bound, self.function.value(mask))

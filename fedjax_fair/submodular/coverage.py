@@ -24,7 +24,6 @@ from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Integer, Number
 
 __all__ = [
-    "CONCAVE",
     "Concave",
     "Coverage",
     "FeatureBased",
@@ -35,7 +34,18 @@ __all__ = [
 
 Concave = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
-CONCAVE: dict[str, Concave] = {"sqrt": jnp.sqrt, "log1p": jnp.log1p}
+
+def _sqrt_increase(sums: Array, amounts: Array) -> Array:
+    roots = jnp.sqrt(sums) + jnp.sqrt(sums + amounts)
+    return jnp.where(roots > 0, amounts / jnp.where(roots > 0, roots, 1), 0)
+
+
+# ``concave(sums + amounts) - concave(sums)`` without a difference, which would be mostly rounding
+# where the sums are large.
+_INCREASES = {
+    "sqrt": _sqrt_increase,
+    "log1p": lambda sums, amounts: jnp.log1p(amounts / (1 + sums)),
+}
 
 
 class Coverage(ArraySetFunction):
@@ -205,16 +215,18 @@ class FeatureBased(ArraySetFunction):
             sums = jax.ShapeDtypeStruct(amounts.shape[1:], amounts.dtype)
             check_result("concave", self.concave, sums.shape, sums)
         else:
-            checks.one_of("concave", self.concave, tuple(CONCAVE))
+            checks.one_of("concave", self.concave, tuple(_INCREASES))
         weights = _weights(self.weights, amounts.shape[1], "features")
         self._convert(features=amounts, weights=weights)
 
     def _increase(
-        self, before: Float[Array, " features"], after: Float[Array, " features"]
+        self, sums: Float[Array, " features"], amounts: Float[Array, " features"]
     ) -> Float[Array, ""]:
-        concave = CONCAVE[self.concave] if isinstance(self.concave, str) else self.concave
         # Differences of single features; a difference of totals would be lost in rounding.
-        change = concave(after) - concave(before)
+        if callable(self.concave):
+            change = self.concave(sums + amounts) - self.concave(sums)
+        else:
+            change = _INCREASES[self.concave](sums, amounts)
         return jnp.sum(change if self.weights is None else change * self.weights, axis=-1)
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
@@ -225,10 +237,10 @@ class FeatureBased(ArraySetFunction):
         return jnp.zeros(self.features.shape[-1], self.features.dtype)
 
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
-        return jax.vmap(lambda amounts: self._increase(memo, memo + amounts))(self.features)
+        return jax.vmap(lambda amounts: self._increase(memo, amounts))(self.features)
 
     def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
-        return self._increase(memo, memo + self.features[item])
+        return self._increase(memo, self.features[item])
 
     def add(self, memo: PyTree, item: Integer) -> PyTree:
         return memo + self.features[item]

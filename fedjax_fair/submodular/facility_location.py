@@ -55,21 +55,42 @@ class _OfMatrix(CachedGains):
 
     def value(self, mask: Bool[Array, " size"]) -> Float[Array, ""]:
         best = jnp.max(self._rows(slice(None)), axis=1, where=mask, initial=-jnp.inf)
-        return jnp.sum(jnp.maximum(best - self._floor(), 0.0))
+        return self._sum(jnp.maximum(best - self._floor(), 0.0))
 
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         if self._caches:
             return memo.gains
-        return jnp.sum(jnp.maximum(self._rows(slice(None)) - memo.best[:, None], 0.0), axis=0)
+        return self._sum(jnp.maximum(self._rows(slice(None)) - memo.best[:, None], 0.0))
+
+    def _gain(self, best: Float[Array, " points"], item: Integer) -> Float[Array, ""]:
+        return self._sum(jnp.maximum(self._column(item) - best, 0.0))
+
+    # Weights multiply differences: a similarity that is multiplied and subtracted in one operation
+    # is not rounded, and would differ from the rounded one.
+    def _weighted(self, differences: Array, point: Any) -> Array:
+        return differences
+
+    def _sum(self, differences: Float[Array, "points ..."]) -> Float[Array, "..."]:
+        return jnp.sum(differences, axis=0)
 
     # Written as sums of rows, since a reduction over the first axis is slow on a CPU.
     def _served(self, points: Array, best: Array) -> Array:
-        rows = [self._rows(points[i]) for i in range(points.shape[0])]
-        return reduce(add, (jnp.maximum(row - best[i], 0.0) for i, row in enumerate(rows)))
+        return reduce(
+            add,
+            (
+                self._weighted(jnp.maximum(self._rows(points[i]) - best[i], 0.0), points[i])
+                for i in range(points.shape[0])
+            ),
+        )
 
     def _lost(self, points: Array, old: Array, new: Array) -> Array:
-        rows = [self._rows(points[i]) for i in range(points.shape[0])]
-        return reduce(add, (jnp.clip(row, old[i], new[i]) - old[i] for i, row in enumerate(rows)))
+        return reduce(
+            add,
+            (
+                self._weighted(jnp.clip(self._rows(points[i]), old[i], new[i]) - old[i], points[i])
+                for i in range(points.shape[0])
+            ),
+        )
 
 
 class FacilityLocation(_OfMatrix):
@@ -144,17 +165,23 @@ class FacilityLocationFromDistances(_OfMatrix):
     weights: Float[Array, " n"] | None = None
 
     def _floor(self) -> Float[Array, " points"]:
-        return -self.farthest if self.weights is None else -self.farthest * self.weights
+        return -self.farthest
 
     # Negated on reading, which saves a second matrix.
     def _rows(self, points: Any) -> Float[Array, "... items"]:
-        similarity = -self.distances[points]
-        return similarity if self.weights is None else similarity * self.weights[points][..., None]
+        return -self.distances[points]
 
     # A row equals a column, and is contiguous in memory.
     def _column(self, item: Integer) -> Float[Array, " points"]:
-        similarity = -self.distances[item]
-        return similarity if self.weights is None else similarity * self.weights
+        return -self.distances[item]
+
+    def _weighted(self, differences: Array, point: Any) -> Array:
+        return differences if self.weights is None else differences * self.weights[point]
+
+    def _sum(self, differences: Float[Array, "points ..."]) -> Float[Array, "..."]:
+        if self.weights is not None:
+            differences = differences * jnp.expand_dims(self.weights, range(1, differences.ndim))
+        return super()._sum(differences)
 
 
 def facility_location_from_distances(

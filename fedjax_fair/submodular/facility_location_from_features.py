@@ -25,9 +25,9 @@ class FacilityLocationFromFeatures(CachedGains):
     Args:
         rows: Centered features, ``[points, width]``.
         squares: Their squared lengths, ``[points]``.
-        items: Row of each item, ``[items]``.
-        counted: Mask of the points that count, ``[points]``.
-        weights: Weight of each point, ``[points]``.
+        items: Row of each item, ``[items]``; the first of equal ones.
+        counted: Mask of the points that count, ``[points]``; of equal ones only the first.
+        weights: Weight of each point and those equal to it, ``[points]``.
         floor: Similarity of each point to the phantom, ``[points]``.
         first_gains: Gain of each item at the empty set, ``[items]``.
         valid_items: Mask of the items that represent points, ``[items]``; None for all.
@@ -82,7 +82,7 @@ class FacilityLocationFromFeatures(CachedGains):
         return jnp.sum(jax.lax.map(block_value, self._starts))
 
     def init(self) -> PyTree:
-        return Memo(self.floor, self.first_gains)
+        return Memo(self.floor, self.first_gains, self.first_gains)
 
     def _floor(self) -> Float[Array, " points"]:
         return self.floor
@@ -92,6 +92,10 @@ class FacilityLocationFromFeatures(CachedGains):
         near = self.squares + self._item_squares[item] - 2 * product(self.rows, self.rows[row])
         near = near.at[self._own_points[item]].set(0.0, mode="drop")
         return -jnp.sqrt(jnp.maximum(near, 0.0)) * self.weights
+
+    def _equal_items(self, item: Integer) -> Bool[Array, " items"]:
+        equal = self.items == self.items[item]
+        return equal if self.valid_items is None else equal & self.valid_items[item]
 
     def _served(self, points: Array, best: Array) -> Array:
         return jnp.sum(jnp.maximum(self._similarity(points) - best[None], 0.0), axis=1)
@@ -152,6 +156,8 @@ def facility_location_from_features(
         [0]
     """
     rows = as_finite("features", features, "points width")
+    if rows.dtype.itemsize < 4:
+        rows = rows.astype(jnp.float32)
     count = rows.shape[0]
     chosen = (
         jnp.arange(count, dtype=jnp.int32) if items is None else as_items("items", items, count)
@@ -174,11 +180,16 @@ def _of_features(features, items, counted, weights, valid_items) -> FacilityLoca
     count, size = features.shape[0], items.shape[0]
     rows = features - product(jnp.full(count, 1 / count, features.dtype), features)[None]
     squares = jnp.sum(rows**2, axis=1)
+    # Equal rows are one point, to which all items of these rows are equally near: distances by
+    # products would differ in rounding.
+    first = _first_equal(rows, squares)
+    weights = jax.ops.segment_sum(jnp.where(counted, weights, 0.0), first, count)
+    counted = jnp.zeros(count, bool).at[first].max(counted)
     zeros = jnp.zeros(size, rows.dtype)
     function = FacilityLocationFromFeatures(
         rows,
         squares,
-        items,
+        first[items],
         counted,
         weights,
         floor=jnp.zeros(count, rows.dtype),
@@ -192,3 +203,19 @@ def _of_features(features, items, counted, weights, valid_items) -> FacilityLoca
 
     gains, floors = jax.lax.scan(step, zeros, function._starts)
     return function.replace(floor=floors.reshape(-1)[:count], first_gains=gains)
+
+
+def _first_equal(
+    rows: Float[Array, "points width"], squares: Float[Array, " points"]
+) -> Int[Array, " points"]:
+    """Returns the first row that equals each row."""
+    places = jnp.arange(rows.shape[0], dtype=jnp.int32)
+    # Equal rows are neighbors in this order, since other rows hardly ever have both sums.
+    mix = jnp.sin(jnp.arange(1, rows.shape[1] + 1, dtype=jnp.float32)).astype(rows.dtype)
+    mixed = jnp.sum(rows * mix[None], axis=1)
+    order = jnp.lexsort((mixed, squares)).astype(jnp.int32)
+    sums = jnp.stack([squares, mixed])[:, order]
+    begins = jnp.append(True, (sums[:, 1:] != sums[:, :-1]).any(axis=0))
+    run = jax.lax.cummax(jnp.where(begins, places, 0))
+    first = jnp.zeros_like(places).at[order].set(order[run])
+    return jnp.where((rows == rows[first]).all(axis=1), first, places)

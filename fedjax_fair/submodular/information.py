@@ -1,7 +1,8 @@
 """Information measures of a set function: conditional gain and mutual information.
 
 Query and private items belong to the ground set; exclude them from a selection with
-``candidate_mask``. Gains are differences of the function's gains, and have their rounding errors.
+``candidate_mask``. Gains are differences of the function's gains, and have their rounding errors,
+except that a difference within these is 0.
 """
 
 from __future__ import annotations
@@ -121,14 +122,20 @@ class MutualInformation(WrappedSetFunction):
 
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         first, second = self._parts
-        return first.gains(memo[0]) - second.gains(memo[1])
+        return _difference(first.gains(memo[0]), second.gains(memo[1]))
 
     def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         first, second = self._parts
-        return first.gain(memo[0], item) - second.gain(memo[1], item)
+        return _difference(first.gain(memo[0], item), second.gain(memo[1], item))
 
     def add(self, memo: PyTree, item: Integer) -> PyTree:
         return tuple(f.add(part, item) for f, part in zip(self._parts, memo, strict=True))
+
+
+def _difference(first: Array, second: Array) -> Array:
+    """Subtracts gains; a difference within their rounding errors is 0."""
+    difference = first - second
+    return jnp.where(jnp.abs(difference) > 1e-6 * jnp.abs(first), difference, 0.0)
 
 
 class ConditionalMutualInformation(MutualInformation):

@@ -52,7 +52,10 @@ def _double_greedy(key, function) -> MaximizationResult:
         state, upper = carry
         gain = function.gain(state.memo, item)
         lower = upper.at[item].set(False)
-        loss = function.value(upper) - function.value(lower)
+        largest = function.value(upper)
+        loss = largest - function.value(lower)
+        # A difference within the rounding error of the values is 0.
+        loss = jnp.where(jnp.abs(loss) > 1e-6 * jnp.abs(largest), loss, 0.0)
         add, remove = jnp.maximum(gain, 0), jnp.maximum(-loss, 0)
         # An item is added if neither choice gains anything.
         draw = jax.random.uniform(jax.random.fold_in(key, item))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.cached_gains import renewed
 from fedjax_fair.submodular.sparse import SparseSimilarity
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Integer, Number
@@ -24,13 +25,14 @@ ENTRIES = 64
 
 
 class _Memo(NamedTuple):
-    """State of the points, gain of every item, and entries read since all gains were computed.
+    """State of the points, gains as in ``cached_gains.Memo``, and entries read since their sums.
 
     The state of a point decides the gains of its entries.
     """
 
     state: Float[Array, " points"]
     gains: Float[Array, " items"]
+    computed: Float[Array, " items"]
     work: Int[Array, ""]
 
 
@@ -60,18 +62,22 @@ class _OfLists(SetFunction):
 
     def init(self) -> PyTree:
         state = self._initial()
-        return _Memo(state, self._all_gains(state), jnp.zeros((), jnp.int32))
+        gains = self._all_gains(state)
+        return _Memo(state, gains, gains, jnp.zeros((), jnp.int32))
 
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return memo.gains
 
     def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
+        return memo.gains[item]
+
+    def _gain(self, state: Float[Array, " points"], item: Integer) -> Float[Array, ""]:
         lists = self.similarity
         start, end = self._ends(item)
 
         def part(i, total):
             places, valid = entry_places(start, end, i, ENTRIES)
-            offers = self._offered(lists.item_values[places], memo.state[lists.points[places]])
+            offers = self._offered(lists.item_values[places], state[lists.points[places]])
             return total + jnp.sum(offers, where=valid)
 
         return jax.lax.fori_loop(0, -(-(end - start) // ENTRIES), part, jnp.zeros(()))
@@ -101,15 +107,20 @@ class _OfLists(SetFunction):
             # Invalid places repeat a point, whose state they must not set.
             targets = jnp.where(valid, points, lists.shape[0])
             state = memo.state.at[targets].set(new, mode="drop")
-            return _Memo(state, gains, memo.work + jnp.sum(lengths, dtype=jnp.int32))
+            work = memo.work + jnp.sum(lengths, dtype=jnp.int32)
+            return memo._replace(state=state, gains=gains, work=work)
 
-        memo = jax.lax.fori_loop(0, -(-(end - start) // _POINTS), block, memo)
-
-        def recomputed():
-            return _Memo(memo.state, self._all_gains(memo.state), jnp.zeros((), jnp.int32))
-
+        state, gains, _, work = jax.lax.fori_loop(0, -(-(end - start) // _POINTS), block, memo)
         # Regular recomputing limits rounding errors, and at most doubles the work.
-        return jax.lax.cond(memo.work >= lists.items.shape[0], recomputed, lambda: memo)
+        recompute = work >= lists.items.shape[0]
+        gains, computed = renewed(
+            gains,
+            memo.computed,
+            recompute,
+            lambda other: self._gain(state, other),
+            lambda: self._all_gains(state),
+        )
+        return _Memo(state, gains, computed, jnp.where(recompute, 0, work))
 
     def _all_gains(self, state: Float[Array, " points"]) -> Float[Array, " size"]:
         lists = self.similarity

@@ -10,7 +10,7 @@ from conftest import make_context, make_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_fair import aggregators, selectors
+from fedjax_fair import Round, aggregators, models, selectors, server_optimizers, solvers
 from fedjax_fair.roles import Cohort, LocalResult, Variables
 
 RNG = np.random.default_rng(0)
@@ -227,6 +227,34 @@ def test_gifair_of_single_clients_moves_weight_by_the_rank_of_losses():
     shares = sizes / sizes.sum()
     weights = shares + strength * shares.min() / 3 * np.array([-1, -3, 3, 1])
     np.testing.assert_allclose(aggregation.info["loss_weight"] * shares, weights, rtol=1e-5)
+
+
+def q_fed_round(rate, solver_rate, wrap=lambda aggregator: aggregator, **options):
+    solver = solvers.SGD(solver_rate, batch_size=2, steps=1)
+    aggregator = wrap(aggregators.QFedAvg(1.0, learning_rate=rate, **options))
+    return Round(models.logistic(num_classes=2), selectors.Uniform(2), solver, aggregator)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda aggregator: aggregator,
+        lambda aggregator: aggregators.WithServerOptimizer(aggregator, server_optimizers.FedAvgM()),
+    ],
+)
+@pytest.mark.parametrize(("rate", "solver_rate"), [(0.1, 0.5), (1.0, 0.0), (0.1001, 0.1)])
+def test_q_fedavg_refuses_another_rate_than_the_solvers(rate, solver_rate, wrap):
+    with pytest.raises(ValueError, match=rf"learning_rate={rate}\).*{solver_rate}.*any_learning"):
+        q_fed_round(rate, solver_rate, wrap)
+    q_fed_round(rate, solver_rate, wrap, any_learning_rate=True)
+
+
+def test_q_fedavg_accepts_the_rate_in_any_type_and_schedules():
+    for rate in (np.float32(0.1), jnp.float32(0.1), np.float64(0.1)):
+        q_fed_round(rate, 0.1)
+        q_fed_round(0.1, rate)
+    q_fed_round(0.1, lambda round: 0.5 / (1 + round))
+    jax.jit(lambda rate: q_fed_round(rate, rate).aggregator.learning_rate)(0.3)
 
 
 # --- Bad input --------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from fedjax_fair.submodular import multilinear
 from fedjax_fair.submodular.arrays import as_finite
 from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.cached_gains import renewed
 from fedjax_fair.submodular.facility_location import facility_location as total_facility_location
 from fedjax_fair.submodular.federated.problem import (
     ClientFunction,
@@ -167,10 +168,11 @@ def _by_rank(sparse: SparseScores, x: Float[Array, " size"]) -> tuple[Array, Arr
 
 
 class _Memo(NamedTuple):
-    """Best score of every client in the set, and the gain of every item."""
+    """Best score of every client in the set, and gains as in ``cached_gains.Memo``."""
 
     best: Float[Array, " clients"]
     gains: Float[Array, " size"]
+    computed: Float[Array, " size"]
 
 
 class _CachedSum(WeightedSum):
@@ -183,7 +185,8 @@ class _CachedSum(WeightedSum):
 
     def init(self):
         best = jnp.zeros(self.problem.num_clients)
-        return _Memo(best, self._all_gains(best))
+        gains = self._all_gains(best)
+        return _Memo(best, gains, gains)
 
     def gains(self, memo):
         return memo.gains
@@ -201,7 +204,19 @@ class _CachedSum(WeightedSum):
                 gains = gains - self._lost_gains(clients, width, memo.best, best)
             return gains
 
-        return _Memo(best, jax.lax.cond(recompute, lambda: self._all_gains(best), subtract))
+        gains, computed = renewed(
+            jax.lax.cond(recompute, lambda: memo.gains, subtract),
+            memo.computed,
+            recompute,
+            lambda other: self._gain(best, other),
+            lambda: self._all_gains(best),
+        )
+        return _Memo(best, gains, computed)
+
+    def _gain(self, best, item):
+        clients, places = self._raters(item)
+        better = jnp.maximum(self.problem.scores.scores[places] - best[clients], 0)
+        return jnp.sum(self.weights.at[clients].get(mode="fill", fill_value=0) * better)
 
     def _all_gains(self, best):
         sparse = self.problem.scores
@@ -211,12 +226,16 @@ class _CachedSum(WeightedSum):
 
     def _best_with(self, best, item):
         """Returns the best scores with one more item."""
+        clients, places = self._raters(item)
+        return best.at[clients].max(self.problem.scores.scores[places], mode="drop")
+
+    def _raters(self, item):
+        """Returns the clients and the places of an item's scores; missing clients are invalid."""
         sparse = self.problem.scores
         lanes = sparse.item_offsets[item] + jnp.arange(sparse.max_raters, dtype=jnp.int32)
         places = sparse.by_item.at[lanes].get(mode="clip")
         is_rater = lanes < sparse.item_offsets[item + 1]
-        clients = jnp.where(is_rater, sparse.owners[places], sparse.num_clients)
-        return best.at[clients].max(sparse.scores[places], mode="drop")
+        return jnp.where(is_rater, sparse.owners[places], sparse.num_clients), places
 
     def _lost_gains(self, clients, width, old, new):
         """Returns the decrease of all gains if best scores of some clients rise to ``new``."""
