@@ -25,7 +25,7 @@
 import numpy as np
 
 import fedjax_fair as ff
-from fedjax_fair.numerics.clustering import spectral_embedding
+from fedjax_fair.numerics.spectral_clustering import spectral_embedding
 from fedjax_fair.report import groups, plots
 
 digits = ff.data.load("digits", partition=ff.data.planted_clusters("digits"), seed=0)

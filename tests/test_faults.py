@@ -12,7 +12,7 @@ from test_conformance import AGGREGATORS, FEDERATION, SELECTORS, Scaling
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers
-from fedjax_fair.faults import apply
+from fedjax_fair.faults import injection
 from fedjax_fair.roles import Aggregator, Cohort, LocalResult
 from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.rounds.round_context import make_context
@@ -182,7 +182,7 @@ def test_faults_do_not_depend_on_the_cohort():
 
     @jax.jit
     def applied_to(clients):
-        cohort, responded = apply.apply_faults(
+        cohort, responded = injection.apply_faults(
             unreliable, jax.random.key(0), cohort_of(clients), context()
         )
         return cohort.instructions["max_steps"], responded
@@ -199,7 +199,7 @@ def test_dropout_frequencies():
 
     def responded(seed):
         cohort = cohort_of(range(NUM))
-        return apply.apply_faults([fault], jax.random.key(seed), cohort, at)[1]
+        return injection.apply_faults([fault], jax.random.key(seed), cohort, at)[1]
 
     responses = np.asarray(jax.jit(jax.vmap(responded))(jnp.arange(4000)))
     error = np.sqrt(each * (1 - each) / len(responses))
@@ -209,7 +209,7 @@ def test_dropout_frequencies():
 
     def both(seed):
         cohort, halves = cohort_of(range(NUM)), [faults.Dropout(0.5), faults.Dropout(0.5)]
-        return apply.apply_faults(halves, jax.random.key(seed), cohort, at)[1]
+        return injection.apply_faults(halves, jax.random.key(seed), cohort, at)[1]
 
     quarter = np.asarray(jax.jit(jax.vmap(both))(jnp.arange(4000))).mean()
     assert abs(quarter - 1 / 4) < 4 * np.sqrt(3 / 16 / (4000 * NUM))
@@ -231,7 +231,7 @@ def ages_of(fault, round, seed):
     """Returns the staleness of clients with each of some seeds, in rounds."""
     key = derive_key(jax.random.key(seed), Purpose.FAULTS, round)
     cohort = cohort_of(range(NUM))
-    cohort, _ = apply.apply_faults([fault], key, cohort, context()._replace(round=round))
+    cohort, _ = injection.apply_faults([fault], key, cohort, context()._replace(round=round))
     return round - cohort.instructions["model_round"]
 
 
@@ -286,7 +286,7 @@ def sent_updates(attack, updates, clients, byzantine, responded=None, **settings
         return jax.jit(lambda own: fault.collude(cohort, own, context()))(updates)
 
     def one(client, own):
-        return fault.send(*apply._arguments(jax.random.key(0), 0, client, context()), own)
+        return fault.send(*injection._arguments(jax.random.key(0), 0, client, context()), own)
 
     return jax.jit(jax.vmap(one))(cohort.clients, updates)
 

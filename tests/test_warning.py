@@ -5,7 +5,7 @@ import pytest
 
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.submodular.federated.sparse import clip_negative
+from fedjax_fair.submodular.federated.sparse_scores import clip_negative
 
 
 def test_a_warning_points_to_the_caller():

@@ -29,7 +29,7 @@ from experiments.benchmarks.timing import (
     random_data,
     run_parts,
 )
-from fedjax_fair.numerics.clustering import cluster_weights, kmeans, spectral_embedding
+from fedjax_fair.numerics.spectral_clustering import cluster_weights, kmeans, spectral_embedding
 from fedjax_fair.rounds.round_context import make_context
 
 RESTARTS = 10

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from experiments.benchmarks.timing import print_header, start
-from fedjax_fair.app.groups import groups_of, runs_of
-from fedjax_fair.app.plan import plans
+from fedjax_fair.app.dry_run import plans
+from fedjax_fair.app.run_groups import groups_of, runs_of
 from fedjax_fair.app.settings import presets
 from fedjax_fair.training.fit import fit
 from fedjax_fair.training.loop import Callback

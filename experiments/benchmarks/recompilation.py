@@ -119,7 +119,7 @@ def eager_calls() -> dict[str, Callable[[], Any]]:
     import numpy as np
 
     from fedjax_fair import submodular as sm
-    from fedjax_fair.numerics.clustering import kmeans
+    from fedjax_fair.numerics.spectral_clustering import kmeans
     from fedjax_fair.submodular import federated, matroids, rounding
 
     rng = np.random.default_rng(0)

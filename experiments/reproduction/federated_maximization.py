@@ -20,8 +20,8 @@ from fedjax_fair.app.maximize import movielens
 from fedjax_fair.report.drawing import COLORS, style_axes
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
-from fedjax_fair.submodular.federated import comparison
-from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR, Method
+from fedjax_fair.submodular.federated import method_comparison
+from fedjax_fair.submodular.federated.method_comparison import GREEDY, POPULAR, Method
 
 STEM = "federated-maximization"
 SIZES = (10, 20, 50)
@@ -98,7 +98,7 @@ INSTANCES: dict[str, Callable[[str | None], fed.Problem]] = {
 
 def settings(instance: fed.Problem) -> Iterator[Setting]:
     """One number varied at a time: rounds, cohort, local steps and responses."""
-    yield from (Setting(name) for name in comparison.baselines())
+    yield from (Setting(name) for name in method_comparison.baselines())
     some = instance.num_clients // 10
     if instance.num_clients > 100_000:
         yield Setting("fedcg", rounds=10)
@@ -133,18 +133,18 @@ def run_missing(
         ways = {setting.method: method}
         # Deterministic methods run once.
         runs = seeds if _random(setting) else seeds[:1]
-        found = comparison.compare(instance, matroid, ways, runs)
+        found = method_comparison.compare(instance, matroid, ways, runs)
         seconds = time.perf_counter() - started
         _append(_rows(name, k, setting, found.isel(algorithm=0), seconds), file)
         print(*_key(name, k, setting), f"{seconds:.1f} s", flush=True)
 
 
 def as_method(setting: Setting, factors: np.ndarray) -> Method:
-    if setting.method in comparison.baselines():
-        return comparison.baselines()[setting.method]
+    if setting.method in method_comparison.baselines():
+        return method_comparison.baselines()[setting.method]
     responses = setting.responses
     kappa = None if responses is None else fed.kappa_for_responses(factors, responses)
-    return comparison.methods(
+    return method_comparison.methods(
         rounds=setting.rounds or 1,
         local_steps=setting.local_steps or 1,
         cohort_size=setting.cohort_size,
@@ -153,7 +153,7 @@ def as_method(setting: Setting, factors: np.ndarray) -> Method:
 
 
 def _random(setting: Setting) -> bool:
-    return setting.method == comparison.RANDOM or not (
+    return setting.method == method_comparison.RANDOM or not (
         setting.method in (GREEDY, POPULAR)
         or (setting.responses is None and setting.cohort_size is None)
     )
@@ -263,7 +263,7 @@ def draw(table: pd.DataFrame) -> Any:
     rows = -(-len(groups) // 3)
     figure = Figure(figsize=(10.0, 0.6 + 2.7 * rows), layout="constrained")
     panels = figure.subplots(rows, 3, squeeze=False).ravel()
-    names = list(comparison.methods(rounds=1, local_steps=1, cohort_size=None, kappa=None))
+    names = list(method_comparison.methods(rounds=1, local_steps=1, cohort_size=None, kappa=None))
     for axes, ((name, k), own) in zip(panels, groups, strict=False):
         for method, color in zip(names, COLORS, strict=False):
             points = own[own["method"] == method]

@@ -4,18 +4,18 @@ from fedjax_fair.aggregators.aaggff import AAggFF
 from fedjax_fair.aggregators.adafed import AdaFed
 from fedjax_fair.aggregators.equitable import Equitable
 from fedjax_fair.aggregators.fairfed import FairFed
-from fedjax_fair.aggregators.feddyn import FedDynMean
+from fedjax_fair.aggregators.feddyn_server import FedDynMean
 from fedjax_fair.aggregators.fedfa import FedFA
 from fedjax_fair.aggregators.fedfb import FedFBMean
 from fedjax_fair.aggregators.fedfv import FedFV
 from fedjax_fair.aggregators.fedmgda import FedMGDA
 from fedjax_fair.aggregators.fedminmax import FedMinMaxMean
-from fedjax_fair.aggregators.fednova import FedNovaMean
+from fedjax_fair.aggregators.fednova_server import FedNovaMean
 from fedjax_fair.aggregators.fltrust import FLTrust
 from fedjax_fair.aggregators.gifair import GIFAIR
-from fedjax_fair.aggregators.ifca import IFCAMean
+from fedjax_fair.aggregators.ifca_server import IFCAMean
 from fedjax_fair.aggregators.mean import Mean
-from fedjax_fair.aggregators.mime_lite import MimeLiteMean
+from fedjax_fair.aggregators.mime_lite_server import MimeLiteMean
 from fedjax_fair.aggregators.q_fedavg import QFedAvg
 from fedjax_fair.aggregators.reweighing import ReweighingMean
 from fedjax_fair.aggregators.robust import (
@@ -26,7 +26,7 @@ from fedjax_fair.aggregators.robust import (
     NormClipping,
     TrimmedMean,
 )
-from fedjax_fair.aggregators.scaffold import ScaffoldMean
+from fedjax_fair.aggregators.scaffold_server import ScaffoldMean
 from fedjax_fair.aggregators.tilted import Tilted
 from fedjax_fair.aggregators.with_server_optimizer import WithServerOptimizer
 

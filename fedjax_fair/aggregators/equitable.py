@@ -11,8 +11,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair.aggregators.whole_cohort import mask_updates
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
-from fedjax_fair.numerics.clustering import cluster_weights, eigengap, kmeans, spectral_embedding
 from fedjax_fair.numerics.products import product
+from fedjax_fair.numerics.spectral_clustering import (
+    cluster_weights,
+    eigengap,
+    kmeans,
+    spectral_embedding,
+)
 from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, LocalResult
 from fedjax_fair.utils import checks
 

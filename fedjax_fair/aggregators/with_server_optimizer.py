@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from fedjax_fair.aggregators.fedfb import FedFBMean
-from fedjax_fair.aggregators.ifca import IFCAMean
+from fedjax_fair.aggregators.ifca_server import IFCAMean
 from fedjax_fair.numerics.trees import all_finite
 from fedjax_fair.roles import Aggregator, Variables, checked_calls
 from fedjax_fair.server_optimizers import ServerOptimizer

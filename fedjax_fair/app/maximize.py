@@ -17,7 +17,7 @@ from fedjax_fair.report import maximization_page
 from fedjax_fair.report.maximization import figures
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
-from fedjax_fair.submodular.federated import comparison
+from fedjax_fair.submodular.federated import method_comparison
 from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
@@ -128,13 +128,13 @@ def solve(
     problem = task.make(task.scores)
     factors = fed.importance_factors(problem).factors
     responses = min(config.cohort_size, int(np.count_nonzero(factors)))
-    chosen = comparison.baselines() | comparison.methods(
+    chosen = method_comparison.baselines() | method_comparison.methods(
         rounds=config.rounds,
         local_steps=config.local_steps,
         cohort_size=config.cohort_size,
         kappa=fed.kappa_for_responses(factors, responses),
     )
-    compared = comparison.compare(problem, matroid, chosen, config.seeds, show)
+    compared = method_comparison.compare(problem, matroid, chosen, config.seeds, show)
     compared = compared.assign_coords(label=("item", task.labels))
     if task.pictures is not None:
         compared["picture"] = (("item", "height", "width"), task.pictures)

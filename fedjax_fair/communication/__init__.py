@@ -1,12 +1,16 @@
 """Communication of updates: differential privacy, secure aggregation and compression.
 
 They are settings of `fedjax_fair.Round`. `PrivacyMechanism` and `Compression` are the interfaces of
-custom ones. `fedjax_fair.communication.apply` describes the order in which they are applied.
+custom ones. `fedjax_fair.communication.pipeline` describes the order in which they are applied.
 """
 
 from fedjax_fair.communication.accounting import epsilon
 from fedjax_fair.communication.compression import Compression, StochasticQuantization, TopK
-from fedjax_fair.communication.noise import AdaptiveClipping, DifferentialPrivacy, PrivacyMechanism
+from fedjax_fair.communication.differential_privacy import (
+    AdaptiveClipping,
+    DifferentialPrivacy,
+    PrivacyMechanism,
+)
 from fedjax_fair.numerics.secure_sum import SecureAggregation
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fedjax_fair.communication.noise import PrivacyMechanism
+from fedjax_fair.communication.differential_privacy import PrivacyMechanism
 from fedjax_fair.roles import Selector
 from fedjax_fair.utils import checks
 

@@ -27,7 +27,7 @@ from fedjax_fair.metrics import (
 )
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
 from fedjax_fair.metrics.communication import bytes_per_round
-from fedjax_fair.metrics.sensitive_groups import SENSITIVE_GROUP_SUMMARIES
+from fedjax_fair.metrics.sensitive_group_metrics import SENSITIVE_GROUP_SUMMARIES
 from fedjax_fair.metrics.summaries import (
     ALL_SUMMARIES,
     BY_NAME,

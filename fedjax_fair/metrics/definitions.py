@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from fedjax_fair.metrics.sensitive_groups import SENSITIVE_GROUP_SUMMARIES
+from fedjax_fair.metrics.sensitive_group_metrics import SENSITIVE_GROUP_SUMMARIES
 from fedjax_fair.metrics.summaries import CLIENT_GROUP_SUMMARIES, SEQUENCE_SUMMARIES, SUMMARIES
 from fedjax_fair.roles import Metric
 

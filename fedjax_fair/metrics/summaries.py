@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair.metrics import client_groups, fairness, performance
-from fedjax_fair.metrics.sensitive_groups import (
+from fedjax_fair.metrics.sensitive_group_metrics import (
     PEOPLE,
     SENSITIVE_GROUP_SUMMARIES,
     sensitive_group_summaries,

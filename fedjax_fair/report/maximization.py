@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedjax_fair.report import drawing
-from fedjax_fair.submodular.federated.comparison import GREEDY
+from fedjax_fair.submodular.federated.method_comparison import GREEDY
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -15,7 +15,7 @@ import numpy as np
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.metrics import group_fairness
-from fedjax_fair.metrics.sensitive_groups import client_difference, describe, needs_binary
+from fedjax_fair.metrics.sensitive_group_metrics import client_difference, describe, needs_binary
 from fedjax_fair.roles import GroupSums
 
 if TYPE_CHECKING:

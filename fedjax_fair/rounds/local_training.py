@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair.faults import apply
+from fedjax_fair.faults import injection
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.trees import all_finite, tree_bytes
 from fedjax_fair.parallel import collectives
@@ -32,7 +32,7 @@ class Trained(NamedTuple):
 
     cohort: Cohort
     results: LocalResult
-    status: apply.UploadStatus
+    status: injection.UploadStatus
     rows: dict[str, Array]
 
 
@@ -50,7 +50,7 @@ def train_cohort(
     clients_per_batch: int | None,
     encode_update: Callable[..., tuple[LocalResult, PyTree]],
     responded: Bool[Array, " cohort"] | None = None,
-    send: Callable[..., tuple[LocalResult, apply.UploadStatus]] | None = None,
+    send: Callable[..., tuple[LocalResult, injection.UploadStatus]] | None = None,
 ) -> Trained:
     """Trains every participant of a cohort from the global model.
 
@@ -87,14 +87,16 @@ def train_cohort(
             sensitive_names=context.sensitive_names,
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
-        start = apply.initial_model(model_history, context.round, context.variables, instructions)
+        start = injection.initial_model(
+            model_history, context.round, context.variables, instructions
+        )
         trained = checked_calls.solve(solver, key_client, start, participant)
         state = trained.state  # It stays on the client, so that no other role sees it.
         # A client that is drawn repeatedly adds its residual once.
         used = jax.tree.map(lambda leaf: jnp.where(occurrence == 0, leaf, 0), row.residual)
         result, residual = encode_update(client, occurrence, trained._replace(state=()), used)
         if send is None:
-            status = apply.UploadStatus(None, ~all_finite((result.update, result.sends)))
+            status = injection.UploadStatus(None, ~all_finite((result.update, result.sends)))
         else:
             result, status = send(client, result, responded)
             assert status.responded is not None

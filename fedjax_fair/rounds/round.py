@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedjax_fair.communication import apply as communication
+from fedjax_fair.communication import pipeline as communication
 from fedjax_fair.communication.compression import Compression
-from fedjax_fair.communication.noise import PrivacyMechanism
+from fedjax_fair.communication.differential_privacy import PrivacyMechanism
 from fedjax_fair.communication.opaque import restrict_context, restrict_results
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.faults import apply
+from fedjax_fair.faults import injection
 from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.numerics.trees import all_finite, tree_bytes
 from fedjax_fair.roles import (
@@ -164,7 +164,7 @@ class Round(BaseRound):
             aggregator=aggregator,
             participation=jnp.zeros(data.num_clients, jnp.int32),
             communication=communication.init(self._communication, variables),
-            model_history=apply.init_model_history(self._faults, variables),
+            model_history=injection.init_model_history(self._faults, variables),
             clients=client_state.init_store(
                 self.solver,
                 derive_key(key, Purpose.CLIENTS),
@@ -235,7 +235,7 @@ class Round(BaseRound):
             aggregator=kept.aggregator,
             participation=state.participation.at[cohort.responder_ids].add(1, mode="drop"),
             communication=received.state,
-            model_history=apply.append_model(state.model_history, state.round, state.variables),
+            model_history=injection.append_model(state.model_history, state.round, state.variables),
             clients=client_state.write_rows(
                 state.clients, data.train, cohort, trained.rows, kept.is_unwritten
             ),
@@ -257,7 +257,7 @@ class Round(BaseRound):
 
     def _available(self, keys: Keys, state: RoundState, data: FederatedData) -> Context:
         """Returns the context of the round, with the mask of available clients."""
-        available = apply.available(
+        available = injection.available(
             self._faults, keys[Purpose.FAULTS], state.round, data.num_clients
         )
         context = make_context(self.model, state.round, state.variables, data)
@@ -297,8 +297,8 @@ class Round(BaseRound):
         responded = send = None
         if self._faults or drop_nonfinite:
             key = keys[Purpose.FAULTS]
-            cohort, responded = apply.apply_faults(self._faults, key, cohort, context)
-            send = partial(apply.send, self._faults, key, drop_nonfinite, context)
+            cohort, responded = injection.apply_faults(self._faults, key, cohort, context)
+            send = partial(injection.send, self._faults, key, drop_nonfinite, context)
         # Masked updates are summed after training, when the responding clients are known.
         streaming_weights = instructed.weights if settings.secure is None else None
         trained = train_cohort(
@@ -322,7 +322,7 @@ class Round(BaseRound):
             responded=responded,
             send=send,
         )
-        results = apply.collude(
+        results = injection.collude(
             self._faults, trained.cohort, trained.results, streaming_weights, context
         )
         return trained._replace(results=results)

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from fedjax_fair.server_optimizers.base import ServerOptimizer
+from fedjax_fair.server_optimizers.server_optimizer import ServerOptimizer
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Number
 

@@ -4,7 +4,6 @@ An argument that is not of the stated shape or range raises a ``ValueError`` wit
 compilation; ``Raises`` lists other reasons. Traced values are not checked.
 """
 
-from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.combinators import Restricted, Scaled, Sum, Truncated
 from fedjax_fair.submodular.coverage import (
     Coverage,
@@ -33,6 +32,7 @@ from fedjax_fair.submodular.log_det import LogDet
 from fedjax_fair.submodular.modular import Modular, truncated_modular, union_penalty
 from fedjax_fair.submodular.non_monotone import double_greedy, random_greedy
 from fedjax_fair.submodular.partial_enumeration import partial_enumeration
+from fedjax_fair.submodular.set_function import MaximizationResult, SetFunction
 from fedjax_fair.submodular.sieve_streaming import sieve_batches, sieve_streaming
 from fedjax_fair.submodular.sparse import SparseSimilarity, sparse_similarity
 from fedjax_fair.submodular.sparse_functions import (

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from fedjax_fair.submodular.base import ArraySetFunction
+from fedjax_fair.submodular.set_function import ArraySetFunction
 from fedjax_fair.utils.tree import Integer
 
 # A cached gain below this share of its last computed value is computed again: rounding errors of

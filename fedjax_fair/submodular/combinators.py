@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from fedjax_fair.submodular.arrays import as_mask
-from fedjax_fair.submodular.base import SetFunction, WrappedSetFunction
+from fedjax_fair.submodular.checked_arrays import as_mask
+from fedjax_fair.submodular.set_function import SetFunction, WrappedSetFunction
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Integer, Number
 

@@ -11,13 +11,13 @@ from jaxtyping import Array, Bool, Float, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair.numerics.products import product
-from fedjax_fair.submodular.arrays import (
+from fedjax_fair.submodular.checked_arrays import (
     as_mask,
     as_non_negative,
     as_probabilities,
     check_result,
 )
-from fedjax_fair.submodular.base import ArraySetFunction
+from fedjax_fair.submodular.set_function import ArraySetFunction
 from fedjax_fair.submodular.sparse import as_sparse, is_sparse
 from fedjax_fair.submodular.sparse_functions import SparseSaturatedCoverage
 from fedjax_fair.utils import checks

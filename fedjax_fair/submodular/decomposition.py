@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.arrays import as_host
+from fedjax_fair.submodular.checked_arrays import as_host
 from fedjax_fair.submodular.matroids import Matroid, heaviest_base
 from fedjax_fair.utils import checks
 

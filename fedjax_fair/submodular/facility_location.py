@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair.numerics import target
-from fedjax_fair.submodular.arrays import as_mask, as_non_negative, as_symmetric
 from fedjax_fair.submodular.cached_gains import CachedGains
+from fedjax_fair.submodular.checked_arrays import as_mask, as_non_negative, as_symmetric
 from fedjax_fair.submodular.sparse import as_sparse, is_sparse
 from fedjax_fair.submodular.sparse_functions import SparseFacilityLocation
 from fedjax_fair.utils.tree import Integer

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.products import product
-from fedjax_fair.submodular.arrays import as_finite, as_items, as_mask, as_non_negative
 from fedjax_fair.submodular.cached_gains import CachedGains, Memo
+from fedjax_fair.submodular.checked_arrays import as_finite, as_items, as_mask, as_non_negative
 from fedjax_fair.utils.tree import Integer
 
 __all__ = ["FacilityLocationFromFeatures", "facility_location_from_features"]

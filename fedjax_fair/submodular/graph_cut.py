@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from fedjax_fair.numerics.products import product
-from fedjax_fair.submodular.arrays import as_symmetric
-from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.checked_arrays import as_symmetric
+from fedjax_fair.submodular.set_function import SetFunction
 from fedjax_fair.submodular.sparse import SparseSimilarity, as_sparse, check_symmetric, is_sparse
 from fedjax_fair.submodular.sparse_functions import ENTRIES, entry_places
 from fedjax_fair.utils import checks

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Key
 
-from fedjax_fair.submodular.arrays import check_key
-from fedjax_fair.submodular.base import MaximizationResult, SetFunction
+from fedjax_fair.submodular.checked_arrays import check_key
 from fedjax_fair.submodular.greedy import grow_greedily
-from fedjax_fair.submodular.selection import Constraints, begin, check_function
+from fedjax_fair.submodular.greedy_selection import Constraints, begin, check_function
+from fedjax_fair.submodular.set_function import MaximizationResult, SetFunction
 from fedjax_fair.utils import checks
 
 __all__ = ["greedi"]

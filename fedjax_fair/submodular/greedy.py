@@ -13,9 +13,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.base import MaximizationResult, SetFunction
+from fedjax_fair.submodular.greedy_selection import (
+    Constraints,
+    begin,
+    best_item,
+    check_arguments,
+    grow,
+)
 from fedjax_fair.submodular.matroids import Matroid
-from fedjax_fair.submodular.selection import Constraints, begin, best_item, check_arguments, grow
+from fedjax_fair.submodular.set_function import MaximizationResult, SetFunction
 
 __all__ = ["by_gain_and_by_ratio", "greedy", "grow_greedily", "lazy_greedy", "score"]
 

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from fedjax_fair.submodular.arrays import as_items
-from fedjax_fair.submodular.base import WrappedSetFunction
+from fedjax_fair.submodular.checked_arrays import as_items
+from fedjax_fair.submodular.set_function import WrappedSetFunction
 from fedjax_fair.utils.tree import Integer
 
 __all__ = ["ConditionalGain", "ConditionalMutualInformation", "MutualInformation"]

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.arrays import as_items, as_non_negative
-from fedjax_fair.submodular.base import MaximizationResult, SetFunction
+from fedjax_fair.submodular.checked_arrays import as_items, as_non_negative
+from fedjax_fair.submodular.greedy_selection import begin, check_function, check_matroid
 from fedjax_fair.submodular.matroids import Matroid
-from fedjax_fair.submodular.selection import begin, check_function, check_matroid
+from fedjax_fair.submodular.set_function import MaximizationResult, SetFunction
 from fedjax_fair.utils import checks
 
 __all__ = ["best_swap", "distorted_greedy"]

@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair.numerics.products import product
-from fedjax_fair.submodular.arrays import as_symmetric
-from fedjax_fair.submodular.base import ArraySetFunction
+from fedjax_fair.submodular.checked_arrays import as_symmetric
+from fedjax_fair.submodular.set_function import ArraySetFunction
 from fedjax_fair.utils.tree import Integer
 
 __all__ = ["LogDet", "as_kernel"]

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.arrays import as_finite, as_mask, as_non_negative
-from fedjax_fair.submodular.base import ArraySetFunction
+from fedjax_fair.submodular.checked_arrays import as_finite, as_mask, as_non_negative
 from fedjax_fair.submodular.combinators import Scaled, Truncated
+from fedjax_fair.submodular.set_function import ArraySetFunction
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Integer
 

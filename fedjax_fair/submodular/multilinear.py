@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from fedjax_fair.submodular.arrays import as_partial, check_epsilon
+from fedjax_fair.submodular.checked_arrays import as_partial, check_epsilon
 from fedjax_fair.utils import checks
 
 __all__ = [

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedjax_fair.submodular.arrays import check_key
-from fedjax_fair.submodular.base import MaximizationResult, SetFunction
-from fedjax_fair.submodular.selection import Selection, begin, check_function
+from fedjax_fair.submodular.checked_arrays import check_key
+from fedjax_fair.submodular.greedy_selection import Selection, begin, check_function
+from fedjax_fair.submodular.set_function import MaximizationResult, SetFunction
 from fedjax_fair.utils import checks
 
 __all__ = ["double_greedy", "random_greedy"]

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.base import MaximizationResult, SetFunction
 from fedjax_fair.submodular.greedy import grow_greedily
-from fedjax_fair.submodular.selection import Constraints, begin, check_costs, check_function
+from fedjax_fair.submodular.greedy_selection import Constraints, begin, check_costs, check_function
+from fedjax_fair.submodular.set_function import MaximizationResult, SetFunction
 from fedjax_fair.utils import checks
 
 __all__ = ["partial_enumeration"]

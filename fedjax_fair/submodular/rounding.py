@@ -18,7 +18,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Key
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.arrays import as_non_negative, as_partial, check_key, is_traced
+from fedjax_fair.submodular.checked_arrays import as_non_negative, as_partial, check_key, is_traced
 from fedjax_fair.submodular.decomposition import TOLERANCE, Decomposition, decompose, padded
 from fedjax_fair.submodular.matroids import Matroid, heaviest_base
 from fedjax_fair.utils import checks

@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.arrays import as_host, as_items, as_known_epsilon
-from fedjax_fair.submodular.base import MaximizationResult, SetFunction
-from fedjax_fair.submodular.selection import check_function
+from fedjax_fair.submodular.checked_arrays import as_host, as_items, as_known_epsilon
+from fedjax_fair.submodular.greedy_selection import check_function
+from fedjax_fair.submodular.set_function import MaximizationResult, SetFunction
 from fedjax_fair.utils import checks
 
 __all__ = ["sieve_batches", "sieve_streaming"]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.submodular.arrays import is_traced
+from fedjax_fair.submodular.checked_arrays import is_traced
 
 __all__ = ["SparseSimilarity", "as_sparse", "check_symmetric", "is_sparse", "sparse_similarity"]
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.cached_gains import renewed
+from fedjax_fair.submodular.set_function import SetFunction
 from fedjax_fair.submodular.sparse import SparseSimilarity
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Integer, Number

@@ -12,11 +12,11 @@ from jaxtyping import Array, Float, Int, Key
 from numpy.typing import ArrayLike
 
 from fedjax_fair.numerics.permutation import permutation_at
-from fedjax_fair.submodular.arrays import as_known_epsilon, check_key
-from fedjax_fair.submodular.base import MaximizationResult, SetFunction
+from fedjax_fair.submodular.checked_arrays import as_known_epsilon, check_key
 from fedjax_fair.submodular.greedy import by_gain_and_by_ratio, score
+from fedjax_fair.submodular.greedy_selection import Selection, begin, best_of, check_arguments, grow
 from fedjax_fair.submodular.matroids import Matroid
-from fedjax_fair.submodular.selection import Selection, begin, best_of, check_arguments, grow
+from fedjax_fair.submodular.set_function import MaximizationResult, SetFunction
 from fedjax_fair.utils import checks
 
 __all__ = ["stochastic_greedy"]

@@ -7,9 +7,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair.submodular.arrays import check_epsilon, is_traced
-from fedjax_fair.submodular.base import MaximizationResult, SetFunction
-from fedjax_fair.submodular.selection import begin, check_function
+from fedjax_fair.submodular.checked_arrays import check_epsilon, is_traced
+from fedjax_fair.submodular.greedy_selection import begin, check_function
+from fedjax_fair.submodular.set_function import MaximizationResult, SetFunction
 from fedjax_fair.utils import checks
 
 __all__ = ["threshold_greedy"]

@@ -15,7 +15,7 @@ from jaxtyping import Int
 
 from fedjax_fair import results
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
-from fedjax_fair.faults.apply import check_faults
+from fedjax_fair.faults.injection import check_faults
 from fedjax_fair.roles import ClientMetrics, Variables
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round_state import RoundInfo, RoundState

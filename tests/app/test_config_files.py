@@ -9,7 +9,7 @@ import pytest
 import fedjax_fair as ff
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.plan import as_toml, num_compilations
+from fedjax_fair.app.dry_run import as_toml, num_compilations
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import config_files
 from fedjax_fair.app.settings.config import Config, MaximizeExemplars

@@ -12,7 +12,7 @@ from fedjax_fair import results
 from fedjax_fair.app.build import build, method_round
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands.dispatch import CLASSES
-from fedjax_fair.app.plan import as_toml
+from fedjax_fair.app.dry_run import as_toml
 from fedjax_fair.app.settings import config_files, presets
 from fedjax_fair.app.settings.config import Config, DataConfig, ModelConfig, SolverConfig
 from fedjax_fair.app.settings.names import change

@@ -16,7 +16,7 @@ from fedjax_fair.data.sources.ratings import read_ratings
 from fedjax_fair.report.maximization import chosen_pictures, value_against_bits
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
-from fedjax_fair.submodular.federated import comparison
+from fedjax_fair.submodular.federated import method_comparison
 
 METHODS = [
     "centralized", "popular", "random", "fedcg", "fedcg-gradient", "fedcg+", "discrete-greedy",
@@ -119,16 +119,16 @@ def test_public_images_are_not_private():
 
 @pytest.fixture(scope="module")
 def compared():
-    chosen = comparison.methods(rounds=6, local_steps=3, cohort_size=None, kappa=None)
+    chosen = method_comparison.methods(rounds=6, local_steps=3, cohort_size=None, kappa=None)
     chosen |= {
         f"{name}, few": method
-        for name, method in comparison.methods(
+        for name, method in method_comparison.methods(
             rounds=6, local_steps=3, cohort_size=5, kappa=8.0
         ).items()
     }
     four = matroids.Uniform(4, 12)
-    ways = comparison.baselines() | chosen
-    return comparison.compare(fed.facility_location(SCORES), four, ways, seeds=(0, 1))
+    ways = method_comparison.baselines() | chosen
+    return method_comparison.compare(fed.facility_location(SCORES), four, ways, seeds=(0, 1))
 
 
 def test_bits_are_counted_as_the_algorithms_send_them(compared):
@@ -234,9 +234,9 @@ def test_ratings_are_those_of_the_set(tfds_folder):
 
 
 def test_movielens_end_to_end(tfds_folder, monkeypatch):
-    methods = comparison.methods
+    methods = method_comparison.methods
     monkeypatch.setattr(
-        comparison, "methods", lambda **settings: {"fedcg": methods(**settings)["fedcg"]}
+        method_comparison, "methods", lambda **settings: {"fedcg": methods(**settings)["fedcg"]}
     )
     task = maximize.movielens("movielens/100k-ratings", str(tfds_folder))
     found = maximize.solve(task, Maximize(k=5, rounds=4, local_steps=2, cohort_size=30, seeds=(0,)))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fedjax_fair.app import plan
+from fedjax_fair.app import dry_run
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.settings import plugins
 from fedjax_fair.planning import machines
@@ -125,7 +125,7 @@ def test_an_invalid_machine_of_a_file_is_an_error(entry, message, tmp_path, monk
 def test_a_plan_is_formatted():
     memory = {"data": 2_000_000_000, "states": 10**9, "temporaries": 10**9}
     own = Plan(3, 1000, memory, 12, 20.0, records=10**6, work={"flops": 2e9, "bytes": 5e6})
-    shown = " ".join(plan.format_plan(machines.find("v5e:2x2"), {"fedavg": own}).split())
+    shown = " ".join(dry_run.format_plan(machines.find("v5e:2x2"), {"fedavg": own}).split())
     for part in (
         "fedavg 3 4.0 GB 12 2 billion 5.0 MB 20.0 s",
         "data 2.0 GB, states 1.0 GB, temporaries 1.0 GB; a device has 16.0 GB",
@@ -134,5 +134,5 @@ def test_a_plan_is_formatted():
     ):
         assert part in shown
     seconds = {"round": 0.002, "evaluation": 0.0001, "total": 300.0}
-    here = plan.format_plan(None, {"fedavg": own._replace(seconds=seconds, work=None)})
+    here = dry_run.format_plan(None, {"fedavg": own._replace(seconds=seconds, work=None)})
     assert "fedavg 3 4.0 GB 12 2 ms 100 us 5.0 min 20.0 s" in " ".join(here.split())

@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 
 from fedjax_fair import data, results, selectors
 from fedjax_fair.app.build import build
-from fedjax_fair.app.groups import plan_sweep
 from fedjax_fair.app.run_folder import RunFolder, locked
+from fedjax_fair.app.run_groups import plan_sweep
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config, ModelConfig
 from fedjax_fair.app.settings.registry import METHODS

@@ -11,7 +11,7 @@ from small_run import SMALL
 from fedjax_fair import results
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import training
-from fedjax_fair.app.groups import plan_sweep
+from fedjax_fair.app.run_groups import plan_sweep
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.request import request

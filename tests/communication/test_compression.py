@@ -15,7 +15,7 @@ from fedjax_fair.communication import (
     DifferentialPrivacy,
     StochasticQuantization,
     TopK,
-    apply,
+    pipeline,
 )
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.roles import Aggregation, Aggregator, LocalResult, Solver, Variables
@@ -161,7 +161,7 @@ def test_only_shared_arrays_are_compressed(solver, model):
         is_personal = plain.solver.is_personal(start.variables, model, DATA.train.features[:1])
         sent, update = (
             ravel(
-                apply.shared_leaves(
+                pipeline.shared_leaves(
                     jax.tree.map(jnp.subtract, new.variables, start.variables), is_personal
                 )
             )
@@ -223,8 +223,8 @@ def send(settings, vector, residual=()):
     def compiled(vector, residual):
         update, is_personal = update_of(vector), update_of(False)
         result = LocalResult(update, jnp.zeros(()), jnp.int32(1))
-        state = apply.init(settings, update)
-        sent, new = apply.send(
+        state = pipeline.init(settings, update)
+        sent, new = pipeline.send(
             settings, KEY, state, is_personal, jnp.int32(1), jnp.int32(0), result, residual
         )
         return sent.update.params["a"], new
@@ -238,7 +238,9 @@ def send(settings, vector, residual=()):
     ids=["k", "b"],
 )
 def test_compressed_updates_are_clipped(compression):
-    settings = apply.Communication(compression=compression, privacy=DifferentialPrivacy(0.1, 1.0))
+    settings = pipeline.Communication(
+        compression=compression, privacy=DifferentialPrivacy(0.1, 1.0)
+    )
     has_residual = compression.error_feedback
     sent, residual = send(settings, VECTOR, np.zeros_like(VECTOR) if has_residual else ())
     assert abs(np.linalg.norm(sent) - 0.1) < 1e-6
@@ -249,7 +251,7 @@ def test_compressed_updates_are_clipped(compression):
 
 
 def test_nonfinite_updates_leave_the_residual():
-    settings = apply.Communication(compression=TopK(0.1))
+    settings = pipeline.Communication(compression=TopK(0.1))
     vector = np.float32([np.nan, 1.0, 1.0, 1.0])
     sent, residual = send(settings, vector, np.ones(4, np.float32))
     assert np.isnan(sent).any()

@@ -17,7 +17,7 @@ from fedjax_fair.communication import (
     SecureAggregation,
     epsilon,
 )
-from fedjax_fair.communication.noise import add_noise, clip_update
+from fedjax_fair.communication.differential_privacy import add_noise, clip_update
 from fedjax_fair.models import resnet18
 from fedjax_fair.roles import Cohort, Variables
 from fedjax_fair.rounds.round import Round, run

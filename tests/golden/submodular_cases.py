@@ -12,7 +12,12 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array
 
 from fedjax_fair import submodular as sm
-from fedjax_fair.numerics.clustering import cluster_weights, eigengap, kmeans, spectral_embedding
+from fedjax_fair.numerics.spectral_clustering import (
+    cluster_weights,
+    eigengap,
+    kmeans,
+    spectral_embedding,
+)
 from fedjax_fair.submodular import estimators as representatives
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids, rounding

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from fedjax_fair.numerics.clustering import (
+from fedjax_fair.numerics.spectral_clustering import (
     _Points,
     _search,
     cluster_weights,

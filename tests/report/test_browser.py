@@ -18,7 +18,7 @@ from synthetic import make_results
 from fedjax_fair import report
 from fedjax_fair.report import maximization_page
 from fedjax_fair.report.contents import contents
-from fedjax_fair.submodular.federated.comparison import GREEDY, POPULAR
+from fedjax_fair.submodular.federated.method_comparison import GREEDY, POPULAR
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)

@@ -18,7 +18,7 @@ from fedjax_fair.report.maximization import chosen_pictures, value_against_bits
 from fedjax_fair.results.intervals import format_number
 from fedjax_fair.results.tables import final_tables
 from fedjax_fair.rounds.round import Round
-from fedjax_fair.submodular.federated.comparison import GREEDY
+from fedjax_fair.submodular.federated.method_comparison import GREEDY
 from fedjax_fair.training.centralized import Centralized
 from fedjax_fair.training.fit import fit
 

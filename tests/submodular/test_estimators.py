@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
 from fedjax_fair.submodular import MaximizationResult, estimators
-from fedjax_fair.submodular.estimators import base, metrics
+from fedjax_fair.submodular.estimators import base_estimator, metrics
 from fedjax_fair.submodular.estimators import similarities as similarity_estimators
 
 POINTS = np.random.default_rng(0).normal(size=(12, 4))
@@ -292,7 +292,7 @@ def first_rows(function, k):
 def test_conventions_are_kept(make, others, selects, monkeypatch):
     """Conventions concern input and attributes, which estimators of similarities share."""
     if not selects:
-        monkeypatch.setattr(base, "greedy", first_rows)
+        monkeypatch.setattr(base_estimator, "greedy", first_rows)
         monkeypatch.setattr(similarity_estimators, "_build", lambda make, rows, *_: Rows(rows))
         monkeypatch.setattr(
             similarity_estimators, "_facility_location", lambda rows, *_: Rows(rows)

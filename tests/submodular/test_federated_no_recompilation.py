@@ -11,7 +11,7 @@ from compilations import compilations
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
 from fedjax_fair.submodular.federated import bounds
-from fedjax_fair.submodular.federated import comparison as cmp
+from fedjax_fair.submodular.federated import method_comparison as cmp
 from fedjax_fair.training.stacked import stack_trees
 
 CLIENTS, N = 5, 6

@@ -59,7 +59,7 @@ def _information(rows, classes, mask):
 
 def _without_levels(scores):
     """Lists scores as if they took many values."""
-    module = importlib.import_module("fedjax_fair.submodular.federated.sparse")
+    module = importlib.import_module("fedjax_fair.submodular.federated.sparse_scores")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_MAX_LEVELS", 0)
         return listed(scores)
@@ -310,7 +310,7 @@ def test_cached_gains_are_recomputed_if_most_clients_change():
 
 def test_sparse_bases_equal_dense_bases(monkeypatch):
     """With many ties, and clients that score none to all of the items, in one batch or several."""
-    module = importlib.import_module("fedjax_fair.submodular.federated.sparse")
+    module = importlib.import_module("fedjax_fair.submodular.federated.sparse_scores")
     rng = np.random.default_rng(1)
     lengths = rng.choice([0, 1, 3, 6, 20], (40, 1))
     scored = np.argsort(rng.random((40, 20))) < lengths

@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 from scipy.sparse import csr_array
 
 from fedjax_fair import submodular as sm
-from fedjax_fair.numerics import clustering
+from fedjax_fair.numerics import spectral_clustering
 from fedjax_fair.submodular import matroids, multilinear, rounding
 
 N, K = 8, 3
@@ -148,12 +148,16 @@ CALLS = {
     "sampled_mean": lambda seed: multilinear.sampled_mean(
         a_key(seed), Partial(weight, numbers(seed, N)), jnp.asarray(numbers(seed, N)), 5
     ),
-    "kmeans": lambda seed: clustering.kmeans(a_key(seed), jnp.asarray(numbers(seed, 9, 2)), 3),
-    "spectral_embedding": lambda seed: clustering.spectral_embedding(
+    "kmeans": lambda seed: spectral_clustering.kmeans(
+        a_key(seed), jnp.asarray(numbers(seed, 9, 2)), 3
+    ),
+    "spectral_embedding": lambda seed: spectral_clustering.spectral_embedding(
         jnp.asarray(symmetric(seed)), 2
     ),
-    "eigengap": lambda seed: clustering.eigengap(jnp.asarray(volume(seed)), 3),
-    "cluster_weights": lambda seed: clustering.cluster_weights(jnp.arange(4) % (2 + seed), 3),
+    "eigengap": lambda seed: spectral_clustering.eigengap(jnp.asarray(volume(seed)), 3),
+    "cluster_weights": lambda seed: spectral_clustering.cluster_weights(
+        jnp.arange(4) % (2 + seed), 3
+    ),
     **{
         f"{name} of {matroid}": lambda seed, name=name, matroid=matroid: (
             rounding.decompose(MATROIDS[matroid](seed), a_point(seed))

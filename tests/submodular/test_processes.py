@@ -18,7 +18,7 @@ def imported(names):
 heavy = {"flax", "optax", "xarray", "pandas", "matplotlib", "scipy", "sklearn", "orbax", "tyro"}
 before = imported(heavy)
 import fedjax_fair.submodular
-import fedjax_fair.submodular.federated.comparison
+import fedjax_fair.submodular.federated.method_comparison
 import fedjax_fair.submodular.rounding
 print(before, imported(heavy))
 ours = {".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("fedjax_fair.")}

@@ -11,7 +11,7 @@ from scipy.spatial.distance import cdist
 from sklearn.base import clone
 
 from fedjax_fair import submodular as sm
-from fedjax_fair.submodular import arrays, estimators
+from fedjax_fair.submodular import checked_arrays, estimators
 from fedjax_fair.submodular.greedy import _greedy
 
 RNG = np.random.default_rng(0)
@@ -139,7 +139,7 @@ def test_sparse_similarities_are_never_dense(monkeypatch):
 
 
 # The first as JAX would take it without a copy.
-@pytest.mark.parametrize("form", [arrays._aligned_copy, sparse.csr_array, sparse.csc_array])
+@pytest.mark.parametrize("form", [checked_arrays._aligned_copy, sparse.csr_array, sparse.csc_array])
 def test_arguments_are_copied(form):
     given = form(np.ones((40, 2), np.float32))
     function = sm.facility_location(given)

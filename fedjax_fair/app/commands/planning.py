@@ -10,8 +10,8 @@ from typing import Annotated
 from typing_extensions import Doc
 
 from fedjax_fair.app.devices import mesh_of
-from fedjax_fair.app.groups import groups_of, plan_sweep
-from fedjax_fair.app.plan import as_json, format_plan, plans
+from fedjax_fair.app.dry_run import as_json, format_plan, plans
+from fedjax_fair.app.run_groups import groups_of, plan_sweep
 from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.config import Config, Preset
 from fedjax_fair.app.settings.fields import default_hint

@@ -13,10 +13,10 @@ from fedjax_fair.app import experiment, maximize
 from fedjax_fair.app.build import build
 from fedjax_fair.app.commands.common import RunPath, interrupt_hint, print_output_paths, resumable
 from fedjax_fair.app.commands.maximizing import maximize_in
+from fedjax_fair.app.dry_run import print_dry_run
 from fedjax_fair.app.experiment_data import Experiment
-from fedjax_fair.app.groups import groups_of, plan_sweep
-from fedjax_fair.app.plan import print_dry_run
 from fedjax_fair.app.run_folder import RunFolder
+from fedjax_fair.app.run_groups import groups_of, plan_sweep
 from fedjax_fair.app.settings.config import Config, Maximize, Preset
 from fedjax_fair.app.settings.fields import default_hint
 from fedjax_fair.app.settings.names import change

@@ -8,10 +8,10 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 
 from fedjax_fair.submodular import coverage
-from fedjax_fair.submodular.arrays import as_mask, as_non_negative
-from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.checked_arrays import as_mask, as_non_negative
 from fedjax_fair.submodular.coverage import Concave
-from fedjax_fair.submodular.estimators.base import BaseSubsetSelector
+from fedjax_fair.submodular.estimators.base_estimator import BaseSubsetSelector
+from fedjax_fair.submodular.set_function import SetFunction
 
 __all__ = ["FeatureBased", "MaxCoverage"]
 

@@ -14,10 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.submodular import log_det
-from fedjax_fair.submodular.arrays import as_non_negative, as_symmetric
-from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.checked_arrays import as_non_negative, as_symmetric
 from fedjax_fair.submodular.coverage import saturated_coverage
-from fedjax_fair.submodular.estimators.base import BaseSubsetSelector
+from fedjax_fair.submodular.estimators.base_estimator import BaseSubsetSelector
 from fedjax_fair.submodular.estimators.metrics import (
     KERNELS,
     METRICS,
@@ -31,6 +30,7 @@ from fedjax_fair.submodular.facility_location import (
 )
 from fedjax_fair.submodular.facility_location_from_features import facility_location_from_features
 from fedjax_fair.submodular.graph_cut import graph_cut
+from fedjax_fair.submodular.set_function import SetFunction
 from fedjax_fair.submodular.sparse import (
     check_symmetric,
     is_sparse,

@@ -5,7 +5,7 @@ References:
 """
 
 from fedjax_fair.numerics.secure_sum import SecureAggregation
-from fedjax_fair.submodular.federated.centralized import (
+from fedjax_fair.submodular.federated.centralized_baselines import (
     centralized_continuous_greedy,
     centralized_greedy,
     random_base,
@@ -17,7 +17,10 @@ from fedjax_fair.submodular.federated.discrete_greedy import (
     kappa_for_responses,
     sufficient_kappa,
 )
-from fedjax_fair.submodular.federated.facility_location import FacilityLocation, facility_location
+from fedjax_fair.submodular.federated.facility_location_of_clients import (
+    FacilityLocation,
+    facility_location,
+)
 from fedjax_fair.submodular.federated.feature_selection import feature_selection
 from fedjax_fair.submodular.federated.fedcg import fedcg
 from fedjax_fair.submodular.federated.fedcg_plus import fedcg_plus
@@ -32,7 +35,7 @@ from fedjax_fair.submodular.federated.problem import (
 )
 from fedjax_fair.submodular.federated.public_projects import combinatorial_public_projects
 from fedjax_fair.submodular.federated.secure import Messages, Protocol, secure_aggregate
-from fedjax_fair.submodular.federated.sparse import SparseScores, sparse_scores
+from fedjax_fair.submodular.federated.sparse_scores import SparseScores, sparse_scores
 from fedjax_fair.submodular.federated.trajectory import (
     Communication,
     ContinuousRun,

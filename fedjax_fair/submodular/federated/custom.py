@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from fedjax_fair.submodular import multilinear
-from fedjax_fair.submodular.arrays import check_result, is_traced
+from fedjax_fair.submodular.checked_arrays import check_result, is_traced
 from fedjax_fair.submodular.federated.problem import ClientFunction, DenseProblem, Problem
 from fedjax_fair.utils import checks
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair.numerics.products import product
 from fedjax_fair.numerics.secure_sum import as_secure
-from fedjax_fair.submodular.arrays import as_host, as_known_epsilon
+from fedjax_fair.submodular.checked_arrays import as_host, as_known_epsilon
 from fedjax_fair.submodular.federated import secure as messaging
 from fedjax_fair.submodular.federated.importance_factors import compute_factors
 from fedjax_fair.submodular.federated.problem import Problem, fill_weights

@@ -16,14 +16,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from fedjax_fair.numerics.products import product
-from fedjax_fair.submodular.arrays import as_host
+from fedjax_fair.submodular.checked_arrays import as_host
 from fedjax_fair.submodular.federated.custom import (
     MAX_ENUMERATED_ITEMS,
     SampledProblem,
     tabulate,
 )
 from fedjax_fair.submodular.federated.problem import Problem
-from fedjax_fair.submodular.federated.sparse import check_integers
+from fedjax_fair.submodular.federated.sparse_scores import check_integers
 from fedjax_fair.utils import checks
 
 __all__ = ["FeatureSelection", "feature_selection"]

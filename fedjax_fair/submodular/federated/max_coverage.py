@@ -7,12 +7,12 @@ from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular import multilinear
-from fedjax_fair.submodular.arrays import as_mask
-from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.checked_arrays import as_mask
 from fedjax_fair.submodular.coverage import Coverage
-from fedjax_fair.submodular.federated.facility_location import SparseFacilityLocation
+from fedjax_fair.submodular.federated.facility_location_of_clients import SparseFacilityLocation
 from fedjax_fair.submodular.federated.problem import ClientFunction, DenseProblem, Problem
-from fedjax_fair.submodular.federated.sparse import SparseScores
+from fedjax_fair.submodular.federated.sparse_scores import SparseScores
+from fedjax_fair.submodular.set_function import SetFunction
 
 __all__ = ["MaxCoverage", "SparseMaxCoverage", "max_coverage"]
 

@@ -17,10 +17,10 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from numpy.typing import ArrayLike
 
 from fedjax_fair.numerics.products import product
-from fedjax_fair.submodular.arrays import as_host, is_traced
-from fedjax_fair.submodular.base import SetFunction
+from fedjax_fair.submodular.checked_arrays import as_host, is_traced
 from fedjax_fair.submodular.federated.secure import Messages, secure_aggregate
 from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.submodular.set_function import SetFunction
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Tree
 

@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike
 
 from fedjax_fair.numerics.products import product
 from fedjax_fair.submodular import multilinear
-from fedjax_fair.submodular.arrays import as_non_negative
-from fedjax_fair.submodular.federated.facility_location import FACILITY_LOCATION
+from fedjax_fair.submodular.checked_arrays import as_non_negative
+from fedjax_fair.submodular.federated.facility_location_of_clients import FACILITY_LOCATION
 from fedjax_fair.submodular.federated.problem import ClientFunction, DenseProblem, Problem
 
 __all__ = ["CombinatorialPublicProjects", "combinatorial_public_projects"]

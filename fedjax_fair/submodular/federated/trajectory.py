@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair.numerics.products import product
-from fedjax_fair.submodular.arrays import check_key, is_traced
+from fedjax_fair.submodular.checked_arrays import check_key, is_traced
 from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
 from fedjax_fair.submodular.federated.secure import secure_aggregate
 from fedjax_fair.submodular.matroids import Matroid

@@ -1,8 +1,8 @@
 """Matroids: constraints that decide which sets a maximizer may return."""
 
-from fedjax_fair.submodular.matroids.base import Matroid, heaviest_base
 from fedjax_fair.submodular.matroids.counts import Laminar, Partition, Uniform, allocation
 from fedjax_fair.submodular.matroids.graphic import Graphic
+from fedjax_fair.submodular.matroids.matroid import Matroid, heaviest_base
 from fedjax_fair.submodular.matroids.oracle import Oracle
 
 __all__ = [

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.arrays import as_host
-from fedjax_fair.submodular.matroids.base import MAX_ITEMS, Matroid, check_rank, take_by_weight
+from fedjax_fair.submodular.checked_arrays import as_host
+from fedjax_fair.submodular.matroids.matroid import MAX_ITEMS, Matroid, check_rank, take_by_weight
 from fedjax_fair.utils import checks
 
 __all__ = ["Laminar", "Partition", "Uniform", "allocation"]

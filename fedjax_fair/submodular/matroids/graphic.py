@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair.submodular.arrays import as_host
-from fedjax_fair.submodular.matroids.base import Matroid, check_rank, take_by_weight
+from fedjax_fair.submodular.checked_arrays import as_host
+from fedjax_fair.submodular.matroids.matroid import Matroid, check_rank, take_by_weight
 
 __all__ = ["Graphic"]
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from fedjax_fair.submodular.arrays import check_result
-from fedjax_fair.submodular.matroids.base import MAX_ITEMS, Matroid, check_rank, take_by_weight
+from fedjax_fair.submodular.checked_arrays import check_result
+from fedjax_fair.submodular.matroids.matroid import MAX_ITEMS, Matroid, check_rank, take_by_weight
 from fedjax_fair.utils import checks
 
 __all__ = ["Oracle"]

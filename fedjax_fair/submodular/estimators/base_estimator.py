@@ -14,9 +14,9 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedjax_fair.submodular.arrays import is_traced
-from fedjax_fair.submodular.base import SetFunction, WrappedSetFunction
+from fedjax_fair.submodular.checked_arrays import is_traced
 from fedjax_fair.submodular.greedy import greedy
+from fedjax_fair.submodular.set_function import SetFunction, WrappedSetFunction
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Integer
 

@@ -9,8 +9,8 @@ from typing import Any
 import tomli_w
 from jax.sharding import Mesh
 
-from fedjax_fair.app.groups import Axis, Group, runs_of
 from fedjax_fair.app.memory import format_bytes, min_memory
+from fedjax_fair.app.run_groups import Axis, Group, runs_of
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.usage import format_methods, resolve_method, unset_defaults
 from fedjax_fair.app.terminal.console import format_table

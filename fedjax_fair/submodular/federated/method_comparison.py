@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from fedjax_fair.submodular import rounding
-from fedjax_fair.submodular.federated import bounds, centralized, trajectory
+from fedjax_fair.submodular.federated import bounds, centralized_baselines, trajectory
 from fedjax_fair.submodular.federated.discrete_greedy import discrete_greedy
 from fedjax_fair.submodular.federated.fedcg import fedcg
 from fedjax_fair.submodular.federated.fedcg_plus import fedcg_plus
@@ -57,16 +57,16 @@ def baselines() -> dict[str, Method]:
         both_rounds = importance_factors(problem).communication
         communication = Communication(*(counts[:1] for counts in both_rounds))
         return in_one_step(
-            problem, matroid, centralized.top_singletons(problem, matroid), communication
+            problem, matroid, centralized_baselines.top_singletons(problem, matroid), communication
         )
 
     def random(key, problem, matroid):
-        chosen = centralized.random_base(key, matroid)
+        chosen = centralized_baselines.random_base(key, matroid)
         return in_one_step(problem, matroid, chosen, trajectory.no_communication(1))
 
     return {
         GREEDY: Method(
-            lambda key, problem, matroid: centralized.centralized_greedy(problem, matroid)
+            lambda key, problem, matroid: centralized_baselines.centralized_greedy(problem, matroid)
         ),
         POPULAR: Method(popular),
         RANDOM: Method(random),

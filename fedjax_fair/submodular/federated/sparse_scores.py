@@ -25,11 +25,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.arrays import as_host
+from fedjax_fair.submodular.checked_arrays import as_host
 from fedjax_fair.submodular.federated.problem import Bases, Gains
 from fedjax_fair.submodular.federated.secure import Messages
 from fedjax_fair.submodular.matroids import Matroid, Uniform
-from fedjax_fair.submodular.matroids.base import MAX_ITEMS
+from fedjax_fair.submodular.matroids.matroid import MAX_ITEMS
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Tree
 from fedjax_fair.utils.warning import warn

@@ -12,9 +12,8 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular import multilinear
-from fedjax_fair.submodular.arrays import as_finite
-from fedjax_fair.submodular.base import SetFunction
 from fedjax_fair.submodular.cached_gains import renewed
+from fedjax_fair.submodular.checked_arrays import as_finite
 from fedjax_fair.submodular.facility_location import facility_location as total_facility_location
 from fedjax_fair.submodular.federated.problem import (
     ClientFunction,
@@ -23,7 +22,8 @@ from fedjax_fair.submodular.federated.problem import (
     Problem,
     WeightedSum,
 )
-from fedjax_fair.submodular.federated.sparse import SparseScores, clip_negative, sparse_gains
+from fedjax_fair.submodular.federated.sparse_scores import SparseScores, clip_negative, sparse_gains
+from fedjax_fair.submodular.set_function import SetFunction
 
 __all__ = ["FACILITY_LOCATION", "FacilityLocation", "SparseFacilityLocation", "facility_location"]
 

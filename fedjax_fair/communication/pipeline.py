@@ -16,11 +16,11 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fedjax_fair.communication import noise
+from fedjax_fair.communication import differential_privacy
 from fedjax_fair.communication.compression import Compression
-from fedjax_fair.communication.noise import PrivacyMechanism
+from fedjax_fair.communication.differential_privacy import PrivacyMechanism
 from fedjax_fair.communication.opaque import secure_sums
-from fedjax_fair.faults.apply import renormalize_sum
+from fedjax_fair.faults.injection import renormalize_sum
 from fedjax_fair.numerics.secure_sum import SecureAggregation
 from fedjax_fair.numerics.trees import all_finite, tree_bytes
 from fedjax_fair.roles import Aggregator, Cohort, Context, Faults, LocalResult, Selector, Variables
@@ -197,7 +197,9 @@ def send(
         )
         result = result._replace(update=update)
     if privacy is not None:
-        update, unclipped = noise.clip_update(result.update, _clipping_norm(privacy, state))
+        update, unclipped = differential_privacy.clip_update(
+            result.update, _clipping_norm(privacy, state)
+        )
         result = result._replace(update=update)
         if privacy.adapt is not None:
             reports = result.reports | {"unclipped": unclipped.astype(jnp.float32)}
@@ -242,7 +244,9 @@ def receive(
         clipping_norm = _clipping_norm(privacy, state)
         key_noise = jax.random.fold_in(key, _NOISE)
         assert results.weighted_sum is not None  # `check` requires equal weights.
-        mean = noise.add_noise(key_noise, privacy, clipping_norm, cohort, results.weighted_sum)
+        mean = differential_privacy.add_noise(
+            key_noise, privacy, clipping_norm, cohort, results.weighted_sum
+        )
         results = results._replace(weighted_sum=mean)
         if privacy.adapt is not None:
             key_count, unclipped = jax.random.fold_in(key, _COUNT), results.reports["unclipped"]

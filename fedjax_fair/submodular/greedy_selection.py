@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
-from fedjax_fair.submodular.arrays import as_items, as_mask, as_non_negative, is_traced
-from fedjax_fair.submodular.base import MaximizationResult, SetFunction
+from fedjax_fair.submodular.checked_arrays import as_items, as_mask, as_non_negative, is_traced
 from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.submodular.set_function import MaximizationResult, SetFunction
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Number, Tree
 
