@@ -15,6 +15,7 @@ and the gap of a single group is 0, as in fairlearn. `undefined_groups` counts i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
@@ -30,9 +31,17 @@ __all__ = [
     "Empty",
     "Rate",
     "accuracy",
+    "accuracy_difference",
+    "accuracy_ratio",
     "calibration_error",
     "count_groups",
+    "demographic_parity_difference",
+    "demographic_parity_ratio",
     "difference",
+    "equal_opportunity_difference",
+    "equal_opportunity_ratio",
+    "equalized_odds_difference",
+    "equalized_odds_ratio",
     "false_positive_rate",
     "highest",
     "intersection_codes",
@@ -205,10 +214,11 @@ def difference(
         method: ``"between_groups"`` is the largest less the smallest rate, ``"to_overall"`` the
             largest distance to the rate of all people.
         agg: Whether several rates count by their largest difference or by the mean.
-        empty: See the module. With ``"skip"`` it is NaN if the difference of a rate is.
+        empty: See the module.
 
     Returns:
-        Differences in ``[0, 1]``, 0 if fair.
+        Differences in ``[0, 1]``, 0 if fair. Of several rates those with a difference count; NaN
+        if none has one.
 
     Raises:
         ValueError: If the criterion needs two classes, or a setting is none of the options.
@@ -235,8 +245,9 @@ def ratio(
     """Computes the smallest ratio of the groups' rates, in ``[0, 1]``, 1 if fair.
 
     Arguments are those of `difference`. ``"between_groups"`` is the smallest over the largest rate;
-    ``"to_overall"`` is the smallest ratio of a rate to that of all people, or its inverse. It is
-    NaN if all rates are 0, except with ``empty="zero"`` where another rate has a ratio.
+    ``"to_overall"`` is the smallest ratio of a rate to that of all people, or its inverse. Rates
+    that are all 0 are equal: their ratio is 1, and NaN with ``empty="zero"``. Of several rates
+    those with a ratio count; NaN if none has one. The result of fairlearn depends on their order.
 
     Examples:
         >>> counts = np.array([[[3, 1], [0, 0]], [[0, 0], [1, 1]]])
@@ -244,6 +255,16 @@ def ratio(
         0.5
     """
     return _compare(_ratio, lowest, criterion, counts, method, agg, empty)
+
+
+demographic_parity_difference = partial(difference, "demographic_parity")
+demographic_parity_ratio = partial(ratio, "demographic_parity")
+equal_opportunity_difference = partial(difference, "equal_opportunity")
+equal_opportunity_ratio = partial(ratio, "equal_opportunity")
+equalized_odds_difference = partial(difference, "equalized_odds")
+equalized_odds_ratio = partial(ratio, "equalized_odds")
+accuracy_difference = partial(difference, "accuracy_parity")
+accuracy_ratio = partial(ratio, "accuracy_parity")
 
 
 def lowest(rates: Rates) -> Gap:
@@ -347,12 +368,12 @@ def _compare(
             overall = rate.function(jnp.asarray(counts).sum(axis=-3, keepdims=True), empty)
         num_defined = jnp.sum(~jnp.isnan(rates), axis=-1)
         least = 2 if empty == "skip" else 1
-        gaps.append(jnp.where(num_defined >= least, compare(rates, overall), jnp.nan))
+        gap = compare(rates, overall)
+        if compare is _ratio and empty == "skip":  # Rates that are all 0 are equal.
+            gap = jnp.where(highest(rates) == 0, 1, gap)
+        gaps.append(jnp.where(num_defined >= least, gap, jnp.nan))
     stacked = jnp.stack(gaps, axis=-1)
-    combined = worst(stacked) if agg == "worst_case" else jnp.nanmean(stacked, axis=-1)
-    if empty == "skip":
-        return jnp.where(jnp.any(jnp.isnan(stacked), axis=-1), jnp.nan, combined)
-    return combined
+    return worst(stacked) if agg == "worst_case" else jnp.nanmean(stacked, axis=-1)
 
 
 def _difference(rates: Rates, overall: Rates | None) -> Gap:

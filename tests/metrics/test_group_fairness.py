@@ -21,12 +21,6 @@ GAPS = (
 )
 
 
-def gap(name, counts, **options):
-    """Returns the gap of a metric's name, as fairlearn names its functions."""
-    criterion, _, compare = name.rpartition("_")
-    return getattr(gf, compare)(criterion, counts, **options)
-
-
 @st.composite
 def people(draw):
     """Groups, labels and predictions of a few people, of whom some groups lack some labels."""
@@ -55,7 +49,7 @@ def test_values_are_those_of_fairlearn(drawn, method):
             expected = getattr(fairlearn, name)(**arguments, method=method, **option)
             if option.get("agg") == "worst_case" and np.isnan(expected):
                 continue  # The minimum of NaN and a ratio is either in fairlearn, by their order.
-            actual = gap(name, counts, method=method, empty="zero", **option)
+            actual = getattr(gf, name)(counts, method=method, empty="zero", **option)
             np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6, err_msg=name)
     frame = fairlearn.MetricFrame(
         metrics=accuracy_score, y_true=labels, y_pred=predicted, sensitive_features=features
@@ -76,7 +70,7 @@ def test_without_empty_cells_skipping_changes_nothing(drawn):
     if num_groups == 1:
         return
     for name in GAPS:
-        skipped, zeros = (gap(name, counts, empty=empty) for empty in ("skip", "zero"))
+        skipped, zeros = (getattr(gf, name)(counts, empty=empty) for empty in ("skip", "zero"))
         np.testing.assert_array_equal(skipped, zeros)
 
 
@@ -126,8 +120,8 @@ def test_groups_without_positives_are_left_out_unless_they_count_as_zero():
 def test_a_gap_needs_two_groups():
     counts = np.array([[[2, 2], [1, 3]], [[0, 0], [0, 0]]])
     for name in GAPS:
-        assert np.isnan(gap(name, counts))
-        assert not np.isnan(gap(name, counts, empty="zero"))
+        assert np.isnan(getattr(gf, name)(counts))
+        assert not np.isnan(getattr(gf, name)(counts, empty="zero"))
     assert np.isnan(gf.difference("accuracy_parity", counts))
     assert gf.lowest(gf.accuracy(counts)) == pytest.approx(5 / 8)
     assert np.isnan(gf.lowest(gf.accuracy(np.zeros((2, 2, 2)))))
@@ -180,3 +174,58 @@ def test_calibration_of_groups_equals_a_loop():
 def test_bad_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         gf.difference("equal_opportunity", np.ones((2, 2, 2)), **options)
+
+
+NAN = float("nan")
+PEOPLE = [0, 0, 1, 1], [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "predicted", "differences", "ratios"),
+    [
+        pytest.param(PEOPLE, PEOPLE, (0, 0, 0), (1, 1, 1), id="perfect"),
+        pytest.param(PEOPLE, ([1, 1, 0, 0],) * 2, (0, 0, 0), (1, 1, 1), id="all wrong"),
+        pytest.param(PEOPLE, ([0] * 4,) * 2, (0, 0, 0), (1, 1, 1), id="all rejected"),
+        pytest.param(PEOPLE, ([1] * 4,) * 2, (0, 0, 0), (1, 1, 1), id="all accepted"),
+        pytest.param(
+            PEOPLE, ([0, 0, 1, 1], [0, 1, 1, 1]), (0.25, 0, 0.5), (2 / 3, 1, 0), id="FPR 0 and .5"
+        ),
+        pytest.param(PEOPLE, ([0, 1, 0, 0],) * 2, (0, 0, 0), (1, 1, 1), id="TPR 0"),
+        pytest.param(
+            ([0, 0, 1, 1], [0] * 4), ([0, 0, 1, 1], [0] * 4), (0.5, NAN, 0), (0, NAN, 1),
+            id="no positives",
+        ),
+        pytest.param(
+            ([0, 0, 1, 1], [1] * 4), ([0, 0, 1, 1], [1] * 4), (0.5, 0, 0), (0.5, 1, 1),
+            id="no negatives",
+        ),
+        pytest.param(([0, 0, 1, 1],), ([0, 0, 1, 1],), (NAN,) * 3, (NAN,) * 3, id="one group"),
+        pytest.param(
+            (PEOPLE[0] * 2,) * 2, ([0] * 4 + [0, 0, 1, 1], [0] * 8), (0.25, 0.5, 0.5), (0, 0, 0),
+            id="FPR 0, TPR .5 and 0",
+        ),
+        pytest.param(
+            ([0] * 4, [1] * 4), ([0, 1, 0, 0], [1] * 4), (0.75, NAN, NAN), (0.25, NAN, NAN),
+            id="no rate in common",
+        ),
+    ],
+)  # fmt: skip
+def test_rates_that_are_zero_are_equal_and_rates_of_nobody_are_left_out(
+    labels, predicted, differences, ratios
+):
+    groups = np.repeat(np.arange(len(labels)), [len(group) for group in labels])
+    counts = counted(groups, np.concatenate(labels), np.concatenate(predicted), len(labels))
+    for kind, expected in (("difference", differences), ("ratio", ratios)):
+        for criterion, value in zip(
+            ("demographic_parity", "equal_opportunity", "equalized_odds"), expected, strict=True
+        ):
+            actual = getattr(gf, kind)(criterion, counts)
+            np.testing.assert_allclose(actual, value, rtol=1e-6, err_msg=f"{criterion} {kind}")
+
+
+def test_the_mean_of_rates_leaves_out_undefined_ones():
+    """Group 1 has no positives, so that only false positive rates compare."""
+    counts = np.array([[[3, 1], [0, 2]], [[2, 2], [0, 0]]])
+    assert float(gf.equalized_odds_difference(counts, agg="mean")) == pytest.approx(0.25)
+    assert float(gf.equalized_odds_ratio(counts, agg="mean")) == pytest.approx(0.5)
+    assert float(gf.equalized_odds_ratio(counts, "to_overall")) == pytest.approx(2 / 3)
