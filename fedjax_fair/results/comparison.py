@@ -45,7 +45,8 @@ def compare(
 
     Returns:
         The columns of `differences` over the other methods, the ``noise_floor``, and the bootstrap
-        interval of the difference from ``bootstrap_low`` to ``bootstrap_high``. The baseline has
+        interval of the difference from ``bootstrap_low`` to ``bootstrap_high``. Pairs are of the
+        seeds that all methods have; ``seeds_left_out`` names other seeds. The baseline has
         ``baseline_mean``, ``baseline_deviation``, ``baseline_half_width`` and
         ``baseline_noise_floor``.
 
@@ -76,6 +77,11 @@ def compare(
             f"{dataset.sizes['seed']}."
         )
     finals = final_metrics(dataset, average_last)[metric]
+    left_out = ""
+    if paired:
+        is_common = _is_common_seed(finals, baseline)
+        left_out = ", ".join(str(seed) for seed in dataset["seed"].values[~is_common])
+        dataset, finals = dataset.isel(seed=is_common), finals.isel(seed=is_common)
     compared = differences(finals, baseline, paired=paired)
     compared["noise_floor"] = noise_floor(dataset, [metric], average_last)[metric]
     of_baseline = compared.sel(algorithm=baseline, drop=True)
@@ -91,7 +97,21 @@ def compare(
     for name in ("mean", "deviation", "half_width", "noise_floor"):
         compared[f"baseline_{name}"] = of_baseline[name]
     labels = {name: dataset[metric].attrs.get(name, "") for name in ("long_name", "units")}
-    return compared.assign_attrs(metric=metric, baseline=baseline, paired=int(paired), **labels)
+    about = {"metric": metric, "baseline": baseline, "paired": int(paired)}
+    return compared.assign_attrs(**about, seeds_left_out=left_out, **labels)
+
+
+def _is_common_seed(finals: xr.DataArray, baseline: str) -> np.ndarray:
+    """Returns which seeds have a pair for every method with pairs, or all if there is none.
+
+    Means and differences of a table are then over the same runs, so that they agree.
+    """
+    names = [str(name) for name in finals["algorithm"].values]
+    others = {name: reference(name, names, baseline) for name in names}
+    is_run = finals.notnull().transpose("algorithm", "seed").to_pandas()
+    pairs = [is_run.loc[name] & is_run.loc[other] for name, other in others.items() if other]
+    common = np.all([each for each in pairs if each.any()], axis=0)
+    return common if np.any(common) else np.ones(finals.sizes["seed"], bool)
 
 
 def _check_baseline(baseline: str, methods: list[str]) -> None:

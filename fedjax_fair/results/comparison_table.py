@@ -105,11 +105,14 @@ def _note(compared: xr.Dataset, columns: Sequence[str]) -> str:
         "noise_floor": NOISE_FLOOR.removesuffix("."),
     }
     over = [f"Over {seeds} {'paired ' if attributes['paired'] else ''}seeds"]
+    if left_out := attributes.get("seeds_left_out"):
+        over[0] += f", without seed {left_out}, which not every method has"
     over += [parts.pop(name) for name in ("mean", "difference") if name in columns]
     sentences = ["; ".join(over), *(text for name, text in parts.items() if name in columns)]
     names = [attributes["baseline"], *map(str, compared["algorithm"].values)]
     note = f"{'. '.join(sentences)}.{about_references(names, attributes['baseline'])}"
-    return f"{note} {attributes['runs']}." if "runs" in attributes else note
+    said = [f"{attributes[name]}." for name in ("runs", "differ") if name in attributes]
+    return " ".join([note, *said])
 
 
 def to_text(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from typing_extensions import Doc
@@ -18,6 +18,7 @@ from fedjax_fair.app.commands.common import RunPath
 from fedjax_fair.app.run_folder import RunFolder, is_locked
 from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.config_files import as_dict
 from fedjax_fair.app.settings.fields import default_hint
 from fedjax_fair.app.terminal.console import format_results, print_tables
 from fedjax_fair.results.comparison import default_metrics
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = ["Compare", "Show"]
+
+_NOT_COMPARED = {"training.seeds", "training.eval_every", "data.dir"}
+"""Settings in which compared runs may differ without a note."""
 
 _FILES_OF_RUNS = ("config.json", "sweep.json", "results.nc")
 
@@ -111,6 +115,9 @@ class Compare:
         paths = _label(path for run in self.runs for path in _runs_in(Path(run)))
         opened = {label: results.open(path) for label, path in paths.items()}
         dataset, defaults = default_metrics(results.merge_runs(opened))
+        differ = _describe_different_settings(paths, opened)
+        if differ and self.format == "csv":
+            warn(differ)
         texts, plotted = [], []
         for metric in self.metrics or defaults:
             compared = results.compare(
@@ -122,6 +129,8 @@ class Compare:
             )
             plotted.append(compared)
             compared = _explain_labels(compared, paths, is_table=self.format != "csv")
+            if differ:
+                compared = compared.assign_attrs(differ=differ)
             if self.format == "terminal":
                 texts.append(format_results(comparison_table(compared, 1, self.columns)))
             else:
@@ -132,6 +141,43 @@ class Compare:
         print(*texts, sep="\n" if self.format in ("csv", "terminal") else "\n\n")
         if self.plot is not None:
             _save_forest_plot(plotted, Path(self.plot))
+
+
+def _describe_different_settings(
+    paths: dict[str, Path], opened: dict[str, xr.Dataset]
+) -> str | None:
+    """Names the settings that runs differ in, besides methods and seeds, or returns None."""
+    given = by_run = {label: {"rounds": int(run["round"][-1])} for label, run in opened.items()}
+    if all((path / "config.json").is_file() for path in paths.values()):
+        configs = {label: as_dict(RunFolder(path).config()) for label, path in paths.items()}
+        given = {label: _by_name(config) for label, config in configs.items()}
+        # Defaults of one run may be given in another one.
+        by_run = {
+            label: _by_name(config.get("defaults", {})) | given[label]
+            for label, config in configs.items()
+        }
+    differ = []
+    for name in sorted({name for settings in given.values() for name in settings} - _NOT_COMPARED):
+        values = {label: settings.get(name) for label, settings in by_run.items()}
+        if len({repr(value) for value in values.values()}) > 1:
+            shown = ", ".join(f"{value} ({label})" for label, value in values.items())
+            differ.append(f"{name}: {escape_control_chars(shown)}")
+    if not differ:
+        return None
+    text = f"The runs differ in settings, not only in methods: {'; '.join(differ)}"
+    unknown = [f"{label}: {paths[label]}" for label in opened]
+    return f"{text}. {escape_control_chars('; '.join(unknown))}"
+
+
+def _by_name(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of sections that have a value, by name."""
+    sections = {name: each for name, each in settings.items() if isinstance(each, dict)}
+    return {
+        f"{section}.{name}": value
+        for section, values in sections.items()
+        for name, value in values.items()
+        if section != "defaults" and value is not None
+    }
 
 
 def _save_forest_plot(compared: list[xr.Dataset], path: Path) -> None:
