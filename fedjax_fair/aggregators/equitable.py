@@ -78,7 +78,10 @@ class Equitable(Aggregator):
 
     def init(self, context):
         if self.groups == "oracle" and context.groups is None:
-            raise ValueError("groups='oracle': expected a federated dataset with groups.")
+            raise ValueError(
+                "groups='oracle': expected a federated dataset with groups; use "
+                "groups='estimated', or a partition with groups, such as planted_clusters."
+            )
         return ()
 
     def aggregate(self, state, cohort, results, context):

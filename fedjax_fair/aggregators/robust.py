@@ -141,7 +141,8 @@ class Krum(Aggregator):
         byzantine, size = self.byzantine, cohort.clients.shape[0]
         if size < 2 * byzantine + 3:
             raise ValueError(
-                f"{byzantine=}: expected a cohort of at least {2 * byzantine + 3}, got {size}."
+                f"{byzantine=}: expected a cohort of at least {2 * byzantine + 3}, got {size}; "
+                "select more clients, or lower byzantine."
             )
         checks.positive_int("selected", self.selected, at_most=size)
         updates, valid = gather_updates(cohort, results, context)

@@ -127,7 +127,7 @@ class AdaptiveClipping(PrivacyMechanism):
             if not is_traced and 2 * float(stddev) <= float(multiplier):
                 raise ValueError(
                     f"clipped_count_stddev={stddev!r}: expected more than half of "
-                    f"noise_multiplier={multiplier!r}."
+                    f"noise_multiplier={multiplier!r}; raise it, or lower noise_multiplier."
                 )
 
     def init_clipping_norm(self):

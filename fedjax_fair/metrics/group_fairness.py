@@ -372,5 +372,5 @@ def _check_binary(counts: Counts) -> None:
     if counts.shape[-2:] != (2, 2):
         raise ValueError(
             f"counts of shape {tuple(counts.shape)}: expected two classes, [..., groups, 2, 2], of "
-            "which 1 is the favorable one; accuracies are defined for more."
+            "which 1 is the favorable one; use accuracies for more classes."
         )

@@ -200,7 +200,8 @@ def _mean_area(predictions: Predictions, num_classes: int) -> Array:
     scores = predictions.probabilities.T[:num_classes]
     if (num_outputs := scores.shape[0]) < num_classes:
         raise ValueError(
-            f"{num_classes=}: expected at most {num_outputs}, the number of the model's outputs."
+            f"{num_classes=}: expected at most {num_outputs}, the number of the model's outputs; "
+            "lower num_classes, or use a model with more outputs."
         )
     classes = jnp.arange(num_classes, dtype=predictions.labels.dtype)
     areas = jax.lax.map(

@@ -37,7 +37,10 @@ class _Body(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "batch ..."], train: bool) -> Float[Array, "batch width"]:
         if self.convolutions and x.ndim != 4:
-            raise ValueError(f"x has shape {x.shape}: expected [batch, height, width, channels].")
+            raise ValueError(
+                f"x has shape {x.shape}: expected [batch, height, width, channels]; use an MLP for "
+                "examples without image axes."
+            )
         padding = self.padding
         if self.min_side:
             missing = [max(0, self.min_side - side) for side in x.shape[1:3]]

@@ -142,6 +142,7 @@ def label_probabilities(outputs: Outputs) -> Outputs:
 def _check_shapes(outputs: Outputs, targets: Targets) -> None:
     if outputs.shape != targets.shape:
         raise ValueError(
-            f"model with outputs {list(outputs.shape[1:])}: expected those of the labels, "
-            f"{list(targets.shape[1:])}."
+            f"model with outputs {list(outputs.shape[1:])}: expected the labels' shape, "
+            f"{list(targets.shape[1:])}; give the last layer as many outputs as an example has "
+            "targets."
         )

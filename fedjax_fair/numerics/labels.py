@@ -40,7 +40,8 @@ def check_one_label(labels: Any, reason: str) -> None:
     """
     if labels.ndim > 1:
         raise ValueError(
-            f"labels {list(labels.shape[1:])} of an example: expected one class, as {reason}."
+            f"labels {list(labels.shape[1:])} of an example: expected one class, as {reason}; use "
+            "labels of shape [examples]."
         )
 
 

@@ -52,7 +52,10 @@ def core_mesh(cores: int | Literal["all"] = "all") -> Mesh:
     _request_devices(wanted)
     available = jax.devices()
     if available[0].platform != "cpu" or jax.process_count() > 1:
-        raise ValueError(f"{cores=}: expected a single process on a CPU.")
+        raise ValueError(
+            f"{cores=}: expected a single process on a CPU; set JAX_PLATFORMS=cpu, or use "
+            "client_mesh for accelerators."
+        )
     if len(available) < wanted:
         raise ValueError(
             f"{cores=}: JAX has started with {len(available)} CPU devices; call core_mesh before "

@@ -65,14 +65,17 @@ def client_mesh(
         devices = len(available)
     if jax.process_count() > 1 and devices < len(available):
         raise ValueError(
-            f"{devices=}: expected all {len(available)} of {jax.process_count()} processes."
+            f"{devices=}: expected all {len(available)} of {jax.process_count()} processes; pass "
+            "devices='all'."
         )
     if runs is None:
         return Mesh(np.array(available[:devices]), (AXIS,))
     if jax.process_count() > 1:
-        raise ValueError(f"{runs=}: expected None with {jax.process_count()} processes.")
+        raise ValueError(f"{runs=}: expected None with {jax.process_count()} processes; omit runs.")
     if devices % runs:
-        raise ValueError(f"{devices=}: expected a multiple of {runs=}.")
+        raise ValueError(
+            f"{devices=}: expected a multiple of {runs=}; choose a divisor of {devices} as runs."
+        )
     return Mesh(np.array(available[:devices]).reshape(runs, -1), (RUNS, AXIS))
 
 
@@ -124,7 +127,8 @@ def shard_data(data: FederatedData, mesh: Mesh) -> FederatedData:
         return data.map_parts(lambda examples: examples._replace(devices=Replicated()))
     if mesh.axis_names not in ((AXIS,), (RUNS, AXIS)):
         raise ValueError(
-            f"mesh with axes {mesh.axis_names}: expected ({AXIS!r},) or ({RUNS!r}, {AXIS!r})."
+            f"mesh with axes {mesh.axis_names}: expected ({AXIS!r},) or ({RUNS!r}, {AXIS!r}); use "
+            "parallel.client_mesh to make it."
         )
     if is_run_on_one_device(mesh):
         replicated = NamedSharding(mesh, _REPLICATED)

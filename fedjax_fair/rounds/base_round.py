@@ -60,4 +60,7 @@ class BaseRound(Tree):
         self, state: RoundState, data: FederatedData
     ) -> Callable[[Int[Array, ""]], Variables]:
         """Returns a function from a client's id to its model, where its examples are."""
-        raise ValueError(f"{type(self).__name__} has no personalized models.")
+        raise ValueError(
+            f"{type(self).__name__} has no personalized models; use its global model, or define "
+            "personalize."
+        )

@@ -111,7 +111,8 @@ class Round(BaseRound):
             checks.instance("faults: one of them", fault, Faults, "faults.Dropout(0.1)")
             if all(getattr(fault, name) is None for name in FAULT_METHODS):
                 raise ValueError(
-                    f"faults: {type(fault).__name__} defines none of {', '.join(FAULT_METHODS)}."
+                    f"faults: {type(fault).__name__} defines none of {', '.join(FAULT_METHODS)}; "
+                    "define at least one of these methods."
                 )
         communication.check(self._communication, self.selector, self.aggregator, self._faults)
 

@@ -108,7 +108,8 @@ class SGD(Solver):
     def __post_init__(self):
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(
-                f"expected exactly one of steps={self.steps} and epochs={self.epochs}."
+                f"expected exactly one of steps={self.steps} and epochs={self.epochs}; set one of "
+                "them."
             )
         checks.positive_int("batch_size", self.batch_size)
         for name, value in {"steps": self.steps, "epochs": self.epochs}.items():
@@ -123,7 +124,8 @@ class SGD(Solver):
             checks.function("optimizer", self.optimizer, "from a learning rate, such as optax.adam")
             if not _is_zero(self.momentum):
                 raise ValueError(
-                    f"momentum={self.momentum!r}: expected 0 with optimizer={self.optimizer!r}."
+                    f"momentum={self.momentum!r}: expected 0 with optimizer={self.optimizer!r}; "
+                    "pass the momentum to the optimizer instead."
                 )
 
     @property
@@ -158,7 +160,9 @@ class SGD(Solver):
             0.25
         """
         if self.optimizer is not None:
-            raise ValueError(f"optimizer={self.optimizer!r}: expected None, which is SGD.")
+            raise ValueError(
+                f"optimizer={self.optimizer!r}: expected None, which is SGD; remove it."
+            )
         optimizer = self.make_optimizer(round)
 
         def step(_, carry):

@@ -59,7 +59,10 @@ class Coverage(ArraySetFunction):
     def __post_init__(self) -> None:
         covers = as_mask("membership", self.membership)
         if covers.ndim != 2 or 0 in covers.shape:
-            raise ValueError(f"membership: expected shape [items, topics], got {covers.shape}.")
+            raise ValueError(
+                f"membership: expected shape [items, topics], got {covers.shape}; pass one row per "
+                "item."
+            )
         weights = _weights(self.weights, covers.shape[1], "topics")
         self._convert(membership=covers, weights=weights)
 

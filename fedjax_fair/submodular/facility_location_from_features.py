@@ -157,7 +157,9 @@ def facility_location_from_features(
         jnp.arange(count, dtype=jnp.int32) if items is None else as_items("items", items, count)
     )
     if not chosen.size:
-        raise ValueError(f"items: expected at least one row, got shape {chosen.shape}.")
+        raise ValueError(
+            f"items: expected at least one row, got shape {chosen.shape}; pass None for all rows."
+        )
     mask = jnp.ones(count, bool) if counted is None else as_mask("counted", counted, (count,))
     if weights is not None:
         weights = as_non_negative("weights", weights, "points", count)

@@ -44,7 +44,7 @@ class BestModelTracker:
         if scores.shape != (self._num_seeds,):
             raise ValueError(
                 f"best: expected one number for each of {self._num_seeds} seeds, got an array of "
-                f"shape {scores.shape}."
+                f"shape {scores.shape}; reduce the axis of clients, for example by .mean(-1)."
             )
         scores = np.where(np.isnan(scores), -np.inf, scores)
         rounds = np.full(scores.shape, evaluation.round, np.int64)

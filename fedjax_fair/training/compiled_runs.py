@@ -270,11 +270,12 @@ def check_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
         raise ValueError(
             f"model with outputs {list(predicted.shape[1:])} of an example: expected "
             f"[{labels.shape[1]}, {data.num_classes}], one for each of its labels and classes; "
-            "integer labels [examples, length] are a sequence of classes for each example."
+            "return logits per position, or pass one label per example."
         )
     if (width := predicted.shape[-1]) < data.num_classes:
         raise ValueError(
-            f"model with {width} outputs: expected at least {data.num_classes}, one for each class."
+            f"model with {width} outputs: expected at least {data.num_classes}, one for each "
+            "class; widen the last layer."
         )
     if are_sequences(labels):
         for name in ("loss", "accuracy"):
@@ -282,7 +283,7 @@ def check_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
             if values.shape != labels.shape:
                 raise ValueError(
                     f"Model.{name} returns {list(values.shape[1:])} for an example: expected "
-                    f"[{labels.shape[1]}], one for each of its labels."
+                    f"[{labels.shape[1]}], one for each of its labels; return one value per label."
                 )
 
 

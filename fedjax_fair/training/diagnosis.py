@@ -68,7 +68,8 @@ def check_participants(
     run, slot = np.argwhere(invalid[:, round])[0]
     raise ValueError(
         f"selector: the cohort of round {first_round + round}, seed {seeds[run]}, names client "
-        f"{clients[run, round, slot]}: expected ids in [0, {num_clients})."
+        f"{clients[run, round, slot]}: expected ids in [0, {num_clients}); return ids below "
+        "context.num_clients from select."
     )
 
 

@@ -94,7 +94,9 @@ def enable_compilation_cache(folder: str | Path | None = None) -> Path:
         folder = platformdirs.user_cache_path("fedjax_fair") / "programs"
     path = Path(folder).expanduser().absolute()
     if path.is_file():
-        raise ValueError(f"folder={str(folder)!r}: expected a folder, found a file.")
+        raise ValueError(
+            f"folder={str(folder)!r}: expected a folder, found a file; choose another path."
+        )
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     return path

@@ -112,7 +112,9 @@ def fit(
     for each in methods:
         checks.instance("method: one of them" if is_list else "method", each, BaseRound, _EXAMPLE)
     if best is not None and methods[0].is_personalized:
-        raise ValueError("best: expected None, because clients have personalized models.")
+        raise ValueError(
+            "best: expected None, because clients have personalized models; remove it."
+        )
     on_nonfinite = on_nonfinite or ("skip_round" if is_list else "raise")
     options = TrainOptions(
         *(rounds, eval_every, train_loss, on_nonfinite, metrics, best, memory_limit),

@@ -130,7 +130,7 @@ def train_loop(
         if history.round > rounds:
             raise ValueError(
                 f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
-                f"{history.round}."
+                f"{history.round}; pass at least as many, or use another folder."
             )
         functions = (functions_fn or partial(CompiledRuns, method, batch, options))()
         # Callbacks start before compilation, which they may report; a sweep that exceeds its limit

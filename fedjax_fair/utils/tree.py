@@ -255,7 +255,7 @@ def _check_names(cls: type) -> None:
             if inspect.isfunction(inherited) or isinstance(inherited, property):
                 raise ValueError(
                     f"{cls.__name__}.{name}: {base.__name__} has a method or property of this "
-                    "name; expected another name for the field."
+                    "name; expected another name for the field; rename the field."
                 )
 
 
@@ -284,7 +284,9 @@ def _wrap_constructor(cls: type) -> None:
 def _check_not_traced(tree: Tree) -> None:
     cls = type(tree)
     if missing := _abstract_methods(cls):
-        raise ValueError(f"{cls.__name__}: expected a method {missing[0]}, which is not defined.")
+        raise ValueError(
+            f"{cls.__name__}: expected a method {missing[0]}, which is not defined; define it."
+        )
     for field in dataclasses.fields(tree):
         value = tree.__dict__.get(field.name)  # `__post_init__` sets `init=False` fields later.
         if isinstance(value, Tracer) and field.name not in _annotated_children(cls):
@@ -317,7 +319,10 @@ def _check_structure(tree: Tree) -> None:
                 "hashable; expected a tuple or another immutable value."
             ) from None
         if str(field.type) in ("int", "<class 'int'>") and isinstance(value, float):
-            raise ValueError(f"{name}={value!r}: expected an integer, because it is structure.")
+            raise ValueError(
+                f"{name}={value!r}: expected an integer, because it is structure; pass an int, or "
+                "annotate the field as Number."
+            )
 
 
 def _one_line(value: Any) -> str:

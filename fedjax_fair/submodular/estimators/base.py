@@ -70,7 +70,10 @@ class BaseSubsetSelector(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         rows = X.tocsr() if sparse.issparse(X) else np.asarray(X)
         if rows.shape[:1] != (self.n_items_,):
-            raise ValueError(f"X: expected {self.n_items_} rows, got shape {rows.shape}.")
+            raise ValueError(
+                f"X: expected {self.n_items_} rows, got shape {rows.shape}; pass the rows that fit "
+                "had."
+            )
         return rows[self.ranking_]
 
     def __sklearn_tags__(self) -> Any:
@@ -80,7 +83,10 @@ class BaseSubsetSelector(TransformerMixin, BaseEstimator):
 
     def _validated(self, X: Any) -> Any:
         if is_traced(X):
-            raise ValueError("X is traced: expected values that are known before compilation.")
+            raise ValueError(
+                "X is traced: expected values that are known before compilation; call fit outside "
+                "of jit."
+            )
         if np.ma.is_masked(X):
             raise ValueError("X: expected no masked elements; fill or remove them.")
         # Single precision suffices for a matrix of all similarities, and is half as large.
@@ -94,7 +100,7 @@ class BaseSubsetSelector(TransformerMixin, BaseEstimator):
     def _select(self, function: SetFunction) -> BaseSubsetSelector:
         checks.positive_int("k", self.k, at_most=function.size)
         if not isinstance(self.verbose, (bool, np.bool_)):
-            raise ValueError(f"verbose={self.verbose!r}: expected True or False.")
+            raise ValueError(f"verbose={self.verbose!r}: expected True or False; pass a boolean.")
         with _progress_bar(self.k) if self.verbose else contextlib.nullcontext():
             result = greedy(_Reported(function) if self.verbose else function, self.k)
             jax.block_until_ready(result)

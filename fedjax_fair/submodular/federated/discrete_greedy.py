@@ -66,7 +66,8 @@ def kappa_for_responses(factors: ArrayLike, responses: float) -> float:
     ordered = ordered[ordered > 0]
     if responses > ordered.size:
         raise ValueError(
-            f"{responses=}: expected a number in (0, {ordered.size}], the positive factors."
+            f"{responses=}: expected a number in (0, {ordered.size}], the positive factors; expect "
+            "fewer responses."
         )
     # If the first m clients always respond, the others share the remaining responses. The smallest
     # consistent m is the solution.
@@ -113,7 +114,9 @@ def discrete_greedy(
     """
     weights = check_arguments(problem, matroid, client_weights, key=key)
     if (kappa is None) == (epsilon is None):
-        raise ValueError(f"{kappa=}, {epsilon=}: expected exactly one of them.")
+        raise ValueError(
+            f"{kappa=}, {epsilon=}: expected exactly one of them; set the other one to None."
+        )
     if epsilon is not None:
         kappa = sufficient_kappa(epsilon, rank=matroid.rank, size=matroid.size)
     if checks.is_int(kappa) and abs(kappa) < 2**100:
@@ -121,7 +124,7 @@ def discrete_greedy(
     checks.positive("kappa", kappa)
     kappa = kappa if isinstance(kappa, Array) else float(kappa)  # pyright: ignore
     if not isinstance(resample, (bool, np.bool_)):
-        raise ValueError(f"{resample=}: expected True or False.")
+        raise ValueError(f"{resample=}: expected True or False; pass a boolean.")
     secure = as_secure(aggregation)
     return _discrete_greedy(key, problem, matroid, weights, kappa, secure, bool(resample))
 
