@@ -65,6 +65,7 @@ class Equitable(Aggregator):
     groups: Literal["estimated", "oracle"] = "estimated"
     layer: Literal["penultimate", "logits"] = "penultimate"
     model: Literal["trained", "received"] = "trained"
+    # All examples are a sixth pass next to five local epochs; `"last_batch"` avoids it.
     examples: Literal["all", "last_batch"] = "all"
     center: bool = False
     cosine: bool = False
@@ -104,6 +105,7 @@ class Equitable(Aggregator):
         slots = jnp.arange(labels.size, dtype=jnp.int32)
         info = {"cluster": labels, "num_clusters": jnp.sum(labels == slots, dtype=jnp.int32)}
         if groups is not None:
+            # Computed here, because scikit-learn would take minutes for a sweep of a thousand runs.
             info["nmi"] = normalized_mutual_information(labels, groups)
             info["ari"] = adjusted_rand_index(labels, groups)
         return update, state, Aggregation(weights, info)

@@ -97,6 +97,7 @@ class FairFed(Aggregator):
         average = jnp.mean(deviation, where=cohort.responded)
         moved = state[cohort.clients] - self.beta * (deviation - average)
         used = jnp.maximum(moved, 0) if self.clip else moved
+        # The paper keeps unclipped weights. Its formula would also permit using weights below 0.
         kept = moved if is_of_groups else used
         used = jnp.where(cohort.responded_mask, used, 0)
         total = jnp.sum(used)

@@ -24,6 +24,9 @@ _SENDS = 2**16
 """Key of values that are sent in addition to updates, behind the indices of their arrays."""
 
 
+# Shapes are fixed, so a client that drops out keeps its slot, and its update is zero. Without
+# faults `Cohort.responded` is None, and the compiled function is unchanged. Histories and stale
+# gradients are written after training, when the responding clients are known.
 class UploadStatus(NamedTuple):
     """Status of a participant's upload.
 

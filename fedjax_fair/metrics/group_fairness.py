@@ -316,6 +316,8 @@ def _share(part: Shaped[Array, "*batch"], whole: Shaped[Array, "*batch"]) -> Flo
     return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1), jnp.nan)
 
 
+# Undefined by default, because the zero of fairlearn turns a small client without positive examples
+# into an unfair one.
 def _given_label(counts: Counts, label: int, empty: Empty) -> Rates:
     _check_binary(counts)
     checks.one_of("empty", empty, get_args(Empty))

@@ -196,6 +196,8 @@ def _calibration_error(predictions: Predictions, bins: int) -> Array:
     return jnp.sum(jnp.abs(gaps), axis=1) / predictions.sum(jnp.ones_like(confidence))
 
 
+# AUC needs all examples of a client together. Padding clients to the largest would be expensive, so
+# it is computed from sums over segments.
 def _mean_area(predictions: Predictions, num_classes: int) -> Array:
     scores = predictions.probabilities.T[:num_classes]
     if (num_outputs := scores.shape[0]) < num_classes:

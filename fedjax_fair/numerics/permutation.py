@@ -14,6 +14,9 @@ from fedjax_fair.numerics import target
 
 __all__ = ["permutation_at"]
 
+# Minibatches and cohorts without replacement would otherwise sort as many random numbers as there are
+# examples or clients.
+#
 # A round moves an entry to a uniform position with probability one half, so the influence of its
 # initial position decreases as 2^-rounds. Chi-squared tests over all permutations of small sets,
 # and over pairs of a large one, detect no deviation from 12 rounds on.

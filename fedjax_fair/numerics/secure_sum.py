@@ -37,6 +37,8 @@ class SecureAggregation(Tree):
         >>> aggregation = SecureAggregation(max_abs_value=4.0)
     """
 
+    # With 16 the step is 2^-26. Sums are of integers, hence equal on any number of devices. An
+    # element out of range makes the sum NaN, which ends the run, instead of wrapping.
     max_abs_value: float = 16.0
 
     def __post_init__(self):

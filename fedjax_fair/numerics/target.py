@@ -98,6 +98,7 @@ def current() -> Target:
     return _chosen.value or _target(jax.default_backend(), jax.local_device_count())
 
 
+# `lax.platform_dependent` would trace every alternative.
 def tracing_for(platform: Platform, devices: int = 1) -> AbstractContextManager[None]:
     """Traces functions of this thread for a kind of device in a ``with`` block, available or not.
 

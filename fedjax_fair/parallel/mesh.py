@@ -55,7 +55,7 @@ def client_mesh(
         ('clients',)
         >>> client_mesh(1, runs=2)
         Traceback (most recent call last):
-        ValueError: devices=1: expected a multiple of runs=2.
+        ValueError: devices=1: expected a multiple of runs=2; choose runs that divide devices.
     """
     available = jax.devices() if available is None else available
     checks.positive_int("devices", devices, at_most=len(available), words=("all",))
@@ -74,7 +74,7 @@ def client_mesh(
         raise ValueError(f"{runs=}: expected None with {jax.process_count()} processes; omit runs.")
     if devices % runs:
         raise ValueError(
-            f"{devices=}: expected a multiple of {runs=}; choose a divisor of {devices} as runs."
+            f"{devices=}: expected a multiple of {runs=}; choose runs that divide devices."
         )
     return Mesh(np.array(available[:devices]).reshape(runs, -1), (RUNS, AXIS))
 
@@ -89,6 +89,8 @@ def is_run_on_one_device(mesh: Mesh | None) -> bool:
     return mesh is None or (RUNS in mesh.axis_names and mesh.shape[AXIS] == 1)
 
 
+# Clients are assigned once, balanced by examples. Assigning each cohort again would balance better,
+# but would move examples in every round.
 def assign_clients(sizes: Int[np.ndarray, " clients"], devices: int) -> Int[np.ndarray, " clients"]:
     """Assigns clients by decreasing size, each to the device with the fewest examples so far.
 
@@ -155,6 +157,8 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
     return jax.tree.map(copy, tree)
 
 
+# Runs are padded to a multiple of the groups before compilation, and padding is removed on the
+# host, so that checkpoints do not depend on meshes.
 def split_runs(tree: PyTree, mesh: Mesh) -> PyTree:
     """Copies arrays ``[runs, ...]``, which all processes have, to devices.
 

@@ -116,9 +116,7 @@ def find(name: str, others: Mapping[str, Machine] | None = None) -> Machine:
     others = others or {}
     machine = _MACHINES.get(kind) or others.get(kind)
     if machine is None or not all(re.fullmatch("[1-9][0-9]*", size) for size in sizes):
-        raise ValueError(
-            f"machine={name!r}: expected {', '.join([*others, NAMES])}; choose one of them."
-        )
+        raise ValueError(f"machine={name!r}: expected {', '.join([*others, NAMES])}.")
     sides = tuple(map(int, sizes))
     if machine.module is None and sides != (1,):
         raise ValueError(

@@ -61,6 +61,8 @@ def document(title: str, body: str, scripts: str = "", styles: str = "") -> str:
 """
 
 
+# The page is drawn in the browser, for its width and color scheme, from numbers computed in Python,
+# without a chart library.
 def drawn_document(title: str, body: str, numbers: dict[str, Any], scripts: tuple[str, ...]) -> str:
     """Assembles a page whose charts are drawn by scripts.
 

@@ -186,8 +186,7 @@ def solve(solver: Solver, key: Key[Array, ""], variables: Variables, client: Cli
         result = function(key, variables, client)
     if not isinstance(result, LocalResult) or not isinstance(result.reports, dict):
         raise RoleError(
-            f"{place} returned {_shown(result)}: expected LocalResult(update, loss, steps); return "
-            "one."
+            f"{place} returned {_shown(result)}: expected LocalResult(update, loss, steps)."
         )
     check_update(solver, "solve", result.update, variables)
     _check_same(
@@ -343,17 +342,13 @@ def _check_same(what: str, actual: PyTree, expected: PyTree, reason: str) -> Non
     """Checks structure, shapes and types of a tree."""
     if jax.tree.structure(actual) != jax.tree.structure(expected):
         raise RoleError(
-            f"{what} is {_shown_tree(actual)}: expected {_shown_tree(expected)}, {reason}; return "
-            "the same structure."
+            f"{what} is {_shown_tree(actual)}: expected {_shown_tree(expected)}, {reason}."
         )
     leaves = jax.tree_util.tree_leaves_with_path(actual)
     for (path, leaf), other in zip(leaves, jax.tree.leaves(expected), strict=True):
         if _shown(leaf) != _shown(other):
             name = jax.tree_util.keystr(path)
-            raise RoleError(
-                f"{what}{name} is {_shown(leaf)}: expected {_shown(other)}, {reason}; return "
-                "arrays of equal shape and type."
-            )
+            raise RoleError(f"{what}{name} is {_shown(leaf)}: expected {_shown(other)}, {reason}.")
 
 
 def _to_array(value: Any) -> Any:

@@ -73,6 +73,9 @@ class LocalResult(NamedTuple):
     reports: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
     weighted_sum: Variables | None = None
     state: PyTree = ()
+    # Open dicts, here and in `Cohort.instructions` and `Aggregator.broadcast`: fields with fixed
+    # names would make the roles depend on a few methods. Sends are counted in bytes, attacked by
+    # Byzantine clients and masked; reports are not.
     sends: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
 
 
@@ -197,6 +200,7 @@ class Context(NamedTuple):
     model: Model
     examples: ClientExamples
     groups: Int[Array, " clients"] | None
+    # Functions of variables and ids instead of arrays: Power-of-Choice measures its pool only.
     losses: Callable[..., Float[Array, " ids"]]
     accuracies: Callable[..., Float[Array, " ids"]]
     gradients: Callable[..., ClientGradients]

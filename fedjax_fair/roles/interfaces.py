@@ -124,7 +124,10 @@ class Solver(Tree):
 
     fixed_num_steps: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ()
+    # `personalize` receives the client, not only its state, because fine-tuning and the choice
+    # among models of the server need its examples.
     personalize: ClassVar[Callable[..., Variables] | None] = None
+    # An average of models that are never used is no result, so its metrics are NaN.
     has_global_model: ClassVar[bool] = True
     is_personal: ClassVar[Callable[..., PyTree] | None] = None
 
@@ -162,12 +165,17 @@ class Aggregator(Tree):
 
     server_view: ClassVar[ServerView] = "vectors"
     equal_weights: ClassVar[bool] = False
+    # The round also returns all updates, but the compiler removes arrays that nothing reads, so no
+    # role declares whether it needs them. For pfl's CIFAR-10 benchmark, sums during training save
+    # 320 MB and a tenth of the time of a round.
     compute_weights: ClassVar[Callable[..., Float[Array, " cohort"]] | None] = None
 
     def init(self, context: Context) -> PyTree:
         """Returns the state at the initial model."""
         return ()
 
+    # One copy for all participants. As instructions, `[cohort, ...]`, the values would be repeated:
+    # 154 instead of 104 models of temporary memory for a control variate and a cohort of 50.
     def broadcast(self, state: PyTree, context: Context) -> dict[str, PyTree]:
         """Returns what all participants receive in addition to the model; by default nothing."""
         return {}

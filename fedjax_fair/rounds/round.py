@@ -92,6 +92,8 @@ class Round(BaseRound):
     compression: Compression | None = None
     privacy: PrivacyMechanism | None = None
     clients_per_batch: int | None = None
+    # A setting of the round and not of a solver, since it concerns memory, every solver with a
+    # state, and residuals.
     client_state_dtype: Literal["bfloat16"] | None = None
 
     def __post_init__(self):

@@ -23,6 +23,8 @@ class _State(NamedTuple):
     reporting: Int[Array, " cohort"]
 
 
+# A class of its own next to `Agnostic`, because the cohort size and the local steps have no meaning
+# there.
 class DRFA(Selector):
     r"""Samples each slot of the cohort from the mixture of clients that is worst for the model.
 

@@ -203,7 +203,5 @@ class LastLayer(Tree):
         """Returns the gradient of the layer as a vector."""
         if self.name not in gradient:
             layers = ", ".join(gradient)
-            raise ValueError(
-                f"name={self.name!r}: expected a layer of the model; choose one of {layers}."
-            )
+            raise ValueError(f"name={self.name!r}: expected a layer of the model, {layers}.")
         return ravel(gradient[self.name])

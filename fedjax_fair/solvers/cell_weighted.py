@@ -14,6 +14,8 @@ from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 __all__ = ["CellWeighted"]
 
 
+# One solver for FedFB, FedMinMax and reweighing, whose aggregators differ in the weights that they
+# broadcast.
 class CellWeighted(WrappedSGD):
     r"""SGD in which the loss of an example is multiplied by the weight of its cell.
 

@@ -180,6 +180,8 @@ class SGD(Solver):
         variables: Variables,
         client: Client,
         *,
+        # Methods that change local SGD pass values, not functions of the client, so that each is
+        # readable from top to bottom, and SGD has no field for any of them.
         start: Variables | None = None,
         anchor: PyTree | None = None,
         gradient_offset: PyTree | None = None,
@@ -336,6 +338,8 @@ def _minibatch(
         positions = batch * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
         key_epoch = jax.random.fold_in(key, epoch)
         entries = permutation_at(key_epoch, positions % client.size, client.size)
+        # The last minibatch of an epoch is smaller: its padded positions have no weight. Dropping
+        # it would never train clients with fewer examples than a batch.
         mask = positions < client.size
     indices = client.examples.order[client.offset + entries]
     return _Batch(indices, client.examples.labels[indices], mask)

@@ -42,10 +42,7 @@ def check_result(name: str, function: Callable, shape: tuple[int, ...], *argumen
     dtype = getattr(result, "dtype", object)
     is_real = any(jnp.issubdtype(dtype, real) for real in (np.bool, np.integer, np.floating))
     if not is_real or result.shape != shape:
-        raise ValueError(
-            f"{name}: expected to return real numbers of shape {shape}, got {result}; return such "
-            "an array."
-        )
+        raise ValueError(f"{name}: expected to return real numbers of shape {shape}, got {result}.")
 
 
 def as_known_epsilon(value: Any) -> float:

@@ -17,6 +17,9 @@ from fedjax_fair.utils.tree import Integer
 __all__ = ["ConditionalGain", "ConditionalMutualInformation", "MutualInformation"]
 
 
+# Differences of gains of one set function on its ground set: three classes instead of one for each
+# pair of measure and function. This costs two memos and rounding errors; closed forms exist where
+# it matters.
 class _Conditional(WrappedSetFunction):
     """``f(S | private)``; private items may repeat."""
 

@@ -45,9 +45,7 @@ def threshold_greedy(function: SetFunction, k: int, epsilon: float) -> Maximizat
     checks.positive_int("k", k, at_most=check_function(function))
     check_epsilon(epsilon)
     if not is_traced(epsilon) and epsilon < _MIN_EPSILON:
-        raise ValueError(
-            f"{epsilon=}: expected at least {_MIN_EPSILON}, for thresholds to differ; raise it."
-        )
+        raise ValueError(f"{epsilon=}: expected at least {_MIN_EPSILON}, for thresholds to differ.")
     return _threshold_greedy(function, k, epsilon / function.size, 1 - epsilon)
 
 

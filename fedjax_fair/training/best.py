@@ -40,6 +40,7 @@ class BestModelTracker:
         Raises:
             ValueError: If there is not one score for each seed.
         """
+        # A function of the complete evaluation can weigh a mean against a gap.
         scores = np.asarray(self._score(evaluation), np.float64)
         if scores.shape != (self._num_seeds,):
             raise ValueError(

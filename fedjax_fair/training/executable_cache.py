@@ -73,6 +73,8 @@ def clear() -> None:
         _by_lowering.clear()
 
 
+# The library does not call this on import, because importing it must not change settings of JAX for
+# other code in the process.
 def enable_compilation_cache(folder: str | Path | None = None) -> Path:
     """Turns on JAX's persistent compilation cache for functions of any size.
 

@@ -100,10 +100,7 @@ class FitResult(NamedTuple):
         """
         seeds = self.dataset["seed"].values.tolist()
         if seed not in seeds:
-            raise ValueError(
-                f"seed={seed!r}: expected a seed of the run; choose one of "
-                f"{', '.join(map(str, seeds))}."
-            )
+            raise ValueError(f"seed={seed!r}: expected one of {', '.join(map(str, seeds))}.")
         index = seeds.index(seed)
         if client is not None:
             return self._personalized_model(index, client)
@@ -136,7 +133,7 @@ class FitResult(NamedTuple):
         names = self.dataset["client"].values.tolist()
         if name not in names:
             raise ValueError(
-                f"client={name!r}: expected an id or a name; choose one of "
+                f"client={name!r}: expected an id or a name, one of "
                 f"{', '.join(map(repr, names[:6]))}{', ...' * (len(names) > 6)}."
             )
         return names.index(name)

@@ -135,6 +135,8 @@ def train_loop(
         functions = (functions_fn or partial(CompiledRuns, method, batch, options))()
         # Callbacks start before compilation, which they may report; a sweep that exceeds its limit
         # ends here and chooses a smaller batch.
+        # The compiler reports this memory. An estimate before compilation would have to know the
+        # temporaries of every network and selector.
         memory = functions.memory()
         if options.memory_limit is not None and memory.total > options.memory_limit:
             raise MemoryLimitError(memory, options.memory_limit)

@@ -33,10 +33,16 @@ Integer = int | Int[Array, ""]
 # Not `Self`, which beartype supports for decorated classes only, not for decorated methods.
 _Same = TypeVar("_Same", bound="Tree")
 
+# A field is a child by the text of its annotation. An `int` determines shapes in nearly all roles,
+# so it needs no mark; a forgotten annotation only causes another compilation, where Equinox, which
+# traces every field that is not marked as static, raises an error.
 _CHILD_TYPES = ("Number", "Integer", "Array", "PyTree")
 _CHILDREN = "__children__"
 
 
+# `flax.struct` and `register_dataclass` call the constructor when JAX rebuilds an instance, so that
+# its checks would see tracers and stacked arrays, and `stack`, `vmap` and `eval_shape` would fail.
+# Equinox does not, but is another dependency and takes 0.2 s to import.
 @dataclass_transform(frozen_default=True, eq_default=False)
 class Tree:
     """Base class that makes subclasses frozen dataclasses and pytrees, without a decorator.
@@ -211,6 +217,9 @@ def _is_child(value: Any, *, annotated: bool) -> bool:
     if isinstance(value, (Tree, jax.tree_util.Partial)):
         return True
     if annotated:
+        # A proximal term, weight decay or momentum of 0 is the usual case. As traced scalars the
+        # three add 40% to the time of a round of the logistic model; as structure their terms are
+        # not computed. The step from 0 to another value compiles once more.
         plain_zero = isinstance(value, (int, float)) and value == 0
         return not (value is None or plain_zero or isinstance(value, str) or callable(value))
     if isinstance(value, tuple):
@@ -284,9 +293,7 @@ def _wrap_constructor(cls: type) -> None:
 def _check_not_traced(tree: Tree) -> None:
     cls = type(tree)
     if missing := _abstract_methods(cls):
-        raise ValueError(
-            f"{cls.__name__}: expected a method {missing[0]}, which is not defined; define it."
-        )
+        raise ValueError(f"{cls.__name__}: expected a method {missing[0]}, which is not defined.")
     for field in dataclasses.fields(tree):
         value = tree.__dict__.get(field.name)  # `__post_init__` sets `init=False` fields later.
         if isinstance(value, Tracer) and field.name not in _annotated_children(cls):
@@ -296,6 +303,8 @@ def _check_not_traced(tree: Tree) -> None:
             )
 
 
+# An array in a structure field is refused when the instance is constructed, because the later error
+# of JAX would not name the field.
 def _check_structure(tree: Tree) -> None:
     cls = type(tree)
     tree.__dict__.pop(_CHILDREN, None)

@@ -60,6 +60,7 @@ class BaseSubsetSelector(TransformerMixin, BaseEstimator):
         """
         return self._select(self._function(self._validated(X)))
 
+    # The selected rows, as in apricot.
     def transform(self, X: Any) -> Any:
         """Returns the selected rows, best first, of a matrix with one row for each item.
 
@@ -100,7 +101,7 @@ class BaseSubsetSelector(TransformerMixin, BaseEstimator):
     def _select(self, function: SetFunction) -> BaseSubsetSelector:
         checks.positive_int("k", self.k, at_most=function.size)
         if not isinstance(self.verbose, (bool, np.bool_)):
-            raise ValueError(f"verbose={self.verbose!r}: expected True or False; pass a boolean.")
+            raise ValueError(f"verbose={self.verbose!r}: expected True or False.")
         with _progress_bar(self.k) if self.verbose else contextlib.nullcontext():
             result = greedy(_Reported(function) if self.verbose else function, self.k)
             jax.block_until_ready(result)

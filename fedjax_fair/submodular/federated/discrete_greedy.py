@@ -46,6 +46,7 @@ def sufficient_kappa(epsilon: float, *, rank: int, size: int) -> float:
     return 3 * rank / epsilon**2 * (rank * math.log(size + 1) + math.log(2 * size))
 
 
+# `kappa` has no intuitive unit, so the commands take the expected number of responses.
 def kappa_for_responses(factors: ArrayLike, responses: float) -> float:
     """Computes the ``kappa`` for an expected number of responses.
 
@@ -66,8 +67,8 @@ def kappa_for_responses(factors: ArrayLike, responses: float) -> float:
     ordered = ordered[ordered > 0]
     if responses > ordered.size:
         raise ValueError(
-            f"{responses=}: expected a number in (0, {ordered.size}], the positive factors; expect "
-            "fewer responses."
+            f"{responses=}: expected a number in (0, {ordered.size}], the positive factors; lower "
+            "responses."
         )
     # If the first m clients always respond, the others share the remaining responses. The smallest
     # consistent m is the solution.
@@ -124,7 +125,7 @@ def discrete_greedy(
     checks.positive("kappa", kappa)
     kappa = kappa if isinstance(kappa, Array) else float(kappa)  # pyright: ignore
     if not isinstance(resample, (bool, np.bool_)):
-        raise ValueError(f"{resample=}: expected True or False; pass a boolean.")
+        raise ValueError(f"{resample=}: expected True or False.")
     secure = as_secure(aggregation)
     return _discrete_greedy(key, problem, matroid, weights, kappa, secure, bool(resample))
 

@@ -151,6 +151,9 @@ def _value(problem, mask, weights):
     return product(fill_weights(problem, weights), problem.values(mask))
 
 
+# Algorithms use messages, bases and shares only, and only `secure_aggregate` sums over clients, so
+# that a problem may answer for all clients at once: a dense one maps the function of a client, a
+# sparse one uses a flat list of scores.
 class DenseProblem(Problem):
     """Problem that maps one function over the data of all clients.
 
