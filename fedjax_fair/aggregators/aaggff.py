@@ -161,6 +161,6 @@ def _of_all(
     values: Float[Array, " cohort"],
     others: Float[Array, " clients"],
 ) -> Float[Array, " clients"]:
-    """Returns values of all clients: those of valid participants, and others."""
+    """Returns values of all clients: given ones for valid participants, and others."""
     ids = jnp.where(valid, cohort.clients, others.shape[0])
     return others.at[ids].set(values, mode="drop")

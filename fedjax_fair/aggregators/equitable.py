@@ -158,7 +158,7 @@ class Equitable(Aggregator):
     def _similarity(
         self, vectors: Float[Array, "cohort width"], valid: Bool[Array, " cohort"]
     ) -> Float[Array, "cohort cohort"]:
-        """Returns inner products; those of invalid vectors are zeros."""
+        """Returns inner products, which are zero for invalid vectors."""
         mask = valid.astype(vectors.dtype)
         vectors = jnp.where(valid[:, None], vectors, 0)
         num_valid = jnp.maximum(1, jnp.sum(mask))

@@ -26,7 +26,7 @@ class FLTrust(Aggregator):
     r"""Weights updates by agreement with an update that the server trains on trusted examples.
 
     With :math:`u_0` the update of the server, trained from the global model in every round, and
-    :math:`u_k` those of the participants,
+    :math:`u_k` the updates of the participants,
 
     .. math::
         u = \frac{1}{\sum_k s_k} \sum_k s_k \frac{\lVert u_0 \rVert}{\lVert u_k \rVert} u_k,

@@ -29,7 +29,7 @@ class OptimizerState(NamedTuple):
 class WithServerOptimizer(Aggregator):
     """Applies the update of another aggregator by an optimizer at the server.
 
-    Weights, info, server view and normalization statistics are those of the other aggregator. An
+    Weights, info, server view and normalization statistics come from the other aggregator. An
     update that is not finite does not change the state of the optimizer, nor does a round without
     response.
 

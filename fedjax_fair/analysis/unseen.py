@@ -79,7 +79,7 @@ def evaluate_unseen(
 ) -> xr.Dataset:
     """Evaluates trained models on clients that never took part, before and after local steps.
 
-    The local steps are those of `solvers.FineTuned` in round 0. Models, rates and data are
+    The local steps are as in `solvers.FineTuned` in round 0. Models, rates and data are
     arguments of one compiled function, which all methods of a network and federation share.
 
     Args:

@@ -90,7 +90,7 @@ class AdaptiveClipping(PrivacyMechanism):
     (\sigma_b/m)^2)`, and sets :math:`C \leftarrow C \exp(-\eta (b - \gamma))`. The noise on updates
     increases to :math:`z_\Delta = (z^{-2} - (2 \sigma_b)^{-2})^{-1/2}`, so that both releases
     together have the privacy guarantee of the noise multiplier :math:`z`. Otherwise as
-    `DifferentialPrivacy`. Info: ``clipping_norm``, that of the round.
+    `DifferentialPrivacy`. Info: ``clipping_norm``, the one of the round.
 
     Args:
         noise_multiplier: :math:`z` > 0.

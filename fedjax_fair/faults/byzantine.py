@@ -59,7 +59,7 @@ class Byzantine(Faults):
 
     Raises:
         ValueError: If a setting is out of range, or (before training, or when a round with known
-            ids is traced) an id is not that of a client.
+            ids is traced) an id belongs to no client.
 
     References:
         Baruch, Baruch, Goldberg, *A Little Is Enough: Circumventing Defenses For Distributed

@@ -2,7 +2,7 @@ r"""Group fairness of predictions, from numbers of people by group, label and pr
 
 Functions take counts :math:`N_{a y \hat y}` of shape ``[..., groups, classes, classes]``: people of
 group :math:`a` with label :math:`y` who are predicted to be in class :math:`\hat y`. Leading axes,
-such as clients, remain. Pooled values are those of summed counts, ``counts.sum(axis=0)``, and not
+such as clients, remain. Pooled values use summed counts, ``counts.sum(axis=0)``, and not
 means of the rates of clients.
 
 All metrics except accuracies need two classes, of which 1 is the favorable one. Rates of groups
@@ -96,7 +96,7 @@ def marginal_counts(
     num_values: Sequence[int],
     features: Sequence[int],
 ) -> Shaped[Array | np.ndarray, "*batch combinations classes classes"]:
-    """Sums counts of all intersections to those of some sensitive features.
+    """Sums counts of all intersections to counts of some sensitive features.
 
     Args:
         counts: Counts by `intersection_codes`.
@@ -234,9 +234,9 @@ def ratio(
 ) -> Gap:
     """Computes the smallest ratio of the groups' rates, in ``[0, 1]``, 1 if fair.
 
-    Arguments are those of `difference`. ``"between_groups"`` is the smallest over the largest rate;
-    ``"to_overall"`` is the smallest ratio of a rate to that of all people, or its inverse. It is
-    NaN if all rates are 0, except with ``empty="zero"`` where another rate has a ratio.
+    Arguments are as for `difference`. ``"between_groups"`` is the smallest over the largest rate;
+    ``"to_overall"`` is the smallest ratio of a rate to the rate of all people, or its inverse. It
+    is NaN if all rates are 0, except with ``empty="zero"`` where another rate has a ratio.
 
     Examples:
         >>> counts = np.array([[[3, 1], [0, 0]], [[0, 0], [1, 1]]])
@@ -337,7 +337,7 @@ def _compare(
     agg: Combine,
     empty: Empty,
 ) -> Gap:
-    """Compares the groups' rates with each other, or with those of all people."""
+    """Compares the groups' rates with each other, or with the rates of all people."""
     checks.one_of("criterion", criterion, tuple(CRITERIA))
     checks.one_of("method", method, get_args(Baseline))
     checks.one_of("agg", agg, get_args(Combine))

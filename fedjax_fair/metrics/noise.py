@@ -38,7 +38,7 @@ def expected(
     """Estimates the means of metrics if all clients had the same accuracy.
 
     Args:
-        names: Names from ``OF_SPREAD``, or with the suffix ``_class_based`` those of
+        names: Names from ``OF_SPREAD``, or with the suffix ``_class_based``, metrics of
             `fedjax_fair.results.class_based`.
         accuracy: Accuracy of all clients, in ``[0, 1]``.
         examples: Test examples of every client and class, at least one client.

@@ -122,7 +122,7 @@ def mean_absolute_error() -> ClientMetric:
 
     For classes, the error is the number of classes between the predicted one and the label, which
     takes classes as ordered and equally far apart. `from_table` orders them by an ordered
-    ``pandas.Categorical``. The predicted class is that of ``Model.predict``, usually the most
+    ``pandas.Categorical``. The predicted class is from ``Model.predict``, usually the most
     probable one.
 
     References:
@@ -222,7 +222,7 @@ def _mean_absolute_error(predictions: Predictions) -> Array:
 
 
 def _errors(predictions: Predictions) -> Float[Array, "examples ..."]:
-    """Returns outputs less targets, or for classes, the predicted index less that of the label."""
+    """Returns outputs less targets, or for classes, predicted minus true index."""
     if jnp.issubdtype(predictions.labels.dtype, jnp.integer):
         predicted = predictions.predicted.astype(jnp.int32)
         return (predicted - predictions.labels.astype(jnp.int32)).astype(jnp.float32)

@@ -122,7 +122,7 @@ def lenet(num_classes: int) -> Model:
 def cifar_cnn(num_classes: int = 10) -> Model:
     """The CIFAR-10 network of the Equitable-FL paper: `lenet` on images ``[batch, 32, 32, 3]``.
 
-    The paper does not specify the dense widths; 120 and 84 are those of LeNet-5.
+    The paper does not specify the dense widths; 120 and 84 are from LeNet-5.
 
     Examples:
         >>> cifar_cnn() == lenet(10)

@@ -69,7 +69,7 @@ def as_multi_label(model: Model) -> Model:
         model: A network with an output for each label.
 
     Returns:
-        The model. ``Model.predict`` returns booleans, probabilities are those of each label.
+        The model. ``Model.predict`` returns booleans, and one probability for each label.
 
     Raises:
         ValueError: While tracing, if outputs and labels differ in shape.

@@ -50,7 +50,7 @@ def from_flax(
         loss: ``loss(outputs, labels) -> [batch]`` per example; cross-entropy by default. With
             sequences of labels ``[batch, length]``, one per label.
         accuracy: ``accuracy(outputs, labels) -> [batch]``, the fraction of an example's labels that
-            is correct; by default whether the largest output is that of the label. With sequences
+            is correct; by default whether the largest output belongs to the label. With sequences
             of labels ``[batch, length]``.
 
     Raises:

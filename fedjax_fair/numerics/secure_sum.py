@@ -194,7 +194,7 @@ def secure_sum(
 
 
 def _mask(key: Key[Array, ""], one: Array, other: Array, shape: tuple[int, ...]) -> Array:
-    """Returns the mask that participant ``one`` of a pair adds: minus that of the other."""
+    """Returns the mask that participant ``one`` of a pair adds; the other adds its negative."""
     pair = jax.random.fold_in(key, jnp.minimum(one, other))
     mask = jax.random.bits(jax.random.fold_in(pair, jnp.maximum(one, other)), shape, jnp.uint32)
     return jnp.where(one < other, mask, -mask)

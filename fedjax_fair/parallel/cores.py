@@ -42,7 +42,8 @@ def core_mesh(cores: int | Literal["all"] = "all") -> Mesh:
     """Returns a mesh of CPU cores, for ``fit(..., mesh=)``.
 
     With as many runs as cores or more, each core makes whole runs. Otherwise the cores share the
-    clients of each run. Results are those of one device, up to rounding and the order of sums.
+    clients of each run. Results equal the results on one device, up to rounding and the order of
+    sums.
 
     JAX reads the number of devices when it starts: call this function before anything else uses its
     devices or arrays, or set ``JAX_NUM_CPU_DEVICES``.

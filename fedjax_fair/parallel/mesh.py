@@ -186,7 +186,7 @@ def over_mesh(function: Callable[..., PyTree], mesh: Mesh) -> Callable:
     """Returns a function that runs ``function(runs, data)`` on every device.
 
     ``function`` may cross devices with `fedjax_fair.parallel.collectives` only, and must return the
-    same on all devices of a group. With groups, its leaves ``[runs, ...]`` are those of one group.
+    same on all devices of a group. With groups, its leaves ``[runs, ...]`` belong to one group.
     The returned function takes all runs, and data from ``shard_data``. A third argument is the
     state of the clients, ``[runs, clients, ...]``, which ``function`` returns after its result;
     each device has the rows of its clients.

@@ -35,7 +35,7 @@ def document(title: str, body: str, scripts: str = "", styles: str = "") -> str:
         title: Plain text.
         body: HTML.
         scripts: Script elements.
-        styles: Styles in addition to those of all pages.
+        styles: Styles in addition to the common ones.
 
     Examples:
         >>> document("<b>", "<h1>a</h1>").splitlines()[7]

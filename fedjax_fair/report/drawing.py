@@ -36,7 +36,7 @@ _MAX_MARKED = 3
 
 
 def variable(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataArray:
-    """Returns a variable over ``dims`` and possibly those of methods and settings.
+    """Returns a variable over ``dims``, and over methods and settings if it has them.
 
     Raises:
         ValueError: If there is no such variable.

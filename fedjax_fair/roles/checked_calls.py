@@ -1,6 +1,6 @@
 """Calls of roles: errors name the role and the line, and results are checked while tracing.
 
-A result of the wrong shape would be broadcast, and one of the wrong type cast, without an error.
+Without these checks JAX would silently broadcast a wrong shape or cast a wrong dtype.
 Values are checked where they are concrete; a traced one can only be checked after the round.
 """
 

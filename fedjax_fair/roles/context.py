@@ -31,7 +31,7 @@ class Client(NamedTuple):
         round: The absolute round, from 0.
         instructions: The client's entries of ``Cohort.instructions``.
         id: The client's id.
-        state: The client's state: that of ``Solver.init``, or of its last ``LocalResult``.
+        state: The client's state, from ``Solver.init`` or its last ``LocalResult``.
         broadcast: Values from ``Aggregator.broadcast``.
         sensitive_names: Names and values of the sensitive features of examples, or None.
     """
@@ -63,7 +63,7 @@ class LocalResult(NamedTuple):
         weighted_sum: Sum of the cohort's updates with ``Aggregator.compute_weights``; None from a
             solver, and without this method.
         state: The client's new state, which it keeps for its next round if the result arrives;
-            like that of ``Solver.init``. Other roles do not see it.
+            of the structure that ``Solver.init`` returns. Other roles do not see it.
         sends: What the client sends in addition to its update, by name.
     """
 

@@ -75,7 +75,10 @@ class Selector(Tree):
     def observe(
         self, state: PyTree, cohort: Cohort, results: LocalResult, context: Context
     ) -> PyTree:
-        """Returns the new state after local training; the context is that before it."""
+        """Updates the selector's state after local training.
+
+        ``context`` still holds the global model from the start of the round.
+        """
         return state
 
     @staticmethod
@@ -108,7 +111,9 @@ class FunctionSelector(Selector):
 
 
 class Solver(Tree):
-    """Trains one client, which may keep a state from round to round.
+    """Local training of one client.
+
+    Override ``solve``; override ``init`` too if clients keep state between rounds.
 
     Attributes:
         fixed_num_steps: Whether all clients take equally many steps, as is best in batches.
@@ -210,7 +215,8 @@ FAULT_METHODS = ("available", "responds", "instruct", "send", "collude")
 
 
 class Faults(Tree):
-    """Failures of clients. A subclass defines some of the methods; the others are None.
+    """Failures of clients. Subclass and define any of ``available``, ``responds``, ``instruct``,
+    ``send`` and ``collude``.
 
     Keys belong to a client and a round, so that faults do not depend on the cohort. ``context`` is
     a `FaultContext`, except in ``collude``.

@@ -43,7 +43,7 @@ class BaseRound(Tree):
 
         With ``drop_nonfinite``, a participant whose update is not finite counts as not responding.
         With ``skip_nonfinite``, a round whose update is not applied changes neither the state of
-        the aggregator nor those of clients, and the selector does not observe it.
+        the aggregator nor the states of clients, and the selector does not observe it.
         """
 
     @property

@@ -266,7 +266,7 @@ def _position(examples: ClientExamples, clients: Any) -> Any:
 
 
 def _global_rows(examples: ClientExamples) -> Any:
-    """Returns the index of the row of each client among those of all devices, on the host."""
+    """Returns the index of the row of each client among the rows of all devices, on the host."""
     residents: Any = examples.residents
     if residents is None:
         return slice(None)

@@ -27,7 +27,7 @@ class CellWeighted(WrappedSGD):
     The server broadcasts ``cell_weights``, ``[groups, 2]``, and ``group_strides``, which make the
     group of an example from the codes of its sensitive features. The instruction ``cell_weights``
     has weights of each client instead. Sequences of labels have no cells: with a single group,
-    training is that of SGD.
+    training is SGD.
 
     Args:
         solver: SGD.

@@ -200,7 +200,7 @@ class SGD(Solver):
             client: The client.
             start: Variables to train from, and that the update is relative to; by default the
                 global model.
-            anchor: Parameters that the proximal term pulls to; by default those of the global
+            anchor: Parameters that the proximal term pulls to; by default the ones of the global
                 model.
             gradient_offset: Added to every gradient, before decay, proximal term and momentum.
             is_trained: Variables of booleans, one for each array: others stay as they are.

@@ -182,7 +182,7 @@ def saturated_coverage(
 class FeatureBased(ArraySetFunction):
     """``sum_u w_u * concave(sum_{j in S} x_ju)``: monotone submodular.
 
-    The precision is that of ``SaturatedCoverage``.
+    The precision is as for ``SaturatedCoverage``.
 
     Args:
         features: Amount of each feature in each item, ``[items, features]``, >= 0.

@@ -108,7 +108,7 @@ class FacilityLocationFromFeatures(CachedGains):
         return -jnp.sqrt(near) * self.weights[points][None]
 
     def _with_floor(self, start: Array) -> tuple[Array, Array]:
-        """Returns similarities, ``[items, block]``, and those of the phantom, ``[block]``."""
+        """Returns similarities, ``[items, block]``, and to the phantom, ``[block]``."""
         count = self.rows.shape[-2]
         places = start + jnp.arange(self._block, dtype=jnp.int32)
         points = jnp.minimum(places, count - 1)

@@ -107,7 +107,7 @@ class MutualInformation(WrappedSetFunction):
     def _condition(self) -> Int[Array, " private"]:
         return jnp.zeros(0, jnp.int32)
 
-    # The value is the difference of the two, and the memo has those of both.
+    # The value is the difference of the two, and the memo has the memos of both.
     @property
     def _parts(self) -> tuple[_Conditional, _Conditional]:
         """Returns ``f(S | P)`` and ``f(S | P or Q)``."""

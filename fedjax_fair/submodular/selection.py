@@ -135,7 +135,7 @@ def best_item(gains: Float[Array, " size"], eligible: Bool[Array, " size"]) -> I
 
 
 def best_of(items: Int[Array, " some"], gains: Float[Array, " some"]) -> Int[Array, ""]:
-    """Returns the position of the largest gain; of equal ones, that of the smallest item."""
+    """Returns the position of the largest gain; of equal gains, the smallest item."""
     gains = _comparable(gains)
     largest = gains == jnp.max(gains)
     return jnp.argmin(jnp.where(largest, items, jnp.iinfo(items.dtype).max))

@@ -38,7 +38,7 @@ class SavedState(NamedTuple):
     """The state of runs as checkpoints have it, independent of devices and platform.
 
     Attributes:
-        state: The state without that of the clients.
+        state: The state of the round, without client states.
         clients: Vectors of all clients by name, ``[runs, clients, width]``, in client order.
         shapes: Type and shape of each leaf of the state of a client, by path.
     """

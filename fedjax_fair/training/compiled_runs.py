@@ -248,7 +248,7 @@ class CompiledRuns:
 def check_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
     """Checks that a model has an output for each class; fewer would give NaN losses.
 
-    With sequences of labels, outputs, losses and accuracies have to be those of each label.
+    With sequences of labels, outputs, losses and accuracies need one value for each label.
     """
     if np.issubdtype(data.train.labels.dtype, np.floating):
         if model.loss is Model.loss:

@@ -30,8 +30,9 @@ __all__ = [
     "warn_of_divergence",
 ]
 
-# Losses of heterogeneous clients jump, but not to ten times that of guessing, where the geometric
-# mean of the probability of the right class is the tenth power of that of guessing.
+# Losses of heterogeneous clients jump, but not to ten times the loss of guessing: there the
+# geometric mean of the probability of the right class is the tenth power of the probability of
+# guessing.
 _DIVERGED_LOSS_FACTOR = 10
 
 # A shorter run may end before it has learned anything.

@@ -67,7 +67,7 @@ def call(jitted: Any, *arguments: Any) -> Any:
 
 
 def clear() -> None:
-    """Forgets all executables, as ``jax.clear_caches`` does for those of JAX."""
+    """Forgets all executables, as ``jax.clear_caches`` does for the caches of JAX."""
     with _lock:
         _by_text.clear()
         _by_lowering.clear()

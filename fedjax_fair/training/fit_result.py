@@ -66,7 +66,7 @@ class FitResult(NamedTuple):
     def __repr__(self) -> str:
         """Returns three lines: sizes of the data, seeds and rounds, parameters of the model."""
         dataset, seeds = self.dataset, self.dataset["seed"].values.tolist()
-        # With a partition per seed, the sizes are those of the first.
+        # With a partition per seed, the sizes are of the first one.
         train, test = (
             int(dataset[f"{split}_examples"].isel(seed=0, missing_dims="ignore").sum())
             for split in ("train", "test")

@@ -117,7 +117,7 @@ def positive_int(
     Args:
         name: Name of the argument.
         value: The argument.
-        at_most: The largest valid integer, by default that of 32 bits.
+        at_most: The largest valid integer, by default of 32 bits.
         words: The strings.
     """
     if isinstance(value, str) and value in words:
