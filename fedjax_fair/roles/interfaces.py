@@ -215,9 +215,9 @@ FAULT_METHODS = ("available", "responds", "instruct", "send", "collude")
 
 
 class Faults(Tree):
-    """Failures of clients. Subclass and define any of ``available``, ``responds``, ``instruct``,
-    ``send`` and ``collude``.
+    """Failures of clients.
 
+    Subclass and define any of ``available``, ``responds``, ``instruct``, ``send`` and ``collude``.
     Keys belong to a client and a round, so that faults do not depend on the cohort. ``context`` is
     a `FaultContext`, except in ``collude``.
 

@@ -23,9 +23,9 @@ class UnionFL(RepresentativeSelector):
 
     with the representation :math:`G` of `DivFL`, to which :math:`\mu = 0` reduces it, and the union
     :math:`U_t` of the last ``window`` cohorts. The objective is submodular but not monotone.
-    UnionFL always selects ``cohort_size`` clients, even when an additional client lowers the objective.
-    Weights and info are as for `DivFL`. Additional info: ``penalty``, the second term without its
-    sign; ``repeated``, the selected clients in the union.
+    UnionFL always selects ``cohort_size`` clients, even when an additional client lowers the
+    objective. Weights and info are as for `DivFL`. Additional info: ``penalty``, the second term
+    without its sign; ``repeated``, the selected clients in the union.
 
     Args:
         cohort_size: Clients per round.
