@@ -113,7 +113,7 @@ def _after_features(variables: Variables, model: Model, x: Shaped[Any, "..."]) -
         part = "no" if not any(is_head[:num_params]) else "only"
         raise ValueError(
             f"head_layers=None: the model has {part} layers after Model.features; expected layers "
-            f"before and after, or names of the head's layers among {names}."
+            f"before and after; name the head's layers among {names}."
         )
     return jax.tree.unflatten(jax.tree.structure(variables), is_head)
 

@@ -198,7 +198,7 @@ def _check_equal(place: str, values: list[Any]) -> Any:
         if type(value) is not type(values[0]) or not _equal(value, values[0]):
             raise ValueError(
                 f"{place}: {_one_line(values[0])} and {_one_line(value)} differ in structure and "
-                "cannot be stacked; expected equal values, or a field annotated as Number or array."
+                "cannot be stacked; pass equal values, or annotate the field as Number or an array."
             )
     return values[0]
 
@@ -325,7 +325,7 @@ def _check_structure(tree: Tree) -> None:
         except TypeError:
             raise ValueError(
                 f"{name}={_one_line(value)}: a {type(value).__name__} can change and is not "
-                "hashable; expected a tuple or another immutable value."
+                "hashable; pass a tuple or another immutable value."
             ) from None
         if str(field.type) in ("int", "<class 'int'>") and isinstance(value, float):
             raise ValueError(
