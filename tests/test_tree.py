@@ -197,7 +197,7 @@ class Checked(Tree):
     [
         (lambda: Scale(2.0), r"Scale\.size=2\.0: expected an integer"),
         (lambda: Scale(np.arange(2)), r"Scale\.size is an array.*annotate it as an array type"),
-        (lambda: Scale(2, name=["a"]), r"Scale\.name=\['a'\]: a list .*expected a tuple"),
+        (lambda: Scale(2, name=["a"]), r"Scale\.name=\['a'\]: a list .*pass a tuple"),
         (lambda: Chain(Scale(2), function={}), r"Chain\.function={}: a dict"),
         (lambda: jax.jit(Scale)(2), r"Scale\.size is traced.*Number, Integer or an array type"),
         (lambda: jax.jit(Checked)(2), r"Checked\.count is traced"),
