@@ -293,8 +293,8 @@ def test_a_python_if_on_another_traced_value_is_explained():
             [make_round(), make_round(selectors.Uniform(2))],
             r"Round\.selector\.cohort_size: 3 and 2 differ",
         ),
-        ([make_round()], "methods: expected one for each of 2 seeds, got 1"),
-        ([make_round(), "fedavg"], "methods: one of them is a str"),
+        ([make_round()], "method: expected one for each of 2 seeds, got 1"),
+        ([make_round(), "fedavg"], "method: one of them is a str"),
         (
             [make_round(), make_round(selectors.Full())],
             r"Round\.selector: Uniform.* and Full.* differ",
