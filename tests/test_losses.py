@@ -93,7 +93,7 @@ def test_labels_that_do_not_fit_the_loss_are_refused_before_compilation():
 
     narrow = ff.models.as_regression(linear(1))
     for model, message in (
-        (narrow, r"model with outputs \[1\]: expected those of the labels, \[3\]"),
+        (narrow, r"model with outputs \[1\]: expected the labels' shape, \[3\]"),
         (linear(3), r"model: expected a loss for targets.*models\.as_regression"),
     ):
         with pytest.raises(ValueError, match=message):

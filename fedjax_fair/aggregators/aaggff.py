@@ -130,7 +130,7 @@ class AAggFF(Aggregator):
         if cohort.clients.shape[0] != size:
             raise ValueError(
                 f"regime='silo': expected a cohort of all {size} clients, as of selectors.Full, "
-                f"got {cohort.clients.shape[0]}."
+                f"got {cohort.clients.shape[0]}; use selectors.Full or regime='device'."
             )
         mean = jnp.sum(normalize_weights(valid) * responses)
         response = _of_all(cohort, valid, responses, jnp.full(size, mean))
@@ -161,6 +161,6 @@ def _of_all(
     values: Float[Array, " cohort"],
     others: Float[Array, " clients"],
 ) -> Float[Array, " clients"]:
-    """Returns values of all clients: those of valid participants, and others."""
+    """Returns values of all clients: given ones for valid participants, and others."""
     ids = jnp.where(valid, cohort.clients, others.shape[0])
     return others.at[ids].set(values, mode="drop")

@@ -32,8 +32,8 @@ class AdaFed(Aggregator):
     denominator vanishes and the order of participants does not matter.
 
     If updates are linearly dependent, the inverse is a pseudo-inverse, of the matrix of cosines of
-    updates: the rates are those of least squares. Updates of zeros, and those that are not finite,
-    are ignored. The length :math:`1 / \lVert u \rVert` of the step is unbounded for small losses;
+    updates: the rates solve a least squares problem. Updates that are zero or not finite are
+    ignored. The length :math:`1 / \lVert u \rVert` of the step is unbounded for small losses;
     it is clipped, which the paper does not do. The paper's learning rate of the server is that of
     `WithServerOptimizer`. Normalization statistics are averaged by size.
 

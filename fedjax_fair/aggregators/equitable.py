@@ -70,6 +70,7 @@ class Equitable(Aggregator):
     groups: Literal["estimated", "oracle"] = "estimated"
     layer: Literal["penultimate", "logits"] = "penultimate"
     model: Literal["trained", "received"] = "trained"
+    # All examples are a sixth pass next to five local epochs; `"last_batch"` avoids it.
     examples: Literal["all", "last_batch"] = "all"
     center: bool = False
     cosine: bool = False
@@ -83,7 +84,10 @@ class Equitable(Aggregator):
 
     def init(self, context):
         if self.groups == "oracle" and context.groups is None:
-            raise ValueError("groups='oracle': expected a federated dataset with groups.")
+            raise ValueError(
+                "groups='oracle': expected a federated dataset with groups; use "
+                "groups='estimated', or a partition with groups, such as planted_clusters."
+            )
         return ()
 
     def aggregate(self, state, cohort, results, context):
@@ -106,6 +110,7 @@ class Equitable(Aggregator):
         slots = jnp.arange(labels.size, dtype=jnp.int32)
         info = {"cluster": labels, "num_clusters": jnp.sum(labels == slots, dtype=jnp.int32)}
         if groups is not None:
+            # Computed here, because scikit-learn would take minutes for a sweep of a thousand runs.
             info["nmi"] = normalized_mutual_information(labels, groups)
             info["ari"] = adjusted_rand_index(labels, groups)
         return update, state, Aggregation(weights, info)
@@ -158,7 +163,7 @@ class Equitable(Aggregator):
     def _similarity(
         self, vectors: Float[Array, "cohort width"], valid: Bool[Array, " cohort"]
     ) -> Float[Array, "cohort cohort"]:
-        """Returns inner products; those of invalid vectors are zeros."""
+        """Returns inner products, which are zero for invalid vectors."""
         mask = valid.astype(vectors.dtype)
         vectors = jnp.where(valid[:, None], vectors, 0)
         num_valid = jnp.maximum(1, jnp.sum(mask))

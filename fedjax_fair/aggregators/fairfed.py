@@ -1,4 +1,4 @@
-"""FairFed: weights that move towards clients whose fairness is near that of all."""
+"""FairFed: weights that move towards clients whose fairness is near the fairness of all clients."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class FairFed(Aggregator):
     The update is the mean with these weights, divided by their sum, or with sizes if all are zero.
     A repeated client counts in every slot. Metrics compare two sensitive groups and are signed:
 
-    - ``"equal_opportunity"``: the true positive rate of group 0 less that of group 1. The server
-      sums :math:`m_k`, the client's part of the pooled difference.
+    - ``"equal_opportunity"``: the true positive rate of group 0 minus the rate of group 1. The
+      server sums :math:`m_k`, the client's part of the pooled difference.
     - ``"demographic_parity"``: the same of selection rates.
     - ``"accuracy"``: the accuracy, without groups. This variant, of *Equitable Federated Learning
       with Activation Clustering*, reduces the weight of few clients of low accuracy, and keeps the
@@ -97,6 +97,7 @@ class FairFed(Aggregator):
         average = jnp.mean(deviation, where=cohort.responded)
         moved = state[cohort.clients] - self.beta * (deviation - average)
         used = jnp.maximum(moved, 0) if self.clip else moved
+        # The paper keeps unclipped weights. Its formula would also permit using weights below 0.
         kept = moved if is_of_groups else used
         used = jnp.where(cohort.responded_mask, used, 0)
         total = jnp.sum(used)
@@ -122,7 +123,7 @@ class FairFed(Aggregator):
     def _group_differences(
         self, cohort: Cohort, context: Context
     ) -> tuple[Float[Array, ""], Float[Array, " cohort"], Bool[Array, " cohort"]]:
-        """Returns the pooled difference, that of each participant, and whether it is defined."""
+        """Returns the difference of all participants and of each, and whether it is defined."""
         groups = self._groups(context)
 
         def parts(client, _):

@@ -41,7 +41,7 @@ class FedFV(Aggregator):
     the last updates of those that last responded :math:`s` rounds ago and conflict with :math:`g`.
     Last :math:`g` gets the length of the uniform mean of the updates.
 
-    The window of rounds is that of the paper; the authors' code includes the present round, so that
+    The window of rounds is as in the paper; the authors' code includes the present round, so that
     its :math:`\tau = 1` uses no absent client. Nothing is projected for them in the first
     :math:`\tau` rounds. Their last updates take the memory of one model for each client, on every
     device. Updates that are not finite do not count. Normalization statistics are averaged by size.

@@ -34,7 +34,7 @@ class FedMGDA(Aggregator):
 
     For :math:`\epsilon \ge 1` the step :math:`d` is a common descent direction, :math:`\langle d,
     \bar g_k \rangle \ge \lVert d \rVert^2` for all :math:`k`. Normalization makes the method robust
-    to scaled updates, and the length of the step independent of that of the updates, so that
+    to scaled updates, and the length of the step independent of the length of the updates, so that
     ``step_length`` needs tuning.
 
     The weights :math:`\lambda^0` are uniform over participants, as in the co-authors' code; by

@@ -26,7 +26,7 @@ class FLTrust(Aggregator):
     r"""Weights updates by agreement with an update that the server trains on trusted examples.
 
     With :math:`u_0` the update of the server, trained from the global model in every round, and
-    :math:`u_k` those of the participants,
+    :math:`u_k` the updates of the participants,
 
     .. math::
         u = \frac{1}{\sum_k s_k} \sum_k s_k \frac{\lVert u_0 \rVert}{\lVert u_k \rVert} u_k,
@@ -92,7 +92,8 @@ class FLTrust(Aggregator):
             if array.shape[1:] != clients.shape[1:] or array.dtype != clients.dtype:
                 raise ValueError(
                     f"root: {name} {array.dtype}{list(array.shape[1:])} of an example, expected "
-                    f"the clients' {clients.dtype}{list(clients.shape[1:])}."
+                    f"the clients' {clients.dtype}{list(clients.shape[1:])}; prepare root as the "
+                    "data of clients."
                 )
         size = jnp.int32(len(labels))
         order = jnp.arange(len(labels), dtype=jnp.int32)
@@ -112,14 +113,17 @@ class FLTrust(Aggregator):
 def _check_root(root: Any) -> tuple[Any, Any]:
     """Returns the root examples in the types of federated datasets."""
     if not isinstance(root, (tuple, list)) or len(root) != 2:
-        raise ValueError(f"root is a {type(root).__name__}: expected a pair (features, labels).")
+        raise ValueError(
+            f"root is a {type(root).__name__}: expected a pair (features, labels); pass both as "
+            "arrays."
+        )
     if any(isinstance(part, Tracer) for part in root):
         return root[0], root[1]
     features, labels = map(np.asarray, root)
     if features.ndim < 2 or not labels.ndim or len(features) != len(labels) or not len(labels):
         raise ValueError(
             f"root of features {list(features.shape)} and labels {list(labels.shape)}: expected "
-            "[n, ...] and [n], with n >= 1."
+            "[n, ...] and [n], with n >= 1; pass one label per example."
         )
     return _convert("features", features), _convert("labels", labels)
 
@@ -129,7 +133,10 @@ def _convert(name: str, array: np.ndarray) -> np.ndarray:
     if is_number and not (name == "features" and array.dtype == np.uint8):
         array = array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
     if not is_number or not np.isfinite(array).all():
-        raise ValueError(f"root: expected finite numbers as {name}, got {array.dtype}.")
+        raise ValueError(
+            f"root: expected finite numbers as {name}, got {array.dtype}; remove or encode other "
+            "values."
+        )
     return array
 
 

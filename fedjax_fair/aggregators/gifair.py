@@ -24,15 +24,15 @@ class GIFAIR(Aggregator):
     .. math:: \sum_k p_k F_k + \lambda \sum_{i < j} |L_i - L_j|
 
     multiplies the loss of client :math:`k` of group :math:`s` by :math:`1 + \lambda r_k / (p_k
-    |A_s|)`, where :math:`r_k` is the number of groups of lower loss minus those of higher loss,
-    :math:`p_k = n_k / \sum n` and :math:`A_s` are the group's participants. Sums are over the
-    cohort; a repeated client is two participants. The factors average to 1 with the weights
-    :math:`p_k`, and are non-negative up to
+    |A_s|)`, where :math:`r_k` is the number of groups of lower loss minus the number of groups of
+    higher loss, :math:`p_k = n_k / \sum n` and :math:`A_s` are the group's participants. Sums are
+    over the cohort; a repeated client is two participants. The factors average to 1 with the
+    weights :math:`p_k`, and are non-negative up to
 
     .. math:: \lambda_{\max} = \min_k \frac{p_k |A_{s_k}|}{\text{groups present} - 1}.
 
-    A group's loss is that of its participants at their trained models, when the group last took
-    part; at first, that of its clients at the initial model. Losses that are not finite are
+    A group's loss is the loss of its participants at their trained models, when the group last took
+    part; at first, the loss of its clients at the initial model. Losses that are not finite are
     ignored.
 
     Updates are averaged by size; the paper draws by size and averages uniformly. Info: the
@@ -101,7 +101,7 @@ def _groups_of(
 ) -> tuple[Int[Array, " cohort"], Int[Array, " cohort"]]:
     """Returns the group of each participant, and an equivalent label below the cohort size.
 
-    There may be as many groups as clients; labels keep the cost of a round that of its cohort.
+    There may be as many groups as clients; with labels, a round costs no more than its cohort.
     """
     assert context.groups is not None
     groups = context.groups[cohort.clients]

@@ -70,6 +70,9 @@ class IFCAMean(Aggregator):
         return scheme_weights(self.weights, cohort, context)
 
     def init(self, context):
+        # The other models are state of the aggregator, so that the round, checkpoints, faults and
+        # traffic need no axis of models. `context.key` exists here only: later randomness of the
+        # server would need a key for every round.
         key = context.key
         assert key is not None  # In rounds only.
 

@@ -53,7 +53,7 @@ class Mean(Aggregator):
         if update is None:
             raise ValueError(
                 "results.weighted_sum is None: expected an aggregator that wraps Mean to define "
-                "compute_weights, which returns those of the Mean."
+                "compute_weights; return the weights of Mean.compute_weights there."
             )
         return update, state, Aggregation(self.compute_weights(state, cohort, context), {})
 

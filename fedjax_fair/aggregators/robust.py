@@ -141,7 +141,8 @@ class Krum(Aggregator):
         byzantine, size = self.byzantine, cohort.clients.shape[0]
         if size < 2 * byzantine + 3:
             raise ValueError(
-                f"{byzantine=}: expected a cohort of at least {2 * byzantine + 3}, got {size}."
+                f"{byzantine=}: expected a cohort of at least {2 * byzantine + 3}, got {size}; "
+                "select more clients, or lower byzantine."
             )
         checks.positive_int("selected", self.selected, at_most=size)
         updates, valid = gather_updates(cohort, results, context)
@@ -162,7 +163,7 @@ class GeometricMedian(Aggregator):
     """The point with the smallest sum of distances to the updates.
 
     It stays near the honest updates if Byzantine participants have less than half of the weight.
-    Weiszfeld's iterations start from the coordinate-wise median. The weights are those of the last
+    Weiszfeld's iterations start from the coordinate-wise median. The weights are from the last
     iteration.
 
     Args:
@@ -288,7 +289,7 @@ class CenteredClipping(Aggregator):
         for _ in range(self.iterations):
             step, norms = _clipped_mean(updates, center, self.bound, weights)
             center = jax.tree.map(jnp.add, center, step)
-        # Without a valid update the model stays, and the center is that of the round before.
+        # Without a valid update the model stays, and the center is the one of the round before.
         update = jax.tree.map(lambda leaf: jnp.where(jnp.any(valid), leaf, 0), center)
         return update, center, Aggregation(weights, {"norm": norms})
 

@@ -25,8 +25,8 @@ class ScaffoldMean(Mean):
     where :math:`q_i = 1/N`, so that :math:`c` is the mean of all :math:`c_i`, also of clients that
     did not take part. With weights by examples, an extension of the paper, :math:`q_i` is the
     client's share of all training examples. Of a client that is drawn repeatedly, the last response
-    counts in :math:`c`, because its state is that of the last one. The paper's step size
-    :math:`\eta_g` of the server is that of `WithServerOptimizer`.
+    counts in :math:`c`, because its state comes from the last one. The paper's step size
+    :math:`\eta_g` of the server is a setting of `WithServerOptimizer`.
 
     Args:
         weights: The weights :math:`p_i`, as of `Mean`; ``"uniform"`` is the paper's.

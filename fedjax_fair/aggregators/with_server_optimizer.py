@@ -29,7 +29,7 @@ class OptimizerState(NamedTuple):
 class WithServerOptimizer(Aggregator):
     """Applies the update of another aggregator by an optimizer at the server.
 
-    Weights, info, server view and normalization statistics are those of the other aggregator. An
+    Weights, info, server view and normalization statistics come from the other aggregator. An
     update that is not finite does not change the state of the optimizer, nor does a round without
     response.
 
@@ -61,12 +61,12 @@ class WithServerOptimizer(Aggregator):
         if isinstance(self.inner, IFCAMean):
             raise ValueError(
                 f"inner={self.inner!r}: expected an aggregator of one model; the optimizer would "
-                "change the first of several models only."
+                "change the first of several models only; use IFCAMean alone."
             )
         if isinstance(self.inner, FedFBMean):
             raise ValueError(
                 f"inner={self.inner!r}: expected an aggregator that measures no losses at its new "
-                "model; the optimizer would lead to another model."
+                "model; the optimizer would lead to another model; use FedFBMean alone."
             )
 
     @property

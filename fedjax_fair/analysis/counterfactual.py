@@ -64,7 +64,8 @@ class _Alternatives(Selector):
             elif cohort.clients.shape != cohorts[0].clients.shape:
                 raise ValueError(
                     f"selectors: {selector} selects {cohort.clients.size} clients; expected "
-                    f"{cohorts[0].clients.size}, as {self.reference}."
+                    f"{cohorts[0].clients.size}, as {self.reference}; give all selectors the same "
+                    "cohort_size."
                 )
         clients = jnp.stack([cohort.clients for cohort in cohorts[1:]])
         measured = self._measure(context, clients)
@@ -199,7 +200,7 @@ def counterfactual(
     checks.seeds("seeds", seeds)
     checks.non_negative("b", b)
     if not selectors:
-        raise ValueError("selectors={}: expected one or more.")
+        raise ValueError("selectors={}: expected one or more; pass a dict of selectors by name.")
     for name, selector in selectors.items():
         checks.instance(f"selectors[{name!r}]", selector, Selector, "selectors.DivFL(10)")
     names = [*selectors]
@@ -207,7 +208,8 @@ def counterfactual(
     checks.one_of("baseline", baseline, tuple(names))
     if data.num_partitions not in (None, len(seeds)):
         raise ValueError(
-            f"seeds={tuple(seeds)}: expected {data.num_partitions}, one for each partition."
+            f"seeds={tuple(seeds)}: expected {data.num_partitions}, one for each partition; pass "
+            "that many seeds."
         )
 
     runs = []

@@ -79,7 +79,7 @@ def evaluate_unseen(
 ) -> xr.Dataset:
     """Evaluates trained models on clients that never took part, before and after local steps.
 
-    The local steps are those of `solvers.FineTuned` in round 0. Models, rates and data are
+    The local steps are as in `solvers.FineTuned` in round 0. Models, rates and data are
     arguments of one compiled function, which all methods of a network and federation share.
 
     Args:
@@ -118,13 +118,16 @@ def evaluate_unseen(
     num_runs, model_split = len(seeds), stack_trees([model])
     rate_values = np.asarray(rates, np.float32)
     if rate_values.shape != (num_runs,):
-        raise ValueError(f"rates={rates}: expected a number for each of {num_runs} seeds.")
+        raise ValueError(
+            f"rates={rates}: expected a number for each of {num_runs} seeds; pass one learning "
+            "rate per seed."
+        )
     checks.non_negative("rates", rate_values, many=True)
     for leaf in jax.tree.leaves(variables):
         if np.shape(leaf)[:1] != (num_runs,):
             raise ValueError(
                 f"variables with an array of shape {np.shape(leaf)}: expected a first axis of "
-                f"{num_runs}, one model for each seed."
+                f"{num_runs}, one model for each seed; pass the variables of FitResult."
             )
     with RunBatch(unseen, seeds, mesh) as batch:
         ids = _check_ids(client_ids, num_runs, unseen.num_clients)
@@ -186,7 +189,7 @@ def _check_ids(
     if not is_valid or ids.min() < 0 or ids.max() >= 2**31:
         raise ValueError(
             f"client_ids of {ids.dtype} and shape {ids.shape}: expected integers in [0, 2**31), "
-            f"[{num_clients}] or [{num_runs}, {num_clients}]."
+            f"[{num_clients}] or [{num_runs}, {num_clients}]; pass one id per client."
         )
     return np.array(np.broadcast_to(ids.astype(np.int32), (num_runs, num_clients)))
 

@@ -52,6 +52,7 @@ def task_of(config: Maximize) -> Task:
     return exemplars(config.clients)
 
 
+# The value of a client is the mean over its images, so that large clients do not dominate.
 def exemplars(num_clients: int) -> Task:
     """Makes the problem of selecting public images of digits that represent private ones.
 

@@ -41,6 +41,7 @@ class Description(NamedTuple):
     file: str = ""
 
 
+# The same command would otherwise continue with results of former code.
 def record(folder: Path, methods: Iterable[str]) -> None:
     """Writes the descriptions of methods of plugins, which must be those of earlier runs.
 

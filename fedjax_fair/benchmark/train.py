@@ -98,6 +98,9 @@ def _learning_rates(methods: Sequence[Any]) -> list[float]:
     return [float(rate) for rate in rates]
 
 
+# A vmap of ResNet-18 takes longer than a loop on an accelerator (docs/accelerators.md). Single runs
+# share a compiled function, and each is saved, so that an interruption costs one run. Methods
+# follow each other, because two would need twice the memory.
 def train_singly(
     train_run: Callable[[Run, BenchmarkData], xr.Dataset],
     rounds: Sequence[BaseRound],

@@ -11,6 +11,9 @@ from fedjax_fair.utils import checks
 __all__ = ["epsilon"]
 
 
+# Replacing one client is the relation for which sampling without replacement has a theorem; one
+# relation for all selectors makes their epsilons comparable. Weights must be equal, because numbers
+# of examples are private data too.
 def epsilon(
     privacy: PrivacyMechanism,
     selector: Selector,
@@ -78,6 +81,7 @@ def epsilon(
     checks.positive_int("cohort_size", cohort_size, at_most=num_clients)
     if float(noise_multiplier) == 0:
         return math.inf
+    # Version 0.6 needs attrs below 24.
     import dp_accounting  # Takes a second.
     from dp_accounting import rdp
 

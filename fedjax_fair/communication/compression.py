@@ -105,7 +105,10 @@ class StochasticQuantization(Compression):
 
     def __post_init__(self):
         if not (checks.is_int(self.bits) and 2 <= self.bits <= 16):
-            raise ValueError(f"bits={self.bits!r}: expected an integer >= 2 and <= 16.")
+            raise ValueError(
+                f"bits={self.bits!r}: expected an integer >= 2 and <= 16; use 8, or "
+                "compression=None to send all 32 bits."
+            )
 
     def compress(self, key, vector):
         levels = 2 ** (self.bits - 1) - 1

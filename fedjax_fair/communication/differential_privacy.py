@@ -90,7 +90,7 @@ class AdaptiveClipping(PrivacyMechanism):
     (\sigma_b/m)^2)`, and sets :math:`C \leftarrow C \exp(-\eta (b - \gamma))`. The noise on updates
     increases to :math:`z_\Delta = (z^{-2} - (2 \sigma_b)^{-2})^{-1/2}`, so that both releases
     together have the privacy guarantee of the noise multiplier :math:`z`. Otherwise as
-    `DifferentialPrivacy`. Info: ``clipping_norm``, that of the round.
+    `DifferentialPrivacy`. Info: ``clipping_norm``, the one of the round.
 
     Args:
         noise_multiplier: :math:`z` > 0.
@@ -127,7 +127,7 @@ class AdaptiveClipping(PrivacyMechanism):
             if not is_traced and 2 * float(stddev) <= float(multiplier):
                 raise ValueError(
                     f"clipped_count_stddev={stddev!r}: expected more than half of "
-                    f"noise_multiplier={multiplier!r}."
+                    f"noise_multiplier={multiplier!r}; raise it, or lower noise_multiplier."
                 )
 
     def init_clipping_norm(self):

@@ -25,6 +25,8 @@ from fedjax_fair.roles import Cohort, Context, LocalResult, ServerView
 __all__ = ["Opaque", "masked_sum", "restrict_context", "restrict_results", "secure_sums"]
 
 
+# Roles declare what they need, so that a wrong declaration fails during tracing. This is not a
+# security boundary: a role can still read `context.examples`.
 class Opaque:
     """Values of the participants that the server cannot read."""
 

@@ -40,6 +40,10 @@ _AGGREGATE_ROLES = {
 }
 
 
+# Settings of a round and not wrappers of solvers. Wrappers would need random keys, could be nested
+# in an order that voids a guarantee without an error, and could wrap a solver whose other sends
+# they do not cover. Clipping comes last because it scales all elements equally and keeps a
+# compressed update compressed; rounding after it could exceed the norm.
 class Communication(NamedTuple):
     """Settings of the communication of a round; None disables one."""
 

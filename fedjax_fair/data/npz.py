@@ -60,6 +60,8 @@ def cache_folder(folder: Path) -> Path:
     return Path(platformdirs.user_cache_dir("fedjax_fair")) / name
 
 
+# One `.npz` file, because NumPy verifies its checksums. `joblib.Memory` neither detects damage nor
+# finds a shared read-only folder next to the data.
 def cached(
     folder: Path, cache_key: str, make: Callable[[], Mapping[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:

@@ -28,6 +28,8 @@ __all__ = [
 _VALIDATION_STREAM, _CLIENTS_STREAM = 3, 12
 
 
+# Validation examples are held out after everything else is split, so that every partition has them
+# and test examples do not change.
 def hold_out(data: FederatedData, validation_fraction: float, seed: int = 0) -> FederatedData:
     """Holds out a part of every client's training examples, to choose settings by.
 

@@ -32,7 +32,7 @@ def client_gradients(
 
     Args:
         model: The network.
-        variables: Its variables; gradients are those of ``params``.
+        variables: Its variables; gradients are with respect to ``params``.
         examples: Examples of all clients.
         clients: Client ids; all by default.
         project: Maps a gradient, shaped like the parameters, to a vector.
@@ -65,7 +65,7 @@ def client_gradient(
 ) -> PyTree:
     """Returns the gradient of the mean loss of one client, where its examples are.
 
-    It is shaped like the parameters, and that of ``client_gradients``; for solvers.
+    It is shaped like the parameters, and equals the one of ``client_gradients``; for solvers.
     """
     sums = client_sum(_gradient_sums(model, variables, examples), examples, client)
     return divide_by_labels(sums, examples.sizes[client])[1]

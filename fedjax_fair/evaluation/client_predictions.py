@@ -56,7 +56,7 @@ def custom_metrics(
 def shared_outputs(
     model: Model, variables: Variables, examples: ClientExamples
 ) -> tuple[Array, Array, Array]:
-    """Returns the outputs of one model for all examples; the result is that of map_examples."""
+    """Returns the outputs of one model for all examples, as ``map_examples`` does."""
     return map_examples(
         lambda indices: apply_model(model, variables, examples.features[indices]), examples
     )
@@ -67,7 +67,7 @@ def personalized_outputs(
     personalized: Callable[[Int[Array, ""]], Variables],
     examples: ClientExamples,
 ) -> tuple[Array, Array, Array]:
-    """Returns the outputs of each client's model; the result is that of map_examples."""
+    """Returns the outputs of each client's model, as ``map_examples`` does."""
     shapes = jax.eval_shape(personalized, jax.ShapeDtypeStruct((), jnp.int32))
     chunk = chunk_of_clients(examples)
     output = jax.eval_shape(partial(apply_model, model), shapes, examples.features[:1])
@@ -96,7 +96,7 @@ def _rows_of_labels(
     owners: Int[Array, " examples"],
     num_clients: int,
 ) -> tuple[Float[Array, "labels ..."], Int[Array, " labels"], Int[Array, " labels"]]:
-    """Makes one row of every label, sorted by owner; those of masked labels are padding."""
+    """Makes one row of every label, sorted by owner; masked labels become padding."""
     owners = jnp.where(labels != MASKED_LABEL, owners[:, None], num_clients).ravel()
     order = jnp.argsort(owners, stable=True)
     return outputs.reshape(-1, *outputs.shape[2:])[order], labels.ravel()[order], owners[order]

@@ -1,6 +1,6 @@
 """Losses, accuracies and other means of clients at one model.
 
-Means of all clients take one flat pass over examples; those of a few clients loop over each
+Means of all clients take one flat pass over examples; means of a few clients loop over each
 client's examples (`fedjax_fair.evaluation.sums`). An example with a sequence of labels counts
 once for each label that is not masked.
 """
@@ -98,7 +98,7 @@ def client_loss(
 ) -> Float[Array, ""]:
     """Returns the mean loss of one client, where its examples are; NaN without examples.
 
-    It is that of ``client_performance``; for solvers.
+    It equals the loss of ``client_performance``; for solvers.
     """
     sum_fn = partial(_performance_sums, model, variables, examples)
     sums = client_sum(sum_fn, examples, client)
@@ -302,7 +302,7 @@ def _all_client_performance(
 ) -> tuple[ClientPerformance, Float[Array, " classes"], GroupSums | None]:
     """Returns means of all clients, the accuracy on all owned labels of each class, and group sums.
 
-    Group sums are those of ``sensitive_groups``, if any.
+    Group sums are by ``sensitive_groups``, if given.
     """
 
     def performance_fn(indices):

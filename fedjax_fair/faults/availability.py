@@ -40,7 +40,8 @@ class Trace(Faults):
     def check(self, num_clients):
         if (size := np.shape(self.table)[1]) != num_clients:
             raise ValueError(
-                f"table of {size} clients: expected {num_clients}, the number of clients."
+                f"table of {size} clients: expected {num_clients}, the number of clients; give the "
+                "table one column per client."
             )
 
     def available(self, key, round, num_clients):
@@ -93,5 +94,8 @@ def _check_table(table: Any) -> Any:
     except (TypeError, ValueError):  # A random key, a ragged list.
         array = np.empty(0)
     if array.ndim != 2 or array.size == 0 or not np.isin(array, (0, 1)).all():
-        raise ValueError(f"table={table!r}: expected zeros and ones, [rounds, clients].")
+        raise ValueError(
+            f"table={table!r}: expected zeros and ones, [rounds, clients]; pass a rectangular "
+            "array."
+        )
     return array.astype(bool)

@@ -24,6 +24,8 @@ _STRENGTHS = {"sign_flip": 1.0, "scaling": 10.0, "noise": 1.0, "nan": 0.0, "alie
 _COLLUDING = ("alie", "ipm")
 
 
+# Byzantine clients are the first of a seeded permutation of ids, which needs no state and does not
+# depend on the cohort.
 class Byzantine(Faults):
     r"""Sends something else in place of the updates of Byzantine clients.
 
@@ -57,7 +59,7 @@ class Byzantine(Faults):
 
     Raises:
         ValueError: If a setting is out of range, or (before training, or when a round with known
-            ids is traced) an id is not that of a client.
+            ids is traced) an id belongs to no client.
 
     References:
         Baruch, Baruch, Goldberg, *A Little Is Enough: Circumventing Defenses For Distributed

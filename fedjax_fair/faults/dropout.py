@@ -43,7 +43,7 @@ class Dropout(Faults):
         if (shape := np.shape(self.probability)) not in ((), (num_clients,)):
             raise ValueError(
                 f"probability of shape {list(shape)}: expected a scalar or [{num_clients}], the "
-                "number of clients."
+                "number of clients; pass one probability, or one per client."
             )
 
     def responds(self, key, context):

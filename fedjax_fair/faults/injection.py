@@ -24,6 +24,9 @@ _SENDS = 2**16
 """Key of values that are sent in addition to updates, behind the indices of their arrays."""
 
 
+# Shapes are fixed, so a client that drops out keeps its slot, and its update is zero. Without
+# faults `Cohort.responded` is None, and the compiled function is unchanged. Histories and stale
+# gradients are written after training, when the responding clients are known.
 class UploadStatus(NamedTuple):
     """Status of a participant's upload.
 
@@ -107,7 +110,7 @@ def init_model_history(faults: Sequence[Faults], variables: Variables) -> Variab
 def append_model(
     model_history: Variables | tuple[()], round: Int[Array, ""], variables: Variables
 ) -> Variables | tuple[()]:
-    """Replaces the oldest model of the history by that of a round."""
+    """Replaces the oldest model of the history by the model of a round."""
     if not model_history:
         return model_history
     return jax.tree.map(
@@ -149,7 +152,7 @@ def send(
         key_client, fault_context = _arguments(key, index, client, context)
         update = checked_calls.call(fault, "send", key_client, fault_context, update)
         checked_calls.check_update(fault, "send", update, result.update)
-        # An index, such as that of a cluster, has no sign and no noise.
+        # An index, such as of a cluster, has no sign and no noise.
         if reals := {name: values for name, values in sends.items() if _is_floating(values)}:
             key_sends = jax.random.fold_in(key_client, _SENDS)
             values = Variables(params=reals, state={})

@@ -17,7 +17,7 @@ class Staleness(Faults):
     """Some participants train from the global model of an earlier round.
 
     Their staleness is uniform from 1 to ``max_staleness``, limited by the number of completed
-    rounds. Learning rates and minibatches are those of the current round.
+    rounds. Learning rates and minibatches are from the current round.
 
     Args:
         probability: Probability that a participant is stale in a round.

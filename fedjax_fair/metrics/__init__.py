@@ -1,6 +1,6 @@
 """Metrics of accuracy, fairness and communication, and statistics to compare runs.
 
-`SUMMARIES` are those of every evaluation, `CLIENT_GROUP_SUMMARIES` additional ones where
+`SUMMARIES` are part of every evaluation, `CLIENT_GROUP_SUMMARIES` additional ones where
 ground-truth groups of clients are known, `SEQUENCE_SUMMARIES` where examples have sequences of
 labels, and `SENSITIVE_GROUP_SUMMARIES` those of data with sensitive features. `predictions` has
 metrics on request, `thresholds` makes rates of sensitive groups equal after training, `paired`

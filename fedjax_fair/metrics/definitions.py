@@ -38,7 +38,7 @@ TERMS = {
     "gap of groups": "group_accuracy_gap, also gap: best group less worst group.",
     "validation": (
         "validation_accuracy_mean_clients. Each metric of test examples exists for validation "
-        "examples, which are held out of training examples; except those of sensitive groups."
+        "examples, which are held out of training examples, except for metrics of sensitive groups."
     ),
     "(personalized)": (
         "Row of the personalized models of a method: each client is measured with its own model. "
@@ -114,10 +114,10 @@ _GROUP_FAIRNESS = (
     "client treats its groups equally (Simpson's paradox).",
     "- Differences of clients in opposite directions cancel in pooled rates.",
     "- Differences are not negative, so that chance increases them, most in small groups. "
-    "The groups of a client are smaller than those of all clients, so that a mean over "
+    "The groups of a client are smaller than the groups of all clients, so that a mean over "
     "clients is larger even if the model is fair. The noise floor shows by how much. "
     "`fedjax_fair.metrics.group_noise.interval(criterion, counts)` has bootstrap intervals (import "
-    'the module); counts are those of `results.sensitive_groups.feature_counts(dataset, ["sex"])`, '
+    'the module); counts come from `results.sensitive_groups.feature_counts(dataset, ["sex"])`, '
     "summed over clients.",
     "**Empty cells.** A group without people has no rate. By default this also holds for a "
     "group without the people that a rate counts, such as those with label 1; fairlearn sets "

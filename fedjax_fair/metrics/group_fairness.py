@@ -2,7 +2,7 @@ r"""Group fairness of predictions, from numbers of people by group, label and pr
 
 Functions take counts :math:`N_{a y \hat y}` of shape ``[..., groups, classes, classes]``: people of
 group :math:`a` with label :math:`y` who are predicted to be in class :math:`\hat y`. Leading axes,
-such as clients, remain. Pooled values are those of summed counts, ``counts.sum(axis=0)``, and not
+such as clients, remain. Pooled values use summed counts, ``counts.sum(axis=0)``, and not
 means of the rates of clients.
 
 All metrics except accuracies need two classes, of which 1 is the favorable one. Rates of groups
@@ -105,7 +105,7 @@ def marginal_counts(
     num_values: Sequence[int],
     features: Sequence[int],
 ) -> Shaped[Array | np.ndarray, "*batch combinations classes classes"]:
-    """Sums counts of all intersections to those of some sensitive features.
+    """Sums counts of all intersections to counts of some sensitive features.
 
     Args:
         counts: Counts by `intersection_codes`.
@@ -244,7 +244,7 @@ def ratio(
 ) -> Gap:
     """Computes the smallest ratio of the groups' rates, in ``[0, 1]``, 1 if fair.
 
-    Arguments are those of `difference`. ``"between_groups"`` is the smallest over the largest rate;
+    Arguments are as for `difference`. ``"between_groups"`` is the smallest over the largest rate;
     ``"to_overall"`` is the smallest ratio of a rate to that of all people, or its inverse. Rates
     that are all 0 are equal: their ratio is 1, and NaN with ``empty="zero"``. Of several rates
     those with a ratio count; NaN if none has one. The result of fairlearn depends on their order.
@@ -337,6 +337,8 @@ def _share(part: Shaped[Array, "*batch"], whole: Shaped[Array, "*batch"]) -> Flo
     return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1), jnp.nan)
 
 
+# Undefined by default, because the zero of fairlearn turns a small client without positive examples
+# into an unfair one.
 def _given_label(counts: Counts, label: int, empty: Empty) -> Rates:
     _check_binary(counts)
     checks.one_of("empty", empty, get_args(Empty))
@@ -356,7 +358,7 @@ def _compare(
     agg: Combine,
     empty: Empty,
 ) -> Gap:
-    """Compares the groups' rates with each other, or with those of all people."""
+    """Compares the groups' rates with each other, or with the rates of all people."""
     checks.one_of("criterion", criterion, tuple(CRITERIA))
     checks.one_of("method", method, get_args(Baseline))
     checks.one_of("agg", agg, get_args(Combine))
@@ -393,5 +395,5 @@ def _check_binary(counts: Counts) -> None:
     if counts.shape[-2:] != (2, 2):
         raise ValueError(
             f"counts of shape {tuple(counts.shape)}: expected two classes, [..., groups, 2, 2], of "
-            "which 1 is the favorable one; accuracies are defined for more."
+            "which 1 is the favorable one; use accuracies for more classes."
         )

@@ -147,7 +147,8 @@ def _checked(criterion: str, counts: np.ndarray, draws: int) -> np.ndarray:
     if not is_count or counts.ndim < 3 or counts.shape[-2:] != (2, 2):
         raise ValueError(
             f"counts: expected integers >= 0 of shape [..., groups, 2, 2], got {given.dtype} of "
-            f"shape {given.shape}" + (" with NaN." if np.isnan(given).any() else ".")
+            f"shape {given.shape}{' with NaN' if np.isnan(given).any() else ''}; pass counts as of "
+            "group_fairness.count_groups."
         )
     return counts
 

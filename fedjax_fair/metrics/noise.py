@@ -38,7 +38,7 @@ def expected(
     """Estimates the means of metrics if all clients had the same accuracy.
 
     Args:
-        names: Names from ``OF_SPREAD``, or with the suffix ``_class_based`` those of
+        names: Names from ``OF_SPREAD``, or with the suffix ``_class_based``, metrics of
             `fedjax_fair.results.class_based`.
         accuracy: Accuracy of all clients, in ``[0, 1]``.
         examples: Test examples of every client and class, at least one client.
@@ -63,12 +63,15 @@ def expected(
     if counts.ndim != 2 or not counts.size or counts.dtype.kind not in "iu" or counts.min() < 0:
         raise ValueError(
             f"examples: expected integers >= 0 of shape [clients, classes], got {counts.dtype} of "
-            f"shape {counts.shape}."
+            f"shape {counts.shape}; count each client's test examples by class."
         )
     for name in names:
         checks.one_of("name", name.removesuffix("_class_based"), OF_SPREAD)
         if name.startswith("group_") and groups is None:
-            raise ValueError(f"groups=None: expected a group of each client, for {name!r}.")
+            raise ValueError(
+                f"groups=None: expected a group of each client, for {name!r}; pass groups, or omit "
+                "the names of group metrics."
+            )
     draws = max(1, min(draws, _MAX_BINOMIALS // len(counts)))
     group_ids = np.zeros(len(counts)) if groups is None else groups
     means = {}

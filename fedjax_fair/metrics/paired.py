@@ -181,7 +181,8 @@ def holm(p_values: Sequence[float], num_comparisons: int | None = None) -> np.nd
     family = len(ascending) if num_comparisons is None else num_comparisons
     if family < len(ascending):
         raise ValueError(
-            f"num_comparisons={family}: expected at least the {len(ascending)} p values."
+            f"num_comparisons={family}: expected at least the {len(ascending)} p values; pass None "
+            "to count them."
         )
     steps = np.arange(family, family - len(ascending), -1) * values[ascending]
     adjusted[ascending] = np.minimum(np.maximum.accumulate(steps), 1)

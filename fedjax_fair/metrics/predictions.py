@@ -122,7 +122,7 @@ def mean_absolute_error() -> ClientMetric:
 
     For classes, the error is the number of classes between the predicted one and the label, which
     takes classes as ordered and equally far apart. `from_table` orders them by an ordered
-    ``pandas.Categorical``. The predicted class is that of ``Model.predict``, usually the most
+    ``pandas.Categorical``. The predicted class is from ``Model.predict``, usually the most
     probable one.
 
     References:
@@ -196,11 +196,14 @@ def _calibration_error(predictions: Predictions, bins: int) -> Array:
     return jnp.sum(jnp.abs(gaps), axis=1) / predictions.sum(jnp.ones_like(confidence))
 
 
+# AUC needs all examples of a client together. Padding clients to the largest would be expensive, so
+# it is computed from sums over segments.
 def _mean_area(predictions: Predictions, num_classes: int) -> Array:
     scores = predictions.probabilities.T[:num_classes]
     if (num_outputs := scores.shape[0]) < num_classes:
         raise ValueError(
-            f"{num_classes=}: expected at most {num_outputs}, the number of the model's outputs."
+            f"{num_classes=}: expected at most {num_outputs}, the number of the model's outputs; "
+            "lower num_classes, or use a model with more outputs."
         )
     classes = jnp.arange(num_classes, dtype=predictions.labels.dtype)
     areas = jax.lax.map(
@@ -219,7 +222,7 @@ def _mean_absolute_error(predictions: Predictions) -> Array:
 
 
 def _errors(predictions: Predictions) -> Float[Array, "examples ..."]:
-    """Returns outputs less targets, or for classes, the predicted index less that of the label."""
+    """Returns outputs less targets, or for classes, predicted minus true index."""
     if jnp.issubdtype(predictions.labels.dtype, jnp.integer):
         predicted = predictions.predicted.astype(jnp.int32)
         return (predicted - predictions.labels.astype(jnp.int32)).astype(jnp.float32)

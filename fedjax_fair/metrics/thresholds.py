@@ -87,7 +87,7 @@ def count_scores(
     if len({len(values) for values in index}) > 1:
         raise ValueError(
             f"scores, labels and groups of {len(bin_ids)}, {len(index[1])} and {len(index[0])} "
-            "examples: expected equal numbers."
+            "examples: expected equal numbers; pass one of each per example."
         )
     counts = np.zeros((num_groups, 2, bins), np.int64)
     np.add.at(counts, index, 1)
@@ -118,7 +118,10 @@ def fit_thresholds(
     checks.positive_int("grid", grid)
     counts = np.asarray(counts)
     if counts.ndim != 3 or counts.shape[1] != 2 or not counts.size or (counts < 0).any():
-        raise ValueError(f"counts of shape {counts.shape}: expected those of count_scores.")
+        raise ValueError(
+            f"counts of shape {counts.shape}: expected [groups, 2, bins]; pass the result of "
+            "count_scores."
+        )
     # The number of people in an interval from index j on, for j = 0 to bins.
     above = np.cumsum(counts[:, :, ::-1], axis=2)[:, :, ::-1]
     above = np.pad(above, ((0, 0), (0, 0), (0, 1)))
@@ -172,7 +175,7 @@ def _bin(scores: Any, bins: int) -> Int[np.ndarray, " examples"]:
     if scores.ndim != 1 or not ((scores >= 0) & (scores <= 1)).all():
         raise ValueError(
             f"scores of shape {scores.shape}: expected a probability of class 1 in [0, 1] for each "
-            "example, as predict_proba(features)[seed, :, 1]."
+            "example; pass one seed's, such as predict_proba(features)[seed, :, 1]."
         )
     return np.minimum((scores * bins).astype(np.int64), bins - 1)
 
@@ -181,7 +184,8 @@ def _as_codes(name: str, values: Any, size: int) -> Int[np.ndarray, " examples"]
     codes = np.asarray(values)
     if codes.ndim != 1 or codes.dtype.kind not in "biu" or not np.isin(codes, range(size)).all():
         raise ValueError(
-            f"{name} of {codes.dtype} and shape {codes.shape}: expected an integer in "
-            f"[0, {size - 1}] for each example."
+            f"{name} of {codes.dtype} and shape {codes.shape}: expected an integer in [0, "
+            f"{size - 1}] for each example; encode the values, for example by numpy.unique(values, "
+            "return_inverse=True)."
         )
     return codes.astype(np.int64)

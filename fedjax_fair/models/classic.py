@@ -37,7 +37,10 @@ class _Body(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "batch ..."], train: bool) -> Float[Array, "batch width"]:
         if self.convolutions and x.ndim != 4:
-            raise ValueError(f"x has shape {x.shape}: expected [batch, height, width, channels].")
+            raise ValueError(
+                f"x has shape {x.shape}: expected [batch, height, width, channels]; use an MLP for "
+                "examples without image axes."
+            )
         padding = self.padding
         if self.min_side:
             missing = [max(0, self.min_side - side) for side in x.shape[1:3]]
@@ -119,7 +122,7 @@ def lenet(num_classes: int) -> Model:
 def cifar_cnn(num_classes: int = 10) -> Model:
     """The CIFAR-10 network of the Equitable-FL paper: `lenet` on images ``[batch, 32, 32, 3]``.
 
-    The paper does not specify the dense widths; 120 and 84 are those of LeNet-5.
+    The paper does not specify the dense widths; 120 and 84 are from LeNet-5.
 
     Examples:
         >>> cifar_cnn() == lenet(10)

@@ -69,7 +69,7 @@ def as_multi_label(model: Model) -> Model:
         model: A network with an output for each label.
 
     Returns:
-        The model. ``Model.predict`` returns booleans, probabilities are those of each label.
+        The model. ``Model.predict`` returns booleans, and one probability for each label.
 
     Raises:
         ValueError: While tracing, if outputs and labels differ in shape.
@@ -142,6 +142,7 @@ def label_probabilities(outputs: Outputs) -> Outputs:
 def _check_shapes(outputs: Outputs, targets: Targets) -> None:
     if outputs.shape != targets.shape:
         raise ValueError(
-            f"model with outputs {list(outputs.shape[1:])}: expected those of the labels, "
-            f"{list(targets.shape[1:])}."
+            f"model with outputs {list(outputs.shape[1:])}: expected the labels' shape, "
+            f"{list(targets.shape[1:])}; give the last layer as many outputs as an example has "
+            "targets."
         )

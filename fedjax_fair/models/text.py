@@ -87,7 +87,10 @@ def char_transformer(num_classes: int, width: int = 128, layers: int = 2, heads:
     checks.positive_int("layers", layers)
     checks.positive_int("heads", heads)
     if width % (2 * heads):
-        raise ValueError(f"{width=}: expected a multiple of {2 * heads} ({heads=}).")
+        raise ValueError(
+            f"{width=}: expected a multiple of {2 * heads} ({heads=}); choose another width or "
+            "number of heads."
+        )
     return from_flax(_CharacterTransformer(num_classes, width, layers, heads))
 
 

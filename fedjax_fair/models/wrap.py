@@ -50,7 +50,7 @@ def from_flax(
         loss: ``loss(outputs, labels) -> [batch]`` per example; cross-entropy by default. With
             sequences of labels ``[batch, length]``, one per label.
         accuracy: ``accuracy(outputs, labels) -> [batch]``, the fraction of an example's labels that
-            is correct; by default whether the largest output is that of the label. With sequences
+            is correct; by default whether the largest output belongs to the label. With sequences
             of labels ``[batch, length]``.
 
     Raises:
@@ -74,7 +74,8 @@ def from_flax(
     linen_class = isinstance(module, type) and issubclass(module, nn.Module)
     if linen_class or isinstance(module, nnx.Module) or not callable(module):
         raise ValueError(
-            f"{module=!r}: expected a linen module, or an NNX class or factory that takes rngs."
+            f"{module=!r}: expected a linen module, or an NNX class or factory that takes rngs; "
+            "pass Linen modules as instances, and NNX modules as classes."
         )
     return NNXModel(module, loss=loss, accuracy=accuracy)
 
@@ -98,7 +99,7 @@ def _check_features(module: type) -> None:
     if not hasattr(module, "features"):
         raise ValueError(
             f"module={module.__name__}: expected a method `features` that returns the activations "
-            "of the last hidden layer, [batch, width]."
+            "of the last hidden layer, [batch, width]; define it, and call it in __call__."
         )
 
 
@@ -220,7 +221,8 @@ def _abstract(factory: Callable[..., Any]) -> _Abstract:
     if jax.tree.leaves(other):
         raise ValueError(
             f"module={type(module).__name__} has {nnx.to_pure_dict(other)}: expected only "
-            "parameters, batch statistics and random streams."
+            "parameters, batch statistics and random streams; convert other variables to one of "
+            "these types."
         )
     return _Abstract(type(module), graph, templates)
 

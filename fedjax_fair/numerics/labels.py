@@ -40,7 +40,8 @@ def check_one_label(labels: Any, reason: str) -> None:
     """
     if labels.ndim > 1:
         raise ValueError(
-            f"labels {list(labels.shape[1:])} of an example: expected one class, as {reason}."
+            f"labels {list(labels.shape[1:])} of an example: expected one class, as {reason}; use "
+            "labels of shape [examples]."
         )
 
 
@@ -109,6 +110,8 @@ def mean_over_labels(
     return jnp.sum(sum_labels(values, labels), where=mask) / total
 
 
+# The order of additions in a reduction depends on its length, so that padding would change bits.
+# Halves of a length that is a power of two are independent of zeros at the end.
 @jax.custom_jvp
 def _sum_in_halves(values: Float[Array, "batch length"]) -> Float[Array, " batch"]:
     """Sums the last axis; the order of additions does not depend on zeros at its end."""

@@ -14,6 +14,9 @@ from fedjax_fair.numerics import target
 
 __all__ = ["permutation_at"]
 
+# Minibatches and cohorts without replacement would otherwise sort as many random numbers as there
+# are examples or clients.
+#
 # A round moves an entry to a uniform position with probability one half, so the influence of its
 # initial position decreases as 2^-rounds. Chi-squared tests over all permutations of small sets,
 # and over pairs of a large one, detect no deviation from 12 rounds on.
@@ -71,7 +74,7 @@ def permutation_at(
 def _hash(word: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
     """Mixes 32 bits so that every input bit moves the highest output bit.
 
-    The constants are those of MurmurHash3's finalizer (Appleby, 2011).
+    The constants are from MurmurHash3's finalizer (Appleby, 2011).
     """
     word = (word ^ (word >> 16)) * jnp.uint32(0x85EBCA6B)
     word = (word ^ (word >> 13)) * jnp.uint32(0xC2B2AE35)

@@ -37,6 +37,8 @@ class SecureAggregation(Tree):
         >>> aggregation = SecureAggregation(max_abs_value=4.0)
     """
 
+    # With 16 the step is 2^-26. Sums are of integers, hence equal on any number of devices. An
+    # element out of range makes the sum NaN, which ends the run, instead of wrapping.
     max_abs_value: float = 16.0
 
     def __post_init__(self):
@@ -192,7 +194,7 @@ def secure_sum(
 
 
 def _mask(key: Key[Array, ""], one: Array, other: Array, shape: tuple[int, ...]) -> Array:
-    """Returns the mask that participant ``one`` of a pair adds: minus that of the other."""
+    """Returns the mask that participant ``one`` of a pair adds; the other adds its negative."""
     pair = jax.random.fold_in(key, jnp.minimum(one, other))
     mask = jax.random.bits(jax.random.fold_in(pair, jnp.maximum(one, other)), shape, jnp.uint32)
     return jnp.where(one < other, mask, -mask)

@@ -80,7 +80,7 @@ _GPU = Target(
 )
 # LeNet and an MLP are faster in parallel, larger networks are slower: a network of 6 MiB takes
 # twice the cycles with five clients in parallel, ResNet-18 six times with four. Blocks of a hundred
-# thousand similarities take four times the cycles of those of a million; larger ones exceed the
+# thousand similarities take four times the cycles of blocks of a million; larger ones exceed the
 # memory of the chip.
 _TPU = _GPU._replace(platform="tpu", models_bytes=8 * 2**20, model_bytes=None, similarities=2**20)
 
@@ -98,6 +98,7 @@ def current() -> Target:
     return _chosen.value or _target(jax.default_backend(), jax.local_device_count())
 
 
+# `lax.platform_dependent` would trace every alternative.
 def tracing_for(platform: Platform, devices: int = 1) -> AbstractContextManager[None]:
     """Traces functions of this thread for a kind of device in a ``with`` block, available or not.
 

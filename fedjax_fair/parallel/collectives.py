@@ -130,7 +130,7 @@ def map_clients(
     batch_size: int | None = None,
     order: Int[Array, " ids"] | None = None,
 ) -> T:
-    """Maps a function over clients, for all devices; arguments are those of ``map_local_clients``.
+    """Maps a function over clients, for all devices; arguments are as for ``map_local_clients``.
 
     By default a CPU loops over clients, and other devices use vmap batches of 16.
     """
@@ -149,7 +149,7 @@ def weighted_sum(
 
 
 def num_examples(examples: ClientExamples) -> int:
-    """Returns the padded number of examples on all devices, at least that of all clients."""
+    """Returns the number of examples on all devices, with padding."""
     local = examples.order.shape[0]
     return local if examples.has_all_clients else local * jax.lax.axis_size(AXIS)
 

@@ -55,7 +55,7 @@ def client_mesh(
         ('clients',)
         >>> client_mesh(1, runs=2)
         Traceback (most recent call last):
-        ValueError: devices=1: expected a multiple of runs=2.
+        ValueError: devices=1: expected a multiple of runs=2; choose runs that divide devices.
     """
     available = jax.devices() if available is None else available
     checks.positive_int("devices", devices, at_most=len(available), words=("all",))
@@ -65,14 +65,17 @@ def client_mesh(
         devices = len(available)
     if jax.process_count() > 1 and devices < len(available):
         raise ValueError(
-            f"{devices=}: expected all {len(available)} of {jax.process_count()} processes."
+            f"{devices=}: expected all {len(available)} of {jax.process_count()} processes; pass "
+            "devices='all'."
         )
     if runs is None:
         return Mesh(np.array(available[:devices]), (AXIS,))
     if jax.process_count() > 1:
-        raise ValueError(f"{runs=}: expected None with {jax.process_count()} processes.")
+        raise ValueError(f"{runs=}: expected None with {jax.process_count()} processes; omit runs.")
     if devices % runs:
-        raise ValueError(f"{devices=}: expected a multiple of {runs=}.")
+        raise ValueError(
+            f"{devices=}: expected a multiple of {runs=}; choose runs that divide devices."
+        )
     return Mesh(np.array(available[:devices]).reshape(runs, -1), (RUNS, AXIS))
 
 
@@ -86,6 +89,8 @@ def is_run_on_one_device(mesh: Mesh | None) -> bool:
     return mesh is None or (RUNS in mesh.axis_names and mesh.shape[AXIS] == 1)
 
 
+# Clients are assigned once, balanced by examples. Assigning each cohort again would balance better,
+# but would move examples in every round.
 def assign_clients(sizes: Int[np.ndarray, " clients"], devices: int) -> Int[np.ndarray, " clients"]:
     """Assigns clients by decreasing size, each to the device with the fewest examples so far.
 
@@ -124,7 +129,8 @@ def shard_data(data: FederatedData, mesh: Mesh) -> FederatedData:
         return data.map_parts(lambda examples: examples._replace(devices=Replicated()))
     if mesh.axis_names not in ((AXIS,), (RUNS, AXIS)):
         raise ValueError(
-            f"mesh with axes {mesh.axis_names}: expected ({AXIS!r},) or ({RUNS!r}, {AXIS!r})."
+            f"mesh with axes {mesh.axis_names}: expected ({AXIS!r},) or ({RUNS!r}, {AXIS!r}); use "
+            "parallel.client_mesh to make it."
         )
     if is_run_on_one_device(mesh):
         replicated = NamedSharding(mesh, _REPLICATED)
@@ -151,6 +157,8 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
     return jax.tree.map(copy, tree)
 
 
+# Runs are padded to a multiple of the groups before compilation, and padding is removed on the
+# host, so that checkpoints do not depend on meshes.
 def split_runs(tree: PyTree, mesh: Mesh) -> PyTree:
     """Copies arrays ``[runs, ...]``, which all processes have, to devices.
 
@@ -178,7 +186,7 @@ def over_mesh(function: Callable[..., PyTree], mesh: Mesh) -> Callable:
     """Returns a function that runs ``function(runs, data)`` on every device.
 
     ``function`` may cross devices with `fedjax_fair.parallel.collectives` only, and must return the
-    same on all devices of a group. With groups, its leaves ``[runs, ...]`` are those of one group.
+    same on all devices of a group. With groups, its leaves ``[runs, ...]`` belong to one group.
     The returned function takes all runs, and data from ``shard_data``. A third argument is the
     state of the clients, ``[runs, clients, ...]``, which ``function`` returns after its result;
     each device has the rows of its clients.

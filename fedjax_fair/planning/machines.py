@@ -120,12 +120,16 @@ def find(name: str, others: Mapping[str, Machine] | None = None) -> Machine:
     sides = tuple(map(int, sizes))
     if machine.module is None and sides != (1,):
         raise ValueError(
-            f"machine={name!r}: expected {kind}; without its compiler plans are for one device."
+            f"machine={name!r}: expected {kind}; without its compiler plans are for one device; "
+            "omit the shape."
         )
     has_whole_hosts = set(sides) == {1} or all(side % 2 == 0 for side in sides[:2])
     if len(sides) != len(machine.shape) or (machine.platform == "tpu" and not has_whole_hosts):
         example = _EXAMPLE_SHAPES.get(kind, "h200:8")
-        raise ValueError(f"machine={name!r}: expected a shape as in {example}.")
+        raise ValueError(
+            f"machine={name!r}: expected a shape as in {example}; give the number of chips per "
+            "side."
+        )
     return machine._replace(name=name, shape=sides)
 
 

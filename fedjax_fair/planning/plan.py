@@ -98,7 +98,7 @@ def plan(
 ) -> Plan:
     """Compiles the functions of ``fit`` for a machine, and reads their memory and costs.
 
-    Call ``machines.prepare`` first. Arguments are those of ``fit``, but ``methods`` may have
+    Call ``machines.prepare`` first. Arguments are as for ``fit``, but ``methods`` may have
     one method for all runs.
     """
     runs, chunk, groups = len(seeds), min(eval_every, rounds), num_run_groups(mesh)
@@ -188,7 +188,7 @@ def measure_plan(
 ) -> Plan:
     """Measures two rounds and an evaluation on this machine, after one of each.
 
-    Arguments are those of ``plan``.
+    Arguments are as for ``plan``.
     """
     started = time.perf_counter()
     with RunBatch(data, seeds, mesh) as batch:

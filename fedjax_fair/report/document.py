@@ -35,7 +35,7 @@ def document(title: str, body: str, scripts: str = "", styles: str = "") -> str:
         title: Plain text.
         body: HTML.
         scripts: Script elements.
-        styles: Styles in addition to those of all pages.
+        styles: Styles in addition to the common ones.
 
     Examples:
         >>> document("<b>", "<h1>a</h1>").splitlines()[7]
@@ -61,6 +61,8 @@ def document(title: str, body: str, scripts: str = "", styles: str = "") -> str:
 """
 
 
+# The page is drawn in the browser, for its width and color scheme, from numbers computed in Python,
+# without a chart library.
 def drawn_document(title: str, body: str, numbers: dict[str, Any], scripts: tuple[str, ...]) -> str:
     """Assembles a page whose charts are drawn by scripts.
 

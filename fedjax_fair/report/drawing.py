@@ -36,7 +36,7 @@ _MAX_MARKED = 3
 
 
 def variable(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataArray:
-    """Returns a variable over ``dims`` and possibly those of methods and settings.
+    """Returns a variable over ``dims``, and over methods and settings if it has them.
 
     Raises:
         ValueError: If there is no such variable.
@@ -45,7 +45,8 @@ def variable(results: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataAr
     valid = [str(key) for key, v in results.items() if set(v.dims) - optional == set(dims)]
     if name not in valid:
         raise ValueError(
-            f"no {name!r} over {', '.join(dims)} in results: expected one of {sorted(valid)}."
+            f"no {name!r} over {', '.join(dims)} in results: expected one of {sorted(valid)}; "
+            "choose one, or train again with this metric."
         )
     return results[name]
 

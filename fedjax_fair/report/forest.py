@@ -74,10 +74,14 @@ def differences(
 
     panels = [compared] if isinstance(compared, xr.Dataset) else list(compared)
     if not panels:
-        raise ValueError("compared=[]: expected one or more comparisons.")
+        raise ValueError(
+            "compared=[]: expected one or more comparisons; pass the result of results.compare."
+        )
     names = [str(name) for name in panels[0]["algorithm"].values]
     if unknown := set(published or {}) - set(names):
-        raise ValueError(f"published={sorted(unknown)}: expected some of {names}.")
+        raise ValueError(
+            f"published={sorted(unknown)}: expected some of {names}; remove other methods."
+        )
     size = (2.5 + 3.2 * len(panels), 1.3 + 0.28 * len(names))
     figure = Figure(figsize=size, layout="constrained")
     for place, (axes, one) in enumerate(

@@ -106,7 +106,8 @@ def embedding(points: ArrayLike, clusters: ArrayLike, groups: ArrayLike | None =
     if points.ndim != 2 or points.shape[1] < 2 or not len(points) == len(labels) == len(truth):
         raise ValueError(
             f"points of shape {points.shape}, {len(labels)} clusters, {len(truth)} groups: "
-            "expected two or more coordinates, one cluster and one group for each client."
+            "expected two or more coordinates, one cluster and one group for each client; pass "
+            "arrays of equal length."
         )
     figure, axes = drawing.single_axes(4.0)
     for cluster, group in sorted(set(zip(labels.tolist(), truth.tolist(), strict=True))):

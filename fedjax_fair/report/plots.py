@@ -107,7 +107,10 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
     values = drawing.by_method(results, "test_accuracy", ("seed", "round", "client"))
     rounds = values["round"].values
     if round != -1 and round not in rounds:
-        raise ValueError(f"round={round!r}: expected -1 or one of {rounds.tolist()}.")
+        raise ValueError(
+            f"round={round!r}: expected -1 or one of {rounds.tolist()}; evaluate more often "
+            "(eval_every) to have other rounds."
+        )
     figure, axes = drawing.single_axes(3.8)
     for method, look in zip(values, drawing.styles(values), strict=True):
         evaluated = method.dropna("round", how="all")

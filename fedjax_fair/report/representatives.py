@@ -42,12 +42,15 @@ def representatives(points: ArrayLike, items: ArrayLike, gains: ArrayLike) -> Fi
 
     rows, selected, values = np.asarray(points, float), np.asarray(items), np.asarray(gains)
     if rows.ndim != 2 or rows.shape[0] < 1 or rows.shape[1] < 2:
-        raise ValueError(f"points: expected shape [n, width >= 2], got {rows.shape}.")
+        raise ValueError(
+            f"points: expected shape [n, width >= 2], got {rows.shape}; pass one row per item."
+        )
     if not np.isfinite(rows).all():
-        raise ValueError("points: NaN or infinity; expected finite coordinates.")
+        raise ValueError("points: NaN or infinity; expected finite coordinates; remove such rows.")
     if selected.ndim != 1 or selected.shape != values.shape:
         raise ValueError(
-            f"gains: expected shape {selected.shape}, one per item, got {values.shape}."
+            f"gains: expected shape {selected.shape}, one per item, got {values.shape}; pass the "
+            "gains of the same selection."
         )
     selected, values = selected[selected != -1], values[selected != -1]
     checks.items("items", selected, len(rows))

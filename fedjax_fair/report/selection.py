@@ -48,7 +48,10 @@ def participation(results: xr.Dataset, seed: int | None = None) -> Figure:
     cohorts = drawing.by_method(results, "cohort_clients", ("seed", "training_round", "slot"))
     num_methods, seeds = cohorts.sizes["algorithm"], cohorts.sizes["seed"]
     if seed is not None and not 0 <= seed < seeds:
-        raise ValueError(f"seed={seed!r}: expected an index of one of the {seeds} seeds, from 0.")
+        raise ValueError(
+            f"seed={seed!r}: expected an index of one of the {seeds} seeds, from 0; pass None for "
+            "all seeds."
+        )
     num_clients = results.sizes["client"]
     differ = "train_examples" in results and "seed" in results["train_examples"].dims
     figure = Figure(figsize=(7.0, 0.5 + 1.6 * num_methods), layout="constrained")
@@ -141,9 +144,15 @@ def selected_clients(
     matrix, selected = np.asarray(similarity), np.asarray(clients)
     size = matrix.shape[0]
     if matrix.shape != (size, size):
-        raise ValueError(f"similarity: expected a square matrix, got shape {matrix.shape}.")
+        raise ValueError(
+            f"similarity: expected a square matrix, got shape {matrix.shape}; pass one row and one "
+            "column per client."
+        )
     if selected.size and not (selected.min() >= 0 and selected.max() < size):
-        raise ValueError(f"clients={selected.tolist()}: expected ids in [0, {size}).")
+        raise ValueError(
+            f"clients={selected.tolist()}: expected ids in [0, {size}); pass ids of rows of "
+            "similarity."
+        )
     order = np.argsort(np.zeros(size) if group is None else np.asarray(group), kind="stable")
     places = np.flatnonzero(np.isin(order, selected))
     figure = Figure(figsize=(5.6, 4.8), layout="constrained")

@@ -59,7 +59,7 @@ STAR = (
 """Meaning of the mark of a difference."""
 
 NOISE_FLOOR = (
-    "Noise floor: spread expected from finite test sets if all clients had equal accuracy."
+    "Noise floor: differences of this size appear by chance alone, because test sets are finite."
 )
 """Meaning of a noise floor."""
 

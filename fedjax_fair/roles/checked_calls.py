@@ -1,6 +1,6 @@
 """Calls of roles: errors name the role and the line, and results are checked while tracing.
 
-A result of the wrong shape would be broadcast, and one of the wrong type cast, without an error.
+Without these checks JAX would silently broadcast a wrong shape or cast a wrong dtype.
 Values are checked where they are concrete; a traced one can only be checked after the round.
 """
 
@@ -107,7 +107,8 @@ def available(
     if array is None or array.shape != (num_clients,) or array.dtype != bool:
         place = describe_method(fault, "available")
         raise RoleError(
-            f"{place} returned {_shown(mask)}: expected bool[{num_clients}], the number of clients."
+            f"{place} returned {_shown(mask)}: expected bool[{num_clients}], the number of "
+            "clients; return one value per client."
         )
     return array
 
@@ -124,7 +125,10 @@ def prepare(
     cohort = call(aggregator, "prepare", state, cohort, context)
     if not isinstance(cohort, Cohort) or np.shape(cohort.clients) != (size,):
         place = describe_method(aggregator, "prepare")
-        raise RoleError(f"{place} returned {_shown(cohort)}: expected the cohort.")
+        raise RoleError(
+            f"{place} returned {_shown(cohort)}: expected the cohort; return cohort._replace(...) "
+            "with as many clients."
+        )
     if aggregator.compute_weights is None:
         return cohort, None
     weights = call(aggregator, "compute_weights", state, cohort, context)
@@ -242,7 +246,10 @@ def check_update(role: Tree, method: str, update: Variables, like: Variables) ->
 def _check_weights(place: str, weights: Any, size: int) -> Float[Array, " cohort"]:
     array = _to_real(weights)
     if array is None or array.shape != (size,):
-        raise RoleError(f"{place}: weights are {_shown(weights)}: expected real numbers [{size}].")
+        raise RoleError(
+            f"{place}: weights are {_shown(weights)}: expected real numbers [{size}]; return one "
+            "weight per slot of the cohort."
+        )
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.float32)
 
 
@@ -252,7 +259,10 @@ def _check_state(place: str, state: PyTree, before: PyTree = None) -> None:
         array = _to_array(leaf)
         if array is None or not array.size:  # Checkpoints cannot hold empty arrays.
             name = jax.tree_util.keystr(path)
-            raise RoleError(f"{place}: state{name} is {_shown(leaf)}: expected non-empty arrays.")
+            raise RoleError(
+                f"{place}: state{name} is {_shown(leaf)}: expected non-empty arrays; use () for no "
+                "state."
+            )
     if before is not None:
         _check_same(f"{place}: state", state, before, "as before the round")
 
@@ -260,7 +270,10 @@ def _check_state(place: str, state: PyTree, before: PyTree = None) -> None:
 def _check_sends(place: str, values: Any) -> None:
     """Checks that values are arrays by name."""
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise RoleError(f"{place} is {_shown(values)}: expected a dict of arrays by name.")
+        raise RoleError(
+            f"{place} is {_shown(values)}: expected a dict of arrays by name; return {{}} to send "
+            "nothing else."
+        )
     _check_state(place, values)
 
 
@@ -279,38 +292,48 @@ def _check_cohort(place: str, cohort: Cohort, num_clients: int) -> Cohort:
     is_integer = clients is not None and jnp.issubdtype(clients.dtype, jnp.integer)
     if clients is None or not is_integer or clients.ndim != 1 or not clients.size:
         shown = _shown(cohort.clients)
-        raise RoleError(f"{place}: clients are {shown}: expected integers [cohort].")
+        raise RoleError(
+            f"{place}: clients are {shown}: expected integers [cohort]; return a vector of client "
+            "ids."
+        )
     weights = _check_weights(place, cohort.weights, clients.size)
     if not isinstance(cohort.clients, Tracer):
         ids = np.asarray(cohort.clients)
         invalid = ids[(ids < 0) | (ids >= num_clients)]
         if invalid.size:
             raise RoleError(
-                f"{place}: the cohort names client {invalid[0]}: expected ids in "
-                f"[0, {num_clients})."
+                f"{place}: the cohort names client {invalid[0]}: expected ids in [0, "
+                f"{num_clients}); return ids below context.num_clients."
             )
     if not isinstance(cohort.weights, Tracer):
         values = np.asarray(cohort.weights, np.float64)
         # A sum of NaN is not near 1 either.
         if values.min() < 0 or not abs(values.sum() - 1) <= MAX_WEIGHT_ERROR:
             raise RoleError(
-                f"{place}: weights={_short(values.tolist())}: expected numbers >= 0 that sum to 1."
+                f"{place}: weights={_short(values.tolist())}: expected numbers >= 0 that sum to 1; "
+                "divide them by their sum."
             )
     return cohort._replace(clients=clients.astype(jnp.int32), weights=weights)
 
 
 def _check_info(place: str, info: Any, size: int) -> Info:
     if not isinstance(info, dict):
-        raise RoleError(f"{place}: info is {_shown(info)}: expected a dict of diagnostics by name.")
+        raise RoleError(
+            f"{place}: info is {_shown(info)}: expected a dict of diagnostics by name; return {{}} "
+            "for none."
+        )
     for name, value in info.items():
         # It becomes part of the name of a netCDF variable.
         if not isinstance(name, str) or not re.fullmatch(r"[^/\x00-\x1f]*[^/\s]", name):
-            raise RoleError(f"{place}: info has the name {name!r}: expected a string without '/'.")
+            raise RoleError(
+                f"{place}: info has the name {name!r}: expected a string without '/'; choose "
+                "another name."
+            )
         array = _to_real(value)
         if array is None or array.shape not in ((), (size,)):
             raise RoleError(
-                f"{place}: info[{name!r}] is {_shown(value)}: expected real numbers or booleans, "
-                f"a scalar or [{size}], the cohort size."
+                f"{place}: info[{name!r}] is {_shown(value)}: expected real numbers or booleans, a "
+                f"scalar or [{size}], the cohort size; reduce or reshape it."
             )
     return {name: jnp.asarray(value) for name, value in info.items()}
 

@@ -31,7 +31,7 @@ class Client(NamedTuple):
         round: The absolute round, from 0.
         instructions: The client's entries of ``Cohort.instructions``.
         id: The client's id.
-        state: The client's state: that of ``Solver.init``, or of its last ``LocalResult``.
+        state: The client's state, from ``Solver.init`` or its last ``LocalResult``.
         broadcast: Values from ``Aggregator.broadcast``.
         sensitive_names: Names and values of the sensitive features of examples, or None.
     """
@@ -63,7 +63,7 @@ class LocalResult(NamedTuple):
         weighted_sum: Sum of the cohort's updates with ``Aggregator.compute_weights``; None from a
             solver, and without this method.
         state: The client's new state, which it keeps for its next round if the result arrives;
-            like that of ``Solver.init``. Other roles do not see it.
+            of the structure that ``Solver.init`` returns. Other roles do not see it.
         sends: What the client sends in addition to its update, by name.
     """
 
@@ -73,6 +73,9 @@ class LocalResult(NamedTuple):
     reports: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
     weighted_sum: Variables | None = None
     state: PyTree = ()
+    # Open dicts, here and in `Cohort.instructions` and `Aggregator.broadcast`: fields with fixed
+    # names would make the roles depend on a few methods. Sends are counted in bytes, attacked by
+    # Byzantine clients and masked; reports are not.
     sends: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
 
 
@@ -197,6 +200,7 @@ class Context(NamedTuple):
     model: Model
     examples: ClientExamples
     groups: Int[Array, " clients"] | None
+    # Functions of variables and ids instead of arrays: Power-of-Choice measures its pool only.
     losses: Callable[..., Float[Array, " ids"]]
     accuracies: Callable[..., Float[Array, " ids"]]
     gradients: Callable[..., ClientGradients]

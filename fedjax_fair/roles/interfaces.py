@@ -75,7 +75,10 @@ class Selector(Tree):
     def observe(
         self, state: PyTree, cohort: Cohort, results: LocalResult, context: Context
     ) -> PyTree:
-        """Returns the new state after local training; the context is that before it."""
+        """Updates the selector's state after local training.
+
+        ``context`` still holds the global model from the start of the round.
+        """
         return state
 
     @staticmethod
@@ -108,7 +111,9 @@ class FunctionSelector(Selector):
 
 
 class Solver(Tree):
-    """Trains one client, which may keep a state from round to round.
+    """Local training of one client.
+
+    Override ``solve``; override ``init`` too if clients keep state between rounds.
 
     Attributes:
         fixed_num_steps: Whether all clients take equally many steps, as is best in batches.
@@ -124,7 +129,10 @@ class Solver(Tree):
 
     fixed_num_steps: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ()
+    # `personalize` receives the client, not only its state, because fine-tuning and the choice
+    # among models of the server need its examples.
     personalize: ClassVar[Callable[..., Variables] | None] = None
+    # An average of models that are never used is no result, so its metrics are NaN.
     has_global_model: ClassVar[bool] = True
     is_personal: ClassVar[Callable[..., PyTree] | None] = None
 
@@ -162,6 +170,9 @@ class Aggregator(Tree):
 
     server_view: ClassVar[ServerView] = "vectors"
     equal_weights: ClassVar[bool] = False
+    # The round also returns all updates, but the compiler removes arrays that nothing reads, so no
+    # role declares whether it needs them. For pfl's CIFAR-10 benchmark, sums during training save
+    # 320 MB and a tenth of the time of a round.
     compute_weights: ClassVar[Callable[..., Float[Array, " cohort"]] | None] = None
 
     def check_solver(self, solver: Solver) -> None:
@@ -171,6 +182,8 @@ class Aggregator(Tree):
         """Returns the state at the initial model."""
         return ()
 
+    # One copy for all participants. As instructions, `[cohort, ...]`, the values would be repeated:
+    # 154 instead of 104 models of temporary memory for a control variate and a cohort of 50.
     def broadcast(self, state: PyTree, context: Context) -> dict[str, PyTree]:
         """Returns what all participants receive in addition to the model; by default nothing."""
         return {}
@@ -205,8 +218,9 @@ FAULT_METHODS = ("available", "responds", "instruct", "send", "collude")
 
 
 class Faults(Tree):
-    """Failures of clients. A subclass defines some of the methods; the others are None.
+    """Failures of clients.
 
+    Subclass and define any of ``available``, ``responds``, ``instruct``, ``send`` and ``collude``.
     Keys belong to a client and a round, so that faults do not depend on the cohort. ``context`` is
     a `FaultContext`, except in ``collude``.
 

@@ -54,7 +54,7 @@ class ClientMetrics(NamedTuple):
         class_accuracy: Test accuracy of each class over all clients, NaN without examples.
             Regression targets form one class. None if not measured.
         custom: Values of each `ClientMetric` by name.
-        personalized: The same metrics of each client's personalized model, without those of
+        personalized: The same metrics of each client's personalized model, without metrics of
             classes; None without such models.
         sensitive: Sums by client and sensitive group; None without sensitive features.
     """

@@ -31,7 +31,7 @@ class Variables(NamedTuple):
 def is_correct(
     logits: Float[Array, "*batch classes"], labels: Int[Array, "*batch"]
 ) -> Float[Array, "*batch"]:
-    """Returns 1 where the largest logit is that of the label, 0 elsewhere."""
+    """Returns 1 where the largest logit belongs to the label, 0 elsewhere."""
     return (top_class(logits) == labels).astype(logits.dtype)
 
 
@@ -45,7 +45,7 @@ class Model(Tree):
 
     Attributes:
         loss: ``loss(outputs, labels) -> [batch]``; by default cross-entropy in nats. If labels are
-            sequences, ``[batch, length]``, so are losses; those of masked labels are ignored.
+            sequences, ``[batch, length]``, so are losses; losses of masked labels are ignored.
         accuracy: ``accuracy(outputs, labels) -> [batch]``, in ``[0, 1]``; NaN where undefined, as
             in regression. ``[batch, length]`` like losses.
         predict: ``predict(outputs) -> [batch, ...]``, labels; by default the largest logit's class.

@@ -95,7 +95,7 @@ def _explanation(place: str, error: BaseException) -> str | None:
         if not _is_library(str(frame.f_globals.get("__name__")))
         and frame.f_code.co_filename != "<string>"
     ]
-    # The line of a script or plugin says more than that of a package which it calls.
+    # The line of a script or plugin says more than a line of a package that it calls.
     frames.sort(key=lambda item: "site-packages" in item[0].f_code.co_filename)
     if not isinstance(error, NEEDS_VALUE):
         is_check = isinstance(error, ValueError) and _innermost(error) == "fedjax_fair.utils.checks"

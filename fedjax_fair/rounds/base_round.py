@@ -43,7 +43,7 @@ class BaseRound(Tree):
 
         With ``drop_nonfinite``, a participant whose update is not finite counts as not responding.
         With ``skip_nonfinite``, a round whose update is not applied changes neither the state of
-        the aggregator nor those of clients, and the selector does not observe it.
+        the aggregator nor the states of clients, and the selector does not observe it.
         """
 
     @property
@@ -60,4 +60,7 @@ class BaseRound(Tree):
         self, state: RoundState, data: FederatedData
     ) -> Callable[[Int[Array, ""]], Variables]:
         """Returns a function from a client's id to its model, where its examples are."""
-        raise ValueError(f"{type(self).__name__} has no personalized models.")
+        raise ValueError(
+            f"{type(self).__name__} has no personalized models; use its global model, or define "
+            "personalize."
+        )

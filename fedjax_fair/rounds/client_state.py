@@ -27,6 +27,9 @@ _RESIDUAL = "residual"
 _BITS = "uint16"
 """Type of stored bfloat16; a CPU would convert the whole store to float32 in every round."""
 
+# Shorter rows are not padded: padding would take up to 128 times the memory, and copies at the ends
+# of a chunk of rounds are small. Longer ones are, because other lengths would be copied to another
+# layout and back.
 _LANES = 128
 """Elements of a row of a TPU's memory; other lengths are copied to another layout and back."""
 
@@ -71,6 +74,9 @@ class ClientRow(NamedTuple):
     residual: Float[Array, " width"] | tuple[()] = ()
 
 
+# Rows are flat, one vector per data type, because unflattened leaves take three times the memory on
+# a TPU. Each array is written by one scatter per round: a second one, or a `where` over rows, would
+# copy it in every round (93 ms instead of 0.4 ms with 100,000 clients).
 class Store(Tree):
     """The rows of all clients.
 
@@ -240,6 +246,8 @@ def write_rows(
     if is_nonfinite is not None:
         is_written &= ~is_nonfinite
     if _RESIDUAL in rows:
+        # Only then are vectors rounded to bfloat16, after the residuals of a repeated client are
+        # added.
         residuals = rows[_RESIDUAL]
         summed = jnp.zeros_like(residuals).at[cohort.last_slots].add(residuals)
         rows = rows | {_RESIDUAL: summed}
@@ -258,7 +266,7 @@ def _position(examples: ClientExamples, clients: Any) -> Any:
 
 
 def _global_rows(examples: ClientExamples) -> Any:
-    """Returns the index of the row of each client among those of all devices, on the host."""
+    """Returns the index of the row of each client among the rows of all devices, on the host."""
     residents: Any = examples.residents
     if residents is None:
         return slice(None)

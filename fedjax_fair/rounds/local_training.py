@@ -142,6 +142,9 @@ def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size:
         cohort_size: Participants that one device trains.
     """
     device = target.current()
+    # With equally many steps, training in parallel on a CPU is up to a quarter faster, because
+    # small matrix products use two cores badly. With `epochs=` a batch would wait for its largest
+    # client.
     if device.is_cpu and not solver.fixed_num_steps:
         return 1
     limit = cohort_size if device.clients_trained is None else device.clients_trained

@@ -53,17 +53,17 @@ class Round(BaseRound):
         selector: Selects the clients that train.
         solver: Trains each of them.
         aggregator: Combines their updates.
-        faults: Failures from `fedjax_fair.faults`, applied in this order. Without any response the
-            model and the aggregator do not change.
+        faults: Failures from `fedjax_fair.faults`, applied in this order. If no client responds,
+            the round leaves the model and the aggregator unchanged.
         aggregation: ``"secure"``, or `fedjax_fair.communication.SecureAggregation`, hides single
             updates from the server. Roles may only read sums or scalars, and all updates of the
             cohort are in memory.
         compression: Compression of updates, from `fedjax_fair.communication`.
         privacy: Clipping and noise from `fedjax_fair.communication`, for a mean of equal weights.
-        clients_per_batch: Clients that train in parallel (vmapped), which changes memory, and
-            results only by rounding. Default: all on a GPU, or one if a model exceeds 16 MiB;
-            models of 8 MiB together on a TPU; on a CPU as many as fit into its cache if all take
-            equally many steps, otherwise one.
+        clients_per_batch: Number of clients trained at once by `vmap`. Trades memory for speed;
+            results change only by rounding. Default: all on a GPU, or one if a model exceeds 16
+            MiB; models of 8 MiB together on a TPU; on a CPU as many as fit into its cache if all
+            take equally many steps, otherwise one.
         client_state_dtype: Type to which float32 vectors of stored client states and residuals are
             rounded; "bfloat16" halves their memory and keeps 8 bits of precision. Default: none.
 
@@ -92,6 +92,8 @@ class Round(BaseRound):
     compression: Compression | None = None
     privacy: PrivacyMechanism | None = None
     clients_per_batch: int | None = None
+    # A setting of the round and not of a solver, since it concerns memory, every solver with a
+    # state, and residuals.
     client_state_dtype: Literal["bfloat16"] | None = None
 
     def __post_init__(self):
@@ -112,7 +114,8 @@ class Round(BaseRound):
             checks.instance("faults: one of them", fault, Faults, "faults.Dropout(0.1)")
             if all(getattr(fault, name) is None for name in FAULT_METHODS):
                 raise ValueError(
-                    f"faults: {type(fault).__name__} defines none of {', '.join(FAULT_METHODS)}."
+                    f"faults: {type(fault).__name__} defines none of {', '.join(FAULT_METHODS)}; "
+                    "define at least one of these methods."
                 )
         communication.check(self._communication, self.selector, self.aggregator, self._faults)
 

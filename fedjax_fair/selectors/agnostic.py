@@ -16,6 +16,7 @@ from fedjax_fair.utils import checks
 __all__ = ["Agnostic", "ascend", "mixture_info"]
 
 
+# A selector, because its mixture determines which clients train and their weights.
 class Agnostic(Selector):
     r"""Selects all clients, with the mixture weights that are worst for the model.
 

@@ -28,7 +28,7 @@ __all__ = ["ClusteredBySimilarity", "ClusteredBySize", "rows_by_groups", "rows_b
 class ClusteredBySize(FixedSizeSelector):
     """Samples each slot from clients of similar size (algorithm 1). Weights are uniform.
 
-    A client can be sampled more than once if its share of the examples exceeds that of a slot.
+    A client can be sampled more than once if its share of the examples exceeds the share of a slot.
 
     Args:
         cohort_size: Slots per round.
@@ -167,7 +167,7 @@ def rows_by_groups(
             alone, each fits into a slot.
 
     Returns:
-        Slots with a single client first, then those of groups, heaviest first.
+        Slots with a single client first, then slots of groups, heaviest first.
     """
     capacity = jnp.sum(sizes)
     slots = jnp.arange(cohort_size, dtype=sizes.dtype)[:, None]

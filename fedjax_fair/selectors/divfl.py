@@ -30,7 +30,7 @@ class DivFL(RepresentativeSelector):
 
     With a ``pool``, memory and time grow linearly with the number of clients, not quadratically.
     Each round selects among clients sampled uniformly without replacement; all clients are still
-    represented. Distances below 3e-4 of the norms of the gradients are not resolved. The phantom is
+    represented. Gradients closer than 3e-4 of their norm count as equal. The phantom is
     at the distance of the farthest client of the pool.
 
     With ``num_reference_clients``, the cost does not depend on the number of clients. Each round

@@ -23,10 +23,12 @@ class _State(NamedTuple):
     reporting: Int[Array, " cohort"]
 
 
+# A class of its own next to `Agnostic`, because the cohort size and the local steps have no meaning
+# there.
 class DRFA(Selector):
     r"""Samples each slot of the cohort from the mixture of clients that is worst for the model.
 
-    The objective is that of `Agnostic`. Slots are sampled from the mixture :math:`\lambda`
+    The objective is the same as in `Agnostic`. Slots are sampled from the mixture :math:`\lambda`
     independently, with equal weights, for ``Mean("uniform")``. Participants store a snapshot of
     their model after the same random number of local steps (instruction ``snapshot_step``). Then
     ``cohort_size`` clients, sampled uniformly without replacement, report their losses at the
@@ -34,8 +36,8 @@ class DRFA(Selector):
     \cdot \text{local steps} \cdot v)` with :math:`v_i = \frac{N}{\text{cohort size}} f_i` for
     reporting clients and 0 otherwise.
 
-    Readings: The mixture is uniform at first, as in `Agnostic`; that of the paper is :math:`n_i /
-    \sum_j n_j`. Reported losses are over all training examples of a client; those of the paper are
+    Readings: The mixture is uniform at first, as in `Agnostic`; in the paper it is :math:`n_i /
+    \sum_j n_j`. Reported losses are over all training examples of a client; in the paper they are
     of a minibatch. The last model is evaluated.
 
     A snapshot is as large as an update, and ``bytes_up`` of participants contains both. What the

@@ -1,4 +1,4 @@
-"""FedCor: clients whose losses are correlated with those of many other clients."""
+"""FedCor: clients whose losses are correlated with the losses of many other clients."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def log_likelihood(
 ) -> Float[Array, ""]:
     """Returns the weighted mean log-likelihood of changes per client, without its constant.
 
-    By the matrix inversion lemma the only factorization is that of ``width`` rows.
+    By the matrix inversion lemma the only factorization has ``width`` rows.
     """
     width, num_clients = embeddings.shape
     variance = _NOISE**2
@@ -243,7 +243,7 @@ class _Memo(NamedTuple):
 class ExpectedDecrease(SetFunction):
     """The greedy objective of `FedCor`; a sum of gains that depend on the order of selection.
 
-    The value of a set is that of its items in ascending order.
+    The value of a set is computed with its items in ascending order.
     """
 
     embeddings: Float[Array, "width clients"]

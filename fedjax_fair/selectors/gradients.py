@@ -105,7 +105,7 @@ class _StoredGradients(GradientSource):
 
 
 class Stale(_StoredGradients):
-    """Computes all gradients at the initial model, and then only those of the cohort.
+    """Computes all gradients at the initial model, and then only gradients of the cohort.
 
     A participant computes them before it trains (DivFL's "no-overhead" mode).
 

@@ -22,15 +22,16 @@ class UnionFL(RepresentativeSelector):
     .. math:: G(S) - \mu\, |U_t \cap S|
 
     with the representation :math:`G` of `DivFL`, to which :math:`\mu = 0` reduces it, and the union
-    :math:`U_t` of the last ``window`` cohorts. The objective is submodular but not monotone;
-    cohorts are filled even if that lowers it. Weights and info are as for `DivFL`. Additional info:
-    ``penalty``, the second term without its sign; ``repeated``, the selected clients in the union.
+    :math:`U_t` of the last ``window`` cohorts. The objective is submodular but not monotone.
+    UnionFL always selects ``cohort_size`` clients, even when an additional client lowers the
+    objective. Weights and info are as for `DivFL`. Additional info: ``penalty``, the second term
+    without its sign; ``repeated``, the selected clients in the union.
 
     Args:
         cohort_size: Clients per round.
         mu: Penalty per recent participant, >= 0. Its size relative to :math:`G` depends on
             ``scale``.
-        window: Number of recent cohorts, >= 1, on which memory does not depend.
+        window: Number of recent cohorts, >= 1. Memory use does not depend on it.
         candidates: As for `DivFL`.
         pool: As for `DivFL`.
         num_reference_clients: As for `DivFL`; the penalty of a cohort is exact.

@@ -51,7 +51,7 @@ class APFL(WrappedSGD):
     code mixes outputs, and has a decay of :math:`\alpha_i`, which is left out here.
 
     Args:
-        solver: SGD of both models; its proximal term is that of the global model.
+        solver: SGD of both models; its proximal term applies to the global model.
         mixing_weight: The first :math:`\alpha_i`, in ``[0, 1]``. Without ``adaptive``, 0 is the
             global model and 1 is training alone.
         adaptive: Whether :math:`\alpha_i` adapts.

@@ -14,6 +14,8 @@ from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 __all__ = ["CellWeighted"]
 
 
+# One solver for FedFB, FedMinMax and reweighing, whose aggregators differ in the weights that they
+# broadcast.
 class CellWeighted(WrappedSGD):
     r"""SGD in which the loss of an example is multiplied by the weight of its cell.
 
@@ -25,7 +27,7 @@ class CellWeighted(WrappedSGD):
     The server broadcasts ``cell_weights``, ``[groups, 2]``, and ``group_strides``, which make the
     group of an example from the codes of its sensitive features. The instruction ``cell_weights``
     has weights of each client instead. Sequences of labels have no cells: with a single group,
-    training is that of SGD.
+    training is SGD.
 
     Args:
         solver: SGD.

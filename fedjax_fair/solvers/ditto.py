@@ -23,8 +23,8 @@ class Ditto(WrappedSGD):
 
     .. math:: v_i \leftarrow v_i - \eta (\nabla f_i(v_i; B) + \lambda (v_i - x)),
 
-    on minibatches of another stream of random numbers. The global model is that of FedAvg whatever
-    :math:`\lambda` is. Evaluations use :math:`v_i` as it is.
+    on minibatches of another stream of random numbers. The global model is the same as in FedAvg
+    whatever :math:`\lambda` is. Evaluations use :math:`v_i` as it is.
 
     Args:
         solver: SGD of the global model, and of the personalized one with :math:`\lambda` as

@@ -45,7 +45,7 @@ class FedBN(SplitSolver):
                 "norm='batch'); this one has none."
             )
         params = _groups(variables.params)
-        # The state of Flax's Linen has a collection around the modules, that of NNX has not.
+        # The state of Flax's Linen has a collection around the modules, the state of NNX has not.
         with_params = {path if path in params else path[1:] for path in modules}
 
         def is_statistic(path, leaf):

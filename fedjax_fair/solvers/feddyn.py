@@ -23,7 +23,7 @@ class FedDyn(WrappedSGD):
 
     and then keeps :math:`g_i^+ = g_i - \alpha (y - x)`. After an exact local solution this is
     :math:`\nabla f_i(y)`. The first participation of a client trains as FedProx with
-    :math:`\mu = \alpha`. A proximal term of the solver is added to that of :math:`\alpha`, and
+    :math:`\mu = \alpha`. A proximal term of the solver is added to the term of :math:`\alpha`, and
     gradients are not clipped.
 
     Args:

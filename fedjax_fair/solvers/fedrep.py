@@ -31,7 +31,7 @@ class FedRep(SplitSolver):
     phases together.
 
     Args:
-        solver: SGD, whose ``epochs`` or ``steps`` are those of the head (:math:`\tau_h`); 10 epochs
+        solver: SGD, whose ``epochs`` or ``steps`` are for the head (:math:`\tau_h`); 10 epochs
             in the paper.
         head_layers: Names of the layers of the head, as of `FedPer`.
         body_epochs: :math:`\tau_\phi` >= 0, epochs of the body; 1 or 5 in the paper.

@@ -19,7 +19,7 @@ class FineTuned(WrappedSGD):
 
     The personalized model of a client is the global one after some more steps on the client's
     training examples, also for clients that were never drawn. It is discarded after the evaluation:
-    the global model is that of FedAvg, and clients keep no state.
+    the global model is the same as in FedAvg, and clients keep no state.
 
     Args:
         solver: SGD of the local training, and with other numbers of steps of fine-tuning.

@@ -23,7 +23,7 @@ class PFedMe(WrappedSGD):
     which continue from :math:`\theta` of the local step before, and then :math:`w \leftarrow w -
     \eta \lambda (w - \theta)`. Clients send :math:`w`. The personalized model of a client is the
     last :math:`\theta` of the same local training from the current global model; it is discarded
-    after the evaluation. Weight decay is that of :math:`\theta`. The paper's :math:`\beta` is the
+    after the evaluation. Weight decay applies to :math:`\theta`. The paper's :math:`\beta` is the
     step size of the server, as of ``server_optimizers.FedAvgM(beta, beta1=0)``. In the paper all
     clients train and some send; those that do not send have no effect on the global model.
 

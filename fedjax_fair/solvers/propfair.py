@@ -26,7 +26,7 @@ class PropFair(WrappedSGD):
     rate proportional to :math:`M` the method is FedAvg. The loss of 10 classes starts near 2.3, on
     the linear part of the default :math:`M`.
 
-    The linear part is that of the paper; the authors' code by default uses :math:`\ell / M` there,
+    The linear part is as in the paper; the authors' code by default uses :math:`\ell / M` there,
     which reduces the weight of minibatches of high loss. A minibatch of sequences of labels has the
     mean of its examples' losses.
 

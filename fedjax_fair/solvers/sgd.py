@@ -108,7 +108,8 @@ class SGD(Solver):
     def __post_init__(self):
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(
-                f"expected exactly one of steps={self.steps} and epochs={self.epochs}."
+                f"expected exactly one of steps={self.steps} and epochs={self.epochs}; set one of "
+                "them."
             )
         checks.positive_int("batch_size", self.batch_size)
         for name, value in {"steps": self.steps, "epochs": self.epochs}.items():
@@ -123,7 +124,8 @@ class SGD(Solver):
             checks.function("optimizer", self.optimizer, "from a learning rate, such as optax.adam")
             if not _is_zero(self.momentum):
                 raise ValueError(
-                    f"momentum={self.momentum!r}: expected 0 with optimizer={self.optimizer!r}."
+                    f"momentum={self.momentum!r}: expected 0 with optimizer={self.optimizer!r}; "
+                    "pass the momentum to the optimizer instead."
                 )
 
     @property
@@ -158,7 +160,9 @@ class SGD(Solver):
             0.25
         """
         if self.optimizer is not None:
-            raise ValueError(f"optimizer={self.optimizer!r}: expected None, which is SGD.")
+            raise ValueError(
+                f"optimizer={self.optimizer!r}: expected None, which is SGD; remove it."
+            )
         optimizer = self.make_optimizer(round)
 
         def step(_, carry):
@@ -176,6 +180,8 @@ class SGD(Solver):
         variables: Variables,
         client: Client,
         *,
+        # Methods that change local SGD pass values, not functions of the client, so that each is
+        # readable from top to bottom, and SGD has no field for any of them.
         start: Variables | None = None,
         anchor: PyTree | None = None,
         gradient_offset: PyTree | None = None,
@@ -194,7 +200,7 @@ class SGD(Solver):
             client: The client.
             start: Variables to train from, and that the update is relative to; by default the
                 global model.
-            anchor: Parameters that the proximal term pulls to; by default those of the global
+            anchor: Parameters that the proximal term pulls to; by default the ones of the global
                 model.
             gradient_offset: Added to every gradient, before decay, proximal term and momentum.
             is_trained: Variables of booleans, one for each array: others stay as they are.
@@ -332,6 +338,8 @@ def _minibatch(
         positions = batch * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
         key_epoch = jax.random.fold_in(key, epoch)
         entries = permutation_at(key_epoch, positions % client.size, client.size)
+        # The last minibatch of an epoch is smaller: its padded positions have no weight. Dropping
+        # it would never train clients with fewer examples than a batch.
         mask = positions < client.size
     indices = client.examples.order[client.offset + entries]
     return _Batch(indices, client.examples.labels[indices], mask)

@@ -20,7 +20,7 @@ __all__ = ["SplitSolver", "check_head_layers", "find_head"]
 class SplitSolver(WrappedSGD):
     """Base class of solvers of split models, whose state is the personal part of the model.
 
-    Personal arrays start from those of the first global model, equal on all clients. Evaluations
+    Personal arrays start from the first global model, equal on all clients. Evaluations
     use the current shared part with the client's personal part after its last response.
     """
 
@@ -89,7 +89,7 @@ def find_head(
 
     def is_head(path: Any, leaf: Array) -> bool:
         keys = _keys(path)[1:]
-        # Flax's Linen puts the name of a collection before that of the layer.
+        # Flax's Linen puts the name of a collection before the name of the layer.
         paths = ["/".join(keys)] + ["/".join(keys[1:])] * (path[0].name == "state")
         return any(_is_inside(each, name) for each in paths for name in head_layers)
 
@@ -113,7 +113,7 @@ def _after_features(variables: Variables, model: Model, x: Shaped[Any, "..."]) -
         part = "no" if not any(is_head[:num_params]) else "only"
         raise ValueError(
             f"head_layers=None: the model has {part} layers after Model.features; expected layers "
-            f"before and after, or names of the head's layers among {names}."
+            f"before and after; name the head's layers among {names}."
         )
     return jax.tree.unflatten(jax.tree.structure(variables), is_head)
 

@@ -26,7 +26,9 @@ class WrappedSGD(Solver):
     def __post_init__(self):
         checks.instance("solver", self.solver, SGD, "solvers.SGD(0.1, batch_size=10, epochs=1)")
         if self.solver.optimizer is not None and not self.accepts_optimizer:
-            raise ValueError(f"solver={self.solver!r}: expected SGD without an optimizer.")
+            raise ValueError(
+                f"solver={self.solver!r}: expected SGD without an optimizer; remove optimizer."
+            )
 
     @property
     def fixed_num_steps(self):

@@ -48,7 +48,10 @@ def check_result(name: str, function: Callable, shape: tuple[int, ...], *argumen
 def as_known_epsilon(value: Any) -> float:
     """Returns a scalar in (0, 1) that decides shapes, and so must not be traced."""
     if is_traced(value):
-        raise ValueError("epsilon is traced: expected a value that is known before compilation.")
+        raise ValueError(
+            "epsilon is traced: expected a value that is known before compilation; pass a Python "
+            "float outside of jit."
+        )
     check_epsilon(value)
     return float(value)
 
@@ -80,7 +83,9 @@ def as_non_negative(name: str, values: Any, shape: str, size: int | None = None)
     """Returns floats >= 0, checked as in `as_finite`; a vector of length ``size`` if given."""
     array = _as_floats(name, values, shape, _non_negative, "finite numbers >= 0")
     if size is not None and array.shape[0] != size:
-        raise ValueError(f"{name}: expected {size} {shape}, got {array.shape[0]}.")
+        raise ValueError(
+            f"{name}: expected {size} {shape}, got {array.shape[0]}; pass one for each."
+        )
     return array
 
 
@@ -97,7 +102,10 @@ def as_symmetric(name: str, values: Any, *, negative: bool = False) -> Float[Arr
     """
     matrix = (as_finite if negative else as_non_negative)(name, values, "n n")
     if matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"{name}: expected a square matrix, got shape {matrix.shape}.")
+        raise ValueError(
+            f"{name}: expected a square matrix, got shape {matrix.shape}; pass one row and one "
+            "column per item."
+        )
     if isinstance(matrix, Tracer):
         return matrix
     with jax.ensure_compile_time_eval():
@@ -106,7 +114,7 @@ def as_symmetric(name: str, values: Any, *, negative: bool = False) -> Float[Arr
             i, j = (int(k) for k in np.unravel_index(int(place), matrix.shape))
             raise ValueError(
                 f"{name}: expected a symmetric matrix, but {name}[{i}, {j}]={float(matrix[i, j])} "
-                f"and {name}[{j}, {i}]={float(matrix[j, i])}."
+                f"and {name}[{j}, {i}]={float(matrix[j, i])}; use (A + A.T) / 2."
             )
     return matrix
 
@@ -121,7 +129,7 @@ def as_mask(name: str, values: Any, shape: tuple[int, ...] | None = None) -> Boo
     if array.dtype != bool:
         _assert_valid(name, array, _zero_or_one, "0 or 1")
     if shape is not None and array.shape != shape:
-        raise ValueError(f"{name}: expected shape {shape}, got {array.shape}.")
+        raise ValueError(f"{name}: expected shape {shape}, got {array.shape}; reshape it.")
     return _on_device(array.astype(bool))
 
 
@@ -133,7 +141,9 @@ def as_items(name: str, values: Any, size: int) -> Int[Array, " items"]:
     """
     array = _as_constant(name, values)
     if array.ndim != 1:
-        raise ValueError(f"{name}: expected a vector of items, got shape {array.shape}.")
+        raise ValueError(
+            f"{name}: expected a vector of items, got shape {array.shape}; pass a list of indices."
+        )
     checks.items(name, array, size)
     return _on_device(array.astype(np.int32))
 
@@ -145,7 +155,10 @@ def as_host(name: str, values: Any) -> np.ndarray:
         ValueError: If they are traced, or not real numbers, or some are masked.
     """
     if is_traced(values):
-        raise ValueError(f"{name} is traced: expected values that are known before compilation.")
+        raise ValueError(
+            f"{name} is traced: expected values that are known before compilation; call this "
+            "outside of jit and vmap."
+        )
     return np.asarray(_as_constant(name, values))
 
 
@@ -162,7 +175,9 @@ def _as_constant(name: str, values: Any) -> Any:
     except (TypeError, ValueError):
         array, kind, got = None, object, f"a {type(values).__name__} of different lengths"
     if not any(jnp.issubdtype(kind, real) for real in (np.bool, np.integer, np.floating)):
-        raise ValueError(f"{name}: expected an array of real numbers, got {got}.")
+        raise ValueError(
+            f"{name}: expected an array of real numbers, got {got}; convert it to floats."
+        )
     return array
 
 
@@ -193,7 +208,9 @@ def _as_floats(name: str, values: Any, shape: str, valid: Callable, expectation:
         array = given.astype(dtype, copy=False)
     axes = shape.split()
     if array.ndim != len(axes) or 0 in array.shape:
-        raise ValueError(f"{name}: expected shape [{', '.join(axes)}], got {array.shape}.")
+        raise ValueError(
+            f"{name}: expected shape [{', '.join(axes)}], got {array.shape}; reshape it."
+        )
     # Every valid range is an interval, so the extremes decide without a mask of all elements. Both
     # are NaN if any element is.
     if not isinstance(array, np.ndarray):
@@ -202,7 +219,9 @@ def _as_floats(name: str, values: Any, shape: str, valid: Callable, expectation:
         _assert_valid(name, array, valid, expectation, given)
     elif (largest := float(max(-array.min(), array.max()))) > jnp.finfo(dtype).max / array.size:
         got = f"elements up to {largest:.3g}"
-        raise ValueError(f"{name}: expected a finite sum in {array.dtype}, got {got}.")
+        raise ValueError(
+            f"{name}: expected a finite sum in {array.dtype}, got {got}; scale the values."
+        )
     return _on_device(array)
 
 

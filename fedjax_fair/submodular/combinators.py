@@ -39,7 +39,10 @@ class Sum(SetFunction):
             checks.instance(f"functions[{i}]", function, SetFunction, "Modular([1.0, 2.0])")
         sizes = {function.size for function in self.functions}
         if len(sizes) != 1:
-            raise ValueError(f"functions: expected one size, got {sorted(sizes) or 'no function'}.")
+            raise ValueError(
+                f"functions: expected one size, got {sorted(sizes) or 'no function'}; pass "
+                "functions of the same items."
+            )
 
     @property
     def size(self) -> int:

@@ -69,7 +69,10 @@ class Coverage(ArraySetFunction):
     def __post_init__(self) -> None:
         covers = as_mask("membership", self.membership)
         if covers.ndim != 2 or 0 in covers.shape:
-            raise ValueError(f"membership: expected shape [items, topics], got {covers.shape}.")
+            raise ValueError(
+                f"membership: expected shape [items, topics], got {covers.shape}; pass one row per "
+                "item."
+            )
         weights = _weights(self.weights, covers.shape[1], "topics")
         self._convert(membership=covers, weights=weights)
 
@@ -189,7 +192,7 @@ def saturated_coverage(
 class FeatureBased(ArraySetFunction):
     """``sum_u w_u * concave(sum_{j in S} x_ju)``: monotone submodular.
 
-    The precision is that of ``SaturatedCoverage``.
+    The precision is as for ``SaturatedCoverage``.
 
     Args:
         features: Amount of each feature in each item, ``[items, features]``, >= 0.

@@ -56,9 +56,14 @@ def decompose(matroid: Matroid, x: ArrayLike) -> Decomposition:
     checks.instance("matroid", matroid, Matroid, "matroids.Uniform(k, num_items)")
     point = as_host("x", x).astype(np.float64)
     if point.shape != (matroid.size,):
-        raise ValueError(f"x: expected shape ({matroid.size},), got {point.shape}.")
+        raise ValueError(
+            f"x: expected shape ({matroid.size},), got {point.shape}; pass one number per item."
+        )
     if not (point.min() >= -TOLERANCE and point.max() <= 1 + TOLERANCE):
-        raise ValueError(f"x: expected numbers in [0, 1], got {point.min()} to {point.max()}.")
+        raise ValueError(
+            f"x: expected numbers in [0, 1], got {point.min()} to {point.max()}; clip rounding "
+            "errors."
+        )
     point = np.clip(point, 0, 1)
     order = matroid.order
     sets, weights = _by_adding(matroid, point) if order is None else _by_sliding(order, point)
@@ -68,7 +73,8 @@ def decompose(matroid: Matroid, x: ArrayLike) -> Decomposition:
     if distance > 100 * TOLERANCE:
         raise ValueError(
             f"x: expected a point of the polytope of a {type(matroid).__name__} matroid, but it is "
-            f"{distance:.2g} away from any mean of bases."
+            f"{distance:.2g} away from any mean of bases; use a mean of bases, such as the point "
+            "of continuous_greedy."
         )
     # Unlike `jnp.asarray` this compiles nothing for another number of bases.
     return Decomposition(*jax.device_put((bases, weights.astype(np.float32))))

@@ -112,7 +112,7 @@ class FacilityLocationFromFeatures(CachedGains):
         return -jnp.sqrt(near) * self.weights[points][None]
 
     def _with_floor(self, start: Array) -> tuple[Array, Array]:
-        """Returns similarities, ``[items, block]``, and those of the phantom, ``[block]``."""
+        """Returns similarities, ``[items, block]``, and to the phantom, ``[block]``."""
         count = self.rows.shape[-2]
         places = start + jnp.arange(self._block, dtype=jnp.int32)
         points = jnp.minimum(places, count - 1)
@@ -163,7 +163,9 @@ def facility_location_from_features(
         jnp.arange(count, dtype=jnp.int32) if items is None else as_items("items", items, count)
     )
     if not chosen.size:
-        raise ValueError(f"items: expected at least one row, got shape {chosen.shape}.")
+        raise ValueError(
+            f"items: expected at least one row, got shape {chosen.shape}; pass None for all rows."
+        )
     mask = jnp.ones(count, bool) if counted is None else as_mask("counted", counted, (count,))
     if weights is not None:
         weights = as_non_negative("weights", weights, "points", count)

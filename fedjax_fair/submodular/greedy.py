@@ -122,7 +122,7 @@ def lazy_greedy(
 
     Gains of a submodular function never grow, so an old gain is an upper bound. Faster than
     `greedy` if one gain is expensive and all gains together are not much cheaper. Arguments and
-    errors are those of `greedy`; the function has to be submodular.
+    errors are as for `greedy`; the function has to be submodular.
 
     References:
         Minoux, *Accelerated Greedy Algorithms for Maximizing Submodular Set Functions*, 1978

@@ -135,7 +135,7 @@ def best_item(gains: Float[Array, " size"], eligible: Bool[Array, " size"]) -> I
 
 
 def best_of(items: Int[Array, " some"], gains: Float[Array, " some"]) -> Int[Array, ""]:
-    """Returns the position of the largest gain; of equal ones, that of the smallest item."""
+    """Returns the position of the largest gain; of equal gains, the smallest item."""
     gains = _comparable(gains)
     largest = gains == jnp.max(gains)
     return jnp.argmin(jnp.where(largest, items, jnp.iinfo(items.dtype).max))
@@ -165,10 +165,15 @@ def check_arguments(
         initial_items = as_items("initial_items", initial_items, size)
         num_initial = initial_items.shape[0]
         if num_initial == size:
-            raise ValueError("initial_items: expected an item to remain, got all of them.")
+            raise ValueError(
+                "initial_items: expected an item to remain, got all of them; start from fewer "
+                "items."
+            )
     is_constrained = any(one is not None for one in (matroid, costs, budget, min_gain))
     if k is None and not is_constrained:
-        raise ValueError("k=None: expected an integer, or one of matroid, budget and min_gain.")
+        raise ValueError(
+            "k=None: expected an integer, or one of matroid, budget and min_gain; set one of them."
+        )
     most = size if matroid is None else check_matroid(matroid, size, "initial_items", initial_items)
     steps = max(1, most - num_initial) if k is None else k
     checks.positive_int("k", steps, at_most=size - num_initial)
@@ -180,7 +185,8 @@ def check_arguments(
             items = np.asarray(initial_items)
             if np.asarray(costs)[items].sum() > np.asarray(budget) * (1 + _SLACK):
                 raise ValueError(
-                    f"initial_items={items.tolist()}: expected items that cost at most {budget=}."
+                    f"initial_items={items.tolist()}: expected items that cost at most {budget=}; "
+                    "raise the budget or remove items."
                 )
     constraints = Constraints(matroid, min_gain, costs, budget) if is_constrained else None
     return steps, candidate_mask, initial_items, constraints
@@ -190,12 +196,17 @@ def check_matroid(matroid: Matroid, size: int, name: str, items: ArrayLike | Non
     """Returns the rank of a matroid of ``size`` items in which ``items`` are independent."""
     checks.instance("matroid", matroid, Matroid, "matroids.Uniform(k, num_items)")
     if matroid.size != size:
-        raise ValueError(f"matroid: expected {size} items, got {matroid.size}.")
+        raise ValueError(
+            f"matroid: expected {size} items, got {matroid.size}; make the matroid of the "
+            "function's items."
+        )
     if items is not None and not is_traced((items, matroid)):
         chosen = np.asarray(items)
         with jax.ensure_compile_time_eval():
             if not bool(_independent(matroid, np.isin(np.arange(size), chosen))):
-                raise ValueError(f"{name}={chosen.tolist()}: expected an independent set.")
+                raise ValueError(
+                    f"{name}={chosen.tolist()}: expected an independent set; remove items."
+                )
     return matroid.rank
 
 
@@ -205,7 +216,9 @@ def check_costs(
     """Returns the costs as an array; requires a budget >= 0."""
     if costs is None or budget is None:
         missing = "budget" if budget is None else "costs"
-        raise ValueError(f"{missing}=None: expected both costs and a budget, or neither.")
+        raise ValueError(
+            f"{missing}=None: expected both costs and a budget, or neither; set {missing}."
+        )
     checks.non_negative("budget", budget)
     return as_non_negative("costs", costs, "items", size)
 

@@ -18,6 +18,9 @@ from fedjax_fair.utils.tree import Integer
 __all__ = ["ConditionalGain", "ConditionalMutualInformation", "MutualInformation"]
 
 
+# Differences of gains of one set function on its ground set: three classes instead of one for each
+# pair of measure and function. This costs two memos and rounding errors; closed forms exist where
+# it matters.
 class _Conditional(WrappedSetFunction):
     """``f(S | private)``; private items may repeat."""
 
@@ -105,7 +108,7 @@ class MutualInformation(WrappedSetFunction):
     def _condition(self) -> Int[Array, " private"]:
         return jnp.zeros(0, jnp.int32)
 
-    # The value is the difference of the two, and the memo has those of both.
+    # The value is the difference of the two, and the memo has the memos of both.
     @property
     def _parts(self) -> tuple[_Conditional, _Conditional]:
         """Returns ``f(S | P)`` and ``f(S | P or Q)``."""

@@ -102,7 +102,10 @@ def best_swap(
     size = check_function(function)
     chosen = as_items("items", items, size)
     if not chosen.size:
-        raise ValueError("items=[]: expected at least one item, since swaps add none.")
+        raise ValueError(
+            "items=[]: expected at least one item, since swaps add none; start from the items of "
+            "greedy."
+        )
     if max_swaps is not None:
         checks.positive_int("max_swaps", max_swaps)
     if matroid is not None:

@@ -85,6 +85,7 @@ def as_kernel(name: str, values: ArrayLike) -> Float[Array, "n n"]:
     except np.linalg.LinAlgError:
         lowest = np.linalg.eigvalsh(kernel)[0]
         raise ValueError(
-            f"{name}: expected a positive semi-definite matrix, but an eigenvalue is {lowest:.4g}."
+            f"{name}: expected a positive semi-definite matrix, but an eigenvalue is {lowest:.4g}; "
+            "add a multiple of the identity."
         ) from None
     return matrix

@@ -83,6 +83,9 @@ def union_penalty(history: ArrayLike, mu: float | Float[Array, ""]) -> Modular:
     checks.non_negative("mu", mu)
     masks = as_mask("history", history)
     if masks.ndim not in (1, 2) or 0 in masks.shape:
-        raise ValueError(f"history: expected shape [window, n] or [n], got {masks.shape}.")
+        raise ValueError(
+            f"history: expected shape [window, n] or [n], got {masks.shape}; pass masks of earlier "
+            "selections."
+        )
     union = masks if masks.ndim == 1 else masks.any(axis=0)
     return Modular(-mu * union.astype(jnp.float32))

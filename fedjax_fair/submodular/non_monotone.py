@@ -29,7 +29,7 @@ def double_greedy(key: Key[Array, ""], function: SetFunction) -> MaximizationRes
 
     Returns:
         The set, ``[size]``: slot *i* holds item *i* and its gain, or -1 and 0. ``num_evaluations``
-        is two for each item; those of a removal are two values of ``function.value``.
+        is two for each item; a removal takes two values of ``function.value``.
 
     References:
         Buchbinder, Feldman, Naor, Schwartz, *A Tight Linear Time (1/2)-Approximation for

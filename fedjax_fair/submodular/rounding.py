@@ -233,14 +233,18 @@ def _as_block_point(matroid: Matroid, x: ArrayLike) -> Float[Array, " size"]:
     """Returns a point, checked to be in the polytope of a matroid with blocks."""
     point = _as_point(matroid, x)
     if matroid.item_blocks is None:
-        raise ValueError(f"matroid: expected Uniform or Partition, got {type(matroid).__name__}.")
+        raise ValueError(
+            f"matroid: expected Uniform or Partition, got {type(matroid).__name__}; use "
+            "rounding.swap for another matroid."
+        )
     if not is_traced((point, matroid)):
         with jax.ensure_compile_time_eval():
             short = np.asarray(_missing(matroid, point))
         if short.min() < -100 * TOLERANCE:
             raise ValueError(
                 f"x: expected a point of the polytope of a {type(matroid).__name__} matroid, but "
-                f"block {short.argmin()} sums to {-short.min():.2g} more than its capacity."
+                f"block {short.argmin()} sums to {-short.min():.2g} more than its capacity; scale "
+                "x down."
             )
     return point
 
@@ -249,10 +253,12 @@ def _as_point(matroid: Matroid, x: ArrayLike) -> Float[Array, " size"]:
     checks.instance("matroid", matroid, Matroid, "matroids.Uniform(k, num_items)")
     point = as_non_negative("x", x, "size")
     if point.shape != (matroid.size,):
-        raise ValueError(f"x: expected shape ({matroid.size},), got {point.shape}.")
+        raise ValueError(
+            f"x: expected shape ({matroid.size},), got {point.shape}; pass one number per item."
+        )
     if isinstance(point, Tracer):
         return jnp.minimum(point, 1.0)
     with jax.ensure_compile_time_eval():
         if not (largest := float(jnp.max(point))) <= 1 + TOLERANCE:
-            raise ValueError(f"x: expected numbers in [0, 1], got {largest}.")
+            raise ValueError(f"x: expected numbers in [0, 1], got {largest}; clip rounding errors.")
         return jnp.minimum(point, 1.0)

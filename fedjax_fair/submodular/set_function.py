@@ -65,7 +65,7 @@ class SetFunction(Tree):
 
     @abc.abstractmethod
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
-        """Returns the marginal gains of all items; those of members are undefined."""
+        """Returns the marginal gains of all items, which are undefined for members."""
 
     def gain(self, memo: PyTree, item: Integer) -> Float[Array, ""]:
         """Returns the marginal gain of one item; override it where that is cheaper than `gains`."""

@@ -122,7 +122,8 @@ def sieve_batches(
         size = size or count
         if not 0 < count <= size:
             raise ValueError(
-                f"batches: expected from 1 to {max(size, 1)} rows, as in the first, got {count}."
+                f"batches: expected from 1 to {max(size, 1)} rows, as in the first, got {count}; "
+                "pass the largest batch first."
             )
         # Rows beyond the last one repeat it, and are skipped.
         function = make(rows[np.minimum(np.arange(size), count - 1)])
@@ -133,7 +134,7 @@ def sieve_batches(
         jax.block_until_ready(stream)  # Otherwise several batches would be in memory.
         seen += count
     if stream is None:
-        raise ValueError("batches: expected at least one.")
+        raise ValueError("batches: expected at least one; pass an iterable of arrays.")
     return _last(stream)
 
 
@@ -145,8 +146,8 @@ def _check_epsilon(epsilon: float, k: int) -> float:
     epsilon = as_known_epsilon(epsilon)
     if (guesses := _num_guesses(epsilon, k)) > _MAX_GUESSES:
         raise ValueError(
-            f"{epsilon=}: expected a larger one, since it needs {guesses} sets in memory, and at "
-            f"most {_MAX_GUESSES} are allowed."
+            f"{epsilon=}: expected a larger one, since it needs {guesses} sets in memory; choose "
+            f"one with at most {_MAX_GUESSES}."
         )
     return epsilon
 

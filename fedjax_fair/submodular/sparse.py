@@ -73,11 +73,18 @@ def sparse_similarity(matrix: Any, name: str = "similarity") -> SparseSimilarity
         got = type(matrix).__name__
         raise ValueError(f"{name}: expected a SciPy sparse matrix, such as csr_array, got {got}.")
     if not any(np.issubdtype(matrix.dtype, real) for real in (np.bool, np.integer, np.floating)):
-        raise ValueError(f"{name}: expected real numbers, got {matrix.dtype}.")
+        raise ValueError(
+            f"{name}: expected real numbers, got {matrix.dtype}; convert it by astype(float)."
+        )
     if matrix.ndim != 2 or 0 in matrix.shape:
-        raise ValueError(f"{name}: expected shape [points, items], got {matrix.shape}.")
+        raise ValueError(
+            f"{name}: expected shape [points, items], got {matrix.shape}; pass a matrix with "
+            "entries."
+        )
     if matrix.nnz >= 2**31:
-        raise ValueError(f"{name}: expected fewer than 2**31 entries, got {matrix.nnz}.")
+        raise ValueError(
+            f"{name}: expected fewer than 2**31 entries, got {matrix.nnz}; keep fewer neighbors."
+        )
     if not matrix.nnz:  # A gather needs at least one entry.
         matrix = type(matrix.tocsr())(([0.0], ([0], [0])), shape=matrix.shape)
     with np.errstate(over="ignore"):  # Overflow gives infinity, which is rejected below.
@@ -91,8 +98,8 @@ def sparse_similarity(matrix: Any, name: str = "similarity") -> SparseSimilarity
         place = np.argmin(good)
         row = np.searchsorted(by_point.indptr, place, side="right") - 1
         raise ValueError(
-            f"{name}[{row}, {by_point.indices[place]}]={float(by_point.data[place])}: "
-            "expected finite numbers >= 0 in single precision."
+            f"{name}[{row}, {by_point.indices[place]}]={float(by_point.data[place])}: expected "
+            "finite numbers >= 0 in single precision; remove or clip such entries."
         )
     rows: Any = np.repeat(np.arange(by_point.shape[0], dtype=np.int32), np.diff(by_point.indptr))
     lists: Any = SparseSimilarity(
@@ -132,7 +139,10 @@ def check_symmetric(name: str, similarity: SparseSimilarity) -> None:
         ValueError: If it is not square, or differs from its transpose by more than rounding.
     """
     if similarity.shape[0] != similarity.shape[1]:
-        raise ValueError(f"{name}: expected a square matrix, got shape {similarity.shape}.")
+        raise ValueError(
+            f"{name}: expected a square matrix, got shape {similarity.shape}; pass one row and one "
+            "column per item."
+        )
     if is_traced(similarity):
         return
     from scipy.sparse import csc_array
@@ -140,4 +150,4 @@ def check_symmetric(name: str, similarity: SparseSimilarity) -> None:
     lists = jax.tree.map(np.asarray, similarity)
     matrix = csc_array((lists.item_values, lists.points, lists.item_starts), similarity.shape)
     if abs(matrix - matrix.T).max() > 1e-5 * matrix.max():
-        raise ValueError(f"{name}: expected a symmetric matrix.")
+        raise ValueError(f"{name}: expected a symmetric matrix; use matrix.maximum(matrix.T).")

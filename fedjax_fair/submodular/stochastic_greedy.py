@@ -75,7 +75,9 @@ def stochastic_greedy(
     """
     check_key(key)
     if (candidates is None) == (epsilon is None):
-        raise ValueError(f"{candidates=}, {epsilon=}: expected exactly one of them.")
+        raise ValueError(
+            f"{candidates=}, {epsilon=}: expected exactly one of them; set the other one to None."
+        )
     steps, *arguments = check_arguments(
         function, k, candidate_mask, initial_items, matroid, costs, budget, min_gain
     )

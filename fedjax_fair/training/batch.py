@@ -50,12 +50,13 @@ class RunBatch:
         validate(data)
         if not np.asarray(data.test.sizes).any():
             raise ValueError(
-                "data.test: no client has test examples, which evaluations need; from_arrays holds "
-                "out test_fraction of each client's examples."
+                "data.test: no client has test examples, which evaluations need; set test_fraction "
+                "of from_arrays to hold some out."
             )
         if data.num_partitions not in (None, len(seeds)):
             raise ValueError(
-                f"seeds={tuple(seeds)}: expected one for each of {data.num_partitions} partitions."
+                f"seeds={tuple(seeds)}: expected one for each of {data.num_partitions} partitions; "
+                "pass that many seeds, or one partition for all seeds."
             )
         self.host_data, self.seeds, self.mesh = data, tuple(map(int, seeds)), mesh
         self.cores = 1 if mesh is None or mesh.axis_names != (CORES,) else mesh.size
@@ -115,4 +116,6 @@ def check_debugging() -> None:
     }
     for name, reason in reasons.items():
         if getattr(jax.config, f"jax_{name}", False):
-            raise ValueError(f"JAX_{name.upper()}=True: expected False, because {reason}.")
+            raise ValueError(
+                f"JAX_{name.upper()}=True: expected False, because {reason}; unset it."
+            )

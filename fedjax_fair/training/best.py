@@ -40,11 +40,12 @@ class BestModelTracker:
         Raises:
             ValueError: If there is not one score for each seed.
         """
+        # A function of the complete evaluation can weigh a mean against a gap.
         scores = np.asarray(self._score(evaluation), np.float64)
         if scores.shape != (self._num_seeds,):
             raise ValueError(
                 f"best: expected one number for each of {self._num_seeds} seeds, got an array of "
-                f"shape {scores.shape}."
+                f"shape {scores.shape}; reduce the axis of clients, for example by .mean(-1)."
             )
         scores = np.where(np.isnan(scores), -np.inf, scores)
         rounds = np.full(scores.shape, evaluation.round, np.int64)

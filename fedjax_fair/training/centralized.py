@@ -21,7 +21,7 @@ class Centralized(BaseRound):
     """A reference method that trains on the pooled examples of all clients.
 
     In each round the solver gets them as if one client owned them. Participation and traffic stay
-    zero. Evaluations are those of federated methods.
+    zero. Evaluations are the same as for federated methods.
 
     Raises:
         ValueError: If a round is traced on a mesh whose devices share the clients of a run.

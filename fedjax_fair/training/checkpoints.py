@@ -38,7 +38,7 @@ class SavedState(NamedTuple):
     """The state of runs as checkpoints have it, independent of devices and platform.
 
     Attributes:
-        state: The state without that of the clients.
+        state: The state of the round, without client states.
         clients: Vectors of all clients by name, ``[runs, clients, width]``, in client order.
         shapes: Type and shape of each leaf of the state of a client, by path.
     """
@@ -80,7 +80,10 @@ class Checkpoints:
         self._allow_changed_code = allow_changed_code
         self._folder = Path(folder).absolute()
         if self._folder.is_file():
-            raise ValueError(f"checkpoints={str(folder)!r}: expected a folder, found a file.")
+            raise ValueError(
+                f"checkpoints={str(folder)!r}: expected a folder, found a file; choose another "
+                "path."
+            )
         for path in self._folder.glob("[0-9]*"):
             with suppress(OSError):
                 path.rmdir()  # An empty folder, which could have the name of the next checkpoint.
@@ -126,7 +129,8 @@ class Checkpoints:
         """
         if not self._folder.is_dir():  # Orbax would create it again, without older checkpoints.
             raise FileNotFoundError(
-                f"checkpoints={str(self._folder)!r}: the folder was deleted during the run."
+                f"checkpoints={str(self._folder)!r}: the folder was deleted during the run; start "
+                "again, and keep the folder until the end."
             )
         described = np.frombuffer(json.dumps(self._description).encode(), np.uint8)
         recorded = {"seeds": self._seeds, "description": described, **history.arrays()}
@@ -163,7 +167,7 @@ class Checkpoints:
             raise ValueError(
                 f"client state: {path} has shape {shape}; the checkpoints in "
                 f"{self._manager.directory} are of a run with shape {recorded_shape}; expected "
-                "equal shapes."
+                "equal shapes; use another folder, or the settings of that run."
             )
         state, items = template.state, _items(template)
         if best_tracker is not None:
@@ -220,7 +224,8 @@ class Checkpoints:
         where = f"the checkpoints in {self._manager.directory} are of a run with"
         if not np.array_equal(recorded["seeds"], self._seeds):
             raise ValueError(
-                f"seeds={self._seeds.tolist()}: {where} seeds {recorded['seeds'].tolist()}."
+                f"seeds={self._seeds.tolist()}: {where} seeds {recorded['seeds'].tolist()}; use "
+                "these or another folder."
             )
         described = json.loads(recorded["description"].tobytes())
         different = differences(

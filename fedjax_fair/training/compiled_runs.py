@@ -37,6 +37,7 @@ _COPIES_OF_RECORDS = 2.5
 
 # The initial state is computed once. With less optimization it compiles in a third of the time, and
 # what a selector computes on all clients takes at most a fifth longer.
+# Rounds and evaluations keep full effort, since less would cost 2 to 20% of every round.
 _CPU_INIT_OPTIONS: dict[str, str | bool] = {"xla_backend_optimization_level": "1"}
 
 
@@ -247,7 +248,7 @@ class CompiledRuns:
 def check_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
     """Checks that a model has an output for each class; fewer would give NaN losses.
 
-    With sequences of labels, outputs, losses and accuracies have to be those of each label.
+    With sequences of labels, outputs, losses and accuracies need one value for each label.
     """
     if np.issubdtype(data.train.labels.dtype, np.floating):
         if model.loss is Model.loss:
@@ -270,11 +271,12 @@ def check_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
         raise ValueError(
             f"model with outputs {list(predicted.shape[1:])} of an example: expected "
             f"[{labels.shape[1]}, {data.num_classes}], one for each of its labels and classes; "
-            "integer labels [examples, length] are a sequence of classes for each example."
+            "return logits per position, or pass one label per example."
         )
     if (width := predicted.shape[-1]) < data.num_classes:
         raise ValueError(
-            f"model with {width} outputs: expected at least {data.num_classes}, one for each class."
+            f"model with {width} outputs: expected at least {data.num_classes}, one for each "
+            "class; widen the last layer."
         )
     if are_sequences(labels):
         for name in ("loss", "accuracy"):
@@ -282,7 +284,7 @@ def check_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
             if values.shape != labels.shape:
                 raise ValueError(
                     f"Model.{name} returns {list(values.shape[1:])} for an example: expected "
-                    f"[{labels.shape[1]}], one for each of its labels."
+                    f"[{labels.shape[1]}], one for each of its labels; return one value per label."
                 )
 
 

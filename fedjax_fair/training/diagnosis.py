@@ -30,8 +30,9 @@ __all__ = [
     "warn_of_divergence",
 ]
 
-# Losses of heterogeneous clients jump, but not to ten times that of guessing, where the geometric
-# mean of the probability of the right class is the tenth power of that of guessing.
+# Losses of heterogeneous clients jump, but not to ten times the loss of guessing: there the
+# geometric mean of the probability of the right class is the tenth power of the probability of
+# guessing.
 _DIVERGED_LOSS_FACTOR = 10
 
 # A shorter run may end before it has learned anything.
@@ -68,7 +69,8 @@ def check_participants(
     run, slot = np.argwhere(invalid[:, round])[0]
     raise ValueError(
         f"selector: the cohort of round {first_round + round}, seed {seeds[run]}, names client "
-        f"{clients[run, round, slot]}: expected ids in [0, {num_clients})."
+        f"{clients[run, round, slot]}: expected ids in [0, {num_clients}); return ids below "
+        "context.num_clients from select."
     )
 
 

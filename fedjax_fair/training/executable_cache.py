@@ -67,12 +67,14 @@ def call(jitted: Any, *arguments: Any) -> Any:
 
 
 def clear() -> None:
-    """Forgets all executables, as ``jax.clear_caches`` does for those of JAX."""
+    """Forgets all executables, as ``jax.clear_caches`` does for the caches of JAX."""
     with _lock:
         _by_text.clear()
         _by_lowering.clear()
 
 
+# The library does not call this on import, because importing it must not change settings of JAX for
+# other code in the process.
 def enable_compilation_cache(folder: str | Path | None = None) -> Path:
     """Turns on JAX's persistent compilation cache for functions of any size.
 
@@ -94,7 +96,9 @@ def enable_compilation_cache(folder: str | Path | None = None) -> Path:
         folder = platformdirs.user_cache_path("fedjax_fair") / "programs"
     path = Path(folder).expanduser().absolute()
     if path.is_file():
-        raise ValueError(f"folder={str(folder)!r}: expected a folder, found a file.")
+        raise ValueError(
+            f"folder={str(folder)!r}: expected a folder, found a file; choose another path."
+        )
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     return path

@@ -65,7 +65,7 @@ _MODULES = re.compile(r"^(fedjax_fair|ff)\.([a-z]\w*\.)*")
 def numeric_settings() -> dict[str, str]:
     """Returns the settings of JAX and XLA that change the results of a computation.
 
-    Names are those of environment variables. The numbers of devices and cores are not among them.
+    Names are environment variables. The numbers of devices and cores are left out.
 
     Examples:
         >>> numeric_settings()["JAX_ENABLE_X64"]
@@ -259,7 +259,7 @@ def _digest(content: Any) -> str:
 
 
 def _nested_codes(code: types.CodeType) -> list[types.CodeType]:
-    """Returns a code object and those of the functions defined in it."""
+    """Returns a code object and the code objects of the functions defined in it."""
     nested = (one for one in code.co_consts if isinstance(one, types.CodeType))
     return [code, *(inner for one in nested for inner in _nested_codes(one))]
 

@@ -57,7 +57,8 @@ def fit(
         on_nonfinite: How to handle non-finite updates, which never reach the model. ``"raise"``,
             the default of one method, ends all runs. ``"skip_round"``, the default of a list, skips
             the round and warns at the end. ``"drop_client"`` treats the client as not responding.
-        callbacks: Called at the start, every evaluation and the end; any may stop the run.
+        callbacks: Called at the start, every evaluation and the end. A callback that returns True
+            from ``on_evaluation`` stops the run.
         checkpoints: A folder for checkpoints, from which a second call continues. A larger
             ``rounds`` extends a finished run.
         allow_changed_code: Whether ``checkpoints`` may be of a run whose code of your own has
@@ -67,8 +68,8 @@ def fit(
             highest score, or the first of equal ones, instead of the last model. Use validation
             examples (`data.hold_out`): selection by test metrics biases them.
         memory_limit: Bytes that the runs may need.
-        mesh: Devices from ``parallel.client_mesh`` or ``parallel.core_mesh``; by default one. All
-            processes make the same call, with equal callbacks.
+        mesh: Devices from ``parallel.client_mesh`` or ``parallel.core_mesh``; by default one. With
+            several processes, every process must call ``fit`` with the same arguments.
 
     Returns:
         Metrics of every client as ``dataset``, which ``fedjax_fair.results`` describes, and the
@@ -112,7 +113,9 @@ def fit(
     for each in methods:
         checks.instance("method: one of them" if is_list else "method", each, BaseRound, _EXAMPLE)
     if best is not None and methods[0].is_personalized:
-        raise ValueError("best: expected None, because clients have personalized models.")
+        raise ValueError(
+            "best: expected None, because clients have personalized models; remove it."
+        )
     on_nonfinite = on_nonfinite or ("skip_round" if is_list else "raise")
     options = TrainOptions(
         *(rounds, eval_every, train_loss, on_nonfinite, metrics, best, memory_limit),

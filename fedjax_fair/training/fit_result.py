@@ -66,7 +66,7 @@ class FitResult(NamedTuple):
     def __repr__(self) -> str:
         """Returns three lines: sizes of the data, seeds and rounds, parameters of the model."""
         dataset, seeds = self.dataset, self.dataset["seed"].values.tolist()
-        # With a partition per seed, the sizes are those of the first.
+        # With a partition per seed, the sizes are of the first one.
         train, test = (
             int(dataset[f"{split}_examples"].isel(seed=0, missing_dims="ignore").sum())
             for split in ("train", "test")
@@ -108,13 +108,18 @@ class FitResult(NamedTuple):
 
     def _personalized_model(self, index: int, client: int | str) -> Variables:
         if self.personalized is None:
-            raise ValueError(f"client={client!r}: expected None; there are no personalized models.")
+            raise ValueError(
+                f"client={client!r}: expected None; there are no personalized models; omit client."
+            )
         total = self.dataset.sizes["client"]
         if isinstance(client, str):
             client = self._client_id(client)
         is_id = isinstance(client, int | np.integer) and not isinstance(client, bool)
         if not is_id or not 0 <= client < total:
-            raise ValueError(f"client={client!r}: expected an integer from 0 to {total - 1}.")
+            raise ValueError(
+                f"client={client!r}: expected an integer from 0 to {total - 1}; choose an id of a "
+                "client in the data."
+            )
         return jax.tree.map(np.asarray, self.personalized(index, int(client)))
 
     def _client_id(self, name: str) -> int:
@@ -122,7 +127,8 @@ class FitResult(NamedTuple):
         if "client" not in self.dataset.coords:
             last = self.dataset.sizes["client"] - 1
             raise ValueError(
-                f"client={name!r}: expected an integer from 0 to {last}; clients have no names."
+                f"client={name!r}: expected an integer from 0 to {last}; clients have no names; "
+                "pass the id."
             )
         names = self.dataset["client"].values.tolist()
         if name not in names:
@@ -150,7 +156,10 @@ class FitResult(NamedTuple):
         """
         features = jnp.asarray(features)
         if features.ndim == 0 or not features.size:
-            raise ValueError(f"features of shape {features.shape}: expected one or more examples.")
+            raise ValueError(
+                f"features of shape {features.shape}: expected one or more examples; pass an array "
+                "[examples, ...]."
+            )
         model = stack_trees([self.model])
         outputs = reuse_if_installed(_outputs, self.model)(model.structure)
         variables = self.variables
@@ -198,7 +207,8 @@ class FitResult(NamedTuple):
         seeds = self.dataset["seed"].values
         if data.num_partitions not in (None, len(seeds)):
             raise ValueError(
-                f"data with {data.num_partitions} partitions: expected {len(seeds)}, one per seed."
+                f"data with {data.num_partitions} partitions: expected {len(seeds)}, one per seed; "
+                "pass the data of the run."
             )
         check_outputs(self.model, self.variables, data)
         model = stack_trees([self.model])

@@ -130,11 +130,13 @@ def train_loop(
         if history.round > rounds:
             raise ValueError(
                 f"rounds={rounds}: the checkpoints in {checkpoints} are of a run that has done "
-                f"{history.round}."
+                f"{history.round}; pass at least as many, or use another folder."
             )
         functions = (functions_fn or partial(CompiledRuns, method, batch, options))()
         # Callbacks start before compilation, which they may report; a sweep that exceeds its limit
         # ends here and chooses a smaller batch.
+        # The compiler reports this memory. An estimate before compilation would have to know the
+        # temporaries of every network and selector.
         memory = functions.memory()
         if options.memory_limit is not None and memory.total > options.memory_limit:
             raise MemoryLimitError(memory, options.memory_limit)

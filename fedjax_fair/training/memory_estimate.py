@@ -58,7 +58,7 @@ def total_memory() -> int:
 
 
 def free_memory() -> int:
-    """Returns nine tenths of the free bytes of an accelerator, or half of those of a CPU."""
+    """Returns nine tenths of the free bytes of an accelerator, or half on a CPU."""
     stats = jax.local_devices()[0].memory_stats()
     if stats is not None:
         return int(0.9 * (stats["bytes_limit"] - stats["bytes_in_use"]))

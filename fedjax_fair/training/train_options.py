@@ -57,7 +57,9 @@ class TrainOptions:
 def _check_metrics(metrics: Sequence[Metric | ClientMetric]) -> None:
     """Checks that metrics have new names among the variables of results."""
     if isinstance(metrics, Metric | ClientMetric) or not isinstance(metrics, Sequence):
-        raise ValueError(f"metrics: expected a list of metrics, got a {type(metrics).__name__}.")
+        raise ValueError(
+            f"metrics: expected a list of metrics, got a {type(metrics).__name__}; pass [metric]."
+        )
     taken = set(_RESERVED)
     for metric in metrics:
         if not isinstance(metric, Metric | ClientMetric):

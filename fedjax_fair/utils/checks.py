@@ -117,7 +117,7 @@ def positive_int(
     Args:
         name: Name of the argument.
         value: The argument.
-        at_most: The largest valid integer, by default that of 32 bits.
+        at_most: The largest valid integer, by default of 32 bits.
         words: The strings.
     """
     if isinstance(value, str) and value in words:
@@ -169,9 +169,12 @@ def seeds(name: str, value: Any, *, different: bool = True) -> None:
     except TypeError:
         values = ()
     if not values or not all(is_int(seed) and 0 <= seed < 2**32 for seed in values):
-        raise ValueError(f"{name}={_show(value)}: expected one or more integers in [0, 2**32).")
+        raise ValueError(
+            f"{name}={_show(value)}: expected one or more integers in [0, 2**32), such as (0, 1, "
+            "2)."
+        )
     if different and len(set(values)) < len(values):
-        raise ValueError(f"{name}={_show(value)}: expected different seeds.")
+        raise ValueError(f"{name}={_show(value)}: expected different seeds; remove repeated ones.")
 
 
 def items(name: str, value: Any, size: int) -> None:

@@ -20,7 +20,7 @@ _MAX_ELEMENTS = 6
 def format_value(value: Any) -> str:
     """Formats a value for the ``repr`` of settings.
 
-    Dataclasses, also those of Flax, omit fields that have their defaults, and take a line per field
+    Dataclasses, also of Flax, omit fields that have their defaults, and take a line per field
     if one line is too short. Large arrays are formatted as type and shape.
 
     Examples:

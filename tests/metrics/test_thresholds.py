@@ -225,7 +225,7 @@ def test_mistakes_of_fits_are_explained(as_users_call):
         fit_thresholds(count_scores(**SCORES | {"num_groups": 3}))
     with pytest.raises(ValueError, match="constraint='equalized_odds'"):
         fit_thresholds(counts, "equalized_odds")
-    with pytest.raises(ValueError, match=r"counts of shape \(2,\): expected those of count_scores"):
+    with pytest.raises(ValueError, match=r"counts of shape \(2,\): expected \[groups, 2, bins\]"):
         fit_thresholds([1, 2])
     with pytest.raises(ValueError, match="grid=0"):
         fit_thresholds(counts, grid=0)

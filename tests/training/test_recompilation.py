@@ -293,8 +293,8 @@ def test_a_python_if_on_another_traced_value_is_explained():
             [make_round(), make_round(selectors.Uniform(2))],
             r"Round\.selector\.cohort_size:",
         ),
-        ([make_round()], "methods:"),
-        ([make_round(), "fedavg"], "methods:"),
+        ([make_round()], "method:"),
+        ([make_round(), "fedavg"], "method:"),
         (
             [make_round(), make_round(selectors.Full())],
             r"Round\.selector:",

@@ -233,9 +233,9 @@ class Config:
     devices: Annotated[
         int | str,
         Doc(
-            "Number of devices that clients are divided over, or all; runs=R,clients=C for R "
-            "groups of C devices, which divide the runs; auto is one device, or all cores of a "
-            "CPU."
+            "Number of devices that share the clients, or all. runs=2,clients=4: two groups of "
+            "four devices; groups share the runs, devices in a group share the clients. auto is "
+            "one device, or all cores of a CPU."
         ),
     ] = "auto"
 

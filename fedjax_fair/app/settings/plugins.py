@@ -47,6 +47,8 @@ _ROLES = {
 _FROM_CONFIGURATION = ("cohort_size", "learning_rate", "batch_size")
 """Parameters that need no default, because every configuration has a value."""
 
+# A run folder contains no code: `resume` needs `--plugin` again, since a folder from elsewhere
+# should not run code.
 _files: dict[Path, dict[str, dict[str, Any]]] = {}
 
 

@@ -155,6 +155,9 @@ def end_work(end: Callable[[], BaseException], frame: FrameType | None) -> None:
         _raise_end(end, frame)
 
 
+# Compilation runs in threads that cannot be stopped, and Python waits for them. If the exception
+# does not end the work in time, `cli` prints one line and ends the process with `os._exit`; files
+# of a run folder are always written completely.
 def _raise_end(end: Callable[[], BaseException], frame: FrameType | None) -> None:
     if _is_in_import(frame):
         signal.setitimer(signal.ITIMER_REAL, _RETRY_S)

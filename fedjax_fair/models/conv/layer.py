@@ -24,7 +24,10 @@ def _explicit_padding(
     pads = canonicalize_padding(padding, rank=2)
     if isinstance(pads, str):
         if pads not in ("SAME", "VALID"):
-            raise ValueError(f"{padding=}: expected 'SAME', 'VALID', an int, ints or pairs.")
+            raise ValueError(
+                f"{padding=}: expected 'SAME', 'VALID', an int, ints or pairs; use 'SAME' to keep "
+                "the image's size."
+            )
         pads = lax.padtype_to_pads(shape, window, strides, pads)
     (top, bottom), (left, right) = pads
     # Older versions of JAX return integers of NumPy.
@@ -79,8 +82,8 @@ class Conv(nn.Module):
         padding = _explicit_padding(self.padding, shape, self.kernel_size, self.strides)
         if any(n + sum(p) < k for n, p, k in zip(shape, padding, self.kernel_size, strict=True)):
             raise ValueError(
-                f"kernel_size={self.kernel_size}: expected at most the image {shape} "
-                f"with its padding {padding}."
+                f"kernel_size={self.kernel_size}: expected at most the image {shape} with its "
+                f"padding {padding}; use a smaller kernel, more padding or fewer layers."
             )
         kernel = self.param(
             "kernel", self.kernel_init, (*self.kernel_size, x.shape[-1], self.features)

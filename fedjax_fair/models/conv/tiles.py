@@ -104,7 +104,7 @@ def _tiles(x: Array, height: int, cut: _Layout, strides: Pair, padding: Padding)
 
     Tiles start ``block`` columns apart, so columns are grouped into blocks, which are concatenated
     to tiles. That takes few slices without strides along the row, and its gradient pads and adds,
-    whereas that of a gather scatters.
+    whereas the gradient of a gather scatters.
     """
     batch, _, width, channels = x.shape
     block = cut.width * strides[1]

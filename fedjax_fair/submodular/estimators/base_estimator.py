@@ -60,6 +60,7 @@ class BaseSubsetSelector(TransformerMixin, BaseEstimator):
         """
         return self._select(self._function(self._validated(X)))
 
+    # The selected rows, as in apricot.
     def transform(self, X: Any) -> Any:
         """Returns the selected rows, best first, of a matrix with one row for each item.
 
@@ -70,7 +71,10 @@ class BaseSubsetSelector(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         rows = X.tocsr() if sparse.issparse(X) else np.asarray(X)
         if rows.shape[:1] != (self.n_items_,):
-            raise ValueError(f"X: expected {self.n_items_} rows, got shape {rows.shape}.")
+            raise ValueError(
+                f"X: expected {self.n_items_} rows, got shape {rows.shape}; pass the rows that fit "
+                "had."
+            )
         return rows[self.ranking_]
 
     def __sklearn_tags__(self) -> Any:
@@ -80,7 +84,10 @@ class BaseSubsetSelector(TransformerMixin, BaseEstimator):
 
     def _validated(self, X: Any) -> Any:
         if is_traced(X):
-            raise ValueError("X is traced: expected values that are known before compilation.")
+            raise ValueError(
+                "X is traced: expected values that are known before compilation; call fit outside "
+                "of jit."
+            )
         if np.ma.is_masked(X):
             raise ValueError("X: expected no masked elements; fill or remove them.")
         # Single precision suffices for a matrix of all similarities, and is half as large.

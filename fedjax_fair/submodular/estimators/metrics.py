@@ -43,7 +43,10 @@ def prepared(rows: Float[np.ndarray, "n width"], metric: str) -> Float[np.ndarra
     flat = np.flatnonzero(centered <= 1e-12 * lengths)
     if flat.size:
         what = "0" if metric == "cosine" else "constant"
-        raise ValueError(f"X: row {flat[0]} is {what}, and has no {metric} with other rows.")
+        raise ValueError(
+            f"X: row {flat[0]} is {what}, and has no {metric} with other rows; remove it, or use "
+            "metric='euclidean'."
+        )
     return (rows / centered[:, None]).astype(np.float32)
 
 
@@ -69,7 +72,10 @@ def neighbor_similarities(rows: Float[np.ndarray, "n width"], metric: str, count
     size = rows.shape[0]
     checks.positive_int("n_neighbors", count)
     if count >= size:
-        raise ValueError(f"n_neighbors={count}: expected fewer than n_samples={size}.")
+        raise ValueError(
+            f"n_neighbors={count}: expected fewer than n_samples={size}; lower it, or pass None "
+            "for all."
+        )
     distances, others = NearestNeighbors(n_neighbors=count).fit(rows).kneighbors()
     near = _of_distances(np.hstack([np.zeros((size, 1)), distances]), metric, rows.shape[1], np)
     places = np.hstack([np.arange(size)[:, None], others]).ravel()

@@ -147,7 +147,10 @@ class FacilityLocation(_SimilaritySelector):
         if weights is not None:
             weights = as_non_negative("sample_weight", weights, "weights", values.shape[0])
             if not np.asarray(weights).any():
-                raise ValueError("sample_weight: expected a weight above zero, got only zeros.")
+                raise ValueError(
+                    "sample_weight: expected a weight above zero, got only zeros; pass None for "
+                    "equal weights."
+                )
         return self._select(_facility_location(*self._rows(values), weights))
 
 

@@ -61,7 +61,8 @@ def custom(
     if len(shapes) != 1 or shapes & {(), (0,)}:
         got = sorted(np.shape(leaf) for leaf in jax.tree.leaves(client_data))
         raise ValueError(
-            f"client_data: expected arrays with an axis over clients, got shapes {got}."
+            f"client_data: expected arrays with an axis over clients, got shapes {got}; stack the "
+            "data of clients along the first axis."
         )
     with jax.ensure_compile_time_eval():  # A tracer could not be checked.
         client_data = jax.tree.map(jnp.asarray, client_data)

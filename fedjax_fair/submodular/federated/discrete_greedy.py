@@ -46,6 +46,7 @@ def sufficient_kappa(epsilon: float, *, rank: int, size: int) -> float:
     return 3 * rank / epsilon**2 * (rank * math.log(size + 1) + math.log(2 * size))
 
 
+# `kappa` has no intuitive unit, so the commands take the expected number of responses.
 def kappa_for_responses(factors: ArrayLike, responses: float) -> float:
     """Computes the ``kappa`` for an expected number of responses.
 
@@ -66,7 +67,8 @@ def kappa_for_responses(factors: ArrayLike, responses: float) -> float:
     ordered = ordered[ordered > 0]
     if responses > ordered.size:
         raise ValueError(
-            f"{responses=}: expected a number in (0, {ordered.size}], the positive factors."
+            f"{responses=}: expected a number in (0, {ordered.size}], the positive factors; lower "
+            "responses."
         )
     # If the first m clients always respond, the others share the remaining responses. The smallest
     # consistent m is the solution.
@@ -113,7 +115,9 @@ def discrete_greedy(
     """
     weights = check_arguments(problem, matroid, client_weights, key=key)
     if (kappa is None) == (epsilon is None):
-        raise ValueError(f"{kappa=}, {epsilon=}: expected exactly one of them.")
+        raise ValueError(
+            f"{kappa=}, {epsilon=}: expected exactly one of them; set the other one to None."
+        )
     if epsilon is not None:
         kappa = sufficient_kappa(epsilon, rank=matroid.rank, size=matroid.size)
     if checks.is_int(kappa) and abs(kappa) < 2**100:

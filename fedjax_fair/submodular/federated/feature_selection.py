@@ -166,14 +166,16 @@ def _with_examples(rng, prior, table, num_examples) -> _Model:
 def _check_examples(features, labels, num_values) -> None:
     if len(features) != len(labels) or not features:
         raise ValueError(
-            f"features and labels: got {len(features)} and {len(labels)} clients, expected as many."
+            f"features and labels: got {len(features)} and {len(labels)} clients, expected as "
+            "many; pass one array of each per client."
         )
     size = features[0].shape[-1] if features[0].ndim == 2 else 0
     for client, (rows, classes) in enumerate(zip(features, labels, strict=True)):
         if rows.ndim != 2 or not rows.size or rows.shape != (*classes.shape, size):
             raise ValueError(
                 f"client {client}: got shapes {rows.shape} and {classes.shape}, expected features "
-                f"[examples, {size or 'features'}] and labels [examples], at least one."
+                f"[examples, {size or 'features'}] and labels [examples], at least one; remove "
+                "clients without examples."
             )
         check_integers(f"features[{client}]", rows, num_values)
         check_integers(f"labels[{client}]", classes, _MAX_VALUES)

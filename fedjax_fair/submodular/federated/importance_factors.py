@@ -58,7 +58,10 @@ def importance_factors(
     """
     secure = as_secure(aggregation)
     if secure is not None and key is None:
-        raise ValueError("key=None: aggregation='secure' needs a random key for its masks.")
+        raise ValueError(
+            "key=None: aggregation='secure' needs a random key for its masks; pass "
+            "key=jax.random.key(0)."
+        )
     return compute_factors(problem, as_client_weights(problem, client_weights), secure, key)
 
 

@@ -31,11 +31,17 @@ def max_coverage(membership: ArrayLike | SparseScores) -> Problem:
     """
     if isinstance(membership, SparseScores):
         if membership.steps is None or membership.steps.shape != (1,):
-            raise ValueError("membership: got different scores, expected sparse_scores of all 1.")
+            raise ValueError(
+                "membership: got different scores, expected sparse_scores of all 1; omit scores "
+                "there."
+            )
         return SparseMaxCoverage(membership)
     covers = as_mask("membership", membership)
     if covers.ndim != 2 or 0 in covers.shape:
-        raise ValueError(f"membership: got shape {covers.shape}, expected [clients, groups].")
+        raise ValueError(
+            f"membership: got shape {covers.shape}, expected [clients, groups]; pass one row per "
+            "client."
+        )
     return MaxCoverage(covers)
 
 

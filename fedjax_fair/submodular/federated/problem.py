@@ -140,8 +140,8 @@ class Problem(Tree):
         array = mask if isinstance(mask, Array) else as_host("mask", mask)
         if array.shape != (self.size,) or array.dtype != bool:
             raise ValueError(
-                f"mask: got {array.dtype} of shape {array.shape}, "
-                f"expected booleans of shape ({self.size},)."
+                f"mask: got {array.dtype} of shape {array.shape}, expected booleans of shape "
+                f"({self.size},); pass one boolean per item."
             )
         return _value(self, array, as_client_weights(self, client_weights))
 
@@ -151,6 +151,9 @@ def _value(problem, mask, weights):
     return product(fill_weights(problem, weights), problem.values(mask))
 
 
+# Algorithms use messages, bases and shares only, and only `secure_aggregate` sums over clients, so
+# that a problem may answer for all clients at once: a dense one maps the function of a client, a
+# sparse one uses a flat list of scores.
 class DenseProblem(Problem):
     """Problem that maps one function over the data of all clients.
 
@@ -266,14 +269,16 @@ def as_client_weights(problem: Problem, weights: Any) -> Any:
     if array.shape != (problem.num_clients,):
         raise ValueError(
             f"client_weights: got shape {array.shape}, expected one weight per client, "
-            f"({problem.num_clients},)."
+            f"({problem.num_clients},); pass None for equal weights."
         )
     if not is_traced(weights):
         host_weights = as_host("client_weights", weights).astype(np.float64)
         checks.non_negative("client_weights", host_weights, many=True)
         # Weights may have been normalized in single precision.
         if not math.isclose(total := float(host_weights.sum()), 1.0, abs_tol=1e-4):
-            raise ValueError(f"client_weights: got a sum of {total:.6g}, expected 1.")
+            raise ValueError(
+                f"client_weights: got a sum of {total:.6g}, expected 1; divide them by their sum."
+            )
     return array
 
 

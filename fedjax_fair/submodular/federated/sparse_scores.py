@@ -139,7 +139,7 @@ def sparse_scores(
     if owners.ndim != 1 or not owners.shape == places.shape == amounts.shape:
         raise ValueError(
             f"clients, items, scores: got shapes {owners.shape}, {places.shape}, {amounts.shape}, "
-            "expected vectors of equal length."
+            "expected vectors of equal length; pass one entry per score."
         )
     check_integers("clients", owners, num_clients)
     check_integers("items", places, size)
@@ -150,11 +150,14 @@ def sparse_scores(
     if not (positive := amounts > 0).all():
         owners, places, amounts = owners[positive], places[positive], amounts[positive]
     if not owners.size:
-        raise ValueError("scores: got no positive score, expected at least one.")
+        raise ValueError("scores: got no positive score, expected at least one; pass some.")
     pairs = np.sort(owners.astype(np.int64) * size + places)
     if (repeated := pairs[1:][pairs[1:] == pairs[:-1]]).size:
         client, item = divmod(int(repeated[0]), size)
-        raise ValueError(f"scores: got two of client {client} for item {item}, expected one.")
+        raise ValueError(
+            f"scores: got two of client {client} for item {item}, expected one; add their scores, "
+            "or remove one."
+        )
     levels = np.unique(amounts)
     few = levels.size <= _MAX_LEVELS
     order = np.lexsort((places, owners) if few else (places, -amounts, owners))
@@ -195,12 +198,16 @@ def clip_negative(name: str, scores: np.ndarray) -> np.ndarray:
 def check_integers(name: str, values: np.ndarray, end: float = np.inf) -> None:
     """Checks that values are integers in ``[0, end)``."""
     if values.dtype.kind not in "iuf":
-        raise ValueError(f"{name}: got {values.dtype}, expected integers.")
+        raise ValueError(
+            f"{name}: got {values.dtype}, expected integers; convert names to indices."
+        )
     if values.dtype.kind == "f" and (fractions := values[values != np.rint(values)]).size:
-        raise ValueError(f"{name}: got {fractions[0]}, expected integers.")
+        raise ValueError(f"{name}: got {fractions[0]}, expected integers; round them.")
     if values.size and not 0 <= values.min() <= values.max() < end:
         worst = values.min() if values.min() < 0 else values.max()
-        raise ValueError(f"{name}: got {worst}, expected integers in [0, {end}).")
+        raise ValueError(
+            f"{name}: got {worst}, expected integers in [0, {end}); use indices from 0."
+        )
 
 
 def sparse_gains(sparse: SparseScores, amounts: Float[Array, " entries"]) -> Gains:

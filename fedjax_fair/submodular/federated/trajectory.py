@@ -163,8 +163,8 @@ def check_arguments(problem, matroid, client_weights, cohort_size=None, key=None
     checks.instance("matroid", matroid, Matroid, "matroids.Uniform(k, num_items)")
     if matroid.size != problem.size:
         raise ValueError(
-            f"matroid: got one of {matroid.size} items, expected one of {problem.size} items, "
-            "as the problem has."
+            f"matroid: got one of {matroid.size} items, expected one of {problem.size} items, as "
+            f"the problem has; make the matroid with size={problem.size}."
         )
     if key is not None:
         check_key(key)
@@ -183,7 +183,8 @@ def step_size(step: float | None, rounds: int) -> float:
         return step
     if step * rounds > 1 + 1e-6:
         raise ValueError(
-            f"{step=}, {rounds=}: step * rounds is {step * rounds:.6g}, expected at most 1."
+            f"{step=}, {rounds=}: step * rounds is {step * rounds:.6g}, expected at most 1; use "
+            "step=1 / rounds."
         )
     return float(step)
 

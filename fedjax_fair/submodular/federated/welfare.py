@@ -54,7 +54,7 @@ class Welfare(DenseProblem):
     def function(self) -> ClientFunction:
         valuation, shape = self.valuations.function, (self.valuations.size, self.num_clients)
 
-        # The data of an agent are those of its valuation, and its number.
+        # The data of an agent are the data of its valuation, and its number.
         def items_of(x, agent):
             return x.reshape(shape)[:, agent[1]]
 

@@ -91,12 +91,15 @@ class Partition(Matroid):
         capacities = _integers("capacities", self.capacities)
         count = capacities.size
         if not 0 <= blocks.min() <= blocks.max() < count:
-            raise ValueError(f"blocks: expected integers in [0, {count}), got {_range(blocks)}.")
+            raise ValueError(
+                f"blocks: expected integers in [0, {count}), got {_range(blocks)}; give each block "
+                "a capacity."
+            )
         sizes = np.bincount(blocks, minlength=count)
         for block in np.flatnonzero((capacities < 0) | (capacities > sizes)):
             raise ValueError(
-                f"capacities[{block}]={capacities[block]}: expected an integer in "
-                f"[0, {sizes[block]}], the size of block {block}."
+                f"capacities[{block}]={capacities[block]}: expected an integer in [0, "
+                f"{sizes[block]}], the size of block {block}; lower the capacity."
             )
         starts = (np.cumsum(sizes) - sizes).astype(np.int32)
         rank = check_rank(int(capacities.sum()))
@@ -171,14 +174,25 @@ class Laminar(Matroid):
         sets = as_host("sets", self.sets)
         capacities = _integers("capacities", self.capacities)
         if sets.ndim != 2 or 0 in sets.shape or sets.shape[0] != capacities.size:
-            raise ValueError(f"sets: expected shape [{capacities.size}, n], got {sets.shape}.")
+            raise ValueError(
+                f"sets: expected shape [{capacities.size}, n], got {sets.shape}; pass one row per "
+                "capacity."
+            )
         if not np.isin(sets, (0, 1)).all():
-            raise ValueError(f"sets: expected masks of 0 and 1, got {_range(sets)}.")
+            raise ValueError(
+                f"sets: expected masks of 0 and 1, got {_range(sets)}; convert indices to masks."
+            )
         sets = sets.astype(bool)
         if capacities.min() < 0:
-            raise ValueError(f"capacities={capacities.tolist()}: expected integers >= 0.")
+            raise ValueError(
+                f"capacities={capacities.tolist()}: expected integers >= 0; use 0 to exclude all "
+                "items of a set."
+            )
         for i, j in np.argwhere(_crossing(sets)):
-            raise ValueError(f"sets {i} and {j}: expected nested or disjoint sets, but they cross.")
+            raise ValueError(
+                f"sets {i} and {j}: expected nested or disjoint sets, but they cross; move or "
+                "remove the common items."
+            )
         rank = check_rank(_laminar_rank(sets, capacities))
         self._convert(sets=sets, capacities=capacities, _rank=rank)
 
@@ -231,9 +245,14 @@ def _crossing(sets: Bool[np.ndarray, "sets n"]) -> Bool[np.ndarray, "sets sets"]
 def _integers(name: str, values: ArrayLike | Sequence[int] | Iterable[int]) -> Any:
     array = as_host(name, values)
     if array.ndim != 1 or not array.size or not np.issubdtype(array.dtype, np.integer):
-        raise ValueError(f"{name}: expected a vector of integers, got {array.dtype}{array.shape}.")
+        raise ValueError(
+            f"{name}: expected a vector of integers, got {array.dtype}{array.shape}; convert it by "
+            "numpy.asarray(..., int)."
+        )
     if not -MAX_ITEMS <= int(array.min()) <= int(array.max()) <= MAX_ITEMS:
-        raise ValueError(f"{name}: expected integers of 32 bits, got {_range(array)}.")
+        raise ValueError(
+            f"{name}: expected integers of 32 bits, got {_range(array)}; use smaller ones."
+        )
     return array.astype(np.int32)
 
 

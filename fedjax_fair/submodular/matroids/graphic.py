@@ -38,10 +38,13 @@ class Graphic(Matroid):
         ends = as_host("edges", self.edges)
         if ends.ndim != 2 or ends.shape[1:] != (2,) or not np.issubdtype(ends.dtype, np.integer):
             raise ValueError(
-                f"edges: expected integers of shape [n, 2], got {ends.dtype}{ends.shape}."
+                f"edges: expected integers of shape [n, 2], got {ends.dtype}{ends.shape}; pass a "
+                "pair of vertices per edge."
             )
         if ends.size and ends.min() < 0:
-            raise ValueError(f"edges: expected ends >= 0, got {ends.min()}.")
+            raise ValueError(
+                f"edges: expected ends >= 0, got {ends.min()}; number vertices from 0."
+            )
         check_rank(int((ends[:, 0] != ends[:, 1]).sum()))
         # Numbers of vertices may have gaps, for which there is no need of memory.
         vertices, ends = np.unique(ends, return_inverse=True)

@@ -111,5 +111,7 @@ def take_by_weight(
 def check_rank(rank: int) -> int:
     """Returns the rank, which has to be positive."""
     if rank < 1:
-        raise ValueError(f"rank={rank}: expected a matroid in which some item is independent.")
+        raise ValueError(
+            f"rank={rank}: expected a matroid in which some item is independent; raise a capacity."
+        )
     return rank

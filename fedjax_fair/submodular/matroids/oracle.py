@@ -46,7 +46,10 @@ class Oracle(Matroid):
         with jax.ensure_compile_time_eval():
             valid, base = _empty_set_and_base(self)
             if not bool(valid):
-                raise ValueError("oracle: expected the empty set to be independent.")
+                raise ValueError(
+                    "oracle: expected the empty set to be independent; return True for a mask of "
+                    "zeros."
+                )
             self._convert(_rank=check_rank(int(np.sum(base))))
 
     @property
