@@ -244,7 +244,7 @@ def test_a_mistake_ends_in_one_line(arguments, message, tmp_path, capsys, monkey
     [MemoryError("unable to allocate"), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 7 TB")],
 )
 def test_a_run_without_enough_memory_ends_in_one_line(error, monkeypatch, capsys, tmp_path):
-    def exhaust(*arguments):
+    def exhaust(*arguments, **options):
         raise error
 
     monkeypatch.setattr(experiment, "execute", exhaust)
@@ -276,7 +276,7 @@ def test_runs_that_exceed_the_memory_are_rejected_before_a_folder_is_made(
 
 
 def test_other_runtime_errors_are_raised(monkeypatch, tmp_path):
-    def fail(*arguments):
+    def fail(*arguments, **options):
         raise jax.errors.JaxRuntimeError("INTERNAL: a defect")
 
     monkeypatch.setattr(experiment, "execute", fail)
