@@ -222,10 +222,11 @@ def tradeoff(
     floors = drawing.dissimilarity_floors(results)
     if across == "client_dissimilarity" and floors.size:
         left, right = axes.get_xlim()
-        floor = float(np.clip(np.nanmean(floors), left, right))
-        axes.axvspan(left, floor, color="0.94", zorder=0)
-        axes.set_xlim(left, right)
-        drawing.annotate(axes, "below the noise floor", (0, 1), right=False)
+        floor = float(np.nanmean(floors))
+        if floor > left:  # Otherwise the floor is off the axis, and no point is below it.
+            axes.axvspan(left, min(floor, right), color="0.94", zorder=0)
+            axes.set_xlim(left, right)
+            drawing.annotate(axes, "below the noise floor", (0, 1), right=False)
     axes.set(xlabel=drawing.label(pair[0], 44), ylabel=drawing.label(pair[1], 36))
     drawing.add_legend(figure, drawing.about_seeds(pair[0], "bars"))
     return figure

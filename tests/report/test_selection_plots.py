@@ -142,6 +142,23 @@ def test_both_axes_of_the_tradeoff_span_ten_points_at_least():
     )
 
 
+@pytest.mark.parametrize(
+    ("spread", "shaded"),
+    [(0.9, 0), (0.5, 0), (0.001, 1)],
+    ids=["far above the floor", "above the floor", "below the floor"],
+)
+def test_the_noise_floor_is_named_where_it_is_on_the_axis(spread, shaded):
+    data = results()
+    shape = ("algorithm", "seed", "round")
+    data["client_dissimilarity"] = (shape, spread + 0.001 * RNG.uniform(size=(2, 2, 3)))
+    data["accuracy_mean_clients"] = (shape, np.full((2, 2, 3), 0.9))
+    data["accuracy_mean_examples"] = (shape, np.full((2, 2, 3), 0.9))
+    data["test_examples"] = (("client", "class"), np.full((5, 1), 30))
+    axes = render(tradeoff(data)).axes[0]
+    assert len(axes.patches) == shaded
+    assert len([text for text in axes.texts if "noise floor" in text.get_text()]) == shaded
+
+
 def swept():
     """Two methods, of which one reads the setting, with four values of it and two seeds."""
     accuracy = RNG.uniform(0.5, 0.9, size=(2, 4, 2, 3))

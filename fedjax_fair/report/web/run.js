@@ -53,7 +53,7 @@ picture("tradeoff", (host) => {
   const floors = known(numbers.floor);
   const floor = floors.reduce((sum, value) => sum + value, 0) / floors.length;
   if (floor > x[0]) {
-    const edge = plot.px(floor);
+    const edge = plot.px(Math.min(floor, x[1]));
     element(plot.svg, "rect", { x: plot.left, y: plot.top, width: edge - plot.left, height: plot.bottom - plot.top, fill: "var(--panel)", "data-noise": "" });
     element(plot.svg, "text", { x: plot.left + 6, y: plot.top + 14 }, "below the noise floor");
   }
