@@ -56,17 +56,21 @@ class _BatchNorm(nnx.BatchNorm):
         return super().__call__(x, use_running_average, mask=mask)
 
 
-@functools.lru_cache(maxsize=32)
-def _maskable(layer: type) -> type:
+@functools.cache
+def _maskable(layer: type, index: int) -> type:
     # Methods of a subclass come first, and call that of Flax by super().
-    return _BatchNorm if layer is nnx.BatchNorm else type(layer.__name__, (layer, _BatchNorm), {})
+    bases = (_BatchNorm,) if layer is nnx.BatchNorm else (layer, _BatchNorm)
+    return type(layer.__name__, bases, {})
 
 
 def make_maskable(module: nnx.Module) -> None:
-    """Replaces the class of all batch normalization by one that `masked_nnx` masks."""
-    for _, layer in nnx.iter_graph(module):
+    """Replaces the classes of batch normalization by ones that `masked_nnx` masks.
+
+    Each layer has a class of its own, which tells it from others also inside transformations.
+    """
+    for index, (_, layer) in enumerate(nnx.iter_graph(module)):
         if isinstance(layer, nnx.BatchNorm):
-            object.__setattr__(layer, "__class__", _maskable(type(layer)))
+            object.__setattr__(layer, "__class__", _maskable(type(layer), index))
 
 
 @contextlib.contextmanager

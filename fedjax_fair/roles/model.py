@@ -156,6 +156,7 @@ def refuse_statistics(name: str, statistics: Callable[..., PyTree], x: Shaped[An
             f"{name}: the new state depends on the examples, of which some are padding if a "
             "minibatch is smaller than batch_size. Give it a parameter example_mask=None, "
             "[batch], and count only examples where it is true (all if it is None), such as "
-            "jnp.mean(x, 0, where=example_mask[:, None]); or draw minibatches that are never "
-            "smaller, with SGD(..., replacement=True)."
+            "jnp.mean(x, 0, where=example_mask[:, None]) or BatchNorm(...)(x, mask=...), which "
+            "nn.jit, nnx.jit and nnx.remat hide; or draw minibatches that are never smaller, with "
+            "SGD(..., replacement=True)."
         )
