@@ -35,27 +35,32 @@ class NnxNet(nnx.Module):
         return self.head(self.norm(x))
 
 
+def normalize(x, example_mask=None):
+    where = None if example_mask is None else example_mask[:, None]
+    mean, var = jnp.mean(x, 0, where=where), jnp.var(x, 0, where=where)
+    return (x - mean[None]) * jax.lax.rsqrt(var + 1e-5)[None], mean, var
+
+
 class Own(nn.Module):
     """Statistics of the batch without Flax's layer."""
 
     @nn.compact
     def __call__(self, x, train):
-        return self.normalize(x, None)
+        return self.head_of(x, None)
 
-    def normalize(self, x, example_mask):
-        where = None if example_mask is None else example_mask[:, None]
-        mean, var = jnp.mean(x, 0, where=where), jnp.var(x, 0, where=where)
+    def head_of(self, x, example_mask):
+        x, mean, var = normalize(x, example_mask)
         for name, value in {"mean": mean, "var": var}.items():
             variable = self.variable("batch_stats", name, lambda: jnp.zeros(4))
             if not self.is_initializing() and self.is_mutable_collection("batch_stats"):
                 variable.value = value
-        return nn.Dense(2, name="head")((x - mean) * jax.lax.rsqrt(var + 1e-5))
+        return nn.Dense(2, name="head")(x)
 
 
 class OwnMasked(Own):
     @nn.compact
     def __call__(self, x, train, example_mask=None):
-        return self.normalize(x, example_mask)
+        return self.head_of(x, example_mask)
 
 
 class OwnNnx(nnx.Module):
@@ -63,17 +68,17 @@ class OwnNnx(nnx.Module):
         self.mean, self.var = nnx.BatchStat(jnp.zeros(4)), nnx.BatchStat(jnp.ones(4))
         self.head = nnx.Linear(4, 2, rngs=rngs)
 
-    def normalize(self, x, where=None):
-        self.mean[...], self.var[...] = jnp.mean(x, 0, where=where), jnp.var(x, 0, where=where)
-        return self.head((x - self.mean[...]) * jax.lax.rsqrt(self.var[...] + 1e-5))
+    def head_of(self, x, example_mask=None):
+        x, self.mean[...], self.var[...] = normalize(x, example_mask)
+        return self.head(x)
 
     def __call__(self, x):
-        return self.normalize(x)
+        return self.head_of(x)
 
 
 class OwnNnxMasked(OwnNnx):
     def __call__(self, x, example_mask=None):
-        return self.normalize(x, None if example_mask is None else example_mask[:, None])
+        return self.head_of(x, example_mask)
 
 
 def init(key, x):
@@ -82,10 +87,8 @@ def init(key, x):
 
 
 def apply_functions(params, state, x, *, train, key, example_mask=None):
-    where = None if example_mask is None else example_mask[:, None]
-    mean, var = jnp.mean(x, 0, where=where), jnp.var(x, 0, where=where)
-    outputs = (x - mean) * jax.lax.rsqrt(var + 1e-5) @ params["kernel"] + params["bias"]
-    return outputs, {"mean": mean, "var": var}
+    x, mean, var = normalize(x, example_mask)
+    return x @ params["kernel"] + params["bias"][None], {"mean": mean, "var": var}
 
 
 def apply_unmasked(params, state, x, *, train, key):
@@ -204,7 +207,7 @@ class Rematerialized(NnxNet):
 class OwnBatchNorm(nnx.BatchNorm):
     def __call__(self, x):
         self.mean[...] = x.mean(0)
-        return x - x.mean(0)
+        return x - x.mean(0)[None]
 
 
 class Replaced(NnxNet):
