@@ -132,7 +132,7 @@ def solve(model, solver, *, seed=0, neighbour=True):
     return variables, result, jax.tree.map(jnp.add, variables, result.update)
 
 
-def sorted_statistics(state):
+def statistics(state):
     """Mean and variance, which each model calls by these names."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
     found = {jax.tree_util.keystr(path[-1:], simple=True): leaf for path, leaf in leaves}
@@ -146,7 +146,7 @@ def test_statistics_are_those_of_the_last_minibatch(model, steps):
     _, result, trained = solve(model, solver)
     rows = X[[index for index in result.reports["last_batch"].tolist() if index >= 0]]
     assert len(rows) == {4: 3, 5: 2, 10: 10 if solver.replacement else 7}[solver.batch_size]
-    mean, var = sorted_statistics(trained.state)
+    mean, var = statistics(trained.state)
     np.testing.assert_allclose(mean, rows.mean(0), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(var, rows.var(0), rtol=1e-4, atol=1e-5)
 
@@ -177,16 +177,17 @@ def test_fedbn_keeps_the_statistics_of_each_client(name):
     sizes = (7, 3, 12)
     x = np.random.default_rng(1).normal(size=(22, 4)).astype(np.float32)
     clients = np.repeat(np.arange(3), sizes)
-    data = ff.data.from_arrays(x, np.arange(22) % 2, clients=clients, test_fraction=0.0,
-                               test_features=x, test_labels=np.arange(22) % 2,
-                               test_client_indices=[np.flatnonzero(clients == i) for i in range(3)])  # fmt: skip
+    labels = np.arange(22) % 2
+    data = ff.data.from_arrays(
+        x, labels, clients=clients, test_features=x, test_labels=labels, test_clients=clients
+    )
     fedbn = ff.solvers.FedBN(ff.solvers.SGD(RATE, 20, epochs=1))
     method = ff.Round(MODELS[name], ff.selectors.Full(), fedbn, ff.aggregators.Mean())
     result = ff.fit(method, data, rounds=1)
     for client in range(3):
         rows = x[clients == client]
         state = result.variables_for(seed=0, client=client).state
-        mean, var = sorted_statistics(state)
+        mean, var = statistics(state)
         np.testing.assert_allclose(mean, rows.mean(0), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(var, rows.var(0), rtol=1e-4, atol=1e-5)
 
