@@ -296,9 +296,7 @@ class Listed(nnx.Module):
         for layer in (*self.layers, self.again):
             x = layer(x)
         x = self.spectral(x, update_stats=not self.again.use_running_average)
-        scan = nnx.scan(
-            lambda x, layer: layer(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry
-        )
+        scan = nnx.scan(lambda x, layer: layer(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
         return self.head(scan(x, self.stack))
 
 
