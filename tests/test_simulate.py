@@ -240,8 +240,9 @@ class Normalized(Tree):
         params, _ = self.linear.init(key, x)
         return Variables(params, {"mean": jnp.zeros(x.shape[1:])})
 
-    def apply(self, params, state, x, *, train, key):
-        mean = jnp.mean(x, axis=0) if train else state["mean"]
+    def apply(self, params, state, x, *, train, key, example_mask=None):
+        where = None if example_mask is None else example_mask[:, None]
+        mean = jnp.mean(x, axis=0, where=where) if train else state["mean"]
         outputs, _ = self.linear.apply(params, {}, x - mean[None], train=train, key=key)
         return outputs, {"mean": (state["mean"] + mean) / 2}
 

@@ -62,8 +62,7 @@ def resnet18(num_classes: int, norm: Literal["group", "batch"] = "group") -> Mod
     Args:
         num_classes: Number of classes.
         norm: "group" for group normalization with two groups, which has no state; "batch" for batch
-            normalization, whose running statistics the server averages. Padded examples of a short
-            minibatch affect its batch statistics.
+            normalization, whose running statistics the server averages.
 
     Returns:
         The model, for images ``[batch, height, width, channels]``.

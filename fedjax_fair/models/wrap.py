@@ -17,7 +17,9 @@ from flax.errors import FlaxError
 from jaxtyping import Array, Key, PyTree, Shaped
 from optax import softmax_cross_entropy_with_integer_labels
 
+from fedjax_fair.models import masking
 from fedjax_fair.roles import Model, Variables, is_correct
+from fedjax_fair.roles.model import refuse_statistics, takes_mask
 from fedjax_fair.roles.role_errors import NEEDS_VALUE
 from fedjax_fair.utils import checks
 
@@ -44,6 +46,11 @@ def from_flax(
     Linen: methods with a parameter ``train`` receive it; the random stream is ``dropout``; every
     collection except ``params`` is state. NNX: ``train`` chooses between ``Module.train()`` and
     ``Module.eval()``; all random streams are seeded at every call; ``nnx.BatchStat`` is state.
+
+    Flax's ``BatchNorm`` does not count the padding of a minibatch that is smaller than the batch
+    size. Other statistics of the batch need a call with the parameter ``example_mask``, which is
+    true for the examples that count, ``[batch]``, or None if all do; the module then also gives
+    it to each ``BatchNorm``.
 
     Args:
         module: A ``flax.linen.Module``, or a callable from ``rngs`` to a ``flax.nnx.Module``.
@@ -130,16 +137,28 @@ class LinenModel(Model):
             variables = dict(self._flax.init(rngs, scale_bytes(x), **settings))
         return Variables(variables.pop("params", {}), variables)
 
-    def apply(self, params, state, x, *, train, key):
+    def apply(self, params, state, x, *, train, key, example_mask=None):
+        call = self._flax.__call__
+        settings = _mode(call, train)
+        if takes_mask(call):
+            settings["example_mask"], example_mask = example_mask, None
+
+        def apply(x):
+            with masking.masked_linen(example_mask) as paths:
+                logits, new = self._flax.apply(
+                    {"params": params, **state},
+                    scale_bytes(x),
+                    rngs={} if key is None else {"dropout": key},
+                    mutable=list(state) if train else [],
+                    **settings,
+                )
+            return logits, {**state, **new}, masking.unmasked(new, paths, depth=1)
+
         with _explain_input(type(self._flax), x):
-            logits, new = self._flax.apply(
-                {"params": params, **state},
-                scale_bytes(x),
-                rngs={} if key is None else {"dropout": key},
-                mutable=list(state) if train else [],
-                **_mode(self._flax.__call__, train),
-            )
-        return logits, {**state, **new}
+            logits, new, others = apply(x)
+        if example_mask is not None and others:
+            refuse_statistics(f"module {type(self._flax).__name__}", lambda x: apply(x)[2], x)
+        return logits, new
 
     def features(self, params, state, x):
         _check_features(type(self._flax))
@@ -189,12 +208,24 @@ class NNXModel(Model):
         _, params, state, _ = nnx.split(self.factory(rngs=nnx.Rngs(key)), *_KINDS[:3])
         return Variables(nnx.to_pure_dict(params), nnx.to_pure_dict(state))
 
-    def apply(self, params, state, x, *, train, key):
-        module = _rebuilt(self.factory, params, state, key)
-        (module.train if train else module.eval)()
-        with _explain_input(type(module), x):
-            logits = module(scale_bytes(x))
-        return logits, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
+    def apply(self, params, state, x, *, train, key, example_mask=None):
+        kind, settings = _abstract(self.factory).kind, {}
+        if takes_mask(kind.__call__):
+            settings["example_mask"], example_mask = example_mask, None
+
+        def apply(x):
+            module = _rebuilt(self.factory, params, state, key)
+            (module.train if train else module.eval)()
+            with masking.masked_nnx(module, example_mask) as paths:
+                logits = module(scale_bytes(x), **settings)
+            new = nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
+            return logits, new, masking.unmasked(new, paths)
+
+        with _explain_input(kind, x):
+            logits, new, others = apply(x)
+        if example_mask is not None and others:
+            refuse_statistics(f"module {kind.__name__}", lambda x: apply(x)[2], x)
+        return logits, new
 
     def features(self, params, state, x):
         _check_features(_abstract(self.factory).kind)
@@ -217,6 +248,7 @@ class _Abstract(NamedTuple):
 @functools.lru_cache(maxsize=32)
 def _abstract(factory: Callable[..., Any]) -> _Abstract:
     module = nnx.eval_shape(lambda: factory(rngs=nnx.Rngs(0)))
+    masking.make_maskable(module)
     graph, *templates, other = nnx.split(module, *_KINDS, ...)
     if jax.tree.leaves(other):
         raise ValueError(

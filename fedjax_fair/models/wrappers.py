@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 
 from fedjax_fair.models.wrap import scale_bytes
 from fedjax_fair.roles import Model, Variables
+from fedjax_fair.roles.model import apply_masked
 from fedjax_fair.utils import checks
 
 __all__ = ["Bfloat16", "Pretrained", "in_bfloat16", "pretrained"]
@@ -68,9 +69,9 @@ class Bfloat16(Model):
             )
         return variables
 
-    def apply(self, params, state, x, *, train, key):
-        x = _rounded(scale_bytes(x))
-        logits, state = self.model.apply(_rounded(params), state, x, train=train, key=key)
+    def apply(self, params, state, x, *, train, key, example_mask=None):
+        x, params = _rounded((scale_bytes(x), params))
+        logits, state = apply_masked(self.model.apply, params, state, x, train, key, example_mask)
         return logits.astype(jnp.float32), state
 
     def features(self, params, state, x):
@@ -148,8 +149,8 @@ class Pretrained(Model):
                 )
         return variables
 
-    def apply(self, params, state, x, *, train, key):
-        return self.model.apply(params, state, x, train=train, key=key)
+    def apply(self, params, state, x, *, train, key, example_mask=None):
+        return apply_masked(self.model.apply, params, state, x, train, key, example_mask)
 
     def features(self, params, state, x):
         return self.model.features(params, state, x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY
@@ -10,8 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
+from fedjax_fair.numerics.dependence import dependence
 from fedjax_fair.utils.tree import Tree
 
 
@@ -72,11 +74,13 @@ class Model(Tree):
         *,
         train: bool,
         key: Key[Array, ""] | None,
+        example_mask: Bool[Array, " batch"] | None = None,
     ) -> tuple[Float[Array, "batch ..."], PyTree]:
         """Returns outputs and the new state.
 
         The network scales raw ``uint8`` images itself. The random key of dropout may be None when
-        ``train`` is false.
+        ``train`` is false. Statistics of the batch count only the examples of ``example_mask``, or
+        all without one; a model whose state does not read examples need not have this parameter.
         """
 
     @abstractmethod
@@ -106,8 +110,53 @@ class FunctionModel(Model):
     def init(self, key, x):
         return self.init_fn(key, x)
 
-    def apply(self, params, state, x, *, train, key):
-        return self.apply_fn(params, state, x, train=train, key=key)
+    def apply(self, params, state, x, *, train, key, example_mask=None):
+        return apply_masked(self.apply_fn, params, state, x, train, key, example_mask)
 
     def features(self, params, state, x):
         return self.features_fn(params, state, x)
+
+
+def apply_masked(
+    apply: Callable[..., Any],
+    params: PyTree,
+    state: PyTree,
+    x: Shaped[Any, "batch ..."],
+    train: bool,
+    key: Key[Array, ""] | None,
+    example_mask: Bool[Array, " batch"] | None,
+) -> Any:
+    """Calls `Model.apply`, or a function in its place, with the mask if it takes one.
+
+    Raises:
+        ValueError: If it takes none, and its new state depends on examples.
+    """
+    settings: dict[str, Any] = {"train": train, "key": key}
+    if example_mask is not None:
+        if takes_mask(apply):
+            settings["example_mask"] = example_mask
+        elif jax.tree.leaves(state):
+            refuse_statistics("apply", lambda x: apply(params, state, x, **settings)[1], x)
+    return apply(params, state, x, **settings)
+
+
+def takes_mask(function: Callable[..., Any]) -> bool:
+    """Returns whether a function has a parameter ``example_mask``."""
+    return "example_mask" in inspect.signature(function).parameters
+
+
+def refuse_statistics(name: str, statistics: Callable[..., PyTree], x: Shaped[Any, "..."]) -> None:
+    """Checks that arrays of a new state, a function of the examples, do not depend on them.
+
+    Raises:
+        ValueError: If they do.
+    """
+    if dependence(statistics, x)[0]:
+        raise ValueError(
+            f"{name}: the new state depends on the examples, of which some are padding if a "
+            "minibatch is smaller than batch_size. Give it a parameter example_mask=None, "
+            "[batch], and count only examples where it is true (all if it is None), such as "
+            "jnp.mean(x, 0, where=example_mask[:, None]) or BatchNorm(...)(x, mask=...), which "
+            "nn.jit, nnx.jit and nnx.remat hide; or draw minibatches that are never smaller, with "
+            "SGD(..., replacement=True)."
+        )

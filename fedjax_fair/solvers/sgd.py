@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 from fedjax_fair.numerics.labels import mean_over_labels, mean_per_example
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.roles import Client, LocalResult, Number, Solver, Variables
+from fedjax_fair.roles.model import apply_masked
 from fedjax_fair.utils import checks
 
 __all__ = ["SGD", "STEPS_PER_BLOCK", "BatchGradient"]
@@ -59,7 +60,8 @@ class SGD(Solver):
 
     The minibatch loss is the mean over the labels of its examples that are not masked.
     An epoch is a random permutation of the client's examples, whose last minibatch may be smaller.
-    Padded positions repeat an example with weight zero, which only batch normalization reads.
+    Padded positions repeat an example with weight zero, which statistics of batch normalization do
+    not count.
 
     Instructions: ``loss_weight``, a factor of the loss without proximal term and decay;
     ``snapshot_step``, the number of steps before a copy of the model; ``max_steps`` >= 1. Reports:
@@ -227,7 +229,10 @@ class SGD(Solver):
 
         def loss_fn(params, state, batch, key):
             features = client.examples.features[batch.indices]
-            outputs, state = client.model.apply(params, state, features, train=True, key=key)
+            mask = None if self.replacement else batch.mask
+            outputs, state = apply_masked(
+                client.model.apply, params, state, features, True, key, mask
+            )
             losses = client.model.loss(outputs, batch.labels)
             loss = mean_over_labels(losses, batch.labels, batch.mask)
             trained_loss = loss

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
-from jaxtyping import Array, PyTree, Shaped
+from jaxtyping import Array, Shaped
 
+from fedjax_fair.numerics.dependence import dependence
 from fedjax_fair.roles import Client, LocalResult, Model, Variables
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
@@ -102,10 +102,10 @@ def _after_features(variables: Variables, model: Model, x: Shaped[Any, "..."]) -
 
     names = _list(_layer_names(variables))
     try:
-        in_features = _dependence(model.features, *variables, x)
+        in_features = jax.tree.leaves(dependence(model.features, *variables, x)[:2])
     except ValueError as error:
         raise ValueError(f"head_layers=None: {error} Or name some of {names}.") from error
-    in_outputs = _dependence(outputs, *variables, x)
+    in_outputs = jax.tree.leaves(dependence(outputs, *variables, x)[:2])
     pairs = zip(in_outputs, in_features, strict=True)
     is_head = [output and not feature for output, feature in pairs]
     num_params = len(jax.tree.leaves(variables.params))
@@ -116,21 +116,6 @@ def _after_features(variables: Variables, model: Model, x: Shaped[Any, "..."]) -
             f"before and after; name the head's layers among {names}."
         )
     return jax.tree.unflatten(jax.tree.structure(variables), is_head)
-
-
-def _dependence(
-    function: Callable[..., Array], params: PyTree, state: PyTree, x: Shaped[Any, "..."]
-) -> list[bool]:
-    """Returns on which arrays of parameters and state the result of a function depends."""
-    variables, _ = shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), ((params, state), x)
-    )
-    jaxpr = jax.make_jaxpr(lambda variables, x: function(*variables, x))(*shapes).jaxpr
-    needed = {var for var in jaxpr.outvars if not isinstance(var, Literal)}
-    for equation in reversed(jaxpr.eqns):
-        if any(var in needed for var in equation.outvars):
-            needed |= {var for var in equation.invars if not isinstance(var, Literal)}
-    return [var in needed for var in jaxpr.invars[: len(jax.tree.leaves(variables))]]
 
 
 def _keys(path: Any) -> list[str]:
