@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples
@@ -25,8 +26,12 @@ from fedjax_fair.data.sensitive import encode_sensitive
 from fedjax_fair.data.transforms import hold_out
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.warning import warn
 
 __all__ = ["federate", "from_arrays", "from_npz"]
+
+_MIN_SIDE, _MIN_PIXEL = 8, 128
+"""Smallest images without an axis of channels, and the smallest maximum of pixels up to 255."""
 
 
 def federate(
@@ -44,7 +49,8 @@ def federate(
 ) -> FederatedData:
     """Combines examples and their partitions to a validated federated dataset.
 
-    Gray ``uint8`` images get a channel axis, other integers become int32, floats float32.
+    Gray ``uint8`` images get a channel axis, other integers become int32, floats float32. Images
+    with channels first, or with values up to 255 or more of other types, are refused.
 
     Args:
         train: Features, labels and partition of the training examples.
@@ -130,15 +136,10 @@ def _as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarr
         f"{len(labels)} labels, and no axis of length 0; pass features and labels of the same "
         "rows.",
     )
+    _check_images(f"{prefix}features", features, labels)
     if features.dtype == np.uint8:
-        is_channels_first = features.ndim == 4 and features.shape[1] in (1, 3)
-        if is_channels_first and features.shape[3] not in (1, 3, 4):
-            raise ValueError(
-                f"{prefix}features of uint8 and shape {features.shape}: expected images with "
-                f"channels last, such as np.moveaxis({prefix}features, 1, -1)."
-            )
         features = features[..., None] if features.ndim == 3 else features
-    elif features.dtype.kind in "bf":
+    elif features.dtype == bool or jnp.issubdtype(features.dtype, jnp.floating):
         features = _as_float32(features)
     elif np.issubdtype(features.dtype, np.integer):
         features = _as_int32(f"{prefix}features", features)
@@ -148,6 +149,44 @@ def _as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarr
             "encode other types first."
         )
     return features, labels
+
+
+def _check_images(name: str, features: np.ndarray, labels: np.ndarray) -> None:
+    """Checks the axes of images, and that only ``uint8`` has the values of pixels.
+
+    Images are arrays of four axes, the last of at most four channels, and square ones of three.
+    """
+    shape, kind = features.shape[1:], f"{name} of {features.dtype} and shape {features.shape}"
+    if len(shape) == 3:
+        # The last axis of feature maps is long too, but they are square in another order.
+        is_long = shape[0] <= 4 and shape[2] not in (1, 3, 4) and shape[0] != shape[1]
+        is_square = shape[0] in (1, 3) and shape[0] != shape[1] == shape[2] > 1
+        require(
+            not is_long and not is_square,
+            f"{kind}: expected images with channels last, such as np.moveaxis({name}, 1, -1).",
+        )
+    is_image = (len(shape) == 3 and shape[2] <= 4) or (
+        len(shape) == 2 and shape[0] == shape[1] >= _MIN_SIDE
+    )
+    is_long = np.prod(shape) >= _MIN_SIDE**2 and not are_sequences(labels)
+    if features.dtype in (bool, np.uint8) or not features.size or not (is_image or is_long):
+        return
+    first, last = float(features.min()), float(features.max())
+    advice = (
+        f"pass {name}.astype(np.uint8), which models divide by 255"
+        if last < 256
+        else f"divide by the largest possible value, such as {name} / np.float32(65535)"
+    )
+    values = f"{kind} span [{first:g}, {last:g}]"
+    has_pixels = first >= 0 and last >= _MIN_PIXEL
+    if is_image:
+        is_integer = len(shape) == 3 and np.issubdtype(features.dtype, np.integer)
+        require(
+            not is_integer and not has_pixels,
+            f"{values}: expected images as uint8, or floats from 0 to 1; {advice}.",
+        )
+    elif has_pixels and last < 256 and (features == np.floor(features)).all():
+        warn(f"{values}, as pixels do; if they are, {advice}.")
 
 
 def _is_numeric_table(table: Any) -> bool:
