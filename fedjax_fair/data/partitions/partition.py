@@ -5,6 +5,7 @@ Partitioners by class are in `class_partition` and `dirichlet`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -131,7 +132,7 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
 def by_column(column: str) -> Partitioner:
     """Makes one client of every distinct value of a column, ascending, such as a writer.
 
-    All examples are assigned, and the seed is ignored.
+    Strings that are all integers ascend as numbers, so that ``"2"`` is before ``"10"``. All examples are assigned, and the seed is ignored.
 
     Args:
         column: Name of the column, which decides the client of test examples as well
@@ -190,7 +191,8 @@ def natural(num_clients: int | None = None) -> Partitioner:
 def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partition:
     """Assigns test examples to the clients that `by_column` makes of the training examples.
 
-    Test examples of other owners are unassigned. Owners that are strings are the clients' names.
+    Test examples of other owners are unassigned. Owners that are strings are the clients' names;
+    strings that are all integers ascend as numbers.
 
     Args:
         train_owners: The column of training examples.
@@ -201,13 +203,25 @@ def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partit
         >>> test.client_indices, test.unassigned.tolist()
         ([array([0, 3], dtype=int32), array([2], dtype=int32)], [1])
     """
-    owners = np.unique(train_owners)
+    owners = _ascending(train_owners)
     assigned = np.flatnonzero(np.isin(test_owners, owners))
-    clients = np.searchsorted(owners, test_owners[assigned])
+    by_text = np.argsort(owners, kind="stable")
+    clients = by_text[np.searchsorted(owners, test_owners[assigned], sorter=by_text)]
     order = assigned[np.argsort(clients, kind="stable")]
     sizes = np.bincount(clients, minlength=len(owners))
     partition = make_partition(order, sizes, len(test_owners))
     return partition._replace(client_names=names_of(owners.tolist()))
+
+
+def _ascending(owners: np.ndarray) -> np.ndarray:
+    """Returns the distinct owners; strings that are all integers in the order of numbers."""
+    distinct = np.unique(owners)
+    if distinct.dtype.kind not in "US":
+        return distinct
+    texts = [str(name) for name in distinct.astype(str)]
+    if not all(re.fullmatch(r"[+-]?[0-9]{1,4000}", text) for text in texts):
+        return distinct
+    return distinct[sorted(range(len(texts)), key=lambda place: (int(texts[place]), texts[place]))]
 
 
 def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:
