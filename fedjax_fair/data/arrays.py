@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +13,7 @@ from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples
 from fedjax_fair.data.conversion import as_array, as_integers, check_names, check_range, require
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.data.npz import read_npz
-from fedjax_fair.data.partitions.partition import assign_by_owner, from_indices
+from fedjax_fair.data.partitions.partition import assign_by_owner, find_unknown, from_indices
 from fedjax_fair.data.partitions.partitioner import (
     Partition,
     generator,
@@ -23,12 +23,14 @@ from fedjax_fair.data.partitions.partitioner import (
     split_off,
 )
 from fedjax_fair.data.sensitive import encode_sensitive
-from fedjax_fair.data.transforms import hold_out
-from fedjax_fair.numerics.labels import are_sequences
+from fedjax_fair.data.transforms import hold_out, with_unseen
+from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.warning import warn
 
-__all__ = ["federate", "from_arrays", "from_npz"]
+__all__ = ["UnknownClients", "check_test_labels", "federate", "from_arrays", "from_npz"]
+
+UnknownClients: TypeAlias = Literal["error", "unseen"]
 
 _MIN_SIDE, _MIN_PIXEL = 8, 128
 """Smallest images without an axis of channels, and the smallest maximum of pixels up to 255."""
@@ -93,6 +95,7 @@ def federate(
     data = FederatedData(
         train_part, test_part, groups, num_classes, name, label_skew_only, num_unassigned,
         client_names=partition.client_names, sensitive_names=names,
+        num_filled=partition.num_filled,
     )  # fmt: skip
     validate(data)
     return hold_out(data, validation_fraction, seed) if validation_fraction else data
@@ -231,6 +234,7 @@ def from_arrays(
     test_fraction: float = 0.2,
     validation_fraction: float = 0.0,
     seed: int = 0,
+    unknown_clients: UnknownClients = "error",
 ) -> FederatedData:
     """Makes a federated dataset of arrays in memory.
 
@@ -255,11 +259,15 @@ def from_arrays(
             ``{"sex": column}``: strings, integers or booleans, none missing.
         test_sensitive_features: Likewise of the test examples, with the test arguments.
         num_classes: Number of classes, at most a million, by default one more than the largest
-            label, and 2 for booleans; of targets, the number of outputs.
+            label, and 2 for booleans; of targets, the number of outputs. Without it test labels
+            that no training example has are an error.
         name: Name in results.
         test_fraction: As in `federate`, without test arguments.
         validation_fraction: As in `federate`.
         seed: As in `federate`.
+        unknown_clients: With ``test_clients``, whether test examples of owners without training
+            examples are an ``"error"``, or their owners are unseen clients, ``"unseen"``:
+            ``FederatedData.unseen``, of each a half for local steps.
 
     Returns:
         A federated dataset of NumPy arrays.
@@ -290,7 +298,7 @@ def from_arrays(
         )
     has_booleans = as_array("labels", labels).dtype == bool
     features, labels = _as_examples(features, labels)
-    test, test_owners = None, test_client_indices if clients is None else test_clients
+    test, is_unknown, test_owners = None, None, test_client_indices if clients is None else test_clients
     given = [array is not None for array in (test_features, test_labels, test_owners)]
     if any(given) and not all(given):
         raise ValueError(
@@ -300,9 +308,12 @@ def from_arrays(
     if all(given):
         test_features, test_labels = _as_examples(test_features, test_labels, "test_")
     if clients is not None:
-        client_indices, test_client_indices = _indices_by_owner(
-            {"clients": clients, "test_clients": test_clients}, labels, test_labels
-        )
+        clients = _as_owners("clients", clients, labels)
+        client_indices = _indices_by_owner("clients", clients)
+        if all(given):
+            test_clients = _as_owners("test_clients", test_clients, test_labels, "test ")
+            is_unknown = find_unknown("test_clients", clients, test_clients, unknown_clients)
+            test_client_indices = assign_by_owner(clients, test_clients).client_indices
     assert client_indices is not None
     partition = from_indices(client_indices).split(labels, seed)
     if groups is not None:
@@ -313,9 +324,13 @@ def from_arrays(
         indices = join_indices(index_arrays(test_client_indices), len(test_labels))
         test = (test_features, test_labels, make_partition(*indices, len(test_labels)))
     if num_classes is None:
+        if test is not None and not has_booleans:
+            check_test_labels(
+                "test_labels", labels, test[1], "num_classes= counts them as classes"
+            )
         test_classes = labels if test is None else test[1]
         num_classes = 2 if has_booleans else _num_classes(labels, test_classes)
-    return federate(
+    made = federate(
         (features, labels, partition),
         test,
         num_classes=num_classes,
@@ -325,6 +340,24 @@ def from_arrays(
         seed=seed,
         sensitive_features=sensitive_features,
         test_sensitive_features=test_sensitive_features,
+    )
+    return made if is_unknown is None else with_unseen(made, test_clients, is_unknown, seed)
+
+
+def check_test_labels(
+    argument: str, labels: np.ndarray, test_labels: np.ndarray, advice: str, names: Any = None
+) -> None:
+    """Checks that training examples have all classes of test examples; targets are not checked."""
+    if labels.dtype.kind == "f":
+        return
+    is_unknown = ~np.isin(test_labels, labels) & (test_labels != MASKED_LABEL)
+    classes = np.unique(test_labels[is_unknown]).tolist()
+    shown = [label if names is None else names[label] for label in classes[:5]]
+    require(
+        not classes,
+        f"{argument}: {is_unknown.sum():,} test labels are of {len(classes):,} classes that no "
+        f"training example has, first {shown}; expected none, so leave these examples out, or "
+        f"{advice}.",
     )
 
 
@@ -352,6 +385,7 @@ def from_npz(
     test_fraction: float = 0.2,
     validation_fraction: float = 0.0,
     seed: int = 0,
+    unknown_clients: UnknownClients = "error",
 ) -> FederatedData:
     """Reads a federated dataset from an ``.npz`` file, without pickles.
 
@@ -364,6 +398,7 @@ def from_npz(
         test_fraction: As in `from_arrays`.
         validation_fraction: As in `from_arrays`.
         seed: As in `from_arrays`.
+        unknown_clients: As in `from_arrays`.
 
     Returns:
         A federated dataset named after the file.
@@ -392,6 +427,7 @@ def from_npz(
             test_fraction=test_fraction,
             validation_fraction=validation_fraction,
             seed=seed,
+            unknown_clients=unknown_clients,
         )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
@@ -401,11 +437,7 @@ def _arguments(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """Makes arguments of ``from_arrays`` of the arrays of a file."""
     names = ("features", "labels", "test_features", "test_labels", "groups")
     arguments: dict[str, Any] = {name: arrays.get(name) for name in names}
-    _, labels = _as_examples(arrays["features"], arrays["labels"])
-    owners = {name: arrays.get(name) for name in ("client", "test_client")}
-    arguments["client_indices"], arguments["test_client_indices"] = _indices_by_owner(
-        owners, labels, arrays.get("test_labels")
-    )
+    arguments |= {"clients": arrays["client"], "test_clients": arrays.get("test_client")}
     for prefix in ("", "test_"):
         start = f"{prefix}sensitive_"
         columns = {key.removeprefix(start): arrays[key] for key in arrays if key.startswith(start)}
@@ -415,36 +447,25 @@ def _arguments(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     return arguments
 
 
-def _indices_by_owner(
-    owners: dict[str, Any], labels: np.ndarray, test_labels: np.ndarray | None
-) -> tuple[Sequence[Any] | Mapping[str, Any], list[np.ndarray] | None]:
-    """Returns the indices of each client's training and test examples, the former by its name.
-
-    ``owners`` are those of training and test examples, by argument for messages; the latter may be
-    None.
-    """
-    (name, clients), (test_name, test_clients) = owners.items()
-    clients = _as_owners(name, clients, labels)
+def _indices_by_owner(name: str, clients: np.ndarray) -> Sequence[Any] | Mapping[str, Any]:
+    """Returns the indices of each client's training examples, by its name if it has one."""
     train = assign_by_owner(clients, clients)
-    indices: Any = train.client_indices
-    if train.client_names is not None:
-        check_names(name, train.client_names, len(indices))
-        indices = dict(zip(train.client_names, indices, strict=True))
-    if test_clients is None:
-        return indices, None
-    test_clients = _as_owners(test_name, test_clients, test_labels, "test ")
-    test = assign_by_owner(clients, test_clients)
-    require(
-        not test.unassigned.size,
-        f"{test_name}: {test.unassigned.size} owners lack training examples; expected none, "
-        "so leave their test examples out.",
-    )
-    return indices, test.client_indices
+    if train.client_names is None:
+        return train.client_indices
+    check_names(name, train.client_names, len(train.sizes))
+    return dict(zip(train.client_names, train.client_indices, strict=True))
 
 
 def _as_owners(name: str, owners: Any, labels: np.ndarray | None, part: str = "") -> np.ndarray:
     """Converts the owner of each example to an array of integers or strings."""
-    owners = as_array(name, owners)
+    values, owners = owners, as_array(name, owners)
+    require(
+        # Otherwise 1 and NaN among strings are the strings "1" and "nan".
+        owners.dtype.kind != "U"
+        or not isinstance(values, list | tuple)
+        or all(isinstance(value, str) for value in values),
+        f"{name}: expected integers or strings, not both, and none missing; convert all by str.",
+    )
     # Columns of strings are objects in pandas.
     if owners.dtype == object and all(isinstance(owner, str) for owner in owners.ravel()):
         owners = owners.astype(str)

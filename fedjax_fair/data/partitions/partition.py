@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_fair.data.conversion import check_names, names_of
+from fedjax_fair.data.conversion import check_names, names_of, require
 from fedjax_fair.data.partitions.partitioner import (
     Partition,
     Partitioner,
@@ -30,6 +30,7 @@ from fedjax_fair.utils import checks
 __all__ = [
     "assign_by_owner",
     "by_column",
+    "find_unknown",
     "from_indices",
     "iid",
     "natural",
@@ -92,8 +93,9 @@ def quantity_skew(
             logarithms = skew * rng.standard_normal(num_clients)
         weights = np.exp(logarithms - logarithms.max())
         rest = len(labels) - num_clients * min_partition_size
-        sizes = min_partition_size + parts_by_weight(rest, weights)
-        return rng.permutation(len(labels)), sizes
+        shares = parts_by_weight(rest, weights)
+        num_filled = int((shares == 0).sum()) if rest else 0
+        return rng.permutation(len(labels)), min_partition_size + shares, None, num_filled
 
     name = f"quantity_skew({num_clients}, {distribution}, {skew})"
     return random_partitioner(name, assign, num_clients, min_partition_size)
@@ -213,12 +215,41 @@ def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partit
     return partition._replace(client_names=names_of(owners.tolist()))
 
 
+def find_unknown(
+    argument: str, owners: np.ndarray, test_owners: np.ndarray, unknown_clients: str
+) -> np.ndarray:
+    """Returns which test examples are of clients without training examples.
+
+    Args:
+        argument: Name of the test examples, for messages.
+        owners: Owner of each training example.
+        test_owners: Owner of each test example.
+        unknown_clients: ``"error"`` or ``"unseen"``.
+
+    Raises:
+        ValueError: If there are any, and ``unknown_clients`` is ``"error"``.
+    """
+    checks.one_of("unknown_clients", unknown_clients, ("error", "unseen"))
+    is_unknown = ~np.isin(test_owners, owners)
+    names = _ascending(test_owners[is_unknown])
+    require(
+        unknown_clients == "unseen" or not names.size,
+        f"{argument}: {is_unknown.sum():,} test examples are of {names.size:,} clients that lack "
+        f"training examples, first {names[:5].tolist()}; expected none, so leave them out, or "
+        "unknown_clients='unseen' makes unseen clients of them.",
+    )
+    return is_unknown
+
+
 def _ascending(owners: np.ndarray) -> np.ndarray:
     """Returns the distinct owners; strings that are all integers in the order of numbers."""
     distinct = np.unique(owners)
     if distinct.dtype.kind not in "US":
         return distinct
-    texts = [str(name) for name in distinct.astype(str)]
+    texts = [
+        name.decode(errors="replace") if isinstance(name, bytes) else name
+        for name in distinct.tolist()
+    ]
     if not all(re.fullmatch(r"[+-]?[0-9]{1,4000}", text) for text in texts):
         return distinct
     return distinct[sorted(range(len(texts)), key=lambda place: (int(texts[place]), texts[place]))]
