@@ -10,7 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples
-from fedjax_fair.data.conversion import as_array, as_integers, check_names, check_range, require
+from fedjax_fair.data.conversion import (
+    as_array,
+    as_integers,
+    check_names,
+    check_range,
+    check_test_labels,
+    require,
+)
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.data.npz import read_npz
 from fedjax_fair.data.partitions.partition import assign_by_owner, find_unknown, from_indices
@@ -24,11 +31,11 @@ from fedjax_fair.data.partitions.partitioner import (
 )
 from fedjax_fair.data.sensitive import encode_sensitive
 from fedjax_fair.data.transforms import hold_out, with_unseen
-from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences
+from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.warning import warn
 
-__all__ = ["UnknownClients", "check_test_labels", "federate", "from_arrays", "from_npz"]
+__all__ = ["UnknownClients", "federate", "from_arrays", "from_npz"]
 
 UnknownClients: TypeAlias = Literal["error", "unseen"]
 
@@ -296,9 +303,14 @@ def from_arrays(
             "test_client_indices, test_clients: expected test_client_indices with client_indices, "
             "or test_clients with clients; pass owners of both parts in the same way."
         )
+    checks.one_of("unknown_clients", unknown_clients, ("error", "unseen"))
     has_booleans = as_array("labels", labels).dtype == bool
     features, labels = _as_examples(features, labels)
-    test, is_unknown, test_owners = None, None, test_client_indices if clients is None else test_clients
+    test, is_unknown, test_owners = (
+        None,
+        None,
+        test_client_indices if clients is None else test_clients,
+    )
     given = [array is not None for array in (test_features, test_labels, test_owners)]
     if any(given) and not all(given):
         raise ValueError(
@@ -325,9 +337,7 @@ def from_arrays(
         test = (test_features, test_labels, make_partition(*indices, len(test_labels)))
     if num_classes is None:
         if test is not None and not has_booleans:
-            check_test_labels(
-                "test_labels", labels, test[1], "num_classes= counts them as classes"
-            )
+            check_test_labels("test_labels", labels, test[1], "num_classes= counts them as classes")
         test_classes = labels if test is None else test[1]
         num_classes = 2 if has_booleans else _num_classes(labels, test_classes)
     made = federate(
@@ -342,23 +352,6 @@ def from_arrays(
         test_sensitive_features=test_sensitive_features,
     )
     return made if is_unknown is None else with_unseen(made, test_clients, is_unknown, seed)
-
-
-def check_test_labels(
-    argument: str, labels: np.ndarray, test_labels: np.ndarray, advice: str, names: Any = None
-) -> None:
-    """Checks that training examples have all classes of test examples; targets are not checked."""
-    if labels.dtype.kind == "f":
-        return
-    is_unknown = ~np.isin(test_labels, labels) & (test_labels != MASKED_LABEL)
-    classes = np.unique(test_labels[is_unknown]).tolist()
-    shown = [label if names is None else names[label] for label in classes[:5]]
-    require(
-        not classes,
-        f"{argument}: {is_unknown.sum():,} test labels are of {len(classes):,} classes that no "
-        f"training example has, first {shown}; expected none, so leave these examples out, or "
-        f"{advice}.",
-    )
 
 
 def _num_classes(labels: np.ndarray, test_labels: np.ndarray) -> int:

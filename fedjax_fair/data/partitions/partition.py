@@ -229,7 +229,6 @@ def find_unknown(
     Raises:
         ValueError: If there are any, and ``unknown_clients`` is ``"error"``.
     """
-    checks.one_of("unknown_clients", unknown_clients, ("error", "unseen"))
     is_unknown = ~np.isin(test_owners, owners)
     names = _ascending(test_owners[is_unknown])
     require(
