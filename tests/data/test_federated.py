@@ -383,7 +383,7 @@ def test_clients_are_the_owners_of_examples(kind):
         ({"clients": range(TOTAL), "test_clients": [0]}, "expected all three or none"),
         (
             {"clients": range(TOTAL), **TEST_EXAMPLES, "test_clients": [0, 12]},
-            "test_clients: 1 test examples are of 1 clients that lack .* first .12.; .*unknown_clients=",
+            "test_clients: 1 test examples are of 1 clients .* first .12.; .*unknown_clients=",
         ),
         (
             {"clients": range(TOTAL), **TEST_EXAMPLES, "test_clients": [0]},
@@ -475,7 +475,8 @@ def test_labels_without_class_0_need_num_classes():
     labels = 1 + np.arange(TOTAL) % 3
     assert example(labels=labels, num_classes=4).num_classes == 4
     tested = {"test_features": np.ones((1, 2)), "test_client_indices": [[0], [], []]}
-    assert example(labels=labels, test_labels=[0], **tested).num_classes == 4
+    with pytest.raises(ValueError, match=r"test_labels: 1 test labels are of 1 classes .* \[0\]"):
+        example(labels=labels, test_labels=[0], **tested)
 
 
 @pytest.mark.parametrize("size", [10**13, 2**27])

@@ -134,7 +134,8 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
 def by_column(column: str) -> Partitioner:
     """Makes one client of every distinct value of a column, ascending, such as a writer.
 
-    Strings that are all integers ascend as numbers, so that ``"2"`` is before ``"10"``. All examples are assigned, and the seed is ignored.
+    Strings that are all integers ascend as numbers, so that ``"2"`` is before ``"10"``. All
+    examples are assigned, and the seed is ignored.
 
     Args:
         column: Name of the column, which decides the client of test examples as well

@@ -149,8 +149,8 @@ def random_partitioner(
     """Makes a partitioner of ``assign(labels, rng)``.
 
     It returns the order, the sizes and optionally the groups and the number of filled clients, of
-    which more than a tenth are a warning. Splitting fewer than ``per_client`` examples per client is an error, and with ``by_class``
-    labels that are not one class for each example.
+    which more than a tenth are a warning. Splitting fewer than ``per_client`` examples per client
+    is an error, and with ``by_class`` labels that are not one class for each example.
     """
     checks.positive_int("num_clients", num_clients)
 

@@ -24,8 +24,8 @@ __all__ = [
     "Standardized",
     "TableEncoding",
     "as_codes",
-    "check_exact",
     "check_columns",
+    "check_exact",
     "fit_encoding",
 ]
 

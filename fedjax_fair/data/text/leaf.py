@@ -66,6 +66,10 @@ def from_leaf(
     users = _read_leaf(Path(train))
     test_users = {} if test is None else _read_leaf(Path(test))
     checks.one_of("unknown_clients", unknown_clients, ("error", "unseen"))
+    # Users without training samples are last, and in no part.
+    of_test = {user: test_users.get(user, ([], [])) for user in users} | test_users
+    owners = np.repeat([*of_test], [len(ys) for _, ys in of_test.values()])
+    is_unknown = find_unknown(str(test), np.array([*users]), owners, unknown_clients)
     both = [*users.values(), *test_users.values()]
     if vocabulary is None:
         vocabulary = characters([text for xs, ys in both for text in (*xs, *ys)])
@@ -76,16 +80,11 @@ def from_leaf(
         "cut the samples to one length.",
     )
     length = lengths.pop()
-    owners, is_unknown = np.zeros(0), np.zeros(0, bool)
     windows = _last_labels(users.values(), length, check_vocabulary(vocabulary))
     if test is None:
         train_part, test_part = windows.split(test_fraction)
     else:
-        # Users without training samples are last, and in no part.
-        of_test = {user: test_users.get(user, ([], [])) for user in users} | test_users
         train_part, test_part = windows, _last_labels(of_test.values(), length, vocabulary)
-        owners = np.repeat([*of_test], test_part.sizes)
-        is_unknown = find_unknown(str(test), np.array([*users]), owners, unknown_clients)
         test_part = test_part._replace(sizes=test_part.sizes[: len(users)])
     made = federate(
         with_names(train_part, tuple(users)),
