@@ -71,8 +71,8 @@ def from_table(
         client: Column whose values are the clients, which is then no feature; or a partitioner,
             such as ``data.dirichlet(5, 0.5, by="sex")``. Without classes, a partitioner receives a
             single class. Of a CSV or TSV file, clients are the texts of the column, such as
-            ``007`` or ``NA``. Of flwr-datasets, the column ``"partition"`` has the partition of each
-            row.
+            ``007`` or ``NA``. Of flwr-datasets, the column ``"partition"`` has the partition of
+            each row.
         sensitive_features: Columns of sensitive features, such as ``["sex", "race"]``: strings,
             integers or booleans, none missing.
         features: Column of arrays of equal shapes, such as images or embeddings, which are the only

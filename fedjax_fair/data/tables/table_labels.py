@@ -135,5 +135,7 @@ def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
     if not is_ordered:
         for part in parts[1:]:
             advice = f"make {name!r} an ordered pandas.Categorical of all classes"
-            check_test_labels(f"test: label {name!r}", parts[0], part, advice, values)
+            check_test_labels(
+                f"test: label {name!r}", parts[0], part, advice, list(map(str, values))
+            )
     return Labels(parts, len(values), tuple(map(str, values)))
