@@ -111,8 +111,8 @@ def split_clients(
         return federation._replace(unseen=None), unseen
     if unseen is not None:
         raise ValueError(
-            f"data.unseen_fraction={fraction}: expected 0 with data.unknown_clients='unseen', which "
-            "found unseen clients in the file; remove one of the two settings."
+            f"data.unseen_fraction={fraction}: expected 0 with data.unknown_clients='unseen', "
+            "which found unseen clients in the file; remove one of the two settings."
         )
     try:
         return hold_out_clients(federation, fraction, config.data.seed)

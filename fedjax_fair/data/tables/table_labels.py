@@ -132,10 +132,8 @@ def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
     )
     ends = np.cumsum([len(column) for column in columns])[:-1]
     parts = tuple(np.split(codes.astype(np.int32), ends))
-    if not is_ordered:
-        for part in parts[1:]:
-            advice = f"make {name!r} an ordered pandas.Categorical of all classes"
-            check_test_labels(
-                f"test: label {name!r}", parts[0], part, advice, list(map(str, values))
-            )
-    return Labels(parts, len(values), tuple(map(str, values)))
+    texts = tuple(map(str, values))
+    advice = f"make {name!r} an ordered pandas.Categorical of all classes"
+    for part in () if is_ordered else parts[1:]:
+        check_test_labels(f"test: label {name!r}", parts[0], part, advice, texts)
+    return Labels(parts, len(values), texts)

@@ -202,7 +202,7 @@ def test_columns_that_would_lose_values_are_refused(column, message, tmp_path):
         names_of(frame)
     if "integer" in message:
         frame.to_csv(tmp_path / "a.csv", index=False)
-        with pytest.raises(ValueError, match="has the integer .*: expected integers below 2"):
+        with pytest.raises(ValueError, match=r"has the integer .*: expected integers below 2"):
             names_of(tmp_path / "a.csv")
         assert (
             names_of(tmp_path / "a.csv", categorical=["extra"])
@@ -215,7 +215,7 @@ def test_columns_that_would_lose_values_are_refused(column, message, tmp_path):
 @pytest.mark.parametrize("target", ["regression", "classes"])
 def test_labels_that_would_lose_values_are_refused(target):
     for values in (np.arange(24) * 1j, np.arange(24, dtype="u8") + 2**63):
-        with pytest.raises(ValueError, match="column 'label' .*expected (real|integers below)"):
+        with pytest.raises(ValueError, match=r"column 'label' .*expected (real|integers below)"):
             names_of(TABLE.assign(label=values), target=target)
 
 
