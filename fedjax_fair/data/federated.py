@@ -141,7 +141,7 @@ def _flatten(data: FederatedData):
     )  # fmt: skip
 
 
-def _unflatten(fields: tuple[tuple[int, str, bool, int], Any, Any, Any], children: Any):
+def _unflatten(fields: tuple[tuple[int, str, bool, int], Any, Any, Any, int], children: Any):
     train, test, groups, validation = children
     static, *names = fields
     return FederatedData(train, test, groups, *static, validation, *names)

@@ -239,7 +239,7 @@ def _texts(
     Clients are always texts; of other columns, those of which reading a file lost something.
     """
     partitioner = partitioners[0]
-    owner = {partitioner.column} - {None}
+    owner = set() if partitioner.column is None else {partitioner.column}
     others = {*named["sensitive_features"], *partitioner.by} - owner
     written = []
     for source, frame, each in zip(sources, frames, partitioners, strict=False):

@@ -245,8 +245,8 @@ def check_exact(series: pd.Series) -> None:
         f"column {series.name!r} of {series.dtype}: expected real numbers; make columns of their "
         "real and imaginary parts.",
     )
-    if series.dtype.kind == "u" and len(large := series[series.fillna(0) >= 2**63]):
-        raise ValueError(_too_large(series, large.iloc[0]))
+    if series.dtype.kind == "u" and (largest := series.max()) >= 2**63:
+        raise ValueError(_too_large(series, largest))
 
 
 def _too_large(series: pd.Series, value: Any) -> str:
