@@ -141,10 +141,11 @@ def _flatten(data: FederatedData):
     )  # fmt: skip
 
 
-def _unflatten(fields: tuple[tuple[int, str, bool, int], Any, Any, Any, int], children: Any):
+def _unflatten(fields: tuple[Any, ...], children: Any):
     train, test, groups, validation = children
-    static, *names = fields
-    return FederatedData(train, test, groups, *static, validation, *names)
+    static, names, sensitive, encoding, num_filled = fields
+    rest = (validation, names, sensitive, encoding, num_filled)
+    return FederatedData(train, test, groups, *static, *rest)
 
 
 # JAX would otherwise treat the static fields of a NamedTuple as arrays.
