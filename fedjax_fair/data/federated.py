@@ -141,10 +141,10 @@ def _flatten(data: FederatedData):
     )  # fmt: skip
 
 
-def _unflatten(fields: tuple[Any, ...], children: Any):
+def _unflatten(fields: Any, children: Any):
     train, test, groups, validation = children
     static, names, sensitive, encoding, num_filled = fields
-    rest = (validation, names, sensitive, encoding, num_filled)
+    rest: Any = (validation, names, sensitive, encoding, num_filled)
     return FederatedData(train, test, groups, *static, *rest)
 
 
