@@ -149,7 +149,6 @@ def test_a_partition_is_shown_with_its_unseen_clients(capsys):
     assert "clients            2\n" in unseen
 
 
-@pytest.mark.filterwarnings("ignore:No artists with labels found")
 def test_clients_that_only_test_examples_have_are_unseen(tmp_path, capsys):
     rng = np.random.default_rng(0)
     arrays = {"features": rng.normal(size=(40, 3)), "labels": np.arange(40) // 3 % 2}
