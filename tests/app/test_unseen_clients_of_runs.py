@@ -152,7 +152,10 @@ def test_a_partition_is_shown_with_its_unseen_clients(capsys):
 def test_clients_that_only_test_examples_have_are_unseen(tmp_path, capsys):
     rng = np.random.default_rng(0)
     arrays = {"features": rng.normal(size=(40, 3)), "labels": np.arange(40) // 3 % 2}
-    arrays |= {"client": np.repeat(["a", "b"], 20), "test_client": np.repeat(["a", "b", "c", "c"], 10)}
+    arrays |= {
+        "client": np.repeat(["a", "b"], 20),
+        "test_client": np.repeat(["a", "b", "c", "c"], 10),
+    }
     arrays |= {f"test_{name}": arrays[name] for name in ("features", "labels")}
     np.savez(tmp_path / "a.npz", **arrays)
     small = ["--data.file", str(tmp_path / "a.npz"), *SMALL[2:], "--methods", "fedavg"]
