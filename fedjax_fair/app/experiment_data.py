@@ -84,7 +84,12 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
             validation_fraction=fraction,
             seed=part.seed,
         )
-    loaded = data.from_npz(file, validation_fraction=fraction, seed=part.seed)
+    loaded = data.from_npz(
+        file,
+        validation_fraction=fraction,
+        seed=part.seed,
+        unknown_clients=part.unknown_clients or "error",
+    )
     if loaded.train.has_targets:
         raise ValueError(
             f"data.file={file!r}: expected labels that are classes; targets need Python "
@@ -101,9 +106,14 @@ def split_clients(
     Raises:
         ValueError: If no client is left to train, or no client of a part has test examples.
     """
-    fraction = config.data.unseen_fraction
+    fraction, unseen = config.data.unseen_fraction, federation.unseen
     if not fraction:
-        return federation, None
+        return federation._replace(unseen=None), unseen
+    if unseen is not None:
+        raise ValueError(
+            f"data.unseen_fraction={fraction}: expected 0 with data.unknown_clients='unseen', "
+            "which found unseen clients in the file; remove one of the two settings."
+        )
     try:
         return hold_out_clients(federation, fraction, config.data.seed)
     except ValueError as error:

@@ -80,6 +80,11 @@ def plan_sweep(
     config = presets.resolve(base)
     if config.distributed:
         raise ValueError("distributed=True: expected False for a sweep.")
+    if config.data.unknown_clients == "unseen":
+        raise ValueError(
+            "data.unknown_clients='unseen': expected 'error' in a sweep, which keeps no trained "
+            "models; run evaluates unseen clients."
+        )
     if config.data.unseen_fraction:
         raise ValueError(
             f"data.unseen_fraction={config.data.unseen_fraction}: expected 0 in a sweep, which "

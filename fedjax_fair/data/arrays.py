@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples
-from fedjax_fair.data.conversion import as_array, as_integers, check_names, check_range, require
+from fedjax_fair.data.conversion import (
+    as_array,
+    as_integers,
+    check_names,
+    check_range,
+    check_test_labels,
+    require,
+)
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.data.npz import read_npz
-from fedjax_fair.data.partitions.partition import assign_by_owner, from_indices
+from fedjax_fair.data.partitions.partition import assign_by_owner, find_unknown, from_indices
 from fedjax_fair.data.partitions.partitioner import (
     Partition,
     generator,
@@ -22,11 +30,17 @@ from fedjax_fair.data.partitions.partitioner import (
     split_off,
 )
 from fedjax_fair.data.sensitive import encode_sensitive
-from fedjax_fair.data.transforms import hold_out
+from fedjax_fair.data.transforms import hold_out, with_unseen
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.warning import warn
 
-__all__ = ["federate", "from_arrays", "from_npz"]
+__all__ = ["UnknownClients", "federate", "from_arrays", "from_npz"]
+
+UnknownClients: TypeAlias = Literal["error", "unseen"]
+
+_MIN_SIDE, _MIN_PIXEL = 8, 128
+"""Smallest images without an axis of channels, and the smallest maximum of pixels up to 255."""
 
 
 def federate(
@@ -44,7 +58,8 @@ def federate(
 ) -> FederatedData:
     """Combines examples and their partitions to a validated federated dataset.
 
-    Gray ``uint8`` images get a channel axis, other integers become int32, floats float32.
+    Gray ``uint8`` images get a channel axis, other integers become int32, floats float32. Images
+    with channels first, or with values up to 255 or more of other types, are refused.
 
     Args:
         train: Features, labels and partition of the training examples.
@@ -87,6 +102,7 @@ def federate(
     data = FederatedData(
         train_part, test_part, groups, num_classes, name, label_skew_only, num_unassigned,
         client_names=partition.client_names, sensitive_names=names,
+        num_filled=partition.num_filled,
     )  # fmt: skip
     validate(data)
     return hold_out(data, validation_fraction, seed) if validation_fraction else data
@@ -130,15 +146,10 @@ def _as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarr
         f"{len(labels)} labels, and no axis of length 0; pass features and labels of the same "
         "rows.",
     )
+    _check_images(f"{prefix}features", features, labels)
     if features.dtype == np.uint8:
-        is_channels_first = features.ndim == 4 and features.shape[1] in (1, 3)
-        if is_channels_first and features.shape[3] not in (1, 3, 4):
-            raise ValueError(
-                f"{prefix}features of uint8 and shape {features.shape}: expected images with "
-                f"channels last, such as np.moveaxis({prefix}features, 1, -1)."
-            )
         features = features[..., None] if features.ndim == 3 else features
-    elif features.dtype.kind in "bf":
+    elif features.dtype == bool or jnp.issubdtype(features.dtype, jnp.floating):
         features = _as_float32(features)
     elif np.issubdtype(features.dtype, np.integer):
         features = _as_int32(f"{prefix}features", features)
@@ -148,6 +159,44 @@ def _as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarr
             "encode other types first."
         )
     return features, labels
+
+
+def _check_images(name: str, features: np.ndarray, labels: np.ndarray) -> None:
+    """Checks the axes of images, and that only ``uint8`` has the values of pixels.
+
+    Images are arrays of four axes, the last of at most four channels, and square ones of three.
+    """
+    shape, kind = features.shape[1:], f"{name} of {features.dtype} and shape {features.shape}"
+    if len(shape) == 3:
+        # The last axis of feature maps is long too, but they are square in another order.
+        is_long = shape[0] <= 4 and shape[2] not in (1, 3, 4) and shape[0] != shape[1]
+        is_square = shape[0] in (1, 3) and shape[0] != shape[1] == shape[2] > 1
+        require(
+            not is_long and not is_square,
+            f"{kind}: expected images with channels last, such as np.moveaxis({name}, 1, -1).",
+        )
+    is_image = (len(shape) == 3 and shape[2] <= 4) or (
+        len(shape) == 2 and shape[0] == shape[1] >= _MIN_SIDE
+    )
+    is_long = np.prod(shape) >= _MIN_SIDE**2 and not are_sequences(labels)
+    if features.dtype in (bool, np.uint8) or not features.size or not (is_image or is_long):
+        return
+    first, last = float(features.min()), float(features.max())
+    advice = (
+        f"pass {name}.astype(np.uint8), which models divide by 255"
+        if last < 256
+        else f"divide by the largest possible value, such as {name} / np.float32(65535)"
+    )
+    values = f"{kind} span [{first:g}, {last:g}]"
+    has_pixels = first >= 0 and last >= _MIN_PIXEL
+    if is_image:
+        is_integer = len(shape) == 3 and np.issubdtype(features.dtype, np.integer)
+        require(
+            not is_integer and not has_pixels,
+            f"{values}: expected images as uint8, or floats from 0 to 1; {advice}.",
+        )
+    elif has_pixels and last < 256 and (features == np.floor(features)).all():
+        warn(f"{values}, as pixels do; if they are, {advice}.")
 
 
 def _is_numeric_table(table: Any) -> bool:
@@ -192,6 +241,7 @@ def from_arrays(
     test_fraction: float = 0.2,
     validation_fraction: float = 0.0,
     seed: int = 0,
+    unknown_clients: UnknownClients = "error",
 ) -> FederatedData:
     """Makes a federated dataset of arrays in memory.
 
@@ -216,11 +266,15 @@ def from_arrays(
             ``{"sex": column}``: strings, integers or booleans, none missing.
         test_sensitive_features: Likewise of the test examples, with the test arguments.
         num_classes: Number of classes, at most a million, by default one more than the largest
-            label, and 2 for booleans; of targets, the number of outputs.
+            label, and 2 for booleans; of targets, the number of outputs. Without it test labels
+            that no training example has are an error.
         name: Name in results.
         test_fraction: As in `federate`, without test arguments.
         validation_fraction: As in `federate`.
         seed: As in `federate`.
+        unknown_clients: With ``test_clients``, whether test examples of owners without training
+            examples are an ``"error"``, or their owners are unseen clients, ``"unseen"``:
+            ``FederatedData.unseen``, of each a half for local steps.
 
     Returns:
         A federated dataset of NumPy arrays.
@@ -249,9 +303,14 @@ def from_arrays(
             "test_client_indices, test_clients: expected test_client_indices with client_indices, "
             "or test_clients with clients; pass owners of both parts in the same way."
         )
+    checks.one_of("unknown_clients", unknown_clients, ("error", "unseen"))
     has_booleans = as_array("labels", labels).dtype == bool
     features, labels = _as_examples(features, labels)
-    test, test_owners = None, test_client_indices if clients is None else test_clients
+    test, is_unknown, test_owners = (
+        None,
+        None,
+        test_client_indices if clients is None else test_clients,
+    )
     given = [array is not None for array in (test_features, test_labels, test_owners)]
     if any(given) and not all(given):
         raise ValueError(
@@ -261,9 +320,12 @@ def from_arrays(
     if all(given):
         test_features, test_labels = _as_examples(test_features, test_labels, "test_")
     if clients is not None:
-        client_indices, test_client_indices = _indices_by_owner(
-            {"clients": clients, "test_clients": test_clients}, labels, test_labels
-        )
+        clients = _as_owners("clients", clients, labels)
+        client_indices = _indices_by_owner("clients", clients)
+        if all(given):
+            test_clients = _as_owners("test_clients", test_clients, test_labels, "test ")
+            is_unknown = find_unknown("test_clients", clients, test_clients, unknown_clients)
+            test_client_indices = assign_by_owner(clients, test_clients).client_indices
     assert client_indices is not None
     partition = from_indices(client_indices).split(labels, seed)
     if groups is not None:
@@ -274,9 +336,11 @@ def from_arrays(
         indices = join_indices(index_arrays(test_client_indices), len(test_labels))
         test = (test_features, test_labels, make_partition(*indices, len(test_labels)))
     if num_classes is None:
+        if test is not None and not has_booleans:
+            check_test_labels("test_labels", labels, test[1], "num_classes= counts them as classes")
         test_classes = labels if test is None else test[1]
         num_classes = 2 if has_booleans else _num_classes(labels, test_classes)
-    return federate(
+    made = federate(
         (features, labels, partition),
         test,
         num_classes=num_classes,
@@ -287,6 +351,7 @@ def from_arrays(
         sensitive_features=sensitive_features,
         test_sensitive_features=test_sensitive_features,
     )
+    return made if is_unknown is None else with_unseen(made, test_clients, is_unknown, seed)
 
 
 def _num_classes(labels: np.ndarray, test_labels: np.ndarray) -> int:
@@ -313,6 +378,7 @@ def from_npz(
     test_fraction: float = 0.2,
     validation_fraction: float = 0.0,
     seed: int = 0,
+    unknown_clients: UnknownClients = "error",
 ) -> FederatedData:
     """Reads a federated dataset from an ``.npz`` file, without pickles.
 
@@ -325,6 +391,7 @@ def from_npz(
         test_fraction: As in `from_arrays`.
         validation_fraction: As in `from_arrays`.
         seed: As in `from_arrays`.
+        unknown_clients: As in `from_arrays`.
 
     Returns:
         A federated dataset named after the file.
@@ -353,6 +420,7 @@ def from_npz(
             test_fraction=test_fraction,
             validation_fraction=validation_fraction,
             seed=seed,
+            unknown_clients=unknown_clients,
         )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
@@ -362,11 +430,7 @@ def _arguments(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """Makes arguments of ``from_arrays`` of the arrays of a file."""
     names = ("features", "labels", "test_features", "test_labels", "groups")
     arguments: dict[str, Any] = {name: arrays.get(name) for name in names}
-    _, labels = _as_examples(arrays["features"], arrays["labels"])
-    owners = {name: arrays.get(name) for name in ("client", "test_client")}
-    arguments["client_indices"], arguments["test_client_indices"] = _indices_by_owner(
-        owners, labels, arrays.get("test_labels")
-    )
+    arguments |= {"clients": arrays["client"], "test_clients": arrays.get("test_client")}
     for prefix in ("", "test_"):
         start = f"{prefix}sensitive_"
         columns = {key.removeprefix(start): arrays[key] for key in arrays if key.startswith(start)}
@@ -376,36 +440,25 @@ def _arguments(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     return arguments
 
 
-def _indices_by_owner(
-    owners: dict[str, Any], labels: np.ndarray, test_labels: np.ndarray | None
-) -> tuple[Sequence[Any] | Mapping[str, Any], list[np.ndarray] | None]:
-    """Returns the indices of each client's training and test examples, the former by its name.
-
-    ``owners`` are those of training and test examples, by argument for messages; the latter may be
-    None.
-    """
-    (name, clients), (test_name, test_clients) = owners.items()
-    clients = _as_owners(name, clients, labels)
+def _indices_by_owner(name: str, clients: np.ndarray) -> Sequence[Any] | Mapping[str, Any]:
+    """Returns the indices of each client's training examples, by its name if it has one."""
     train = assign_by_owner(clients, clients)
-    indices: Any = train.client_indices
-    if train.client_names is not None:
-        check_names(name, train.client_names, len(indices))
-        indices = dict(zip(train.client_names, indices, strict=True))
-    if test_clients is None:
-        return indices, None
-    test_clients = _as_owners(test_name, test_clients, test_labels, "test ")
-    test = assign_by_owner(clients, test_clients)
-    require(
-        not test.unassigned.size,
-        f"{test_name}: {test.unassigned.size} owners lack training examples; expected none, "
-        "so leave their test examples out.",
-    )
-    return indices, test.client_indices
+    if train.client_names is None:
+        return train.client_indices
+    check_names(name, train.client_names, len(train.sizes))
+    return dict(zip(train.client_names, train.client_indices, strict=True))
 
 
 def _as_owners(name: str, owners: Any, labels: np.ndarray | None, part: str = "") -> np.ndarray:
     """Converts the owner of each example to an array of integers or strings."""
-    owners = as_array(name, owners)
+    values, owners = owners, as_array(name, owners)
+    require(
+        # Otherwise 1 and NaN among strings are the strings "1" and "nan".
+        owners.dtype.kind != "U"
+        or not isinstance(values, list | tuple)
+        or all(isinstance(value, str) for value in values),
+        f"{name}: expected integers or strings, not both, and none missing; convert all by str.",
+    )
     # Columns of strings are objects in pandas.
     if owners.dtype == object and all(isinstance(owner, str) for owner in owners.ravel()):
         owners = owners.astype(str)

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_fair.numerics.labels import MASKED_LABEL
+
 __all__ = [
     "DamagedError",
     "as_array",
     "as_integers",
     "check_names",
     "check_range",
+    "check_test_labels",
     "find_missing",
     "first_index",
     "names_of",
@@ -71,6 +74,23 @@ def check_range(name: str, values: np.ndarray, end: int, reason: str = "") -> No
         raise ValueError(
             f"{name} span [{values.min()}, {values.max()}]: expected [0, {end - 1}]{reason}."
         )
+
+
+def check_test_labels(
+    argument: str, labels: np.ndarray, test_labels: np.ndarray, advice: str, names: Any = None
+) -> None:
+    """Checks that training examples have all classes of test examples; targets are not checked."""
+    if labels.dtype.kind == "f":
+        return
+    is_unknown = ~np.isin(test_labels, labels) & (test_labels != MASKED_LABEL)
+    classes = np.unique(test_labels[is_unknown]).tolist()
+    shown = [label if names is None else names[label] for label in classes[:5]]
+    require(
+        not classes,
+        f"{argument}: {is_unknown.sum():,} test labels are of {len(classes):,} classes that no "
+        f"training example has, first {shown}; expected none, so leave these examples out, or "
+        f"{advice}.",
+    )
 
 
 def find_missing(values: np.ndarray) -> np.ndarray:

@@ -59,6 +59,10 @@ class FederatedData(NamedTuple):
         sensitive_names: Name and values of each sensitive feature, whose codes are
             ``sensitive_features`` of the parts; None without them.
         encoding: Encoding of tables as features (`from_table`), or None. `fit` compiles without it.
+        num_filled: Number of clients to which the partitioner gave examples only to reach a minimum
+            size.
+        unseen: Clients that only test examples name (``unknown_clients="unseen"`` of readers), for
+            `fedjax_fair.analysis.evaluate_unseen`; or None. It is no part of the pytree.
     """
 
     train: ClientExamples
@@ -72,6 +76,8 @@ class FederatedData(NamedTuple):
     client_names: tuple[str, ...] | None = None
     sensitive_names: tuple[SensitiveFeature, ...] | None = None
     encoding: TableEncoding | None = None
+    num_filled: int = 0
+    unseen: FederatedData | None = None
 
     def __str__(self) -> str:
         is_concrete = all(
@@ -117,8 +123,8 @@ class FederatedData(NamedTuple):
         return with_partition_arrays(self, arrays)
 
     def without_names(self) -> FederatedData:
-        """Removes what compiled functions do not depend on: names of clients, and the encoding."""
-        return self._replace(client_names=None, encoding=None)
+        """Removes what compiled functions do not depend on, such as names of clients."""
+        return self._replace(client_names=None, encoding=None, num_filled=0, unseen=None)
 
     def map_parts(self, function: Callable[[ClientExamples], ClientExamples]) -> FederatedData:
         """Applies a function to training, test and, if there are any, validation examples."""
@@ -130,13 +136,16 @@ def _flatten(data: FederatedData):
     names = ("train", "test", "groups", "validation")
     children = tuple((jax.tree_util.GetAttrKey(name), getattr(data, name)) for name in names)
     static = data.num_classes, data.name, data.label_skew_only, data.num_unassigned
-    return children, (static, data.client_names, data.sensitive_names, data.encoding)
+    return children, (
+        static, data.client_names, data.sensitive_names, data.encoding, data.num_filled
+    )  # fmt: skip
 
 
-def _unflatten(fields: tuple[tuple[int, str, bool, int], Any, Any, Any], children: Any):
+def _unflatten(fields: Any, children: Any):
     train, test, groups, validation = children
-    static, *names = fields
-    return FederatedData(train, test, groups, *static, validation, *names)
+    static, names, sensitive, encoding, num_filled = fields
+    rest: Any = (validation, names, sensitive, encoding, num_filled)
+    return FederatedData(train, test, groups, *static, *rest)
 
 
 # JAX would otherwise treat the static fields of a NamedTuple as arrays.
@@ -338,8 +347,14 @@ def _summary(data: FederatedData) -> dict[str, str]:
         sensitive = summarize_sensitive(
             data.train, data.test, data.sensitive_names, data.num_classes, data.client_names
         )
+    unseen = {}
+    if data.unseen is not None:
+        total = np.sum(data.unseen.train.sizes) + np.sum(data.unseen.test.sizes)
+        unseen = {"unseen clients": f"{data.unseen.num_clients:,}; {total:,} examples"}
     return {
-        "clients": f"{len(train):,}{groups}{_names(data)}",
+        "clients": f"{len(train):,}{groups}{_names(data)}"
+        + (f"; {data.num_filled:,} filled up to the minimum size" if data.num_filled else ""),
+        **unseen,
         "training examples": f"{train.sum():,}; {_range(train)}"
         + (f"; {num_validation:,} more for validation" if num_validation else ""),
         "test examples": f"{test.sum():,}; {_range(test)}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,23 +11,24 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Shaped
 
-from fedjax_fair.data.arrays import federate
+from fedjax_fair.data.arrays import UnknownClients, federate
 from fedjax_fair.data.client_examples import ClientExamples
-from fedjax_fair.data.conversion import first_index, require
+from fedjax_fair.data.conversion import first_index, one_line, require
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.partitions.flwr import FlwrPartitioner, as_partitioner
-from fedjax_fair.data.partitions.partition import by_column
+from fedjax_fair.data.partitions.partition import by_column, find_unknown
 from fedjax_fair.data.partitions.partition_of_test import partition_test
 from fedjax_fair.data.partitions.partitioner import Partitioner
-from fedjax_fair.data.tables.hugging_face import PARTITION, is_federated
+from fedjax_fair.data.tables.hugging_face import PARTITION, as_pixels, is_federated
 from fedjax_fair.data.tables.table_encoding import (
     TableEncoding,
     as_codes,
     check_columns,
     fit_encoding,
 )
-from fedjax_fair.data.tables.table_files import Frame, as_frame, table_name
+from fedjax_fair.data.tables.table_files import Frame, as_frame, as_written, table_name
 from fedjax_fair.data.tables.table_labels import Target, encode_labels
+from fedjax_fair.data.transforms import with_unseen
 from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ def from_table(
     validation_fraction: float = 0.0,
     seed: int = 0,
     name: str | None = None,
+    unknown_clients: UnknownClients = "error",
 ) -> FederatedData:
     """Makes a federated dataset from a table.
 
@@ -67,8 +70,9 @@ def from_table(
             without rows.
         client: Column whose values are the clients, which is then no feature; or a partitioner,
             such as ``data.dirichlet(5, 0.5, by="sex")``. Without classes, a partitioner receives a
-            single class. Of flwr-datasets, the column ``"partition"`` has the partition of each
-            row.
+            single class. Of a CSV or TSV file, clients are the texts of the column, such as
+            ``007`` or ``NA``. Of flwr-datasets, the column ``"partition"`` has the partition of
+            each row.
         sensitive_features: Columns of sensitive features, such as ``["sex", "race"]``: strings,
             integers or booleans, none missing.
         features: Column of arrays of equal shapes, such as images or embeddings, which are the only
@@ -87,6 +91,7 @@ def from_table(
         validation_fraction: As in `hold_out`, of the remaining rows.
         seed: Non-negative seed of the partition and of held-out rows.
         name: Name in results; by default that of the file.
+        unknown_clients: As in `from_arrays`, of test rows in a table.
 
     Returns:
         A federated dataset whose ``encoding`` encodes new rows.
@@ -108,6 +113,7 @@ def from_table(
         (1, 3)
     """
     checks.one_of("encoding", encoding, ("one_hot", "codes"))
+    checks.one_of("unknown_clients", unknown_clients, ("error", "unseen"))
     checks.one_of("target", target, ("classes", "regression", "multi_label"))
     if name is None:
         name = table_name(table) if isinstance(table, str | os.PathLike) else "table"
@@ -132,9 +138,13 @@ def from_table(
             is_optional = argument == "client" and partitioners[-1].column is None
             check_columns(argument, () if is_optional else names, frame)
     labels = encode_labels(frames, named["label"], target)
+    if target == "classes":
+        for source, frame in zip((table, test), frames, strict=False):
+            _check_spelling(named["label"][0], frame, source)
+    texts = _texts((table, test), frames, named, partitioners)
     columns = [
-        table_columns(frame.drop(columns=[*named["features"]]), each)
-        for frame, each in zip(frames, partitioners, strict=True)
+        table_columns(frame.drop(columns=[*named["features"]]).assign(**written), each)
+        for frame, written, each in zip(frames, texts, partitioners, strict=True)
     ]
     classes = [
         part if labels.classes is not None else np.zeros(len(part), np.int64)
@@ -146,12 +156,15 @@ def from_table(
         _row_numbers(frame) if features is None else stack_arrays(frame[features])
         for frame in frames
     ]
-    test_part, test_sensitive = None, None
+    test_part, test_sensitive, is_unknown, test_owners = None, None, None, None
     if not is_fraction:
         pairs = (classes[0], classes[1]), (columns[0], columns[1])
         test_partition = partition_test(partitioner, partition, *pairs, seed)
         test_part = (inputs[1], labels.values[1], test_partition)
-        test_sensitive = _sensitive(frames[1], named["sensitive_features"])
+        test_sensitive = _sensitive(frames[1].assign(**texts[1]), named["sensitive_features"])
+        if (column := partitioners[1].column) is not None:
+            owners, test_owners = (each[column] for each in columns)
+            is_unknown = find_unknown("test", owners, test_owners, unknown_clients)
     rows = federate(
         (inputs[0], labels.values[0], partition),
         test_part,
@@ -161,9 +174,12 @@ def from_table(
         test_fraction=float(test) if is_fraction else 0.0,
         validation_fraction=validation_fraction,
         seed=seed,
-        sensitive_features=_sensitive(frames[0], named["sensitive_features"]),
+        sensitive_features=_sensitive(frames[0].assign(**texts[0]), named["sensitive_features"]),
         test_sensitive_features=test_sensitive,
     )
+    if is_unknown is not None:
+        assert test_owners is not None
+        rows = with_unseen(rows, test_owners, is_unknown, seed)
     if features is not None:
         return rows
     no_features = {*named["label"], partitioner.column, *exclude}
@@ -192,11 +208,14 @@ def _with_features(
 
     train = encoded(rows.train, frame)
     validation = rows.validation and rows.validation._replace(features=train.features)
-    return rows._replace(
-        train=train,
-        test=encoded(rows.test, test_frame),
-        validation=validation,
+    test = encoded(rows.test, test_frame)
+    unseen = rows.unseen and rows.unseen._replace(
+        train=rows.unseen.train._replace(features=test.features),
+        test=rows.unseen.test._replace(features=test.features),
         encoding=encoding,
+    )
+    return rows._replace(
+        train=train, test=test, validation=validation, encoding=encoding, unseen=unseen
     )
 
 
@@ -207,6 +226,56 @@ def _row_numbers(frame: Frame) -> np.ndarray:
 def _training_rows(train: ClientExamples) -> np.ndarray:
     """Returns the indices of the rows that clients train on, without validation rows."""
     return np.asarray(train.features)[np.asarray(train.order), 0]
+
+
+def _texts(
+    sources: Sequence[Any],
+    frames: Sequence[Frame],
+    named: dict[str, tuple[str, ...]],
+    partitioners: Sequence[Partitioner],
+) -> list[dict[str, Any]]:
+    """Returns the texts of columns that name clients and groups, by column of each table.
+
+    Clients are always texts; of other columns, those of which reading a file lost something.
+    """
+    partitioner = partitioners[0]
+    owner = set() if partitioner.column is None else {partitioner.column}
+    others = {*named["sensitive_features"], *partitioner.by} - owner
+    written = []
+    for source, frame, each in zip(sources, frames, partitioners, strict=False):
+        names = [name for name in (*owner, *others) if name in frame.columns]
+        names = [name for name in names if name not in owner or each.column is not None]
+        written.append(as_written(source, frame, names))
+    kept = owner | {
+        name
+        for name in others
+        for frame, texts in zip(frames, written, strict=True)
+        if name in texts.columns and _is_changed(frame[name], texts[name])
+    }
+    return [{name: texts[name] for name in texts.columns if name in kept} for texts in written]
+
+
+def _is_changed(values: pd.Series, texts: pd.Series) -> bool:
+    """Returns whether a column of a file has other texts than the values that were read."""
+    if values.dtype.kind == "f" and (values.dropna() % 1 != 0).any():
+        return False
+    is_same = (values.isna() & texts.isna()) | (values.astype(str) == texts.astype(str))
+    return not is_same.all()
+
+
+def _check_spelling(label: str, frame: Frame, source: Any) -> None:
+    """Checks that no two texts of a file are the same class because they are one number."""
+    values = frame[label]
+    if values.dtype.kind not in "iuf":
+        return
+    texts = as_written(source, frame, [label])[label].astype(str).str.strip()
+    for value, spelled in texts.groupby(values):
+        names = sorted(set(spelled))
+        require(
+            len(names) == 1,
+            f"label {label!r} has the texts {names[:5]} for the number {value}; expected one text "
+            "for a class; write equal classes alike, or different ones with a letter.",
+        )
 
 
 def _sensitive(frame: Frame, names: Sequence[str]) -> dict[str, np.ndarray] | None:
@@ -272,6 +341,11 @@ def table_columns(frame: Frame, partitioner: Partitioner) -> dict[str, Any]:
     check_columns("client", needed, frame)
     for name in needed:
         codes, texts = as_codes(frame[name])
+        require(
+            frame[name].nunique() == len(texts),
+            f"client: column {name!r} has different values with the same text, such as 1 and '1'; "
+            "expected one type; convert it by astype(str).",
+        )
         is_missing = codes < 0
         require(
             not is_missing.any(),
@@ -286,7 +360,8 @@ def stack_arrays(column: pd.Series) -> Shaped[np.ndarray, "rows *shape"]:
     """Stacks the arrays of a column.
 
     Args:
-        column: Arrays or lists of numbers, nested or not, of equal shapes.
+        column: Arrays or lists of numbers, nested or not, of equal shapes; or images as hubs store
+            them, ``{"bytes": ..., "path": ...}``.
 
     Raises:
         ValueError: If a value is missing or no array of numbers, or shapes differ.
@@ -298,7 +373,7 @@ def stack_arrays(column: pd.Series) -> Shaped[np.ndarray, "rows *shape"]:
     """
     name, arrays = column.name, []
     for row, value in enumerate(column):
-        array = _as_numbers(value)
+        array = _as_numbers(_decode(name, row, value) if isinstance(value, dict) else value)
         require(
             array is not None and array.ndim and array.dtype.kind in "biuf",
             f"features: column {name!r} has a value of {type(value).__name__} in row {row}; "
@@ -313,6 +388,22 @@ def stack_arrays(column: pd.Series) -> Shaped[np.ndarray, "rows *shape"]:
         )
         arrays.append(array)
     return np.stack(arrays)
+
+
+def _decode(name: Any, row: int, image: dict[str, Any]) -> np.ndarray | None:
+    """Decodes an image of a file of Hugging Face; None for other mappings."""
+    content = image.get("bytes")
+    if not isinstance(content, bytes):
+        return None
+    from PIL import Image
+
+    try:
+        return as_pixels(Image.open(io.BytesIO(content)))
+    except Exception as error:  # Readers of images raise errors of many types.
+        raise ValueError(
+            f"features: column {name!r}: cannot read the image in row {row} ({one_line(error)}); "
+            "remove this row."
+        ) from error
 
 
 def _as_numbers(value: Any) -> np.ndarray | None:

@@ -11,6 +11,7 @@ from jaxtyping import Int
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.conversion import as_array, require
 from fedjax_fair.data.federated import PARTS, FederatedData, check_alike, stack, validate
+from fedjax_fair.data.partitions.partition import assign_by_owner
 from fedjax_fair.data.partitions.partitioner import generator, make_partition, split_off
 from fedjax_fair.numerics.labels import MASKED_LABEL
 from fedjax_fair.utils import checks
@@ -22,10 +23,11 @@ __all__ = [
     "hold_out",
     "hold_out_clients",
     "select_clients",
+    "with_unseen",
 ]
 
 # Streams of the seed, which differ from those that split examples over clients.
-_VALIDATION_STREAM, _CLIENTS_STREAM = 3, 12
+_VALIDATION_STREAM, _CLIENTS_STREAM, _UNKNOWN_STREAM = 3, 12, 13
 
 
 # Validation examples are held out after everything else is split, so that every partition has them
@@ -134,6 +136,40 @@ def choose_unseen(
     return np.sort(generator(seed, _CLIENTS_STREAM).choice(clients, number, replace=False))
 
 
+def with_unseen(
+    data: FederatedData, test_owners: np.ndarray, is_unknown: np.ndarray, seed: int
+) -> FederatedData:
+    """Makes unseen clients of the test examples whose owners have no training examples.
+
+    A random half of each one's examples, rounded down, is for tests, the rest for local steps.
+
+    Args:
+        data: A federated dataset with separate test examples.
+        test_owners: Owner of each test example.
+        is_unknown: Test examples of unseen clients.
+        seed: Seed of the choice.
+    """
+    if not is_unknown.any():
+        return data
+    rows = np.flatnonzero(is_unknown)
+    owned = assign_by_owner(test_owners[rows], test_owners[rows])
+    partition = make_partition(rows[owned.order], owned.sizes, len(is_unknown))
+    test = data.test
+    adapt, measure = (
+        ClientExamples.of(test.features, test.labels, part, test.sensitive_features)
+        for part in split_off(partition, 0.5, generator(seed, _UNKNOWN_STREAM))
+    )
+    unseen = data._replace(
+        train=adapt,
+        test=measure,
+        groups=None,
+        validation=None,
+        client_names=owned.client_names,
+        num_filled=0,
+    )
+    return data._replace(unseen=unseen)
+
+
 def select_clients(data: FederatedData, clients: Int[np.ndarray, " selected"]) -> FederatedData:
     """Returns the federated dataset of some clients, in their order.
 
@@ -161,7 +197,7 @@ def select_clients(data: FederatedData, clients: Int[np.ndarray, " selected"]) -
         groups = np.unique(groups, return_inverse=True)[1].astype(groups.dtype)
     names = data.client_names
     names = None if names is None else tuple(names[client] for client in clients)
-    return data.map_parts(select)._replace(groups=groups, client_names=names)
+    return data.map_parts(select)._replace(groups=groups, client_names=names, num_filled=0)
 
 
 def concatenate(datasets: Sequence[FederatedData], name: str | None = None) -> FederatedData:
@@ -196,6 +232,11 @@ def concatenate(datasets: Sequence[FederatedData], name: str | None = None) -> F
             data.num_partitions is None and data.train.devices is None,
             f"{place} has {data.num_partitions} partitions, or is on several devices; expected one "
             "partition on the host, such as data.partition(0).",
+        )
+        require(
+            data.unseen is None,
+            f"{place} has unseen clients: expected none; join those of all datasets, "
+            "data.unseen, and the others, data._replace(unseen=None).",
         )
         validate(data)
         for field in ("features", "labels"):
@@ -232,6 +273,7 @@ def concatenate(datasets: Sequence[FederatedData], name: str | None = None) -> F
         else tuple(name for data in datasets for name in data.client_names or ()),
         sensitive_names=first.sensitive_names,
         encoding=first.encoding,
+        num_filled=sum(data.num_filled for data in datasets),
     )
     validate(joined)
     return joined

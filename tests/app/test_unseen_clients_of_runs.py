@@ -147,3 +147,28 @@ def test_a_partition_is_shown_with_its_unseen_clients(capsys):
     seen, _, unseen = capsys.readouterr().out.partition("Unseen clients")
     assert "clients            18" in seen
     assert "clients            2\n" in unseen
+
+
+def test_clients_that_only_test_examples_have_are_unseen(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    arrays = {"features": rng.normal(size=(40, 3)), "labels": np.arange(40) // 3 % 2}
+    arrays |= {
+        "client": np.repeat(["a", "b"], 20),
+        "test_client": np.repeat(["a", "b", "c", "c"], 10),
+    }
+    arrays |= {f"test_{name}": arrays[name] for name in ("features", "labels")}
+    np.savez(tmp_path / "a.npz", **arrays)
+    small = ["--data.file", str(tmp_path / "a.npz"), *SMALL[2:], "--methods", "fedavg"]
+    small += ["--selector.cohort-size=2", "--output", str(tmp_path / "runs")]
+    assert main(["run", *small]) == 2
+    assert "20 test examples are of 1 clients that lack" in capsys.readouterr().err
+    unseen = "--data.unknown-clients=unseen"
+    assert main(["run", *small, unseen, UNSEEN]) == 2
+    assert "data.unseen_fraction=0.2: expected 0" in capsys.readouterr().err
+    assert main(["data", "show", "--data.file", str(tmp_path / "a.npz"), unseen]) == 0
+    assert "Unseen clients\n" in capsys.readouterr().out
+    assert main(["run", *small, unseen]) == 0
+    (path,) = (tmp_path / "runs").iterdir()
+    measured = results.open(path)
+    assert measured.unseen_client.values.tolist() == ["c"]
+    assert np.isfinite(measured.unseen_accuracy).all()

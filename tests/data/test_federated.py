@@ -5,6 +5,7 @@ import resource
 import zipfile
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -65,7 +66,10 @@ def test_seed_determines_held_out_examples():
 
 def test_given_test_examples_are_used():
     dataset = example(
-        test_features=np.ones((2, 2)), test_labels=[2, 4], test_client_indices=[[1], [], [0]]
+        test_features=np.ones((2, 2)),
+        test_labels=[2, 4],
+        test_client_indices=[[1], [], [0]],
+        num_classes=5,
     )
     assert dataset.test.sizes.tolist() == [1, 0, 1]
     assert dataset.test.order.tolist() == [1, 0]
@@ -90,31 +94,89 @@ def test_shapes_and_dtypes_of_features(features, shape, dtype):
     assert {array.dtype for array in integers} == {np.dtype("i4")}
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, "f2", "f4", "f8", "i8", jnp.bfloat16, bool])
 @pytest.mark.parametrize(
     ("shape", "is_first"),
     [
         ((3, 32, 32), True),
         ((1, 28, 28), True),
+        ((4, 8, 8), True),
         ((3, 8, 2), True),
+        ((3, 4, 4), True),
+        ((1, 3, 3), True),
         ((3, 8, 3), False),  # Images of three rows.
         ((1, 8, 4), False),
+        ((3, 3, 3), False),
         ((8, 8, 3), False),
-        ((4, 8, 8), False),
+        ((3, 3, 512), False),  # Feature maps.
+        ((1, 1, 512), False),
         ((3, 8), False),
     ],
 )
-def test_images_with_channels_first_are_rejected(shape, is_first):
-    features = np.zeros((TOTAL, *shape), np.uint8)
-    assert example(features=features.astype(int)).train.features.shape[1:] == shape
+def test_images_with_channels_first_are_rejected(shape, is_first, dtype):
+    features = np.zeros((TOTAL, *shape), dtype)
     if not is_first:
-        assert example(features=features).train.features.shape[1:3] == shape[:2]
+        if dtype != "i8" or shape[-1] > 4:
+            assert example(features=features).train.features.shape[1:3] == shape[:2]
         return
-    message = r"features of uint8 and shape \(12, .*, such as np\.moveaxis\(features, 1, -1\)"
+    message = rf"features of {features.dtype} and shape \(12, .*moveaxis\(features, 1, -1\)"
     with pytest.raises(ValueError, match=message):
         example(features=features)
     with pytest.raises(ValueError, match="test_features"):
         example(**TESTED | {"test_features": features[:2]})
-    assert example(features=np.moveaxis(features, 1, -1)).train.features.shape[3] == shape[0]
+    moved = np.moveaxis(features, 1, -1)
+    if dtype != "i8":
+        assert example(features=moved).train.features.shape[3] == shape[0]
+
+
+PIXELS = np.linspace(0, 255, TOTAL * 8 * 8).reshape(TOTAL, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("features", "advice"),
+    [
+        (PIXELS, "astype(np.uint8)"),
+        (PIXELS[..., None].astype("f4"), "astype(np.uint8)"),
+        (np.stack([PIXELS] * 3, -1).astype("f2"), "astype(np.uint8)"),
+        (PIXELS[..., None].astype("i8"), "astype(np.uint8)"),
+        (PIXELS[..., None].astype("u2"), "astype(np.uint8)"),
+        (PIXELS.astype("i4"), "astype(np.uint8)"),
+        (PIXELS[:, :5, :4, None].astype("i8") * 0 + 9, "astype(np.uint8)"),  # A dark image.
+        ((PIXELS * 257).astype("u2"), "/ np.float32(65535)"),
+        (PIXELS[..., None] * 257, "/ np.float32(65535)"),
+    ],
+)
+def test_pixels_of_other_types_than_bytes_are_rejected(features, advice):
+    with pytest.raises(ValueError, match="expected images as uint8") as caught:
+        example(features=features)
+    assert advice in str(caught.value)
+    with pytest.raises(ValueError, match=r"test_features of .* span"):
+        example(test_features=features[-2:], test_labels=[0, 1], test_client_indices=[[0], [1], []])
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        PIXELS[..., None] / 255,
+        PIXELS[..., None] - 120,  # Centered as for the networks of Caffe.
+        PIXELS[..., None] / 255 > 0.5,
+        PIXELS[:, :, :5] * 3,  # A time series.
+        PIXELS.reshape(TOTAL, 64) + 0.5,
+        PIXELS.reshape(TOTAL, 64) * 9 // 1,
+    ],
+)
+def test_other_numbers_are_no_pixels(features):
+    expected = features.astype("f4")
+    part = example(features=features, client_indices=[range(TOTAL)], test_fraction=0.0).train
+    assert sorted(row.tobytes() for row in part.features) == sorted(
+        row.tobytes() for row in expected
+    )
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i8", "u2"])
+def test_rows_that_look_like_pixels_are_warned_of(dtype):
+    with pytest.warns(UserWarning, match=r"as pixels do; if they are, pass features\.astype"):
+        assert example(features=PIXELS.reshape(TOTAL, 64).astype("i4").astype(dtype))
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64])
@@ -321,7 +383,7 @@ def test_clients_are_the_owners_of_examples(kind):
         ({"clients": range(TOTAL), "test_clients": [0]}, "expected all three or none"),
         (
             {"clients": range(TOTAL), **TEST_EXAMPLES, "test_clients": [0, 12]},
-            "test_clients:",
+            "test_clients: 1 test examples are of 1 clients .* first .12.; .*unknown_clients=",
         ),
         (
             {"clients": range(TOTAL), **TEST_EXAMPLES, "test_clients": [0]},
@@ -338,19 +400,22 @@ def test_invalid_owners_are_rejected(changes, message):
     ("changes", "message"),
     [
         ({"client": None}, r"lacks \['client'\]"),
-        ({"client": np.array(["a", "b"])}, "client"),
-        ({"test_client": np.array(["b", "c"])}, "test_client:"),
-        ({"test_client": np.array(["b"])}, "test_client"),
-        ({"test_client": np.array([["b"], ["b"]])}, "test_client"),
+        ({"client": np.array(["a", "b"])}, r"clients of shape \(2,\): .* each example, \(6,\)"),
+        (
+            {"test_client": np.array(["b", "c"])},
+            "test_clients: 1 test examples are of 1 clients that lack .* first .'c'.;",
+        ),
+        ({"test_client": np.array(["b"])}, r"test_clients of shape \(1,\): expected the owner"),
+        ({"test_client": np.array([["b"], ["b"]])}, r"test_clients of shape \(2, 1\)"),
         ({"test_labels": None}, "expected all three or none"),
         ({"labels": np.ones((6, 2)), "num_classes": None}, r"test\.labels .*like train's"),
         ({"groups": np.array([2**40, 0])}, "groups"),
         ({"features": np.full((6, 1), 1e39)}, "6 values are not finite as float32"),
         ({"features": np.array([object()] * 6)}, "plain arrays"),
-        ({"client": np.array([0.5, 1, 0.5, 1, 1, 1])}, "client"),
-        ({"labels": np.ones(6)}, r"bad\.npz:"),
-        ({"num_classes": np.array(2.7)}, "num_classes=2.7"),
-        ({"num_classes": np.array([4])}, "num_classes="),
+        ({"client": np.array([0.5, 1, 0.5, 1, 1, 1])}, "clients of float64: expected integers or"),
+        ({"labels": np.ones(6)}, r"bad\.npz: labels of float64"),
+        ({"num_classes": np.array(2.7)}, r"num_classes=2.7: expected an integer >= 1"),
+        ({"num_classes": np.array([4])}, r"num_classes=\[4\]: expected an integer >= 1"),
     ],
 )
 def test_invalid_arrays_of_a_file_are_rejected(tmp_path, changes, message):
@@ -410,7 +475,8 @@ def test_labels_without_class_0_need_num_classes():
     labels = 1 + np.arange(TOTAL) % 3
     assert example(labels=labels, num_classes=4).num_classes == 4
     tested = {"test_features": np.ones((1, 2)), "test_client_indices": [[0], [], []]}
-    assert example(labels=labels, test_labels=[0], **tested).num_classes == 4
+    with pytest.raises(ValueError, match=r"test_labels: 1 test labels are of 1 classes .* \[0\]"):
+        example(labels=labels, test_labels=[0], **tested)
 
 
 @pytest.mark.parametrize("size", [10**13, 2**27])

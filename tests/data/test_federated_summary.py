@@ -123,6 +123,7 @@ def test_plot_of_data_equals_plot_of_results(seed):
     figure.savefig(io.BytesIO(), dpi=40)
 
 
+@pytest.mark.filterwarnings("ignore:.*to reach the minimum size")
 def test_data_show_prints_and_plots_the_data(tmp_path, capsys):
     picture = tmp_path / "partition.png"
     split = ["--data.partition", "dirichlet", "--data.alpha", "0.1"]

@@ -125,6 +125,15 @@ class _Data:
         ),
     ] = None
 
+    unknown_clients: Annotated[
+        Literal["error", "unseen"] | None,
+        default_hint("error"),
+        Doc(
+            "What clients of a file's test examples are that have no training examples: an error, "
+            "or unseen clients, on which the trained models are evaluated."
+        ),
+    ] = None
+
 
 @dataclass(frozen=True)
 class _Model:

@@ -289,7 +289,7 @@ def _data_settings(config: Config) -> set[str]:
     fields = _DATA_FIELDS
     if config.data.file is not None:
         if not is_table_file(config.data.file):
-            return _FILE_FIELDS
+            return _FILE_FIELDS | {"unknown_clients"}
         fields = _TABLE_FIELDS
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
     used = fields | settings_of(partition).keys()

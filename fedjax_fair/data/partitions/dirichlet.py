@@ -32,7 +32,7 @@ def dirichlet(
     up to eleven times; the result equals that of ``DirichletPartitioner`` of flwr-datasets 0.6.1
     with ``self_balancing=False`` and the same seed. If no draw succeeds, which is an error there,
     clients below the minimum get random examples of the others, in proportion to what these have
-    beyond it.
+    beyond it. ``print`` of the data counts these clients, and more than a tenth are a warning.
 
     Args:
         num_clients: Number of clients.
@@ -73,7 +73,8 @@ def dirichlet(
         for _ in range(ATTEMPTS):
             owners = _owners(labels, concentration, rng)
             sizes = np.bincount(owners, minlength=num_clients)
-            if sizes.min() >= min_partition_size:
+            num_filled = int((sizes < min_partition_size).sum())
+            if not num_filled:
                 break
         else:
             _fill_up(owners, labels, sizes, min_partition_size, rng)
@@ -83,7 +84,7 @@ def dirichlet(
         order = by_class[np.argsort(owners[by_class], kind="stable")]
         for client in np.split(order, np.cumsum(sizes)[:-1]):
             rng.shuffle(client)
-        return order, sizes
+        return order, sizes, None, num_filled
 
     name = f"dirichlet({num_clients}, {alpha})"
     by_class = random_partitioner(name, assign, num_clients, min_partition_size, by_class=True)

@@ -5,12 +5,13 @@ Partitioners by class are in `class_partition` and `dirichlet`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_fair.data.conversion import check_names, names_of
+from fedjax_fair.data.conversion import check_names, names_of, require
 from fedjax_fair.data.partitions.partitioner import (
     Partition,
     Partitioner,
@@ -29,6 +30,7 @@ from fedjax_fair.utils import checks
 __all__ = [
     "assign_by_owner",
     "by_column",
+    "find_unknown",
     "from_indices",
     "iid",
     "natural",
@@ -91,8 +93,9 @@ def quantity_skew(
             logarithms = skew * rng.standard_normal(num_clients)
         weights = np.exp(logarithms - logarithms.max())
         rest = len(labels) - num_clients * min_partition_size
-        sizes = min_partition_size + parts_by_weight(rest, weights)
-        return rng.permutation(len(labels)), sizes
+        shares = parts_by_weight(rest, weights)
+        num_filled = int((shares == 0).sum()) if rest else 0
+        return rng.permutation(len(labels)), min_partition_size + shares, None, num_filled
 
     name = f"quantity_skew({num_clients}, {distribution}, {skew})"
     return random_partitioner(name, assign, num_clients, min_partition_size)
@@ -131,7 +134,8 @@ def shards(num_clients: int, shards_per_client: int = 2) -> Partitioner:
 def by_column(column: str) -> Partitioner:
     """Makes one client of every distinct value of a column, ascending, such as a writer.
 
-    All examples are assigned, and the seed is ignored.
+    Strings that are all integers ascend as numbers, so that ``"2"`` is before ``"10"``. All
+    examples are assigned, and the seed is ignored.
 
     Args:
         column: Name of the column, which decides the client of test examples as well
@@ -190,7 +194,8 @@ def natural(num_clients: int | None = None) -> Partitioner:
 def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partition:
     """Assigns test examples to the clients that `by_column` makes of the training examples.
 
-    Test examples of other owners are unassigned. Owners that are strings are the clients' names.
+    Test examples of other owners are unassigned. Owners that are strings are the clients' names;
+    strings that are all integers ascend as numbers.
 
     Args:
         train_owners: The column of training examples.
@@ -201,13 +206,53 @@ def assign_by_owner(train_owners: np.ndarray, test_owners: np.ndarray) -> Partit
         >>> test.client_indices, test.unassigned.tolist()
         ([array([0, 3], dtype=int32), array([2], dtype=int32)], [1])
     """
-    owners = np.unique(train_owners)
+    owners = _ascending(train_owners)
     assigned = np.flatnonzero(np.isin(test_owners, owners))
-    clients = np.searchsorted(owners, test_owners[assigned])
+    by_text = np.argsort(owners, kind="stable")
+    clients = by_text[np.searchsorted(owners, test_owners[assigned], sorter=by_text)]
     order = assigned[np.argsort(clients, kind="stable")]
     sizes = np.bincount(clients, minlength=len(owners))
     partition = make_partition(order, sizes, len(test_owners))
     return partition._replace(client_names=names_of(owners.tolist()))
+
+
+def find_unknown(
+    argument: str, owners: np.ndarray, test_owners: np.ndarray, unknown_clients: str
+) -> np.ndarray:
+    """Returns which test examples are of clients without training examples.
+
+    Args:
+        argument: Name of the test examples, for messages.
+        owners: Owner of each training example.
+        test_owners: Owner of each test example.
+        unknown_clients: ``"error"`` or ``"unseen"``.
+
+    Raises:
+        ValueError: If there are any, and ``unknown_clients`` is ``"error"``.
+    """
+    is_unknown = ~np.isin(test_owners, owners)
+    names = _ascending(test_owners[is_unknown])
+    require(
+        unknown_clients == "unseen" or not names.size,
+        f"{argument}: {is_unknown.sum():,} test examples are of {names.size:,} clients that lack "
+        f"training examples, first {names[:5].tolist()}; expected none, so leave them out, or "
+        "unknown_clients='unseen' makes unseen clients of them.",
+    )
+    return is_unknown
+
+
+def _ascending(owners: np.ndarray) -> np.ndarray:
+    """Returns the distinct owners; strings that are all integers in the order of numbers."""
+    distinct = np.unique(owners)
+    if distinct.dtype.kind not in "US":
+        return distinct
+    texts = [
+        name.decode(errors="replace") if isinstance(name, bytes) else name
+        for name in distinct.tolist()
+    ]
+    if not all(re.fullmatch(r"[+-]?[0-9]{1,4000}", text) for text in texts):
+        return distinct
+    return distinct[sorted(range(len(texts)), key=lambda place: (int(texts[place]), texts[place]))]
 
 
 def from_indices(indices: Mapping[Any, Any] | Sequence[Any]) -> Partitioner:

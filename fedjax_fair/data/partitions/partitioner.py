@@ -10,6 +10,7 @@ from jaxtyping import Int
 
 from fedjax_fair.data.conversion import as_array, check_range, find_missing
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.warning import warn
 
 __all__ = [
     "Partition",
@@ -37,6 +38,7 @@ class Partition(NamedTuple):
         groups: Ground-truth group of each client, ``[clients]``, int32, or None.
         unassigned: Indices of the examples of no client, ascending, int32.
         client_names: Name of each client, or None.
+        num_filled: Number of clients that got examples only to reach a minimum size.
     """
 
     order: Int[np.ndarray, " assigned"]
@@ -44,6 +46,7 @@ class Partition(NamedTuple):
     groups: Int[np.ndarray, " clients"] | None
     unassigned: Int[np.ndarray, " unassigned"]
     client_names: tuple[str, ...] | None = None
+    num_filled: int = 0
 
     @property
     def client_indices(self) -> list[np.ndarray]:
@@ -98,13 +101,16 @@ def column_values(name: str, columns: Mapping[str, Any], total: int) -> np.ndarr
     return values
 
 
-def make_partition(order: Any, sizes: Any, total: int, groups: Any = None) -> Partition:
+def make_partition(
+    order: Any, sizes: Any, total: int, groups: Any = None, num_filled: int = 0
+) -> Partition:
     """Makes a partition of ``total`` examples, of which ``order`` lists the assigned ones."""
     is_free = np.ones(total, bool)
     is_free[order] = False
     order, sizes = np.asarray(order, np.int32), np.asarray(sizes, np.int32)
     groups = None if groups is None else np.asarray(groups, np.int32)
-    return Partition(order, sizes, groups, np.flatnonzero(is_free).astype(np.int32))
+    unassigned = np.flatnonzero(is_free).astype(np.int32)
+    return Partition(order, sizes, groups, unassigned, num_filled=num_filled)
 
 
 def split_off(
@@ -140,10 +146,11 @@ def random_partitioner(
     *,
     by_class: bool = False,
 ) -> Partitioner:
-    """Makes a partitioner of ``assign(labels, rng)``, which returns order, sizes and any groups.
+    """Makes a partitioner of ``assign(labels, rng)``.
 
-    Splitting fewer than ``per_client`` examples per client is an error, and with ``by_class``
-    labels that are not one class for each example.
+    It returns the order, the sizes and optionally the groups and the number of filled clients, of
+    which more than a tenth are a warning. Splitting fewer than ``per_client`` examples per client
+    is an error, and with ``by_class`` labels that are not one class for each example.
     """
     checks.positive_int("num_clients", num_clients)
 
@@ -156,8 +163,15 @@ def random_partitioner(
                 f"{len(labels)} examples for {num_clients=}: expected at least "
                 f"{num_clients * per_client}, {per_client} per client; use fewer clients."
             )
-        order, sizes, *groups = assign(labels, generator(seed))
-        return make_partition(order, sizes, len(labels), *groups)
+        order, sizes, *rest = assign(labels, generator(seed))
+        partition = make_partition(order, sizes, len(labels), *rest)
+        if 10 * partition.num_filled > num_clients:
+            warn(
+                f"{name}: {partition.num_filled:,} of {num_clients:,} clients got examples only to "
+                f"reach the minimum size of {per_client}, so that the partition is not the one "
+                "named; use fewer clients, or a smaller skew or minimum (min_partition_size)."
+            )
+        return partition
 
     return Partitioner(name, split, label_skew_only=True)
 

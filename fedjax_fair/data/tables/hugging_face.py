@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_fair.data.conversion import one_line, require
 
-__all__ = ["PARTITION", "as_pandas", "is_dataset", "is_federated", "join_partitions"]
+__all__ = ["PARTITION", "as_pandas", "as_pixels", "is_dataset", "is_federated", "join_partitions"]
 
 PARTITION = "partition"
 """Column with the name of the partition, which `join_partitions` adds."""
@@ -55,7 +55,7 @@ def as_pandas(dataset: Any) -> Any:
     frame = plain.remove_columns(images).to_pandas() if images else plain.to_pandas()
     for name in images:
         try:
-            frame[name] = pd.Series([_as_pixels(image) for image in plain[name]], dtype=object)
+            frame[name] = pd.Series([as_pixels(image) for image in plain[name]], dtype=object)
         except Exception as error:  # Readers of images raise errors of many types.
             raise ValueError(
                 f"column {name!r}: cannot read its images ({one_line(error)}); "
@@ -70,8 +70,8 @@ def as_pandas(dataset: Any) -> Any:
     return frame[list(kinds)]
 
 
-def _as_pixels(image: Any) -> Any:
-    """Returns an array; a palette becomes colors."""
+def as_pixels(image: Any) -> Any:
+    """Returns the array of an image; a palette becomes colors."""
     if image is None:
         return None
     return np.asarray(image.convert("RGB") if image.mode == "P" else image)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -24,6 +25,7 @@ __all__ = [
     "TableEncoding",
     "as_codes",
     "check_columns",
+    "check_exact",
     "fit_encoding",
 ]
 
@@ -196,7 +198,11 @@ def fit_encoding(
         series = frame[name]
         require(series.notna().any(), f"column {name!r} has no values; exclude it.")
         is_number = name not in categorical and _is_numeric(series)
-        columns.append(_fit_number(series) if is_number else _fit_category(series, one_hot))
+        columns.append(
+            _fit_number(series)
+            if is_number
+            else _fit_category(series, one_hot, is_listed=name in categorical)
+        )
     return TableEncoding(tuple(columns))
 
 
@@ -221,6 +227,7 @@ def _numbers(series: pd.Series) -> np.ndarray:
         f"column {series.name!r} of {series.dtype}: expected numbers, as in the fitted rows; "
         "convert it, such as by pandas.to_numeric.",
     )
+    check_exact(series)
     values = series.to_numpy(np.float64, na_value=np.nan)
     infinite = np.isinf(values).sum()
     require(
@@ -231,8 +238,38 @@ def _numbers(series: pd.Series) -> np.ndarray:
     return values
 
 
-def _fit_category(series: pd.Series, one_hot: bool) -> Category:
+def check_exact(series: pd.Series) -> None:
+    """Checks that numbers fit floats: neither complex ones nor integers of more than 63 bits."""
+    require(
+        series.dtype.kind != "c",
+        f"column {series.name!r} of {series.dtype}: expected real numbers; make columns of their "
+        "real and imaginary parts.",
+    )
+    if series.dtype.kind == "u" and (largest := series.max()) >= 2**63:
+        raise ValueError(_too_large(series, largest))
+
+
+def _too_large(series: pd.Series, value: Any) -> str:
+    return (
+        f"column {series.name!r} has the integer {value}: expected integers below 2**63; exclude "
+        "it if it identifies rows, name it in categorical, or convert it to floats."
+    )
+
+
+def _check_no_large_integers(series: pd.Series, texts: Sequence[str]) -> None:
+    """Checks that a column is not one of integers, which pandas reads as texts if they are large.
+
+    Columns with other values have categories.
+    """
+    if all(re.fullmatch(r"[+-]?[0-9]{1,4000}", text) for text in texts):
+        largest = max(texts, key=lambda text: abs(int(text)), default="0")
+        require(abs(int(largest)) < 2**63, _too_large(series, largest))
+
+
+def _fit_category(series: pd.Series, one_hot: bool, *, is_listed: bool = False) -> Category:
     codes, values = as_codes(series)
+    if not is_listed:
+        _check_no_large_integers(series, values)
     require(
         len(values) <= MAX_CATEGORIES,
         f"column {series.name!r} has {len(values):,} categories: expected at most "
@@ -257,7 +294,19 @@ def as_codes(series: pd.Series) -> tuple[Int[np.ndarray, " rows"], tuple[str, ..
     """
     import pandas as pd
 
-    codes, distinct = pd.factorize(series)
+    try:
+        codes, distinct = pd.factorize(series)
+    except TypeError:  # Lists and mappings.
+        row, value = next(
+            (row, value)
+            for row, value in enumerate(series)
+            if isinstance(value, list | dict | set | np.ndarray)
+        )
+        raise ValueError(
+            f"column {series.name!r} has a value of {type(value).__name__} in row {row}: expected "
+            "strings, integers or booleans as categories; exclude it, or name it as features= if "
+            "it has images or arrays."
+        ) from None
     texts = []
     for value in pd.Index(distinct).tolist():
         # Integers with missing values are floats in pandas.

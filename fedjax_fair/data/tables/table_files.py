@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ from fedjax_fair.data.tables.hugging_face import (
     join_partitions,
 )
 
-__all__ = ["Frame", "as_frame", "is_table_file", "table_name"]
+__all__ = ["Frame", "as_frame", "as_written", "is_table_file", "table_name"]
 
 Frame: TypeAlias = Any
 """A table of pandas, of whose columns type checkers do not know that they are series."""
@@ -125,10 +125,53 @@ def _read(path: str | os.PathLike[str]) -> Frame:
             return pd.read_parquet(path)
         if kind in (".feather", ".arrow"):
             return pd.read_feather(path)
-        separator = "," if kind == ".csv" else "\t"
-        return pd.read_csv(path, sep=separator, skipinitialspace=True)
+        names = _header(path)
+        frame = pd.read_csv(path, **_text_format(path))
     except Exception as error:  # Readers raise errors of many types.
         raise ValueError(
             f"{path}: expected a table in the format {kind} ({one_line(error)}); save it "
             "again, or correct the ending of its name."
         ) from None
+    require(
+        frame.index.equals(pd.RangeIndex(len(frame))),
+        f"{path} has more values in a row than the {len(names)} names of columns; expected a name "
+        "for each value; complete the first line.",
+    )
+    # Otherwise pandas renames copies to new columns.
+    frame.columns = [name or pandas_name for name, pandas_name in zip(names, frame, strict=True)]
+    return frame
+
+
+def _text_format(path: str | os.PathLike[str]) -> dict[str, Any]:
+    return {"sep": "," if _format(path) == ".csv" else "\t", "skipinitialspace": True}
+
+
+def _header(path: str | os.PathLike[str]) -> list[str]:
+    """Returns the names of columns in the first line of a text file, without spaces around."""
+    import pandas as pd
+
+    as_text: Any = {"dtype": str, "keep_default_na": False, "header": None, "nrows": 1}
+    return pd.read_csv(path, **_text_format(path), **as_text).iloc[0].str.strip().tolist()
+
+
+def as_written(table: Any, frame: Frame, names: Sequence[str]) -> Frame:
+    """Returns columns of a table with the texts of its file, if it is a CSV or TSV file.
+
+    Only empty cells are missing. Other tables have the values themselves.
+
+    Args:
+        table: The argument of `as_frame`.
+        frame: Its result.
+        names: Columns, which exist.
+    """
+    import pandas as pd
+
+    names = [*dict.fromkeys(names)]
+    is_file = isinstance(table, str | os.PathLike)
+    if not names or not is_file or _format(table) not in (".csv", ".tsv"):
+        return frame[names]
+    places = sorted(frame.columns.get_loc(name) for name in names)
+    as_text: Any = {"dtype": str, "keep_default_na": False, "na_values": [""], "usecols": places}
+    texts = pd.read_csv(table, **_text_format(table), **as_text)
+    texts.columns = frame.columns[places]
+    return texts[names]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedjax_fair.data.conversion import first_index, require
-from fedjax_fair.data.tables.table_encoding import MAX_CATEGORIES, as_codes
+from fedjax_fair.data.conversion import check_test_labels, first_index, require
+from fedjax_fair.data.tables.table_encoding import MAX_CATEGORIES, as_codes, check_exact
 from fedjax_fair.data.tables.table_files import Frame
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def encode_labels(
 def _targets(frame: Frame, names: Sequence[str], target: Target) -> np.ndarray:
     columns = []
     for name in names:
+        check_exact(frame[name])
         try:
             values = frame[name].to_numpy(np.float64)
         except (TypeError, ValueError):
@@ -96,10 +97,12 @@ def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
     if is_ordered:
         # Test rows of a file are strings.
         columns = [column.astype(str) for column in columns]
+    for column in columns:
+        check_exact(column)
     series = pd.concat(list(columns), ignore_index=True)
     if pd.api.types.is_float_dtype(series):
         require(
-            (series == series.round()).all(),
+            ((series == series.round()) & (series.abs() < 2**63)).all(),
             f"label {name!r} of {series.dtype}: expected classes, such as strings or integers; "
             "target='regression' predicts numbers.",
         )
@@ -129,4 +132,8 @@ def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
     )
     ends = np.cumsum([len(column) for column in columns])[:-1]
     parts = tuple(np.split(codes.astype(np.int32), ends))
-    return Labels(parts, len(values), tuple(map(str, values)))
+    texts = tuple(map(str, values))
+    advice = f"make {name!r} an ordered pandas.Categorical of all classes"
+    for part in () if is_ordered else parts[1:]:
+        check_test_labels(f"test: label {name!r}", parts[0], part, advice, texts)
+    return Labels(parts, len(values), texts)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_fair.data.arrays import federate
+from fedjax_fair.data.arrays import UnknownClients, federate
 from fedjax_fair.data.conversion import DamagedError, one_line, require
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.partitions.partition import find_unknown
 from fedjax_fair.data.text.windows import (
     Windows,
     characters,
@@ -19,6 +20,7 @@ from fedjax_fair.data.text.windows import (
     encode_text,
     with_names,
 )
+from fedjax_fair.data.transforms import with_unseen
 from fedjax_fair.numerics.labels import MASKED_LABEL
 from fedjax_fair.utils import checks
 
@@ -34,6 +36,7 @@ def from_leaf(
     test_fraction: float = 0.2,
     validation_fraction: float = 0.0,
     seed: int = 0,
+    unknown_clients: UnknownClients = "error",
 ) -> FederatedData:
     """Reads text in LEAF's JSON: samples of some characters and the one character that follows.
 
@@ -49,6 +52,7 @@ def from_leaf(
         test_fraction: Fraction of each user's samples to hold out without ``test``.
         validation_fraction: As in `from_text`.
         seed: As in `from_text`.
+        unknown_clients: As in `from_arrays`, of users that only ``test`` has.
 
     Returns:
         A federated dataset with features and labels ``[samples, length]``, int32.
@@ -61,11 +65,11 @@ def from_leaf(
     checks.unit_interval("test_fraction", test_fraction)
     users = _read_leaf(Path(train))
     test_users = {} if test is None else _read_leaf(Path(test))
-    require(
-        test_users.keys() <= users.keys(),
-        f"{test}: user {next(iter(test_users.keys() - users.keys()), '')!r} has no training "
-        "samples; expected users of the training files, so leave it out.",
-    )
+    checks.one_of("unknown_clients", unknown_clients, ("error", "unseen"))
+    # Users without training samples are last, and in no part.
+    of_test = {user: test_users.get(user, ([], [])) for user in users} | test_users
+    owners = np.repeat([*of_test], [len(ys) for _, ys in of_test.values()])
+    is_unknown = find_unknown(str(test), np.array([*users]), owners, unknown_clients)
     both = [*users.values(), *test_users.values()]
     if vocabulary is None:
         vocabulary = characters([text for xs, ys in both for text in (*xs, *ys)])
@@ -80,9 +84,9 @@ def from_leaf(
     if test is None:
         train_part, test_part = windows.split(test_fraction)
     else:
-        of_test = [test_users.get(user, ([], [])) for user in users]
-        train_part, test_part = windows, _last_labels(of_test, length, vocabulary)
-    return federate(
+        train_part, test_part = windows, _last_labels(of_test.values(), length, vocabulary)
+        test_part = test_part._replace(sizes=test_part.sizes[: len(users)])
+    made = federate(
         with_names(train_part, tuple(users)),
         with_names(test_part, None),
         num_classes=len(vocabulary),
@@ -90,6 +94,7 @@ def from_leaf(
         validation_fraction=validation_fraction,
         seed=seed,
     )
+    return with_unseen(made, owners, is_unknown, seed)
 
 
 def _last_labels(users: Any, length: int, vocabulary: str) -> Windows:

@@ -132,7 +132,7 @@ def with_names(
 ) -> tuple[np.ndarray, np.ndarray, Partition]:
     """Returns features, labels and the partition of windows."""
     total = len(windows.labels)
-    partition = make_partition(np.arange(total), windows.sizes, total)
+    partition = make_partition(np.arange(windows.sizes.sum()), windows.sizes, total)
     return windows.features, windows.labels, partition._replace(client_names=names)
 
 

@@ -1,5 +1,6 @@
 """Properties of all partitioners, and of each."""
 
+import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -133,6 +134,7 @@ def test_dirichlet_alpha_is_a_concentration():
     assert classes_held(0.1) < 7 < classes_held(100.0) == 10
 
 
+@pytest.mark.filterwarnings("ignore:.*to reach the minimum size")
 @pytest.mark.parametrize("alpha", [0.1, 1e-3])
 def test_dirichlet_fills_up_small_clients_after_all_attempts(alpha):
     labels = np.arange(1442) % 10
@@ -146,6 +148,7 @@ def test_dirichlet_fills_up_small_clients_after_all_attempts(alpha):
     before[:, -1] += of_class - before.sum(axis=1)
     sizes = before.sum(axis=0)
     assert sizes.min() < 10
+    assert drawn.num_filled == (sizes < 10).sum()
     beyond = np.maximum(sizes - 10, 0)
     kept = beyond * (1 - np.maximum(10 - sizes, 0).sum() / beyond.sum())
     assert (abs(drawn.sizes - 10 - kept) < 1).all()
@@ -160,8 +163,53 @@ def test_dirichlet_fills_up_small_clients_after_all_attempts(alpha):
     assert (held > before).sum() <= (sizes < 10).sum() + 10 - 1
 
 
+@pytest.mark.filterwarnings("ignore:.*to reach the minimum size")
 def test_dirichlet_fills_up_to_equal_sizes():
     assert data.dirichlet(6, 1e-3, 2).split(np.arange(12) % 3, 0).sizes.tolist() == [2] * 6
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "filled", "warns"),
+    [
+        (data.dirichlet(100, 0.05), 61, True),
+        (data.dirichlet(20, 5.0), 0, False),
+        (data.dirichlet(50, 0.3), 3, False),
+        (data.quantity_skew(40, "power", skew=5.0, min_partition_size=10), 36, True),
+        (data.quantity_skew(40, min_partition_size=10), 0, False),
+        (data.iid(100), 0, False),
+    ],
+)
+def test_filled_clients_are_counted_and_many_are_a_warning(partitioner, filled, warns):
+    labels = np.arange(1442) % 10
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        partition = partitioner.split(labels, 0)
+        loaded = data.load("digits", partitioner)
+    assert partition.num_filled == filled
+    assert bool(caught) == warns
+    if warns:
+        message = f"{filled} of {len(partition.sizes)} clients got examples only to reach the min"
+        assert message in str(caught[0].message)
+        assert f"; {loaded.num_filled} filled up to the minimum size" in str(loaded)
+        assert str(data.stack([loaded, loaded])).count("filled up") == 1
+    elif not filled:
+        assert "filled" not in str(loaded)
+
+
+def test_owners_that_are_integers_ascend_as_numbers():
+    for owners, names in {
+        ("10", "2", "1"): ("1", "2", "10"),
+        ("-1", "+3", "2"): ("-1", "2", "+3"),
+        ("01", "1", "0"): ("0", "01", "1"),
+        ("10", "2", "a"): ("10", "2", "a"),
+        ("1e3", "1000", "2"): ("1000", "1e3", "2"),
+        ("9" * 30, "8", "1" * 31): ("8", "9" * 30, "1" * 31),
+        ("10", "2.0", "1"): ("1", "10", "2.0"),
+    }.items():
+        for kind in (str, np.bytes_):
+            made = data.by_column("id").split(np.zeros(3, int), 0, id=np.array(owners, kind))
+            assert made.client_names == names
+            assert [owners[place] for place in made.order] == list(names)
 
 
 def test_from_indices_by_name_equals_a_list():
@@ -169,7 +217,7 @@ def test_from_indices_by_name_equals_a_list():
     in_a_list = data.from_indices([[5, 1], [0]])
     named, unnamed = (each.split(LABELS, 0) for each in (by_name, in_a_list))
     assert (named.client_names, unnamed.client_names) == (("b", "a"), None)
-    for one, other in zip(named[:-1], unnamed[:-1], strict=True):
+    for one, other in zip(named[:4], unnamed[:4], strict=True):
         np.testing.assert_array_equal(one, other)
     data.load("digits", by_name)
 
@@ -312,6 +360,7 @@ def test_skews_without_meaning_are_rejected(make, skew):
         make(skew)
 
 
+@pytest.mark.filterwarnings("ignore:.*to reach the minimum size")
 @pytest.mark.parametrize("distribution", ["power", "lognormal"])
 def test_the_largest_skew_gives_one_client_the_rest(distribution):
     partition = data.quantity_skew(5, distribution, skew=1000).split(LABELS, 0)
@@ -331,6 +380,7 @@ def test_concentrations_without_meaning_are_rejected(alpha):
         data.dirichlet(2, alpha)
 
 
+@pytest.mark.filterwarnings("ignore:.*to reach the minimum size")
 @pytest.mark.parametrize("alpha", [1e9, 1e-37, [1e-37, 1e9]])
 def test_extreme_concentrations_assign_all_examples(alpha):
     sizes = data.dirichlet(2, alpha, 3).split(LABELS, 0).sizes

@@ -122,7 +122,8 @@ def test_test_rows_can_be_another_table():
     first, second = TABLE[:80], TABLE[80:].reset_index(drop=True)
     second.loc[0, "town"] = "elsewhere"
     second.loc[1, "race"] = "w"
-    people = data.from_table(first, **BASE, test=second)
+    people = data.from_table(first, **BASE, test=second, unknown_clients="unseen")
+    assert people.unseen.client_names == ("elsewhere",)
     assert int(people.train.sizes.sum()) == 80
     assert int(people.test.sizes.sum()) == 39
     assert people.sensitive_names[1].values == ("w", "x", "y", "z")
