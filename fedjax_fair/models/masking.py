@@ -22,6 +22,9 @@ __all__ = ["make_maskable", "masked_linen", "masked_nnx", "unmasked"]
 def masked_linen(example_mask: Bool[Array, " batch"] | None) -> Iterator[set[tuple[str, ...]]]:
     """Masks the batch normalization of Linen modules; yields their paths, after a call."""
     paths = set()
+    if example_mask is None:
+        yield paths
+        return
 
     def add_mask(method: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
         is_norm = isinstance(context.module, nn.BatchNorm) and context.method_name == "__call__"
@@ -32,7 +35,7 @@ def masked_linen(example_mask: Bool[Array, " batch"] | None) -> Iterator[set[tup
             paths.add(context.module.path)
         return method(*args, **kwargs)
 
-    with nn.intercept_methods(add_mask) if example_mask is not None else contextlib.nullcontext():
+    with nn.intercept_methods(add_mask):
         yield paths
 
 
