@@ -87,7 +87,7 @@ class Plan(NamedTuple):
 
 def plan(
     machine: Machine,
-    methods: Sequence[BaseRound],
+    method: Sequence[BaseRound],
     seeds: tuple[int, ...],
     data: FederatedData,
     *,
@@ -98,26 +98,26 @@ def plan(
 ) -> Plan:
     """Compiles the functions of ``fit`` for a machine, and reads their memory and costs.
 
-    Call ``machines.prepare`` first. Arguments are as for ``fit``, but ``methods`` may have
+    Call ``machines.prepare`` first. Arguments are as for ``fit``, but ``method`` may have
     one method for all runs.
     """
     runs, chunk, groups = len(seeds), min(eval_every, rounds), num_run_groups(mesh)
-    method = stack_trees(methods)
-    model = method.field("model")
-    functions = make_functions(method, model, mesh, train_loss=train_loss)
+    stacked = stack_trees(method)
+    model = stacked.field("model")
+    functions = make_functions(stacked, model, mesh, train_loss=train_loss)
     if data.num_partitions is not None:
         data = with_partition_arrays(data, pad_to_multiple(partition_arrays(data), groups))
     with tracing_for(machine.platform):
         data_shapes = place_data(machine, mesh, data)
-        per_run = np.asarray(seeds, np.uint32), method.per_run, model.per_run
+        per_run = np.asarray(seeds, np.uint32), stacked.per_run, model.per_run
         *run_shapes, model_shapes = place_runs(machine, mesh, pad_to_multiple(per_run, groups))
-        init_arguments = tuple(run_shapes), method.shared, data_shapes
+        init_arguments = tuple(run_shapes), stacked.shared, data_shapes
         state = place_runs(machine, mesh, jax.eval_shape(functions.init, *init_arguments))
-        step_arguments = state, run_shapes[1], method.shared, data_shapes
+        step_arguments = state, run_shapes[1], stacked.shared, data_shapes
         info = jax.eval_shape(lambda *arguments: functions.step(*arguments, 1)[1], *step_arguments)
     cohort = place_runs(machine, mesh, np.zeros(info.clients.shape[::2], np.int32))
-    if method.first.is_personalized:
-        evaluated = ((state, cohort), run_shapes[1]), method.shared
+    if stacked.first.is_personalized:
+        evaluated = ((state, cohort), run_shapes[1]), stacked.shared
     else:
         evaluated = ((state.variables, state.participation, cohort), model_shapes), model.shared
     init = compile_ahead(machine, functions.init, *init_arguments)
@@ -177,7 +177,7 @@ def place_data(machine: Machine, mesh: Mesh | None, data: FederatedData) -> Fede
 
 
 def measure_plan(
-    methods: Sequence[BaseRound],
+    method: Sequence[BaseRound],
     seeds: tuple[int, ...],
     data: FederatedData,
     *,
@@ -193,7 +193,7 @@ def measure_plan(
     started = time.perf_counter()
     with RunBatch(data, seeds, mesh) as batch:
         options = TrainOptions(rounds, 1, train_loss, "skip_round")
-        functions = CompiledRuns(stack_trees(methods), batch, options)
+        functions = CompiledRuns(stack_trees(method), batch, options)
         memory = functions.memory()
         compile_seconds = time.perf_counter() - started
 

@@ -185,7 +185,7 @@ def test_the_runs_in_a_folder_are_compared(folder, tmp_path, capsys):
 
 
 def test_an_interruption_prints_how_to_continue(monkeypatch, capsys, tmp_path):
-    def interrupt(*arguments):
+    def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(experiment, "execute", interrupt)

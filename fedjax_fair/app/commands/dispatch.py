@@ -31,7 +31,7 @@ CLASSES = {
     "metrics": "app.commands.listing:Metrics",
     "data list": "app.commands.data:DataList",
     "data info": "app.commands.data:DataInfo",
-    "data show": "app.commands.partition:DataShow",
+    "data show": "app.commands.show_data:DataShow",
     "data prepare": "app.commands.data:DataPrepare",
 }
 """Module and class of each command. The benchmark imports ``app``, and is found by name."""
