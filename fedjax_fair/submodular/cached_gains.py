@@ -114,6 +114,12 @@ class CachedGains(ArraySetFunction):
         gains = self._all_gains(floor)
         return Memo(floor, gains, gains)
 
+    def renew(self, memo: PyTree) -> PyTree:
+        if not self._caches:
+            return memo
+        gains = self._all_gains(memo.best)
+        return Memo(memo.best, gains, gains)
+
     def gains(self, memo: PyTree) -> Float[Array, " size"]:
         return memo.gains
 

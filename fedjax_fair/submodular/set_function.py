@@ -75,6 +75,13 @@ class SetFunction(Tree):
     def add(self, memo: PyTree, item: Integer) -> PyTree:
         """Returns the memo of the set with the item."""
 
+    def renew(self, memo: PyTree) -> PyTree:
+        """Returns the memo of a set of other items for the items of this function.
+
+        Override it where the memo has values of single items, for `sieve_batches`.
+        """
+        return memo
+
 
 class ArraySetFunction(SetFunction):
     """Base class of functions whose items are an axis of their first array."""
@@ -112,6 +119,9 @@ class WrappedSetFunction(SetFunction):
 
     def add(self, memo: PyTree, item: Integer) -> PyTree:
         return self.function.add(memo, item)
+
+    def renew(self, memo: PyTree) -> PyTree:
+        return self.function.renew(memo)
 
 
 class MaximizationResult(NamedTuple):

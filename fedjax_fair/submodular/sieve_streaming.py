@@ -92,8 +92,8 @@ def sieve_batches(
     Batches of the same size, and a smaller last one, share a compiled function.
 
     Args:
-        make: ``make(rows) -> SetFunction`` of the items of a batch, whose memo does not depend on
-            the batch: ``FeatureBased``, ``Coverage``, ``ProbabilisticCoverage``, or
+        make: ``make(rows) -> SetFunction`` of the items of a batch, whose memo is of the set alone
+            or has a ``renew``: ``FeatureBased``, ``Coverage``, ``ProbabilisticCoverage``, or
             ``FacilityLocation`` of fixed points.
         batches: Rows of items, ``[batch, ...]``, in stream order.
         k: Maximum number of items.
@@ -228,4 +228,7 @@ _last = jax.jit(_best)
 @partial(jax.jit, static_argnums=(1, 2), donate_argnums=3)
 def _next(function, k, epsilon, stream, seen, count):
     items = jnp.arange(function.size, dtype=jnp.int32)
+    sieves = stream.sieves
+    memo = jax.vmap(function.renew, axis_size=len(sieves.count))(sieves.memo)
+    stream = stream._replace(sieves=sieves._replace(memo=memo))
     return _sift(function, k, epsilon, stream, items, jnp.where(items < count, seen + items, -1))
