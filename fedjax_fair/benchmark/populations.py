@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -124,7 +125,10 @@ def partition_pool(pool: Pool, seeds: Sequence[int], min_examples: int = 50) -> 
 def _partition(
     pool: Pool, seed: int, min_examples: int
 ) -> tuple[FederatedData, FederatedData, Any]:
-    whole = pool.split(seed)
+    with warnings.catch_warnings():
+        # The protocol fixes the minimum size, up to which clients are filled.
+        warnings.filterwarnings("ignore", message=".* to reach the minimum size of ")
+        whole = pool.split(seed)
     kept = np.flatnonzero(np.asarray(whole.sizes) >= min_examples)
     if len(kept) < 2:
         raise ValueError(
