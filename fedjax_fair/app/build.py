@@ -97,7 +97,9 @@ def _check(config: Config, mesh: Mesh | None) -> None:
             raise ValueError(f"{section}.{name}=None: expected a value, such as {values[1]!r}.")
     identities = {method_identity(config, name) for name in config.methods}
     if not config.methods or len(identities) < len(config.methods):
-        raise ValueError(f"methods={config.methods}: expected one or more different methods.")
+        raise ValueError(
+            f"methods={config.methods}: expected one or more different methods; name each once."
+        )
     make_faults(config)
     make_communication(config)
     checks.positive_int("training.rounds", training.rounds, at_most=checks.MAX_INT)

@@ -98,7 +98,10 @@ def load_model(
     run = RunFolder(folder)
     config = run.config()
     if not isinstance(config, Config):
-        raise ValueError(f"folder={str(folder)!r}: expected the folder of a training run.")
+        raise ValueError(
+            f"folder={str(folder)!r}: expected the folder of a training run; "
+            "pass the folder that has models in it."
+        )
     dataset = results.open(run.path)
     checks.one_of("method", method, tuple(dataset["algorithm"].values.tolist()))
     seeds = dataset["seed"].values.tolist()

@@ -79,7 +79,9 @@ def plan_sweep(
         base = change(base, "training", "on_nonfinite", "skip_round")
     config = presets.resolve(base)
     if config.distributed:
-        raise ValueError("distributed=True: expected False for a sweep.")
+        raise ValueError(
+            "distributed=True: expected False for a sweep; use run for each configuration."
+        )
     if config.data.unknown_clients == "unseen":
         raise ValueError(
             "data.unknown_clients='unseen': expected 'error' in a sweep, which keeps no trained "
@@ -92,7 +94,7 @@ def plan_sweep(
         )
     axes = [_axis(config, name, values) for name, values in varied.items()]
     if len({(axis.section, axis.field) for axis in axes}) < len(axes):
-        raise ValueError(f"{', '.join(varied)}: expected each setting once.")
+        raise ValueError(f"{', '.join(varied)}: expected each setting once; remove the copies.")
     return config, axes, groups_of(config, axes, memory)
 
 

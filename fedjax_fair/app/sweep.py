@@ -75,7 +75,10 @@ def sweep(
     path = None if folder is None else Path(folder)
     if path is not None:
         if (path / "config.json").exists():
-            raise ValueError(f"folder={str(folder)!r}: expected the folder of a sweep, not a run.")
+            raise ValueError(
+                f"folder={str(folder)!r}: expected the folder of a sweep, not a run; "
+                "use results.open for a run."
+            )
         make_folder(path)
     parts = []
     with nullcontext() if path is None else locked(path):

@@ -198,7 +198,7 @@ def run_benchmark(arguments: list[str]) -> None:
     else:
         _print_outcome(folder)
     if planned.units and not any(is_done(unit) for unit in planned.units):
-        raise ValueError(f"output={options.output!r}: no method has results.")
+        raise ValueError(f"output={options.output!r}: no method has results; finish one first.")
 
 
 def _published(folder: str | None, track: str) -> collected.Collected | None:

@@ -56,7 +56,7 @@ def sobol_settings(ranges: Mapping[str, Range], num: int) -> list[dict[str, floa
     from scipy.stats import qmc
 
     if num < 1 or num & (num - 1):
-        raise ValueError(f"{num=}: expected a power of two.")
+        raise ValueError(f"{num=}: expected a power of two; use 16 or 32.")
     if not ranges:
         raise ValueError(f"{ranges=}: expected one or more ranges.")
     for name, values in ranges.items():

@@ -55,7 +55,9 @@ def evidence(
     if not margin >= 0:
         raise ValueError(f"margin={margin!r}: expected a number >= 0.")
     if baseline in methods or not methods:
-        raise ValueError(f"methods={methods!r}: expected other methods than the baseline.")
+        raise ValueError(
+            f"methods={methods!r}: expected other methods than the baseline; leave it out."
+        )
     for name in methods:
         checks.one_of("methods", name, tuple(measures["method"].unique()))
     criteria = [name for name in CRITERIA[1:] if name in set(measures["criterion"])]

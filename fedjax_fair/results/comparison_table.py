@@ -56,7 +56,7 @@ def comparison_table(compared: xr.Dataset, digits: int, columns: Sequence[str] =
     for name in columns:
         checks.one_of("columns", name, tuple(COLUMNS))
     if len(set(columns)) < len(columns):
-        raise ValueError(f"columns={columns}: expected each column once.")
+        raise ValueError(f"columns={columns}: expected each column once; remove the copies.")
     unit, attributes = _unit(compared), compared.attrs
     form = f".{digits}f" if unit == "%" else ".4g"
     rows = []

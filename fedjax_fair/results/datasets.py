@@ -96,7 +96,8 @@ def merge_runs(runs: dict[str, xr.Dataset]) -> xr.Dataset:
             and run["client"].values.tolist() != first["client"].values.tolist()
         ):
             raise ValueError(
-                f"{label}: expected clients with the names of the first results, in their order."
+                f"{label}: expected clients with the names of the first results, in their order; "
+                "use runs of the same data."
             )
         methods = configurations_as_methods(run)
         for name in map(str, methods["algorithm"].values):
@@ -163,7 +164,7 @@ def _evaluated(dataset: xr.Dataset) -> xr.DataArray:
     """Mask of evaluated rounds: a summary metric is not NaN for some seed."""
     over_rounds = [values for values in dataset.values() if {"seed", "round"} <= set(values.dims)]
     if not over_rounds:
-        raise ValueError("dataset: expected results over seed and round.")
+        raise ValueError("dataset: expected results over seed and round; pass FitResult.dataset.")
     fewest = min(values.ndim for values in over_rounds)  # Excludes values per client or class.
     first, *others = [values for values in over_rounds if values.ndim == fewest]
     # xarray operators would compare the coordinates of every variable.

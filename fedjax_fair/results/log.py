@@ -113,5 +113,8 @@ def read_evaluations(path: Path) -> xr.Dataset:
     frame = pd.DataFrame(list(rows.values()), index).dropna(axis="columns", how="all")
     accuracy = "accuracy_mean_clients"
     if accuracy not in frame and f"{PERSONALIZED}{accuracy}" not in frame:
-        raise ValueError(f"path={str(path)!r}: expected evaluations with accuracy_mean_clients.")
+        raise ValueError(
+            f"path={str(path)!r}: expected evaluations with accuracy_mean_clients; "
+            "pass the metrics.jsonl of a run."
+        )
     return frame.to_xarray().sel(algorithm=methods)

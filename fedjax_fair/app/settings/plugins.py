@@ -141,7 +141,9 @@ def _collect(kind: str, group: str, taken: Collection[str]) -> dict[str, Any]:
 def _run(path: Path, file: str) -> ModuleType:
     """Imports a file as the module of its name."""
     if path.stem in sys.modules or not path.stem.isidentifier():
-        raise ValueError(f"plugin={file!r}: expected a file name that no module has.")
+        raise ValueError(
+            f"plugin={file!r}: expected a file name that no module has; rename the file."
+        )
     spec: Any = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # Where dataclasses look up their module.

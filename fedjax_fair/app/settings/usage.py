@@ -217,7 +217,7 @@ def make_faults(config: Config) -> list[Faults]:
         ValueError: If a setting is out of range or missing.
     """
     if config.faults.dropout == 1:
-        raise ValueError("faults.dropout=1.0: no client would respond; expected a smaller one.")
+        raise ValueError("faults.dropout=1.0: no client would respond; choose a smaller one.")
     return list(_make(config, "faults").values())
 
 

@@ -51,7 +51,8 @@ def classes_per_client(num_clients: int, classes: int = 3) -> Partitioner:
         present = np.unique(labels)
         if classes > len(present):
             raise ValueError(
-                f"{classes=}: expected at most the {len(present)} classes in the labels."
+                f"{classes=}: expected at most the {len(present)} classes in the labels; "
+                "choose fewer."
             )
         uses = rng.permutation(equal_parts(num_clients * classes, len(present)))
         slots = present[_draw_slots(num_clients, uses, rng)]

@@ -65,7 +65,8 @@ def dirichlet(
     checks.positive_int("min_partition_size", min_partition_size)
     if np.shape(alpha) not in ((), (num_clients,)):
         raise ValueError(
-            f"alpha of shape {np.shape(alpha)}: expected a scalar or {num_clients=} elements."
+            f"alpha of shape {np.shape(alpha)}: expected a scalar or {num_clients=} elements; "
+            "pass one number for all."
         )
 
     def assign(labels, rng):

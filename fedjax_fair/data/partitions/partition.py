@@ -180,7 +180,10 @@ def natural(num_clients: int | None = None) -> Partitioner:
         if num_clients is None or num_clients == total:
             return partition
         if num_clients > total:
-            raise ValueError(f"{num_clients=}: expected at most {total}, those of the data set.")
+            raise ValueError(
+                f"{num_clients=}: expected at most {total}, as many as the data set has; "
+                "choose fewer."
+            )
         kept = np.sort(generator(seed).choice(total, num_clients, replace=False))
         indices, names = partition.client_indices, partition.client_names
         order = np.concatenate([indices[client] for client in kept])
