@@ -107,6 +107,14 @@ assert not heavy, heavy
     assert done.stdout.startswith({"--help": "usage: ", "--version": "fedjax-fair "}[argument])
 
 
+def test_the_package_is_a_program():
+    command = [sys.executable, "-m", "fedjax_fair"]
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout.startswith("fedjax-fair ")
+    wrong = subprocess.run([*command, "runn"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+
+
 def test_the_overview_has_the_presets_of_the_caller(capsys):
     given = {"own": Preset("an own experiment", Config())}
     assert main(["--help"], given) == 0
