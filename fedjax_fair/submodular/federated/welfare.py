@@ -25,7 +25,7 @@ class Welfare(DenseProblem):
         valuations: Any problem; its clients are the agents.
 
     Examples:
-        >>> from fedjax_fair.submodular.federated import facility_location_of_clients
+        >>> from fedjax_fair.submodular.federated import facility_location
         >>> problem = Welfare(facility_location([[3.0, 1.0], [2.0, 2.0]]))
         >>> float(problem.value(jnp.array([True, False, False, True])))  # (3 + 2) / 2
         2.5
