@@ -28,7 +28,7 @@ SIZES = (10, 20, 50)
 
 
 class Setting(NamedTuple):
-    """A method of ``comparison`` with its settings; None if it has no such setting."""
+    """A method of ``method_comparison`` with its settings; None if it has no such setting."""
 
     method: str
     rounds: int | None = None

@@ -35,7 +35,7 @@ def test_what_was_run_is_not_run_again(small, tmp_path, monkeypatch):
     def never(*arguments):
         raise AssertionError("ran again")
 
-    monkeypatch.setattr(script.comparison, "compare", never)
+    monkeypatch.setattr(script.method_comparison, "compare", never)
     script.run_missing("small", small, 3, (0, 1), file)
     with pytest.raises(AssertionError, match="ran again"):
         script.run_missing("small", small, 4, (0, 1), file)
