@@ -4,7 +4,6 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
@@ -102,7 +101,7 @@ def test_small_gains_are_those_of_double_precision(form):
     np.testing.assert_allclose(gains, largest, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, int])
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16, np.float32, np.float64, int])
 @pytest.mark.parametrize("size", [64, SIZE])
 def test_rows_of_every_type_saturate(dtype, size):
     distinct = (np.random.default_rng(4).normal(size=(size // COPIES, 6)) * 20).astype(dtype)
