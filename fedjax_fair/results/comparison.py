@@ -106,12 +106,10 @@ def _is_common_seed(finals: xr.DataArray, baseline: str) -> np.ndarray:
 
     Means and differences of a table are then over the same runs, so that they agree.
     """
-    names = [str(name) for name in finals["algorithm"].values]
-    others = {name: reference(name, names, baseline) for name in names}
-    is_run = finals.notnull().transpose("algorithm", "seed").to_pandas()
-    pairs = [is_run.loc[name] & is_run.loc[other] for name, other in others.items() if other]
-    common = np.all([each for each in pairs if each.any()], axis=0)
-    return common if np.any(common) else np.ones(finals.sizes["seed"], bool)
+    names = finals["algorithm"].values
+    is_pair = ~np.isnan([np.subtract(*_pair(finals, str(name), baseline)) for name in names])
+    is_common = np.asarray(is_pair[is_pair.any(axis=1)].all(axis=0))
+    return is_common if is_common.any() else np.ones_like(is_common)
 
 
 def _check_baseline(baseline: str, methods: list[str]) -> None:
@@ -180,21 +178,26 @@ def differences(finals: xr.DataArray, baseline: str, *, paired: bool = True) -> 
     return xr.Dataset(by_method, {"algorithm": finals["algorithm"].values})
 
 
-def _samples(
-    finals: xr.DataArray, name: str, baseline: str, *, paired: bool
-) -> tuple[np.ndarray, ...]:
-    """The differences of pairs, or the runs of both methods; without NaN."""
+def _pair(finals: xr.DataArray, name: str, baseline: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the runs of a method and of its reference by seed, NaN if it has none."""
     other = reference(name, [str(one) for one in finals["algorithm"].values], baseline)
     runs = finals.sel(algorithm=name).values
     if name == other != baseline:  # The other model of the baseline is compared with nothing.
         other = None
-    baseline_runs = finals.sel(algorithm=other).values if other else np.full(runs.shape, np.nan)
+    return runs, finals.sel(algorithm=other).values if other else np.full(runs.shape, np.nan)
+
+
+def _samples(
+    finals: xr.DataArray, name: str, baseline: str, *, paired: bool
+) -> tuple[np.ndarray, ...]:
+    """The differences of pairs, or the runs of both methods; without NaN."""
+    runs, baseline_runs = _pair(finals, name, baseline)
     if paired:
         gaps = runs - baseline_runs
         return (gaps[~np.isnan(gaps)],)
     runs, baseline_runs = runs[~np.isnan(runs)], baseline_runs[~np.isnan(baseline_runs)]
     # The difference of a method to itself has no variance.
-    return (0 * runs, 0 * runs) if name == other else (runs, baseline_runs)
+    return (0 * runs, 0 * runs) if name == baseline else (runs, baseline_runs)
 
 
 def noise_floor(dataset: xr.Dataset, names: Sequence[str], average_last: int = 1) -> xr.Dataset:

@@ -81,3 +81,10 @@ def test_means_and_differences_are_over_the_same_seeds(runs, seeds, left_out):
         assert own.difference.item() == pytest.approx(own["mean"].item() - baseline)
     note = comparison_table(compared, 1).note
     assert ("without seed" in note) == bool(left_out)
+
+
+def test_a_baseline_without_runs_leaves_all_seeds():
+    compared = results.compare(accuracy_of(a=[NAN] * 4, b=[2, 4, 6, 1]), ACCURACY)
+    assert compared.seeds_left_out == ""
+    assert compared["mean"].values.tolist() == [3.25]
+    assert np.isnan(compared.difference.values).all()
