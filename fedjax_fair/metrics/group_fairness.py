@@ -254,7 +254,9 @@ def ratio(
         >>> float(ratio("demographic_parity", counts))
         0.5
     """
-    return _compare(_ratio, lowest, criterion, counts, method, agg, empty)
+    of_zeros = jnp.nan if empty == "zero" else 1.0
+    compare = partial(_ratio, of_zeros=of_zeros)
+    return _compare(compare, lowest, criterion, counts, method, agg, empty)
 
 
 demographic_parity_difference = partial(difference, "demographic_parity")
@@ -370,10 +372,7 @@ def _compare(
             overall = rate.function(jnp.asarray(counts).sum(axis=-3, keepdims=True), empty)
         num_defined = jnp.sum(~jnp.isnan(rates), axis=-1)
         least = 2 if empty == "skip" else 1
-        gap = compare(rates, overall)
-        if compare is _ratio and empty == "skip":  # Rates that are all 0 are equal.
-            gap = jnp.where(highest(rates) == 0, 1, gap)
-        gaps.append(jnp.where(num_defined >= least, gap, jnp.nan))
+        gaps.append(jnp.where(num_defined >= least, compare(rates, overall), jnp.nan))
     stacked = jnp.stack(gaps, axis=-1)
     return worst(stacked) if agg == "worst_case" else jnp.nanmean(stacked, axis=-1)
 
@@ -384,11 +383,13 @@ def _difference(rates: Rates, overall: Rates | None) -> Gap:
     return highest(jnp.abs(rates - overall))
 
 
-def _ratio(rates: Rates, overall: Rates | None) -> Gap:
+def _ratio(rates: Rates, overall: Rates | None, of_zeros: float) -> Gap:
     if overall is None:
-        return _share(lowest(rates), highest(rates))
-    ratios = _share(rates, jnp.broadcast_to(overall, rates.shape))
-    return lowest(jnp.where(ratios > 1, 1 / ratios, ratios))
+        ratio = _share(lowest(rates), highest(rates))
+    else:
+        ratios = _share(rates, jnp.broadcast_to(overall, rates.shape))
+        ratio = lowest(jnp.where(ratios > 1, 1 / ratios, ratios))
+    return jnp.where(highest(rates) == 0, of_zeros, ratio)
 
 
 def _check_binary(counts: Counts) -> None:
