@@ -1,4 +1,4 @@
-"""What results of runs say about privacy and about Byzantine clients."""
+"""Texts of results about privacy and about Byzantine clients."""
 
 from __future__ import annotations
 

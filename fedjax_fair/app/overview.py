@@ -80,7 +80,7 @@ def split_command(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def is_overview(arguments: list[str]) -> bool:
-    """Whether the arguments ask for the version or the overview, rather than for a command."""
+    """Returns whether the arguments ask for the version or the overview, not for a command."""
     is_command = split_command(arguments)[0] in COMMANDS
     needs_help = not arguments or bool(HELP & set(arguments))
     return arguments == ["--version"] or (needs_help and not is_command)

@@ -145,7 +145,7 @@ def _setting(config: Config, name: str, axis: Axis) -> Setting | None:
 
 
 def _is_traced(config: Config, axis: Axis) -> bool:
-    """Whether a setting only enters arithmetic in all methods that use it, one or more."""
+    """Returns whether a setting only enters arithmetic in all methods that use it, one or more."""
     is_of_model = axis.section == "model" and axis.field in ("name", "compute")
     if is_of_model or axis.section in ("training", "faults", "communication"):
         return False

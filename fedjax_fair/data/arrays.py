@@ -306,11 +306,8 @@ def from_arrays(
     checks.one_of("unknown_clients", unknown_clients, ("error", "unseen"))
     has_booleans = as_array("labels", labels).dtype == bool
     features, labels = _as_examples(features, labels)
-    test, is_unknown, test_owners = (
-        None,
-        None,
-        test_client_indices if clients is None else test_clients,
-    )
+    test, is_unknown = None, None
+    test_owners = test_client_indices if clients is None else test_clients
     given = [array is not None for array in (test_features, test_labels, test_owners)]
     if any(given) and not all(given):
         raise ValueError(

@@ -117,7 +117,7 @@ class Compare:
         dataset, defaults = default_metrics(results.merge_runs(opened))
         differ = _describe_different_settings(paths, opened)
         if differ and self.format == "csv":
-            warn(differ)
+            warn(f"{differ}. {_legend(paths, paths)}")
         texts, plotted = [], []
         for metric in self.metrics or defaults:
             compared = results.compare(
@@ -128,9 +128,9 @@ class Compare:
                 average_last=self.average_last,
             )
             plotted.append(compared)
-            compared = _explain_labels(compared, paths, is_table=self.format != "csv")
             if differ:
                 compared = compared.assign_attrs(differ=differ)
+            compared = _explain_labels(compared, paths, is_table=self.format != "csv")
             if self.format == "terminal":
                 texts.append(format_results(comparison_table(compared, 1, self.columns)))
             else:
@@ -164,9 +164,7 @@ def _describe_different_settings(
             differ.append(f"{name}: {escape_control_chars(shown)}")
     if not differ:
         return None
-    text = f"The runs differ in settings, not only in methods: {'; '.join(differ)}"
-    unknown = [f"{label}: {paths[label]}" for label in opened]
-    return f"{text}. {escape_control_chars('; '.join(unknown))}"
+    return f"The runs differ in settings, not only in methods: {'; '.join(differ)}"
 
 
 def _by_name(settings: dict[str, Any]) -> dict[str, Any]:
@@ -214,14 +212,18 @@ def _label(paths: Iterable[Path]) -> dict[str, Path]:
     return dict(zip(labels, runs, strict=False))
 
 
+def _legend(paths: dict[str, Path], labels: Iterable[str]) -> str:
+    return "; ".join(f"{label}: {escape_control_chars(paths[label])}" for label in labels)
+
+
 def _explain_labels(compared: xr.Dataset, paths: dict[str, Path], *, is_table: bool) -> xr.Dataset:
     """Adds a legend of the runs in names of methods; without a table, names get their paths."""
     names = [compared.attrs["baseline"], *map(str, compared["algorithm"].values)]
     labels = {name: label for name in names for label in paths if f" ({label})" in name}
     if is_table:
-        used = [label for label in paths if label in labels.values()]
-        legend = "; ".join(f"{label}: {escape_control_chars(paths[label])}" for label in used)
-        return compared.assign_attrs(runs=legend) if used else compared
+        shown = paths if "differ" in compared.attrs else labels.values()
+        used = [label for label in paths if label in shown]
+        return compared.assign_attrs(runs=_legend(paths, used)) if used else compared
     for place, name in enumerate(names):
         if name in labels:
             label = labels[name]
