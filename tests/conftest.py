@@ -20,6 +20,7 @@ from fedjax_fair.models import from_flax
 from fedjax_fair.parallel import collectives
 from fedjax_fair.roles import Context, Model, Variables
 from fedjax_fair.training import checkpoints, executable_cache
+from fedjax_fair.utils.xla_options import known
 
 # Nothing may rely on silent broadcasting or promotion.
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -64,10 +65,15 @@ INTEGRATION = (
 
 # Programs of tests are small and run once: compiled with little effort they are ready in a third of
 # the time. The exhaustive tests run what users run.
-QUICK_COMPILATION = (
-    "--xla_backend_optimization_level=0",
-    "--xla_cpu_use_fusion_emitters=false",
-    "--xla_cpu_parallel_codegen_split_count=1",
+QUICK_COMPILATION = tuple(
+    f"--{option}={value}"
+    for option, value in known(
+        {
+            "xla_backend_optimization_level": 0,
+            "xla_cpu_use_fusion_emitters": "false",
+            "xla_cpu_parallel_codegen_split_count": 1,
+        }
+    ).items()
 )
 
 

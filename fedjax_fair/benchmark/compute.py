@@ -15,13 +15,17 @@ import jax.numpy as jnp
 from jax.extend import core
 from jaxtyping import Array, Float
 
+from fedjax_fair.utils.xla_options import known
+
 __all__ = ["count_flops"]
 
-_CPU_OPTIONS: Any = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-}
+_CPU_OPTIONS = known(
+    {
+        "xla_backend_optimization_level": 0,
+        "xla_llvm_disable_expensive_passes": True,
+        "xla_cpu_use_fusion_emitters": False,
+    }
+)
 """The function runs once, so that compilation takes most of the time."""
 
 
@@ -127,7 +131,7 @@ def _evaluate_equation(equation: core.JaxprEqn, inputs: list[Any]) -> tuple[Sequ
     """Evaluates a loop, conditional or call whose number of operations depends on values."""
     name, params = equation.primitive.name, equation.params
     if name == "scan":
-        return _scan(params, inputs)
+        return _scan(equation, inputs)
     if name == "while":
         return _while(params, inputs)
     if name == "cond":
@@ -141,9 +145,14 @@ def _evaluate_equation(equation: core.JaxprEqn, inputs: list[Any]) -> tuple[Sequ
     return _evaluate(next(_inner([called])), consts, inputs)
 
 
-def _scan(params: dict[str, Any], inputs: list[Any]) -> tuple[Sequence[Any], Any]:
-    body, split = params["jaxpr"], params["num_consts"] + params["num_carry"]
-    consts, carry = inputs[: params["num_consts"]], inputs[params["num_consts"] : split]
+def _scan(equation: core.JaxprEqn, inputs: list[Any]) -> tuple[Sequence[Any], Any]:
+    params = equation.params
+    body = params["jaxpr"]
+    # The parameters that count constants and states differ between versions of JAX. Constants come
+    # first, then states; both have the rank that they have in the body, and stacked values one more.
+    split = _num_unstacked(equation.invars, body.in_avals)
+    num_consts = split - _num_unstacked(equation.outvars, body.out_avals)
+    consts, carry = inputs[:num_consts], inputs[num_consts:split]
 
     def step(state: Any, xs: Any) -> Any:
         carry, total = state
@@ -155,6 +164,11 @@ def _scan(params: dict[str, Any], inputs: list[Any]) -> tuple[Sequence[Any], Any
         step, start, inputs[split:], params["length"], params["reverse"]
     )
     return [*carry, *ys], total
+
+
+def _num_unstacked(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+    ranks = [len(_shape(value)) for value in outside]
+    return sum(rank == len(aval.shape) for rank, aval in zip(ranks, inside, strict=True))
 
 
 def _while(params: dict[str, Any], inputs: list[Any]) -> tuple[Sequence[Any], Any]:

@@ -1,0 +1,30 @@
+"""Options of XLA that this package asks for, as far as the installed version knows them.
+
+An unknown compile option ends compilation, and an unknown flag in ``XLA_FLAGS`` ends the interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+__all__ = ["known"]
+
+_REMOVED: dict[str, tuple[int, int, int]] = {"xla_cpu_use_fusion_emitters": (0, 11, 1)}
+"""The version of JAX that removed an option."""
+
+
+def known(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options that the installed version has.
+
+    Examples:
+        >>> known({"xla_backend_optimization_level": 0})
+        {'xla_backend_optimization_level': 0}
+    """
+    return {
+        name: value
+        for name, value in options.items()
+        if name not in _REMOVED or jax.__version_info__ < _REMOVED[name]
+    }
