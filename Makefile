@@ -2,15 +2,19 @@
 # processes, the command line, documentation and experiments, `make test-all` all tests that need no
 # accelerator; `make check` checks what differs from the last commit, by the tests that this can reach;
 # `make smoke` tests the least of everything in a minute; `make lint` checks style and types;
-# `make minima` tests the oldest dependencies.
-# Everything lives in this folder: environments in .venv and .venv-minima, compiled programs in .cache.
+# `make minima` tests the oldest dependencies, `make newest` those that pip installs today.
+# Everything lives in this folder: environments in .venv, .venv-minima and .venv-newest, compiled
+# programs in .cache.
 
 # With an accelerator: `make EXTRAS=cuda12 run`, or `EXTRAS=tpu`. What is there stays there.
 
 PYTHON ?= python3
+# JAX 0.11 and newer need Python 3.12; pyenv keeps several versions beside that of `python3`.
+NEWEST_PYTHON ?= $(firstword $(wildcard $(shell pyenv root 2>/dev/null)/versions/3.13*/bin/python3.13) python3.13)
 EXTRAS ?=
 BIN := .venv/bin
 MINIMA := .venv-minima/bin
+NEWEST := .venv-newest/bin
 CACHE := $(CURDIR)/.cache/jax
 CHECK_TYPES := --jaxtyping-packages="fedjax_fair,beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 PYTEST := -m pytest --numprocesses auto --dist worksteal --durations 25
@@ -23,7 +27,7 @@ export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 # What differs from SINCE, which `make check SINCE=main` changes: style, types and tests in reach.
 SINCE ?= HEAD
 
-.PHONY: run check smoke test test-integration test-all lint minima package notebooks site clean
+.PHONY: run check smoke test test-integration test-all lint minima newest newest-python package notebooks site clean
 
 run: .venv/installed
 	$(BIN)/fedjax-fair run groups
@@ -55,6 +59,16 @@ lint: .venv/installed-test
 minima: .venv-minima/installed
 	$(MINIMA)/python $(PYTEST) -W default tests/app/test_cli.py -m "not slow" -k "not mistake and not kept and not never_fits and not closed_pipe and not wraps_once"
 
+# Without constraints, so that a new version of JAX is met here first. One case of each kind: roles,
+# recorded results within rounding, the command line, and counted operations.
+newest: .venv-newest/installed
+	$(NEWEST)/python $(PYTEST) -m "not slow and not gpu" tests/utils tests/golden tests/app/test_cli.py \
+		tests/benchmark/test_compute.py tests/benchmark/test_single_runs.py tests/training/test_recompilation.py
+	$(NEWEST)/python -m pytest -m smoke tests
+
+newest-python:
+	@echo $(NEWEST_PYTHON)
+
 # The source distribution, and the wheel made from it, in dist.
 package: .venv/installed-test
 	$(BIN)/python -m build
@@ -69,7 +83,12 @@ site: .venv/installed-test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 clean:
-	rm -rf .venv .venv-minima .cache
+	rm -rf .venv .venv-minima .venv-newest .cache
+
+.venv-newest/installed: pyproject.toml
+	$(NEWEST_PYTHON) -m venv $(@D)
+	$(NEWEST)/python -m pip install --quiet --editable '.[test]'
+	touch $@
 
 .venv/created .venv-minima/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
