@@ -149,7 +149,7 @@ def _scan(equation: core.JaxprEqn, inputs: list[Any]) -> tuple[Sequence[Any], An
     params = equation.params
     body = params["jaxpr"]
     # The parameters that count constants and states differ between versions of JAX. Constants come
-    # first, then states; both have the rank that they have in the body, and stacked values one more.
+    # first, then states; both have the rank that they have in the body, stacked values one more.
     split = _num_unstacked(equation.invars, body.in_avals)
     num_consts = split - _num_unstacked(equation.outvars, body.out_avals)
     consts, carry = inputs[:num_consts], inputs[num_consts:split]

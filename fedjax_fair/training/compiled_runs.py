@@ -28,17 +28,13 @@ from fedjax_fair.training.memory_estimate import Memory, device_bytes, total_mem
 from fedjax_fair.training.stacked import Stacked
 from fedjax_fair.training.train_options import TrainOptions
 from fedjax_fair.utils.warning import warn
+from fedjax_fair.utils.xla_options import BRIEF_CPU_OPTIONS, undecided
 
 __all__ = ["CompiledRuns", "check_outputs", "shapes_of_one_run"]
 
 # Records exist as recorded, at the end as a Dataset, and partly in between: 2.3 to 2.8 copies were
 # measured.
 _COPIES_OF_RECORDS = 2.5
-
-# The initial state is computed once. With less optimization it compiles in a third of the time, and
-# what a selector computes on all clients takes at most a fifth longer.
-# Rounds and evaluations keep full effort, since less would cost 2 to 20% of every round.
-_CPU_INIT_OPTIONS: dict[str, str | bool] = {"xla_backend_optimization_level": "1"}
 
 
 class CompiledRuns:
@@ -83,7 +79,10 @@ class CompiledRuns:
         self._state = lowered_init.out_info
         check_outputs(round.model, self._state.variables, batch.host_data)
         self._check_client_states()
-        init = batch.compile(lowered_init, _CPU_INIT_OPTIONS if target.current().is_cpu else None)
+        # The initial state and evaluations take a small part of the time. Rounds keep full effort,
+        # since less would cost 2 to 20% of every round.
+        is_cpu = target.current().is_cpu
+        init = batch.compile(lowered_init, BRIEF_CPU_OPTIONS if is_cpu else None)
         self._init = lambda: init.result()(*init_arguments)
 
         traced = self._trace(self._eval_every)
@@ -99,7 +98,8 @@ class CompiledRuns:
             *self._evaluate_arguments(self._state_on_devices(), self.empty_cohort)
         )
         self._evaluation = lowered_evaluate.out_info
-        self._evaluate = batch.compile(lowered_evaluate)
+        options = undecided(BRIEF_CPU_OPTIONS) if is_cpu else None
+        self._evaluate = batch.compile(lowered_evaluate, options)
 
     def memory(self) -> Memory:
         """Estimates the memory of the first device with its share of the runs, or of all cores."""

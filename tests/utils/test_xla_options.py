@@ -4,7 +4,6 @@ import jax
 import pytest
 
 from fedjax_fair.benchmark import compute
-from fedjax_fair.training import compiled_runs
 from fedjax_fair.utils import xla_options
 
 REMOVED = {"xla_cpu_use_fusion_emitters": False}
@@ -14,7 +13,7 @@ def compile_with(options):
     jax.jit(lambda x: x + 1).lower(0.0).compile(options)
 
 
-@pytest.mark.parametrize("options", [compute._CPU_OPTIONS, compiled_runs._CPU_INIT_OPTIONS])
+@pytest.mark.parametrize("options", [compute._CPU_OPTIONS, xla_options.BRIEF_CPU_OPTIONS])
 def test_the_installed_version_knows_all_options_of_the_package(options):
     assert options
     compile_with(options)
@@ -37,3 +36,9 @@ def test_an_option_is_known_until_the_version_that_removed_it(monkeypatch):
         monkeypatch.setattr(jax, "__version_info__", version)
         kept.append(tuple(xla_options.known({"old": 1, "new": 2})))
     assert kept == [("old", "new"), ("old", "new"), ("new",), ("new",)]
+
+
+def test_flags_of_the_environment_decide_before_the_package(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=3 --xla_b=1")
+    options = {"xla_backend_optimization_level": 1, "xla_backend": 2, "xla_b": 3, "xla_c": 4}
+    assert xla_options.undecided(options) == {"xla_backend": 2, "xla_c": 4}
