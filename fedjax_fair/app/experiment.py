@@ -15,12 +15,13 @@ from fedjax_fair import results
 from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
 from fedjax_fair.app.model_files import folder_name, save_model, save_personalized
-from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
+from fedjax_fair.app.run_folder import MetricsLog, RunFolder
 from fedjax_fair.app.settings.config_files import as_dict
 from fedjax_fair.app.settings.usage import format_settings
 from fedjax_fair.app.unseen_clients import add_unseen
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.parallel import processes
+from fedjax_fair.results.folder_lock import locked
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_runs import CompiledRuns

@@ -12,11 +12,11 @@ from small_run import METHODS, SMALL
 from fedjax_fair import results
 from fedjax_fair.app import experiment
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.run_folder import locked
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config, Preset, TrainingConfig
 from fedjax_fair.app.terminal.console import format_results
 from fedjax_fair.results.comparison_table import comparison_table
+from fedjax_fair.results.folder_lock import locked
 from fedjax_fair.results.tables import final_tables
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
