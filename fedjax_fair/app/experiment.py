@@ -33,7 +33,7 @@ from fedjax_fair.training.train_options import OnNonfinite, TrainOptions
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["execute", "train_methods"]
+__all__ = ["describe_place", "execute", "train_methods"]
 
 # XLA compiles a function on one core. The second of two methods ahead keeps another core busy while
 # the first compiles, and both are compiled when the current one has trained.
@@ -161,6 +161,16 @@ def train_methods(
                 stacked[name], batch, options, callbacks(name), folder, functions_fn
             )
             yield name, result._replace(model=methods[name].model)
+
+
+def describe_place(experiment: Experiment, folder: RunFolder) -> str:
+    """Describes which method and round a run continues from; empty if all are done."""
+    for name in experiment.rounds:
+        steps = (folder.checkpoints / folder_name(name)).glob("[0-9]*")
+        done = max((int(step.name) for step in steps if step.name.isdecimal()), default=0)
+        if done < (experiment.config.training.rounds or 0):
+            return f" {name} from round {done}"
+    return ""
 
 
 def draw(dataset: xr.Dataset, folder: RunFolder) -> None:

@@ -191,7 +191,8 @@ def test_an_interruption_prints_how_to_continue(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(experiment, "execute", interrupt)
     assert main(["run", *SMALL, "--output", str(tmp_path)]) == 130
     (folder,) = tmp_path.iterdir()
-    expected = f"fedjax-fair: interrupted; `fedjax-fair resume {folder}` continues\n"
+    command = f"`fedjax-fair resume {folder}` continues"
+    expected = f"fedjax-fair: interrupted; {command} {METHODS[0]} from round 0\n"
     assert capsys.readouterr().err == expected
 
 
