@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import linear_model, make_federation
+from jax.experimental import io_callback
 from sklearn.metrics import balanced_accuracy_score
 from test_conformance import Scaling
 
@@ -402,6 +403,65 @@ def test_traced_weights_are_checked_after_the_round():
     message = r"round 0 is not finite for seeds \[0\], because the weights of the cohort are \[nan"
     with pytest.raises(ff.DivergenceError, match=message):
         fit(np.float32(np.nan))
+
+
+class UnprintableError(Exception):
+    def __str__(self):
+        raise RuntimeError("of __str__")
+
+
+class NoTextError(ValueError):
+    def __str__(self):
+        return None  # pyright: ignore[reportReturnType]
+
+
+class EndlessError(KeyError):
+    def __str__(self):
+        return str(self)
+
+
+@pytest.mark.parametrize("kind", [UnprintableError, NoTextError, EndlessError])
+def test_errors_whose_message_cannot_be_printed_are_named(kind):
+    def fail(*_):
+        raise kind
+
+    for roles in ({"selector": Custom(select_fn=fail)}, {"solver": Solving(fail)}):
+        assert_message(f"{kind.__name__}: its message cannot be printed", **roles)
+
+
+class Calling(Scaling):
+    """Calls a Python function in each local training."""
+
+    callback: Any = None
+
+    def solve(self, key, variables, client):
+        result = super().solve(key, variables, client)
+        return result._replace(loss=self.callback(result.loss))
+
+
+def fail_in_callback(*_):
+    raise KeyError("a\nmistake")
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        lambda loss: jax.pure_callback(fail_in_callback, loss, loss),
+        lambda loss: io_callback(fail_in_callback, loss, loss, ordered=False),
+        lambda loss: (jax.debug.callback(fail_in_callback, loss), loss)[1],
+        lambda loss: jax.pure_callback(lambda loss: np.zeros((2, 7)) @ np.zeros(3), loss, loss),
+    ],
+    ids=["pure", "io", "debug", "numpy"],
+)
+@pytest.mark.filterwarnings("ignore:selector. every round has the same")
+def test_the_line_of_a_callback_that_fails_is_named(callback, caplog):
+    round = Round(linear_model(), Custom(), Calling(callback=callback), ff.aggregators.Mean())
+    where = r"a callback of JAX calls, line \d+ of test_role_calls\.py: \w+Error: "
+    with pytest.raises(RoleError, match=where) as caught:
+        ff.fit(round, DATA, rounds=1)
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is not None
+    assert not caplog.records
 
 
 def test_an_unknown_server_view_is_named():

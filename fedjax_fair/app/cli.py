@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -182,8 +183,10 @@ def _report(error: Exception, with_traceback: bool) -> int:
 
 def _message(error: Exception) -> str | None:
     """Returns the message of an error of the user, or None."""
+    from fedjax_fair.utils.terminal import one_line
+
     if isinstance(error, (ValueError, OSError, ImportError)):
-        return str(error)
+        return one_line(error)
     import traceback
 
     import jax
@@ -191,10 +194,12 @@ def _message(error: Exception) -> str | None:
     from fedjax_fair.training.loop import DivergenceError
 
     if isinstance(error, DivergenceError):
-        return str(error)
-    exhausted = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
-    if exhausted or isinstance(error, MemoryError):
-        return f"out of memory: {error}"
+        return one_line(error)
+    of_jax = one_line(error) if isinstance(error, jax.errors.JaxRuntimeError) else ""
+    if "RESOURCE_EXHAUSTED" in of_jax or isinstance(error, MemoryError):
+        return f"out of memory: {one_line(error)}"
+    if re.search("Disallowed .*transfer", of_jax):
+        return f"JAX_TRANSFER_GUARD: expected 'allow' or 'log'; JAX reports {of_jax}"
     frames = traceback.extract_tb(error.__traceback__)
     if frames[-1].filename.endswith("xla_bridge.py"):  # JAX finds no device.
         reason = f" ({error})" if str(error) else ""

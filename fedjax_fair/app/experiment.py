@@ -15,12 +15,13 @@ from fedjax_fair import results
 from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
 from fedjax_fair.app.model_files import folder_name, save_model, save_personalized
-from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
+from fedjax_fair.app.run_folder import MetricsLog, RunFolder
 from fedjax_fair.app.settings.config_files import as_dict
 from fedjax_fair.app.settings.usage import format_settings
 from fedjax_fair.app.unseen_clients import add_unseen
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.parallel import processes
+from fedjax_fair.results.folder_lock import locked
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_runs import CompiledRuns
@@ -32,7 +33,7 @@ from fedjax_fair.training.train_options import OnNonfinite, TrainOptions
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["execute", "train_methods"]
+__all__ = ["describe_place", "execute", "train_methods"]
 
 # XLA compiles a function on one core. The second of two methods ahead keeps another core busy while
 # the first compiles, and both are compiled when the current one has trained.
@@ -160,6 +161,16 @@ def train_methods(
                 stacked[name], batch, options, callbacks(name), folder, functions_fn
             )
             yield name, result._replace(model=methods[name].model)
+
+
+def describe_place(experiment: Experiment, folder: RunFolder) -> str:
+    """Describes which method and round a run continues from; empty if all are done."""
+    for name in experiment.rounds:
+        steps = (folder.checkpoints / folder_name(name)).glob("[0-9]*")
+        done = max((int(step.name) for step in steps if step.name.isdecimal()), default=0)
+        if done < (experiment.config.training.rounds or 0):
+            return f" {name} from round {done}"
+    return ""
 
 
 def draw(dataset: xr.Dataset, folder: RunFolder) -> None:

@@ -10,11 +10,12 @@ import numpy as np
 from jaxtyping import Float
 
 from fedjax_fair import data, results
-from fedjax_fair.app.run_folder import RunFolder, locked
+from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings.config import Maximize, MaximizeExemplars, MaximizeMovielens
 from fedjax_fair.data.sources.ratings import read_ratings
 from fedjax_fair.report import maximization_page
 from fedjax_fair.report.maximization import figures
+from fedjax_fair.results.folder_lock import locked
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
 from fedjax_fair.submodular.federated import method_comparison

@@ -19,6 +19,7 @@ from fedjax_fair.results.files import verify_checksum, write_checksum, written_b
 from fedjax_fair.roles import Variables
 from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.terminal import one_line
 from fedjax_fair.utils.warning import warn
 
 __all__ = ["folder_name", "load_model", "save_model", "save_personalized"]
@@ -141,6 +142,6 @@ def _read(path: Path) -> Variables:
         with ocp.StandardCheckpointer() as checkpointer:
             restored = checkpointer.restore(path.absolute())
     except Exception as error:  # Orbax raises whatever the damage leads to.
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise ValueError(f"folder: the model in {path} is damaged ({reason}).") from error
     return Variables(**jax.tree.map(np.asarray, restored))

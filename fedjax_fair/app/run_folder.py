@@ -20,15 +20,13 @@ import os
 import platform
 import subprocess
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-from filelock import FileLock, Timeout
 
 from fedjax_fair.app.settings import config_files
 from fedjax_fair.app.settings.config import Config, Maximize
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-__all__ = ["MetricsLog", "RunFolder", "environment", "is_locked", "locked", "make_folder"]
+__all__ = ["MetricsLog", "RunFolder", "environment", "make_folder"]
 
 _MAX_PATH = 3500
 """Linux allows 4,096 bytes; checkpoints in a run folder have the longest names."""
@@ -120,7 +118,10 @@ class RunFolder:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder, whose path must be UTF-8 and leave room for names of files."""
+    """Makes a folder outside of runs and sweeps.
+
+    Its path must be UTF-8 and leave room for names of files.
+    """
     try:
         sizes = [len(name.encode()) for name in path.absolute().parts]
     except UnicodeEncodeError:
@@ -132,36 +133,15 @@ def make_folder(path: Path) -> None:
             f"output={str(path)!r}: expected a path of at most {_MAX_PATH:,} bytes, with names of "
             "at most 255."
         )
+    absolute = path.resolve()
+    for folder in (absolute, *absolute.parents):
+        is_run = all((folder / name).is_file() for name in ("config.json", "env.json"))
+        if is_run or (folder != absolute and (folder / "sweep.json").is_file()):
+            raise ValueError(
+                f"output={str(path)!r}: expected a folder outside of the "
+                f"{'run' if is_run else 'sweep'} {str(folder)!r}; choose another one."
+            )
     path.mkdir(parents=True, exist_ok=True)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Locks a folder until this process ends, or raises ``ValueError`` if another one has."""
-    lock, holder = FileLock(folder / ".lock"), folder / ".holder"
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        name = f" ({holder.read_text()})" if holder.exists() else ""
-        raise ValueError(f"folder={str(folder)!r} is used by another process{name}.") from None
-    try:
-        started = f"{datetime.now():%H:%M:%S}"
-        write_text(holder, f"{os.getpid()} on {platform.node()}, since {started}")
-        yield
-    finally:
-        holder.unlink(missing_ok=True)
-        lock.release()
-
-
-def is_locked(folder: Path) -> bool:
-    """Returns whether a process has locked a folder."""
-    try:
-        with FileLock(folder / ".lock").acquire(blocking=False):
-            return False
-    except Timeout:
-        return True
-    except OSError:  # Of others, who have the right to read only.
-        return False
 
 
 def _write_environment(folder: Path) -> dict[str, Any]:

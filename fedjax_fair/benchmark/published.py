@@ -13,6 +13,7 @@ from fedjax_fair.benchmark import measures, run_cells
 from fedjax_fair.benchmark.collected import Collected
 from fedjax_fair.benchmark.protocol import VERSION
 from fedjax_fair.results.files import write_text
+from fedjax_fair.utils.terminal import one_line
 
 __all__ = ["read", "write"]
 
@@ -127,7 +128,7 @@ def _read_table(file: Path, name: str) -> Any:
             table[numbers] = table[numbers].map(float)
             table["seed"] = table["seed"].map(int)
     except (OSError, ValueError, TypeError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise ValueError(
             f"published={str(file)!r}: expected a table of a report ({reason})."
         ) from None

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedjax_fair.app.run_folder import environment, locked, make_folder
+from fedjax_fair.app.run_folder import environment, make_folder
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.names import method_parts
 from fedjax_fair.app.settings.registry import GROUPS
@@ -26,9 +26,11 @@ from fedjax_fair.benchmark.protocol import TRACKS, VERSION, Track
 from fedjax_fair.benchmark.unit import PHASES, Unit, is_done, run_unit
 from fedjax_fair.parallel.cores import num_usable_cores
 from fedjax_fair.results.files import write_text
+from fedjax_fair.results.folder_lock import locked
 from fedjax_fair.training import executable_cache
 from fedjax_fair.training.loop import Callback, DivergenceError
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.terminal import one_line
 
 __all__ = ["Plan", "failed_units", "failures", "plan", "prepare", "read_folder", "run"]
 
@@ -197,7 +199,7 @@ def _finish(
 def _record_failure(unit: Unit, error: Exception) -> str:
     """Writes the reason why a unit has no results, and returns it as one line."""
     unit.folder.mkdir(parents=True, exist_ok=True)
-    reason = " ".join(str(error).split())
+    reason = one_line(error)
     write_text(unit.folder / _FAILED, json.dumps({"reason": reason}))
     return reason
 

@@ -67,8 +67,7 @@ def epsilon(
     checks.instance("selector", selector, Selector, "selectors.Uniform(10)")
     checks.positive_int("num_clients", num_clients)
     checks.positive_int("rounds", rounds)
-    checks.positive("delta", delta)
-    checks.unit_interval("delta", delta)
+    checks.open_interval("delta", delta)
     noise_multiplier = privacy.noise_multiplier  # pyright: ignore[reportAttributeAccessIssue]
     checks.non_negative("noise_multiplier", noise_multiplier)
     sampling = selector.sampling

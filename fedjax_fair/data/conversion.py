@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_fair.numerics.labels import MASKED_LABEL
+from fedjax_fair.utils.terminal import one_line
 
 __all__ = [
     "DamagedError",
@@ -105,11 +106,6 @@ def _equals_itself(value: Any) -> bool:
         return bool(value == value)
     except TypeError:  # The truth value of `pandas.NA`.
         return False
-
-
-def one_line(error: Exception) -> str:
-    """Returns the message of another library's error on one line."""
-    return " ".join(str(error).split())
 
 
 def first_index(mask: np.ndarray) -> int | None:

@@ -22,6 +22,7 @@ from fedjax_fair.roles import Model, Variables, is_correct
 from fedjax_fair.roles.model import refuse_statistics, takes_mask
 from fedjax_fair.roles.role_errors import NEEDS_VALUE
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.terminal import one_line
 
 __all__ = ["LinenModel", "NNXModel", "classifier", "from_flax", "scale_bytes"]
 
@@ -95,7 +96,7 @@ def _explain_input(module: type, x: Array) -> Iterator[None]:
     except NEEDS_VALUE:
         raise
     except (TypeError, ValueError, FlaxError) as error:
-        message = " ".join(str(error).split())
+        message = one_line(error)
         raise ValueError(
             f"module {module.__name__}: {type(error).__name__} for an input of shape "
             f"{list(x.shape)}; examples have the shape {list(x.shape[1:])} in the data. {message}"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedjax_fair.results.log import read_log
-from fedjax_fair.utils.terminal import resume_command
+from fedjax_fair.utils.terminal import one_line, resume_command
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -44,7 +44,7 @@ _MARK = b"SHA-256:"
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 """Signature of HDF5; the version of the superblock follows."""
 
-_END_ADDRESS = {0: 40, 2: 28}
+_END_ADDRESS = {0: 40, 1: 44, 2: 28, 3: 28}
 """Place of the address of the end of the file by version (HDF5 File Format Specification, II.A)."""
 
 _NETCDF_LOCK = threading.Lock()
@@ -111,7 +111,7 @@ def open(path: str | Path) -> xr.Dataset:
         # The stored encoding would restrict what values can be written later, such as NaN.
         return dataset.drop_encoding()
     except Exception as error:  # HDF5 and xarray raise different ones.
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise ValueError(f"path={str(file)!r}: expected undamaged results ({reason}).") from error
 
 
@@ -150,10 +150,11 @@ def add_file_name(path: Path) -> Iterator[None]:
 
 
 def check_orbax_path(path: str | Path, name: str = "path") -> None:
-    """Raises ValueError for paths that Orbax reads as patterns: it would not find its files."""
-    if any(char in str(Path(path).absolute()) for char in "*?["):
+    """Raises ValueError for paths that Orbax reads as patterns or divides at another place."""
+    if any(char in Path(path).absolute().as_posix() for char in "*?[\\"):
         raise ValueError(
-            f"{name}={str(path)!r}: expected a path without *, ? and [, which Orbax cannot use."
+            f"{name}={str(path)!r}: expected a path without *, ?, [ and backslashes, which Orbax "
+            "cannot use."
         )
 
 
@@ -190,7 +191,7 @@ def written_by_orbax(path: Path, num_bytes: int) -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:  # Orbax raises whatever a failure leads to.
-        raise OSError(f"{path}: {error}") from error
+        raise OSError(f"{path}: {one_line(error)}") from error
     finally:
         logger.disabled = was_disabled
     sys.stderr.write(printed.getvalue())
@@ -249,13 +250,27 @@ def _without_padding(data: bytes) -> bytes:
 
     Without them readers refuse any truncated file, also one that has lost its checksum.
     """
-    place = _END_ADDRESS.get(data[len(_HDF5)])
-    return data if place is None else data[: int.from_bytes(data[place : place + 8], "little")]
+    return data[: _end_of_hdf5(data)]
+
+
+def _end_of_hdf5(content: bytes) -> int | None:
+    """Returns the end of an HDF5 file by its header; None for other files."""
+    header = content[: len(_HDF5) + 1]
+    place = _END_ADDRESS.get(header[-1]) if header[:-1] == _HDF5 else None
+    return None if place is None else int.from_bytes(content[place : place + 8], "little")
 
 
 def _check_intact(content: bytes) -> None:
-    """Compares a file with the checksum at its end; files of other programs have none."""
-    _, mark, expected = content[-len(_MARK) - hashlib.sha256().digest_size :].partition(_MARK)
-    data = memoryview(content)[: len(content) - len(mark) - len(expected)]
-    if mark and hashlib.sha256(data).digest() != expected:
+    """Compares a file with the checksum at its end; files of other programs have none.
+
+    After the end of HDF5, they may have zeros.
+    """
+    size = len(_MARK) + hashlib.sha256().digest_size
+    start = max(len(content) - size, 0) if (end := _end_of_hdf5(content)) is None else end
+    tail = content[start:]
+    if len(tail) == size and tail.startswith(_MARK):
+        is_intact = hashlib.sha256(memoryview(content)[:start]).digest() == tail[len(_MARK) :]
+    else:
+        is_intact = end is None or not tail.strip(b"\0")
+    if not is_intact:
         raise ValueError("its content has changed since it was written")

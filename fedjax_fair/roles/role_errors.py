@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import logging
 import re
 import sys
 import traceback
@@ -16,9 +17,17 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+from fedjax_fair.utils.terminal import one_line
 from fedjax_fair.utils.tree import Tree, child_fields
 
-__all__ = ["NEEDS_VALUE", "RoleError", "describe_method", "explain_errors", "parameters_of"]
+__all__ = [
+    "NEEDS_VALUE",
+    "RoleError",
+    "describe_method",
+    "explain_callback_errors",
+    "explain_errors",
+    "parameters_of",
+]
 
 NEEDS_VALUE = (
     jax.errors.ConcretizationTypeError,
@@ -62,6 +71,40 @@ def explain_errors(
         raise RoleError(message) from error
 
 
+@contextmanager
+def explain_callback_errors() -> Iterator[None]:
+    """Names the line of a callback of JAX that raises an error while compiled functions run.
+
+    Raises:
+        RoleError: Instead of such an error.
+    """
+    # They print the calls that led to the error, which is raised as well.
+    loggers = [logging.getLogger(f"jax._src.{name}") for name in ("callback", "debugging")]
+    for logger in loggers:
+        logger.addFilter(_ignore)
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        # "CpuCallback error calling callback: Traceback ...", or "... callback ... At: FILE(LINE)".
+        if "callback" not in (text := str(error)).lower():
+            raise
+        calls = re.findall(r'File "(.+)", line (\d+)|^\s*(\S+\.py)\((\d+)\):', text, re.MULTILINE)
+        lines = [(file or at_file, line or at_line) for file, line, at_file, at_line in calls]
+        own = [place for place in lines if "site-packages" not in place[0]]
+        *_, reason = text.partition("At:")[0].strip().splitlines()
+        where = f", line {own[-1][1]} of {Path(own[-1][0]).name}" if own else ""
+        raise RoleError(
+            f"function that a callback of JAX calls{where}: {reason.strip()}"
+        ) from error
+    finally:
+        for logger in loggers:
+            logger.removeFilter(_ignore)
+
+
+def _ignore(record: logging.LogRecord) -> bool:
+    return False
+
+
 def describe_method(role: Tree, method: str) -> str:
     """Returns the kind of a role, its class with the module of a custom one, and the method."""
     kinds = {"Selector", "Solver", "Aggregator", "Faults"} & {cls.__name__ for cls in _bases(role)}
@@ -103,7 +146,7 @@ def _explanation(place: str, error: BaseException) -> str | None:
             return None
         frame, line = frames[0]
         where = _where(place, frame, line)
-        message = " ".join(str(error).split()) or f"`{_source(frame, line)}`"
+        message = one_line(error) or f"`{_source(frame, line)}`"
         return f"{where}: {type(error).__name__}: {message}"
     for frame, line in frames:
         role: Any = frame.f_locals.get("self")

@@ -18,6 +18,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.terminal import one_line
 
 
 def is_traced(values: Any) -> bool:
@@ -37,7 +38,7 @@ def check_result(name: str, function: Callable, shape: tuple[int, ...], *argumen
     try:
         result = jax.eval_shape(function, *arguments)
     except Exception as error:  # Whatever a user's function raises.
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        reason = f"{type(error).__name__}: {one_line(error)}"
         raise ValueError(f"{name}: expected a function in JAX, but it raises {reason}") from error
     dtype = getattr(result, "dtype", object)
     is_real = any(jnp.issubdtype(dtype, real) for real in (np.bool, np.integer, np.floating))

@@ -119,3 +119,10 @@ def check_debugging() -> None:
             raise ValueError(
                 f"JAX_{name.upper()}=True: expected False, because {reason}; unset it."
             )
+    for direction in ("", "_host_to_device", "_device_to_device", "_device_to_host"):
+        name = f"jax_transfer_guard{direction}"
+        if str(value := getattr(jax.config, name, None)).startswith("disallow"):
+            raise ValueError(
+                f"{name.upper()}={value!r}: expected 'allow' or 'log', because the host passes "
+                "NumPy arrays to compiled functions and records their results; unset it."
+            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -20,9 +20,11 @@ from fedjax_fair.results.files import (
     write_checksum,
     written_by_orbax,
 )
+from fedjax_fair.results.folder_lock import locked
 from fedjax_fair.rounds.round_state import RoundState
 from fedjax_fair.training.best import BestModels, BestModelTracker
 from fedjax_fair.training.fingerprint import differences, is_code
+from fedjax_fair.utils.terminal import one_line
 from fedjax_fair.utils.warning import warn
 
 __all__ = ["Checkpoints", "SavedState"]
@@ -58,7 +60,8 @@ class Checkpoints:
     newest usable checkpoint, or is None.
 
     Raises:
-        ValueError: If the checkpoints belong to other seeds, data or settings, or all are damaged.
+        ValueError: If the checkpoints belong to other seeds, data or settings, all are damaged, or
+            another process or thread uses the folder.
     """
 
     def __init__(
@@ -87,9 +90,19 @@ class Checkpoints:
         for path in self._folder.glob("[0-9]*"):
             with suppress(OSError):
                 path.rmdir()  # An empty folder, which could have the name of the next checkpoint.
-        self._manager = ocp.CheckpointManager(
-            self._folder, options=ocp.CheckpointManagerOptions(enable_async_checkpointing=False)
-        )
+        # Two threads that write a checkpoint of the same round end in errors of Orbax.
+        with ExitStack() as opened:
+            if processes.is_main_process():
+                self._folder.mkdir(parents=True, exist_ok=True)
+                opened.enter_context(locked(self._folder))
+            options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False)
+            self._manager = ocp.CheckpointManager(self._folder, options=options)
+            opened.callback(self._manager.close)
+            self._find(rounds, eval_every)
+            self._opened = opened.pop_all()
+
+    def _find(self, rounds: int, eval_every: int) -> None:
+        """Finds the newest usable checkpoint."""
         self._saved_at = monotonic()
         self.history: History | None = None
         while (recorded := self._newest_intact()) is not None:
@@ -106,7 +119,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._manager.close()
+        self._opened.close()
 
     @property
     def latest(self) -> int | None:
@@ -207,7 +220,7 @@ class Checkpoints:
                 verify_checksum(self._folder / str(step))
                 history = self._restore(step, history=None)["history"]
             except Exception as error:  # The type of error depends on the damage.
-                reason = " ".join(str(error).split())
+                reason = one_line(error)
                 damaged = f"the checkpoint of round {step} in {self._folder} is damaged ({reason})"
                 if step == steps[-1]:
                     raise ValueError(

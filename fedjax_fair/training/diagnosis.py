@@ -28,6 +28,7 @@ __all__ = [
     "is_constant",
     "warn_of_clients",
     "warn_of_divergence",
+    "warn_of_repeated_clients",
 ]
 
 # Losses of heterogeneous clients jump, but not to ten times the loss of guessing: there the
@@ -37,6 +38,10 @@ _DIVERGED_LOSS_FACTOR = 10
 
 # A shorter run may end before it has learned anything.
 _MIN_ROUNDS_TO_LEARN = 20
+
+
+_MIN_REPEATS = 8
+"""Repeated slots of a run. Of two clients, the same is drawn so often in one of 256 runs."""
 
 
 def is_constant(traced: Any, info: RoundInfo) -> bool:
@@ -106,6 +111,23 @@ def warn_of_divergence(dataset: xr.Dataset) -> None:
     )
 
 
+def warn_of_repeated_clients(dataset: xr.Dataset) -> None:
+    """Warns if every cohort of a run is one client, in all slots.
+
+    Cohorts may repeat clients, because some selectors draw with replacement, but not by chance in
+    every slot of many.
+    """
+    clients = dataset["cohort_clients"].transpose("seed", "training_round", "slot").values
+    is_repeated = np.all((clients == clients[..., :1]) & (clients >= 0), axis=(1, 2))
+    if clients.shape[1] * (clients.shape[2] - 1) < _MIN_REPEATS or not is_repeated.any():
+        return
+    warn(
+        f"selector: every cohort of seed {int(dataset['seed'][np.argmax(is_repeated)])} is one "
+        f"client in all {clients.shape[2]} slots, which trains as often: expected several clients; "
+        "return different ids from select, or a cohort of size 1."
+    )
+
+
 class TrainingMonitor:
     """Warns once of each sign that a run does not learn, and of invalid weights and states.
 
@@ -145,11 +167,15 @@ class TrainingMonitor:
         self._warned: set[str] = set()
 
     def check_weights(self, info: RoundInfo, first_round: int) -> None:
-        """Warns once if weights ``[seeds, rounds, cohort]`` of applied updates are invalid."""
+        """Warns once if weights ``[seeds, rounds, cohort]`` of applied updates are invalid.
+
+        Also if all are zero although clients responded.
+        """
         weights = np.asarray(info.weights, np.float64)
         total = np.sum(weights, axis=2)
-        # All weights are zero if no client responded, or none is trusted.
-        is_sum_wrong = (np.abs(total - 1) > MAX_WEIGHT_ERROR) & (total != 0)
+        is_zero = np.all(weights == 0, axis=2)
+        # A sum of NaN is not near 1 either.
+        is_sum_wrong = ~(np.abs(total - 1) <= MAX_WEIGHT_ERROR) & ~is_zero
         is_negative = np.min(weights, axis=2) < -MAX_WEIGHT_ERROR
         is_applied = np.asarray(info.finite)
         missing = np.any(~np.asarray(info.responded) & (weights != 0), axis=2) & is_applied
@@ -169,6 +195,17 @@ class TrainingMonitor:
             lambda run, round: (
                 f"the weights of the cohort are {np.round(weights[run, round], 4).tolist()}: "
                 "expected numbers >= 0 that sum to 1, from the selector and the aggregator."
+            ),
+        )
+
+        responded = np.any(np.asarray(info.responded), axis=2)
+        self._warn_first(
+            first_round,
+            "zeros",
+            is_applied & is_zero & responded,
+            lambda run, round: (
+                "all weights of the cohort are 0, so that no client changes the model: expected "
+                "numbers >= 0 that sum to 1, from the selector and the aggregator."
             ),
         )
 

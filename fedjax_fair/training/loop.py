@@ -17,6 +17,7 @@ from fedjax_fair import results
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.faults.injection import check_faults
 from fedjax_fair.roles import ClientMetrics, Variables
+from fedjax_fair.roles.role_errors import explain_callback_errors
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round_state import RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
@@ -28,6 +29,7 @@ from fedjax_fair.training.diagnosis import (
     check_participants,
     warn_of_clients,
     warn_of_divergence,
+    warn_of_repeated_clients,
 )
 from fedjax_fair.training.fingerprint import describe_run
 from fedjax_fair.training.fit_result import FitResult
@@ -107,6 +109,7 @@ def check_runs(method: Stacked, data: FederatedData) -> None:
         check_faults(method.structure.fill(method.shared, leaves), data.num_clients)
 
 
+@explain_callback_errors()
 def train_loop(
     method: Stacked,
     batch: RunBatch,
@@ -195,6 +198,7 @@ def train_loop(
 
     dataset = results.to_dataset(history, seeds, data, functions.traffic, options.metrics)
     warn_of_divergence(dataset)
+    warn_of_repeated_clients(dataset)
     for callback in callbacks:
         callback.on_end(dataset)
     if best_tracker is not None and best_tracker.best is not None:

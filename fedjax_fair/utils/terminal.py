@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["escape_control_chars", "format_columns", "resume_command"]
+__all__ = ["escape_control_chars", "format_columns", "one_line", "resume_command"]
 
 _MIN_TEXT = 40
 """Columns of text next to a name."""
@@ -25,6 +25,19 @@ def escape_control_chars(text: object) -> str:
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
         for char in str(text)
     )
+
+
+def one_line(error: BaseException) -> str:
+    r"""Returns the message of an error of other code on one line, also if it cannot be printed.
+
+    Examples:
+        >>> one_line(ValueError("expected\n  a number"))
+        'expected a number'
+    """
+    try:
+        return " ".join(str(error).split())
+    except Exception:  # Of a `__str__` of the user.
+        return "its message cannot be printed"
 
 
 def resume_command(folder: str | Path, plugins: Iterable[Path] = ()) -> str:

@@ -12,11 +12,11 @@ from small_run import METHODS, SMALL
 from fedjax_fair import results
 from fedjax_fair.app import experiment
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.run_folder import locked
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config, Preset, TrainingConfig
 from fedjax_fair.app.terminal.console import format_results
 from fedjax_fair.results.comparison_table import comparison_table
+from fedjax_fair.results.folder_lock import locked
 from fedjax_fair.results.tables import final_tables
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
@@ -191,7 +191,8 @@ def test_an_interruption_prints_how_to_continue(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(experiment, "execute", interrupt)
     assert main(["run", *SMALL, "--output", str(tmp_path)]) == 130
     (folder,) = tmp_path.iterdir()
-    expected = f"fedjax-fair: interrupted; `fedjax-fair resume {folder}` continues\n"
+    command = f"`fedjax-fair resume {folder}` continues"
+    expected = f"fedjax-fair: interrupted; {command} {METHODS[0]} from round 0\n"
     assert capsys.readouterr().err == expected
 
 

@@ -12,22 +12,29 @@ import textwrap
 import threading
 import time
 import weakref
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import xarray as xr
 
-from fedjax_fair.app import cli
+from fedjax_fair.app import cli, experiment
+from fedjax_fair.app.commands import training
 from fedjax_fair.app.terminal import interruptions
 from fedjax_fair.app.terminal.interruptions import Terminated, interruptible
 from fedjax_fair.app.terminal.termination import Termination
+from fedjax_fair.training import checkpoints
+from fedjax_fair.training.loop import Callback
 
 
 @pytest.fixture(autouse=True)
-def sighup_has_its_default():
-    """Undoes `nohup`, under which this process and those that it starts ignore SIGHUP."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def signals_have_their_defaults():
+    """Undoes `nohup` and `&`, under which this process and its children ignore some."""
+    defaults = {signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def noticed_after(cause):
@@ -67,7 +74,7 @@ def test_an_interruption_that_python_ignores_is_raised_again(cause, monkeypatch)
     shown = []
     monkeypatch.setattr(sys, "unraisablehook", shown.append)
     monkeypatch.setattr(interruptions, "_TIMEOUT_S", 60)  # Longer than the test waits.
-    before = signal.getsignal(signal.SIGINT)  # Ignored, where tests run in the background.
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), interruptible():
         noticed_after(cause)
     assert not shown
@@ -201,7 +208,8 @@ def test_five_interruptions_do_not_wait_for_compilation(tmp_path):
         _, errors = process.communicate(timeout=60)
     (folder,) = tmp_path.iterdir()
     assert process.returncode == 130
-    assert errors == f"fedjax-fair: interrupted; `fedjax-fair resume {folder}` continues\n"
+    command = f"`fedjax-fair resume {folder}` continues fedavg from round 0"
+    assert errors == f"fedjax-fair: interrupted; {command}\n"
 
 
 @pytest.mark.parametrize(
@@ -321,6 +329,80 @@ def test_a_command_restores_signal_handlers(monkeypatch):
     monkeypatch.setattr(cli, "_prepare", lambda words: (dispatch, words))
     assert cli.main([]) == 130
     assert [signal.getsignal(number) for number in numbers] == before
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_an_ignored_ctrl_c_stays_ignored(saves):
+    """As of ``fedjax-fair run &`` in a script, whose Ctrl-C is for others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interruptible(), Termination(saves=saves) as end:
+        end.on_start(4, (0,))
+        end.on_compiled(0)
+        for _ in range(3):
+            interrupted()
+        assert not end.requested
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_an_ignored_ctrl_c_does_not_end_a_program():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Which the program inherits.
+    ended = run_program(f"{INTERRUPT}\ntime.sleep(0.1)\nprint('done')", capture_output=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
+
+
+def test_ctrl_c_waits_for_a_checkpoint_only_while_rounds_run():
+    """Compilation takes long and leaves nothing to save; neither does the time after the rounds."""
+    for phase in ("start", "rounds", "end"):
+        with interruptible(), Termination(saves=True) as end:
+            end.on_start(4, (0,))
+            if phase != "start":
+                end.on_compiled(0)
+            if phase == "end":
+                end.on_end(xr.Dataset({"round": [0, 4]}))
+            if phase == "rounds":
+                interrupted()
+                assert end.requested
+            with pytest.raises(KeyboardInterrupt):
+                interrupted()
+    with interruptible(), Termination() as end:
+        end.on_start(4, (0,))
+        end.on_compiled(0)
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+
+
+def test_a_run_after_ctrl_c_continues_from_the_last_round(tmp_path, capsys, monkeypatch):
+    """Which both commands name; a checkpoint of every half minute would not have it."""
+    monkeypatch.setattr(checkpoints, "SAVE_INTERVAL_S", 1e9)
+    monkeypatch.setattr(experiment, "draw", lambda dataset, folder: None)
+
+    class Interrupting(Callback):
+        def on_evaluation(self, evaluation):
+            if evaluation.round == 6:
+                interrupted()
+
+    def shown(quiet):
+        return nullcontext(lambda method: Interrupting())
+
+    small = ["--data.clients=4", "--model.name=logistic", "--solver.steps=2"]
+    command = ["run", "--methods", "fedavg", "fedprox", *small, "--training.rounds=8"]
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            training, "show_training", lambda quiet: nullcontext(lambda _: Interrupting())
+        )
+        assert cli.main([*command, "--training.eval-every=2", "--output", str(tmp_path)]) == 130
+    (folder,) = tmp_path.iterdir()
+    command = f"`fedjax-fair resume {folder}` continues fedavg from round 6"
+    assert capsys.readouterr().err == f"fedjax-fair: interrupted; {command}\n"
+    assert cli.main(["resume", str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert "The run continues fedavg from round 6.\n" in printed
+    assert "round 2/8" not in printed.partition("fedprox")[0]
+    assert cli.main(["resume", str(folder), "--training.rounds=10"]) == 0
+    assert "The run continues fedavg from round 8.\n" in capsys.readouterr().out
+    assert cli.main(["resume", str(folder)]) == 0
+    assert "The run continues" not in capsys.readouterr().out
 
 
 CLOSE_TERMINAL = """

@@ -275,6 +275,31 @@ def test_runs_that_exceed_the_memory_are_rejected_before_a_folder_is_made(
     assert not output.exists()
 
 
+class UnprintableError(ValueError):
+    def __str__(self):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (UnprintableError("why"), "its message cannot be printed"),
+        (
+            jax.errors.JaxRuntimeError("Disallowed device-to-host transfer"),
+            "JAX_",
+        ),
+    ],
+)
+def test_errors_that_are_hard_to_read_are_one_line(error, message, monkeypatch, capsys, tmp_path):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(experiment, "execute", fail)
+    assert main(["run", *SMALL, "--output", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"fedjax-fair: {message}")
+
+
 def test_other_runtime_errors_are_raised(monkeypatch, tmp_path):
     def fail(*arguments, **options):
         raise jax.errors.JaxRuntimeError("INTERNAL: a defect")

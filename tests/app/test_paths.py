@@ -71,6 +71,8 @@ def test_a_run_is_written_to_the_home_folder(home, capsys):
         ("runs*", True),
         ("[runs]", True),
         ("runs?", True),
+        ("a\\b", True),
+        ("a/b\\", True),
         (300 * "a", True),
         ("/".join(38 * [100 * "d"]), True),
         ("nul\0", True),

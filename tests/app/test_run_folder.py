@@ -20,7 +20,7 @@ from fedjax_fair import load_model, report, results
 from fedjax_fair.app import experiment
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.run_folder import MetricsLog, RunFolder, environment, locked
+from fedjax_fair.app.run_folder import MetricsLog, RunFolder, environment
 from fedjax_fair.app.settings import config_files, presets
 from fedjax_fair.app.settings.config import (
     Config,
@@ -30,6 +30,7 @@ from fedjax_fair.app.settings.config import (
     TrainingConfig,
 )
 from fedjax_fair.app.terminal.termination import Terminated, Termination
+from fedjax_fair.results.folder_lock import locked
 from fedjax_fair.training.loop import Callback, Evaluation
 
 SMALL = presets.resolve(
@@ -144,7 +145,9 @@ def test_a_folder_appears_with_its_configuration_or_not_at_all(tmp_path, monkeyp
 def test_a_folder_is_locked_by_one_process(tmp_path):
     with locked(tmp_path):
         with (
-            pytest.raises(ValueError, match=rf"used by another process \({os.getpid()} on "),
+            pytest.raises(
+                ValueError, match=rf"used by another process or thread \({os.getpid()} on "
+            ),
             locked(tmp_path),
         ):
             pass
@@ -156,7 +159,7 @@ def test_a_folder_is_locked_by_one_process(tmp_path):
 def test_a_crash_releases_the_folder(tmp_path):
     program = f"""
 import os, pathlib
-from fedjax_fair.app.run_folder import locked
+from fedjax_fair.results.folder_lock import locked
 with locked(pathlib.Path({str(tmp_path)!r})):
     os._exit(9)
 """

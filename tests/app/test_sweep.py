@@ -16,12 +16,14 @@ from jax.sharding import Mesh
 
 from fedjax_fair import data, results, selectors
 from fedjax_fair.app.build import build
-from fedjax_fair.app.run_folder import RunFolder, locked
+from fedjax_fair.app.cli import main
+from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.run_groups import plan_sweep
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config, ModelConfig
 from fedjax_fair.app.settings.registry import METHODS
 from fedjax_fair.app.sweep import sweep
+from fedjax_fair.results.folder_lock import locked
 from fedjax_fair.rounds import round
 from fedjax_fair.training import fingerprint
 from fedjax_fair.training.fit import fit
@@ -309,6 +311,22 @@ def test_the_folder_of_a_run_is_refused(fedprox, tmp_path):
     with pytest.raises(ValueError, match="expected the folder of a sweep, not a run"):
         sweep(fedprox, folder=folder, prox=PROX)
     assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("inside", ["", "deep/er", "../link"])
+@pytest.mark.parametrize("command", ["run", "sweep prox=0,1", "benchmark", "maximize exemplars"])
+def test_no_command_writes_into_a_run_or_a_sweep(command, inside, fedprox, tmp_path, capsys):
+    made = RunFolder.create(presets.resolve(replace(fedprox, output=str(tmp_path))), "own").path
+    (tmp_path / "link").symlink_to(made)
+    before = sorted(tmp_path.rglob("*"))
+    options = [] if command.startswith(("b", "m")) else ["--methods=fedprox", "--data.clients=4"]
+    assert main([*command.split(), *options, "--output", str(made / inside)]) == 2
+    assert f"expected a folder outside of the run '{made}'" in capsys.readouterr().err
+    (made / "config.json").rename(made / "sweep.json")
+    assert main([*command.split(), *options, "--output", str(made / inside / "new")]) == 2
+    assert f"expected a folder outside of the sweep '{made}'" in capsys.readouterr().err
+    (made / "sweep.json").rename(made / "config.json")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_sweep_describes_its_folder_once_it_has_locked_it(fedprox, tmp_path):

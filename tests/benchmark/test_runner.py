@@ -13,7 +13,6 @@ from short_track import METHODS, shorten
 from experiments.reliability.disks import REASON, full_disk
 from fedjax_fair import results
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.run_folder import locked
 from fedjax_fair.benchmark import (
     collected,
     costs,
@@ -27,6 +26,7 @@ from fedjax_fair.benchmark import (
     runner,
     unit,
 )
+from fedjax_fair.results.folder_lock import locked
 from fedjax_fair.training import executable_cache
 
 pytestmark = pytest.mark.integration

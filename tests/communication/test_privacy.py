@@ -1,5 +1,8 @@
 """Clipping, noise and accounting of differential privacy."""
 
+import math
+from functools import partial
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -350,7 +353,13 @@ def test_cohorts_match_declared_sampling(name):
         ),
         (lambda: AdaptiveClipping(1.0, target_unclipped_quantile=1.5), "quantile=1.5"),
         (lambda: DifferentialPrivacy(0.0, 1.0), "clipping_norm=0.0"),
-        (lambda: epsilon(PRIVATE, selectors.Full(), **ACCOUNT | {"delta": 1.0}), "delta=1.0"),
+        *(
+            (
+                partial(epsilon, PRIVATE, selectors.Full(), **ACCOUNT | {"delta": delta}),
+                rf"delta={delta}: expected a number in \(0, 1\)",
+            )
+            for delta in (0, 1, 1.0, -0.5, math.nan, math.inf)
+        ),
         (lambda: epsilon(PRIVATE, selectors.Uniform(5), **ACCOUNT), "cohort_size=5"),
     ],
 )

@@ -1,7 +1,9 @@
 """Checkpoints detect damage and fall back to the previous one."""
 
 import shutil
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -175,6 +177,39 @@ def test_a_file_instead_of_the_folder_is_an_error(tmp_path, train):
     (tmp_path / "checkpoints").write_text("x")
     with pytest.raises(ValueError, match="checkpoints="):
         train(tmp_path / "checkpoints")
+
+
+def test_threads_that_share_a_folder_are_refused(folder, train, uninterrupted):
+    """All but one; they would write the same checkpoint at the same time."""
+    started = threading.Barrier(3)
+
+    def resume(_):
+        started.wait()
+        try:
+            return train(folder)
+        except ValueError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(3) as threads:
+        ended = list(threads.map(resume, range(3)))
+    refused = [end for end in ended if isinstance(end, str)]
+    assert len(refused) < 3
+    assert all("is used by another process or thread" in message for message in refused)
+    for end in ended:
+        if not isinstance(end, str):
+            xr.testing.assert_identical(end, uninterrupted)
+
+
+def test_a_folder_is_free_after_an_error_and_in_a_callback_is_not(folder, train):
+    class Nested(Callback):
+        def on_evaluation(self, evaluation):
+            train(folder)
+
+    with pytest.raises(ValueError, match="is used by another process or thread"):
+        train(folder, [Nested()])
+    with pytest.raises(ValueError, match="seeds"):
+        checkpoints.Checkpoints(folder, (7,), {}, 6, 2)
+    train(folder)
 
 
 def test_damage_to_all_checkpoints_is_an_error(folder, train):

@@ -3,6 +3,7 @@
 import re
 import warnings
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -291,6 +292,85 @@ def test_images_that_a_module_divides_once_more_are_named(divisor):
     expected = ["round 2, seed 0: the prediction is class 1 for"] * (divisor == 255)
     assert [str(warning.message)[: len(expected[0])] for warning in caught] == expected
     assert (result.accuracy_mean_examples[0, -1] > 0.9) == (divisor == 1)
+
+
+class Weighting(aggregators.Mean):
+    """Reports weights that a function makes of the right ones, and applies the right update."""
+
+    function: Any = None
+    compute_weights = None
+
+    def aggregate(self, state, cohort, results, context):
+        weights = cohort.renormalize_weights(jnp.full(3, 1 / 3, jnp.float32))
+        update = context.weighted_sum(weights, results.update)
+        return update, state, Aggregation(self.function(weights, context), {})
+
+
+def warnings_of_fit(round, rounds=4):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(round, make_federation(), rounds=rounds, eval_every=2)
+    return [str(each.message) for each in caught]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda weights, context: weights, None),
+        (lambda weights, context: weights * jnp.nan, "round 0, seed 0: the weights of the cohort"),
+        (lambda weights, context: weights.at[1].set(jnp.nan), "the weights .* nan, .* expected"),
+        (lambda weights, context: weights.at[1].set(jnp.inf), "the weights of the cohort are"),
+        (lambda weights, context: weights.at[1].set(-jnp.inf), "the weights of the cohort are"),
+        (lambda weights, context: weights * 0, "round 0, seed 0: all weights .* are 0, so that no"),
+        (
+            lambda weights, context: jnp.where(context.round == 3, 0.0, weights),
+            "round 3, seed 0: all weights of the cohort are 0",
+        ),
+        (lambda weights, context: jnp.array([-1.0, 0.0, 1.0]), "the weights of the cohort are"),
+    ],
+)
+def test_weights_that_an_aggregator_reports_are_checked(function, message, model):
+    found = warnings_of_fit(
+        Round(model, selectors.Uniform(3), SOLVER, Weighting(function=function))
+    )
+    assert len(found) == (message is not None)
+    assert all(re.search(message, each) for each in found)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_zero_weights_are_right_only_without_responses(rate, model):
+    """As of a selector that gives zeros, and of clients that all dropped out."""
+
+    class Zeros(selectors.Uniform):
+        def select(self, key, state, context):
+            cohort, state, info = super().select(key, state, context)
+            return cohort._replace(weights=cohort.weights * 0), state, info
+
+    found = warnings_of_fit(
+        Round(model, Zeros(3), SOLVER, aggregators.Mean("selector"), faults=faults.Dropout(rate))
+    )
+    assert sum("all weights of the cohort are 0" in each for each in found) == (rate == 0)
+
+
+@pytest.mark.parametrize(
+    ("clients_fn", "rounds", "is_warned"),
+    [
+        (lambda key, context: jnp.full(3, jax.random.randint(key, (), 0, 6)), 4, True),
+        (lambda key, context: jnp.full(3, context.round % 6), 4, True),
+        (lambda key, context: jnp.full(3, jnp.argmax(context.sizes)), 4, True),
+        (lambda key, context: jnp.full(3, context.round % 6), 2, False),
+        (lambda key, context: (context.round + jnp.arange(3) // 2) % 6, 4, False),
+        (lambda key, context: jax.random.randint(key, (1,), 0, 6), 20, False),
+    ],
+)
+def test_cohorts_of_one_repeated_client_are_warned_of(clients_fn, rounds, is_warned, model):
+    found = warnings_of_fit(method(model, selecting(clients_fn)), rounds)
+    assert sum("every cohort of seed 0 is one client" in each for each in found) == is_warned
+
+
+def test_draws_with_replacement_are_not_warned_of(model):
+    for selector in (selectors.ClusteredBySize(3), selectors.BySize(3)):
+        assert not warnings_of_fit(method(model, selector))
 
 
 @pytest.mark.parametrize("renormalizes", [True, False])

@@ -567,6 +567,18 @@ def test_invalid_custom_metrics_are_errors(model, federation, metrics, message):
     assert recorder.events == []
 
 
+@pytest.mark.parametrize("value", ["disallow", "disallow_explicit"])
+@pytest.mark.parametrize("direction", ["", "_host_to_device", "_device_to_host"])
+def test_forbidden_transfers_are_one_error(model, federation, direction, value):
+    """Also of a context, and before anything is compiled."""
+    recorder, name = Recorder(), f"transfer_guard{direction}"
+    with getattr(jax, name)(value), pytest.raises(ValueError, match=f"{name.upper()}='{value}': e"):
+        fit(make(model), federation, rounds=1, callbacks=[recorder])
+    assert recorder.events == []
+    with getattr(jax, name)("log"):
+        fit(make(model), federation, rounds=1)
+
+
 @pytest.mark.parametrize("name", ["disable_jit", "debug_nans", "debug_infs"])
 def test_settings_for_debugging_are_errors(model, federation, name):
     jax.config.update(f"jax_{name}", True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -25,18 +25,20 @@ RunPath = Annotated[str, tyro.conf.arg(metavar="RUN")]
 
 
 @contextlib.contextmanager
-def interrupt_hint(hint: str) -> Iterator[None]:
-    """Adds a hint to an interruption, which the command line prints."""
+def interrupt_hint(hint: str, place_fn: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Adds a hint to an interruption, which the command line prints, and where the work stands."""
     try:
         yield
     except (KeyboardInterrupt, Terminated) as end:
-        end.add_note(hint)
+        end.add_note(hint + place_fn())
         raise
 
 
-def resumable(folder: RunFolder) -> contextlib.AbstractContextManager[None]:
+def resumable(
+    folder: RunFolder, place_fn: Callable[[], str] = lambda: ""
+) -> contextlib.AbstractContextManager[None]:
     """Hints at the command that continues a run when it is interrupted."""
-    return interrupt_hint(f"`{resume_command(folder.path, plugins.loaded())}` continues")
+    return interrupt_hint(f"`{resume_command(folder.path, plugins.loaded())}` continues", place_fn)
 
 
 def print_output_paths(**paths: Path) -> None:

@@ -15,7 +15,7 @@ from tyro.conf import Positional
 
 from fedjax_fair import results
 from fedjax_fair.app.commands.common import RunPath
-from fedjax_fair.app.run_folder import RunFolder, is_locked
+from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.config_files import as_dict
@@ -23,6 +23,7 @@ from fedjax_fair.app.settings.fields import default_hint
 from fedjax_fair.app.terminal.console import format_results, print_tables
 from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, comparison_table
+from fedjax_fair.results.folder_lock import is_locked
 from fedjax_fair.results.log import read_evaluations, read_log
 from fedjax_fair.results.tables import progress_table
 from fedjax_fair.utils.terminal import escape_control_chars, resume_command

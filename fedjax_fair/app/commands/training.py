@@ -184,7 +184,14 @@ def _execute(
         execute()
         return
     print(f"Run folder: {escape_control_chars(folder.path)}")
-    with resumable(folder), Termination() as end, show_training(quiet=quiet) as show:
+    place_fn = partial(experiment.describe_place, ready, folder)
+    if folder.checkpoints.exists() and (place := place_fn()):
+        print(f"The run continues{escape_control_chars(place)}.")
+    with (
+        resumable(folder, place_fn),
+        Termination(saves=True) as end,
+        show_training(quiet=quiet) as show,
+    ):
 
         def callback_fn(method: str) -> list[Callback]:
             trackers = [LoggerCallback(name, folder.path, method) for name in loggers]

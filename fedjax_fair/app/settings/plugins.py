@@ -34,6 +34,7 @@ from fedjax_fair.roles.role_errors import RoleError, explain_errors
 from fedjax_fair.server_optimizers import ServerOptimizer
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.printing import format_value
+from fedjax_fair.utils.terminal import one_line
 
 __all__ = ["load", "loaded", "machines", "methods", "methods_of", "sources"]
 
@@ -168,7 +169,7 @@ def _named_errors(origin: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         number = getattr(error, "lineno", None)  # Of a SyntaxError.
         line = f", line {number}" if number else ""
-        raise RoleError(f"{origin}{line}: {type(error).__name__}: {error}") from error
+        raise RoleError(f"{origin}{line}: {type(error).__name__}: {one_line(error)}") from error
 
 
 def _check_method(name: Any, method: Any, origin: str) -> None:

@@ -225,8 +225,7 @@ def make_communication(config: Config) -> dict[str, Any]:
     """Makes arguments of ``Round`` from the section ``communication``; errors as `make_faults`."""
     part = config.communication
     if part.delta is not None:
-        checks.positive("communication.delta", part.delta)
-        checks.unit_interval("communication.delta", part.delta)
+        checks.open_interval("communication.delta", part.delta)
     if part.top_k is not None and part.bits is not None:
         raise ValueError(
             f"communication.top_k={part.top_k!r} and communication.bits={part.bits!r}: expected "

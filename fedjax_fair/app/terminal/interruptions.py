@@ -101,6 +101,8 @@ def restored_signal_handlers() -> Iterator[None]:
 def interruptible() -> Iterator[None]:
     """Makes Ctrl-C raise ``KeyboardInterrupt`` in the context until that ends the work.
 
+    It stays ignored where the process ignores it, as of ``command &`` in a script.
+
     Python ignores exceptions in finalizers, and libraries in some callbacks. An interruption that
     Python would report as ignored is raised again at once, any other after a timeout. Until then,
     further ones have no effect, so that they do not interrupt what the first one leads to. In an
@@ -122,9 +124,10 @@ def interruptible() -> Iterator[None]:
         return
     _wanted = None
     # SIGALRM first, whose default ends the process.
-    before = {
-        number: signal.signal(number, _interrupt) for number in (signal.SIGALRM, signal.SIGINT)
-    }
+    numbers = [signal.SIGALRM, signal.SIGINT]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        numbers.pop()
+    before = {number: signal.signal(number, _interrupt) for number in numbers}
     sys.unraisablehook = retry
     try:
         yield
