@@ -174,11 +174,11 @@ def test_columns_of_objects_are_refused_by_name(column, settings, tmp_path):
     frame = TABLE.assign(column=column)
     frame.to_parquet(tmp_path / "a.parquet")
     for table in (frame, tmp_path / "a.parquet"):
-        with pytest.raises(ValueError, match="'column'.*expected"):
+        with pytest.raises(ValueError, match=r"'column'.*expected"):
             data.from_table(table, **SETTINGS | settings)
 
 
 def test_paths_instead_of_images_are_refused(tmp_path):
     write_shards(tmp_path, table=TABLE.assign(image=[{"bytes": None, "path": "a/x.png"}] * 24))
-    with pytest.raises(ValueError, match="'image' has the path 'a/x.png' in row 0 instead of"):
+    with pytest.raises(ValueError, match=r"'image' has the path 'a/x.png' in row 0 instead of"):
         data.from_table(tmp_path, **SETTINGS, features="image")
