@@ -80,6 +80,8 @@ def execute(
     with locked(folder.path) if is_main else nullcontext():
         if is_main:
             folder.extend(training.rounds, num_clients)
+            if experiment.data.encoding is not None:
+                folder.write_encoding(experiment.data.encoding)
             folder.environment()  # Warns about a damaged file before hours of training.
         for name, fitted in train_methods(
             experiment.rounds,

@@ -3,6 +3,7 @@
 =================  =================================================================
 ``config.json``    The resolved configuration and the defaults that it uses.
 ``env.json``       Versions, device and git commit.
+``encoding.json``  The encoding of a table, for new rows.
 ``metrics.jsonl``  One line per evaluation, method and seed.
 ``checkpoints/``   The latest state of each method.
 ``models/``        The trained models of each method, for ``fedjax_fair.load_model``.
@@ -14,6 +15,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -33,6 +35,7 @@ from filelock import FileLock, Timeout
 from fedjax_fair.app.settings import config_files
 from fedjax_fair.app.settings.config import Config, Maximize
 from fedjax_fair.app.settings.names import change
+from fedjax_fair.data.tables.table_encoding import TableEncoding
 from fedjax_fair.results.files import add_file_name, check_orbax_path, write_text
 from fedjax_fair.results.log import corrected_log, format_line, read_log
 from fedjax_fair.training.fingerprint import numeric_settings
@@ -57,6 +60,7 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._config = self.path / "config.json"
+        self._encoding = self.path / "encoding.json"
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.models = self.path / "models"
@@ -102,6 +106,31 @@ class RunFolder:
             extended = change(config, "training", "rounds", rounds)
             config_files.save(extended, self._config, num_clients)
 
+    def write_encoding(self, encoding: TableEncoding) -> None:
+        """Writes the encoding of a table, with a digest."""
+        content = encoding.to_dict()
+        text = json.dumps({"digest": _digest(content), "encoding": content}, indent=2)
+        write_text(self._encoding, text + "\n")
+
+    def encoding(self) -> TableEncoding | None:
+        """Reads the encoding of a table, None if data was none.
+
+        Raises:
+            ValueError: If the file is damaged.
+        """
+        if not self._encoding.is_file():
+            return None
+        try:
+            content = json.loads(self._encoding.read_text(encoding="utf8"))
+            if content["digest"] != _digest(content["encoding"]):
+                raise ValueError("its content has changed since it was written")
+            return TableEncoding.from_dict(content["encoding"])
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(
+                f"folder: {self._encoding} is damaged ({error}); `fedjax-fair resume` writes it "
+                "again."
+            ) from None
+
     def write_figures(self, figures: Mapping[str, Figure], page: str) -> None:
         """Writes figures by name, and the report."""
         self.plots.mkdir(exist_ok=True)
@@ -117,6 +146,10 @@ class RunFolder:
         except (OSError, ValueError, TypeError, RecursionError):
             warn(f"{file} is missing or damaged; written again.")
             return _write_environment(self.path)
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def make_folder(path: Path) -> None:

@@ -18,7 +18,7 @@ from fedjax_fair.data.tables.hugging_face import (
     name_classes,
 )
 
-__all__ = ["Frame", "as_frame", "as_written", "is_table_file", "table_name"]
+__all__ = ["Frame", "as_frame", "as_written", "is_table", "is_table_file", "table_name"]
 
 Frame: TypeAlias = Any
 """A table of pandas, of whose columns type checkers do not know that they are series."""
@@ -47,6 +47,11 @@ def is_table_file(path: str | os.PathLike[str]) -> bool:
     """
     folder = Path(path).expanduser()
     return _format(path) is not None or (folder.is_dir() and bool(_files_in(folder)))
+
+
+def is_table(values: Any) -> bool:
+    """Returns whether values are a table of pandas, Polars, Arrow or Hugging Face."""
+    return hasattr(values, "columns") or is_dataset(values)
 
 
 def table_name(path: str | os.PathLike[str]) -> str:
