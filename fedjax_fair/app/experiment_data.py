@@ -15,12 +15,13 @@ from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.usage import check_unused_settings
 from fedjax_fair.data import FederatedData
 from fedjax_fair.data.tables.table_files import is_table_file
+from fedjax_fair.data.text.leaf_users import is_leaf
 from fedjax_fair.data.transforms import hold_out_clients
 from fedjax_fair.rounds.base_round import BaseRound
 
 __all__ = ["Experiment", "load_data", "split_clients"]
 
-_OTHER_TABLES = {".txt", ".dat", ".data", ".xls", ".xlsx", ".json", ".jsonl"}
+_OTHER_TABLES = {".txt", ".dat", ".data", ".xls", ".xlsx", ".jsonl"}
 
 
 class Experiment(NamedTuple):
@@ -57,39 +58,43 @@ def load_data(config: Config) -> FederatedData:
 
 
 def _load_file(file: str, part: DataConfig) -> FederatedData:
-    """Reads the federated dataset of an ``.npz`` file or a table."""
+    """Reads the federated dataset of a table, ``.npz`` files or LEAF's JSON."""
     path, is_table = Path(file), is_table_file(file)
-    kind = "a table" if is_table else "an .npz file"
+    kind = "a table" if is_table else "LEAF's JSON" if is_leaf(file) else "an .npz file"
     if path.suffix.lower() in _OTHER_TABLES:
         raise ValueError(
-            f"data.file={file!r}: expected a table as .csv, .tsv, .parquet or .feather, or an .npz "
-            "file."
+            f"data.file={file!r}: expected a table as .csv, .tsv, .parquet or .feather, an .npz "
+            "file, or LEAF's .json."
         )
-    if not path.is_file():
+    if not path.exists() and "*" not in path.name:
         raise FileNotFoundError(f"data.file={file!r}: no such file; expected {kind}.")
     if part.partition_per_seed:
         raise ValueError(
             "data.partition_per_seed=True: expected False with data.file, which has one partition; "
             "--data.no-partition-per-seed sets it."
         )
-    fraction = part.validation_fraction or 0.0
-    if is_table:
+    partitioner = None
+    if part.partition is not None:
         partition = lookup("data.partition", str(part.partition), PARTITIONERS)
+        partitioner = construct(partition, part)
+    options: dict[str, Any] = {
+        "validation_fraction": part.validation_fraction or 0.0,
+        "seed": part.seed,
+    }
+    if is_table:
         return data.from_table(
             file,
             label=str(part.label),
-            client=construct(partition, part),
+            client=partitioner,
             sensitive_features=part.sensitive_features or (),
+            features=part.features,
             exclude=part.exclude or (),
-            validation_fraction=fraction,
-            seed=part.seed,
+            **options,
         )
-    loaded = data.from_npz(
-        file,
-        validation_fraction=fraction,
-        seed=part.seed,
-        unknown_clients=part.unknown_clients or "error",
-    )
+    options["unknown_clients"] = part.unknown_clients or "error"
+    if is_leaf(file):
+        return data.from_leaf(file, **options, name=part.name)
+    loaded = data.from_npz(file, partition=partitioner, **options)
     if loaded.train.has_targets:
         raise ValueError(
             f"data.file={file!r}: expected labels that are classes; targets need Python "

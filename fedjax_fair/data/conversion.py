@@ -106,6 +106,8 @@ def _equals_itself(value: Any) -> bool:
         return bool(value == value)
     except TypeError:  # The truth value of `pandas.NA`.
         return False
+    except ValueError:  # Of an array.
+        return True
 
 
 def first_index(mask: np.ndarray) -> int | None:

@@ -64,7 +64,8 @@ def from_table(
     Args:
         table: A table of pandas, Polars or Arrow; a ``datasets.Dataset`` of Hugging Face; an object
             of flwr-datasets that loads partitions; or the path of a CSV, TSV, Parquet or Feather
-            file.
+            file, or of the shards of a Parquet or Feather table: a list of paths, a folder, or a
+            pattern such as ``"train-*.parquet"``.
         label: Column to predict. Classes are its different values, ascending; of an ordered
             ``pandas.Categorical`` or a ``ClassLabel``, its categories in their order, also those
             without rows.
@@ -383,8 +384,8 @@ def stack_arrays(column: pd.Series) -> Shaped[np.ndarray, "rows *shape"]:
         require(
             not arrays or array.shape == arrays[0].shape,
             f"features: column {name!r} has arrays of shape {arrays and arrays[0].shape} and "
-            f"{array.shape}, the latter first in row {row}; expected one shape, so crop or pad "
-            "them.",
+            f"{array.shape}, the latter first in row {row}; expected one shape, so crop, pad "
+            "or convert them.",
         )
         arrays.append(array)
     return np.stack(arrays)
@@ -393,6 +394,11 @@ def stack_arrays(column: pd.Series) -> Shaped[np.ndarray, "rows *shape"]:
 def _decode(name: Any, row: int, image: dict[str, Any]) -> np.ndarray | None:
     """Decodes an image of a file of Hugging Face; None for other mappings."""
     content = image.get("bytes")
+    require(
+        content is not None or not isinstance(image.get("path"), str),
+        f"features: column {name!r} has the path {image.get('path')!r} in row {row} instead of an "
+        "image; expected its bytes; `datasets` embeds them in Dataset.to_parquet.",
+    )
     if not isinstance(content, bytes):
         return None
     from PIL import Image

@@ -213,7 +213,8 @@ def train_loop(
         clients = state.clients and state.clients.replace(arrays=saved.clients)
         states = saved.state._replace(clients=clients)
         personalized = _personalized_models(method.first, states, data)
-    return FitResult(dataset, variables, method.first.model, trained_rounds, personalized)
+    model, encoding = method.first.model, data.encoding
+    return FitResult(dataset, variables, model, trained_rounds, personalized, encoding)
 
 
 def _personalized_models(

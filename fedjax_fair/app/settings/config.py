@@ -72,13 +72,18 @@ class _Data:
         str | None,
         default_hint(),
         Doc(
-            "File of arrays, .npz, with features, labels and client, the owner of each example, "
-            "instead of a data set and a partition; or a table, .csv, .tsv, .parquet or .feather "
-            "(docs/data.md)."
+            "File instead of a data set: a table, .csv, .tsv, .parquet or .feather; arrays, .npz; "
+            "LEAF's .json; or a folder of .parquet, .json or .npz files (docs/data.md)."
         ),
     ] = None
 
     label: Annotated[str | None, default_hint(), Doc("Column of a table to predict.")] = None
+
+    features: Annotated[
+        str | None,
+        default_hint("all other columns"),
+        Doc("Column of images or lists of numbers in a table, which are the only features."),
+    ] = None
 
     sensitive_features: Annotated[
         tuple[str, ...] | None,

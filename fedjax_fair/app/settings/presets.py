@@ -43,7 +43,7 @@ def resolve(config: Config) -> Config:
     data = config.data
     if data.file is None and data.name == "table":
         raise ValueError("data.file=None: expected a file with data.name='table'; set data.file.")
-    has_partition = data.file is None or is_table_file(data.file)
+    has_partition = data.file is None or is_table_file(data.file) or data.partition is not None
     if has_partition and data.client is not None:
         data = _fill(data, partition="by_column")
     if data.file is None:

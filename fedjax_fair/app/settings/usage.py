@@ -35,6 +35,7 @@ from fedjax_fair.app.settings.registry import (
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.data import get_source
 from fedjax_fair.data.tables.table_files import is_table_file
+from fedjax_fair.data.text.leaf_users import is_leaf
 from fedjax_fair.roles import Faults
 from fedjax_fair.utils import checks
 
@@ -64,7 +65,7 @@ _Settings = dict[str, dict[str, Setting]]
 
 _CLIENT_FIELDS = {"name", "seed", "validation_fraction", "partition_per_seed", "unseen_fraction"}
 _FILE_FIELDS = _CLIENT_FIELDS | {"file"}
-_TABLE_FIELDS = _FILE_FIELDS | {"partition", "label", "sensitive_features", "exclude"}
+_TABLE_FIELDS = _FILE_FIELDS | {"partition", "label", "features", "sensitive_features", "exclude"}
 _DATA_FIELDS = _CLIENT_FIELDS | {"dir", "partition"}
 
 _ENABLED_BY_A_SETTING = {"faults": FAULTS, "communication": COMMUNICATION}
@@ -287,9 +288,10 @@ def _data_settings(config: Config) -> set[str]:
     """Returns the fields of the section ``data`` that are used."""
     fields = _DATA_FIELDS
     if config.data.file is not None:
-        if not is_table_file(config.data.file):
+        is_table = is_table_file(config.data.file)
+        if not is_table and (is_leaf(config.data.file) or config.data.partition is None):
             return _FILE_FIELDS | {"unknown_clients"}
-        fields = _TABLE_FIELDS
+        fields = _TABLE_FIELDS if is_table else _FILE_FIELDS | {"partition"}
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
     used = fields | settings_of(partition).keys()
     if config.data.file is None and not get_source(config.data.name).needs_folder:
