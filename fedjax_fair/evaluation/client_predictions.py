@@ -11,10 +11,11 @@ from jaxtyping import Array, Float, Int
 
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.evaluation.sums import chunk_of_clients, map_examples, owners_of
 from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences
 from fedjax_fair.parallel import collectives
-from fedjax_fair.roles import ClientMetric, Model, Predictions, Variables
+from fedjax_fair.roles import ClientMetric, Model, Predictions, QuantityValues, Variables
 
 __all__ = ["apply_model", "custom_metrics", "personalized_outputs", "shared_outputs"]
 
@@ -24,14 +25,17 @@ def custom_metrics(
     outputs_fn: Callable[[ClientExamples], tuple[Array, Array, Array]],
     data: FederatedData,
     metrics: Sequence[ClientMetric],
-) -> dict[str, Float[Array, " clients"]]:
-    """Returns metrics of predictions by their name in results.
+) -> tuple[dict[str, Float[Array, " clients"]], QuantityValues | None]:
+    """Returns metrics of predictions by their name in results, of clients and of pooled examples.
 
     ``outputs_fn`` returns outputs, example indices and owners as ``map_examples``.
     """
     values_by_name: dict[str, Float[Array, " clients"]] = {}
+    if not metrics:
+        return values_by_name, None
+    pooled = QuantityValues({}, {}, {}, {})
     for split, part in (("test", data.test), ("validation", data.validation)):
-        if part is None or not metrics:
+        if part is None:
             continue
         examples = jax.tree.map(jnp.asarray, part)
         # Predictions of a client have to be on one device. Where devices share all examples, each
@@ -40,8 +44,16 @@ def custom_metrics(
         local = examples._replace(devices=None) if is_complete else examples
         outputs, indices, owners = outputs_fn(local)
         labels = local.labels[indices]
+        groups = None
+        if data.sensitive_names is not None and split == "test":
+            sensitive_groups = find_groups("evaluation", data.sensitive_names)
+            groups = sensitive_groups.of(local, indices)
         if are_sequences(labels):
-            outputs, labels, owners = _rows_of_labels(outputs, labels, owners, local.num_clients)
+            groups = groups if groups is None else jnp.repeat(groups, labels.shape[1])
+            outputs, labels, owners, order = _rows_of_labels(
+                outputs, labels, owners, local.num_clients
+            )
+            groups = groups if groups is None else groups[order]
         predictions = Predictions(model, outputs, labels, owners, local.num_clients)
         clients = jnp.arange(local.num_clients, dtype=jnp.int32)
         for metric in metrics:
@@ -50,7 +62,56 @@ def custom_metrics(
                 is_local = collectives.is_local(local, clients)
                 values = collectives.all_reduce(local, jnp.where(is_local, values, 0))
             values_by_name[f"{split}_{metric.name}"] = values
-    return values_by_name
+        if not is_complete:
+            outputs, labels, owners, groups = (
+                each if each is None else collectives.gather(each)
+                for each in (outputs, labels, owners, groups)
+            )
+            predictions = Predictions(model, outputs, labels, owners, local.num_clients)
+        for metric in metrics:
+            name = f"{split}_{metric.name}"
+            pooled.pooled[name] = _by_cell(metric, predictions, jnp.zeros_like(owners), 1)[0]
+        if groups is not None:
+            number = sensitive_groups.number
+            for metric in metrics:
+                pooled.groups[metric.name] = _by_cell(metric, predictions, groups, number)
+                cells = predictions.owners * number + groups
+                of_cells = _by_cell(metric, predictions, cells, number * local.num_clients)
+                pooled.client_groups[metric.name] = of_cells.reshape(-1, number)
+        if split == "test" and _has_several_targets(predictions):
+            for metric in metrics:
+                pooled.outputs[metric.name] = _by_output(metric, predictions)
+    return values_by_name, pooled
+
+
+def _by_cell(
+    metric: ClientMetric, predictions: Predictions, cells: Int[Array, " examples"], number: int
+) -> Float[Array, " cells"]:
+    """Returns a metric of the examples of each cell, in place of those of each client."""
+    is_owned = predictions.owners < predictions.num_clients
+    cells = jnp.where(is_owned, cells, number)
+    order = jnp.argsort(cells, stable=True)
+    sorted_rows = (each[order] for each in (predictions.outputs, predictions.labels, cells))
+    by_cell = Predictions(predictions.model, *sorted_rows, number)
+    count = jax.ops.segment_sum(jnp.ones_like(cells), cells, number)
+    return jnp.where(count > 0, metric.function(by_cell), jnp.nan)
+
+
+def _has_several_targets(predictions: Predictions) -> bool:
+    labels, outputs = predictions.labels, predictions.outputs
+    is_target = jnp.issubdtype(labels.dtype, jnp.floating)
+    return is_target and labels.ndim == 2 and labels.shape[1] > 1 and outputs.shape == labels.shape
+
+
+def _by_output(metric: ClientMetric, predictions: Predictions) -> Float[Array, " outputs"]:
+    """Returns a metric of each target, on pooled examples."""
+
+    def of_output(column):
+        outputs, labels = (each[:, None] for each in column)
+        of_one = predictions._replace(outputs=outputs, labels=labels)
+        return _by_cell(metric, of_one, jnp.zeros_like(of_one.owners), 1)[0]
+
+    return jax.lax.map(of_output, (predictions.outputs.T, predictions.labels.T))
 
 
 def shared_outputs(
@@ -95,11 +156,18 @@ def _rows_of_labels(
     labels: Int[Array, "examples length"],
     owners: Int[Array, " examples"],
     num_clients: int,
-) -> tuple[Float[Array, "labels ..."], Int[Array, " labels"], Int[Array, " labels"]]:
-    """Makes one row of every label, sorted by owner; masked labels become padding."""
+) -> tuple[
+    Float[Array, "labels ..."], Int[Array, " labels"], Int[Array, " labels"], Int[Array, " labels"]
+]:
+    """Makes one row of every label, sorted by owner; masked labels become padding.
+
+    Returns:
+        Outputs, labels and owners, and the order that sorted them.
+    """
     owners = jnp.where(labels != MASKED_LABEL, owners[:, None], num_clients).ravel()
     order = jnp.argsort(owners, stable=True)
-    return outputs.reshape(-1, *outputs.shape[2:])[order], labels.ravel()[order], owners[order]
+    outputs = outputs.reshape(-1, *outputs.shape[2:])
+    return outputs[order], labels.ravel()[order], owners[order], order
 
 
 def apply_model(model: Model, variables: Variables, features: Array) -> Float[Array, "batch ..."]:

@@ -16,6 +16,8 @@ from jaxtyping import Int
 from fedjax_fair import results
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.faults.injection import check_faults
+from fedjax_fair.metrics.quantities import ACCURACY, Quantity, quantities_of
+from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.roles import ClientMetrics, Variables
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round_state import RoundInfo, RoundState
@@ -70,6 +72,7 @@ class Evaluation(NamedTuple):
         seconds: Wall-clock time since the start of ``fit``.
         info: Diagnostics of the rounds since the last evaluation, leaves ``[seeds, rounds, ...]``;
             None in the first one.
+        quantities: What clients are measured by, the most important one first.
     """
 
     round: int
@@ -79,6 +82,7 @@ class Evaluation(NamedTuple):
     clients: ClientMetrics
     seconds: float
     info: RoundInfo | None = None
+    quantities: tuple[Quantity, ...] = (ACCURACY,)
 
 
 class Callback:
@@ -149,6 +153,10 @@ def train_loop(
         # Runs that skip rounds are warned of at the end.
         is_monitored = options.on_nonfinite != "skip_round"
         best_tracker = options.best and BestModelTracker(options.best, len(seeds))
+        model = method.first.model
+        quantities = quantities_of(
+            model.task, options.metrics, sequences=are_sequences(data.test.labels)
+        )
 
         def evaluate(
             cohort: Int[np.ndarray, "seeds cohort"], info: RoundInfo | None = None
@@ -161,7 +169,9 @@ def train_loop(
                 measured = clients if has_global_model else clients.personalized
                 monitor.update(round, summaries, measured.test_loss, clients.class_accuracy)
             seconds = time.perf_counter() - started
-            evaluation = Evaluation(round, rounds, seeds, summaries, clients, seconds, info)
+            evaluation = Evaluation(
+                round, rounds, seeds, summaries, clients, seconds, info, quantities
+            )
             if best_tracker is not None:
                 best_tracker.update(evaluation, functions.unpad_runs(state.variables))
             stops = [callback.on_evaluation(evaluation) for callback in callbacks]
@@ -193,7 +203,7 @@ def train_loop(
             if store is not None and (stop or history.round == rounds or store.due):
                 store.save(functions.to_saved(state), history, best_tracker)
 
-    dataset = results.to_dataset(history, seeds, data, functions.traffic, options.metrics)
+    dataset = results.to_dataset(history, seeds, data, functions.traffic, options.metrics, model)
     warn_of_divergence(dataset)
     for callback in callbacks:
         callback.on_end(dataset)
