@@ -325,9 +325,8 @@ def _all_client_performance(
     group_sums = None
     if sensitive_groups is not None and sensitive_values is not None:
         groups, labels = sensitive_groups.of(examples, indices), examples.labels[indices]
-        group_sums = sum_sensitive_groups(
-            sensitive_values, labels, groups, owners, examples.num_clients, sensitive_groups.number
-        )
+        sizes = examples.num_clients, sensitive_groups.number, num_classes
+        group_sums = sum_sensitive_groups(sensitive_values, labels, groups, owners, *sizes)
         group_sums = to_group_sums(collectives.all_reduce(examples, group_sums))
     accuracy = values.accuracy if accuracy is None else accuracy
     sums = sum_by_owner(values, owners, examples)

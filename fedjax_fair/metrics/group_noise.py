@@ -58,7 +58,7 @@ def expected_difference(
         The means; NaN where the difference is undefined in all draws.
 
     Raises:
-        ValueError: If the criterion is unknown or counts are no integers >= 0 of two or more classes.
+        ValueError: If the criterion is unknown, or counts are no integers >= 0 of classes.
 
     Examples:
         >>> counts = np.array([[[25, 25], [0, 0]], [[25, 25], [0, 0]]])

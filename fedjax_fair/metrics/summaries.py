@@ -328,8 +328,9 @@ def summaries_of(
     selected += SEQUENCE_SUMMARIES if sequences else ()
     is_sensitive = sensitive_classes is not None
     if sensitive_classes is not None:
-        # Several targets are no classes.
-        of_groups = sensitive_group_summaries(sensitive_classes if task == "classification" else 0)
+        # Several labels or targets are no classes.
+        are_classes = task == "classification" and not sequences
+        of_groups = sensitive_group_summaries(sensitive_classes if are_classes else 0)
         if task == "regression":
             of_groups = (LOSS_PARITY, *(each for each in of_groups if "accuracy" not in each.name))
         selected += of_groups

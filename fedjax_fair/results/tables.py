@@ -152,6 +152,9 @@ def sensitive_group_tables(dataset: xr.Dataset) -> list[Table]:
         rows = list(zip([*_names(dataset), "noise floor"], *columns.values(), strict=True))
         title = f"Group fairness by {escape_control_chars(' x '.join(names))}"
         note = f"{SENSITIVE_GROUPS} Test examples{_about_means(dataset)}."
+        if (num_classes := dataset.sizes["label"]) > 2:
+            note += f" Largest difference over the {num_classes} classes, each against all others; "
+            note += "of equalized odds, over pairs of a label and a prediction."
         tables.append(Table(f"{title} ({dataset.attrs['data']})", ("method", *columns), rows, note))
     return tables
 

@@ -30,7 +30,8 @@ class GroupSums(NamedTuple):
         examples: Numbers of examples.
         correct: Numbers of correct predictions.
         loss: Sums of losses.
-        counts: Numbers by label and prediction, with two classes; else None.
+        counts: Numbers by label and prediction; None unless labels are classes, at most
+            `fedjax_fair.metrics.sensitive_group_metrics.MAX_COUNTED`.
         calibration_error: Calibration error of each group, from ten bins of the predicted
             probability of class 1 and all clients; None without two classes or probabilities.
     """
@@ -38,7 +39,7 @@ class GroupSums(NamedTuple):
     examples: Float[Array, "clients groups"]
     correct: Float[Array, "clients groups"]
     loss: Float[Array, "clients groups"]
-    counts: Int[Array, "clients groups 2 2"] | None = None
+    counts: Int[Array, "clients groups classes classes"] | None = None
     calibration_error: Float[Array, " groups"] | None = None
 
 
