@@ -18,7 +18,7 @@ from jaxtyping import Int
 
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.evaluation.clients import client_performance, personalized_performance
-from fedjax_fair.results.history import client_coordinate
+from fedjax_fair.results.history import name_coordinates
 from fedjax_fair.roles import Model, Variables
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.client_state import make_client
@@ -203,5 +203,5 @@ def _to_dataset(
         name: (("seed", "client"), value, {"long_name": long_name, "units": unit})
         for (name, (long_name, unit)), value in zip(_VARIABLES.items(), values, strict=True)
     }
-    coordinates = {"seed": list(seeds)} | client_coordinate(unseen)
+    coordinates = {"seed": list(seeds)} | name_coordinates(unseen)
     return xr.Dataset(columns, coordinates, {"data": unseen.name})

@@ -19,7 +19,7 @@ from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.usage import collapse, format_settings, unset_defaults
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text
-from fedjax_fair.results.history import client_coordinate
+from fedjax_fair.results.history import name_coordinates
 from fedjax_fair.training.fingerprint import describe_run, differences
 from fedjax_fair.training.fit import fit
 from fedjax_fair.training.loop import Callback, MemoryLimitError
@@ -99,7 +99,7 @@ def sweep(
         if config.faults.byzantine or ("faults", "byzantine") in varied_places:
             attrs["byzantine"] = BYZANTINE
         combined = _combine(parts, [axis.name for axis in axes]).assign_attrs(attrs)
-        combined = combined.assign_coords(client_coordinate(groups[0].data))
+        combined = combined.assign_coords(name_coordinates(groups[0].data))
         if path is not None:
             shown = settings | {
                 "defaults": collapse(unset_defaults(config, varied_places, num_clients))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "class_based",
+    "class_names",
     "combine",
     "configurations_as_methods",
     "final_metrics",
@@ -36,6 +37,11 @@ _PLACE = "algorithm_and_settings"
 def has_client_names(dataset: xr.Dataset) -> bool:
     """Returns whether the coordinate ``client`` has names; otherwise clients are numbered."""
     return "client" in dataset.dims and dataset["client"].dtype.kind not in "iu"
+
+
+def class_names(dataset: xr.Dataset) -> list[str] | None:
+    """Returns the names of classes as the user wrote them, or None if classes are numbered."""
+    return [str(name) for name in dataset["class"].values] if "class" in dataset.coords else None
 
 
 def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:

@@ -21,7 +21,7 @@ __all__ = [
     "PARTITION_VARIABLES",
     "RECORDED",
     "History",
-    "client_coordinate",
+    "name_coordinates",
     "metric_attributes",
     "partition_dataset",
     "to_dataset",
@@ -219,7 +219,7 @@ def to_dataset(
             has_accuracy=task != "regression",
         )
     coordinates = {"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]}
-    coordinates |= client_coordinate(data) | sensitive_groups.coordinate(data)
+    coordinates |= name_coordinates(data) | sensitive_groups.coordinate(data)
     if rounds:
         _, num_rounds, slots = rounds["clients"].shape
         coordinates |= {"training_round": np.arange(num_rounds), "slot": np.arange(slots)}
@@ -333,12 +333,15 @@ def partition_dataset(data: FederatedData) -> xr.Dataset:
     """
     import xarray as xr
 
-    return xr.Dataset(_partition_variables(data), client_coordinate(data), {"data": data.name})
+    return xr.Dataset(_partition_variables(data), name_coordinates(data), {"data": data.name})
 
 
-def client_coordinate(data: FederatedData) -> dict[str, np.ndarray]:
-    """Returns the names of clients as a coordinate; without names results have none."""
-    return {} if data.client_names is None else {"client": np.array(data.client_names)}
+def name_coordinates(data: FederatedData) -> dict[str, np.ndarray]:
+    """Returns the names of clients and classes as coordinates; without names there are none."""
+    names = {"client": data.client_names}
+    if data.encoding is not None and len(data.encoding.classes or ()) == data.num_classes:
+        names["class"] = data.encoding.classes
+    return {dim: np.array(given) for dim, given in names.items() if given is not None}
 
 
 def _partition_variables(data: FederatedData) -> dict[str, Any]:
