@@ -168,7 +168,8 @@ def to_dataset(
         described |= quantity_variables.describe(metric, units)
     for name, values in recorded["metrics"].items():
         known = name.removeprefix(PERSONALIZED)
-        if known in sensitive_groups.RECORDED:
+        is_undefined = task == "regression" and known.endswith("_accuracy")
+        if known in sensitive_groups.RECORDED or is_undefined:
             continue
         dims, attributes = described[known]
         if name != known:
