@@ -7,7 +7,7 @@ local steps of SGD on the client's training examples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -255,10 +255,12 @@ def _to_dataset(
 ) -> xr.Dataset:
     import xarray as xr
 
-    derived = {f"{kind}_perplexity": np.exp(values[f"{kind}_loss"]) for kind in _PLACES}
-    columns = {
-        name: (("seed", "client"), (derived | values)[name], attributes)
-        for name, attributes in _described(unseen, model, metrics).items()
-    }
+    columns = {}
+    for name, attributes in _described(unseen, model, metrics).items():
+        # The perplexity of sequences is known from losses.
+        measured = values.get(name)
+        if measured is None:
+            measured = np.exp(values[name.replace("perplexity", "loss")])
+        columns[name] = (("seed", "client"), measured, attributes)
     coordinates = {"seed": list(seeds)} | client_coordinate(unseen)
     return xr.Dataset(columns, coordinates, {"data": unseen.name})
