@@ -68,33 +68,35 @@ def custom_metrics(
                 for each in (outputs, labels, owners, groups)
             )
             predictions = Predictions(model, outputs, labels, owners, local.num_clients)
+        together = _by_cell(predictions, jnp.zeros_like(owners), 1)
         for metric in metrics:
-            name = f"{split}_{metric.name}"
-            pooled.pooled[name] = _by_cell(metric, predictions, jnp.zeros_like(owners), 1)[0]
+            pooled.pooled[f"{split}_{metric.name}"] = _measure(metric, together)[0]
         if groups is not None:
             number = sensitive_groups.number
+            of_groups = _by_cell(predictions, groups, number)
+            of_cells = _by_cell(predictions, owners * number + groups, number * local.num_clients)
             for metric in metrics:
-                pooled.groups[metric.name] = _by_cell(metric, predictions, groups, number)
-                cells = predictions.owners * number + groups
-                of_cells = _by_cell(metric, predictions, cells, number * local.num_clients)
-                pooled.client_groups[metric.name] = of_cells.reshape(-1, number)
+                pooled.groups[metric.name] = _measure(metric, of_groups)
+                values = _measure(metric, of_cells)
+                pooled.client_groups[metric.name] = values.reshape(-1, number)
         if split == "test" and _has_several_targets(predictions):
             for metric in metrics:
-                pooled.outputs[metric.name] = _by_output(metric, predictions)
+                pooled.outputs[metric.name] = _by_output(metric, together)
     return values_by_name, pooled
 
 
-def _by_cell(
-    metric: ClientMetric, predictions: Predictions, cells: Int[Array, " examples"], number: int
-) -> Float[Array, " cells"]:
-    """Returns a metric of the examples of each cell, in place of those of each client."""
-    is_owned = predictions.owners < predictions.num_clients
-    cells = jnp.where(is_owned, cells, number)
+def _by_cell(predictions: Predictions, cells: Int[Array, " examples"], number: int) -> Predictions:
+    """Returns predictions whose owners are cells, such as groups, in place of clients."""
+    cells = jnp.where(predictions.owners < predictions.num_clients, cells, number)
     order = jnp.argsort(cells, stable=True)
-    sorted_rows = (each[order] for each in (predictions.outputs, predictions.labels, cells))
-    by_cell = Predictions(predictions.model, *sorted_rows, number)
-    count = jax.ops.segment_sum(jnp.ones_like(cells), cells, number)
-    return jnp.where(count > 0, metric.function(by_cell), jnp.nan)
+    rows = (each[order] for each in (predictions.outputs, predictions.labels, cells))
+    return Predictions(predictions.model, *rows, number)
+
+
+def _measure(metric: ClientMetric, predictions: Predictions) -> Float[Array, " owners"]:
+    """Returns a metric of each owner; NaN without examples."""
+    count = predictions.sum(jnp.ones_like(predictions.owners))
+    return jnp.where(count > 0, metric.function(predictions), jnp.nan)
 
 
 def _has_several_targets(predictions: Predictions) -> bool:
@@ -103,15 +105,14 @@ def _has_several_targets(predictions: Predictions) -> bool:
     return is_target and labels.ndim == 2 and labels.shape[1] > 1 and outputs.shape == labels.shape
 
 
-def _by_output(metric: ClientMetric, predictions: Predictions) -> Float[Array, " outputs"]:
+def _by_output(metric: ClientMetric, together: Predictions) -> Float[Array, " outputs"]:
     """Returns a metric of each target, on pooled examples."""
 
     def of_output(column):
         outputs, labels = (each[:, None] for each in column)
-        of_one = predictions._replace(outputs=outputs, labels=labels)
-        return _by_cell(metric, of_one, jnp.zeros_like(of_one.owners), 1)[0]
+        return _measure(metric, together._replace(outputs=outputs, labels=labels))[0]
 
-    return jax.lax.map(of_output, (predictions.outputs.T, predictions.labels.T))
+    return jax.lax.map(of_output, (together.outputs.T, together.labels.T))
 
 
 def shared_outputs(

@@ -337,6 +337,8 @@ def summaries_of(
     selected += _VALIDATION if validation else ()
     selected += _GROUP_VALIDATION if client_groups and validation else ()
     selected += _SEQUENCE_VALIDATION if sequences and validation else ()
+    if task == "regression":
+        selected = tuple(metric for metric in selected if not _is_of_accuracy(metric))
     names = {metric.name for metric in selected}
     for metric in quantities.client_metrics(task, custom):
         of_quantity = quantities.summaries(
@@ -345,6 +347,11 @@ def summaries_of(
         # The perplexity of sequences is known from losses.
         selected += tuple(each for each in of_quantity if each.name not in names)
     return selected + tuple(metric for metric in custom if isinstance(metric, Metric))
+
+
+def _is_of_accuracy(metric: Metric) -> bool:
+    function = metric.function
+    return isinstance(function, FunctionOf) and function.names[0].endswith("_accuracy")
 
 
 def accuracy_summaries(

@@ -21,6 +21,7 @@ __all__ = [
     "PARTITION_VARIABLES",
     "RECORDED",
     "History",
+    "client_coordinate",
     "name_coordinates",
     "metric_attributes",
     "partition_dataset",
@@ -168,7 +169,8 @@ def to_dataset(
         described |= quantity_variables.describe(metric, units)
     for name, values in recorded["metrics"].items():
         known = name.removeprefix(PERSONALIZED)
-        if known in sensitive_groups.RECORDED:
+        is_undefined = task == "regression" and known.endswith("_accuracy")
+        if known in sensitive_groups.RECORDED or is_undefined:
             continue
         dims, attributes = described[known]
         if name != known:
@@ -338,10 +340,14 @@ def partition_dataset(data: FederatedData) -> xr.Dataset:
 
 def name_coordinates(data: FederatedData) -> dict[str, np.ndarray]:
     """Returns the names of clients and classes as coordinates; without names there are none."""
-    names = {"client": data.client_names}
-    if data.encoding is not None and len(data.encoding.classes or ()) == data.num_classes:
-        names["class"] = data.encoding.classes
-    return {dim: np.array(given) for dim, given in names.items() if given is not None}
+    classes = (data.encoding and data.encoding.classes) or ()
+    of_classes = {"class": np.array(classes)} if len(classes) == data.num_classes else {}
+    return client_coordinate(data) | of_classes
+
+
+def client_coordinate(data: FederatedData) -> dict[str, np.ndarray]:
+    """Returns the names of clients as a coordinate; without names results have none."""
+    return {} if data.client_names is None else {"client": np.array(data.client_names)}
 
 
 def _partition_variables(data: FederatedData) -> dict[str, Any]:

@@ -438,7 +438,7 @@ def _names(dataset: xr.Dataset) -> list[str]:
 
 
 def _means(dataset: xr.Dataset, name: str, like: str | None = None) -> list[str]:
-    """Formats the last means of a variable over seeds, in the unit of ``like``, by default its own."""
+    """Formats the last means over seeds, in the unit of the variable ``like``."""
     values = dataset[name]
     if "round" in values.dims:
         values = final_metrics(dataset[[name]])[name]

@@ -221,6 +221,8 @@ class FitResult(NamedTuple):
         columns: dict[str, Any] = {}
         units = quantity_variables.units_of(data, self.model)
         for name in ("test_accuracy", "test_loss", "class_accuracy"):
+            if self.model.task == "regression" and name != "test_loss":
+                continue
             dim, long_name, unit = RECORDED[name]
             unit = units["loss"] if unit == "nat" else unit
             attributes = {"long_name": long_name, "units": unit}
