@@ -14,8 +14,11 @@ from people_federation import FEATURES, make_people, people_of
 import fedjax_fair as ff
 from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.evaluation.clients import evaluate
+from fedjax_fair.evaluation.sensitive_group_sums import example_values
 from fedjax_fair.metrics import SENSITIVE_GROUP_SUMMARIES
+from fedjax_fair.metrics import group_fairness as gf
 from fedjax_fair.metrics.group_fairness import CRITERIA
+from fedjax_fair.metrics.sensitive_group_metrics import MAX_COUNTED, sensitive_group_summaries
 from fedjax_fair.results import combine
 from fedjax_fair.results.sensitive_groups import feature_counts, gaps
 from fedjax_fair.results.tables import sensitive_group_tables
@@ -82,15 +85,68 @@ def test_sums_are_those_of_a_loop_over_people(is_personalized):
     np.testing.assert_allclose(sums.calibration_error, errors, rtol=1e-4)
 
 
-def test_several_classes_have_accuracies_and_losses_only():
+@pytest.mark.parametrize("is_personalized", [False, True])
+def test_several_classes_are_counted_without_calibration(is_personalized):
     data = make_people(num_classes=3)
-    _, clients = measured(data, linear_model(3))
-    assert clients.sensitive.counts is None
+    personalized = scaled if is_personalized else None
+    variables, clients = measured(data, linear_model(3), personalized)
+
+    def variables_of(client):
+        return scaled(variables, jnp.int32(client)) if is_personalized else variables
+
+    clients = clients.personalized if is_personalized else clients
+    groups = data.test.sensitive_features @ [3, 1]
+    counts = np.zeros((data.num_clients, 6, 3, 3), int)
+    for client in range(data.num_clients):
+        params = {name: np.asarray(leaf) for name, leaf in variables_of(client).params.items()}
+        for person in people_of(data.test, client):
+            logits = data.test.features[person] @ params["kernel"] + params["bias"]
+            counts[client, groups[person], data.test.labels[person], logits.argmax()] += 1
+    np.testing.assert_array_equal(clients.sensitive.counts, counts)
     assert clients.sensitive.calibration_error is None
     by_client = np.asarray(clients.sensitive.correct).sum(axis=1) / data.test.sizes
     np.testing.assert_allclose(by_client, clients.test_accuracy, rtol=1e-6)
     by_client = np.asarray(clients.sensitive.loss).sum(axis=1) / data.test.sizes
     np.testing.assert_allclose(by_client, clients.test_loss, rtol=1e-5)
+
+
+def test_three_classes_have_all_criteria_in_results_and_tables():
+    data = make_people(num_classes=3)
+    method = ff.Round(
+        linear_model(3),
+        ff.selectors.Full(),
+        ff.solvers.SGD(0.1, 4, epochs=1),
+        ff.aggregators.Mean(),
+    )
+    results = ff.fit(method, data, rounds=1, seeds=[0, 1]).dataset
+    last = results.isel(round=-1)
+    assert last.sensitive_group_selection_rate.dims == ("seed", "sensitive_group", "class")
+    shares = last.sensitive_group_selection_rate.sum("class")
+    np.testing.assert_allclose(shares, np.where(np.isnan(shares), np.nan, 1), rtol=1e-6)
+    of_sex = gaps(last, ["sex"])
+    counts = last.sensitive_group_counts.values.sum(axis=1).reshape(2, 2, 3, 3, 3).sum(axis=2)
+    for criterion in CRITERIA:
+        name = f"{criterion}_difference"
+        assert last[name].notnull().all()
+        expected = [float(gf.difference(criterion, run)) for run in counts]
+        np.testing.assert_allclose(of_sex[name], expected)
+    by_sex, *_ = sensitive_group_tables(combine({"fedavg": results}))
+    assert "over the 3 classes" in by_sex.note
+    for _, *cells in by_sex.rows:
+        assert len(cells) == len(CRITERIA)
+        assert not [cell for cell in cells if "-" in cell or "nan" in cell]
+
+
+@pytest.mark.parametrize("num_classes", [1, MAX_COUNTED + 1])
+def test_too_many_classes_have_accuracies_and_losses_only(num_classes):
+    names = [metric.name for metric in sensitive_group_summaries(num_classes)]
+    assert "accuracy_parity_difference" in names
+    assert "demographic_parity_difference" not in names
+    data = make_people()._replace(num_classes=num_classes)
+    values = example_values(
+        linear_model(2), jnp.zeros((3, 2)), jnp.zeros(3, jnp.int32), data.num_classes
+    )
+    assert values.predicted is None
 
 
 def test_labels_of_sequences_count_each():

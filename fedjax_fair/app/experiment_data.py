@@ -84,7 +84,8 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
     if is_table:
         return data.from_table(
             file,
-            label=str(part.label),
+            label=part.label or "",
+            target=part.target,
             client=partitioner,
             sensitive_features=part.sensitive_features or (),
             features=part.features,
@@ -95,10 +96,13 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
     if is_leaf(file):
         return data.from_leaf(file, **options, name=part.name)
     loaded = data.from_npz(file, partition=partitioner, **options)
-    if loaded.train.has_targets:
+    is_classified = part.target in (None, "classification")
+    if loaded.train.has_targets == is_classified:
+        expected = "integers" if loaded.train.has_targets else "floats [total, outputs]"
         raise ValueError(
-            f"data.file={file!r}: expected labels that are classes; targets need Python "
-            "(models.as_regression)."
+            f"data.file={file!r} has labels of {loaded.train.labels.dtype}: expected {expected} "
+            f"for data.target={part.target or 'classification'}; choose --data.target "
+            "classification for integers, regression or multi_label for floats."
         )
     return loaded
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair import report, results
+from fedjax_fair.app.build import metrics_of
 from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
 from fedjax_fair.app.run_folder import make_folder
 from fedjax_fair.app.run_groups import Group, plan_sweep, runs_of
@@ -21,7 +22,7 @@ from fedjax_fair.app.settings.usage import collapse, format_settings, unset_defa
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text
 from fedjax_fair.results.folder_lock import locked
-from fedjax_fair.results.history import client_coordinate
+from fedjax_fair.results.history import name_coordinates
 from fedjax_fair.training.fingerprint import describe_run, differences
 from fedjax_fair.training.fit import fit
 from fedjax_fair.training.loop import Callback, MemoryLimitError
@@ -101,7 +102,7 @@ def sweep(
         if config.faults.byzantine or ("faults", "byzantine") in varied_places:
             attrs["byzantine"] = BYZANTINE
         combined = _combine(parts, [axis.name for axis in axes]).assign_attrs(attrs)
-        combined = combined.assign_coords(client_coordinate(groups[0].data))
+        combined = combined.assign_coords(name_coordinates(groups[0].data))
         if path is not None:
             shown = settings | {
                 "defaults": collapse(unset_defaults(config, varied_places, num_clients))
@@ -212,6 +213,7 @@ def _run(
         eval_every=training.eval_every or 1,
         train_loss=False,
         on_nonfinite=training.on_nonfinite or "raise",
+        metrics=metrics_of(group.config, group.data.num_classes),
         callbacks=callbacks,
         memory_limit=limit,
         mesh=group.mesh,

@@ -14,6 +14,7 @@ from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.evaluation.client_predictions import apply_model
 from fedjax_fair.evaluation.sums import map_sums
 from fedjax_fair.metrics.group_fairness import calibration_error
+from fedjax_fair.metrics.sensitive_group_metrics import MAX_COUNTED
 from fedjax_fair.numerics.labels import are_sequences, count_labels, sum_labels
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.roles import GroupSums, Model, Variables
@@ -38,7 +39,7 @@ class ExampleValues(NamedTuple):
         examples: Number of labels.
         correct: Number of correct predictions.
         loss: Sum of the losses of its labels.
-        predicted: Predicted class; None unless there are two classes.
+        predicted: Predicted class; None unless labels are classes, at most `MAX_COUNTED`.
         score: Predicted probability of class 1; None without two classes or probabilities.
     """
 
@@ -56,14 +57,14 @@ class SensitiveGroupSums(NamedTuple):
         examples: Numbers of examples.
         correct: Numbers of correct predictions.
         loss: Sums of losses.
-        counts: Numbers by label and prediction, or None.
+        counts: Numbers by label and prediction; None without classes.
         bins: Examples, positive labels and scores by bin of the score, of all clients; or None.
     """
 
     examples: Float[Array, "clients groups"]
     correct: Float[Array, "clients groups"]
     loss: Float[Array, "clients groups"]
-    counts: Int[Array, "clients groups 2 2"] | None
+    counts: Int[Array, "clients groups classes classes"] | None
     bins: Float[Array, "groups bins 3"] | None
 
 
@@ -79,9 +80,11 @@ def example_values(
     correct = sum_labels(model.accuracy(outputs, labels), labels)
     num_labels = jnp.ones_like(losses) if counts is None else counts.astype(losses.dtype)
     values = ExampleValues(num_labels, correct, losses)
-    if num_classes != 2 or not jnp.issubdtype(labels.dtype, jnp.integer) or are_sequences(labels):
+    is_class = jnp.issubdtype(labels.dtype, jnp.integer) and not are_sequences(labels)
+    if not is_class or not 2 <= num_classes <= MAX_COUNTED:
         return values
-    score = None if model.probabilities is None else model.probabilities(outputs)[:, 1]
+    has_score = num_classes == 2 and model.probabilities is not None
+    score = model.probabilities(outputs)[:, 1] if has_score else None
     return values._replace(predicted=model.predict(outputs).astype(jnp.int32), score=score)
 
 
@@ -92,6 +95,7 @@ def sum_sensitive_groups(
     owners: Int[Array, " chunk"],
     num_clients: int,
     num_groups: int,
+    num_classes: int,
 ) -> SensitiveGroupSums:
     """Sums values by client and group; owners of padding are ``num_clients``."""
     num_cells = num_clients * num_groups
@@ -102,11 +106,12 @@ def sum_sensitive_groups(
 
     counts = bins = None
     if values.predicted is not None:
-        # A prediction of neither class is counted as class 0, the opposite of the favorable one.
-        predicted = (values.predicted == 1).astype(jnp.int32)
-        index = (cells * 2 + labels.astype(jnp.int32)) * 2 + predicted
-        counts = jax.ops.segment_sum(jnp.ones_like(index), index, num_cells * 4)
-        counts = counts.reshape(num_clients, num_groups, 2, 2)
+        # A prediction of no class is counted as class 0, the opposite of the favorable one of two.
+        is_class = (values.predicted > 0) & (values.predicted < num_classes)
+        predicted = jnp.where(is_class, values.predicted, 0)
+        index = (cells * num_classes + labels.astype(jnp.int32)) * num_classes + predicted
+        counts = jax.ops.segment_sum(jnp.ones_like(index), index, num_cells * num_classes**2)
+        counts = counts.reshape(num_clients, num_groups, num_classes, num_classes)
     if values.score is not None:
         bin_ids = jnp.clip((values.score * _BINS).astype(jnp.int32), 0, _BINS - 1)
         index = jnp.where(owners < num_clients, groups * _BINS + bin_ids, num_groups * _BINS)
@@ -142,7 +147,8 @@ def personalized_group_sums(
             values = example_values(model, outputs, labels, data.num_classes)
             groups = sensitive_groups.of(examples, indices)
             owners = (~mask).astype(jnp.int32)
-            return sum_sensitive_groups(values, labels, groups, owners, 1, sensitive_groups.number)
+            sizes = 1, sensitive_groups.number, data.num_classes
+            return sum_sensitive_groups(values, labels, groups, owners, *sizes)
 
         return sum_fn
 

@@ -126,6 +126,12 @@ _GROUP_FAIRNESS = (
     "A difference of fewer than two groups is NaN, and a mean over clients ignores it. "
     "`group_fairness.undefined_groups` counts such groups, and `sensitive_group_counts` in "
     "results shows the size of every cell.",
+    "**More than two classes.** With two classes, rates are those of class 1, the favorable one. "
+    "With more, demographic parity and equal opportunity compare the selection rate and the true "
+    "positive rate of each class against all others; equalized odds compares the share of each "
+    "class among the predictions for each label. The largest difference and the smallest ratio "
+    'count. Functions have the mean (`agg="mean"`), some classes (`classes=[2]`), and equalized '
+    'odds of true and false positive rates (`form="one_vs_rest"`).',
     "**Validation examples.** Metrics of sensitive groups are of test examples only. After "
     "training, `fitted.evaluate(data._replace(test=data.validation))` computes them for validation "
     "examples, to choose settings without test examples.",

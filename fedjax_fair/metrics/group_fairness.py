@@ -5,7 +5,8 @@ group :math:`a` with label :math:`y` who are predicted to be in class :math:`\ha
 such as clients, remain. Pooled values use summed counts, ``counts.sum(axis=0)``, and not
 means of the rates of clients.
 
-All metrics except accuracies need two classes, of which 1 is the favorable one. Rates of groups
+Rates are of one class against all others; with two classes 1 is the favorable one. Criteria of more
+classes compare the rates of every class, and count the worst one or the mean. Rates of groups
 without people are NaN and ignored in gaps. ``empty`` determines the rate of a group with people,
 but without those that the rate counts, such as people with label 1. With ``"skip"`` it is NaN and
 ignored too, and a gap is NaN if fewer than two groups have a rate. With ``"zero"`` the rate is 0,
@@ -29,6 +30,7 @@ __all__ = [
     "RATES",
     "Baseline",
     "Empty",
+    "Form",
     "Rate",
     "accuracy",
     "accuracy_difference",
@@ -56,8 +58,10 @@ __all__ = [
 Empty = Literal["skip", "zero"]
 Baseline = Literal["between_groups", "to_overall"]
 Combine = Literal["worst_case", "mean"]
+Form = Literal["conditional", "one_vs_rest"]
 Counts = Shaped[Array | np.ndarray, "*batch groups classes classes"]
 Rates = Float[Array, "*batch groups"]
+ClassRates = Float[Array, "*batch groups classes"]
 Gap = Float[Array, "*batch"]
 
 
@@ -128,54 +132,111 @@ class Rate(NamedTuple):
 
     Attributes:
         name: Name, as in the variable ``sensitive_group_<name>`` of results.
-        function: ``function(counts) -> [..., groups]``; also takes ``empty`` if it is a rate of
-            people with one label.
+        function: ``function(counts, empty) -> [..., groups]``, of class 1 if it is of a class.
         long_name: What it is.
         symbol: Symbol in formulas.
-        needs_binary: Whether it needs two classes.
+        by_class: ``by_class(counts, classes, empty) -> [..., groups, classes]``; None if it is no
+            rate of a class.
     """
 
     name: str
     function: Callable[..., Rates]
     long_name: str
     symbol: str
-    needs_binary: bool
+    by_class: Callable[..., ClassRates] | None
 
 
-def selection_rate(counts: Counts, empty: Empty = "skip") -> Rates:
-    """Computes the share of people who are predicted to be in class 1; NaN for no people.
+def selection_rate(counts: Counts, empty: Empty = "skip", pos_label: int | None = None) -> Rates:
+    """Computes the share of people who are predicted to be in a class; NaN for no people.
+
+    Args:
+        counts: People by group, label and prediction.
+        empty: See the module.
+        pos_label: The class; by default 1 of two.
+
+    Raises:
+        ValueError: If the class is unknown, or not given with more than two classes.
 
     Examples:
-        >>> selection_rate(np.array([[[3, 1], [0, 0]], [[0, 0], [1, 1]]])).tolist()
-        [0.25, 0.5]
+        >>> counts = np.array([[[3, 1], [0, 0]], [[0, 0], [1, 1]]])
+        >>> selection_rate(counts).tolist(), selection_rate(counts, pos_label=0).tolist()
+        ([0.25, 0.5], [0.75, 0.5])
     """
-    _check_binary(counts)
-    return _share(jnp.asarray(counts)[..., :, 1].sum(axis=-1), _people(counts))
+    return _selected(counts, [_one_class(counts, pos_label)], empty)[..., 0]
 
 
-def true_positive_rate(counts: Counts, empty: Empty = "skip") -> Rates:
-    """Computes the share of people with label 1 who are predicted to be in class 1."""
-    return _given_label(counts, 1, empty)
+def true_positive_rate(
+    counts: Counts, empty: Empty = "skip", pos_label: int | None = None
+) -> Rates:
+    """Computes the share of people with a label who are predicted so; see `selection_rate`."""
+    return _true_positives(counts, [_one_class(counts, pos_label)], empty)[..., 0]
 
 
-def false_positive_rate(counts: Counts, empty: Empty = "skip") -> Rates:
-    """Computes the share of people with label 0 who are predicted to be in class 1."""
-    return _given_label(counts, 0, empty)
+def false_positive_rate(
+    counts: Counts, empty: Empty = "skip", pos_label: int | None = None
+) -> Rates:
+    """Computes the share of people of other labels who are predicted so; see `selection_rate`."""
+    return _false_positives(counts, [_one_class(counts, pos_label)], empty)[..., 0]
 
 
 def accuracy(counts: Counts, empty: Empty = "skip") -> Rates:
-    """Computes the share of people who are predicted correctly, for any number of classes."""
+    """Computes the share of people who are predicted correctly."""
     return _share(jnp.trace(jnp.asarray(counts), axis1=-2, axis2=-1), _people(counts))
 
 
+# Columns are selected before the division: XLA rounds another way where it broadcasts a divisor.
+def _selected(counts: Counts, classes: Sequence[int], empty: Empty = "skip") -> ClassRates:
+    selected = jnp.asarray(counts)[..., np.array(classes)].sum(axis=-2)
+    return _share(selected, _people(counts)[..., None])
+
+
+def _true_positives(counts: Counts, classes: Sequence[int], empty: Empty = "skip") -> ClassRates:
+    columns, counts = np.array(classes), jnp.asarray(counts)
+    return _given_label(
+        counts[..., columns, columns], counts.sum(axis=-1)[..., columns], counts, empty
+    )
+
+
+def _false_positives(counts: Counts, classes: Sequence[int], empty: Empty = "skip") -> ClassRates:
+    columns, counts = np.array(classes), jnp.asarray(counts)
+    wrong = counts[..., columns]
+    others = jnp.broadcast_to(
+        1 - jnp.eye(counts.shape[-1], dtype=counts.dtype)[:, columns], wrong.shape
+    )
+    of_label = counts.sum(axis=-1, keepdims=True)
+    return _given_label(
+        (wrong * others).sum(axis=-2), (of_label * others).sum(axis=-2), counts, empty
+    )
+
+
+def _predicted_given_label(
+    counts: Counts, classes: Sequence[int], empty: Empty = "skip"
+) -> ClassRates:
+    """Share of each class among the predictions for each label, ``[..., groups, pairs]``."""
+    part = jnp.asarray(counts)[..., np.array(classes)]
+    whole = jnp.broadcast_to(jnp.asarray(counts).sum(axis=-1, keepdims=True), part.shape)
+    pairs = (cells.reshape(*counts.shape[:-2], -1) for cells in (part, whole))
+    return _given_label(*pairs, counts, empty)
+
+
 _SELECTION = Rate(
-    "selection_rate", selection_rate, "Share of people predicted to be in class 1", "S", True
+    "selection_rate", selection_rate, "Share of people predicted to be in class 1", "S", _selected
 )
-_TRUE = Rate("true_positive_rate", true_positive_rate, "Share of label 1 predicted as 1", "T", True)
+_TRUE = Rate(
+    "true_positive_rate",
+    true_positive_rate,
+    "Share of label 1 predicted as 1",
+    "T",
+    _true_positives,
+)
 _FALSE = Rate(
-    "false_positive_rate", false_positive_rate, "Share of label 0 predicted as 1", "F", True
+    "false_positive_rate",
+    false_positive_rate,
+    "Share of label 0 predicted as 1",
+    "F",
+    _false_positives,
 )
-_CORRECT = Rate("accuracy", accuracy, "Share of people predicted correctly", "C", False)
+_CORRECT = Rate("accuracy", accuracy, "Share of people predicted correctly", "C", None)
 
 RATES = (_SELECTION, _TRUE, _FALSE, _CORRECT)
 """All rates."""
@@ -195,7 +256,7 @@ CRITERIA = {
   and labels may be unfair themselves. Hardt, Price, Srebro, *Equality of Opportunity in Supervised
   Learning*, 2016, https://arxiv.org/abs/1610.02413
 * Equalized odds: equal chances given either label (same reference).
-* Accuracy parity: predictions are correct equally often, for any number of classes.
+* Accuracy parity: predictions are correct equally often.
 """
 
 
@@ -205,6 +266,8 @@ def difference(
     method: Baseline = "between_groups",
     agg: Combine = "worst_case",
     empty: Empty = "skip",
+    classes: Sequence[int] | None = None,
+    form: Form = "conditional",
 ) -> Gap:
     """Computes the largest difference of the groups' rates.
 
@@ -215,13 +278,17 @@ def difference(
             largest distance to the rate of all people.
         agg: Whether several rates count by their largest difference or by the mean.
         empty: See the module.
+        classes: Classes whose rates are compared; by default 1 of two, or all of more.
+        form: Rates of equalized odds with more than two classes. ``"conditional"`` is the share of
+            each class among the predictions for people of each label, ``"one_vs_rest"`` the true
+            and false positive rate of each class.
 
     Returns:
         Differences in ``[0, 1]``, 0 if fair. Of several rates those with a difference count; NaN
         if none has one.
 
     Raises:
-        ValueError: If the criterion needs two classes, or a setting is none of the options.
+        ValueError: If a class is unknown, or a setting is none of the options.
 
     Examples:
         >>> counts = np.array([[[1, 1], [1, 3]], [[1, 0], [1, 1]]])
@@ -232,7 +299,7 @@ def difference(
         >>> float(difference("equalized_odds", counts, agg="mean"))
         0.375
     """
-    return _compare(_difference, highest, criterion, counts, method, agg, empty)
+    return _compare(_difference, highest, criterion, counts, method, agg, empty, classes, form)
 
 
 def ratio(
@@ -241,6 +308,8 @@ def ratio(
     method: Baseline = "between_groups",
     agg: Combine = "worst_case",
     empty: Empty = "skip",
+    classes: Sequence[int] | None = None,
+    form: Form = "conditional",
 ) -> Gap:
     """Computes the smallest ratio of the groups' rates, in ``[0, 1]``, 1 if fair.
 
@@ -256,7 +325,7 @@ def ratio(
     """
     of_zeros = jnp.nan if empty == "zero" else 1.0
     compare = partial(_ratio, of_zeros=of_zeros)
-    return _compare(compare, lowest, criterion, counts, method, agg, empty)
+    return _compare(compare, lowest, criterion, counts, method, agg, empty, classes, form)
 
 
 demographic_parity_difference = partial(difference, "demographic_parity")
@@ -341,14 +410,12 @@ def _share(part: Shaped[Array, "*batch"], whole: Shaped[Array, "*batch"]) -> Flo
 
 # Undefined by default, because the zero of fairlearn turns a small client without positive examples
 # into an unfair one.
-def _given_label(counts: Counts, label: int, empty: Empty) -> Rates:
-    _check_binary(counts)
+def _given_label(part: ClassRates, whole: ClassRates, counts: Counts, empty: Empty) -> ClassRates:
     checks.one_of("empty", empty, get_args(Empty))
-    of_label = jnp.asarray(counts)[..., label, :]
-    rates = _share(of_label[..., 1], of_label.sum(axis=-1))
+    rates = _share(part, whole)
     if empty == "skip":
         return rates
-    return jnp.where(jnp.isnan(rates) & (_people(counts) > 0), 0, rates)
+    return jnp.where(jnp.isnan(rates) & (_people(counts) > 0)[..., None], 0, rates)
 
 
 def _compare(
@@ -359,22 +426,43 @@ def _compare(
     method: Baseline,
     agg: Combine,
     empty: Empty,
+    classes: Sequence[int] | None,
+    form: Form,
 ) -> Gap:
     """Compares the groups' rates with each other, or with the rates of all people."""
-    checks.one_of("criterion", criterion, tuple(CRITERIA))
     checks.one_of("method", method, get_args(Baseline))
     checks.one_of("agg", agg, get_args(Combine))
+    rates, overall = _rates(criterion, counts, empty, classes, form), None
+    if method == "to_overall":
+        everyone = jnp.asarray(counts).sum(axis=-3, keepdims=True)
+        overall = _rates(criterion, everyone, empty, classes, form)
+    num_defined = jnp.sum(~jnp.isnan(rates), axis=-1)
+    least = 2 if empty == "skip" else 1
+    gaps = jnp.where(num_defined >= least, compare(rates, overall), jnp.nan)
+    return worst(gaps) if agg == "worst_case" else jnp.nanmean(gaps, axis=-1)
+
+
+def _rates(
+    criterion: str, counts: Counts, empty: Empty, classes: Sequence[int] | None, form: Form
+) -> Float[Array, "*batch rates groups"]:
+    """Returns all rates that a criterion compares."""
+    checks.one_of("criterion", criterion, tuple(CRITERIA))
     checks.one_of("empty", empty, get_args(Empty))
-    gaps = []
-    for rate in CRITERIA[criterion]:
-        rates, overall = rate.function(counts, empty), None
-        if method == "to_overall":
-            overall = rate.function(jnp.asarray(counts).sum(axis=-3, keepdims=True), empty)
-        num_defined = jnp.sum(~jnp.isnan(rates), axis=-1)
-        least = 2 if empty == "skip" else 1
-        gaps.append(jnp.where(num_defined >= least, compare(rates, overall), jnp.nan))
-    stacked = jnp.stack(gaps, axis=-1)
-    return worst(stacked) if agg == "worst_case" else jnp.nanmean(stacked, axis=-1)
+    checks.one_of("form", form, get_args(Form))
+    num_classes = counts.shape[-1]
+    if classes is None:
+        classes = [1] if num_classes == 2 else range(num_classes)
+    labels = [_one_class(counts, label) for label in classes]
+    if criterion == "equalized_odds" and form == "conditional" and num_classes > 2:
+        rates = [_predicted_given_label(counts, labels, empty)]
+    else:
+        rates = [
+            rate.function(counts, empty)[..., None]
+            if rate.by_class is None
+            else rate.by_class(counts, labels, empty)
+            for rate in CRITERIA[criterion]
+        ]
+    return jnp.swapaxes(jnp.concatenate(rates, axis=-1), -1, -2)
 
 
 def _difference(rates: Rates, overall: Rates | None) -> Gap:
@@ -392,9 +480,14 @@ def _ratio(rates: Rates, overall: Rates | None, of_zeros: float) -> Gap:
     return jnp.where(highest(rates) == 0, of_zeros, ratio)
 
 
-def _check_binary(counts: Counts) -> None:
-    if counts.shape[-2:] != (2, 2):
+def _one_class(counts: Counts, label: int | None) -> int:
+    """Returns a class of counts, by default 1 of two."""
+    num_classes = counts.shape[-1]
+    if label is None and num_classes == 2:
+        return 1
+    if counts.ndim < 3 or counts.shape[-2] != num_classes or label not in range(num_classes):
         raise ValueError(
-            f"counts of shape {tuple(counts.shape)}: expected two classes, [..., groups, 2, 2], of "
-            "which 1 is the favorable one; use accuracies for more classes."
+            f"counts of shape {tuple(counts.shape)}, pos_label={label}: expected [..., groups, "
+            "classes, classes] and one of the classes; pass the class whose rate is meant."
         )
+    return label

@@ -38,14 +38,14 @@ class Interval(NamedTuple):
 
 def expected_difference(
     criterion: str,
-    counts: Int[np.ndarray, "*batch groups 2 2"],
-    pooled: Int[np.ndarray, "groups 2 2"] | None = None,
+    counts: Int[np.ndarray, "*batch groups classes classes"],
+    pooled: Int[np.ndarray, "groups classes classes"] | None = None,
     draws: int = 200,
 ) -> Float[np.ndarray, "*batch"]:
     """Estimates a difference if all groups had the same rates.
 
-    Predictions are sampled for the people of each cell. Their rate is that of all people: of
-    selection for demographic parity, of selection given the label for equal opportunity and
+    Predictions are sampled for the people of each cell. Their rates are those of all people: of
+    each class for demographic parity, of each class given the label for equal opportunity and
     equalized odds, of correct predictions for accuracy parity.
 
     Args:
@@ -58,7 +58,7 @@ def expected_difference(
         The means; NaN where the difference is undefined in all draws.
 
     Raises:
-        ValueError: If the criterion is unknown or counts are no integers >= 0 of two classes.
+        ValueError: If the criterion is unknown, or counts are no integers >= 0 of classes.
 
     Examples:
         >>> counts = np.array([[[25, 25], [0, 0]], [[25, 25], [0, 0]]])
@@ -71,19 +71,22 @@ def expected_difference(
     draws = max(1, min(draws, _MAX_VALUES // counts.size))
     rng = np.random.default_rng(0)
     people = counts.sum(axis=-1)
-    if criterion in ("demographic_parity", "accuracy_parity"):
-        is_parity = criterion == "demographic_parity"
-        part = by_cell[:, 1].sum() if is_parity else np.trace(by_cell)
+    if criterion == "accuracy_parity":
         whole = people.sum(axis=-1)
-        chosen = rng.binomial(whole, _rate(part, by_cell.sum()), (draws, *whole.shape))
-        zeros = np.zeros_like(chosen)
-        # Selected people are in column 1; correct ones on the diagonal, both in row 0.
-        row = (whole - chosen, chosen) if is_parity else (chosen, whole - chosen)
-        cells = np.stack([np.stack(row, axis=-1), np.stack([zeros, zeros], axis=-1)], axis=-2)
+        rate = np.trace(by_cell) / max(by_cell.sum(), 1)
+        correct = rng.binomial(whole, rate, (draws, *whole.shape))
+        # Correct ones on the diagonal of two classes, wrong ones beside.
+        rows = np.stack([correct, whole - correct], axis=-1)
+        cells = np.stack([rows, np.zeros_like(rows)], axis=-2)
+    elif criterion == "demographic_parity":
+        rates = _shares(by_cell.sum(axis=0), by_cell.sum())
+        chosen = _draw(rng, people.sum(axis=-1), rates, draws)
+        # Everybody in the row of label 0: the labels do not matter.
+        cells = np.zeros((draws, *counts.shape), np.int64)
+        cells[..., 0, :] = chosen
     else:
-        rates = np.array([_rate(by_cell[label, 1], by_cell[label].sum()) for label in (0, 1)])
-        chosen = rng.binomial(people, rates, (draws, *people.shape))
-        cells = np.stack([people - chosen, chosen], axis=-1)
+        rates = _shares(by_cell, by_cell.sum(axis=1, keepdims=True))
+        cells = _draw(rng, people, rates, draws)
     values = _evaluate(criterion, cells)
     is_defined = ~np.isnan(values)
     total, number = np.where(is_defined, values, 0).sum(axis=0), is_defined.sum(axis=0)
@@ -92,7 +95,7 @@ def expected_difference(
 
 def interval(
     criterion: str,
-    counts: Int[np.ndarray, "*batch groups 2 2"],
+    counts: Int[np.ndarray, "*batch groups classes classes"],
     level: float = 0.95,
     draws: int = 500,
 ) -> Interval:
@@ -121,11 +124,9 @@ def interval(
     checks.probability("level", level)
     draws = max(1, min(draws, _MAX_VALUES // counts.size))
     rng = np.random.default_rng(0)
-    flat = counts.reshape(*counts.shape[:-2], 4)
+    flat = counts.reshape(*counts.shape[:-2], -1)
     sizes = flat.sum(axis=-1)
-    shares = np.divide(
-        flat, sizes[..., None], out=np.full(flat.shape, 0.25), where=sizes[..., None] > 0
-    )
+    shares = _shares(flat, sizes[..., None])
     samples = rng.multinomial(sizes, shares, (draws, *sizes.shape))
     values = _evaluate(criterion, samples.reshape(draws, *counts.shape))
     ends = np.full((2, *values.shape[1:]), np.nan)
@@ -144,17 +145,29 @@ def _checked(criterion: str, counts: np.ndarray, draws: int) -> np.ndarray:
         counts = given.astype(np.int64)
     is_count = counts.dtype.kind in "iu" and counts.size and counts.min() >= 0
     is_count = is_count and np.array_equal(counts, given)
-    if not is_count or counts.ndim < 3 or counts.shape[-2:] != (2, 2):
+    if not is_count or counts.ndim < 3 or counts.shape[-2] != counts.shape[-1]:
         raise ValueError(
-            f"counts: expected integers >= 0 of shape [..., groups, 2, 2], got {given.dtype} of "
-            f"shape {given.shape}{' with NaN' if np.isnan(given).any() else ''}; pass counts as of "
-            "group_fairness.count_groups."
+            "counts: expected integers >= 0 of shape [..., groups, classes, classes], got "
+            f"{given.dtype} of shape {given.shape}{' with NaN' if np.isnan(given).any() else ''}; "
+            "pass counts as of group_fairness.count_groups."
         )
     return counts
 
 
-def _rate(part: float | np.integer, whole: float | np.integer) -> float:
-    return float(part / whole) if whole else 0.0
+def _shares(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Divides; of nobody, everybody is in the first class."""
+    nobody = np.zeros(np.shape(part))
+    nobody[..., :1] = 1
+    return np.divide(part, whole, out=nobody, where=whole > 0)
+
+
+def _draw(
+    rng: np.random.Generator, sizes: np.ndarray, shares: np.ndarray, draws: int
+) -> np.ndarray:
+    """Draws the class of ``sizes`` predictions with the probabilities ``shares``."""
+    # The last class first, so that two classes draw as `binomial` does.
+    drawn = rng.multinomial(sizes, shares[..., ::-1], (draws, *sizes.shape))
+    return drawn[..., ::-1]
 
 
 def _evaluate(criterion: str, counts: np.ndarray) -> np.ndarray:

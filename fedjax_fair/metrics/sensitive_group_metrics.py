@@ -19,13 +19,17 @@ from fedjax_fair.roles import ClientMetrics, GroupSums, Metric
 from fedjax_fair.utils.tree import Tree
 
 __all__ = [
+    "MAX_COUNTED",
     "PEOPLE",
     "SENSITIVE_GROUP_SUMMARIES",
     "client_difference",
     "describe",
-    "needs_binary",
+    "needs_classes",
     "sensitive_group_summaries",
 ]
+
+MAX_COUNTED = 100
+"""Classes up to which people are counted by label and prediction, in memory of its square."""
 
 PEOPLE = "people with test examples"
 CLIENTS = "clients with two or more sensitive groups"
@@ -83,15 +87,17 @@ def client_difference(criterion: str, sums: GroupSums) -> Float[Array, "*axes cl
     return group_fairness.difference(criterion, _counts(criterion, sums))
 
 
-def needs_binary(criterion: str) -> bool:
-    """Returns whether a criterion needs two classes."""
-    return any(rate.needs_binary for rate in CRITERIA[criterion])
+def needs_classes(criterion: str) -> bool:
+    """Returns whether a criterion needs labels that are classes."""
+    return any(rate.by_class is not None for rate in CRITERIA[criterion])
 
 
-def describe(criterion: str, compare: str = "difference") -> str:
+def describe(criterion: str, compare: str = "difference", num_classes: int = 2) -> str:
     """Returns the long name of a difference or ratio.
 
     Examples:
+        >>> describe("demographic_parity", num_classes=3)
+        'Demographic parity: difference of selection rate between sensitive groups, worst class'
         >>> describe("demographic_parity")
         'Demographic parity: difference of selection rate between sensitive groups'
         >>> describe("accuracy_parity", "ratio")
@@ -100,12 +106,20 @@ def describe(criterion: str, compare: str = "difference") -> str:
     rates = [rate.name.replace("_", " ") for rate in CRITERIA[criterion]]
     which = {"difference": "larger ", "ratio": "smaller "}[compare] if len(rates) > 1 else ""
     title = criterion.replace("_", " ").capitalize()
-    return f"{title}: {which}{compare} of {' and of '.join(rates)} between sensitive groups"
+    about = f"{title}: {which}{compare} of {' and of '.join(rates)} between sensitive groups"
+    if num_classes == 2 or not needs_classes(criterion):
+        return about
+    if criterion == "equalized_odds":
+        return (
+            f"{title}: {compare} of shares of predictions given the label between sensitive "
+            "groups, worst pair"
+        )
+    return f"{about}, worst class"
 
 
 def _counts(criterion: str, sums: GroupSums) -> Array:
     """Returns counts by label and prediction, or of correct predictions on the diagonal."""
-    if needs_binary(criterion):
+    if needs_classes(criterion):
         assert sums.counts is not None
         return sums.counts
     wrong = sums.examples - sums.correct
@@ -119,7 +133,7 @@ def _formula(criterion: str, form: str, combine: str) -> str:
     return parts[0] if len(parts) == 1 else f"{combine}({', '.join(parts)})"
 
 
-def _gaps(criteria: list[str]) -> Iterator[Metric]:
+def _gaps(criteria: list[str], num_classes: int) -> Iterator[Metric]:
     for compare, form, combine in (
         ("difference", "max_u {0}_u - min_u {0}_u", "max"),
         ("ratio", "min_u {0}_u / max_u {0}_u", "min"),
@@ -127,7 +141,7 @@ def _gaps(criteria: list[str]) -> Iterator[Metric]:
         for criterion in criteria:
             yield Metric(
                 f"{criterion}_{compare}",
-                describe(criterion, compare),
+                describe(criterion, compare, num_classes),
                 "1",
                 PEOPLE,
                 "examples",
@@ -143,7 +157,7 @@ def _gaps(criteria: list[str]) -> Iterator[Metric]:
         for summary, title in (("mean", "mean_clients"), ("maximum", "worst_client")):
             yield Metric(
                 f"{criterion}_difference_{title}",
-                f"{describe(criterion)}, {summary} over clients",
+                f"{describe(criterion, num_classes=num_classes)}, {summary} over clients",
                 "1",
                 CLIENTS,
                 "uniform",
@@ -162,13 +176,12 @@ def _worst(quantity: str, title: str, unit: str, **definition: Any) -> Metric:
 
 
 def sensitive_group_summaries(num_classes: int) -> tuple[Metric, ...]:
-    """Returns the metrics that are defined for a number of classes.
+    """Returns the metrics that are defined for a number of classes; below 2, labels are no classes.
 
     Examples:
-        >>> [metric.name for metric in sensitive_group_summaries(3)][:2]
+        >>> [metric.name for metric in sensitive_group_summaries(1)][:2]
         ['accuracy_parity_difference', 'accuracy_parity_ratio']
     """
-    is_binary = num_classes == 2
     worst = [
         _worst(
             "accuracy", "Lowest accuracy", "1", better="higher", formula="min_u C_u", range="0 to 1"
@@ -177,15 +190,16 @@ def sensitive_group_summaries(num_classes: int) -> tuple[Metric, ...]:
             "loss", "Highest mean loss", "nat", better="lower", formula="max_u M_u", range=">= 0"
         ),
     ]
-    if is_binary:
+    if num_classes == 2:
         worst.append(
             _worst(
                 "calibration_error", "Highest calibration error", "1",
                 better="lower", formula=_CALIBRATION, range="0 to 1",
             )
         )  # fmt: skip
-    criteria = [name for name in CRITERIA if is_binary or not needs_binary(name)]
-    return (*_gaps(criteria), *worst)
+    is_counted = 2 <= num_classes <= MAX_COUNTED
+    criteria = [name for name in CRITERIA if is_counted or not needs_classes(name)]
+    return (*_gaps(criteria, num_classes), *worst)
 
 
 SENSITIVE_GROUP_SUMMARIES: tuple[Metric, ...] = sensitive_group_summaries(2)

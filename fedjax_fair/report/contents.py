@@ -1,4 +1,4 @@
-"""Data of the charts on the page of a run, for its script; accuracies in percent.
+"""Data of the charts on the page of a run, for its script, in the units of tables.
 
 Means and 95% intervals over seeds are computed here. The script only draws.
 """
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair.report import drawing
-from fedjax_fair.results.datasets import has_client_names
+from fedjax_fair.results import task_metrics
+from fedjax_fair.results.datasets import class_names, has_client_names
 from fedjax_fair.results.intervals import student
 from fedjax_fair.results.model_names import is_repeated
+from fedjax_fair.results.task_metrics import primary
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["contents", "curve_of"]
 
 _MAX_VALUES = 1_200_000
-"""Accuracies and cohort members of single clients on a page: 3.2 MB, two bytes each in base64."""
+"""Values and cohort members of single clients on a page: 3.2 MB, two bytes each in base64."""
 
 _MAX_CLIENTS = 1000
 _MISSING = 65535
@@ -35,23 +37,35 @@ def contents(dataset: xr.Dataset, floors: np.ndarray) -> dict[str, Any]:
 
     ``floors`` are the noise floors of the dissimilarity.
     """
-    level = drawing.by_method(dataset, "accuracy_mean_clients", _SEEDS)
+    quantity = primary(dataset)
+    level = _in_unit(dataset, quantity.mean, _SEEDS)
     later = level.where(level["round"] > 0, drop=True)  # Methods are equal before training.
+    if later.sizes["round"] < 2:
+        later = level
+    spread = _in_unit(dataset, quantity.dissimilarity, _SEEDS)
+    unit = task_metrics.unit(dataset, quantity.mean)
     numbers: dict[str, Any] = {
         "methods": [str(name) for name in dataset["algorithm"].values],
-        "accuracy": _curves(level),
-        "dissimilarity": _curves(drawing.by_method(dataset, "client_dissimilarity", _SEEDS)),
+        "quantity": {
+            "name": quantity.heading,
+            "better": quantity.better,
+            "unit": unit,
+            "difference": "points" if unit == "%" else unit,
+            "digits": task_metrics.digits(dataset, quantity.mean),
+        },
+        "level": _curves(level),
+        "dissimilarity": _curves(spread),
         "floor": _numbers(100 * floors),
         "participation": _participation(dataset),
         "clients": _clients(dataset),
-        "start": drawing.first_difference(later) if later.size else 0,
+        "start": drawing.first_difference(later),
     }
     numbers["tradeoff"] = [
         [[column[-1] for column in curve[1:]] if curve[0] else None for curve in pair]
-        for pair in zip(numbers["dissimilarity"], numbers["accuracy"], strict=True)
+        for pair in zip(numbers["dissimilarity"], numbers["level"], strict=True)
     ]
-    if "group_accuracy" in dataset:
-        groups = drawing.by_method(dataset, "group_accuracy", ("planted_group", *_SEEDS))
+    if drawing.is_known(dataset, quantity.group):
+        groups = _in_unit(dataset, quantity.group, ("planted_group", *_SEEDS))
         numbers["groups"] = [_curves(group) for group in groups.transpose("planted_group", ...)]
     if "aggregation_nmi" in dataset:
         agreement = drawing.mean_so_far(dataset, "aggregation_nmi")
@@ -62,9 +76,16 @@ def contents(dataset: xr.Dataset, floors: np.ndarray) -> dict[str, Any]:
     return numbers
 
 
+def _in_unit(dataset: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataArray:
+    """Returns a variable as `drawing.by_method`, in the unit of tables; NaN if it is missing."""
+    if name in dataset:
+        return drawing.to_percent(drawing.by_method(dataset, name, dims))
+    return np.nan * drawing.by_method(dataset, primary(dataset).mean, dims)
+
+
 def _curves(values: xr.DataArray) -> list[Curve]:
     """The curve of each method."""
-    return [curve_of(values["round"].values, 100 * runs) for runs in values.values]
+    return [curve_of(values["round"].values, runs) for runs in values.values]
 
 
 def curve_of(places: np.ndarray, runs: np.ndarray) -> Curve:
@@ -75,7 +96,7 @@ def curve_of(places: np.ndarray, runs: np.ndarray) -> Curve:
 
 def _numbers(values: np.ndarray) -> list[float | None]:
     """Rounded values; JSON has no NaN."""
-    return [None if np.isnan(value) else round(float(value), 3) for value in values]
+    return [None if np.isnan(value) else float(f"{value:.6g}") for value in values]
 
 
 def _participation(dataset: xr.Dataset) -> list[dict[str, Any] | None]:
@@ -123,10 +144,10 @@ def _num_rounds(cohorts: np.ndarray, num_clients: int) -> np.ndarray:
 
 
 def _clients(dataset: xr.Dataset) -> dict[str, Any]:
-    """Accuracies and cohorts of as many clients, seeds and evaluations as fit on a page."""
-    accuracy = drawing.by_method(dataset, "test_accuracy", ("seed", "round", "client"))
+    """Values and cohorts of as many clients, seeds and evaluations as fit on a page."""
+    measured = _in_unit(dataset, primary(dataset).client, ("seed", "round", "client"))
     cohorts = drawing.by_method(dataset, "cohort_clients", ("seed", "training_round", "slot"))
-    methods, num_seeds, evaluations, num_clients = accuracy.shape
+    methods, num_seeds, evaluations, num_clients = measured.shape
     ids = np.unique(np.linspace(0, num_clients - 1, min(num_clients, _MAX_CLIENTS)).astype(int))
     members = methods * cohorts.sizes["training_round"] * cohorts.sizes["slot"]
     seeds = int(np.clip(_MAX_VALUES // (methods * evaluations * ids.size + members), 1, num_seeds))
@@ -139,11 +160,17 @@ def _clients(dataset: xr.Dataset) -> dict[str, Any]:
     trained = place[np.where(trained < 0, num_clients, trained)]
 
     def per_seed(name: str) -> np.ndarray:
-        """``[runs, clients, ...]``; one run if the partition is the same in all."""
+        """Returns ``[runs, clients, ...]``; one run if the partition is the same in all."""
         values = dataset[name]
         values = values if "seed" in values.dims else values.expand_dims("seed")
         return values.transpose("seed", "client", ...).values[:seeds, ids].astype(int)
 
+    values = measured.values[:, :seeds, shown][..., ids]
+    low, per_unit = 0.0, 100.0
+    if not drawing.is_percent(measured):
+        ends = np.append(values[np.isfinite(values)], 0.0)
+        low, high = float(ends.min()), float(ends.max())
+        per_unit = (_MISSING - 1) / ((high - low) or 1.0)
     return {
         "total": num_clients,
         "ids": ids.tolist(),
@@ -151,8 +178,12 @@ def _clients(dataset: xr.Dataset) -> dict[str, Any]:
         "seeds": dataset["seed"].values[:seeds].tolist(),
         "allSeeds": num_seeds,
         "rounds": dataset["round"].values[shown].tolist(),
-        "accuracy": _packed(accuracy.values[:, :seeds, shown][..., ids] * 1e4),
-        "label": drawing.label(accuracy),
+        "measured": _packed((values - low) * per_unit),
+        "low": low,
+        "perUnit": per_unit,
+        "label": drawing.label(measured),
+        "classNames": class_names(dataset),
+        "hasClasses": dataset.sizes["class"] > 1,
         "cohorts": list(cohorts.shape[2:]),
         "trained": _packed(trained),
         "classes": [[_sparse(client) for client in run] for run in per_seed("train_examples")],
@@ -168,6 +199,6 @@ def _sparse(counts: np.ndarray) -> list[list[int]]:
 
 
 def _packed(values: np.ndarray) -> str:
-    """Encodes integers below 65,535 in two bytes each, little-endian, and NaN as 65,535."""
-    integers = np.where(np.isnan(values), _MISSING, np.rint(values))
+    """Encodes integers below 65,535 in two bytes each, little-endian, and others as 65,535."""
+    integers = np.where(np.isfinite(values), np.rint(values), _MISSING)
     return base64.b64encode(integers.astype("<u2").tobytes()).decode()

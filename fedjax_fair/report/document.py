@@ -119,7 +119,7 @@ def html_table(table: Table) -> str:
     rows = []
     for name, *cells in table.rows:
         columns = "".join(
-            f'<td class="number" data-label="{heading}">{_lines(cell).replace("-", "&minus;")}</td>'
+            f'<td class="number" data-label="{heading}">{_lines(cell)}</td>'
             for heading, cell in zip(headings, cells, strict=True)
         )
         rows.append(f'<tr><th scope="row">{_lines(name)}</th>{columns}</tr>')

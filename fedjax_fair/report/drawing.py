@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_fair.metrics import fairness
+from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.results import units
 from fedjax_fair.results.comparison import noise_floor
-from fedjax_fair.results.datasets import VALIDATION, configurations_as_methods, swept_settings
+from fedjax_fair.results.datasets import configurations_as_methods, swept_settings
 from fedjax_fair.results.intervals import student
 from fedjax_fair.results.models import by_model
+from fedjax_fair.results.task_metrics import primary, validation
 from fedjax_fair.roles import PERSONALIZED
 from fedjax_fair.utils.terminal import escape_control_chars
 
@@ -60,7 +62,8 @@ def by_method(
     are methods too, see `by_model`; of a sweep, the models that serve the clients.
     """
     variable(results, name, dims)
-    names = {name, "accuracy_mean_clients", "test_loss_mean_clients", VALIDATION}
+    level = primary(results).mean
+    names = {name, level, validation(level), "test_loss_mean_clients"}
     if f"{PERSONALIZED}{name}" in results or swept_settings(results):
         names |= {f"{PERSONALIZED}{key}" for key in names}
     needed = results[[key for key in results if key in names]]
@@ -73,14 +76,24 @@ def by_method(
 
 
 def dissimilarity_floors(results: xr.Dataset) -> np.ndarray:
-    """Returns the noise floor of each method's dissimilarity in percent; empty if unknown."""
+    """Returns the noise floor of each method's dissimilarity in percent; empty if unknown.
+
+    Only the dissimilarity of accuracies has one.
+    """
     import xarray as xr
 
-    if not {"accuracy_mean_examples", "test_examples"} <= set(results):
+    is_accuracy = primary(results) == ACCURACY
+    if not is_accuracy or not {"accuracy_mean_examples", "test_examples"} <= set(results):
         return np.empty(0)
     accuracy = by_method(results, "accuracy_mean_examples", ("seed", "round"))
     parts = {accuracy.name: accuracy, "test_examples": results["test_examples"]}
     return 100 * noise_floor(xr.Dataset(parts), ["client_dissimilarity"]).to_array().values[0]
+
+
+def is_known(results: xr.Dataset, name: str) -> bool:
+    """Returns whether a variable, of global or personalized models, has a value."""
+    names = {name, f"{PERSONALIZED}{name}"} & set(results)
+    return any(bool(results[each].notnull().any()) for each in names)
 
 
 def is_percent(values: xr.DataArray) -> bool:
@@ -94,12 +107,15 @@ def to_percent(values: xr.DataArray) -> xr.DataArray:
 
 
 def first_difference(values: xr.DataArray) -> int:
-    """Returns the first evaluated round at which methods differ, or else the first one."""
+    """Returns the first evaluated round at which methods differ, or else the first one.
+
+    At least two evaluations follow from it, so that there is a line.
+    """
     means = values.mean("seed").transpose("round", "algorithm", ...).values
     lowest, highest = np.fmin.reduce(means, axis=1), np.fmax.reduce(means, axis=1)
     is_alone = (~np.isnan(means)).sum(axis=1) == 1
     differ = ((highest > lowest) | is_alone).reshape(len(means), -1).any(axis=1)
-    return int(values["round"][differ.argmax()])
+    return int(values["round"][min(differ.argmax(), max(len(differ) - 2, 0))])
 
 
 def after_first_difference(values: xr.DataArray) -> xr.DataArray:
@@ -139,6 +155,8 @@ def draw_curves(axes: Axes, runs: xr.DataArray, looks: list[dict[str, Any]]) -> 
             axes.fill_between(rounds, low, high, color=look["color"], alpha=0.15, linewidth=0)
             if len(rounds) == 1:  # A band of no width is invisible.
                 axes.vlines(rounds, low, high, color=look["color"], linewidth=1)
+    if not axes.has_data():
+        annotate(axes, "no values", (1, 1))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     style_axes(axes)
 
@@ -184,7 +202,11 @@ def single_axes(height: float, results: xr.Dataset | None = None) -> tuple[Figur
 
 
 def add_legend(figure: Figure, title: str | None = None, **settings: Any) -> None:
-    """Adds a legend to the right of the axes."""
+    """Adds a legend to the right of the axes, if anything is drawn."""
+    if "handles" not in settings and not any(
+        axes.get_legend_handles_labels()[0] for axes in figure.axes
+    ):
+        return
     place = {"loc": "outside right upper", "frameon": False, "alignment": "left"}
     figure.legend(title=title, **place, **settings)
 

@@ -17,13 +17,14 @@ from fedjax_fair.report.document import text
 from fedjax_fair.results.comparison import MIN_SEEDS
 from fedjax_fair.results.intervals import format_number, format_p
 from fedjax_fair.results.model_names import method_of
+from fedjax_fair.results.task_metrics import digits
 from fedjax_fair.results.units import is_percent
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-__all__ = ["differences", "svg"]
+__all__ = ["differences", "html_rows"]
 
 _WIDTH = 48
 """Characters of a heading that fit below a panel."""
@@ -108,8 +109,10 @@ def differences(
     return figure
 
 
-def svg(compared: xr.Dataset) -> str:
-    """Renders a comparison as a picture for an HTML page, with its numbers as text.
+def html_rows(compared: xr.Dataset) -> str:
+    """Renders a comparison for an HTML page: a row of text and a picture for each method.
+
+    Only the pictures are scaled to the width of the page, so that text keeps its size.
 
     Args:
         compared: As for `differences`, one metric.
@@ -119,38 +122,30 @@ def svg(compared: xr.Dataset) -> str:
     ends = np.append(ends[np.isfinite(ends)], 0.0)
     low, high = float(ends.min()), float(ends.max())
     spread = (high - low) or 1.0
-    names, plot, line = 200, 300, 22
+    form = f"+.{_digits(compared)}f"
 
     def x(value: float) -> str:
-        return f"{names + 10 + (plot - 20) * (value - low) / spread:.1f}"
+        return f"{4 + 92 * (value - low) / spread:.2f}%"
 
-    width, height = names + plot + 210, line * len(rows) + 8
-    zero = (
-        f'<line x1="{x(0)}" x2="{x(0)}" y1="0" y2="{height}" stroke="currentColor" opacity=".4"/>'
-    )
-    parts = [zero]
-    for place, row in enumerate(rows):
-        y = line * place + line // 2 + 4
-        parts.append(f'<text x="{names}" y="{y + 4}" text-anchor="end">{text(row.method)}</text>')
-        numbers = f"{row.difference:+.1f}"
-        if np.isfinite(row.low) and np.isfinite(row.high):
-            parts.append(
-                f'<line x1="{x(row.low)}" x2="{x(row.high)}" y1="{y}" y2="{y}" '
-                'stroke="currentColor" stroke-width="2"/>'
-            )
-            numbers += f" ({row.low:+.1f} to {row.high:+.1f}), p {format_p(row.p)}"
+    parts = []
+    for row in rows:
+        drawn = f'<line x1="{x(0)}" x2="{x(0)}" y1="0" y2="100%" opacity=".4"/>'
+        numbers = "no pairs of seeds"
         if np.isfinite(row.difference):
+            numbers = format(row.difference, form)
+            if np.isfinite(row.low) and np.isfinite(row.high):
+                drawn += f'<line x1="{x(row.low)}" x2="{x(row.high)}" y1="50%" y2="50%"/>'
+                numbers += f" ({row.low:{form}} to {row.high:{form}}), p {format_p(row.p)}"
             fill = "currentColor" if row.is_significant else "var(--paper)"
-            parts.append(
-                f'<circle cx="{x(row.difference)}" cy="{y}" r="5" stroke="currentColor" '
-                f'stroke-width="2" fill="{fill}"/>'
-            )
-            numbers = numbers.replace("-", "\N{MINUS SIGN}")
-            parts.append(f'<text x="{names + plot}" y="{y + 4}">{numbers}</text>')
+            drawn += f'<circle cx="{x(row.difference)}" cy="50%" r="5" fill="{fill}"/>'
+        parts.append(
+            f"<span>{text(row.method)}</span>"
+            f'<svg aria-hidden="true" stroke="currentColor" stroke-width="2">{drawn}</svg>'
+            f'<span class="number">{numbers}</span>'
+        )
     return (
         f'<figure class="forest"><figcaption>{text(_heading(compared))}</figcaption>'
-        f'<svg viewBox="0 0 {width} {height}" width="100%" role="img" font-size="13" '
-        f'fill="currentColor" style="max-width:{width}px">{"".join(parts)}</svg></figure>'
+        f"{''.join(parts)}</figure>"
     )
 
 
@@ -173,6 +168,11 @@ def _rows(compared: xr.Dataset, published: Mapping[str, float] | None) -> list[_
 
 def _is_percent(compared: xr.Dataset) -> bool:
     return is_percent(compared.attrs["metric"], compared.attrs.get("units") or "1")
+
+
+def _digits(compared: xr.Dataset) -> int:
+    metric = compared.attrs["metric"]
+    return digits(compared.assign({metric: compared["mean"].assign_attrs(compared.attrs)}), metric)
 
 
 def _unit(compared: xr.Dataset) -> str:

@@ -1,4 +1,4 @@
-"""Figures of ground-truth groups: accuracy per group, agreement with clusters, embedding."""
+"""Figures of ground-truth groups: values per group, agreement with clusters, embedding."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedjax_fair.report import drawing
+from fedjax_fair.results.task_metrics import primary
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -18,8 +19,13 @@ __all__ = ["cluster_agreement", "embedding", "group_curves"]
 _MARKERS = "os^Dv<>P"
 
 
-def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
+def group_curves(results: xr.Dataset, metric: str | None = None) -> Figure:
     """Plots a variable over seeds, rounds and ground-truth groups, one panel per method.
+
+    Args:
+        results: Results of data with ground-truth groups.
+        metric: Name of the variable; by default the mean over the clients of a group of what the
+            results measure (`fedjax_fair.results.task_metrics.primary`).
 
     Raises:
         ValueError: If ``metric`` is not such a variable.
@@ -34,6 +40,7 @@ def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
     """
     from matplotlib.figure import Figure
 
+    metric = metric or primary(results).group
     values = drawing.by_method(results, metric, ("planted_group", "seed", "round"))
     values = drawing.after_first_difference(drawing.to_percent(values))
     num_methods, num_groups = values.sizes["algorithm"], values.sizes["planted_group"]
@@ -52,7 +59,8 @@ def group_curves(results: xr.Dataset, metric: str = "group_accuracy") -> Figure:
         axes.set_axis_off()
     figure.supxlabel("Communication round", fontsize=10)
     figure.supylabel(drawing.label(values, 30), fontsize=10)
-    drawing.add_legend(figure, handles=panels[0].lines)
+    drawn = [panel.lines for panel in panels if panel.lines]
+    drawing.add_legend(figure, handles=drawn[0] if drawn else [])
     return figure
 
 

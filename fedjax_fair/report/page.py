@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair import metrics
+from fedjax_fair.metrics import BY_NAME
 from fedjax_fair.metrics.definitions import HINT
+from fedjax_fair.metrics.quantities import ACCURACY, Quantity
 from fedjax_fair.report import drawing, forest
 from fedjax_fair.report.contents import contents
 from fedjax_fair.report.document import (
@@ -18,7 +19,14 @@ from fedjax_fair.report.document import (
     section,
     text,
 )
-from fedjax_fair.results import combine, compare, default_metrics, final_metrics, noise_floor
+from fedjax_fair.results import (
+    combine,
+    compare,
+    default_metrics,
+    final_metrics,
+    noise_floor,
+    task_metrics,
+)
 from fedjax_fair.results.comparison import MIN_SEEDS
 from fedjax_fair.results.datasets import (
     configurations_as_methods,
@@ -35,6 +43,7 @@ from fedjax_fair.results.tables import (
     sensitive_group_tables,
     unseen_tables,
 )
+from fedjax_fair.results.task_metrics import primary
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -76,6 +85,7 @@ def page(
     extended, columns = default_metrics(shown)
     floors = noise_floor(extended, [*columns, "client_dissimilarity"])
     numbers = contents(shown, floors["client_dissimilarity"].values)
+    quantity = primary(shown)
     note = ""
     if settings:
         numbers["settings"] = _settings(dataset, settings)
@@ -94,8 +104,8 @@ def page(
 {_tables([clients_table(shown)] if has_client_names(shown) else [])}
 {_tables(sensitive_group_tables(shown))}
 <div class="legend" id="legend" role="group" aria-label="methods"></div>
-<div class="pictures">{_charts(numbers)}</div>
-{_explorer(numbers["clients"])}
+<div class="pictures">{_charts(numbers, quantity)}</div>
+{_explorer(numbers["clients"], quantity)}
 {collapsible("All metrics of the last evaluation", html_table(_all_metrics(shown)))}
 {details({"Configuration": config, "Environment": environment})}"""
     return drawn_document(title, body, numbers, ("charts", "run", "clients"))
@@ -114,22 +124,25 @@ def _forest_plots(extended: xr.Dataset, columns: dict[str, str]) -> str:
     methods = {method_of(str(name)) for name in extended["algorithm"].values}
     if len(methods) < 2 or extended.sizes["seed"] < 2:
         return ""
-    plots = "".join(forest.svg(compare(extended, metric)) for metric in columns)
+    plots = "".join(forest.html_rows(compare(extended, metric)) for metric in columns)
     how = "Mean differences over paired seeds and their 95% CI. Filled: statistically significant."
     return f'<h2>How large are the differences?</h2><p class="how">{text(how)}</p>{plots}'
 
 
 def _question(dataset: xr.Dataset, shown: xr.Dataset, settings: list[str]) -> str:
     clients = f"for {dataset.sizes['client']:,} clients?"
+    # The words of accuracies do not fit errors and scores.
+    best = "most accurate" if primary(dataset) == ACCURACY else "best"
     methods = list(dict.fromkeys(method_of(str(name)) for name in shown["algorithm"].values))
     if settings:
         return (
-            f"Which values of {', '.join(settings)} are most accurate and fairest {clients} "
-            f"Compared: the {len(methods)} most accurate configurations."
+            f"Which values of {', '.join(settings)} are {best} and fairest {clients} "
+            f"Compared: the {len(methods)} {best} configurations."
         )
     if len(methods) == 1:
-        return f"How accurate and how fair is {methods[0]} {clients}"
-    return f"Which of {', '.join(methods)} is most accurate and fairest {clients}"
+        how = "accurate" if primary(dataset) == ACCURACY else "good"
+        return f"How {how} and how fair is {methods[0]} {clients}"
+    return f"Which of {', '.join(methods)} is {best} and fairest {clients}"
 
 
 def _configuration(dataset: xr.Dataset, config: dict[str, Any]) -> str:
@@ -174,42 +187,62 @@ def _finding(shown: xr.Dataset, columns: dict[str, str], table: Table, floors: x
                 if "*" in cell
             ])
         ]  # fmt: skip
+        in_unit = "in points" if primary(shown) == ACCURACY else "in the units of the table"
         sentences.append(
-            f"Statistically significant differences to {method_of(first)}, in points: "
+            f"Statistically significant differences to {method_of(first)}, {in_unit}: "
             f"{'; '.join(significant)}."
             if significant
             else f"No difference to {method_of(first)} is statistically significant with {seeds} "
             "seeds."
         )
-    (spread,) = [name for name in columns if name.startswith("client_dissimilarity")]
-    values = final_metrics(shown[[spread]])[spread].mean("seed")
-    known = floors[spread].notnull()
-    if known.any() and (values <= floors[spread]).where(known, True).all():
-        sentences.append(
-            "No dissimilarity is above its noise floor: clients have too few test examples to show "
-            "that accuracies differ."
-        )
+    for spread in (name for name in columns if name.startswith(primary(shown).dissimilarity)):
+        values = final_metrics(shown[[spread]])[spread].mean("seed")
+        known = floors[spread].notnull() & values.notnull()
+        if known.any() and (values <= floors[spread]).where(known, True).all():
+            sentences.append(
+                "No dissimilarity is above its noise floor: clients have too few test examples to "
+                "show that accuracies differ."
+            )
     return " ".join(sentences).replace("\n", ", ")
 
 
 def _all_metrics(shown: xr.Dataset) -> Table:
-    """Every summary metric of the last evaluation."""
+    """Every summary metric of the last evaluation that has a value."""
     last = final_metrics(shown)
     rows = []
-    for metric in metrics.ALL_SUMMARIES:
-        if metric.name not in last or metric.name == "client_dissimilarity_noise":
-            continue  # The noise floor of all tables is that of `noise_floor`.
-        percent = drawing.is_percent(last[metric.name])
-        scale, unit = (100, "%") if percent else (1, metric.unit)
-        digits = 1 if percent or unit == "clients" else 3
-        values = scale * last[metric.name].transpose("algorithm", "seed").values
-        details = f"in {unit}; {metric.population}; weighting: {metric.weighting}"
-        cells = (format_mean(runs, digits) for runs in values)
-        rows.append((f"{metric.description}\n{details}", *cells))
+    for name, values in last.items():
+        known = BY_NAME.get(str(name))
+        about = values.attrs if known is None else values.attrs | {
+            "population": known.population, "weighting": known.weighting
+        }  # fmt: skip
+        # The noise floor of all tables is that of `noise_floor`.
+        if name == "client_dissimilarity_noise" or not {"population", "weighting"} <= set(about):
+            continue
+        if set(values.dims) != {"algorithm", "seed"} or not values.notnull().any():
+            continue
+        name = str(name)
+        unit, digits = task_metrics.unit(last, name) or "1", task_metrics.digits(last, name)
+        details = f"in {unit}; {about['population']}; weighting: {about['weighting']}"
+        runs = task_metrics.scale(last, name) * values.transpose("algorithm", "seed").values
+        description = about.get("long_name") or (known and known.description) or name
+        cells = (format_mean(each, digits) for each in runs)
+        rows.append((f"{description}\n{details}", *cells))
     return Table("", ("metric", *map(str, last["algorithm"].values)), rows, "")
 
 
-def _charts(numbers: dict[str, Any]) -> str:
+def _charts(numbers: dict[str, Any], quantity: Quantity) -> str:
+    name, is_accuracy = quantity.heading, quantity == ACCURACY
+    values = "accuracies" if is_accuracy else f"values of {name}"
+    since = ", the first at which methods differ" if numbers["start"] else ""
+    dotted = (
+        " Dotted lines are noise floors after the last round: lower values may be due to small "
+        "test sets alone."
+        if any(floor is not None for floor in numbers["floor"])
+        else ""
+    )
+    stretched = " The axis is stretched towards 100%." if is_accuracy else ""
+    best = "upper" if quantity.better == "higher" else "lower"
+    same_scale = " Both axes have the same scale." if numbers["quantity"]["unit"] == "%" else ""
     charts = {
         "settings": (
             "What is the effect of each setting?",
@@ -217,18 +250,16 @@ def _charts(numbers: dict[str, Any]) -> str:
         ),
         "learning": (
             "How fast does each method learn?",
-            f"From round {numbers['start']}, the first at which methods differ. The axis is "
-            f"stretched towards 100%. {_INTERVALS}",
+            f"From round {numbers['start']}{since}.{stretched} {_INTERVALS}",
         ),
         "spread": (
-            "How much do accuracies of clients differ?",
-            "Mean difference in accuracy of two clients. Dotted lines are noise floors "
-            "after the last round: lower values may be due to small test sets alone.",
+            f"How much do {values} of clients differ?",
+            f"Mean difference in {name} of two clients.{dotted}",
         ),
         "tradeoff": (
-            "Does fairness cost accuracy?",
-            "After the last round; upper left is best. Both axes have the same scale. Methods "
-            "whose intervals overlap are not distinguished.",
+            f"Does fairness cost {'accuracy' if is_accuracy else 'quality'}?",
+            f"After the last round; {best} left is best.{same_scale} Methods whose intervals "
+            "overlap are not distinguished.",
         ),
         "busy": (
             "Which clients train?",
@@ -236,25 +267,34 @@ def _charts(numbers: dict[str, Any]) -> str:
             "participation.",
         ),
         "groups": (
-            "Are ground-truth groups equally accurate?",
-            "Accuracy, mean over the clients of a group.",
+            f"Are ground-truth groups {'equally accurate' if is_accuracy else 'served equally'}?",
+            f"{name[0].upper()}{name[1:]}, mean over the clients of a group.",
         ),
         "cluster_agreement": (
             "Do clusters match the ground-truth groups?",
             "1: identical; 0: chance, or no clusters.",
         ),
     }
-    optional = {"settings", "groups", "cluster_agreement"}
-    shown = (name for name in charts if name not in optional or name in numbers)
-    return "".join(section(name, *charts[name]) for name in shown)
+    # Of fewer than two measured clients there is no dissimilarity, and no trade-off.
+    drawn = {"learning", "busy", *numbers}
+    if any(curve[0] for curve in numbers["dissimilarity"]):
+        drawn |= {"spread"}
+    else:
+        drawn -= {"tradeoff"}
+    return "".join(section(name, *charts[name]) for name in charts if name in drawn)
 
 
-def _explorer(clients: dict[str, Any]) -> str:
+def _explorer(clients: dict[str, Any], quantity: Quantity) -> str:
+    if quantity == ACCURACY:
+        which = "Which clients have low accuracy?"
+    else:
+        low = "low" if quantity.better == "higher" else "high"
+        which = f"Which clients have a {low} {quantity.heading}?"
     counts = [(len(clients["ids"]), clients["total"], "clients"),
               (len(clients["seeds"]), clients["allSeeds"], "seeds")]  # fmt: skip
     parts = [f"{num:,} of {total:,} {what}" for num, total, what in counts if num < total]
     shown = f"Shown: {', '.join(parts)}." if parts else ""
-    return f"""<div class="wide"><h2>Which clients have low accuracy?</h2>
+    return f"""<div class="wide"><h2>{text(which)}</h2>
 <p class="how">{text(shown)}</p>
 <div class="controls">
 <label>method <select id="choose-method"></select></label>
@@ -264,7 +304,7 @@ def _explorer(clients: dict[str, Any]) -> str:
 </div>
 <div class="explorer">
 <div><p class="how">All methods and seeds at this round; a dot is the end of the worst 10%.</p>
-<div class="chart" id="distribution" data-title="Distribution of accuracy"></div></div>
+<div class="chart" id="distribution" data-title="{text(f"Distribution of {quantity.heading}")}"></div></div>
 <div><p class="how">Clients by id, of this method and seed. Point at one, or use the arrow keys.</p>
 <div id="map"></div></div>
 <div id="client" class="explorer all" aria-live="polite"></div>
@@ -274,14 +314,15 @@ def _explorer(clients: dict[str, Any]) -> str:
 
 
 def _settings(dataset: xr.Dataset, settings: list[str]) -> dict[str, Any]:
-    """The accuracy of every configuration, with indices of its method and values."""
+    """The mean over clients of every configuration, with indices of its method and values."""
     names = ["algorithm", *settings] if dataset.sizes["algorithm"] > 1 else settings
-    level = 100 * final_metrics(dataset)["accuracy_mean_clients"].mean("seed")
+    name = primary(dataset).mean
+    level = task_metrics.scale(dataset, name) * final_metrics(dataset)[name].mean("seed")
     level = level.transpose("algorithm", *settings)
     points = [
-        [round(float(accuracy), 3), list(place[-len(names) :])]
-        for place, accuracy in np.ndenumerate(level.values)
-        if not np.isnan(accuracy)
+        [float(f"{value:.6g}"), list(place[-len(names) :])]
+        for place, value in np.ndenumerate(level.values)
+        if not np.isnan(value)
     ]
     values = [[str(value) for value in dataset[name].values.tolist()] for name in names]
     shown = ["method" if name == "algorithm" else name for name in names]

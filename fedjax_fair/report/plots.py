@@ -1,4 +1,4 @@
-"""Figures of learning curves, of accuracy over clients and of the partition.
+"""Figures of learning curves, of values over clients and of the partition.
 
 Functions of ``results`` take the Dataset of one or more methods (`fedjax_fair.results`), and return
 a figure without global state, in which a method has the same color as in the others.
@@ -14,14 +14,15 @@ from fedjax_fair.data import FederatedData
 from fedjax_fair.report import drawing
 from fedjax_fair.report.representatives import representatives
 from fedjax_fair.results import partition_dataset
-from fedjax_fair.results.datasets import has_client_names
+from fedjax_fair.results.datasets import class_names, has_client_names
+from fedjax_fair.results.task_metrics import primary
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["accuracy_distribution", "learning_curves", "partition", "representatives"]
+__all__ = ["distribution", "learning_curves", "partition", "representatives"]
 
 _MAX_CLIENTS = 1000
 _LEVELS = (
@@ -33,10 +34,15 @@ _LEVELS = (
 )
 
 
-def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") -> Figure:
+def learning_curves(results: xr.Dataset, metric: str | None = None) -> Figure:
     """Plots a variable over seeds and rounds, one line per method, with 95% intervals.
 
     Lines begin where methods differ. Noise floors of the final dissimilarity are dotted.
+
+    Args:
+        results: Results of one or more methods.
+        metric: Name of the variable; by default the mean over clients of what the results measure
+            (`fedjax_fair.results.task_metrics.primary`), such as the accuracy.
 
     Raises:
         ValueError: If ``metric`` is not such a variable.
@@ -49,13 +55,15 @@ def learning_curves(results: xr.Dataset, metric: str = "accuracy_mean_clients") 
         >>> np.round(line.get_ydata(), 3).tolist()
         [10.0, 60.0]
     """
+    quantity = primary(results)
+    metric = metric or quantity.mean
     values = drawing.to_percent(drawing.by_method(results, metric, ("seed", "round")))
     values, looks = drawing.after_first_difference(values), drawing.styles(values)
     figure, axes = drawing.single_axes(3.8, results)
     drawing.draw_curves(axes, values, looks)
-    if metric in _LEVELS:
+    if metric in _LEVELS and values.notnull().any():
         _stretch_towards_100(axes, values)
-    if metric == "client_dissimilarity":
+    if metric == quantity.dissimilarity:
         floors = drawing.dissimilarity_floors(results)
         for floor, look in zip(floors, looks, strict=False):
             axes.axhline(floor, color=look["color"], linestyle=(0, (1, 3)), linewidth=1.2)
@@ -85,10 +93,11 @@ def _stretch_towards_100(axes: Axes, values: xr.DataArray) -> None:
     axes.minorticks_off()
 
 
-def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
-    """Plots the distribution of test accuracy over clients, pooled over seeds.
+def distribution(results: xr.Dataset, round: int = -1) -> Figure:
+    """Plots the distribution over clients of what they are measured by, pooled over seeds.
 
-    Further right is more accurate, steeper is fairer. A dot marks the end of the worst 10%.
+    Steeper is fairer; further right is more accurate, or has larger errors. A dot marks the end of
+    the worst 10%.
 
     Args:
         results: Results of one or more methods.
@@ -101,29 +110,37 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
         >>> import numpy as np, xarray as xr
         >>> accuracy = (("seed", "round", "client"), np.array([[[0.25, 0.5, 0.75, 1.0]]]))
         >>> results = xr.Dataset({"test_accuracy": accuracy}, {"round": [10]})
-        >>> accuracy_distribution(results).axes[0].lines[0].get_xdata()[1:].tolist()
+        >>> distribution(results).axes[0].lines[0].get_xdata()[1:].tolist()
         [25.0, 50.0, 75.0, 100.0]
     """
-    values = drawing.by_method(results, "test_accuracy", ("seed", "round", "client"))
+    quantity = primary(results)
+    values = drawing.by_method(results, quantity.client, ("seed", "round", "client"))
     rounds = values["round"].values
     if round != -1 and round not in rounds:
         raise ValueError(
             f"round={round!r}: expected -1 or one of {rounds.tolist()}; evaluate more often "
             "(eval_every) to have other rounds."
         )
+    values = drawing.to_percent(values)
+    tenth = 0.1 if quantity.better == "higher" else 0.9
     figure, axes = drawing.single_axes(3.8)
     for method, look in zip(values, drawing.styles(values), strict=True):
         evaluated = method.dropna("round", how="all")
         at_round = evaluated.isel(round=-1) if round == -1 else method.sel(round=round)
-        pooled = np.sort(100 * at_round.values[~np.isnan(at_round.values)])
-        axes.ecdf(pooled, **look)
+        pooled = np.sort(at_round.values[~np.isnan(at_round.values)])
         if pooled.size:
-            worst = pooled[-(-pooled.size // 10) - 1]
-            axes.plot(worst, 0.1, marker="o", linestyle="", color=look["color"], zorder=3)
-    axes.axhspan(0, 0.1, color="0.93", zorder=0)
-    drawing.annotate(axes, "worst 10%", (1, 0.1))
+            axes.ecdf(pooled, **look)
+            num_worst = -(-pooled.size // 10)
+            worst = pooled[num_worst - 1 if tenth < 0.5 else -num_worst]
+            axes.plot(worst, tenth, marker="o", linestyle="", color=look["color"], zorder=3)
+    low = 0 if tenth < 0.5 else tenth
+    axes.axhspan(low, low + 0.1, color="0.93", zorder=0)
+    drawing.annotate(axes, "worst 10%", (1, low + 0.1))
     drawing.style_axes(axes)
-    axes.set(xlabel=drawing.label(values), ylabel="Share of clients with at most this accuracy (%)")
+    heading = drawing.escape_mathtext(quantity.heading)
+    axes.set(
+        xlabel=drawing.label(values), ylabel=f"Share of clients with at most this {heading} (%)"
+    )
     axes.set(ylim=(0, 1), yticks=np.linspace(0, 1, 6), yticklabels=range(0, 101, 20))
     parts = results.attrs.get("data", ""), "last round" if round == -1 else f"round {round}"
     axes.set_title(", ".join(drawing.escape_mathtext(part) for part in parts if part), loc="left")
@@ -134,7 +151,7 @@ def accuracy_distribution(results: xr.Dataset, round: int = -1) -> Figure:
 def partition(results: xr.Dataset | FederatedData) -> Figure:
     """Plots the number of training examples per client (columns) and class (rows).
 
-    The area of a dot is proportional to the number. At most 1,000 clients are shown, sorted by
+    Examples with targets are in one row. The area of a dot is proportional to the number. At most 1,000 clients are shown, sorted by
     ground-truth group and most frequent class.
 
     Args:
@@ -173,7 +190,8 @@ def partition(results: xr.Dataset | FederatedData) -> Figure:
     for i, axes in enumerate(figure.subplots(strips, squeeze=False)[:, 0]):
         shown = clients[i * columns : (i + 1) * columns]
         diameters = 0.9 * np.sqrt(counts[shown] / counts.max())
-        _dots(axes, diameters, [colors[name] for name in group[shown]])
+        names = class_names(results)
+        _dots(axes, diameters, [colors[name] for name in group[shown]], names)
         axes.set_xlim(-0.5, columns - 0.5)
         axes.tick_params(length=2, labelsize=min(8, 65 * cell))  # There are 72 points per inch.
         if len(clients) <= 40:
@@ -186,7 +204,8 @@ def partition(results: xr.Dataset | FederatedData) -> Figure:
     text = f"{thinned}{len(counts):,} clients, {counts.sum():,} training examples"
     figure.suptitle(drawing.escape_mathtext(results.attrs.get("data", "")), x=0.01, ha="left")
     figure.axes[0].set_title(f"{text}, largest dot {counts.max():,}", loc="left", size=8)
-    figure.supylabel("Class", size=10)
+    if counts.shape[1] > 1:
+        figure.supylabel("Class", size=10)
     order = "group and most frequent class" if has_groups else "most frequent class"
     figure.supxlabel(f"Clients, sorted by {order}", size=10)
     if has_groups:
@@ -214,7 +233,7 @@ def _wrap(num_clients: int, num_classes: int) -> tuple[int, float]:
     return best + 1, float(cell[best])
 
 
-def _dots(axes: Axes, diameters: np.ndarray, colors: list[str]) -> None:
+def _dots(axes: Axes, diameters: np.ndarray, colors: list[str], names: list[str] | None) -> None:
     from matplotlib.collections import EllipseCollection
 
     client, label = np.nonzero(diameters)
@@ -234,5 +253,7 @@ def _dots(axes: Axes, diameters: np.ndarray, colors: list[str]) -> None:
     )
     classes = diameters.shape[1]
     axes.set(aspect="equal", ylim=(classes - 0.5, -0.5), xticks=[])
-    axes.set_yticks(range(0, classes, 1 if classes <= 30 else 10))
+    ticks = range(0, classes, 1 if classes <= 30 else 10) if classes > 1 else []
+    labels = [str(tick) if names is None else names[tick] for tick in ticks]
+    axes.set_yticks(ticks, [drawing.escape_mathtext(label) for label in labels])
     axes.spines[:].set_color("0.8")

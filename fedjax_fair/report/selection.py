@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from fedjax_fair.report import drawing
 from fedjax_fair.results.datasets import swept_settings
 from fedjax_fair.results.intervals import student
+from fedjax_fair.results.task_metrics import primary
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -171,8 +172,8 @@ def selected_clients(
 
 def tradeoff(
     results: xr.Dataset,
-    across: str = "client_dissimilarity",
-    up: str = "accuracy_mean_clients",
+    across: str | None = None,
+    up: str | None = None,
     average_last: int = 1,
 ) -> Figure:
     """Plots one metric against another, a point per method or configuration of a sweep.
@@ -181,8 +182,9 @@ def tradeoff(
 
     Args:
         results: Results of methods, or of a sweep.
-        across: Horizontal metric.
-        up: Vertical metric.
+        across: Horizontal metric; by default the dissimilarity over clients of what the results
+            measure (`fedjax_fair.results.task_metrics.primary`).
+        up: Vertical metric; by default its mean over clients.
         average_last: Number of last evaluations to average.
 
     Raises:
@@ -195,6 +197,8 @@ def tradeoff(
         >>> len(tradeoff(results).axes[0].containers)
         1
     """
+    quantity = primary(results)
+    across, up = across or quantity.dissimilarity, up or quantity.mean
     pair = [
         drawing.to_percent(drawing.by_method(results, name, ("seed", "round"), num_best=None))
         for name in (across, up)
@@ -210,6 +214,8 @@ def tradeoff(
     figure, axes = drawing.single_axes(4.2, results)
     for runs, look in zip(zip(*pair, strict=True), looks, strict=True):
         last = [v.dropna("round", how="all")[:, -average_last:].mean("round") for v in runs]
+        if not all(value.notnull().any() for value in last):
+            continue
         (x, left, _), (y, bottom, _) = (student(values) for values in last)
         has_bars = runs[0].sizes["seed"] > 1
         settings: dict[str, Any] = look | (
@@ -220,7 +226,7 @@ def tradeoff(
     if all(map(drawing.is_percent, pair)):
         _equal_scale(axes)
     floors = drawing.dissimilarity_floors(results)
-    if across == "client_dissimilarity" and floors.size:
+    if across == quantity.dissimilarity and not np.isnan(floors).all():
         left, right = axes.get_xlim()
         floor = float(np.nanmean(floors))
         if floor > left:  # Otherwise the floor is off the axis, and no point is below it.

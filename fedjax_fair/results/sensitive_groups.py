@@ -15,7 +15,7 @@ import numpy as np
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.metrics import group_fairness
-from fedjax_fair.metrics.sensitive_group_metrics import client_difference, describe, needs_binary
+from fedjax_fair.metrics.sensitive_group_metrics import client_difference, describe, needs_classes
 from fedjax_fair.roles import GroupSums
 
 if TYPE_CHECKING:
@@ -45,12 +45,20 @@ def record(sums: GroupSums | None) -> dict[str, Any]:
     return {f"{_RECORDED}{name}": getattr(sums, name) for name in GroupSums._fields}
 
 
-def columns(recorded: Mapping[str, np.ndarray], prefix: str = "") -> dict[str, Any]:
+def columns(
+    recorded: Mapping[str, np.ndarray],
+    prefix: str = "",
+    *,
+    loss_unit: str = "nat",
+    has_accuracy: bool = True,
+) -> dict[str, Any]:
     """Returns variables ``(dims, values, attributes)`` by name.
 
     Args:
         recorded: Arrays of all evaluations, ``[seeds, evaluations, ...]``.
         prefix: Prefix of all names, that of personalized models.
+        loss_unit: Unit of the loss.
+        has_accuracy: Whether predictions are right or wrong, unlike those of a regression.
     """
     if f"{prefix}{_RECORDED}examples" not in recorded:
         return {}
@@ -68,18 +76,28 @@ def columns(recorded: Mapping[str, np.ndarray], prefix: str = "") -> dict[str, A
     per_client, pooled = _COUNTS[:4], (*_COUNTS[:2], "sensitive_group")
     whole = "test examples of each sensitive group"
     add("sensitive_group_examples", per_client, examples, f"Number of {whole}", "examples")
-    for name, sums, unit in (("accuracy", correct, "1"), ("loss", loss, "nat")):
+    for name, sums, unit in (("accuracy", correct, "1"), ("loss", loss, loss_unit)):
+        if name == "accuracy" and not has_accuracy:
+            continue
         long_name = f"{name.capitalize()} on pooled {whole}"
         add(f"sensitive_group_{name}", pooled, _ratio(sums, examples, 2), long_name, unit)
         long_name = f"{name.capitalize()} on {whole} and client"
         add(f"client_group_{name}", per_client, _ratio(sums, examples), long_name, unit)
     if counts is not None:
+        num_classes = counts.shape[-1]
         add("sensitive_group_counts", _COUNTS, counts, f"Number of {whole}, label, prediction")
         for rate in group_fairness.RATES:
-            if rate.needs_binary:  # The accuracy is that of any number of classes.
-                rates = _on_host(rate.function, counts.sum(axis=2))
-                long_name = f"{rate.long_name}, pooled {whole}"
-                add(f"sensitive_group_{rate.name}", pooled, rates, long_name)
+            if rate.by_class is None:  # The accuracy is above.
+                continue
+            function, dims, long_name = rate.function, pooled, rate.long_name
+            if num_classes > 2:
+                function = partial(rate.by_class, classes=range(num_classes))
+                dims = (*pooled, "class")
+                long_name = (
+                    f"{rate.name.replace('_', ' ').capitalize()} of a class against all others"
+                )
+            values = _on_host(function, counts.sum(axis=2))
+            add(f"sensitive_group_{rate.name}", dims, values, f"{long_name}, pooled {whole}")
     calibration = recorded.get(f"{prefix}{_RECORDED}calibration_error")
     if calibration is not None:
         long_name = f"Calibration error on pooled {whole}, ten bins"
@@ -87,9 +105,10 @@ def columns(recorded: Mapping[str, np.ndarray], prefix: str = "") -> dict[str, A
     fields: Any = (examples, correct, loss, counts)
     sums = GroupSums(*fields)
     for criterion in group_fairness.CRITERIA:
-        if counts is not None or not needs_binary(criterion):
+        if counts is not None or (has_accuracy and not needs_classes(criterion)):
             values = _on_host(partial(client_difference, criterion), sums)
-            long_name = f"{describe(criterion)}, of each client"
+            num_classes = 2 if counts is None else counts.shape[-1]
+            long_name = f"{describe(criterion, num_classes=num_classes)}, of each client"
             add(f"client_{criterion}_difference", _COUNTS[:3], values, long_name)
     return variables
 
@@ -122,7 +141,7 @@ def feature_counts(dataset: xr.Dataset, features: Sequence[str] | None = None) -
     """Sums counts of people to the groups of some sensitive features.
 
     Args:
-        dataset: Results of data with sensitive features and two classes.
+        dataset: Results of data with sensitive features and classes.
         features: Names of the features whose combinations are the groups; by default all.
 
     Returns:
@@ -135,7 +154,7 @@ def feature_counts(dataset: xr.Dataset, features: Sequence[str] | None = None) -
     if "sensitive_group_counts" not in dataset:
         raise ValueError(
             "dataset has no sensitive_group_counts: expected results of data with "
-            "sensitive_features and two classes."
+            "sensitive_features and labels that are classes."
         )
     described = json.loads(dataset["sensitive_group"].attrs["features"])
     names = [name for name, _ in described]
@@ -158,7 +177,7 @@ def gaps(dataset: xr.Dataset, features: Sequence[str] | None = None) -> xr.Datas
     """Computes differences between groups of some sensitive features, pooled and per client.
 
     Args:
-        dataset: Results of data with sensitive features and two classes.
+        dataset: Results of data with sensitive features and classes.
         features: Names of the sensitive features whose combinations are compared; by default all.
 
     Returns:
@@ -176,7 +195,8 @@ def gaps(dataset: xr.Dataset, features: Sequence[str] | None = None) -> xr.Datas
     variables = {}
     for criterion in group_fairness.CRITERIA:
         function, name = partial(group_fairness.difference, criterion), f"{criterion}_difference"
-        attributes = {"long_name": describe(criterion), "units": "1"}
+        long_name = describe(criterion, num_classes=counts.shape[-1])
+        attributes = {"long_name": long_name, "units": "1"}
         pooled = _on_host(function, counts.values.sum(axis=-4))
         variables[name] = (counts.dims[:-4], pooled, attributes)
         of_clients = _on_host(function, counts.values)

@@ -139,12 +139,104 @@ def test_pooled_and_mean_of_clients_may_point_in_opposite_directions():
     assert gf.difference("demographic_parity", counts).shape == (2,)
 
 
-def test_several_classes_have_accuracies_only():
-    counts = counted([0, 0, 1, 1], [2, 1, 0, 2], [2, 0, 0, 2], 2, 3)
-    np.testing.assert_allclose(gf.accuracy(counts), [0.5, 1])
-    assert gf.difference("accuracy_parity", counts) == 0.5
-    with pytest.raises(ValueError, match=r"counts of shape \(2, 3, 3\): expected two classes"):
-        gf.difference("demographic_parity", counts)
+THREE_CLASSES = np.array(
+    [
+        [[20, 5, 5], [4, 30, 6], [2, 3, 25]],
+        [[10, 5, 5], [5, 10, 5], [10, 0, 45]],
+        [[6, 2, 2], [1, 7, 2], [4, 4, 12]],
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "options", "expected"),
+    [
+        ("demographic_parity", {}, 0.222105),
+        ("demographic_parity", {"agg": "mean"}, 0.152018),
+        ("demographic_parity", {"classes": [0]}, 0.015),
+        ("demographic_parity", {"classes": [2]}, 0.218947),
+        ("demographic_parity", {"method": "to_overall"}, 0.123628),
+        ("equal_opportunity", {}, 0.25),
+        ("equal_opportunity", {"agg": "mean"}, 0.216667),
+        ("equal_opportunity", {"classes": [0, 2]}, 0.233333),
+        ("equal_opportunity", {"method": "to_overall"}, 0.180952),
+        ("equalized_odds", {}, 0.25),
+        ("equalized_odds", {"agg": "mean"}, 0.155556),
+        ("accuracy_parity", {}, 0.125),
+    ],
+)
+def test_three_classes_have_the_values_of_a_hand_calculation(criterion, options, expected):
+    value = gf.difference(criterion, THREE_CLASSES, **options)
+    assert float(value) == pytest.approx(expected, abs=5e-7)
+
+
+@given(st.integers(3, 5), st.integers(2, 4), st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_each_class_against_all_others_is_as_in_fairlearn(num_classes, num_groups, seed):
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(2, 80))
+    groups = rng.integers(0, num_groups, size)
+    labels, predicted = rng.integers(0, num_classes, (2, size))
+    counts = counted(groups, labels, predicted, num_groups, num_classes)
+    gaps = {name: [] for name in ("demographic_parity", "equal_opportunity", "equalized_odds")}
+    for label in range(num_classes):
+        rest = {"y_true": labels == label, "y_pred": predicted == label}
+        for name, values in gaps.items():
+            function = getattr(fairlearn, f"{name}_difference")
+            values.append(function(**rest, sensitive_features=groups))
+    for name, values in gaps.items():
+        options = {"empty": "zero", "form": "one_vs_rest"}
+        for label, expected in enumerate(values):
+            one = gf.difference(name, counts, classes=[label], **options)
+            assert float(one) == pytest.approx(expected, abs=1e-6)
+        assert float(gf.difference(name, counts, **options)) == pytest.approx(max(values), abs=1e-6)
+    of_label = [
+        [
+            np.mean(predicted[chosen] == j)
+            if (chosen := (groups == g) & (labels == i)).any()
+            else np.nan
+            for g in range(num_groups)
+        ]
+        for i in range(num_classes)
+        for j in range(num_classes)
+    ]
+    known = [
+        np.ptp(np.array(row)[~np.isnan(row)]) for row in of_label if np.sum(~np.isnan(row)) > 1
+    ]
+    odds = float(gf.difference("equalized_odds", counts))
+    assert odds == pytest.approx(max(known, default=np.nan), abs=1e-6, nan_ok=True)
+
+
+def test_classes_of_a_table_of_two_are_those_of_one_against_the_other():
+    counts = THREE_CLASSES[:, :2, :2]
+    for name in ("demographic_parity", "equal_opportunity", "equalized_odds"):
+        np.testing.assert_array_equal(
+            gf.difference(name, counts),
+            gf.difference(name, counts, classes=[1], form="one_vs_rest"),
+        )
+    assert float(gf.difference("equal_opportunity", counts, classes=[0, 1])) == pytest.approx(
+        float(gf.difference("equalized_odds", counts))
+    )
+
+
+def test_empty_cells_of_a_class_are_left_out():
+    """Nobody of group 1 has label 2, and nobody is predicted to be in class 1."""
+    counts = np.array([[[4, 0, 0], [1, 0, 3], [0, 0, 2]], [[2, 0, 2], [0, 0, 4], [0, 0, 0]]])
+    assert float(gf.difference("equal_opportunity", counts, classes=[0])) == 0.5
+    assert float(gf.difference("equal_opportunity", counts, classes=[1])) == 0
+    assert np.isnan(gf.difference("equal_opportunity", counts, classes=[2]))
+    assert float(gf.difference("equal_opportunity", counts)) == 0.5
+    assert float(gf.ratio("demographic_parity", counts, classes=[1])) == 1  # 0 and 0 are equal.
+    assert float(gf.ratio("equal_opportunity", counts)) == 0.5
+
+
+@pytest.mark.parametrize("label", [3, -1, None])
+def test_a_rate_of_three_classes_needs_one_of_them(label):
+    for function in (gf.selection_rate, gf.true_positive_rate, gf.false_positive_rate):
+        with pytest.raises(ValueError, match=f"pos_label={label}: expected"):
+            function(THREE_CLASSES, pos_label=label)
+    with pytest.raises(ValueError, match="form='both'"):
+        gf.difference("equalized_odds", THREE_CLASSES, form="both")
 
 
 def test_calibration_of_groups_equals_a_loop():

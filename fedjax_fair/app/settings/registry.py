@@ -25,7 +25,8 @@ from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.fields import REQUIRED, Renamed, Wrapping, settings_of
 from fedjax_fair.app.settings.method import Method, Range
 from fedjax_fair.data import Partitioner
-from fedjax_fair.roles import Model
+from fedjax_fair.metrics import predictions
+from fedjax_fair.roles import ClientMetric, Model
 from fedjax_fair.training import Centralized
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "FAULTS",
     "GROUPS",
     "METHODS",
+    "METRICS",
     "MODELS",
     "PARTITIONERS",
     "RANGES",
@@ -309,6 +311,12 @@ PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
     for name, partitioner in _PARTITIONERS.items()
 }
 """Ways to split examples over clients."""
+
+
+METRICS: dict[str, Callable[..., ClientMetric]] = {
+    name: getattr(predictions, name) for name in predictions.__all__
+}
+"""Metrics of clients; some take ``num_classes``."""
 
 
 READERS: dict[str, Callable[..., Any]] = {

@@ -64,7 +64,7 @@ _Written = dict[tuple[str, str], Any]
 _Settings = dict[str, dict[str, Setting]]
 
 _CLIENT_FIELDS = {"name", "seed", "validation_fraction", "partition_per_seed", "unseen_fraction"}
-_FILE_FIELDS = _CLIENT_FIELDS | {"file"}
+_FILE_FIELDS = _CLIENT_FIELDS | {"file", "target"}
 _TABLE_FIELDS = _FILE_FIELDS | {"partition", "label", "features", "sensitive_features", "exclude"}
 _DATA_FIELDS = _CLIENT_FIELDS | {"dir", "partition"}
 
