@@ -98,8 +98,8 @@ class CompiledRuns:
             *self._evaluate_arguments(self._state_on_devices(), self.empty_cohort)
         )
         self._evaluation = lowered_evaluate.out_info
-        options = undecided(BRIEF_CPU_OPTIONS) if is_cpu else None
-        self._evaluate = batch.compile(lowered_evaluate, options)
+        brief = undecided(BRIEF_CPU_OPTIONS) if is_cpu else None
+        self._evaluate = batch.compile(lowered_evaluate, brief)
 
     def memory(self) -> Memory:
         """Estimates the memory of the first device with its share of the runs, or of all cores."""
