@@ -7,7 +7,6 @@ local steps of SGD on the client's training examples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -27,7 +26,7 @@ from fedjax_fair.solvers.fine_tuned import fine_tune
 from fedjax_fair.solvers.sgd import SGD
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_runs import check_outputs
-from fedjax_fair.training.executable_cache import call
+from fedjax_fair.training.executable_cache import cache_by_shape, call
 from fedjax_fair.training.jitted import over_runs, reuse_if_installed
 from fedjax_fair.training.stacked import StackedDef, stack_trees
 from fedjax_fair.utils import checks
@@ -146,7 +145,7 @@ def undefined_unseen(unseen: FederatedData, seeds: Sequence[int]) -> xr.Dataset:
     return _to_dataset([nan] * len(_VARIABLES), unseen, seeds)
 
 
-@lru_cache(maxsize=16)
+@cache_by_shape
 def _measurement(
     structure: StackedDef, mesh: Mesh | None, one_run_per_core: bool, steps: int, batch_size: int
 ) -> Any:
