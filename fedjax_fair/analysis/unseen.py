@@ -7,7 +7,7 @@ local steps of SGD on the client's training examples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -35,7 +35,7 @@ from fedjax_fair.solvers.fine_tuned import fine_tune
 from fedjax_fair.solvers.sgd import SGD
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_runs import check_outputs
-from fedjax_fair.training.executable_cache import call
+from fedjax_fair.training.executable_cache import cache_by_shape, call
 from fedjax_fair.training.jitted import over_runs, reuse_if_installed
 from fedjax_fair.training.stacked import StackedDef, stack_trees
 from fedjax_fair.utils import checks
@@ -163,7 +163,7 @@ def undefined_unseen(
     return _to_dataset(values, unseen, seeds, model, metrics)
 
 
-@lru_cache(maxsize=16)
+@cache_by_shape
 def _measurement(
     structure: StackedDef,
     mesh: Mesh | None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedjax_fair.benchmark import measures
 from fedjax_fair.benchmark.runner import read_folder
+from fedjax_fair.results.csv_text import to_csv
 from fedjax_fair.results.files import write_bytes
 from fedjax_fair.utils import checks
 
@@ -69,7 +70,7 @@ def write(folder: Path, format: Literal["parquet", "csv"] = "parquet") -> Path:
     table = frame(folder)
     file = folder / f"results.{format}"
     if format == "csv":
-        content = table.to_csv(index=False, float_format="%.6g").encode()
+        content = to_csv(table, float_format="%.6g").encode()
     else:
         content = table.to_parquet(index=False)
     write_bytes(file, content)

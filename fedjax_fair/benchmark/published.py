@@ -5,6 +5,7 @@ Reports of further methods read them, and need no result files of those that are
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from fedjax_fair.benchmark import measures, run_cells
 from fedjax_fair.benchmark.collected import Collected
 from fedjax_fair.benchmark.protocol import VERSION
+from fedjax_fair.results.csv_text import from_cell, to_csv
 from fedjax_fair.results.files import write_text
 from fedjax_fair.utils.terminal import one_line
 
@@ -51,13 +53,16 @@ def write(found: Collected, folder: Path) -> None:
     # Sorted, because columns of settings come in the order of the methods that have them.
     tables["cells"] = tables["cells"][[*first, *sorted({*tables["cells"]}.difference(first))]]
     folder.mkdir(parents=True, exist_ok=True)
+    digests = {}
     for name in _COLUMNS:
         digits = f"%.{_DIGITS.get(name, measures.DIGITS)}g"
-        text = tables[name].to_csv(index=False, float_format=digits, lineterminator="\n")
+        text = to_csv(tables[name], float_format=digits)
         write_text(folder / f"{name}.csv", text)
+        digests[name] = hashlib.sha256(text.encode()).hexdigest()
     described = {
         "protocol": VERSION,
         "track": found.track,
+        "digests": digests,
         "environments": found.environments,
         "failures": found.failures,
     }
@@ -84,6 +89,13 @@ def read(folder: Path, track: str) -> Collected:
             )
     tables = {name: _read_table(folder / f"{name}.csv", name) for name in _COLUMNS}
     _check_rows(folder, tables)
+    for name in _COLUMNS:
+        content = (folder / f"{name}.csv").read_bytes()
+        if hashlib.sha256(content).hexdigest() != described["digests"].get(name):
+            raise ValueError(
+                f"published={str(folder)!r}: {name}.csv has changed since the report was written; "
+                "restore it, or write the report again by `fedjax-fair benchmark report`."
+            )
     return Collected(
         track=track,
         environments=described["environments"],
@@ -102,6 +114,7 @@ def _describe(folder: Path) -> dict[str, Any]:
         if version == VERSION:
             lists = [list(described[key]) for key in ("environments", "failures")]
             _ = [dict(each) for each in lists[0]], [(a, b, c) for a, b, c in lists[1]]
+            _ = dict(described["digests"])
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
         raise ValueError(
             f"published={str(folder)!r}: expected the folder of a report, with {_DESCRIPTION}"
@@ -136,7 +149,7 @@ def _read_table(file: Path, name: str) -> Any:
         table["is_diverged"] = table["is_diverged"] == "True"
     if name == "clients":
         table[numbers] = table[numbers].astype("float32")
-    return table.fillna(dict.fromkeys(set(_TEXTS) & set(table), ""))
+    return table.fillna(dict.fromkeys(set(_TEXTS) & set(table), "")).map(from_cell)
 
 
 def _check_rows(folder: Path, tables: dict[str, Any]) -> None:

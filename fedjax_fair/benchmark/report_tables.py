@@ -22,6 +22,7 @@ from fedjax_fair.benchmark.report_contents import (
     unit_of,
 )
 from fedjax_fair.results.comparison_table import latex_table
+from fedjax_fair.results.csv_text import to_csv
 from fedjax_fair.results.intervals import format_p
 from fedjax_fair.results.tables import Table
 from fedjax_fair.utils.terminal import escape_control_chars
@@ -46,12 +47,11 @@ def write_tables(contents: Contents, folder: Path) -> list[Path]:
         ``ranking-SCOPE.tex``.
     """
     texts = {
-        f"{name}.csv": getattr(contents, name).to_csv(index=False, lineterminator="\n")
+        f"{name}.csv": to_csv(getattr(contents, name))
         for name in ("results", "ranking", "verdicts")
     }
-    texts["evidence.csv"] = contents.evidence[list(COLUMNS["evidence"])].to_csv(
-        index=False, float_format="%.6g", lineterminator="\n"
-    )
+    evidence = contents.evidence[list(COLUMNS["evidence"])]
+    texts["evidence.csv"] = to_csv(evidence, float_format="%.6g")
     federations = contents.federations
     texts["results.md"] = "\n".join(map(markdown, result_tables(contents, MEASURES)))
     for name in federations:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedjax_fair.metrics import BY_NAME
+from fedjax_fair.results.csv_text import to_csv
 from fedjax_fair.results.intervals import format_half_width, format_number, format_p
 from fedjax_fair.results.model_names import method_of
 from fedjax_fair.results.tables import NOISE_FLOOR, STAR, Table, about_references
@@ -171,7 +172,7 @@ def to_text(
         about = attributes["metric"], _unit(compared), escape_control_chars(attributes["baseline"])
         for place, name in enumerate(("metric", "unit", "baseline")):
             frame.insert(place, name, about[place])
-        return frame.to_csv(index=False, lineterminator="\n")
+        return to_csv(frame)
     if form == "latex":
         columns = columns or LATEX_COLUMNS
     table = comparison_table(compared, 2, columns)

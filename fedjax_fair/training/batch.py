@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +23,7 @@ from fedjax_fair.data.federated import (
 )
 from fedjax_fair.parallel.cores import CORES, num_usable_cores, pad_to_multiple, replicate_on_cores
 from fedjax_fair.parallel.mesh import num_run_groups, shard_data, split_runs
-from fedjax_fair.training.executable_cache import compile_in
+from fedjax_fair.training.executable_cache import compile_in, trimmed
 from fedjax_fair.utils import checks
 
 __all__ = ["RunBatch", "check_debugging"]
@@ -63,10 +64,12 @@ class RunBatch:
         self.one_run_per_core = 1 < self.cores <= len(seeds)
         self.groups = num_run_groups(mesh)
         self.multiple = self.cores if self.one_run_per_core else self.groups
+        self._trimmed = ExitStack()
         # All processes must compile in the same order.
         self._threads = ThreadPoolExecutor(1 if jax.process_count() > 1 else num_usable_cores())
 
     def __enter__(self) -> RunBatch:
+        self._trimmed.enter_context(trimmed())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
@@ -74,6 +77,7 @@ class RunBatch:
         # follows, so all exits but interruptions wait for it.
         wait = kind is None or issubclass(kind, Exception | GeneratorExit)
         self._threads.shutdown(wait=wait, cancel_futures=True)
+        self._trimmed.close()
 
     @cached_property
     def data(self) -> FederatedData:
@@ -102,9 +106,14 @@ class RunBatch:
             return seeds, replicate_on_cores(hyperparams, self.mesh)
         return seeds, split_runs(hyperparams, self.mesh)
 
-    def compile(self, lowered: Any, options: dict[str, str | bool] | None = None) -> Future[Any]:
-        """Compiles a lowered function in the background, or reuses one with the same text."""
-        return compile_in(self._threads, lowered, self.mesh, options)
+    def compile(
+        self, lowered: Any, group: Hashable, options: dict[str, str | bool] | None = None
+    ) -> Future[Any]:
+        """Compiles a lowered function in the background, or reuses one with the same text.
+
+        Of a ``group`` of functions that differ in shapes, the latest are kept.
+        """
+        return compile_in(self._threads, lowered, self.mesh, options, group)
 
 
 def check_debugging() -> None:

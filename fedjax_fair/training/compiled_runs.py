@@ -61,10 +61,13 @@ class CompiledRuns:
             self._evaluated = self._per_run, self._shared
         else:
             self._evaluated = batch.place(model.per_run)[1], model.shared
+        arguments = seeds, self._per_run, self._shared, self._evaluated, batch.data
+        shapes = tuple(map(jax.typeof, jax.tree.leaves(arguments)))
         functions = make_functions(
             method,
             model,
             batch.mesh,
+            shapes=(shapes, jax.tree.structure(batch.data)),
             one_run_per_core=batch.one_run_per_core,
             train_loss=options.train_loss,
             drop_nonfinite=options.on_nonfinite == "drop_client",
@@ -73,6 +76,9 @@ class CompiledRuns:
         )
         self._step = functions.step
 
+        # Methods of a notebook have other classes after each definition, but of the same names.
+        roles = jax.tree.leaves(round, is_leaf=lambda node: node is not round)
+        self._kind = kind = tuple(f"{type(r).__module__}.{type(r).__qualname__}" for r in roles)
         # Each function compiles while the next one is traced.
         init_arguments = (seeds, self._per_run), self._shared, batch.data
         lowered_init = functions.init.lower(*init_arguments)
@@ -82,7 +88,8 @@ class CompiledRuns:
         # The initial state and evaluations take a small part of the time. Rounds keep full effort,
         # since less would cost 2 to 20% of every round.
         is_cpu = target.current().is_cpu
-        init = batch.compile(lowered_init, BRIEF_CPU_OPTIONS if is_cpu else None)
+        brief = BRIEF_CPU_OPTIONS if is_cpu else None
+        init = batch.compile(lowered_init, ("init", *kind), brief)
         self._init = lambda: init.result()(*init_arguments)
 
         traced = self._trace(self._eval_every)
@@ -90,7 +97,7 @@ class CompiledRuns:
         self._info = lowered_chunk.out_info[1]
         self.traffic = self._info.traffic
         self._has_constant_cohort = is_constant(traced, self._info)
-        self._chunks = {self._eval_every: batch.compile(lowered_chunk)}
+        self._chunks = {self._eval_every: batch.compile(lowered_chunk, ("chunk", *kind))}
         clients = self._info.clients
         self.empty_cohort = np.full((len(batch.seeds), clients.shape[2]), -1, clients.dtype)
 
@@ -99,7 +106,7 @@ class CompiledRuns:
         )
         self._evaluation = lowered_evaluate.out_info
         brief = undecided(BRIEF_CPU_OPTIONS) if is_cpu else None
-        self._evaluate = batch.compile(lowered_evaluate, brief)
+        self._evaluate = batch.compile(lowered_evaluate, ("evaluate", *kind), brief)
 
     def memory(self) -> Memory:
         """Estimates the memory of the first device with its share of the runs, or of all cores."""
@@ -158,7 +165,8 @@ class CompiledRuns:
     def step(self, state: RoundState, length: int) -> tuple[RoundState, RoundInfo]:
         """Returns the state after ``length`` more rounds; donates the given one."""
         if length not in self._chunks:
-            self._chunks[length] = self._batch.compile(self._trace(length).lower())
+            lowered = self._trace(length).lower()
+            self._chunks[length] = self._batch.compile(lowered, ("last chunk", *self._kind))
         chunk = self._chunks[length].result()
         state, info = chunk(state, self._per_run, self._shared, self._batch.data)
         return state, self.unpad_runs(info)

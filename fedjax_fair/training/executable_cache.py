@@ -2,31 +2,84 @@
 
 A method of a notebook is traced again in every call, because a helper that it uses may have
 changed. If the lowered text is equal, the executable is reused.
+
+A `fit` of new shapes keeps 40 MB and 820 memory maps of 3 executables, of which Linux allows 65,530
+maps. So only the latest ones are kept, of a method for `MAX_SHAPES` shapes of data. JAX keeps what
+belongs to a jitted function as long as the function exists, so that shapes have own functions.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
 from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import jax
 import platformdirs
 
-__all__ = ["call", "clear", "compile_in", "enable_compilation_cache"]
+__all__ = ["cache_by_shape", "call", "clear", "compile_in", "enable_compilation_cache", "trimmed"]
+
+MAX_SHAPES = 3
+"""Latest shapes of a method whose functions are kept."""
+
+_MAX_FUNCTIONS = 20
+"""Latest functions of each kind that are kept, of all methods and shapes."""
 
 _MAX_EXECUTABLES = 64
 
-_by_text: OrderedDict[Hashable, Future[Any]] = OrderedDict()
+_latest: OrderedDict[Hashable, tuple[Hashable, Future[Any]]] = OrderedDict()
+_by_text: WeakValueDictionary[Hashable, Future[Any]] = WeakValueDictionary()
 # JAX keeps lowered functions. One that was seen before need not be printed again.
 _by_lowering: WeakKeyDictionary[Any, dict[Hashable, Future[Any]]] = WeakKeyDictionary()
 _lock = Lock()
+
+_MAX_COMPILED = 30
+"""Compilations until the caches of JAX are cleared, which keep 5 MB of a `fit` of new shapes."""
+
+
+class _Counts:
+    """Compilations since the last clearing and since the last trimming, and open batches."""
+
+    compiled = untrimmed = batches = 0
+
+
+def cache_by_shape(make: Callable[..., Any]) -> Any:
+    """Caches jitted functions that ``make(structure, ...)`` returns, the latest ones.
+
+    The result takes the shapes of the arguments of the functions first. Of equal other arguments,
+    it keeps `MAX_SHAPES`.
+    """
+    made: OrderedDict[tuple[Hashable, Hashable], Any] = OrderedDict()
+
+    @wraps(make)
+    def cached(shapes: Hashable, *arguments: Any) -> Any:
+        key = arguments, shapes
+        with _lock:
+            if key not in made:
+                made[key] = make(*arguments)
+            made.move_to_end(key)
+            _drop_oldest(made, [key for key in made if key[0] == arguments], _MAX_FUNCTIONS)
+            return made[key]
+
+    return cached
+
+
+def _drop_oldest(latest: OrderedDict[Any, Any], alike: list[Any], most: int) -> None:
+    """Keeps `MAX_SHAPES` alike entries and ``most`` in all; lists are oldest first."""
+    if len(alike) > MAX_SHAPES:
+        del latest[alike[0]]
+    if len(latest) > most:
+        latest.popitem(last=False)
 
 
 def compile_in(
@@ -34,11 +87,12 @@ def compile_in(
     lowered: Any,
     devices: Hashable = None,
     options: Mapping[str, str | bool] | None = None,
+    group: Hashable = None,
 ) -> Future[Any]:
     """Compiles ``jax.jit(...).lower(...)`` in a thread, or reuses an executable with the same text.
 
     Functions with Python callbacks or with constants that are not part of the text are always
-    compiled.
+    compiled. Of a ``group`` of functions that differ in shapes, the latest are kept.
     """
     option_key = tuple(sorted((options or {}).items()))
     lowering = getattr(lowered, "_lowering", None)
@@ -50,11 +104,14 @@ def compile_in(
             future = None if key is None else _by_text.get(key)
             if future is None or not _is_usable(future):
                 future = threads.submit(lowered.compile, dict(options) if options else None)
+                _Counts.compiled += 1
+                _Counts.untrimmed += 1
             if key is not None:
                 _by_text[key] = future
-                _by_text.move_to_end(key)
-                while len(_by_text) > _MAX_EXECUTABLES:
-                    _by_text.popitem(last=False)
+                _latest[key] = group, future
+                _latest.move_to_end(key)
+                alike = [] if group is None else [k for k, (g, _) in _latest.items() if g == group]
+                _drop_oldest(_latest, alike, _MAX_EXECUTABLES)
             by_options[option_key] = future
     return future
 
@@ -69,8 +126,34 @@ def call(jitted: Any, *arguments: Any) -> Any:
 def clear() -> None:
     """Forgets all executables, as ``jax.clear_caches`` does for the caches of JAX."""
     with _lock:
+        _latest.clear()
         _by_text.clear()
         _by_lowering.clear()
+
+
+@contextmanager
+def trimmed() -> Iterator[None]:
+    """Returns memory to the system after compilations in the context.
+
+    It belongs to dropped functions, and 250 MB to the compiler, which the C library would keep.
+    """
+    with _lock:
+        _Counts.batches += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _Counts.batches -= 1
+            has_compiled, _Counts.untrimmed = _Counts.untrimmed > 0, 0
+            clears = _Counts.compiled > _MAX_COMPILED and not _Counts.batches
+            if clears:
+                _Counts.compiled = 0
+        if clears:  # Executables stay, and are found by their text.
+            jax.clear_caches()
+        if has_compiled:
+            gc.collect()
+            with suppress(OSError, AttributeError):  # Of another C library than that of GNU.
+                ctypes.CDLL(None).malloc_trim(0)
 
 
 # The library does not call this on import, because importing it must not change settings of JAX for

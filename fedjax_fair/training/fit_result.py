@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -21,7 +20,7 @@ from fedjax_fair.results import quantity_variables
 from fedjax_fair.results.history import RECORDED, metric_attributes, name_coordinates
 from fedjax_fair.roles import Model, Variables
 from fedjax_fair.training.compiled_runs import check_outputs
-from fedjax_fair.training.executable_cache import call
+from fedjax_fair.training.executable_cache import cache_by_shape, call
 from fedjax_fair.training.jitted import make_evaluation, reuse_if_installed
 from fedjax_fair.training.stacked import StackedDef, stack_trees
 from fedjax_fair.utils.terminal import escape_control_chars
@@ -262,7 +261,7 @@ class FitResult(NamedTuple):
         return xr.Dataset(columns, coordinates, attributes)
 
 
-@lru_cache(maxsize=64)
+@cache_by_shape
 def _outputs(structure: StackedDef) -> Any:
     """Returns a jitted function of the models' outputs, in chunks of examples."""
 

@@ -56,3 +56,44 @@ def test_the_estimate_is_near_what_is_used(runs, rounds, eval_every, clients, wi
     estimate, used = map(int, done.stdout.split())
     assert estimate > 200 * 2**20  # Enough for what the interpreter itself takes not to matter.
     assert 0.75 * estimate < used < 1.25 * estimate
+
+
+SHAPES = """
+import fedjax_fair as ff
+from experiments.benchmarks.memory import resident
+
+federation = ff.data.load("digits", ff.data.iid(5))
+method = ff.Round(
+    ff.models.logistic(10),
+    ff.selectors.Uniform(2),
+    ff.solvers.SGD(0.1, 10, steps=2),
+    ff.aggregators.Mean(),
+)
+
+def train(clients):
+    ff.fit(method, ff.data.load("digits", ff.data.iid(clients)), rounds=1)
+    with open("/proc/self/maps") as maps:
+        print(len(maps.readlines()), resident("VmRSS") >> 20, flush=True)
+
+for clients in range(20, 28):
+    train(clients)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_fits_of_new_shapes_do_not_use_up_memory_maps():
+    """Of which Linux allows 65,530; a fit of a new shape takes hundreds."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHAPES],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    maps, resident = zip(
+        *(map(int, line.split()) for line in done.stdout.splitlines()), strict=True
+    )
+    of_one = maps[1] - maps[0]
+    assert of_one > 100
+    assert maps[-1] - maps[3] < of_one / 2  # Nothing in four more fits.
+    assert resident[-1] - resident[3] < 80
