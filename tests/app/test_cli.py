@@ -202,6 +202,31 @@ def test_show_rejects_other_datasets(capsys, tmp_path):
     assert "foreign.nc': results: expected those of a run" in capsys.readouterr().err
 
 
+METRIC = "accuracy_mean_clients"
+WRONG = {
+    "empty": lambda found: found[[]].drop_vars(list(found.coords)),
+    "no methods": lambda found: found.drop_vars("algorithm"),
+    "numbers of methods": lambda found: found.assign_coords(algorithm=[1, 2]),
+    "one method": lambda found: found.isel(algorithm=0),
+    "no rounds": lambda found: found.isel(round=slice(0)),
+    "renamed rounds": lambda found: found.rename(round="step"),
+    "no clients": lambda found: found.drop_dims("client"),
+    "no metric": lambda found: found.drop_vars(METRIC),
+    "text": lambda found: found.assign({METRIC: found[METRIC].astype(str)}),
+    "one metric": lambda found: found[[METRIC]],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_files_of_another_structure_are_one_line(name, folder, tmp_path, capsys):
+    path = tmp_path / "results.nc"
+    results.save(WRONG[name](results.open(folder)), path)
+    for command in (["show", path], ["compare", path], ["compare", path, folder]):
+        assert main([str(word) for word in command]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("fedjax-fair: ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "eval_every"),
     [

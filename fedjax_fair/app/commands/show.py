@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -27,7 +28,7 @@ from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, compari
 from fedjax_fair.results.folder_lock import is_locked
 from fedjax_fair.results.log import read_evaluations, read_log
 from fedjax_fair.results.tables import progress_table
-from fedjax_fair.utils.terminal import escape_control_chars, resume_command
+from fedjax_fair.utils.terminal import escape_control_chars, one_line, resume_command
 from fedjax_fair.utils.warning import warn
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class Show:
         try:
             rounds = _unfinished_rounds(path)
             if rounds is None:
-                print_tables(results.open(path))
+                with _expected_structure():
+                    print_tables(results.open(path))
                 return
             print(format_results(progress_table(read_evaluations(path / "metrics.jsonl"), rounds)))
         except ValueError as error:
@@ -114,6 +116,10 @@ class Compare:
     """File for a forest plot of the differences, such as differences.png, .svg or .pdf."""
 
     def __call__(self) -> None:
+        with _expected_structure():
+            self._compare()
+
+    def _compare(self) -> None:
         paths = _label(path for run in self.runs for path in _runs_in(Path(run)))
         opened = {label: results.open(path) for label, path in paths.items()}
         dataset, defaults = default_metrics(results.merge_runs(opened))
@@ -144,6 +150,18 @@ class Compare:
         print(*texts, sep="\n" if self.format in ("csv", "terminal") else "\n\n")
         if self.plot is not None:
             _save_forest_plot(plotted, Path(self.plot))
+
+
+@contextmanager
+def _expected_structure() -> Iterator[None]:
+    """Raises ``ValueError`` where a file lacks what results have, or has it in another form."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(
+            "expected results of a run, a sweep or a maximization, as this package writes them; a "
+            f"file has another structure ({type(error).__name__}: {one_line(error)})."
+        ) from error
 
 
 def _describe_different_settings(

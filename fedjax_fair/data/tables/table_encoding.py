@@ -65,7 +65,10 @@ class Standardized(NamedTuple):
             f"{first_index(is_missing)}; the rows of the encoding have none, so leave these rows "
             "out, or use unseen='ignore', which encodes them by the mean.",
         )
-        standardized = np.where(is_missing, 0.0, (values - self.mean) / self.scale)
+        standardized = (values - self.mean) / self.scale
+        if not is_missing.any() and not self.has_missing:
+            return standardized[:, None]
+        standardized = np.where(is_missing, 0.0, standardized)
         return np.stack([standardized, is_missing], axis=1)[:, : len(self.feature_names)]
 
 
@@ -164,9 +167,9 @@ class TableEncoding:
         check_columns("table", names, frame)
         features = np.zeros((len(frame), len(self.feature_names)), np.float32)
         start = 0
-        for column in self.columns:
+        for column, (_, series) in zip(self.columns, frame[names].items(), strict=True):
             end = start + len(column.feature_names)
-            features[:, start:end] = column.encode(frame[column.name], unseen)
+            features[:, start:end] = column.encode(series, unseen)
             start = end
         return features
 
@@ -216,10 +219,9 @@ def fit_encoding(
         ValueError: If a column has another type, no values, an infinite one, or too many
             categories.
     """
-    columns = []
-    for name in frame.columns:
-        series = frame[name]
-        require(series.notna().any(), f"column {name!r} has no values; exclude it.")
+    columns, has_values = [], frame.notna().any().to_numpy()
+    for (name, series), has_value in zip(frame.items(), has_values, strict=True):
+        require(has_value, f"column {name!r} has no values; exclude it.")
         is_number = name not in categorical and _is_numeric(series)
         columns.append(
             _fit_number(series)
@@ -251,7 +253,10 @@ def _numbers(series: pd.Series) -> np.ndarray:
         "convert it, such as by pandas.to_numeric.",
     )
     check_exact(series)
-    values = series.to_numpy(np.float64, na_value=np.nan)
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf":
+        values = series.to_numpy(np.float64)  # Ten times as fast as with `na_value`.
+    else:
+        values = series.to_numpy(np.float64, na_value=np.nan)
     infinite = np.isinf(values).sum()
     require(
         not infinite,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -121,7 +122,7 @@ def as_frame(argument: str, table: Any) -> Frame:
         f"{argument} has columns {names[:5]}: expected names that are strings; rename them, such "
         "as by table.rename(columns=str).",
     )
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     require(
         not repeated,
         f"{argument} has the columns {repeated} repeatedly; expected each once; rename the copies.",

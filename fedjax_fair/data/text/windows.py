@@ -11,6 +11,7 @@ token ``len(vocabulary)`` is padding, and stands for unknown characters in predi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -240,7 +241,7 @@ def check_vocabulary(vocabulary: Any) -> str:
         f"vocabulary={_shown(vocabulary)}: expected a string of different characters, such as "
         "characters(texts).",
     )
-    repeated = [each for each in dict.fromkeys(vocabulary) if vocabulary.count(each) > 1]
+    repeated = [each for each, count in Counter(vocabulary).items() if count > 1]
     require(
         not repeated,
         f"vocabulary={_shown(vocabulary)}: {repeated[:1]} occurs twice; expected different "
