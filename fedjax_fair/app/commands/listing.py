@@ -5,9 +5,13 @@ from __future__ import annotations
 import shutil
 import textwrap
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from fedjax_fair.app.settings.setting import stored
 from fedjax_fair.utils.terminal import format_columns
+
+if TYPE_CHECKING:
+    from fedjax_fair.app.settings.method import Method
 
 __all__ = ["Methods", "Metrics"]
 
@@ -23,12 +27,11 @@ class Methods:
     """Format; the Markdown, with costs and sources, is the tables of docs/methods.md."""
 
     def __call__(self) -> None:
-        # Imports every method.
-        from fedjax_fair.app import method_page
-        from fedjax_fair.app.build import server_view
         from fedjax_fair.app.settings import registry
 
         if self.format == "markdown":
+            from fedjax_fair.app import method_page  # It builds every method.
+
             print(method_page.tables(), end="")
             return
         width = shutil.get_terminal_size().columns
@@ -52,7 +55,16 @@ class Methods:
             for name, method in methods.items():
                 is_mean = method.aggregator is None and method.centralized_fn is None
                 weights = method.weighting if is_mean else "-"
-                print(describe(name, weights, server_view(method), method.describe()))
+                print(describe(name, weights, _server_view(name, method), method.describe()))
+
+
+def _server_view(name: str, method: Method) -> str:
+    """Returns what the server sees of single clients; a plugin's method is made to find it."""
+    if (view := stored()["server_views"].get(name)) is not None:
+        return view
+    from fedjax_fair.app.build import server_view
+
+    return server_view(method)
 
 
 @dataclass(frozen=True)

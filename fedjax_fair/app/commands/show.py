@@ -14,7 +14,7 @@ from typing_extensions import Doc
 from tyro.conf import Positional
 
 from fedjax_fair import results
-from fedjax_fair.app.commands.common import RunPath
+from fedjax_fair.app.commands.options import RunPath
 from fedjax_fair.app.run_folder import RunFolder, is_locked
 from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.config import Config

@@ -17,7 +17,6 @@ from fedjax_fair.app.settings.registry import METHODS, MODELS, PARTITIONERS
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.usage import check_defaults, collapse, unset_defaults
 from fedjax_fair.app.settings.values import describe_type, parse_float
-from fedjax_fair.results.files import write_text
 
 __all__ = ["as_dict", "load", "load_into", "save", "set_values"]
 
@@ -26,6 +25,8 @@ _MAXIMIZE = {"maximize exemplars": MaximizeExemplars, "maximize movielens": Maxi
 
 def save(config: Config | Maximize, path: str | Path, num_clients: int | None = None) -> None:
     """Writes a configuration as JSON, which ``load`` reads, with the defaults that it uses."""
+    from fedjax_fair.results.files import write_text
+
     write_text(Path(path), json.dumps(as_dict(config, num_clients), indent=2) + "\n")
 
 

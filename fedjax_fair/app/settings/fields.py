@@ -6,58 +6,64 @@ of a configuration and axes of a sweep.
 
 from __future__ import annotations
 
-import inspect
 import re
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from functools import cache, partial
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from pkgutil import resolve_name
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, get_origin
 
-import docstring_parser
 import tyro
-from jaxtyping import AbstractArray
 from typing_extensions import Doc
 
+from fedjax_fair.app.settings.setting import REQUIRED, Description, Setting, stored
 from fedjax_fair.app.settings.values import describe_type, members
-from fedjax_fair.roles.role_errors import explain_errors
-from fedjax_fair.utils import checks
-from fedjax_fair.utils.printing import format_value
 
 __all__ = [
-    "REQUIRED",
+    "LazyModule",
+    "Reference",
     "Renamed",
-    "Setting",
     "Wrapping",
     "class_of",
     "construct",
     "default_hint",
+    "describe",
     "section",
     "settings_of",
 ]
 
-_SCALARS = (int, float, bool, str)
 _MAX_READERS = 6
-REQUIRED = inspect.Parameter.empty
-"""Default of a parameter without one."""
 
 
-class Setting(NamedTuple):
-    """A parameter that can be set by a configuration.
-
-    Attributes:
-        name: Name of the parameter.
-        type: Type of a value, without None.
-        default: Default, or ``inspect.Parameter.empty``.
-        traced: Whether it only enters arithmetic, so that a sweep over it compiles once.
-        help: Its description in the docstring.
-    """
+@dataclass(frozen=True)
+class Reference:
+    """A class or function of the package by name, such as ``selectors.DivFL``, imported on use."""
 
     name: str
-    type: Any
-    default: Any
-    traced: bool
-    help: str
+
+    def resolve(self) -> Any:
+        """Imports it."""
+        return resolve_name(f"fedjax_fair.{self.name}")
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        """Calls it."""
+        return self.resolve()(*arguments, **settings)
+
+
+class LazyModule:
+    """Stands for a module of the package; its attributes are references.
+
+    Examples:
+        >>> LazyModule("selectors").DivFL
+        Reference(name='selectors.DivFL')
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Reference:
+        return Reference(f"{self._name}.{name}")
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,13 @@ class Renamed:
 
 
 def class_of(role: Callable[..., Any]) -> Any:
-    """Returns the class or function within a ``functools.partial``, `Wrapping` or `Renamed`."""
+    """Returns the class or function within a `Reference`, `Wrapping`, `Renamed` or ``partial``."""
+    named = _named(role)
+    return named.resolve() if isinstance(named, Reference) else named
+
+
+def _named(role: Callable[..., Any]) -> Any:
+    """Returns a class, a function or a reference to one."""
     while isinstance(role, (partial, Wrapping, Renamed)):
         inner = {partial: "func", Wrapping: "outer", Renamed: "constructor"}
         role = getattr(role, inner[type(role)])
@@ -115,43 +127,49 @@ def class_of(role: Callable[..., Any]) -> Any:
 
 
 @cache
-def settings_of(constructor: Callable[..., Any]) -> Mapping[str, Setting]:
-    """Reads the settings of a constructor by name.
+def describe(constructor: Callable[..., Any]) -> Description:
+    """Describes a class, a function, or a `Reference`, `Wrapping`, `Renamed` or ``partial`` of one.
 
-    It may be a class, a function, or a ``functools.partial``, `Wrapping` or `Renamed` of one.
+    A reference is described by the stored descriptions, if they contain it.
 
     Examples:
         >>> from fedjax_fair import selectors
-        >>> lam = settings_of(selectors.SubTrunc)["lam"]
-        >>> lam.type, lam.default, lam.traced
-        (<class 'float'>, 0.5, True)
+        >>> describe(Reference("selectors.SubTrunc")) == describe(selectors.SubTrunc)
+        True
     """
+    if isinstance(constructor, Reference):
+        written = stored()["descriptions"].get(constructor.name)
+        return describe(constructor.resolve()) if written is None else Description.read(written)
     if isinstance(constructor, Wrapping):
-        inner, outer = settings_of(constructor.inner), settings_of(constructor.outer)
+        found = describe(constructor.outer)
+        inner, outer = settings_of(constructor.inner), found.settings
         if twice := inner.keys() & outer.keys():
             raise TypeError(f"{constructor}: expected {', '.join(sorted(twice))} in one of them.")
-        return types.MappingProxyType({**inner, **outer})
+        return found._replace(settings=MappingProxyType({**inner, **outer}))
     if isinstance(constructor, Renamed):
-        names = constructor.names
-        found = settings_of(constructor.constructor)
-        renamed = {names.get(name, name): setting for name, setting in found.items()}
-        return types.MappingProxyType(
-            {name: setting._replace(name=name) for name, setting in renamed.items()}
-        )
-    function = constructor.func if isinstance(constructor, partial) else constructor
-    hints = get_type_hints(function)
-    params = docstring_parser.parse(function.__doc__ or "").params
-    helps = {item.arg_name: _without_markup(item.description or "") for item in params}
-    settings = {}
-    for name, parameter in inspect.signature(constructor).parameters.items():
-        kinds = members(hints[name])
-        plain = [kind for each in kinds if (kind := _plain(each)) is not None]
-        if plain:
-            scalars = [kind for kind in plain if get_origin(kind) is not tuple]
-            kind = Union[tuple(scalars or plain)]  # noqa: UP007 (a union of computed members)
-            traced = any(isinstance(k, type) and issubclass(k, AbstractArray) for k in kinds)
-            settings[name] = Setting(name, kind, parameter.default, traced, helps.get(name, ""))
-    return types.MappingProxyType(settings)
+        names, found = constructor.names, describe(constructor.constructor)
+        renamed = {names.get(name, name): setting for name, setting in found.settings.items()}
+        settings = {name: setting._replace(name=name) for name, setting in renamed.items()}
+        return found._replace(settings=MappingProxyType(settings))
+    if isinstance(constructor, partial) and isinstance(constructor.func, Reference):
+        found = describe(constructor.func)
+        # Parameters that come first are settings in all classes with a partial of this kind.
+        left = list(found.settings.items())[len(constructor.args) :]
+        given = constructor.keywords
+        settings = {
+            name: setting._replace(default=given.get(name, setting.default))
+            for name, setting in left
+        }
+        return found._replace(settings=MappingProxyType(settings))
+    # Imported only here, because it imports parsers of docstrings and types of arrays.
+    from fedjax_fair.app.settings import signatures
+
+    return signatures.describe(constructor)
+
+
+def settings_of(constructor: Callable[..., Any]) -> Mapping[str, Setting]:
+    """Returns the settings of a constructor by name; as `describe`."""
+    return describe(constructor).settings
 
 
 def construct(
@@ -169,6 +187,10 @@ def construct(
     Raises:
         ValueError: If a setting is missing, or a number needs more than 32 bits.
     """
+    from fedjax_fair.roles.role_errors import explain_errors
+    from fedjax_fair.utils import checks
+    from fedjax_fair.utils.printing import format_value
+
     values = {}
     for name, setting in settings_of(constructor).items():
         value = getattr(part, name, None)
@@ -213,29 +235,8 @@ def section(
     return make_dataclass("Section", generated, bases=(fixed,), frozen=True)
 
 
-def _plain(kind: Any) -> Any:
-    """Returns the type of values that can be written as strings, or None."""
-    if kind in _SCALARS or get_origin(kind) is Literal:
-        return kind
-    if get_origin(kind) is Sequence and get_args(kind)[0] in _SCALARS:
-        return tuple[get_args(kind)[0], ...]
-    return None
-
-
 def _is_literal(kind: Any) -> bool:
     return all(get_origin(member) is Literal for member in members(kind))
-
-
-def _without_markup(text: str) -> str:
-    r"""Returns a description for a terminal, with the words of its formulas.
-
-    Examples:
-        >>> _without_markup(r"At most :math:`\lambda_{\max}`, or *all*; see `Mean`.")
-        'At most lambda_max, or all; see Mean.'
-    """
-    formulas = re.compile(r":math:`([^`]*)`")
-    text = formulas.sub(lambda formula: re.sub(r"[\\{}]", "", formula[1]), " ".join(text.split()))
-    return re.sub(r":\w+:(?=`)|`|\*(?=\w)|(?<=\w)\*", "", text)
 
 
 def _help(users: Mapping[str, Setting]) -> str:

@@ -13,8 +13,7 @@ from typing import Any
 from fedjax_fair.app.overview import PRESET_TABLES
 from fedjax_fair.app.settings.config import Config, DataConfig, Preset
 from fedjax_fair.app.settings.config_files import set_values
-from fedjax_fair.data import get_source
-from fedjax_fair.data.tables.table_files import is_table_file, table_name
+from fedjax_fair.app.settings.source_defaults import find_source, is_table_file
 
 __all__ = ["PRESETS", "resolve"]
 
@@ -40,23 +39,23 @@ def resolve(config: Config) -> Config:
         >>> config.model.name, config.training.rounds, config.training.eval_every
         ('lenet', 100, 10)
     """
-    data = config.data
+    data, is_table = config.data, is_table_file(config.data.file)
     if data.file is None and data.name == "table":
         raise ValueError("data.file=None: expected a file with data.name='table'; set data.file.")
-    has_partition = data.file is None or is_table_file(data.file)
+    has_partition = data.file is None or is_table
     if has_partition and data.client is not None:
         data = _fill(data, partition="by_column")
     if data.file is None:
-        source = get_source(data.name)
+        source = find_source(data.name)
         if source.client is None:
-            data = _fill(data, partition=source.partition.__name__)
+            data = _fill(data, partition=source.partition)
         elif data.partition in (None, "by_column"):
             data = _fill(data, partition="by_column", client=source.client)
-    elif is_table_file(data.file):
-        source, data = get_source("adult"), _of_table(data, data.file)
+    elif is_table:
+        source, data = find_source("adult"), _of_table(data, data.file)
     else:
         # A file has the defaults of digits, which also fit a small data set.
-        source, data = get_source("digits"), _of_file(data, data.file, Path(data.file).stem)
+        source, data = find_source("digits"), _of_file(data, data.file, Path(data.file).stem)
     # Others determine the number of clients.
     if has_partition and data.partition not in ("planted_clusters", "by_column"):
         data = _fill(data, clients=source.num_clients)
@@ -96,6 +95,8 @@ def _of_table(data: DataConfig, file: str) -> DataConfig:
         )
     if data.name == "table":
         data = replace(data, name=DataConfig.name)
+    from fedjax_fair.data.tables.table_files import table_name
+
     return _of_file(data, file, table_name(file))
 
 

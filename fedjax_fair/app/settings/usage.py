@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.fields import REQUIRED, Setting, construct, settings_of
+from fedjax_fair.app.settings.fields import construct, settings_of
 from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.names import (
     ALTERNATIVES,
@@ -32,11 +32,12 @@ from fedjax_fair.app.settings.registry import (
     READERS,
     role_classes,
 )
+from fedjax_fair.app.settings.setting import REQUIRED, Setting
+from fedjax_fair.app.settings.source_defaults import find_source, is_table_file
 from fedjax_fair.app.settings.suggestions import lookup
-from fedjax_fair.data import get_source
-from fedjax_fair.data.tables.table_files import is_table_file
-from fedjax_fair.roles import Faults
-from fedjax_fair.utils import checks
+
+if TYPE_CHECKING:
+    from fedjax_fair.roles import Faults
 
 __all__ = [
     "check_defaults",
@@ -225,6 +226,8 @@ def make_communication(config: Config) -> dict[str, Any]:
     """Makes arguments of ``Round`` from the section ``communication``; errors as `make_faults`."""
     part = config.communication
     if part.delta is not None:
+        from fedjax_fair.utils import checks
+
         checks.positive("communication.delta", part.delta)
         checks.unit_interval("communication.delta", part.delta)
     if part.top_k is not None and part.bits is not None:
@@ -293,7 +296,7 @@ def _data_settings(config: Config) -> set[str]:
         fields = _TABLE_FIELDS
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
     used = fields | settings_of(partition).keys()
-    if config.data.file is None and not get_source(config.data.name).needs_folder:
+    if config.data.file is None and not find_source(config.data.name).needs_folder:
         used = used - {"dir"}
     reader = READERS.get(config.data.name)
     return used if reader is None else used | settings_of(reader).keys()
@@ -314,7 +317,7 @@ def _settings(method: Method, config: Config) -> _Settings:
 
 def _combine(names: str, one: Method, other: Method) -> Method:
     """Combines two methods that differ from FedAvg in different roles."""
-    roles, other_roles = map(_roles, (one, other))
+    roles, other_roles = one.roles(), other.roles()
     twice = sorted(roles.keys() & other_roles.keys())
     if twice or not roles or not other_roles:
         if twice:
@@ -335,13 +338,6 @@ def _combine(names: str, one: Method, other: Method) -> Method:
         from_solver=from_solver,
         ranges={**one.ranges, **other.ranges},
     )
-
-
-def _roles(method: Method) -> dict[str, Any]:
-    """Returns the roles in which a method differs from FedAvg."""
-    if method.centralized_fn is not None:
-        return {}
-    return {name: role for name, role in method._asdict().items() if callable(role)}
 
 
 def unset_defaults(config: Config, varied: Places = (), num_clients: int | None = None) -> Defaults:
