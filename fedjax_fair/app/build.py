@@ -20,7 +20,7 @@ from fedjax_fair.app.settings.config import (
 )
 from fedjax_fair.app.settings.fields import construct, settings_of
 from fedjax_fair.app.settings.method import Method
-from fedjax_fair.app.settings.names import places
+from fedjax_fair.app.settings.names import option_of, places
 from fedjax_fair.app.settings.registry import (
     COHORT_SIZE,
     MODELS,
@@ -190,7 +190,7 @@ def method_round(
     for to, of in method.from_solver.items():
         if from_solver[to] is None:
             meaning = settings_of(classes["solver"])[of].help.partition(".")[0].casefold()
-            option = f"--solver.{of.replace('_', '-')}"
+            option = option_of("solver", of)
             raise ValueError(f"{name} needs {option} ({meaning}), e.g. {option} 10.")
     batch_size = solver_settings.batch_size
     if largest_client is not None and batch_size is not None and not solver_settings.replacement:

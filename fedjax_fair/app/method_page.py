@@ -14,6 +14,7 @@ from fedjax_fair.app.build import build, method_round, server_view
 from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.settings import presets, registry
 from fedjax_fair.app.settings.config import SelectorConfig, SolverConfig
+from fedjax_fair.app.settings.fields import class_names
 from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.communication import DifferentialPrivacy, TopK
@@ -27,7 +28,17 @@ from fedjax_fair.rounds.round_state import RoundInfo, RoundState
 
 __all__ = ["tables"]
 
-_COLUMNS = ("method", "summary", "weights", "up", "down", "state", "server view", "source")
+_COLUMNS = (
+    "method",
+    "classes",
+    "summary",
+    "weights",
+    "up",
+    "down",
+    "state",
+    "server view",
+    "source",
+)
 
 _TITLES = {
     "selection": "Client selection",
@@ -115,7 +126,17 @@ def _row(name: str, method: Method, experiment: Experiment) -> tuple[str, ...]:
         costs = tuple(
             _multiple(size / model) for size in (info.traffic.up, info.traffic.down, kept)
         )
-    return (f"`{name}`", method.describe(), weights, *costs, server_view(method), method.source())
+    names = [name for role in method.roles().values() for name in class_names(role)]
+    classes = ", ".join(f"`{name.removeprefix('fedjax_fair.')}`" for name in names)
+    return (
+        f"`{name}`",
+        classes,
+        method.describe(),
+        weights,
+        *costs,
+        server_view(method),
+        method.source(),
+    )
 
 
 def _trace(round: BaseRound, experiment: Experiment) -> tuple[RoundState, RoundInfo]:

@@ -1,17 +1,17 @@
-"""Commands that list methods, and metrics with their definitions."""
+"""Commands that list and describe methods, and define metrics."""
 
 from __future__ import annotations
 
 import shutil
 import textwrap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Annotated, Literal
 
-from fedjax_fair.app.settings.setting import stored
+import tyro
+from tyro.conf import Positional
+
+from fedjax_fair.app.settings.fields import default_hint
 from fedjax_fair.utils.terminal import format_columns
-
-if TYPE_CHECKING:
-    from fedjax_fair.app.settings.method import Method
 
 __all__ = ["Methods", "Metrics"]
 
@@ -21,14 +21,24 @@ _MIN_SUMMARY = 42
 
 @dataclass(frozen=True)
 class Methods:
-    """Lists methods, with the weights of their mean and what the server sees of single clients."""
+    """Lists methods, or describes one: its classes, settings, defaults, ranges and source."""
+
+    name: Positional[
+        Annotated[str | None, tyro.conf.arg(metavar="[METHOD]"), default_hint("all")]
+    ] = None
+    """Method to describe, such as q_fedavg, or a pair, such as divfl+equitable."""
 
     format: Literal["terminal", "markdown"] = "terminal"
     """Format; the Markdown, with costs and sources, is the tables of docs/methods.md."""
 
     def __call__(self) -> None:
-        from fedjax_fair.app.settings import registry
+        from fedjax_fair.app.settings import method_summary, registry
 
+        if self.name is not None:
+            if self.format != "terminal":
+                raise ValueError("format='markdown': expected 'terminal' with a method.")
+            print(method_summary.format_method(self.name))
+            return
         if self.format == "markdown":
             from fedjax_fair.app import method_page  # It builds every method.
 
@@ -55,16 +65,8 @@ class Methods:
             for name, method in methods.items():
                 is_mean = method.aggregator is None and method.centralized_fn is None
                 weights = method.weighting if is_mean else "-"
-                print(describe(name, weights, _server_view(name, method), method.describe()))
-
-
-def _server_view(name: str, method: Method) -> str:
-    """Returns what the server sees of single clients; a plugin's method is made to find it."""
-    if (view := stored()["server_views"].get(name)) is not None:
-        return view
-    from fedjax_fair.app.build import server_view
-
-    return server_view(method)
+                view = method_summary.server_view(name)
+                print(describe(name, weights, view, method.describe()))
 
 
 @dataclass(frozen=True)

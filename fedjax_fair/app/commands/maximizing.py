@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fedjax_fair.app import maximize
 from fedjax_fair.app.commands.common import print_output_paths, resumable
-from fedjax_fair.app.maximize import Task, check, execute, task_of
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings.config import Maximize
 from fedjax_fair.app.terminal.console import print_tables
@@ -11,20 +11,20 @@ from fedjax_fair.app.terminal.progress import show_steps
 from fedjax_fair.app.terminal.termination import Termination
 from fedjax_fair.utils.terminal import escape_control_chars
 
-__all__ = ["maximize", "maximize_in"]
+__all__ = ["maximize_in", "run_maximization"]
 
 
-def maximize(config: Maximize, *, quiet: bool) -> None:
+def run_maximization(config: Maximize, *, quiet: bool) -> None:
     """Runs ``maximize``."""
-    task = task_of(config)
-    check(config, task)
+    task = maximize.task_of(config)
+    maximize.check(config, task)
     maximize_in(task, config, RunFolder.create(config, task.name.replace("/", "-")), quiet=quiet)
 
 
-def maximize_in(task: Task, config: Maximize, folder: RunFolder, *, quiet: bool) -> None:
+def maximize_in(task: maximize.Task, config: Maximize, folder: RunFolder, *, quiet: bool) -> None:
     """Compares all methods on a task in a folder, and prints the results."""
     print(f"Run folder: {escape_control_chars(folder.path)}")
     with resumable(folder), Termination(at_once=True), show_steps(quiet=quiet) as show:
-        compared = execute(task, config, folder, show)
+        compared = maximize.execute(task, config, folder, show)
     print_tables(compared)
     print_output_paths(Results=folder.results, Plots=folder.plots, Report=folder.report)

@@ -67,7 +67,13 @@ class Resume:
     def __call__(self) -> None:
         from fedjax_fair.app.commands.training import resume
 
-        resume(self)
+        resume(
+            self.run,
+            self.training.rounds,
+            self.log,
+            quiet=self.quiet,
+            allow_changed_code=self.allow_changed_code,
+        )
 
 
 @dataclass(frozen=True)
@@ -107,10 +113,10 @@ class _Maximization:
     """Show no progress."""
 
     def __call__(self) -> None:
-        from fedjax_fair.app.commands.maximizing import maximize
+        from fedjax_fair.app.commands.maximizing import run_maximization
 
         kind = MaximizeExemplars if isinstance(self, MaximizeExemplars) else MaximizeMovielens
-        maximize(kind(**fields_of(kind, self)), quiet=self.quiet)
+        run_maximization(kind(**fields_of(kind, self)), quiet=self.quiet)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def run_plan(wanted: Request) -> None:
     """Runs ``plan [PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]``."""
     options, config = wanted.options, wanted.config
     machine = memory = None
-    if options.machine == "local":
+    if options.machine.casefold() == "local":
         mesh = mesh_of(config.devices)
     else:
         machine = machines.find(options.machine, plugins.machines(machines.kinds()))

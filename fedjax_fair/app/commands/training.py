@@ -9,7 +9,6 @@ from fedjax_fair.app import experiment, maximize
 from fedjax_fair.app.build import build
 from fedjax_fair.app.commands.common import interrupt_hint, print_output_paths, resumable
 from fedjax_fair.app.commands.maximizing import maximize_in
-from fedjax_fair.app.commands.options import Resume
 from fedjax_fair.app.dry_run import print_dry_run
 from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.run_folder import RunFolder
@@ -72,17 +71,18 @@ def run_sweep(wanted: Request) -> None:
     print_output_paths(Results=folder / "results.nc", Report=folder / "report.html")
 
 
-def resume(options: Resume) -> None:
+def resume(
+    path: str, rounds: int | None, log: tuple[str, ...], *, quiet: bool, allow_changed_code: bool
+) -> None:
     """Continues a run."""
-    folder = RunFolder(options.run)
+    folder = RunFolder(path)
     config = folder.config()
-    rounds = options.training.rounds
     if isinstance(config, Maximize):
-        if rounds is not None or options.log or options.allow_changed_code:
+        if rounds is not None or log or allow_changed_code:
             raise ValueError(
                 "training.rounds, log and allow_changed_code are not used by a maximization."
             )
-        maximize_in(maximize.task_of(config), config, folder, quiet=options.quiet)
+        maximize_in(maximize.task_of(config), config, folder, quiet=quiet)
         return
     if rounds is not None:
         if rounds < (config.training.rounds or 0):
@@ -91,13 +91,13 @@ def resume(options: Resume) -> None:
                 "the run."
             )
         config = change(config, "training", "rounds", rounds)
-    _prepare(config, options.log)
+    _prepare(config, log)
     _execute(
         build(config),
         folder,
-        options.log,
-        quiet=options.quiet,
-        allow_changed_code=options.allow_changed_code,
+        log,
+        quiet=quiet,
+        allow_changed_code=allow_changed_code,
     )
 
 

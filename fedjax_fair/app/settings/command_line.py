@@ -52,7 +52,7 @@ def parse_options(kind: Any, arguments: list[str], command: str) -> dict[str, An
 
     The words after an option belong to it if its type is a tuple. A bool takes no word;
     ``--no-NAME`` sets it to False. Other options take one word. The remaining words belong to the
-    field that is ``Positional``.
+    field that is ``Positional``; they may be absent if it can be None.
 
     Args:
         kind: A dataclass; a field that is a dataclass is a section of options.
@@ -112,6 +112,8 @@ def parse_options(kind: Any, arguments: list[str], command: str) -> dict[str, An
             )
         return values
     (flag,) = (f"--{name}" for name in names)
+    if not positional and type(None) in get_args(types[flag]):
+        return values
     is_list = is_sequence(types[flag])
     if not positional or (len(positional) > 1 and not is_list):
         given = " ".join(positional) or "nothing"

@@ -25,10 +25,12 @@ __all__ = [
     "Reference",
     "Renamed",
     "Wrapping",
+    "class_names",
     "class_of",
     "construct",
     "default_hint",
     "describe",
+    "innermost",
     "section",
     "settings_of",
 ]
@@ -114,12 +116,27 @@ class Renamed:
 
 def class_of(role: Callable[..., Any]) -> Any:
     """Returns the class or function within a `Reference`, `Wrapping`, `Renamed` or ``partial``."""
-    named = _named(role)
+    named = innermost(role)
     return named.resolve() if isinstance(named, Reference) else named
 
 
-def _named(role: Callable[..., Any]) -> Any:
-    """Returns a class, a function or a reference to one."""
+def class_names(role: Callable[..., Any]) -> list[str]:
+    """Returns the names of the class of a role and of the class that it wraps, as in Python.
+
+    Examples:
+        >>> class_names(Wrapping(Reference("solvers.Ditto"), Reference("solvers.SGD"), "solver"))
+        ['fedjax_fair.solvers.Ditto', 'fedjax_fair.solvers.SGD']
+    """
+    if isinstance(role, Wrapping):
+        return [*class_names(role.outer), *class_names(role.inner)]
+    named = innermost(role)
+    if isinstance(named, Reference):
+        return [f"fedjax_fair.{named.name}"]
+    return [f"{named.__module__}.{named.__qualname__}"]
+
+
+def innermost(role: Callable[..., Any]) -> Any:
+    """Returns the class, the function or the reference within a role."""
     while isinstance(role, (partial, Wrapping, Renamed)):
         inner = {partial: "func", Wrapping: "outer", Renamed: "constructor"}
         role = getattr(role, inner[type(role)])

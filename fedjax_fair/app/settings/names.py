@@ -19,10 +19,21 @@ __all__ = [
     "change",
     "find_method",
     "method_parts",
+    "option_of",
     "places",
     "read",
     "vary",
 ]
+
+
+def option_of(section: str, name: str) -> str:
+    """Returns the option of a setting.
+
+    Examples:
+        >>> option_of("server_optimizer", "beta1")
+        '--server-optimizer.beta1'
+    """
+    return f"--{section}.{name}".replace("_", "-")
 
 
 def change(config: Config, section: str, name: str, value: Any) -> Config:
@@ -101,7 +112,7 @@ def method_parts(method: str) -> list[str]:
 def find_method(name: str) -> Method:
     """Finds a method by name, or explains how to use one of a plugin."""
     try:
-        return lookup("method", name, METHODS)
+        return lookup("method", name, METHODS, command="fedjax-fair methods")
     except ValueError as error:
         if suggest(name, METHODS) is not None:
             raise

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fedjax_fair.data import Source
     from fedjax_fair.planning.machines import Machine
 
-__all__ = ["add_sources", "load", "loaded", "machines", "methods", "methods_of"]
+__all__ = ["add_sources", "load", "loaded", "machines", "methods", "methods_of", "sources"]
 
 GROUP, SOURCES_GROUP = "fedjax_fair.methods", "fedjax_fair.sources"
 _FROM_CONFIGURATION = ("cohort_size", "learning_rate", "batch_size")
@@ -99,6 +99,11 @@ def methods(taken: Collection[str]) -> dict[str, Method]:
     return _collect("METHODS", GROUP, taken)
 
 
+def sources(taken: Collection[str]) -> dict[str, Source]:
+    """Returns the data sources of packages and files by name; see `methods`."""
+    return _collect("SOURCES", SOURCES_GROUP, taken)
+
+
 def add_sources() -> dict[str, Source]:
     """Adds the data sources of packages and files to those of the package, and returns them.
 
@@ -107,11 +112,11 @@ def add_sources() -> dict[str, Source]:
     Raises:
         ValueError: As for `methods`.
     """
-    if not (added := _collect("SOURCES", SOURCES_GROUP, ())):
+    if not (added := sources([])):
         return {}
     from fedjax_fair.data.sources.named_sources import SOURCES
 
-    SOURCES.update(_collect("SOURCES", SOURCES_GROUP, SOURCES))
+    SOURCES.update(sources(SOURCES))
     return added
 
 

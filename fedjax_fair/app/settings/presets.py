@@ -34,14 +34,24 @@ def resolve(config: Config) -> Config:
     Local steps replace the default epochs. Evaluations are after every tenth of the rounds. A
     leading ``~`` of folders is expanded; that of the data becomes absolute.
 
+    Raises:
+        FileNotFoundError: If the file of the data is missing, which is named before what its
+            settings lack.
+        ValueError: If a table lacks its label or clients.
+
     Examples:
         >>> config = resolve(Config(data=DataConfig(name="mnist")))
         >>> config.model.name, config.training.rounds, config.training.eval_every
         ('lenet', 100, 10)
     """
-    data, is_table = config.data, is_table_file(config.data.file)
+    data = config.data
     if data.file is None and data.name == "table":
         raise ValueError("data.file=None: expected a file with data.name='table'; set data.file.")
+    if data.file is not None and not Path(data.file).expanduser().exists():
+        raise FileNotFoundError(
+            f"data.file={data.file!r}: no such file; expected a table or an .npz file."
+        )
+    is_table = is_table_file(data.file)
     has_partition = data.file is None or is_table
     if has_partition and data.client is not None:
         data = _fill(data, partition="by_column")

@@ -18,6 +18,7 @@ from fedjax_fair.app.settings.names import (
     change,
     find_method,
     method_parts,
+    option_of,
     places,
     read,
     vary,
@@ -101,8 +102,21 @@ def method_settings(config: Config, name: str) -> _Settings:
 
 
 def method_identity(config: Config, name: str) -> Hashable:
-    """Returns what ``fedprox:prox=1`` and ``fedprox:prox=1.0`` have in common."""
-    return frozenset(method_parts(name)), frozenset(_variant(config, name)[2].items())
+    """Returns what names of the same method have in common: its parts, and the values that it uses.
+
+    Examples:
+        >>> from fedjax_fair.app.settings import presets
+        >>> config = presets.resolve(Config())
+        >>> method_identity(config, "fedprox") == method_identity(config, "fedprox:prox=1.0")
+        True
+    """
+    method, own = resolve_method(config, name)
+    values = {("model", key): getattr(own.model, key) for key in ("name", "compute")}
+    for section, settings in _settings(method, own).items():
+        for key, setting in settings.items():
+            value = getattr(getattr(own, section), key, None)
+            values[section, key] = setting.default if value is None else value
+    return frozenset(method_parts(name)), frozenset(values.items())
 
 
 def _variant(config: Config, name: str) -> tuple[Method, Config, _Written]:
@@ -156,9 +170,9 @@ def drop_unused_settings(config: Config, base: Config | None = None) -> Config:
 def check_unused_settings(config: Config) -> None:
     """Raises ``ValueError`` for an unused setting."""
     for section, name, _ in _unused_settings(config):
-        option = _option(section, name)
+        option = option_of(section, name)
         if section in _ENABLED_BY_A_SETTING:
-            needed = " or ".join(_option(section, key) for key in _enabling(section, name))
+            needed = " or ".join(option_of(section, key) for key in _enabling(section, name))
             raise ValueError(f"{option} has no effect without {needed}; remove it.")
         user = "file" if config.data.file is not None else "name" if name == "dir" else "partition"
         reader = {
@@ -169,10 +183,6 @@ def check_unused_settings(config: Config) -> None:
             f"{option} has no effect: {reader} {_do(reader)} not use it{_users(section, name)}; "
             "remove it."
         )
-
-
-def _option(section: str, name: str) -> str:
-    return f"--{section}.{name.replace('_', '-')}"
 
 
 def _do(names: str) -> str:
@@ -463,17 +473,32 @@ def format_settings(config: Config, varied: Places = (), num_clients: int | None
     return "; ".join(parts)
 
 
-def check_defaults(config: Config, recorded: Any) -> None:
-    """Raises ``ValueError`` if defaults in a file differ from those that are used."""
-    if not isinstance(recorded, dict):
-        raise ValueError(f"defaults={recorded!r}: expected settings by name")
+def check_defaults(config: Config, recorded: Any, *, is_complete: bool = True) -> None:
+    """Raises ``ValueError`` if defaults in a file differ from those that are used.
+
+    A file that ``is_complete`` has all of them: one that is absent belongs to a setting whose value
+    was removed.
+    """
+    for path, section in {"defaults": recorded, **_paths(recorded)}.items():
+        if not isinstance(section, dict):
+            raise ValueError(f"{path}={section!r}: expected settings by name")
     for section, settings in unset_defaults(config).items():
         for name, by_method in settings.items():
             before = recorded.get(section, {}).get(name)
             for method, value in by_method.items():
                 was = before.get(method) if isinstance(before, dict) else before
+                if was is None and is_complete:
+                    raise ValueError(
+                        f"{section}.{name}=None: expected a value; defaults.{section}.{name} is "
+                        "missing, so that the run did not use the default"
+                    )
                 if was is not None and was != (list(value) if isinstance(value, tuple) else value):
                     raise ValueError(
                         f"defaults.{section}.{name}={was!r}: the default is {value!r}; set "
                         f"{section}.{name} instead"
                     )
+
+
+def _paths(sections: Any) -> dict[str, Any]:
+    items = sections.items() if isinstance(sections, dict) else ()
+    return {f"defaults.{name}": section for name, section in items}
