@@ -18,8 +18,10 @@ from fedjax_fair.app.settings.config import (
     Config,
     ModelConfig,
 )
-from fedjax_fair.app.settings.fields import construct, settings_of
+from fedjax_fair.app.settings.constructors import construct, settings_of
+from fedjax_fair.app.settings.enabled import make_communication, make_faults
 from fedjax_fair.app.settings.method import Method
+from fedjax_fair.app.settings.named_methods import method_identity, resolve_method
 from fedjax_fair.app.settings.names import option_of, places
 from fedjax_fair.app.settings.registry import (
     COHORT_SIZE,
@@ -27,13 +29,7 @@ from fedjax_fair.app.settings.registry import (
     role_classes,
 )
 from fedjax_fair.app.settings.suggestions import lookup
-from fedjax_fair.app.settings.usage import (
-    check_unused_settings,
-    make_communication,
-    make_faults,
-    method_identity,
-    resolve_method,
-)
+from fedjax_fair.app.settings.usage import check_unused_settings
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from fedjax_fair import data
 from fedjax_fair.app.settings.config import Config, DataConfig
-from fedjax_fair.app.settings.fields import construct, settings_of
+from fedjax_fair.app.settings.constructors import construct, settings_of
 from fedjax_fair.app.settings.registry import PARTITIONERS, READERS
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.usage import check_unused_settings

@@ -14,7 +14,7 @@ from fedjax_fair.app.build import build, method_round, server_view
 from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.settings import presets, registry
 from fedjax_fair.app.settings.config import SelectorConfig, SolverConfig
-from fedjax_fair.app.settings.fields import class_names
+from fedjax_fair.app.settings.constructors import class_names
 from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.communication import DifferentialPrivacy, TopK
@@ -126,7 +126,8 @@ def _row(name: str, method: Method, experiment: Experiment) -> tuple[str, ...]:
         costs = tuple(
             _multiple(size / model) for size in (info.traffic.up, info.traffic.down, kept)
         )
-    names = [name for role in method.roles().values() for name in class_names(role)]
+    roles = [*(method.roles() or registry.role_classes(method)).values(), method.centralized_fn]
+    names = [name for role in roles if role is not None for name in class_names(role)]
     classes = ", ".join(f"`{name.removeprefix('fedjax_fair.')}`" for name in names)
     return (
         f"`{name}`",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.method import Method
-from fedjax_fair.app.settings.names import find_method, method_parts
+from fedjax_fair.app.settings.named_methods import find_method, method_parts
 from fedjax_fair.app.settings.registry import GROUPS
 from fedjax_fair.results.files import write_text
 from fedjax_fair.training.fingerprint import describe, differences

@@ -235,6 +235,26 @@ def test_no_setting_of_a_run_can_be_dropped(tiny, tmp_path):
                 config_files.load(file)
 
 
+@pytest.mark.parametrize(
+    "own", [{"file": "people.npz", "clients": None, "partition": None}, {"unseen_fraction": 0.5}]
+)
+def test_the_cohort_of_a_run_with_an_unknown_number_of_clients_cannot_be_dropped(
+    own, tiny, tmp_path
+):
+    config = drop_unused_settings(resolve(load_into(tiny, Config())))
+    config = replace(config, data=replace(config.data, **own))
+    file = tmp_path / "config.json"
+    config_files.save(config, file, num_clients=4)
+    assert json.loads(file.read_text())["defaults"]["selector"]["cohort_size"] == 4
+    assert config_files.load(file) == config
+    config_files.save(change_setting(config, "selector", "cohort_size", 3), file, num_clients=4)
+    values = json.loads(file.read_text())
+    values["selector"]["cohort_size"] = None
+    file.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"selector\.cohort_size=None: expected a value"):
+        config_files.load(file)
+
+
 def test_a_setting_is_given_once(tmp_path):
     for text in ('{"methods": ["full"], "methods": []}', '{"solver": {"prox": 1, "prox": 2}}'):
         (tmp_path / "twice.json").write_text(text)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("wide_terminal")
         ("run --solver.learning_rat=1", "did you mean --solver.learning-rate"),
         ("run --completely-different 1", "fedjax-fair run"),
         ("run --methods fedporx", "did you mean 'fedprox' or 'fedper' or 'fedcor'? `fedjax-fair"),
-        ("run --methods zzz", "method='zzz': `fedjax-fair methods` lists all 57."),
+        ("run --methods zzz", "method='zzz': a method of your own needs --plugin FILE or"),
         ("sweep --methods divfl+equitible", "did you mean 'equitable'"),
         ("methods fdavg", "did you mean 'fedavg' or "),
         ("methods fedavg divfl", "methods: expected NAME, got fedavg divfl."),

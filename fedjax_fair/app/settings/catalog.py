@@ -14,7 +14,7 @@ from typing import Any
 from fedjax_fair import data
 from fedjax_fair.app.build import server_view
 from fedjax_fair.app.settings import registry, signatures
-from fedjax_fair.app.settings.fields import Reference, Renamed, Wrapping
+from fedjax_fair.app.settings.constructors import Reference, Renamed, Wrapping
 from fedjax_fair.app.settings.setting import FILE
 from fedjax_fair.app.settings.source_defaults import OTHER, SourceDefaults
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_args, get_type_hints
@@ -16,7 +17,16 @@ from fedjax_fair.app.settings.source_defaults import source_names
 from fedjax_fair.app.settings.suggestions import suggest
 from fedjax_fair.app.settings.values import is_sequence, members, parse_value
 
-__all__ = ["PATHS", "assemble", "fields_of", "options_of", "parse", "parse_options", "print_help"]
+__all__ = [
+    "PATHS",
+    "assemble",
+    "explain_one_seed",
+    "fields_of",
+    "options_of",
+    "parse",
+    "parse_options",
+    "print_help",
+]
 
 PATHS = {
     "--config",
@@ -37,7 +47,9 @@ def parse(kind: Any, arguments: list[str], command: str, default: Any = None) ->
     """Parses arguments into a dataclass; as `parse_options`."""
     if HELP & set(arguments):
         print_help(kind, command, default)
-    return assemble(kind, parse_options(kind, arguments, command), default)
+    values = parse_options(kind, arguments, command)
+    explain_one_seed(values)
+    return assemble(kind, values, default)
 
 
 def print_help(kind: Any, command: str, default: Any = None) -> None:
@@ -120,6 +132,15 @@ def parse_options(kind: Any, arguments: list[str], command: str) -> dict[str, An
         raise ValueError(f"{command}: expected {names[0].upper()}, got {given}.")
     paths = _expand(flag, positional)
     return values | {flag: tuple(paths) if is_list else paths[0]}
+
+
+def explain_one_seed(values: Mapping[str, Any]) -> None:
+    """Prints that a single seed is no number of seeds, unless it is 0 or 1."""
+    for option, seeds in values.items():
+        if option.strip("=").endswith("seeds") and len(seeds) == 1 and seeds[0] > 1:
+            (seed,), after = seeds, "" if option.endswith("=") else " "
+            text = f"one seed, {seed}; for {seed:,} seeds write {option}{after}0:{seed}"
+            print(f"fedjax-fair: note: {text}", file=sys.stderr)
 
 
 def _option_of_name(word: str, types: Mapping[str, Any]) -> str | None:

@@ -12,10 +12,10 @@ from typing import Any, get_type_hints
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from fedjax_fair.app.settings.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
-from fedjax_fair.app.settings.names import find_method, method_parts
+from fedjax_fair.app.settings.defaults import check_defaults, collapse, unset_defaults
+from fedjax_fair.app.settings.named_methods import find_method, method_parts
 from fedjax_fair.app.settings.registry import METHODS, MODELS, PARTITIONERS
 from fedjax_fair.app.settings.suggestions import lookup
-from fedjax_fair.app.settings.usage import check_defaults, collapse, unset_defaults
 from fedjax_fair.app.settings.values import describe_type, parse_float
 
 __all__ = ["as_dict", "load", "load_into", "save", "set_values"]

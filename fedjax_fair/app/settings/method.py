@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fedjax_fair.app.settings.fields import Reference, describe, innermost
+from fedjax_fair.app.settings.constructors import Reference, describe, innermost
 
 if TYPE_CHECKING:
     from fedjax_fair.roles import Aggregator, Model, Selector, Solver

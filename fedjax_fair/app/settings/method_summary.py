@@ -6,13 +6,18 @@ import re
 from typing import Any
 
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.fields import class_names
+from fedjax_fair.app.settings.constructors import class_names
 from fedjax_fair.app.settings.method import Method
-from fedjax_fair.app.settings.names import find_method, method_parts, option_of
+from fedjax_fair.app.settings.named_methods import (
+    find_method,
+    method_parts,
+    method_settings,
+    resolve_method,
+)
+from fedjax_fair.app.settings.names import option_of
 from fedjax_fair.app.settings.presets import resolve
 from fedjax_fair.app.settings.registry import COHORT_SIZE, METHODS, role_classes
 from fedjax_fair.app.settings.setting import REQUIRED, Setting, stored
-from fedjax_fair.app.settings.usage import method_settings, resolve_method
 from fedjax_fair.app.settings.values import describe_type
 from fedjax_fair.utils.terminal import format_columns
 

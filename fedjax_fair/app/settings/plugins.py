@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fedjax_fair.app.settings.fields import settings_of
+from fedjax_fair.app.settings.constructors import settings_of
 from fedjax_fair.app.settings.method import Method, Range
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Methods, networks, partitions, faults and communication by name.
 
 An entry names a class or function. Its settings, types and defaults are read from its signature
-(`fedjax_fair.app.settings.fields`).
+(`fedjax_fair.app.settings.signatures`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair.app.settings import plugins
-from fedjax_fair.app.settings.fields import (
+from fedjax_fair.app.settings.constructors import (
     LazyModule,
     Reference,
     Renamed,

@@ -37,9 +37,7 @@ def lookup(
     names = [each for each in (table if listed is None else listed) if "." not in each]
     similar = suggest(name, names)
     if command is not None:
-        folded = {each.casefold(): each for each in names}
-        close = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)
-        near = dict.fromkeys([*filter(None, [similar]), *(folded[each] for each in close)])
+        near = dict.fromkeys([*filter(None, [similar]), *_near(name, names, 3)])
         hint = f"did you mean {' or '.join(map(repr, list(near)[:3]))}? " if near else ""
         raise ValueError(f"{kind}={name!r}: {hint}`{command}` lists all {len(names)}.")
     hint = f"did you mean {similar!r}? Expected" if similar else "expected"
@@ -76,6 +74,10 @@ def suggest(name: str, names: Collection[str]) -> str | None:
     wanted = last_part(name)
     if (same := by_last_part.get(_ALIASES.get(wanted, wanted))) is not None:
         return same
+    return next(iter(_near(name, names, 1)), None)
+
+
+def _near(name: str, names: Iterable[str], count: int) -> list[str]:
+    """Returns similar names, the most similar first."""
     folded = {each.casefold(): each for each in names}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1)
-    return folded[near[0]] if near else None
+    return [folded[each] for each in difflib.get_close_matches(name.casefold(), folded, n=count)]
