@@ -22,7 +22,7 @@ from fedjax_fair.metrics import (
     definitions,
 )
 from fedjax_fair.results.comparison import default_metrics
-from fedjax_fair.results.tables import SWEEP_COLUMNS
+from fedjax_fair.results.tables import sweep_columns
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -72,9 +72,10 @@ def test_metrics_and_headings_of_tables_are_defined():
     assert definitions.columns().keys() == registered | definitions.TERMS.keys()
     assert not registered & definitions.TERMS.keys()
     names = ("accuracy_mean_clients", "accuracy_worst_10pct", "client_dissimilarity")
+    names += ("accuracy_standard_deviation", "validation_accuracy_mean_clients")
     values = dict.fromkeys((*names, "group_accuracy_gap"), ("algorithm", [0.5]))
     dataset = xr.Dataset(values, {"algorithm": ["fedavg"]})
-    headings = {*SWEEP_COLUMNS.values(), *default_metrics(dataset)[1].values()}
+    headings = {*sweep_columns(dataset).values(), *default_metrics(dataset)[1].values()}
     assert headings <= definitions.TERMS.keys()
 
 

@@ -6,6 +6,7 @@ import xarray as xr
 
 from fedjax_fair import results
 from fedjax_fair.app.terminal.progress import _format_metrics
+from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.report import plots
 from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.results.model_names import reference
@@ -97,8 +98,8 @@ def test_curves_and_progress_name_the_model():
         [100 * level.mean() for level in levels]
     )
     values = {name: runs[name][1, :, 0].values for name in runs if runs[name].dims == DIMS}
-    shown = _format_metrics(values)
+    shown = _format_metrics(values, ACCURACY)
     assert shown.startswith("global: accuracy 6")
     assert "personalized: accuracy 7" in shown
     values = {name: runs[name][2, :, 0].values for name in runs if runs[name].dims == DIMS}
-    assert _format_metrics(values).startswith("personalized: accuracy 8")
+    assert _format_metrics(values, ACCURACY).startswith("personalized: accuracy 8")

@@ -7,7 +7,7 @@ local steps of SGD on the client's training examples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,9 +17,17 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.evaluation.client_predictions import (
+    custom_metrics,
+    personalized_outputs,
+    shared_outputs,
+)
 from fedjax_fair.evaluation.clients import client_performance, personalized_performance
+from fedjax_fair.metrics.quantities import client_metrics
+from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.results.history import client_coordinate
-from fedjax_fair.roles import Model, Variables
+from fedjax_fair.results.quantity_variables import describe, units_of
+from fedjax_fair.roles import ClientMetric, Model, Variables
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.client_state import make_client
 from fedjax_fair.rounds.round_state import Purpose, derive_key
@@ -37,11 +45,9 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate_unseen", "has_global_model", "undefined_unseen"]
 
-_VARIABLES = {
-    "unseen_accuracy": ("Test accuracy of the global model on unseen clients", "1"),
-    "unseen_loss": ("Test loss of the global model on unseen clients", "nat"),
-    "adapted_accuracy": ("Test accuracy on unseen clients after local steps", "1"),
-    "adapted_loss": ("Test loss on unseen clients after local steps", "nat"),
+_PLACES = {
+    "unseen": "of the global model on unseen clients",
+    "adapted": "on unseen clients after local steps",
 }
 
 
@@ -75,6 +81,7 @@ def evaluate_unseen(
     batch_size: int,
     steps: int = 10,
     client_ids: Int[np.ndarray, "*runs clients"] | None = None,
+    metrics: Sequence[ClientMetric] = (),
     mesh: Mesh | None = None,
 ) -> xr.Dataset:
     """Evaluates trained models on clients that never took part, before and after local steps.
@@ -93,11 +100,13 @@ def evaluate_unseen(
         steps: Local steps; 0 gives the global model.
         client_ids: Non-negative ids ``[clients]`` or ``[runs, clients]``, which determine the
             minibatches of a client together with the seed; by default 0, 1, and so on.
+        metrics: Metrics of the user; those of the task, such as errors of a regression, follow.
         mesh: Devices, as of ``fit``.
 
     Returns:
-        Variables ``unseen_accuracy``, ``unseen_loss``, ``adapted_accuracy`` and ``adapted_loss``
-        with the dimensions ``seed`` and ``client``, NaN for clients without test examples.
+        Variables ``unseen_accuracy``, ``unseen_loss``, ``adapted_accuracy`` and ``adapted_loss``,
+        and two for each metric, such as ``unseen_mean_absolute_error``, with the dimensions
+        ``seed`` and ``client``, NaN for clients without test examples.
 
     Raises:
         ValueError: If the data or a setting is invalid, or the numbers of runs differ.
@@ -132,25 +141,45 @@ def evaluate_unseen(
     with RunBatch(unseen, seeds, mesh) as batch:
         ids = _check_ids(client_ids, num_runs, unseen.num_clients)
         check_outputs(model, variables, unseen)
-        measurement = reuse_if_installed(_measurement, model)(
-            model_split.structure, mesh, batch.one_run_per_core, steps, batch_size
+        measured = tuple(client_metrics(model.task, metrics))
+        measurement = reuse_if_installed(_measurement, (model, measured))(
+            model_split.structure, mesh, batch.one_run_per_core, steps, batch_size, measured
         )
         runs = batch.place((rate_values, variables, ids))
         values = jax.device_get(call(measurement, runs, model_split.shared, batch.data))
-    return _to_dataset([value[:num_runs] for value in values], unseen, seeds)
+    columns = {name: value[:num_runs] for name, value in values.items()}
+    return _to_dataset(columns, unseen, seeds, model, metrics)
 
 
-def undefined_unseen(unseen: FederatedData, seeds: Sequence[int]) -> xr.Dataset:
+def undefined_unseen(
+    unseen: FederatedData,
+    seeds: Sequence[int],
+    model: Model | None = None,
+    metrics: Sequence[ClientMetric] = (),
+) -> xr.Dataset:
     """Returns the dataset of `evaluate_unseen` with NaN, for methods without a global model."""
     nan = np.full((len(seeds), unseen.num_clients), np.nan, np.float32)
-    return _to_dataset([nan] * len(_VARIABLES), unseen, seeds)
+    values = dict.fromkeys(_described(unseen, model, metrics), nan)
+    return _to_dataset(values, unseen, seeds, model, metrics)
 
 
 @lru_cache(maxsize=16)
 def _measurement(
-    structure: StackedDef, mesh: Mesh | None, one_run_per_core: bool, steps: int, batch_size: int
+    structure: StackedDef,
+    mesh: Mesh | None,
+    one_run_per_core: bool,
+    steps: int,
+    batch_size: int,
+    metrics: tuple[ClientMetric, ...],
 ) -> Any:
     """Returns a jitted function of runs that computes the variables ``[runs, clients]``."""
+
+    def values_of(kind, performance, outputs_fn, model, data):
+        custom, _ = custom_metrics(model, outputs_fn, data, metrics)
+        values = {f"{kind}_{metric.name}": custom[f"test_{metric.name}"] for metric in metrics}
+        if model.task != "regression":
+            values[f"{kind}_accuracy"] = performance.accuracy
+        return values | {f"{kind}_loss": performance.loss}
 
     def measure_run(run, shared, data):
         seed, (rate, variables, ids) = run
@@ -164,11 +193,14 @@ def _measurement(
             return fine_tune(solver, steps, key_client, variables, participant)
 
         before = client_performance(model, variables, data.test)
+        outputs_fn = partial(shared_outputs, model, variables)
+        values = values_of("unseen", before, outputs_fn, model, data)
         # After 0 steps the metrics are equal, also in rounding.
         after = before
         if steps:
             (after,) = personalized_performance(model, adapted, [data.test])
-        return before.accuracy, before.loss, after.accuracy, after.loss
+            outputs_fn = partial(personalized_outputs, model, adapted)
+        return values | values_of("adapted", after, outputs_fn, model, data)
 
     def measure_runs(runs, shared, data):
         def measure(run, data, store):
@@ -194,14 +226,41 @@ def _check_ids(
     return np.array(np.broadcast_to(ids.astype(np.int32), (num_runs, num_clients)))
 
 
+def _described(
+    unseen: FederatedData, model: Model | None, metrics: Sequence[ClientMetric]
+) -> dict[str, dict[str, str]]:
+    """Returns the attributes of the variables by name."""
+    units, found = units_of(unseen, model), {}
+    task = "classification" if model is None else model.task
+    for kind, place in _PLACES.items():
+        of_task = {"accuracy": "1"} if task != "regression" else {}
+        for name, unit in (of_task | {"loss": units["loss"]}).items():
+            found[f"{kind}_{name}"] = {"long_name": f"Test {name} {place}", "units": unit}
+        for metric in client_metrics(task, metrics):
+            _, attributes = describe(metric, units)[f"test_{metric.name}"]
+            long_name = f"{metric.description} {place}"
+            found[f"{kind}_{metric.name}"] = attributes | {"long_name": long_name}
+        if are_sequences(unseen.test.labels):
+            about = {"long_name": f"Test perplexity {place}", "units": "1"}
+            found.setdefault(f"{kind}_perplexity", about)
+    return found
+
+
 def _to_dataset(
-    values: Sequence[np.ndarray], unseen: FederatedData, seeds: Sequence[int]
+    values: dict[str, np.ndarray],
+    unseen: FederatedData,
+    seeds: Sequence[int],
+    model: Model | None,
+    metrics: Sequence[ClientMetric],
 ) -> xr.Dataset:
     import xarray as xr
 
-    columns = {
-        name: (("seed", "client"), value, {"long_name": long_name, "units": unit})
-        for (name, (long_name, unit)), value in zip(_VARIABLES.items(), values, strict=True)
-    }
+    columns = {}
+    for name, attributes in _described(unseen, model, metrics).items():
+        # The perplexity of sequences is known from losses.
+        measured = values.get(name)
+        if measured is None:
+            measured = np.exp(values[name.replace("perplexity", "loss")])
+        columns[name] = (("seed", "client"), measured, attributes)
     coordinates = {"seed": list(seeds)} | client_coordinate(unseen)
     return xr.Dataset(columns, coordinates, {"data": unseen.name})

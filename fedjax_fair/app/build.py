@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -18,29 +19,31 @@ from fedjax_fair.app.settings.config import (
     Config,
     ModelConfig,
 )
-from fedjax_fair.app.settings.constructors import construct, settings_of
+from fedjax_fair.app.settings.constructors import class_of, construct, settings_of
 from fedjax_fair.app.settings.enabled import make_communication, make_faults
 from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.named_methods import method_identity, resolve_method
 from fedjax_fair.app.settings.names import option_of, places
 from fedjax_fair.app.settings.registry import (
     COHORT_SIZE,
+    METRICS,
     MODELS,
     role_classes,
 )
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.usage import check_unused_settings
 from fedjax_fair.data import FederatedData
+from fedjax_fair.metrics import predictions
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device
-from fedjax_fair.roles import Model, ServerView
+from fedjax_fair.roles import ClientMetric, Model, ServerView, Task
 from fedjax_fair.roles.role_errors import explain_errors
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.memory_estimate import total_memory
 from fedjax_fair.utils import checks
 
-__all__ = ["build", "method_round", "server_view"]
+__all__ = ["build", "method_round", "metrics_of", "server_view"]
 
 
 def build(
@@ -68,7 +71,7 @@ def build(
     for name in config.methods:
         part = resolve_method(config, name)[1].model
         if part not in networks:
-            networks[part] = _make_model(part, federation.num_classes)
+            networks[part] = _make_model(part, federation.num_classes, config.data.target)
             _check_network(str(part.name), networks[part], federation)
         rounds[name] = method_round(
             config,
@@ -98,6 +101,7 @@ def _check(config: Config, mesh: Mesh | None) -> None:
         )
     make_faults(config)
     make_communication(config)
+    metrics_of(config, 2)
     checks.positive_int("training.rounds", training.rounds, at_most=checks.MAX_INT)
     checks.positive_int("training.eval_every", training.eval_every, at_most=checks.MAX_INT)
     checks.seeds("training.seeds", training.seeds)
@@ -173,7 +177,7 @@ def method_round(
     """
     method, own = resolve_method(config, name)
     if model is None:
-        model = _make_model(own.model, num_classes)
+        model = _make_model(own.model, num_classes, config.data.target)
     classes, solver_settings = role_classes(method), own.solver
     if method.centralized_fn is not None:
         # Pooled training has no global model for a proximal term.
@@ -213,9 +217,39 @@ def method_round(
         raise ValueError(f"{name}: {error}") from None
 
 
-def _make_model(part: ModelConfig, num_classes: int) -> Model:
+def metrics_of(config: Config, num_classes: int) -> list[ClientMetric]:
+    """Makes the metrics of clients that a configuration names.
+
+    Raises:
+        ValueError: If one is unknown, repeated, or of another task.
+    """
+    names, target = config.training.metrics or (), config.data.target or "classification"
+    made = []
+    for name in names:
+        factory = class_of(lookup("training.metrics", name, METRICS))
+        is_of_labels = factory in (predictions.label_f1, predictions.label_accuracy)
+        is_of_classes = "num_classes" in inspect.signature(factory).parameters
+        if (is_of_labels and target != "multi_label") or (
+            (is_of_classes or name == "calibration_error") and target != "classification"
+        ):
+            raise ValueError(
+                f"training.metrics={name!r}: expected a metric for data.target={target!r}, such "
+                f"as {'mean_absolute_error' if target == 'regression' else 'label_f1'}."
+                if target != "classification"
+                else f"training.metrics={name!r}: expected a metric of classes, such as macro_f1; "
+                "--data.target multi_label has several labels."
+            )
+        made.append(factory(num_classes) if is_of_classes else factory())
+    if len(set(names)) < len(names):
+        raise ValueError(f"training.metrics={names}: expected each once; remove the copies.")
+    return made
+
+
+def _make_model(part: ModelConfig, num_classes: int, target: Task | None) -> Model:
     network = lookup("model.name", str(part.name), MODELS)
     model = construct(network, part, num_classes=num_classes)
+    if target in ("regression", "multi_label"):
+        model = (models.as_regression if target == "regression" else models.as_multi_label)(model)
     return models.in_bfloat16(model) if part.compute == "bfloat16" else model
 
 

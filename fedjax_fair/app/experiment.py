@@ -12,6 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from fedjax_fair import results
+from fedjax_fair.app.build import metrics_of
 from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
 from fedjax_fair.app.model_files import folder_name, save_model, save_personalized
@@ -21,6 +22,7 @@ from fedjax_fair.app.settings.defaults import format_settings
 from fedjax_fair.app.unseen_clients import add_unseen
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.parallel import processes
+from fedjax_fair.roles import ClientMetric, Metric
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_runs import CompiledRuns
@@ -88,6 +90,7 @@ def execute(
             seeds=training.seeds,
             eval_every=training.eval_every or 1,
             on_nonfinite=training.on_nonfinite or "raise",
+            metrics=metrics_of(config, experiment.data.num_classes),
             callbacks=lambda name: (
                 [MetricsLog(folder.metrics, name, list(experiment.rounds)), *callback_fn(name)]
                 if is_main
@@ -120,6 +123,7 @@ def train_methods(
     on_nonfinite: OnNonfinite,
     callbacks: Callable[[str], Sequence[Callback]],
     checkpoints: Callable[[str], Path],
+    metrics: Sequence[Metric | ClientMetric] = (),
     allow_changed_code: bool = False,
     mesh: Mesh | None = None,
 ) -> Iterator[tuple[str, FitResult]]:
@@ -132,7 +136,7 @@ def train_methods(
         The name of each method and its result, in order.
     """
     options = TrainOptions(
-        rounds, eval_every, True, on_nonfinite, allow_changed_code=allow_changed_code
+        rounds, eval_every, True, on_nonfinite, metrics, allow_changed_code=allow_changed_code
     )
     names, functions = list(methods), dict[str, CompiledRuns]()
     stacked = {name: stack_trees([method]) for name, method in methods.items()}

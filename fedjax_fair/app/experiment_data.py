@@ -77,7 +77,8 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
         partition = lookup("data.partition", str(part.partition), PARTITIONERS)
         return data.from_table(
             file,
-            label=str(part.label),
+            label=part.label or "",
+            target=part.target,
             client=construct(partition, part),
             sensitive_features=part.sensitive_features or (),
             exclude=part.exclude or (),
@@ -90,10 +91,13 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
         seed=part.seed,
         unknown_clients=part.unknown_clients or "error",
     )
-    if loaded.train.has_targets:
+    is_classified = part.target in (None, "classification")
+    if loaded.train.has_targets == is_classified:
+        expected = "integers" if loaded.train.has_targets else "floats [total, outputs]"
         raise ValueError(
-            f"data.file={file!r}: expected labels that are classes; targets need Python "
-            "(models.as_regression)."
+            f"data.file={file!r} has labels of {loaded.train.labels.dtype}: expected {expected} "
+            f"for data.target={part.target or 'classification'}; choose --data.target "
+            "classification for integers, regression or multi_label for floats."
         )
     return loaded
 

@@ -113,7 +113,8 @@ def load_model(
         place = seeds.index(seed)
         dataset = dataset.sel(seed=[seed])
         variables = jax.tree.map(lambda leaf: leaf[place : place + 1], variables)
-    model = method_round(config, method, dataset.sizes["class"]).model
+    num_outputs = dataset.sizes.get("output", dataset.sizes["class"])
+    model = method_round(config, method, num_outputs).model
     rounds = np.full(dataset.sizes["seed"], dataset["round"].values[-1])
     own = run.models / f"{folder_name(method)}{_PERSONALIZED}"
     if not own.is_dir():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair import report, results
+from fedjax_fair.app.build import metrics_of
 from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
 from fedjax_fair.app.run_folder import environment, locked, make_folder
 from fedjax_fair.app.run_groups import Group, plan_sweep, runs_of
@@ -210,6 +211,7 @@ def _run(
         eval_every=training.eval_every or 1,
         train_loss=False,
         on_nonfinite=training.on_nonfinite or "raise",
+        metrics=metrics_of(group.config, group.data.num_classes),
         callbacks=callbacks,
         memory_limit=limit,
         mesh=group.mesh,

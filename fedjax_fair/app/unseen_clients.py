@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model, undefined_unseen
+from fedjax_fair.app.build import metrics_of
 from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.settings.named_methods import resolve_method
 
@@ -27,6 +28,7 @@ def add_unseen(experiment: Experiment, name: str, fitted: FitResult) -> xr.Datas
     unseen, seeds = experiment.unseen, experiment.config.training.seeds
     if unseen is None:
         return fitted.dataset
+    metrics = metrics_of(experiment.config, experiment.data.num_classes)
     if has_global_model(experiment.rounds[name]):
         solver = resolve_method(experiment.config, name)[1].solver
         measured = evaluate_unseen(
@@ -36,11 +38,12 @@ def add_unseen(experiment: Experiment, name: str, fitted: FitResult) -> xr.Datas
             unseen,
             seeds=seeds,
             batch_size=solver.batch_size or 1,
+            metrics=metrics,
             # Of several processes only the main one evaluates.
             mesh=experiment.mesh if jax.process_count() == 1 else None,
         )
     else:
-        measured = undefined_unseen(unseen, seeds)
+        measured = undefined_unseen(unseen, seeds, fitted.model, metrics)
     measured = measured.rename(client="unseen_client")
     for variable in list(measured):
         values = measured[variable]

@@ -134,6 +134,12 @@ def _as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarr
     ):
         labels = _as_int32(f"{prefix}labels", labels)
     else:
+        require(
+            labels.ndim < 3,
+            f"{prefix}labels of shape {labels.shape}: expected at most two axes; flatten to "
+            f"[N, H*W], labels.reshape({len(labels)}, -1), and the outputs of the network "
+            "likewise, as in docs/models-and-metrics.md.",
+        )
         raise ValueError(
             f"{prefix}labels of {labels.dtype} and shape {labels.shape}: expected the class of "
             "each example, 1-D integers from 0 or booleans; np.unique(labels, return_inverse=True)"

@@ -147,7 +147,8 @@ def _check_sequences(name: str, labels: np.ndarray, num_classes: int) -> None:
     require(
         labels.ndim == 2,
         f"{name} of {labels.dtype} and shape {labels.shape}: expected one class for each example, "
-        "[examples], or a sequence, [examples, length].",
+        "[examples], or a sequence, [examples, length]; flatten further axes, such as [N, H, W] to "
+        "[N, H*W].",
     )
     first, last = (labels.min(), labels.max()) if labels.size else (0, 0)
     require(

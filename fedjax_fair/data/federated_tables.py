@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Shaped
@@ -47,7 +47,7 @@ def from_table(
     categorical: Sequence[str] = (),
     exclude: Sequence[str] = (),
     encoding: Literal["one_hot", "codes"] = "one_hot",
-    target: Target = "classes",
+    target: Target | Literal["classes"] | None = None,
     test: Any = 0.2,
     validation_fraction: float = 0.0,
     seed: int = 0,
@@ -81,7 +81,8 @@ def from_table(
         categorical: Numeric columns whose values are categories.
         exclude: Columns that are not features.
         encoding: Whether categories are indicators, or ``"codes"``, their indices.
-        target: ``"classes"``; or the label is one or several columns of floats
+        target: ``"classification"``, the default if the label has no more than 20 different
+            numbers or is not numeric; or the label is one or several columns of floats
             (``"regression"``), or of 0 and 1 (``"multi_label"``), with `models.as_regression` or
             `models.as_multi_label`.
         test: Fraction of every client's rows held out for testing, rounded down, in ``[0, 1)``;
@@ -114,7 +115,10 @@ def from_table(
     """
     checks.one_of("encoding", encoding, ("one_hot", "codes"))
     checks.one_of("unknown_clients", unknown_clients, ("error", "unseen"))
-    checks.one_of("target", target, ("classes", "regression", "multi_label"))
+    if target == "classes":  # The former name.
+        target = "classification"
+    if target is not None:
+        checks.one_of("target", target, get_args(Target))
     if name is None:
         name = table_name(table) if isinstance(table, str | os.PathLike) else "table"
     frames = [as_frame("table", table)]
@@ -138,7 +142,7 @@ def from_table(
             is_optional = argument == "client" and partitioners[-1].column is None
             check_columns(argument, () if is_optional else names, frame)
     labels = encode_labels(frames, named["label"], target)
-    if target == "classes":
+    if labels.classes is not None:
         for source, frame in zip((table, test), frames, strict=False):
             _check_spelling(named["label"][0], frame, source)
     texts = _texts((table, test), frames, named, partitioners)

@@ -11,10 +11,11 @@ from jaxtyping import Array, Float, Int
 
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.evaluation.sums import chunk_of_clients, map_examples, owners_of
 from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences
 from fedjax_fair.parallel import collectives
-from fedjax_fair.roles import ClientMetric, Model, Predictions, Variables
+from fedjax_fair.roles import ClientMetric, Model, Predictions, QuantityValues, Variables
 
 __all__ = ["apply_model", "custom_metrics", "personalized_outputs", "shared_outputs"]
 
@@ -24,14 +25,17 @@ def custom_metrics(
     outputs_fn: Callable[[ClientExamples], tuple[Array, Array, Array]],
     data: FederatedData,
     metrics: Sequence[ClientMetric],
-) -> dict[str, Float[Array, " clients"]]:
-    """Returns metrics of predictions by their name in results.
+) -> tuple[dict[str, Float[Array, " clients"]], QuantityValues | None]:
+    """Returns metrics of predictions by their name in results, of clients and of pooled examples.
 
     ``outputs_fn`` returns outputs, example indices and owners as ``map_examples``.
     """
     values_by_name: dict[str, Float[Array, " clients"]] = {}
+    if not metrics:
+        return values_by_name, None
+    pooled = QuantityValues({}, {}, {}, {})
     for split, part in (("test", data.test), ("validation", data.validation)):
-        if part is None or not metrics:
+        if part is None:
             continue
         examples = jax.tree.map(jnp.asarray, part)
         # Predictions of a client have to be on one device. Where devices share all examples, each
@@ -40,8 +44,16 @@ def custom_metrics(
         local = examples._replace(devices=None) if is_complete else examples
         outputs, indices, owners = outputs_fn(local)
         labels = local.labels[indices]
+        groups = None
+        if data.sensitive_names is not None and split == "test":
+            sensitive_groups = find_groups("evaluation", data.sensitive_names)
+            groups = sensitive_groups.of(local, indices)
         if are_sequences(labels):
-            outputs, labels, owners = _rows_of_labels(outputs, labels, owners, local.num_clients)
+            groups = groups if groups is None else jnp.repeat(groups, labels.shape[1])
+            outputs, labels, owners, order = _rows_of_labels(
+                outputs, labels, owners, local.num_clients
+            )
+            groups = groups if groups is None else groups[order]
         predictions = Predictions(model, outputs, labels, owners, local.num_clients)
         clients = jnp.arange(local.num_clients, dtype=jnp.int32)
         for metric in metrics:
@@ -50,7 +62,57 @@ def custom_metrics(
                 is_local = collectives.is_local(local, clients)
                 values = collectives.all_reduce(local, jnp.where(is_local, values, 0))
             values_by_name[f"{split}_{metric.name}"] = values
-    return values_by_name
+        if not is_complete:
+            outputs, labels, owners, groups = (
+                each if each is None else collectives.gather(each)
+                for each in (outputs, labels, owners, groups)
+            )
+            predictions = Predictions(model, outputs, labels, owners, local.num_clients)
+        together = _by_cell(predictions, jnp.zeros_like(owners), 1)
+        for metric in metrics:
+            pooled.pooled[f"{split}_{metric.name}"] = _measure(metric, together)[0]
+        if groups is not None:
+            number = sensitive_groups.number
+            of_groups = _by_cell(predictions, groups, number)
+            of_cells = _by_cell(predictions, owners * number + groups, number * local.num_clients)
+            for metric in metrics:
+                pooled.groups[metric.name] = _measure(metric, of_groups)
+                values = _measure(metric, of_cells)
+                pooled.client_groups[metric.name] = values.reshape(-1, number)
+        if split == "test" and _has_several_targets(predictions):
+            for metric in metrics:
+                pooled.outputs[metric.name] = _by_output(metric, together)
+    return values_by_name, pooled
+
+
+def _by_cell(predictions: Predictions, cells: Int[Array, " examples"], number: int) -> Predictions:
+    """Returns predictions whose owners are cells, such as groups, in place of clients."""
+    cells = jnp.where(predictions.owners < predictions.num_clients, cells, number)
+    order = jnp.argsort(cells, stable=True)
+    rows = (each[order] for each in (predictions.outputs, predictions.labels, cells))
+    return Predictions(predictions.model, *rows, number)
+
+
+def _measure(metric: ClientMetric, predictions: Predictions) -> Float[Array, " owners"]:
+    """Returns a metric of each owner; NaN without examples."""
+    count = predictions.sum(jnp.ones_like(predictions.owners))
+    return jnp.where(count > 0, metric.function(predictions), jnp.nan)
+
+
+def _has_several_targets(predictions: Predictions) -> bool:
+    labels, outputs = predictions.labels, predictions.outputs
+    is_target = jnp.issubdtype(labels.dtype, jnp.floating)
+    return is_target and labels.ndim == 2 and labels.shape[1] > 1 and outputs.shape == labels.shape
+
+
+def _by_output(metric: ClientMetric, together: Predictions) -> Float[Array, " outputs"]:
+    """Returns a metric of each target, on pooled examples."""
+
+    def of_output(column):
+        outputs, labels = (each[:, None] for each in column)
+        return _measure(metric, together._replace(outputs=outputs, labels=labels))[0]
+
+    return jax.lax.map(of_output, (together.outputs.T, together.labels.T))
 
 
 def shared_outputs(
@@ -95,11 +157,18 @@ def _rows_of_labels(
     labels: Int[Array, "examples length"],
     owners: Int[Array, " examples"],
     num_clients: int,
-) -> tuple[Float[Array, "labels ..."], Int[Array, " labels"], Int[Array, " labels"]]:
-    """Makes one row of every label, sorted by owner; masked labels become padding."""
+) -> tuple[
+    Float[Array, "labels ..."], Int[Array, " labels"], Int[Array, " labels"], Int[Array, " labels"]
+]:
+    """Makes one row of every label, sorted by owner; masked labels become padding.
+
+    Returns:
+        Outputs, labels and owners, and the order that sorted them.
+    """
     owners = jnp.where(labels != MASKED_LABEL, owners[:, None], num_clients).ravel()
     order = jnp.argsort(owners, stable=True)
-    return outputs.reshape(-1, *outputs.shape[2:])[order], labels.ravel()[order], owners[order]
+    outputs = outputs.reshape(-1, *outputs.shape[2:])
+    return outputs[order], labels.ravel()[order], owners[order], order
 
 
 def apply_model(model: Model, variables: Variables, features: Array) -> Float[Array, "batch ..."]:

@@ -216,9 +216,11 @@ def evaluate(
     if personalized is not None:
         performance = personalized_performance(model, personalized, list(parts.values()))
         outputs_fn = partial(personalized_outputs, model, personalized)
+        of_clients, pooled = custom_metrics(model, outputs_fn, data, custom)
         own = metrics_of(
             dict(zip(parts, performance, strict=True)),
-            custom=custom_metrics(model, outputs_fn, data, custom),
+            custom=of_clients,
+            quantities=pooled,
             sensitive=personalized_group_sums(model, personalized, data),
         )
     if not has_global_model:
@@ -228,6 +230,7 @@ def evaluate(
             dict.fromkeys(parts, nan),
             class_accuracy=jnp.full(data.num_classes, jnp.nan),
             custom=dict.fromkeys(own.custom, nan.loss),
+            quantities=jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), own.quantities),
             personalized=own,
             sensitive=own.sensitive and undefined_sums(own.sensitive),
         )
@@ -244,10 +247,12 @@ def evaluate(
         if name != "test"
     }
     outputs_fn = partial(shared_outputs, model, variables)
+    of_clients, pooled = custom_metrics(model, outputs_fn, data, custom)
     return metrics_of(
         {"test": test} | others,
         class_accuracy=class_accuracy,
-        custom=custom_metrics(model, outputs_fn, data, custom),
+        custom=of_clients,
+        quantities=pooled,
         personalized=own,
         sensitive=sensitive,
     )

@@ -23,6 +23,7 @@ from fedjax_fair.metrics import (
     paired,
     performance,
     predictions,
+    quantities,
     thresholds,
 )
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
@@ -61,6 +62,7 @@ __all__ = [
     "paired",
     "performance",
     "predictions",
+    "quantities",
     "summaries_of",
     "thresholds",
 ]

@@ -11,17 +11,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair.roles import ClientMetric, Predictions
+from fedjax_fair.roles import LABEL_UNIT, ClientMetric, Predictions
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Tree
 
 __all__ = [
     "auc",
     "calibration_error",
+    "label_accuracy",
+    "label_f1",
     "macro_f1",
     "mean_absolute_error",
     "mean_squared_error",
     "perplexity",
+    "r2",
+    "root_mean_squared_error",
     "worst_class_recall",
 ]
 
@@ -75,7 +79,9 @@ def calibration_error(bins: int = 15) -> ClientMetric:
         'Expected calibration error, 15 bins'
     """
     description = f"Expected calibration error, {bins} bins"
-    return _sized("calibration_error", description, _calibration_error, bins)
+    return _sized("calibration_error", description, _calibration_error, bins).replace(
+        better="lower"
+    )
 
 
 def auc(num_classes: int) -> ClientMetric:
@@ -114,7 +120,58 @@ def mean_squared_error() -> ClientMetric:
         >>> mean_squared_error().name
         'mean_squared_error'
     """
-    return ClientMetric("mean_squared_error", "Mean squared error", "1", _mean_squared_error)
+    unit = f"({LABEL_UNIT})^2"
+    return ClientMetric(
+        "mean_squared_error", "Mean squared error", unit, _mean_squared_error, "lower", "MSE"
+    )
+
+
+def root_mean_squared_error() -> ClientMetric:
+    """Creates the metric of the square root of `mean_squared_error`.
+
+    Examples:
+        >>> root_mean_squared_error().heading
+        'RMSE'
+    """
+    function, about = _root_mean_squared_error, "Root mean squared error"
+    return ClientMetric("root_mean_squared_error", about, LABEL_UNIT, function, "lower", "RMSE")
+
+
+def r2() -> ClientMetric:
+    """Creates the metric of the coefficient of determination, ``1 - sum e^2 / sum (y - mean)^2``.
+
+    The mean is over the targets ``y`` of the same examples: 0 is as good as predicting it. Several
+    targets count equally. A client whose targets are all equal, such as one example, has NaN.
+
+    Examples:
+        >>> r2().better
+        'higher'
+    """
+    return ClientMetric("r2", "Coefficient of determination R^2", "1", _r2, heading="R2")
+
+
+def label_f1() -> ClientMetric:
+    """Creates the metric of the F1 score of each of several labels, mean over labels.
+
+    A label that a client's examples neither have nor are predicted to have does not count. Models
+    are those of `models.as_multi_label`.
+
+    Examples:
+        >>> label_f1().heading
+        'F1'
+    """
+    return ClientMetric("label_f1", "F1 score, mean over labels", "1", _label_f1, heading="F1")
+
+
+def label_accuracy() -> ClientMetric:
+    """Creates the metric of the fraction of correct labels, of several labels of each example.
+
+    Examples:
+        >>> label_accuracy().name
+        'label_accuracy'
+    """
+    function, about = _label_accuracy, "Fraction of correct labels"
+    return ClientMetric("label_accuracy", about, "1", function, heading="accuracy of labels")
 
 
 def mean_absolute_error() -> ClientMetric:
@@ -133,7 +190,8 @@ def mean_absolute_error() -> ClientMetric:
         >>> mean_absolute_error().name
         'mean_absolute_error'
     """
-    return ClientMetric("mean_absolute_error", "Mean absolute error", "1", _mean_absolute_error)
+    function, about = _mean_absolute_error, "Mean absolute error"
+    return ClientMetric("mean_absolute_error", about, LABEL_UNIT, function, "lower", "MAE")
 
 
 def perplexity() -> ClientMetric:
@@ -148,7 +206,7 @@ def perplexity() -> ClientMetric:
         >>> perplexity().name
         'perplexity'
     """
-    return ClientMetric("perplexity", "Perplexity", "1", _perplexity)
+    return ClientMetric("perplexity", "Perplexity", "1", _perplexity, "lower")
 
 
 class _SizedFunction(Tree):
@@ -215,6 +273,43 @@ def _mean_area(predictions: Predictions, num_classes: int) -> Array:
 
 def _mean_squared_error(predictions: Predictions) -> Array:
     return predictions.mean(_per_example(jnp.square(_errors(predictions))))
+
+
+def _root_mean_squared_error(predictions: Predictions) -> Array:
+    return jnp.sqrt(_mean_squared_error(predictions))
+
+
+def _r2(predictions: Predictions) -> Array:
+    labels = predictions.labels.reshape(len(predictions.labels), -1).astype(jnp.float32)
+    errors = _errors(predictions).reshape(labels.shape)
+    ones = jnp.ones(len(labels))
+
+    def of_target(target):
+        targets, error = target
+        means = predictions.sum(targets) / predictions.sum(ones)
+        # Centered first, because differences of large sums lose digits.
+        owners = jnp.minimum(predictions.owners, predictions.num_clients - 1)
+        total = predictions.sum(jnp.square(targets - means[owners]))
+        residual = predictions.sum(jnp.square(error))
+        return jnp.where(total > 0, 1 - residual / jnp.where(total > 0, total, 1), jnp.nan)
+
+    return jnp.nanmean(jax.lax.map(of_target, (labels.T, errors.T)), axis=0)
+
+
+def _label_f1(predictions: Predictions) -> Array:
+    def of_label(label):
+        is_true, is_predicted = label
+        right = predictions.sum((is_true & is_predicted).astype(jnp.float32))
+        both = predictions.sum(is_true.astype(jnp.float32) + is_predicted.astype(jnp.float32))
+        return jnp.where(both > 0, 2 * right / jnp.maximum(both, 1), jnp.nan)
+
+    is_true, is_predicted = predictions.labels > 0.5, predictions.predicted.astype(bool)
+    return jnp.nanmean(jax.lax.map(of_label, (is_true.T, is_predicted.T)), axis=0)
+
+
+def _label_accuracy(predictions: Predictions) -> Array:
+    is_right = predictions.predicted.astype(bool) == (predictions.labels > 0.5)
+    return predictions.mean(_per_example(is_right.astype(jnp.float32)))
 
 
 def _mean_absolute_error(predictions: Predictions) -> Array:

@@ -9,13 +9,14 @@ from typing import Any, Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.metrics import client_groups, fairness, performance
+from fedjax_fair.metrics import client_groups, fairness, performance, quantities
+from fedjax_fair.metrics.quantities import LOSS_PARITY, TESTED
 from fedjax_fair.metrics.sensitive_group_metrics import (
     PEOPLE,
     SENSITIVE_GROUP_SUMMARIES,
     sensitive_group_summaries,
 )
-from fedjax_fair.roles import ClientMetrics, Metric
+from fedjax_fair.roles import ClientMetric, ClientMetrics, Metric, Task
 from fedjax_fair.utils.tree import Tree
 
 __all__ = [
@@ -29,7 +30,6 @@ __all__ = [
     "summaries_of",
 ]
 
-TESTED = "clients with test examples"
 TRAINED = "clients with a measured training loss"
 EVERYONE = "all clients"
 COHORT = "clients that trained last"
@@ -92,6 +92,14 @@ def _participation_gini(participation: Array, accuracy: Array) -> Array:
 
 def _num_participated(participation: Array, accuracy: Array) -> Array:
     return jnp.sum(participation > 0).astype(accuracy.dtype)
+
+
+def _deviation_of_perplexity(losses: Array) -> Array:
+    return fairness.standard_deviation(jnp.exp(losses))
+
+
+def _dissimilarity_of_perplexity(losses: Array) -> Array:
+    return fairness.client_dissimilarity(jnp.exp(losses))
 
 
 _accuracy = partial(_entries("Test accuracy, ", "1", TESTED, "test_accuracy"), has_noise_floor=True)
@@ -241,6 +249,16 @@ SEQUENCE_SUMMARIES: tuple[Metric, ...] = (
         performance.worst_10pct_perplexity,
         "mean of the ceil(m / 10) largest exp(l_i)", ">= 1", "lower", heading="worst 10%",
     ),
+    _perplexity(
+        "perplexity_standard_deviation", "standard deviation over clients",
+        _deviation_of_perplexity,
+        "sqrt(sum_i (exp(l_i) - mean)^2 / m)", ">= 0", "lower",
+    ),
+    _perplexity(
+        "perplexity_dissimilarity", "mean difference over pairs of clients",
+        _dissimilarity_of_perplexity,
+        "mean of abs(exp(l_i) - exp(l_j)) over pairs i < j", ">= 0", "lower",
+    ),
 )  # fmt: skip
 """Metrics of evaluations on sequences of labels, such as text."""
 
@@ -283,8 +301,10 @@ def summaries_of(
     validation: bool,
     sequences: bool = False,
     sensitive_classes: int | None = None,
+    task: Task = "classification",
+    custom: Sequence[Metric | ClientMetric] = (),
 ) -> tuple[Metric, ...]:
-    """Selects the metrics that apply to a federated dataset.
+    """Selects the metrics that apply to a federated dataset and a task.
 
     Args:
         client_groups: Whether it has ground-truth groups of clients.
@@ -293,6 +313,8 @@ def summaries_of(
             prefixed by ``validation_``.
         sequences: Whether examples have sequences of labels.
         sensitive_classes: Number of classes if it has sensitive features, or None.
+        task: What the model predicts. A regression has metrics of errors instead of accuracies.
+        custom: Metrics of the user; a `ClientMetric` has those of `quantities.summaries`.
 
     Returns:
         The metrics.
@@ -304,10 +326,31 @@ def summaries_of(
     """
     selected = SUMMARIES + (CLIENT_GROUP_SUMMARIES if client_groups else ())
     selected += SEQUENCE_SUMMARIES if sequences else ()
-    selected += () if sensitive_classes is None else sensitive_group_summaries(sensitive_classes)
+    is_sensitive = sensitive_classes is not None
+    if sensitive_classes is not None:
+        # Several targets are no classes.
+        of_groups = sensitive_group_summaries(sensitive_classes if task == "classification" else 0)
+        if task == "regression":
+            of_groups = (LOSS_PARITY, *(each for each in of_groups if "accuracy" not in each.name))
+        selected += of_groups
     selected += _VALIDATION if validation else ()
     selected += _GROUP_VALIDATION if client_groups and validation else ()
-    return selected + (_SEQUENCE_VALIDATION if sequences and validation else ())
+    selected += _SEQUENCE_VALIDATION if sequences and validation else ()
+    if task == "regression":
+        selected = tuple(metric for metric in selected if not _is_of_accuracy(metric))
+    names = {metric.name for metric in selected}
+    for metric in quantities.client_metrics(task, custom):
+        of_quantity = quantities.summaries(
+            metric, client_groups=client_groups, validation=validation, sensitive=is_sensitive
+        )
+        # The perplexity of sequences is known from losses.
+        selected += tuple(each for each in of_quantity if each.name not in names)
+    return selected + tuple(metric for metric in custom if isinstance(metric, Metric))
+
+
+def _is_of_accuracy(metric: Metric) -> bool:
+    function = metric.function
+    return isinstance(function, FunctionOf) and function.names[0].endswith("_accuracy")
 
 
 def accuracy_summaries(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Shaped
 
-from fedjax_fair.roles import Model
+from fedjax_fair.roles import LABEL_UNIT, Model
 from fedjax_fair.utils import checks
 
 __all__ = ["as_multi_label", "as_regression"]
@@ -56,6 +56,8 @@ def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared"
         accuracy=no_accuracy,
         predict=as_targets,
         probabilities=None,
+        task="regression",
+        loss_unit=f"({LABEL_UNIT})^2" if loss == "squared" else LABEL_UNIT,
     )
 
 
@@ -92,6 +94,7 @@ def as_multi_label(model: Model) -> Model:
         accuracy=fraction_correct,
         predict=is_positive,
         probabilities=label_probabilities,
+        task="multi_label",
     )
 
 

@@ -20,7 +20,7 @@ from fedjax_fair.numerics import target
 from fedjax_fair.numerics.products import weighted_total
 
 __all__ = [
-    "AXIS", "all_reduce", "device_index", "equal_batch_size", "is_local", "local_sizes",
+    "AXIS", "all_reduce", "device_index", "equal_batch_size", "gather", "is_local", "local_sizes",
     "map_and_sum", "map_clients", "map_local_clients", "num_examples", "per_device", "shard",
     "weighted_sum",
 ]  # fmt: skip
@@ -120,6 +120,11 @@ def map_and_sum(
 def all_reduce(examples: ClientExamples, values: T) -> T:
     """Completes the results of ``map_local_clients`` on all devices by a sum over devices."""
     return values if examples.devices is None else jax.lax.psum(values, AXIS)
+
+
+def gather(values: Shaped[Array, "rows ..."]) -> Shaped[Array, "all_rows ..."]:
+    """Joins the rows of all devices, which have different examples."""
+    return jax.lax.all_gather(values, AXIS, tiled=True)
 
 
 def map_clients(

@@ -35,6 +35,7 @@ from fedjax_fair.results.tables import (
     sensitive_group_tables,
     unseen_tables,
 )
+from fedjax_fair.results.task_metrics import primary
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -181,7 +182,8 @@ def _finding(shown: xr.Dataset, columns: dict[str, str], table: Table, floors: x
             else f"No difference to {method_of(first)} is statistically significant with {seeds} "
             "seeds."
         )
-    (spread,) = [name for name in columns if name.startswith("client_dissimilarity")]
+    dissimilarity = primary(shown).dissimilarity
+    (spread,) = [name for name in columns if name.startswith(dissimilarity)]
     values = final_metrics(shown[[spread]])[spread].mean("seed")
     known = floors[spread].notnull()
     if known.any() and (values <= floors[spread]).where(known, True).all():

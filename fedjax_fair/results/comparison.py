@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair import metrics
+from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.results.datasets import class_based, configurations_as_methods, final_metrics
 from fedjax_fair.results.model_names import MARK, method_of, reference
 from fedjax_fair.results.models import by_model
+from fedjax_fair.results.task_metrics import better, primary, shown_columns
 from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
@@ -98,6 +100,7 @@ def compare(
         compared[f"baseline_{name}"] = of_baseline[name]
     labels = {name: dataset[metric].attrs.get(name, "") for name in ("long_name", "units")}
     about = {"metric": metric, "baseline": baseline, "paired": int(paired)}
+    about |= {"better": better(dataset, metric) or ""}
     return compared.assign_attrs(**about, seeds_left_out=left_out, **labels)
 
 
@@ -278,18 +281,19 @@ def default_metrics(dataset: xr.Dataset) -> tuple[xr.Dataset, dict[str, str]]:
     Models are separated, see `by_model`. If clients differ only in their labels, measures of spread
     are class-based, with less noise, unless there are personalized models.
     """
-    suffix, second_line = "", ""
     dataset = by_model(dataset)
+    headings = shown_columns(dataset)
     is_personalized = any(str(name).endswith(MARK) for name in dataset["algorithm"].values)
-    if dataset.attrs.get("label_skew_only") and not is_personalized:
-        dataset = dataset.merge(class_based(dataset))
-        suffix, second_line = "_class_based", "\nclass-based"
-    headings = {}
-    for name in metrics.COMPARED:
-        metric = metrics.BY_NAME[name]
+    is_class_based = dataset.attrs.get("label_skew_only") and primary(dataset) == ACCURACY
+    if not is_class_based or is_personalized:
+        return dataset, headings
+    dataset = dataset.merge(class_based(dataset))
+    columns = {}
+    for name, heading in headings.items():
         # Only measures of spread are class-based, hence not the accuracy.
-        if suffix and metric.has_noise_floor and f"{name}{suffix}" in dataset:
-            headings[f"{name}{suffix}"] = f"{metric.heading}{second_line}"
-        elif name in dataset:
-            headings[name] = metric.heading
-    return dataset, headings
+        better_name = f"{name}_class_based"
+        if metrics.BY_NAME[name].has_noise_floor and better_name in dataset:
+            columns[better_name] = f"{heading}\nclass-based"
+        else:
+            columns[name] = heading
+    return dataset, columns

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from fedjax_fair.metrics import BY_NAME
 from fedjax_fair.results.intervals import format_half_width, format_number, format_p
 from fedjax_fair.results.model_names import method_of
 from fedjax_fair.results.tables import NOISE_FLOOR, STAR, Table, about_references
@@ -52,7 +53,9 @@ def comparison_table(compared: xr.Dataset, digits: int, columns: Sequence[str] =
     Raises:
         ValueError: If a column is unknown or repeated.
     """
-    columns = tuple(columns) or tuple(COLUMNS)
+    columns = tuple(columns) or tuple(
+        name for name in COLUMNS if name != "noise_floor" or _can_have_floor(compared)
+    )
     for name in columns:
         checks.one_of("columns", name, tuple(COLUMNS))
     if len(set(columns)) < len(columns):
@@ -70,6 +73,11 @@ def comparison_table(compared: xr.Dataset, digits: int, columns: Sequence[str] =
     )
     headings = ("method", *(COLUMNS[name] for name in columns))
     return Table(escape_control_chars(title), headings, rows, _note(compared, columns))
+
+
+def _can_have_floor(compared: xr.Dataset) -> bool:
+    """Returns whether a noise floor may be known; it never is for errors and other quantities."""
+    return compared.attrs["metric"] in BY_NAME or bool(compared["noise_floor"].notnull().any())
 
 
 def _cells(row: dict[str, Any], form: str) -> dict[str, str]:
@@ -111,6 +119,8 @@ def _note(compared: xr.Dataset, columns: Sequence[str]) -> str:
     sentences = ["; ".join(over), *(text for name, text in parts.items() if name in columns)]
     names = [attributes["baseline"], *map(str, compared["algorithm"].values)]
     note = f"{'. '.join(sentences)}.{about_references(names, attributes['baseline'])}"
+    if attributes["metric"] not in BY_NAME and (better := attributes.get("better")):
+        note = f"{note} {better.capitalize()} is better."
     said = [f"{attributes[name]}." for name in ("runs", "differ") if name in attributes]
     return " ".join([note, *said])
 

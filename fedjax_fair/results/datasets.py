@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedjax_fair import metrics
+from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.results.history import PARTITION_VARIABLES
 from fedjax_fair.results.model_names import MARK, method_of
 from fedjax_fair.results.partitions import join_partitions
+from fedjax_fair.results.task_metrics import primary, sign, validation
 from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
@@ -26,9 +28,8 @@ __all__ = [
     "swept_settings",
 ]
 
-_LEVEL = "accuracy_mean_clients"
-VALIDATION = f"validation_{_LEVEL}"
-"""The metric that configurations are ranked by."""
+VALIDATION = validation(ACCURACY.mean)
+"""The metric that configurations are ranked by in classification."""
 _PLACE = "algorithm_and_settings"
 
 
@@ -176,7 +177,8 @@ def _evaluated(dataset: xr.Dataset) -> xr.DataArray:
 
 def swept_settings(results: xr.Dataset) -> list[str]:
     """Returns the dimensions that a sweep varied; none for results of a run."""
-    dims = results[_LEVEL].dims if _LEVEL in results else ()
+    level = primary(results).mean
+    dims = results[level].dims if level in results else ()
     return [str(name) for name in dims if name not in ("algorithm", "seed", "round")]
 
 
@@ -186,9 +188,10 @@ def configurations_as_methods(results: xr.Dataset, num_best: int | None = None) 
     A setting without effect on a method's results is omitted from its configurations.
 
     Args:
-        results: Results, with ``accuracy_mean_clients`` if of a sweep.
-        num_best: Number of configurations with the highest final accuracy to return, in order of
-            accuracy, on validation examples if there are any; by default all.
+        results: Results, with the mean of the primary quantity, such as
+            ``accuracy_mean_clients``, if of a sweep.
+        num_best: Number of configurations with the best final mean to return, the best first, on
+            validation examples if there are any; by default all.
 
     Examples:
         >>> import numpy as np, xarray as xr
@@ -220,9 +223,13 @@ def configurations_as_methods(results: xr.Dataset, num_best: int | None = None) 
         name += MARK if has_methods and method.endswith(MARK) else ""
         places.setdefault(name, place)
     if num_best is not None:
-        rank = VALIDATION if VALIDATION in results else _LEVEL
+        quantity = primary(results)
+        rank = validation(quantity.mean)
+        rank = rank if rank in results else quantity.mean
         finals = final_metrics(results[[rank]])[rank].mean("seed").transpose(*dims).values
-        places = dict(sorted(places.items(), key=lambda item: -finals.flat[item[1]])[:num_best])
+        # A configuration without a value comes last.
+        scores = np.nan_to_num(-sign(quantity) * finals, nan=np.inf)
+        places = dict(sorted(places.items(), key=lambda item: scores.flat[item[1]])[:num_best])
     indices = np.unravel_index(list(places.values()), [results.sizes[dim] for dim in dims])
     return (
         results.isel(

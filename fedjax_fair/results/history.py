@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +10,8 @@ import numpy as np
 from fedjax_fair import metrics
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.labels import are_sequences
-from fedjax_fair.results import sensitive_groups
-from fedjax_fair.roles import PERSONALIZED, ClientMetric, ClientMetrics, Metric
+from fedjax_fair.results import quantity_variables, sensitive_groups
+from fedjax_fair.roles import PERSONALIZED, ClientMetric, ClientMetrics, Metric, Model, Task
 from fedjax_fair.rounds.round_state import RoundInfo, Traffic
 
 if TYPE_CHECKING:
@@ -79,9 +79,10 @@ class History:
         """Records an evaluation: summaries ``[seeds]`` and ``[seeds, clients or classes]``."""
         values: dict[str, Any] = {name: getattr(metrics, name) for name in RECORDED}
         values |= metrics.custom | sensitive_groups.record(metrics.sensitive)
+        values |= quantity_variables.record(metrics)
         if (own := metrics.personalized) is not None:
             measured = {name: getattr(own, name) for name in _OF_MODELS} | own.custom
-            measured |= sensitive_groups.record(own.sensitive)
+            measured |= sensitive_groups.record(own.sensitive) | quantity_variables.record(own)
             values |= {f"{PERSONALIZED}{name}": value for name, value in measured.items()}
         self._evaluated.append(round)
         self._records["summaries"].append(summaries)
@@ -140,6 +141,7 @@ def to_dataset(
     data: FederatedData,
     traffic: Traffic,
     custom_metrics: Sequence[Metric | ClientMetric] = (),
+    model: Model | None = None,
 ) -> xr.Dataset:
     """Converts the records of a run to a Dataset.
 
@@ -149,36 +151,49 @@ def to_dataset(
         data: The federated dataset.
         traffic: Bytes that a participant communicates in a round.
         custom_metrics: Metrics in addition to those of the package.
+        model: The network, for its task and the unit of its loss; by default of classification.
     """
     import xarray as xr
 
     recorded = history.arrays()
     rounds = recorded["rounds"]
     columns: dict[str, Any] = {}
-    per_client = RECORDED | {
-        f"{kind}_{metric.name}": ("client", f"{metric.description}, {kind} examples", metric.unit)
-        for metric in custom_metrics
-        if isinstance(metric, ClientMetric)
-        for kind in ("test", "validation")
+    task: Task = "classification" if model is None else model.task
+    units = quantity_variables.units_of(data, model)
+    described = {
+        name: ((dim,), _attributes(long_name, units["loss"] if unit == "nat" else unit))
+        for name, (dim, long_name, unit) in RECORDED.items()
     }
-    per_client |= {
-        f"{PERSONALIZED}{name}": (dim, f"{long_name}, of the client's personalized model", unit)
-        for name, (dim, long_name, unit) in per_client.items()
-    }
+    for metric in metrics.quantities.client_metrics(task, custom_metrics):
+        described |= quantity_variables.describe(metric, units)
     for name, values in recorded["metrics"].items():
-        if name.removeprefix(PERSONALIZED) in sensitive_groups.RECORDED:
+        known = name.removeprefix(PERSONALIZED)
+        is_undefined = task == "regression" and known.endswith("_accuracy")
+        if known in sensitive_groups.RECORDED or is_undefined:
             continue
-        dim, long_name, unit = per_client[name]
-        columns[name] = (("seed", "round", dim), values, _attributes(long_name, unit))
-    summaries = tuple(metric for metric in custom_metrics if isinstance(metric, Metric))
-    for metric in metrics.ALL_SUMMARIES + summaries:
-        if (values := recorded["summaries"].get(metric.name)) is not None:
-            columns[metric.name] = (("seed", "round"), values, metric_attributes(metric))
-        name = f"{PERSONALIZED}{metric.name}"
-        if (values := recorded["summaries"].get(name)) is not None:
-            attributes = metric_attributes(metric)
-            attributes["long_name"] += ", of personalized models"
-            columns[name] = (("seed", "round"), values, attributes)
+        dims, attributes = described[known]
+        if name != known:
+            long_name = f"{attributes['long_name']}, of the client's personalized model"
+            attributes = attributes | {"long_name": long_name}
+        columns[name] = (("seed", "round", *dims), values, attributes)
+    is_sequence = are_sequences(data.test.labels)
+    used = metrics.summaries_of(
+        client_groups=True,
+        validation=True,
+        sequences=is_sequence,
+        sensitive_classes=data.num_classes,
+        task=task,
+        custom=custom_metrics,
+    )
+    for metric in used:
+        for name in (metric.name, f"{PERSONALIZED}{metric.name}"):
+            if (values := recorded["summaries"].get(name)) is not None:
+                attributes = metric_attributes(metric, units)
+                if name != metric.name:
+                    attributes["long_name"] += ", of personalized models"
+                columns[name] = (("seed", "round"), values, attributes)
+    for prefix in ("", PERSONALIZED) if is_sequence else ():
+        columns |= _perplexities(columns, prefix)
     per_round = ("seed", "training_round", "slot")
     first_nonfinite = np.full(len(seeds), -1)
     if rounds:
@@ -197,47 +212,87 @@ def to_dataset(
             columns[f"{role}_{name}"] = (per_round[: values.ndim], values, attributes)
     columns |= _communication(recorded, traffic) | _partition_variables(data)
     for prefix in ("", PERSONALIZED):
-        columns |= _group_metrics(recorded["metrics"], data, prefix)
-        columns |= sensitive_groups.columns(recorded["metrics"], prefix)
+        columns |= _group_metrics(columns, data, prefix)
+        columns |= sensitive_groups.columns(
+            recorded["metrics"],
+            prefix,
+            loss_unit=units["loss"],
+            has_accuracy=task != "regression",
+        )
     coordinates = {"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]}
     coordinates |= client_coordinate(data) | sensitive_groups.coordinate(data)
     if rounds:
         _, num_rounds, slots = rounds["clients"].shape
         coordinates |= {"training_round": np.arange(num_rounds), "slot": np.arange(slots)}
-    attributes = {"data": data.name, "label_skew_only": int(data.label_skew_only)}
+    coordinates |= _output_coordinate(columns, data)
+    attributes: dict[str, Any] = {"data": data.name, "label_skew_only": int(data.label_skew_only)}
+    found = metrics.quantities.quantities_of(task, custom_metrics, sequences=is_sequence)
+    attributes |= quantity_variables.attribute(found)
     return xr.Dataset(columns, coords=coordinates, attrs=attributes)
+
+
+def _output_coordinate(columns: Mapping[str, Any], data: FederatedData) -> dict[str, Any]:
+    """Returns the names of several targets, columns of a table, as a coordinate."""
+    has_outputs = any("output" in dims for dims, *_ in columns.values())
+    is_named = data.encoding is not None and len(data.encoding.label) > 1
+    return {"output": list(data.encoding.label)} if has_outputs and is_named else {}
 
 
 def _attributes(long_name: str, unit: str) -> dict[str, str]:
     return {"long_name": long_name, "units": unit}
 
 
-def metric_attributes(metric: Metric) -> dict[str, str]:
-    """Returns the attributes of a metric's variable."""
+def metric_attributes(metric: Metric, units: Mapping[str, str]) -> dict[str, str]:
+    """Returns the attributes of a metric's variable; ``units`` are those of `units_of`."""
     described = {"population": metric.population, "weighting": metric.weighting}
-    return _attributes(metric.description, metric.unit) | described
+    unit = units.get(metric.unit, metric.unit)
+    if metric.unit == "nat" and metric.name.removeprefix("validation_") != "accuracy_entropy":
+        unit = units["loss"]
+    if metric.name not in metrics.BY_NAME and metric.better is not None:
+        described |= {"better": metric.better}
+        described |= {"heading": metric.heading} if metric.heading else {}
+    return _attributes(metric.description, unit) | described
+
+
+def _perplexities(columns: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Returns the perplexity of each client, which results of sequences have."""
+    found = {}
+    for kind in ("test", "validation"):
+        name = f"{prefix}{kind}_perplexity"
+        if f"{prefix}{kind}_loss" in columns and name not in columns:
+            dims, losses, attributes = columns[f"{prefix}{kind}_loss"]
+            long_name = attributes["long_name"].replace("loss", "perplexity")
+            attributes = _attributes(long_name, "1")
+            attributes |= {"better": "lower", "heading": "perplexity"}
+            found[name] = (dims, np.exp(losses), attributes)
+    return found
 
 
 def _group_metrics(
-    clients: dict[str, np.ndarray], data: FederatedData, prefix: str = ""
+    columns: Mapping[str, Any], data: FederatedData, prefix: str = ""
 ) -> dict[str, Any]:
-    """Mean test accuracy and loss of each ground-truth group, with a prefix of all names."""
-    if data.groups is None or f"{prefix}test_loss" not in clients:
+    """Mean of quantities over each ground-truth group, with a prefix of all names."""
+    if data.groups is None or f"{prefix}test_loss" not in columns:
         return {}
     groups = np.asarray(data.groups)
-    per_run = groups if groups.ndim == 2 else [groups] * len(clients["test_loss"])
     num_groups = int(groups.max()) + 1
-    columns = {}
-    for name, unit in {"accuracy": "1", "loss": "nat"}.items():
+    found = {}
+    for name, (dims, measured, about) in columns.items():
+        if not name.startswith(f"{prefix}test_") or dims != ("seed", "round", "client"):
+            continue
+        per_run = groups if groups.ndim == 2 else [groups] * len(measured)
         values = [
             [_group_means(evaluated, group, num_groups) for evaluated in run]
-            for run, group in zip(clients[f"{prefix}test_{name}"], per_run, strict=True)
+            for run, group in zip(measured, per_run, strict=True)
         ]
+        quantity = name.removeprefix(f"{prefix}test_")
         of_models = ", of personalized models" if prefix else ""
-        long_name = f"Test {name}, mean over the clients of a group{of_models}"
-        attributes = _attributes(long_name, unit)
-        columns[f"{prefix}group_{name}"] = (("seed", "round", "planted_group"), values, attributes)
-    return columns
+        long_name = about["long_name"].partition(",")[0]
+        long_name = f"{long_name}, mean over the clients of a group{of_models}"
+        attributes = about | {"long_name": long_name}
+        dims = "seed", "round", "planted_group"
+        found[f"{prefix}group_{quantity}"] = (dims, values, attributes)
+    return found
 
 
 def _group_means(values: np.ndarray, groups: np.ndarray, num_groups: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair import metrics
+from fedjax_fair.results.task_metrics import primary
 from fedjax_fair.roles import PERSONALIZED
 
 if TYPE_CHECKING:
@@ -20,12 +21,12 @@ Place = tuple[str, int, int]
 """Method, seed and round."""
 
 _PLACE = {"algorithm": str, "seed": int, "round": int}
-_SUMMARY_NAMES = sorted(
+_SUMMARY_NAMES = {
     f"{prefix}{metric.name}"
     for metric in metrics.ALL_SUMMARIES
     for prefix in ("", PERSONALIZED)
     if metric.is_of_model or not prefix
-)
+}
 
 
 def format_line(place: Place, seconds: float | None, summaries: Mapping[str, Any]) -> str:
@@ -69,7 +70,12 @@ def corrected_log(path: Path, algorithm: str, results: xr.Dataset) -> tuple[list
     Returns:
         The lines, and the number of changed or repeated ones.
     """
-    names = [name for name in _SUMMARY_NAMES if name in results]
+    names = [
+        str(name)
+        for name, values in results.items()
+        if name in _SUMMARY_NAMES
+        or ("better" in values.attrs and set(values.dims) == {"round", "seed"})
+    ]
     columns = {name: results[name].transpose("round", "seed").values for name in names}
     expected = {
         (algorithm, seed, done): {name: values[i, j] for name, values in columns.items()}
@@ -106,15 +112,16 @@ def read_evaluations(path: Path) -> xr.Dataset:
 
     rows = {}
     for place, values, _ in read_log(path):
-        summaries = {name: values.get(name) for name in _SUMMARY_NAMES}
+        summaries = {name: values[name] for name in values.keys() - {*_PLACE, "seconds"}}
         rows[place] = {k: v if isinstance(v, float) else math.nan for k, v in summaries.items()}
     index = pd.MultiIndex.from_tuples(rows, names=list(_PLACE))
     methods = list(dict.fromkeys(place[0] for place in rows))
     frame = pd.DataFrame(list(rows.values()), index).dropna(axis="columns", how="all")
-    accuracy = "accuracy_mean_clients"
-    if accuracy not in frame and f"{PERSONALIZED}{accuracy}" not in frame:
+    # A method of personalized models alone has no others.
+    level = primary({str(name).removeprefix(PERSONALIZED): frame[name] for name in frame}).mean
+    if level not in frame and f"{PERSONALIZED}{level}" not in frame:
         raise ValueError(
-            f"path={str(path)!r}: expected evaluations with accuracy_mean_clients; "
+            f"path={str(path)!r}: expected evaluations with {level}; "
             "pass the metrics.jsonl of a run."
         )
     return frame.to_xarray().sel(algorithm=methods)

@@ -45,12 +45,20 @@ def record(sums: GroupSums | None) -> dict[str, Any]:
     return {f"{_RECORDED}{name}": getattr(sums, name) for name in GroupSums._fields}
 
 
-def columns(recorded: Mapping[str, np.ndarray], prefix: str = "") -> dict[str, Any]:
+def columns(
+    recorded: Mapping[str, np.ndarray],
+    prefix: str = "",
+    *,
+    loss_unit: str = "nat",
+    has_accuracy: bool = True,
+) -> dict[str, Any]:
     """Returns variables ``(dims, values, attributes)`` by name.
 
     Args:
         recorded: Arrays of all evaluations, ``[seeds, evaluations, ...]``.
         prefix: Prefix of all names, that of personalized models.
+        loss_unit: Unit of the loss.
+        has_accuracy: Whether predictions are right or wrong, unlike those of a regression.
     """
     if f"{prefix}{_RECORDED}examples" not in recorded:
         return {}
@@ -68,7 +76,9 @@ def columns(recorded: Mapping[str, np.ndarray], prefix: str = "") -> dict[str, A
     per_client, pooled = _COUNTS[:4], (*_COUNTS[:2], "sensitive_group")
     whole = "test examples of each sensitive group"
     add("sensitive_group_examples", per_client, examples, f"Number of {whole}", "examples")
-    for name, sums, unit in (("accuracy", correct, "1"), ("loss", loss, "nat")):
+    for name, sums, unit in (("accuracy", correct, "1"), ("loss", loss, loss_unit)):
+        if name == "accuracy" and not has_accuracy:
+            continue
         long_name = f"{name.capitalize()} on pooled {whole}"
         add(f"sensitive_group_{name}", pooled, _ratio(sums, examples, 2), long_name, unit)
         long_name = f"{name.capitalize()} on {whole} and client"
@@ -87,7 +97,7 @@ def columns(recorded: Mapping[str, np.ndarray], prefix: str = "") -> dict[str, A
     fields: Any = (examples, correct, loss, counts)
     sums = GroupSums(*fields)
     for criterion in group_fairness.CRITERIA:
-        if counts is not None or not needs_binary(criterion):
+        if counts is not None or (has_accuracy and not needs_binary(criterion)):
             values = _on_host(partial(client_difference, criterion), sums)
             long_name = f"{describe(criterion)}, of each client"
             add(f"client_{criterion}_difference", _COUNTS[:3], values, long_name)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedjax_fair.metrics import BY_NAME, SEQUENCE_SUMMARIES, group_fairness
+from fedjax_fair.metrics import BY_NAME, group_fairness
 from fedjax_fair.metrics.group_noise import expected_difference
+from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.results.comparison import MIN_SEEDS, default_metrics, differences, noise_floor
 from fedjax_fair.results.datasets import (
-    VALIDATION,
     configurations_as_methods,
     final_metrics,
     has_client_names,
@@ -21,6 +22,15 @@ from fedjax_fair.results.intervals import format_mean, format_number
 from fedjax_fair.results.model_names import MARK, method_of, reference
 from fedjax_fair.results.models import by_model
 from fedjax_fair.results.sensitive_groups import feature_counts, gaps
+from fedjax_fair.results.task_metrics import (
+    digits,
+    primary,
+    quantities,
+    scale,
+    sign,
+    unit,
+    validation,
+)
 from fedjax_fair.results.worse_off import REFERENCES, share_worse_off
 from fedjax_fair.utils.terminal import escape_control_chars
 
@@ -31,7 +41,6 @@ __all__ = [
     "NOISE_FLOOR",
     "SENSITIVE_GROUPS",
     "STAR",
-    "SWEEP_COLUMNS",
     "Table",
     "about_references",
     "clients_table",
@@ -39,19 +48,23 @@ __all__ = [
     "methods_table",
     "progress_table",
     "sensitive_group_tables",
+    "sweep_columns",
     "unseen_tables",
 ]
 
-SWEEP_COLUMNS = {VALIDATION: "validation"} | {
-    name: BY_NAME[name].heading
-    for name in (
-        "accuracy_mean_clients",
-        "accuracy_worst_10pct",
-        "accuracy_standard_deviation",
-        "client_dissimilarity",
-    )
-}
-"""Metrics in the table of a sweep, and their headings."""
+
+def sweep_columns(dataset: xr.Dataset) -> dict[str, str]:
+    """Returns the metrics in the table of a sweep that results have, and their headings."""
+    quantity = primary(dataset)
+    columns = {
+        validation(quantity.mean): "validation",
+        quantity.mean: quantity.heading,
+        quantity.worst: "worst 10%",
+        quantity.spread: "dispersion",
+        quantity.dissimilarity: "dissimilarity",
+    }
+    return {name: heading for name, heading in columns.items() if name in dataset}
+
 
 STAR = (
     f"*: statistically significant (p below .05 after Holm's correction, {MIN_SEEDS} seeds or more)"
@@ -63,6 +76,8 @@ NOISE_FLOOR = (
 )
 """Meaning of a noise floor."""
 
+_MAX_OUTPUTS = 10
+"""Targets in a table."""
 
 SENSITIVE_GROUPS = (
     "In %, differences between sensitive groups, after the last round; 0 is fair. First line: "
@@ -94,29 +109,28 @@ def final_tables(dataset: xr.Dataset) -> list[Table]:
         return [_sweep_table(by_model(dataset, serving=True))]
     models = by_model(dataset)
     methods = _add_worse_off(methods_table(*default_metrics(models)), dataset)
-    groups = [_groups_table(models)] if "group_accuracy" in models else []
+    groups = [_groups_table(models)] if primary(models).group in models else []
     clients = [clients_table(models)] if has_client_names(models) else []
-    perplexities = [_perplexity_table(models)] if "perplexity_pooled" in models else []
     unseen = unseen_tables(dataset)
-    return [methods, *unseen, *groups, *perplexities, *clients, *sensitive_group_tables(models)]
+    of_outputs = [_outputs_table(models)] if "output" in models.dims else []
+    return [methods, *of_outputs, *unseen, *groups, *clients, *sensitive_group_tables(models)]
 
 
 def unseen_tables(dataset: xr.Dataset) -> list[Table]:
-    """Shows the accuracy of unseen clients before and after local steps, if there are any.
+    """Shows how well unseen clients are served before and after local steps, if there are any.
 
     Methods are not separated `by_model`, because unseen clients have no personalized models.
     """
-    headings = {
-        "unseen_accuracy_mean_clients": "before\nlocal steps",
-        "adapted_accuracy_mean_clients": "after\nlocal steps",
-    }
+    quantity = primary(dataset)
+    headings = {quantity.unseen: "before\nlocal steps", quantity.adapted: "after\nlocal steps"}
     if not headings.keys() <= set(dataset):
         return []
-    columns = {heading: _means(100 * dataset[name]) for name, heading in headings.items()}
+    columns = {heading: _means(dataset, name) for name, heading in headings.items()}
     number = dataset.sizes["unseen_client"]
-    title = f"Test accuracy of {number:,} unseen clients ({dataset.attrs['data']})"
+    title = f"{quantity.description} of {number:,} unseen clients ({dataset.attrs['data']})"
     note = (
-        f"In %, mean over clients that never train{_about_means(dataset)}, with the last global "
+        f"{_in_units(dataset, headings)}, mean over clients that never train"
+        f"{_about_means(dataset)}, with the last global "
         "model, before and after local steps of each client; -: no global model."
     )
     return [_table(title, dataset, columns, note)]
@@ -124,13 +138,15 @@ def unseen_tables(dataset: xr.Dataset) -> list[Table]:
 
 def sensitive_group_tables(dataset: xr.Dataset) -> list[Table]:
     """Shows group fairness by each sensitive feature and by all together, if there are any."""
+    tables = []
+    if primary(dataset).sensitive_group in dataset and primary(dataset) != ACCURACY:
+        tables.append(_parity_table(dataset))
     if "sensitive_group_counts" not in dataset:
-        return []
+        return tables
     described = json.loads(dataset["sensitive_group"].attrs["features"])
     features = [(name,) for name, _ in described]
     if len(features) > 1:
         features.append(tuple(name for name, _ in described))
-    tables = []
     for names in features:
         columns = _criterion_columns(dataset, names)
         rows = list(zip([*_names(dataset), "noise floor"], *columns.values(), strict=True))
@@ -140,6 +156,55 @@ def sensitive_group_tables(dataset: xr.Dataset) -> list[Table]:
     return tables
 
 
+def _parity_table(dataset: xr.Dataset) -> Table:
+    """Shows the primary quantity of each sensitive group, and the difference of groups."""
+    quantity, groups = primary(dataset), dataset["sensitive_group"]
+    described = json.loads(groups.attrs["features"])
+    loss = "loss_parity_difference"
+    of_groups = {
+        escape_control_chars(str(group)): dataset[quantity.sensitive_group].sel(
+            sensitive_group=group, drop=True
+        )
+        for group in groups.values
+    }
+    shown = dataset.assign(of_groups)
+    names = dict.fromkeys(of_groups, quantity.sensitive_group)
+    names |= {quantity.parity: quantity.parity}
+    names |= {loss: loss} if loss in dataset else {}
+    headings = {quantity.parity: "difference", loss: "difference\nof loss"}
+    columns = {
+        headings.get(column, column): _means(shown, column, like=name)
+        for column, name in names.items()
+    }
+    features = " x ".join(name for name, _ in described)
+    title = f"{quantity.description} by {escape_control_chars(features)}"
+    note = (
+        f"{_in_units(dataset, [quantity.parity])}, pooled test examples of each group; difference: "
+        f"largest less smallest{_about_means(dataset)}."
+    )
+    if loss in dataset and unit(dataset, loss):
+        note += f" Loss in {unit(dataset, loss)}."
+    return _table(f"{title} ({dataset.attrs['data']})", dataset, columns, note)
+
+
+def _outputs_table(dataset: xr.Dataset) -> Table:
+    """Shows the quantities of each of several targets."""
+    names = [f"output_{each.name}" for each in quantities(dataset)]
+    names = [name for name in names if name in dataset]
+    labels = [escape_control_chars(str(each)) for each in dataset["output"].values]
+    shown = labels[:_MAX_OUTPUTS]
+    columns = {
+        f"{dataset[name].attrs['heading']}\n{label}": _means(
+            dataset.assign({name: dataset[name].isel(output=place)}), name
+        )
+        for name in names
+        for place, label in enumerate(shown)
+    }
+    more = f" The first {len(shown)} of {len(labels):,}." if len(labels) > len(shown) else ""
+    note = f"{_in_units(dataset, names)}, pooled test examples{_about_means(dataset)}.{more}"
+    return _table(f"Each target ({dataset.attrs['data']})", dataset, columns, note)
+
+
 def _criterion_columns(dataset: xr.Dataset, features: tuple[str, ...]) -> dict[str, list[str]]:
     """Returns a cell per method, and one of the noise floor, by heading.
 
@@ -147,7 +212,7 @@ def _criterion_columns(dataset: xr.Dataset, features: tuple[str, ...]) -> dict[s
         dataset: Results with the dimension ``algorithm``.
         features: Sensitive features whose combinations are the groups.
     """
-    finals = final_metrics(dataset[["accuracy_mean_clients", "sensitive_group_counts"]])
+    finals = final_metrics(dataset[[primary(dataset).mean, "sensitive_group_counts"]])
     measured = 100 * gaps(finals, features)
     columns = {}
     for criterion in group_fairness.CRITERIA:
@@ -188,14 +253,18 @@ def _known_mean(values: np.ndarray) -> np.ndarray:
 
 def _add_worse_off(table: Table, dataset: xr.Dataset) -> Table:
     """Adds columns of the shares of clients that are worse off than with a reference."""
+    quantity = primary(dataset)
+    worse = "lower accuracy" if quantity == ACCURACY else f"a worse {quantity.heading}"
     for name in REFERENCES:
-        if name not in dataset["algorithm"].values or "test_accuracy" not in dataset:
+        if name not in dataset["algorithm"].values or quantity.client not in dataset:
             continue
-        cells = [*_means(100 * share_worse_off(dataset, name)), ""]  # The noise floor has none.
+        share = share_worse_off(dataset, name).transpose("algorithm", "seed").values
+        cells = [*(format_mean(100 * runs) for runs in share), ""]  # The noise floor has none.
+        in_percent = "" if quantity == ACCURACY else ", in %"
         table = table._replace(
             headings=(*table.headings, f"worse than\n{name}"),
             rows=[(*row, cell) for row, cell in zip(table.rows, cells, strict=False)],
-            note=f"{table.note} Worse than {name}: share of clients with lower accuracy.",
+            note=f"{table.note} Worse than {name}: share of clients with {worse}{in_percent}.",
         )
     return table
 
@@ -207,10 +276,10 @@ def methods_table(
 
     Arguments are what `default_metrics` and `noise_floor` return.
     """
-    finals = 100 * final_metrics(dataset[list(columns)])
+    finals = final_metrics(dataset[list(columns)])
     names, seeds = _names(dataset), dataset.sizes["seed"]
-    cells = {name: _means(finals[name]) for name in columns}
-    note = f"In %, after the last round{_about_means(dataset)}."
+    cells = {name: _means(finals, name) for name in columns}
+    note = f"{_in_units(dataset, columns)}, after the last round{_about_means(dataset)}."
     if len(set(map(method_of, names))) > 1 and seeds > 1:
         note += (
             f" Below: difference to {method_of(names[0])} over paired seeds and its 95% CI; "
@@ -218,16 +287,20 @@ def methods_table(
             f"{about_references(names, names[0])}"
         )
         for name in columns:
-            gaps = differences(finals[name], str(dataset["algorithm"].values[0]))
+            form = f"+.{digits(finals, name)}f"
+            values = scale(finals, name) * finals[name]
+            gaps = differences(values, str(dataset["algorithm"].values[0]))
             for row in range(1, len(names)):
                 if method_of(names[row]) == method_of(names[0]):
                     continue
                 point, *ends = (
-                    format_number(float(gaps[key][row])) for key in ("difference", "low", "high")
+                    format_number(float(gaps[key][row]), form)
+                    for key in ("difference", "low", "high")
                 )
                 star = "*" if gaps["is_significant"][row] else ""
                 cells[name][row] += f"\n{point}{star}\n{' to '.join(ends)}"
-    title = f"Test accuracy of {dataset.sizes['client']:,} clients ({dataset.attrs['data']})"
+    title = f"{primary(dataset).description} of {dataset.sizes['client']:,} clients"
+    title += f" ({dataset.attrs['data']})"
     table = _table(title, dataset, dict(zip(columns.values(), cells.values(), strict=True)), note)
     floors = noise_floor(dataset, list(columns)) if floors is None else floors
     means = [100 * float(floors[name].mean()) for name in columns]
@@ -241,82 +314,86 @@ def methods_table(
 def progress_table(evaluations: xr.Dataset, rounds: int) -> Table:
     """Summarizes what `read_evaluations` returned for an unfinished run of ``rounds``."""
     evaluations = by_model(evaluations)
-    is_complete = evaluations["accuracy_mean_clients"].notnull().all("seed")
+    is_complete = evaluations[primary(evaluations).mean].notnull().all("seed")
     complete = evaluations.where(is_complete).dropna("algorithm", how="all")
     if not complete.sizes["algorithm"]:
         raise ValueError("expected an evaluation of all seeds; none is complete.")
-    finals = 100 * final_metrics(complete)
+    finals = final_metrics(complete)
     latest = complete["round"].where(is_complete).max("round").sel(algorithm=complete["algorithm"])
     columns = {"round": [f"{int(round)} of {rounds}" for round in latest]}
-    columns |= {
-        heading: _means(finals[name]) for name, heading in default_metrics(complete)[1].items()
-    }
-    return _table("Evaluations so far", finals, columns, f"In %{_about_means(finals)}.")
+    shown = default_metrics(complete)[1]
+    columns |= {heading: _means(finals, name) for name, heading in shown.items()}
+    note = f"{_in_units(finals, shown)}{_about_means(finals)}."
+    return _table("Evaluations so far", finals, columns, note)
 
 
 def _groups_table(dataset: xr.Dataset) -> Table:
-    """Accuracy of each ground-truth group, and how well clusters match the groups."""
-    group = dataset["group"]
+    """Shows each ground-truth group, and how well clusters match the groups."""
+    group, quantity = dataset["group"], primary(dataset)
     sizes = np.bincount((group if group.ndim == 1 else group.isel(seed=0)).values.astype(int))
-    finals = 100 * final_metrics(dataset[["group_accuracy", "group_accuracy_gap", "sigma_acc"]])
+    names = [quantity.group, quantity.group_gap]
+    names += ["sigma_acc"] if quantity == ACCURACY else []
+    finals = final_metrics(dataset[[name for name in names if name in dataset]])
+    of_groups = finals[quantity.group]
     columns = {
-        f"group {i}\n{size} clients": _means(finals["group_accuracy"].isel(planted_group=i))
+        f"group {i}\n{size} clients": _means(
+            finals.assign({quantity.group: of_groups.isel(planted_group=i)}), quantity.group
+        )
         for i, size in enumerate(sizes)
     }
-    columns["gap"] = _means(finals["group_accuracy_gap"])
-    columns["sigma_acc"] = _means(finals["sigma_acc"])
+    for name, heading in {quantity.group_gap: "gap", "sigma_acc": "sigma_acc"}.items():
+        if name in finals:
+            columns[heading] = _means(finals, name)
     if "aggregation_nmi" in dataset:
         nmi = dataset["aggregation_nmi"].mean(["seed", "training_round"])
         columns["NMI"] = [format_number(float(value), ".2f").strip("-") for value in nmi]
-    note = f"In %{_about_means(dataset)}; NMI from 0 to 1, mean over rounds."
-    return _table("Test accuracy of ground-truth groups", dataset, columns, note)
-
-
-def _perplexity_table(dataset: xr.Dataset) -> Table:
-    """Shows the perplexity of text, pooled, of an average client, and of the worst."""
-    headings = {metric.name: metric.heading for metric in SEQUENCE_SUMMARIES}
-    finals = final_metrics(dataset[list(headings)])
-    columns = {heading: _means(finals[name], digits=2) for name, heading in headings.items()}
-    title = f"Test perplexity ({dataset.attrs['data']})"
-    note = f"After the last round{_about_means(dataset)}; lower is better."
-    return _table(title, dataset, columns, note)
+    note = f"{_in_units(dataset, [quantity.group])}{_about_means(dataset)}; "
+    note += "NMI from 0 to 1, mean over rounds."
+    return _table(f"{quantity.description} of ground-truth groups", dataset, columns, note)
 
 
 def clients_table(dataset: xr.Dataset) -> Table:
-    """Shows the named clients that each method serves worst, lowest mean over seeds first."""
-    finals = final_metrics(dataset[["accuracy_mean_clients", "test_accuracy"]])
-    accuracy = 100 * finals["test_accuracy"].transpose("algorithm", "client", "seed").values
+    """Shows the named clients that each method serves worst, the worst mean over seeds first."""
+    quantity = primary(dataset)
+    finals = final_metrics(dataset[[quantity.mean, quantity.client]])
+    factor, form = scale(finals, quantity.client), digits(finals, quantity.client)
+    values = factor * finals[quantity.client].transpose("algorithm", "client", "seed").values
     names = [escape_control_chars(name) for name in dataset["client"].values]
     # Clients without test examples come last, and are not shown; nor any without a model.
-    order = np.argsort(accuracy.mean(axis=2), axis=1, kind="stable")
+    order = np.argsort(sign(quantity) * values.mean(axis=2), axis=1, kind="stable")
+    which = "lowest" if quantity.better == "higher" else "highest"
     columns = {
         heading: [
-            f"{names[client]}\n{format_mean(runs[client])}"
+            f"{names[client]}\n{format_mean(runs[client], form)}"
             if np.isfinite(runs[client]).any()
             else "-"
-            for runs, client in zip(accuracy, order[:, place], strict=True)
+            for runs, client in zip(values, order[:, place], strict=True)
         ]
-        for place, heading in enumerate(("lowest", "second", "third")[: len(names)])
+        for place, heading in enumerate((which, "second", "third")[: len(names)])
     }
-    title = f"Clients with the lowest test accuracy ({dataset.attrs['data']})"
-    return _table(title, dataset, columns, f"In %, after the last round{_about_means(dataset)}.")
+    what = "test accuracy" if quantity == ACCURACY else quantity.heading
+    title = f"Clients with the {which} {what} ({dataset.attrs['data']})"
+    note = f"{_in_units(dataset, [quantity.client])}, after the last round{_about_means(dataset)}."
+    return _table(title, dataset, columns, note)
 
 
 def _sweep_table(dataset: xr.Dataset, num_rows: int = 20) -> Table:
-    """The configurations with the highest validation accuracy.
+    """The best configurations by validation, or the first.
 
     Without validation examples nothing is ranked: the best on test examples would be so by chance.
     """
-    metrics = [name for name in SWEEP_COLUMNS if name in dataset]
-    is_ranked = VALIDATION in dataset
+    columns, quantity = sweep_columns(dataset), primary(dataset)
+    is_ranked = validation(quantity.mean) in dataset
     # Few rounds may change the loss before the accuracy, see `configurations_as_methods`.
-    results = dataset[[*metrics, *({"test_loss_mean_clients"} & set(dataset))]]
-    swept = configurations_as_methods(results, 10**9 if is_ranked else None)[metrics]
-    finals = 100 * final_metrics(swept)
+    results = dataset[[*columns, *({"test_loss_mean_clients"} & set(dataset))]]
+    swept = configurations_as_methods(results, 10**9 if is_ranked else None)[[*columns]]
+    finals = final_metrics(swept)
     shown = finals.isel(algorithm=slice(num_rows))
-    columns = {SWEEP_COLUMNS[name]: _means(shown[name]) for name in metrics}
+    cells = {heading: _means(shown, name) for name, heading in columns.items()}
     names = [str(name) for name in dataset["algorithm"].values]
-    of_models = " accuracy of personalized models" if any(MARK in name for name in names) else ""
+    of_models = (
+        f" {quantity.heading} of personalized models" if any(MARK in name for name in names) else ""
+    )
     if of_models and not all(MARK in name for name in names):
         of_models += ", or of global models of methods without"
     which, ranking = ("best", f"ranked by validation{of_models}") if is_ranked else (
@@ -325,8 +402,9 @@ def _sweep_table(dataset: xr.Dataset, num_rows: int = 20) -> Table:
     title = (
         f"The {which} {shown.sizes['algorithm']} of {finals.sizes['algorithm']:,} configurations"
     )
-    note = f"In %, {ranking}; other columns: test examples{_about_means(dataset)}."
-    return _table(f"{title} ({dataset.attrs['data']})", shown, columns, note)
+    note = f"{_in_units(dataset, columns)}, {ranking}; other columns: test examples"
+    note = f"{note}{_about_means(dataset)}."
+    return _table(f"{title} ({dataset.attrs['data']})", shown, cells, note)
 
 
 def _table(title: str, dataset: xr.Dataset, columns: dict[str, list[str]], note: str) -> Table:
@@ -356,8 +434,27 @@ def _names(dataset: xr.Dataset) -> list[str]:
     return [escape_control_chars(name) for name in dataset["algorithm"].values]
 
 
-def _means(values: xr.DataArray, digits: int = 1) -> list[str]:
-    return [format_mean(runs, digits) for runs in values.transpose("algorithm", "seed").values]
+def _means(dataset: xr.Dataset, name: str, like: str | None = None) -> list[str]:
+    """Formats the last means over seeds, in the unit of the variable ``like``."""
+    values = dataset[name]
+    if "round" in values.dims:
+        values = final_metrics(dataset[[name]])[name]
+    of_unit = values.to_dataset(name=like or name)
+    factor, decimals = scale(of_unit, like or name), digits(of_unit, like or name)
+    runs = factor * values.transpose("algorithm", "seed").values
+    return [format_mean(each, decimals) for each in runs]
+
+
+def _in_units(dataset: xr.Dataset, names: Iterable[str]) -> str:
+    """Begins a note with the units of variables, most often percent."""
+    by_unit = dict.fromkeys(unit(dataset, name) for name in names)
+    shown = [escape_control_chars(each) for each in by_unit if each]
+    text = f"In {', '.join(shown)}" if shown else "Without unit"
+    quantity = primary(dataset)
+    if quantity == ACCURACY:
+        return text
+    direction = f"; of {quantity.heading}, {quantity.better} is better"
+    return f"{text}{direction}"
 
 
 def _about_means(dataset: xr.Dataset) -> str:

@@ -22,7 +22,7 @@ def is_percent(name: str, unit: str = "1") -> bool:
         >>> is_percent("perplexity_pooled"), is_percent("accuracy_entropy", "nat")
         (False, False)
     """
-    parts = ("accuracy", "sigma_acc", "dissimilarity", *CRITERIA)
+    parts = ("accuracy", "sigma_acc", "client_dissimilarity", *CRITERIA)
     return (
         unit == "1"
         and any(part in name for part in parts)

@@ -9,6 +9,7 @@ import numpy as np
 from fedjax_fair.results.datasets import final_metrics
 from fedjax_fair.results.model_names import method_of
 from fedjax_fair.results.models import by_model
+from fedjax_fair.results.task_metrics import primary, sign
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,7 +22,9 @@ Matsuda et al., 2022, https://arxiv.org/abs/2206.09262)."""
 
 
 def share_worse_off(dataset: xr.Dataset, reference: str) -> xr.DataArray:
-    """Returns the share of clients with lower test accuracy than with a reference.
+    """Returns the share of clients that are served worse than with a reference.
+
+    The comparison is in the primary quantity, such as the test accuracy.
 
     Args:
         dataset: Results of methods.
@@ -49,8 +52,9 @@ def share_worse_off(dataset: xr.Dataset, reference: str) -> xr.DataArray:
         raise ValueError(f"{reference=}: expected a method of the results: {', '.join(names)}.")
     # Personalized models follow the global ones.
     place = max(i for i, name in enumerate(names) if method_of(name) == reference)
-    accuracy = final_metrics(models[["test_accuracy"]])["test_accuracy"]
-    own = accuracy.isel(algorithm=place, drop=True)
-    worse = (accuracy < own).where(accuracy.notnull() & own.notnull()).mean("client")
+    quantity = primary(models)
+    values = sign(quantity) * final_metrics(models[[quantity.client]])[quantity.client]
+    own = values.isel(algorithm=place, drop=True)
+    worse = (values < own).where(values.notnull() & own.notnull()).mean("client")
     is_reference = np.array([method_of(name) == reference for name in names])
     return worse.where(~worse["algorithm"].copy(data=is_reference)).transpose("algorithm", "seed")

@@ -19,17 +19,20 @@ from fedjax_fair.roles.interfaces import (
     Solver,
 )
 from fedjax_fair.roles.metric import (
+    LABEL_UNIT,
     PERSONALIZED,
     ClientMetric,
     ClientMetrics,
     GroupSums,
     Metric,
     Predictions,
+    QuantityValues,
 )
-from fedjax_fair.roles.model import Model, Variables, is_correct, top_class
+from fedjax_fair.roles.model import Model, Task, Variables, is_correct, top_class
 from fedjax_fair.utils.tree import Integer, Number
 
 __all__ = [
+    "LABEL_UNIT",
     "PERSONALIZED",
     "Aggregation",
     "Aggregator",
@@ -49,10 +52,12 @@ __all__ = [
     "Model",
     "Number",
     "Predictions",
+    "QuantityValues",
     "Sampling",
     "Selector",
     "ServerView",
     "Solver",
+    "Task",
     "Variables",
     "is_correct",
     "top_class",

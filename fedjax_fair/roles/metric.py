@@ -15,6 +15,9 @@ from fedjax_fair.utils.tree import Tree
 PERSONALIZED = "personalized_"
 """Prefix of the names of metrics of personalized models."""
 
+LABEL_UNIT = "unit of the label"
+"""Unit of errors of a regression; results of a table name the column instead of the label."""
+
 
 class GroupSums(NamedTuple):
     """Sums over the test examples of every client and sensitive group.
@@ -39,6 +42,22 @@ class GroupSums(NamedTuple):
     calibration_error: Float[Array, " groups"] | None = None
 
 
+class QuantityValues(NamedTuple):
+    """Values of `ClientMetric` that are of more or fewer examples than those of one client.
+
+    Attributes:
+        pooled: Of the pooled examples of all clients, by ``test_<name>`` and so on.
+        groups: Of the pooled test examples of each sensitive group, by name of the metric.
+        client_groups: Of the test examples of each client and sensitive group.
+        outputs: Of each output of a model with several targets, pooled test examples.
+    """
+
+    pooled: dict[str, Float[Array, ""]]
+    groups: dict[str, Float[Array, " groups"]]
+    client_groups: dict[str, Float[Array, "clients groups"]]
+    outputs: dict[str, Float[Array, " outputs"]]
+
+
 class ClientMetrics(NamedTuple):
     """Metrics of the global model on every client, and participation so far.
 
@@ -53,7 +72,8 @@ class ClientMetrics(NamedTuple):
         groups: Ground-truth groups, or None.
         class_accuracy: Test accuracy of each class over all clients, NaN without examples.
             Regression targets form one class. None if not measured.
-        custom: Values of each `ClientMetric` by name.
+        custom: Values of each `ClientMetric` by ``test_<name>`` and ``validation_<name>``.
+        quantities: Their pooled values and those of groups; None without such metrics.
         personalized: The same metrics of each client's personalized model, without metrics of
             classes; None without such models.
         sensitive: Sums by client and sensitive group; None without sensitive features.
@@ -72,6 +92,7 @@ class ClientMetrics(NamedTuple):
     validation_loss: Float[Array, " clients"] | None = None
     validation_sizes: Int[Array, " clients"] | None = None
     custom: dict[str, Float[Array, " clients"]] = {}  # noqa: RUF012 (never changed)
+    quantities: QuantityValues | None = None
     personalized: ClientMetrics | None = None
     sensitive: GroupSums | None = None
 
@@ -156,15 +177,22 @@ class Predictions(NamedTuple):
 class ClientMetric(Tree):
     """A scalar for each client, computed from the predictions for its examples.
 
+    Results also have its mean, worst tail and spread over clients, its value on pooled examples,
+    and its gaps between groups (`fedjax_fair.metrics.quantities`).
+
     Attributes:
         name: Name of the variable in results, after ``test_`` or ``validation_``.
         description: Short description.
-        unit: Unit of the value, "1" if dimensionless.
+        unit: Unit of the value, "1" if dimensionless, `LABEL_UNIT` for the unit of the label.
         function: Pure function from ``Predictions`` to ``[clients]``; NaN replaces values of
             clients without examples.
+        better: Which values are better.
+        heading: Short name in tables, by default the name.
     """
 
     name: str
     description: str
     unit: str
     function: Callable[[Predictions], Float[Array, " clients"]]
+    better: Literal["higher", "lower"] = "higher"
+    heading: str = ""

@@ -6,7 +6,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair.numerics.dependence import dependence
 from fedjax_fair.utils.tree import Tree
+
+Task = Literal["classification", "regression", "multi_label"]
 
 
 class Variables(NamedTuple):
@@ -53,6 +55,9 @@ class Model(Tree):
         predict: ``predict(outputs) -> [batch, ...]``, labels; by default the largest logit's class.
         probabilities: ``probabilities(outputs) -> [batch, classes]``; by default the softmax. None
             where outputs are not logits.
+        task: What it predicts, which determines the metrics of results
+            (`fedjax_fair.metrics.quantities.of_task`).
+        loss_unit: Unit of the loss.
     """
 
     _: KW_ONLY
@@ -60,6 +65,8 @@ class Model(Tree):
     accuracy: Callable[..., Float[Array, " batch"]] = is_correct
     predict: Callable[..., Shaped[Array, "batch ..."]] = top_class
     probabilities: Callable[..., Float[Array, "batch classes"]] | None = jax.nn.softmax
+    task: Task = "classification"
+    loss_unit: str = "nat"
 
     @abstractmethod
     def init(self, key: Key[Array, ""] | Any, x: Shaped[Any, "batch ..."]) -> Variables:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from fedjax_fair.roles import Variables
+from fedjax_fair.roles import Metric, Variables
+from fedjax_fair.utils import checks
 
-__all__ = ["BestModelTracker", "BestModels"]
+__all__ = ["BestModelTracker", "BestModels", "score_by_name"]
 
 
 class BestModels(NamedTuple):
@@ -20,6 +21,20 @@ class BestModels(NamedTuple):
     scores: Float[np.ndarray, " seeds"]
     rounds: Int[np.ndarray, " seeds"]
     variables: Variables
+
+
+def score_by_name(
+    name: str, summaries: Sequence[Metric]
+) -> Callable[[Any], Float[np.ndarray, " seeds"]]:
+    """Returns the score of an evaluation by one of its summary metrics, larger where it is better.
+
+    Raises:
+        ValueError: If there is no such metric, or neither higher nor lower values are better.
+    """
+    ranked = {metric.name: metric for metric in summaries if metric.better is not None}
+    checks.one_of("best", name, tuple(ranked))
+    sign = 1 if ranked[name].better == "higher" else -1
+    return lambda evaluation: sign * evaluation.summaries[name]
 
 
 class BestModelTracker:

@@ -110,7 +110,7 @@ class CompiledRuns:
         if target.current().is_cpu:
             summaries, clients = self._evaluation
             recorded = [getattr(clients, name) for name in RECORDED]
-            evaluation = tree_bytes((summaries, recorded, clients.custom))
+            evaluation = tree_bytes((summaries, recorded, clients.custom, clients.quantities))
             rounds = self._options.rounds
             chunk = rounds * tree_bytes(self._info) + (rounds + self._eval_every) * evaluation
             records = int(_COPIES_OF_RECORDS * (chunk // self._eval_every))

@@ -212,9 +212,10 @@ class TrainingMonitor:
             class_accuracy: Accuracy of the global model on the test examples of each class; NaN for
                 a class without.
         """
-        loss, accuracy = (
-            summaries[f"{self._prefix}{name}"]
-            for name in ("test_loss_mean_examples", "accuracy_mean_examples")
+        loss = summaries[f"{self._prefix}test_loss_mean_examples"]
+        # A regression has no accuracy.
+        accuracy = summaries.get(
+            f"{self._prefix}accuracy_mean_examples", np.full_like(loss, np.nan)
         )
         num_nonfinite = np.sum(~np.isfinite(losses) & self._has_test_examples, axis=1)
         if round == 0:

@@ -36,7 +36,7 @@ def fit(
     checkpoints: str | Path | None = None,
     allow_changed_code: bool = False,
     metrics: Sequence[Metric | ClientMetric] = (),
-    best: Callable[[Evaluation], Any] | None = None,
+    best: str | Callable[[Evaluation], Any] | None = None,
     memory_limit: int | None = None,
     mesh: Mesh | None = None,
 ) -> FitResult:
@@ -63,10 +63,12 @@ def fit(
             ``rounds`` extends a finished run.
         allow_changed_code: Whether ``checkpoints`` may be of a run whose code of your own has
             changed since then.
-        metrics: Additional metrics, of clients' metrics or predictions.
-        best: A score ``best(evaluation) -> [seeds]``. The result has the model of each seed's
-            highest score, or the first of equal ones, instead of the last model. Use validation
-            examples (`data.hold_out`): selection by test metrics biases them.
+        metrics: Additional metrics, of clients' metrics or predictions. Tables and comparisons show
+            a `ClientMetric` first, before those of the task.
+        best: A summary metric, such as ``"validation_accuracy_mean_clients"``, or a score
+            ``best(evaluation) -> [seeds]``, of which higher is better. The result has the model of
+            each seed's best evaluation, or the first of equal ones, instead of the last model. Use
+            validation examples (`data.hold_out`): selection by test metrics biases them.
         memory_limit: Bytes that the runs may need.
         mesh: Devices from ``parallel.client_mesh`` or ``parallel.core_mesh``; by default one. With
             several processes, every process must call ``fit`` with the same arguments.

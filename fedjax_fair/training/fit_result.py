@@ -15,6 +15,7 @@ from fedjax_fair import metrics
 from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.numerics.labels import are_sequences
+from fedjax_fair.results import quantity_variables
 from fedjax_fair.results.history import RECORDED, client_coordinate, metric_attributes
 from fedjax_fair.roles import Model, Variables
 from fedjax_fair.training.compiled_runs import check_outputs
@@ -218,21 +219,38 @@ class FitResult(NamedTuple):
         unnamed = on_device(data.without_names())
         values, clients = jax.device_get(call(evaluate, runs, model.shared, unnamed))
         columns: dict[str, Any] = {}
+        units = quantity_variables.units_of(data, self.model)
         for name in ("test_accuracy", "test_loss", "class_accuracy"):
+            if self.model.task == "regression" and name != "test_loss":
+                continue
             dim, long_name, unit = RECORDED[name]
+            unit = units["loss"] if unit == "nat" else unit
             attributes = {"long_name": long_name, "units": unit}
             columns[name] = (("seed", dim), getattr(clients, name), attributes)
+        for metric in metrics.quantities.client_metrics(self.model.task, ()):
+            name = f"test_{metric.name}"
+            _, attributes = quantity_variables.describe(metric, units)[name]
+            columns[name] = (("seed", "client"), clients.custom[name], attributes)
         measured = metrics.summaries_of(
             client_groups=data.groups is not None,
             validation=False,
             sequences=are_sequences(data.test.labels),
             sensitive_classes=data.num_classes if data.sensitive_names else None,
+            task=self.model.task,
         )
         for metric in measured:
             if metric.population in metrics.OF_TESTS:
-                columns[metric.name] = ("seed", values[metric.name], metric_attributes(metric))
+                columns[metric.name] = (
+                    "seed",
+                    values[metric.name],
+                    metric_attributes(metric, units),
+                )
         coordinates = {"seed": seeds} | client_coordinate(data)
-        return xr.Dataset(columns, coordinates, {"data": data.name})
+        found = metrics.quantities.quantities_of(
+            self.model.task, (), sequences=are_sequences(data.test.labels)
+        )
+        attributes = {"data": data.name} | quantity_variables.attribute(found)
+        return xr.Dataset(columns, coordinates, attributes)
 
 
 @lru_cache(maxsize=64)

@@ -195,8 +195,6 @@ def _measurements(
     train_loss: bool, custom_metrics: tuple[Metric | ClientMetric, ...]
 ) -> Callable[..., tuple[dict[str, Any], ClientMetrics]]:
     """Returns a function of a model that computes summaries and metrics of clients."""
-    client_metrics = [metric for metric in custom_metrics if isinstance(metric, ClientMetric)]
-    custom_summaries = tuple(metric for metric in custom_metrics if isinstance(metric, Metric))
 
     def measure(model, variables, data, participation, cohort, **personalization):
         clients = evaluate(
@@ -206,7 +204,7 @@ def _measurements(
             participation,
             cohort,
             train_loss=train_loss,
-            custom=client_metrics,
+            custom=metrics.quantities.client_metrics(model.task, custom_metrics),
             **personalization,
         )
         summaries = metrics.summaries_of(
@@ -214,8 +212,9 @@ def _measurements(
             validation=data.validation is not None,
             sequences=are_sequences(data.test.labels),
             sensitive_classes=data.num_classes if data.sensitive_names else None,
+            task=model.task,
+            custom=custom_metrics,
         )
-        summaries += custom_summaries
         values = {metric.name: metric.function(clients) for metric in summaries}
         if clients.personalized is not None:
             values |= {

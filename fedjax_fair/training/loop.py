@@ -16,11 +16,14 @@ from jaxtyping import Int
 from fedjax_fair import results
 from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
 from fedjax_fair.faults.injection import check_faults
-from fedjax_fair.roles import ClientMetrics, Variables
+from fedjax_fair.metrics import summaries_of
+from fedjax_fair.metrics.quantities import ACCURACY, Quantity, quantities_of
+from fedjax_fair.numerics.labels import are_sequences
+from fedjax_fair.roles import ClientMetrics, Metric, Model, Variables
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round_state import RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
-from fedjax_fair.training.best import BestModelTracker
+from fedjax_fair.training.best import BestModelTracker, score_by_name
 from fedjax_fair.training.checkpoints import Checkpoints
 from fedjax_fair.training.compiled_runs import CompiledRuns
 from fedjax_fair.training.diagnosis import (
@@ -70,6 +73,7 @@ class Evaluation(NamedTuple):
         seconds: Wall-clock time since the start of ``fit``.
         info: Diagnostics of the rounds since the last evaluation, leaves ``[seeds, rounds, ...]``;
             None in the first one.
+        quantities: What clients are measured by, the most important one first.
     """
 
     round: int
@@ -79,6 +83,7 @@ class Evaluation(NamedTuple):
     clients: ClientMetrics
     seconds: float
     info: RoundInfo | None = None
+    quantities: tuple[Quantity, ...] = (ACCURACY,)
 
 
 class Callback:
@@ -124,6 +129,9 @@ def train_loop(
     started = time.perf_counter()
     for callback in callbacks:
         callback.on_start(rounds, seeds)
+    best, model = options.best, method.first.model
+    if isinstance(best, str):
+        best = score_by_name(best, _summaries(model, data, options))
     with _open_checkpoints(method, batch, options, checkpoints) as store:
         resumed = store and store.history
         history = resumed or results.History()
@@ -148,7 +156,10 @@ def train_loop(
         monitor = TrainingMonitor(data, rounds, seeds, has_global_model)
         # Runs that skip rounds are warned of at the end.
         is_monitored = options.on_nonfinite != "skip_round"
-        best_tracker = options.best and BestModelTracker(options.best, len(seeds))
+        best_tracker = best and BestModelTracker(best, len(seeds))
+        quantities = quantities_of(
+            model.task, options.metrics, sequences=are_sequences(data.test.labels)
+        )
 
         def evaluate(
             cohort: Int[np.ndarray, "seeds cohort"], info: RoundInfo | None = None
@@ -161,7 +172,9 @@ def train_loop(
                 measured = clients if has_global_model else clients.personalized
                 monitor.update(round, summaries, measured.test_loss, clients.class_accuracy)
             seconds = time.perf_counter() - started
-            evaluation = Evaluation(round, rounds, seeds, summaries, clients, seconds, info)
+            evaluation = Evaluation(
+                round, rounds, seeds, summaries, clients, seconds, info, quantities
+            )
             if best_tracker is not None:
                 best_tracker.update(evaluation, functions.unpad_runs(state.variables))
             stops = [callback.on_evaluation(evaluation) for callback in callbacks]
@@ -193,7 +206,7 @@ def train_loop(
             if store is not None and (stop or history.round == rounds or store.due):
                 store.save(functions.to_saved(state), history, best_tracker)
 
-    dataset = results.to_dataset(history, seeds, data, functions.traffic, options.metrics)
+    dataset = results.to_dataset(history, seeds, data, functions.traffic, options.metrics, model)
     warn_of_divergence(dataset)
     for callback in callbacks:
         callback.on_end(dataset)
@@ -210,6 +223,18 @@ def train_loop(
         states = saved.state._replace(clients=clients)
         personalized = _personalized_models(method.first, states, data)
     return FitResult(dataset, variables, method.first.model, trained_rounds, personalized)
+
+
+def _summaries(model: Model, data: FederatedData, options: TrainOptions) -> Sequence[Metric]:
+    """Returns the metrics of every evaluation."""
+    return summaries_of(
+        client_groups=data.groups is not None,
+        validation=data.validation is not None,
+        sequences=are_sequences(data.test.labels),
+        sensitive_classes=data.num_classes if data.sensitive_names else None,
+        task=model.task,
+        custom=options.metrics,
+    )
 
 
 def _personalized_models(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from fedjax_fair.metrics import ALL_SUMMARIES
+from fedjax_fair.metrics import ALL_SUMMARIES, quantities
 from fedjax_fair.results import RECORDED
 from fedjax_fair.roles import ClientMetric, Metric
 from fedjax_fair.utils import checks
@@ -19,11 +19,13 @@ _RESERVED = {
     *("seed", "round", "client", "class", "planted_group", "training_round", "slot"),
     *("group", "group_accuracy", "group_loss", "bytes_up", "bytes_down", "diverged"),
     *("train_examples", "test_examples", "validation_examples"),
-    *("sensitive_group", "label", "prediction"),
+    *("sensitive_group", "label", "prediction", "output"),
     *RECORDED,
     *(metric.name for metric in ALL_SUMMARIES),
 }
-_RESERVED_PREFIXES = ("cohort_", "selection_", "aggregation_", "sensitive_group_", "client_group_")
+_RESERVED_PREFIXES = (
+    *("cohort_", "selection_", "aggregation_", "sensitive_group_", "client_group_", "output_"),
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class TrainOptions:
     train_loss: bool
     on_nonfinite: OnNonfinite
     metrics: Sequence[Metric | ClientMetric] = ()
-    best: Callable[[Any], Any] | None = None
+    best: str | Callable[[Any], Any] | None = None
     memory_limit: int | None = None
     allow_changed_code: bool = False
 
@@ -47,7 +49,7 @@ class TrainOptions:
         checks.positive_int("rounds", self.rounds)
         checks.positive_int("eval_every", self.eval_every)
         checks.one_of("on_nonfinite", self.on_nonfinite, get_args(OnNonfinite))
-        if self.best is not None:
+        if self.best is not None and not isinstance(self.best, str):
             checks.function("best", self.best, "from an Evaluation to a number for each seed")
         if self.memory_limit is not None:
             checks.non_negative_int("memory_limit", self.memory_limit)
@@ -61,6 +63,10 @@ def _check_metrics(metrics: Sequence[Metric | ClientMetric]) -> None:
             f"metrics: expected a list of metrics, got a {type(metrics).__name__}; pass [metric]."
         )
     taken = set(_RESERVED)
+    for metric in metrics:
+        if isinstance(metric, ClientMetric):
+            made = quantities.summaries(metric, client_groups=True, validation=True, sensitive=True)
+            taken |= {each.name for each in made}
     for metric in metrics:
         if not isinstance(metric, Metric | ClientMetric):
             raise ValueError(

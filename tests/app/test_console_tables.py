@@ -8,10 +8,11 @@ import xarray as xr
 
 from fedjax_fair import results
 from fedjax_fair.app.terminal.console import format_table
+from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.results.comparison_table import comparison_table
 from fedjax_fair.results.intervals import format_number
-from fedjax_fair.results.tables import SWEEP_COLUMNS, Table, final_tables
+from fedjax_fair.results.tables import Table, final_tables
 
 DIMS = ("algorithm", "seed", "round")
 
@@ -48,7 +49,7 @@ def test_the_table_of_methods_ends_with_noise_floors():
 def test_configurations_without_effect_are_one_row():
     rng = np.random.default_rng(0)
     dims = ("algorithm", "lam", "prox", "seed", "round")
-    names = list(SWEEP_COLUMNS)[1:]
+    names = [getattr(ACCURACY, name) for name in ("mean", "worst", "spread", "dissimilarity")]
     columns = {name: (dims, rng.uniform(size=(2, 2, 2, 3, 1))) for name in names}
     for _, values in columns.values():
         values[0, 1] = values[0, 0]  # The first method does not read lam.

@@ -17,8 +17,11 @@ from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.request import request
 from fedjax_fair.app.terminal.console import format_results
 from fedjax_fair.app.terminal.termination import Terminated
+from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.results.intervals import format_mean
-from fedjax_fair.results.tables import SWEEP_COLUMNS, final_tables
+from fedjax_fair.results.tables import final_tables
+
+SHOWN = [getattr(ACCURACY, name) for name in ("mean", "worst", "spread", "dissimilarity")]
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
 
@@ -92,7 +95,7 @@ def sweep_of(**accuracies):
     shape = ("algorithm", "lam", "seed", "round")
     columns = {
         name: (shape, np.reshape(accuracies.get(name, [0.1, 0.2, 0.3]), (1, 3, 1, 1)))
-        for name in [*list(SWEEP_COLUMNS)[1:], *accuracies]
+        for name in [*SHOWN, *accuracies]
     }
     labels = {"algorithm": ["subtrunc"], "lam": [0.5, 1.5, 2.5], "seed": [0], "round": [4]}
     return xr.Dataset(columns, labels, {"data": "made"})

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from itertools import combinations
 
 import chex
 import hypothesis.extra.numpy as hnp
@@ -399,6 +400,8 @@ def test_perplexities_equal_their_definitions():
         "perplexity_pooled": np.prod(each ** (sizes[known] / sizes[known].sum())),
         "perplexity_mean_clients": each.mean(),
         "perplexity_worst_10pct": np.sort(each)[-math.ceil(each.size / 10) :].mean(),
+        "perplexity_standard_deviation": each.std(),
+        "perplexity_dissimilarity": np.mean([abs(a - b) for a, b in combinations(each, 2)]),
     }
     measured = {entry.name: entry.function(metrics) for entry in SEQUENCE_SUMMARIES}
     chex.assert_trees_all_close(measured, expected, rtol=1e-5)

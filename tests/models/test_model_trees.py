@@ -104,7 +104,8 @@ MADE = {
         lambda: models.as_regression(models.logistic(1), "absolute"),
         "LinenModel(\n    module=Classifier(body=Body(), num_classes=1),\n"
         "    loss=squared_errors,\n    accuracy=no_accuracy,\n    predict=as_targets,\n"
-        "    probabilities=None,\n)",
+        "    probabilities=None,\n    task='regression',\n"
+        "    loss_unit='(unit of the label)^2',\n)",
     ),
     "multi_label": (
         lambda: models.as_multi_label(models.logistic(3)),

@@ -18,6 +18,7 @@ from fedjax_fair.app.settings.registry import (
     COMMUNICATION,
     FAULTS,
     METHODS,
+    METRICS,
     MODELS,
     PARTITIONERS,
     READERS,
@@ -78,7 +79,17 @@ class _Data:
         ),
     ] = None
 
-    label: Annotated[str | None, default_hint(), Doc("Column of a table to predict.")] = None
+    label: Annotated[
+        str | tuple[str, ...] | None,
+        default_hint(),
+        Doc("Column of a table to predict; several for regression or multi_label."),
+    ] = None
+
+    target: Annotated[
+        Literal["classification", "regression", "multi_label"] | None,
+        default_hint("classification, unless the label has many different numbers"),
+        Doc("What the label of a file is: a class, numbers, or several labels of 0 and 1."),
+    ] = None
 
     sensitive_features: Annotated[
         tuple[str, ...] | None,
@@ -205,6 +216,12 @@ class TrainingConfig:
 
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the runs, which determine initial models, cohorts and minibatches."""
+
+    metrics: Annotated[
+        tuple[str, ...] | None,
+        default_hint("those of the task, such as the accuracy"),
+        Doc(f"Metrics to measure clients by, the most important one first: {', '.join(METRICS)}."),
+    ] = None
 
     on_nonfinite: Annotated[
         Literal["raise", "drop_client", "skip_round"] | None,

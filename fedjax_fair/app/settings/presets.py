@@ -96,7 +96,7 @@ def _of_file(data: DataConfig, file: str, name: str) -> DataConfig:
 
 def _of_table(data: DataConfig, file: str) -> DataConfig:
     """As ``_of_file``, with the settings that a table needs."""
-    if data.label is None:
+    if not data.label:
         raise ValueError(f"data.label=None: expected the column of {file!r} to predict.")
     if data.partition is None:
         raise ValueError(

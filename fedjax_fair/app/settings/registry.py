@@ -20,7 +20,7 @@ from fedjax_fair.app.settings.constructors import (
     settings_of,
 )
 from fedjax_fair.app.settings.method import Method, Range
-from fedjax_fair.app.settings.setting import REQUIRED
+from fedjax_fair.app.settings.setting import REQUIRED, stored
 
 if TYPE_CHECKING:
     from fedjax_fair import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         training,
     )
     from fedjax_fair.data import Partitioner
-    from fedjax_fair.roles import Model
+    from fedjax_fair.roles import ClientMetric, Model
 else:  # Attributes are names, so that a command imports only the classes that it calls.
     aggregators = LazyModule("aggregators")
     communication = LazyModule("communication")
@@ -53,6 +53,7 @@ __all__ = [
     "FAULTS",
     "GROUPS",
     "METHODS",
+    "METRICS",
     "MODELS",
     "PARTITIONERS",
     "RANGES",
@@ -327,6 +328,12 @@ PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
     for name, partitioner in _PARTITIONERS.items()
 }
 """Ways to split examples over clients."""
+
+
+METRICS: dict[str, Callable[..., ClientMetric]] = {
+    name: Reference(f"metrics.predictions.{name}") for name in stored()["metrics"]
+}
+"""Metrics of clients; some take ``num_classes``."""
 
 
 READERS: dict[str, Callable[..., Any]] = {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fedjax_fair.metrics.definitions import HINT
 from fedjax_fair.report.maximization_page import maximization_table
 from fedjax_fair.results.tables import Table, final_tables
+from fedjax_fair.results.task_metrics import primary
 from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:
@@ -23,9 +24,8 @@ __all__ = ["format_results", "format_table", "print_tables"]
 
 def print_tables(results: xr.Dataset) -> None:
     """Prints the final results of a run, a sweep or a maximization; others are a ``ValueError``."""
-    if "algorithm" not in results.dims or not {"final_value", "accuracy_mean_clients"} & set(
-        results
-    ):
+    level = primary(results).mean
+    if "algorithm" not in results.dims or not {"final_value", level} & set(results):
         raise ValueError("results: expected those of a run, a sweep or a maximization.")
     if "final_value" in results:
         print(format_table(maximization_table(results)))

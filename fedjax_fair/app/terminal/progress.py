@@ -15,6 +15,9 @@ from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
+from fedjax_fair.metrics.quantities import Quantity
+from fedjax_fair.results.task_metrics import primary
+from fedjax_fair.results.units import is_percent
 from fedjax_fair.roles import PERSONALIZED
 from fedjax_fair.training.loop import Callback, Evaluation
 from fedjax_fair.utils.terminal import escape_control_chars
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["show_steps", "show_training"]
 
-_METRICS = {"accuracy": "accuracy_mean_clients", "dissimilarity": "client_dissimilarity"}
 _MAX_SILENCE_S = 30.0
 """Longest time without a line."""
 
@@ -123,7 +125,8 @@ class _Lines(Callback):
             speed = f"{pace:,.3g} rounds/s"
             if left := rounds - done:
                 speed += f", {timedelta(seconds=round(left / pace))} left"
-        self._show(done, rounds, _format_metrics(evaluation.summaries), speed)
+        quantity = evaluation.quantities[0]
+        self._show(done, rounds, _format_metrics(evaluation.summaries, quantity), speed)
 
     def _show(self, done: int, rounds: int, metrics: str, speed: str) -> None:
         self._print(f"round {done}/{rounds}  {metrics}  {speed}".rstrip())
@@ -159,28 +162,36 @@ class _Bar(_Lines):
     def on_end(self, results: xr.Dataset) -> None:
         """Shows the results if all rounds were done by an earlier process."""
         if self._first is None:
-            last = results.isel(round=-1)
+            last, quantity = results.isel(round=-1), primary(results)
             names = {
-                f"{prefix}{name}" for prefix in ("", PERSONALIZED) for name in _METRICS.values()
+                f"{prefix}{name}"
+                for prefix in ("", PERSONALIZED)
+                for name in (quantity.mean, quantity.dissimilarity)
             }
             values = {name: last[name].values for name in names & set(last)}
-            self._show(int(last["round"]), 0, _format_metrics(values), "")
+            self._show(int(last["round"]), 0, _format_metrics(values, quantity), "")
 
     def _show(self, done: int, rounds: int, metrics: str, speed: str) -> None:
         self._bars.update(self._task, completed=done, status=f"{metrics}\n{speed}".rstrip())
 
 
-def _format_metrics(values: Mapping[str, np.ndarray]) -> str:
+def _format_metrics(values: Mapping[str, np.ndarray], quantity: Quantity) -> str:
     """Formats means over runs, of each model if there are personalized ones."""
     models = {"": ""}
-    if PERSONALIZED + _METRICS["accuracy"] in values:
+    if PERSONALIZED + quantity.mean in values:
         models = {"global: ": "", "personalized: ": PERSONALIZED}
+    is_in_percent = is_percent(quantity.mean, quantity.unit)
+    shown = {quantity.heading: quantity.mean, "dissimilarity": quantity.dissimilarity}
     parts = []
     for label, prefix in models.items():
-        means = {
-            name: 100 * float(np.mean(values[prefix + metric])) for name, metric in _METRICS.items()
-        }
-        if label and np.isnan(means["accuracy"]):
+        means = {name: float(np.mean(values[prefix + metric])) for name, metric in shown.items()}
+        if label and np.isnan(means[quantity.heading]):
             continue
-        parts.append(label + "  ".join(f"{name} {mean:.1f}%" for name, mean in means.items()))
+        parts.append(
+            label
+            + "  ".join(
+                f"{name} {100 * mean:.1f}%" if is_in_percent else f"{name} {mean:.3g}"
+                for name, mean in means.items()
+            )
+        )
     return "  ".join(parts)

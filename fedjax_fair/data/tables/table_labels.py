@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Labels", "Target", "encode_labels"]
 
-Target = Literal["classes", "regression", "multi_label"]
+Target = Literal["classification", "regression", "multi_label"]
+
+_MAX_NUMBERS = 20
+"""Different numbers that are classes without asking, as digits are; ages are not."""
 
 
 class Labels(NamedTuple):
@@ -34,7 +37,7 @@ class Labels(NamedTuple):
 
 
 def encode_labels(
-    frames: Sequence[Frame], names: Sequence[str], target: Target = "classes"
+    frames: Sequence[Frame], names: Sequence[str], target: Target | None = None
 ) -> Labels:
     """Encodes the labels of tables.
 
@@ -44,7 +47,7 @@ def encode_labels(
         target: As in `from_table`.
 
     Raises:
-        ValueError: If values are missing or have a wrong type.
+        ValueError: If values are missing or have a wrong type, or may be classes or numbers.
     """
     for frame in frames:
         for name in names:
@@ -54,14 +57,33 @@ def encode_labels(
                 f"label {name!r}: {is_missing.sum():,} values are missing, first in row "
                 f"{first_index(is_missing)}; leave these rows out.",
             )
-    if target != "classes":
+    if target in ("regression", "multi_label"):
         return Labels(tuple(_targets(frame, names, target) for frame in frames), len(names), None)
     require(
         len(names) == 1,
         f"label={list(names)}: expected one column for classes; target='multi_label' or "
         "'regression' takes several.",
     )
-    return _encode_classes([frame[names[0]] for frame in frames])
+    columns = [frame[names[0]] for frame in frames]
+    if target is None:
+        _check_few_numbers(columns)
+    return _encode_classes(columns)
+
+
+def _check_few_numbers(columns: Sequence[pd.Series]) -> None:
+    """Checks that a label cannot be meant as a number to predict, such as an age or a price."""
+    import pandas as pd
+
+    series = pd.concat(list(columns), ignore_index=True)
+    if not pd.api.types.is_numeric_dtype(series) or pd.api.types.is_bool_dtype(series):
+        return
+    number, is_whole = series.nunique(), bool((series == series.round()).all())
+    require(
+        number <= _MAX_NUMBERS and is_whole,
+        f"label {series.name!r} has {number:,} different numbers, {series.min():g} to "
+        f"{series.max():g}: expected target='regression' (--data.target regression) to predict "
+        "the number, or 'classification' (--data.target classification) for a class of each.",
+    )
 
 
 def _targets(frame: Frame, names: Sequence[str], target: Target) -> np.ndarray:
@@ -73,7 +95,7 @@ def _targets(frame: Frame, names: Sequence[str], target: Target) -> np.ndarray:
         except (TypeError, ValueError):
             raise ValueError(
                 f"label {name!r} of {frame[name].dtype}: expected numbers for {target=}; "
-                "target='classes' takes others."
+                "target='classification' takes others."
             ) from None
         require(
             np.isfinite(values).all(),
@@ -101,12 +123,8 @@ def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
         check_exact(column)
     series = pd.concat(list(columns), ignore_index=True)
     if pd.api.types.is_float_dtype(series):
-        require(
-            ((series == series.round()) & (series.abs() < 2**63)).all(),
-            f"label {name!r} of {series.dtype}: expected classes, such as strings or integers; "
-            "target='regression' predicts numbers.",
-        )
-        series = series.astype(np.int64)
+        is_whole = ((series == series.round()) & (series.abs() < 2**63)).all()
+        series = series.astype(np.int64 if is_whole else np.float64)
     if is_ordered:
         values = [str(value) for value in dtype.categories]
         codes = pd.Index(values).get_indexer(series)
@@ -116,8 +134,9 @@ def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
             f"expected one of the ordered categories {', '.join(values[:10])}; leave these rows "
             "out, or add the category to the table.",
         )
-    elif pd.api.types.is_integer_dtype(series):
-        codes, values = pd.factorize(series.to_numpy(np.int64), sort=True)
+    elif pd.api.types.is_integer_dtype(series) or series.dtype == np.float64:
+        kind = np.float64 if series.dtype == np.float64 else np.int64
+        codes, values = pd.factorize(series.to_numpy(kind), sort=True)
     else:
         codes, values = as_codes(series)
     require(

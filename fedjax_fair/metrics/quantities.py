@@ -1,0 +1,333 @@
+"""Quantities that clients are measured by, such as the accuracy, and the metrics of each.
+
+The task of a model determines the quantities: accuracy of classes; errors and R^2 of a regression;
+F1 and accuracy of several labels; perplexity of sequences. `ClientMetric` of the user come first.
+Each has the same metrics: level, worst tail and spread over clients, value on pooled examples, and
+gaps between groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedjax_fair.metrics import client_groups, fairness, performance, predictions
+from fedjax_fair.metrics.group_fairness import highest, lowest
+from fedjax_fair.metrics.sensitive_group_metrics import CLIENTS, PEOPLE
+from fedjax_fair.roles import ClientMetric, ClientMetrics, Metric, Task
+from fedjax_fair.utils.tree import Tree
+
+__all__ = [
+    "ACCURACY",
+    "LOSS_PARITY",
+    "PERPLEXITY",
+    "TESTED",
+    "Quantity",
+    "client_metrics",
+    "group_range",
+    "known_quantities",
+    "quantities_of",
+    "summaries",
+]
+
+
+class Quantity(NamedTuple):
+    """A quantity that clients are measured by. Its properties are names of variables of results.
+
+    Attributes:
+        name: Its name.
+        heading: Short name in tables.
+        better: Which values are better.
+        description: What it is.
+        unit: Unit of its values.
+    """
+
+    name: str
+    heading: str
+    better: Literal["higher", "lower"]
+    description: str
+    unit: str = "1"
+
+    @property
+    def client(self) -> str:
+        """The value of each client."""
+        return f"test_{self.name}"
+
+    @property
+    def mean(self) -> str:
+        """The mean over clients."""
+        return f"{self.name}_mean_clients"
+
+    @property
+    def pooled(self) -> str:
+        """The value on the pooled examples of all clients."""
+        return f"{self.name}_{'mean_examples' if self.name == 'accuracy' else 'pooled'}"
+
+    @property
+    def worst(self) -> str:
+        """The mean of the worst tenth of the clients: the largest errors, or the lowest scores."""
+        return f"{self.name}_worst_10pct"
+
+    @property
+    def spread(self) -> str:
+        """The standard deviation over clients."""
+        return f"{self.name}_standard_deviation"
+
+    @property
+    def dissimilarity(self) -> str:
+        """The mean difference over pairs of clients."""
+        return f"{'client' if self.name == 'accuracy' else self.name}_dissimilarity"
+
+    @property
+    def group(self) -> str:
+        """The mean over the clients of each ground-truth group."""
+        return f"group_{self.name}"
+
+    @property
+    def group_gap(self) -> str:
+        """The difference of the best and the worst ground-truth group."""
+        return f"group_{self.name}_gap"
+
+    @property
+    def sensitive_group(self) -> str:
+        """The value on the pooled examples of each sensitive group."""
+        return f"sensitive_group_{self.name}"
+
+    @property
+    def parity(self) -> str:
+        """The difference of the best and the worst sensitive group."""
+        return f"{self.name}_parity_difference"
+
+    @property
+    def unseen(self) -> str:
+        """The mean over unseen clients, before local steps."""
+        return f"unseen_{self.mean}"
+
+    @property
+    def adapted(self) -> str:
+        """The mean over unseen clients, after local steps."""
+        return f"adapted_{self.mean}"
+
+
+TESTED = "clients with test examples"
+ACCURACY = Quantity("accuracy", "accuracy", "higher", "Test accuracy")
+PERPLEXITY = Quantity("perplexity", "perplexity", "lower", "Test perplexity")
+
+_OF_TASK = {
+    "classification": (),
+    "regression": (
+        predictions.mean_absolute_error(),
+        predictions.root_mean_squared_error(),
+        predictions.r2(),
+    ),
+    "multi_label": (predictions.label_f1(), predictions.label_accuracy()),
+}
+
+
+def client_metrics(task: Task, custom: Sequence[Metric | ClientMetric]) -> list[ClientMetric]:
+    """Returns the metrics of clients that an evaluation computes, the most important one first.
+
+    Args:
+        task: What the model predicts.
+        custom: Metrics of the user.
+
+    Examples:
+        >>> [metric.name for metric in client_metrics("regression", [predictions.r2()])]
+        ['r2', 'mean_absolute_error', 'root_mean_squared_error']
+    """
+    given = [metric for metric in custom if isinstance(metric, ClientMetric)]
+    names = {metric.name for metric in given}
+    return given + [metric for metric in _OF_TASK[task] if metric.name not in names]
+
+
+def quantities_of(
+    task: Task, custom: Sequence[Metric | ClientMetric], *, sequences: bool = False
+) -> tuple[Quantity, ...]:
+    """Returns the quantities of a task, the one that tables show first at the start.
+
+    Args:
+        task: What the model predicts.
+        custom: Metrics of the user, which come first.
+        sequences: Whether examples have sequences of labels.
+
+    Examples:
+        >>> [quantity.name for quantity in quantities_of("classification", [], sequences=True)]
+        ['perplexity', 'accuracy']
+        >>> quantities_of("regression", [])[0].worst
+        'mean_absolute_error_worst_10pct'
+    """
+    found = [
+        Quantity(each.name, each.heading or each.name, each.better, each.description, each.unit)
+        for each in client_metrics(task, custom)
+    ]
+    if sequences and PERPLEXITY.name not in {each.name for each in found}:
+        found.append(PERPLEXITY)
+    return (*found, ACCURACY) if task == "classification" else tuple(found)
+
+
+def known_quantities() -> tuple[Quantity, ...]:
+    """Returns the quantities of all tasks, in the order of importance, the accuracy last."""
+    of_tasks = [each for task in ("regression", "multi_label") for each in quantities_of(task, ())]
+    return (*of_tasks, PERPLEXITY, ACCURACY)
+
+
+class _OfClients(Tree):
+    """Function of the values of clients, and of fields of `ClientMetrics`."""
+
+    function: Callable[..., Float[Array, ""]]
+    name: str
+    fields: tuple[str, ...] = ()
+
+    def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
+        return self.function(
+            metrics.custom[self.name], *(getattr(metrics, field) for field in self.fields)
+        )
+
+
+class _Pooled(Tree):
+    """The value on pooled examples."""
+
+    name: str
+
+    def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
+        assert metrics.quantities is not None
+        return metrics.quantities.pooled[self.name]
+
+
+class _OfSensitiveGroups(Tree):
+    """Function of the values of sensitive groups, pooled or of each client."""
+
+    function: Callable[..., Float[Array, ""]]
+    name: str
+    by_client: bool = False
+
+    def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
+        values = metrics.quantities
+        assert values is not None
+        return self.function((values.client_groups if self.by_client else values.groups)[self.name])
+
+
+class _LossParity(Tree):
+    """Difference of the mean losses of sensitive groups."""
+
+    def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
+        assert metrics.sensitive is not None
+        totals = (
+            jnp.sum(each, axis=0) for each in (metrics.sensitive.loss, metrics.sensitive.examples)
+        )
+        return group_range(jnp.divide(*totals))
+
+
+def group_range(values: Float[Array, "*batch groups"]) -> Float[Array, "*batch"]:
+    """Returns the largest less the smallest value of groups; NaN with fewer than two."""
+    num_groups = jnp.sum(~jnp.isnan(values), axis=-1)
+    return jnp.where(num_groups > 1, highest(values) - lowest(values), jnp.nan)
+
+
+def _mean_range(values: Float[Array, "clients groups"]) -> Float[Array, ""]:
+    return jnp.nanmean(group_range(values))
+
+
+def _largest_range(values: Float[Array, "clients groups"]) -> Float[Array, ""]:
+    return highest(group_range(values))
+
+
+def summaries(
+    metric: ClientMetric,
+    *,
+    client_groups: bool = False,
+    validation: bool = False,
+    sensitive: bool = False,
+) -> tuple[Metric, ...]:
+    """Returns the metrics of a quantity; arguments are as of `fedjax_fair.metrics.summaries_of`.
+
+    Examples:
+        >>> error = predictions.mean_absolute_error()
+        >>> [each.name for each in summaries(error)][:2]
+        ['mean_absolute_error_mean_clients', 'mean_absolute_error_pooled']
+    """
+    found = list(_over_clients(metric, "test", client_groups))
+    if validation:
+        found += _over_clients(metric, "validation", client_groups)
+    return (*found, *(_over_sensitive_groups(metric) if sensitive else ()))
+
+
+def _over_clients(metric: ClientMetric, kind: str, has_groups: bool) -> Iterator[Metric]:
+    name, quantity = f"{kind}_{metric.name}", quantities_of("regression", [metric])[0]
+    worst, best = performance.worst_10pct, performance.best_10pct
+    if metric.better == "lower":
+        worst, best = best, worst
+    tenth = "mean of the {} 10% of clients"
+    gap = "difference of the best and the worst ground-truth group"
+    entries: list[tuple[str, str, Any, str | None]] = [
+        (quantity.mean, "mean over clients", performance.mean_over_clients, metric.better),
+        (quantity.pooled, "pooled examples", None, metric.better),
+        (quantity.worst, tenth.format("worst"), worst, metric.better),
+        (f"{metric.name}_best_10pct", tenth.format("best"), best, metric.better),
+        (quantity.spread, "standard deviation over clients", fairness.standard_deviation, "lower"),
+        (
+            quantity.dissimilarity,
+            "mean difference over pairs of clients",
+            fairness.client_dissimilarity,
+            "lower",
+        ),
+    ]
+    if has_groups:
+        entries.append((quantity.group_gap, gap, client_groups.gap, "lower"))
+    for title, about, function, better in entries:
+        fields = ("groups",) if title == quantity.group_gap else ()
+        yield Metric(
+            title if kind == "test" else f"validation_{title}",
+            f"{metric.description} of {kind} examples, {about}",
+            metric.unit,
+            TESTED.replace("test", kind),
+            "uniform" if function else "examples",
+            _OfClients(function, name, fields) if function else _Pooled(name),
+            better=better,
+            heading=quantity.heading if title == quantity.mean else "",
+        )
+
+
+def _over_sensitive_groups(metric: ClientMetric) -> Iterator[Metric]:
+    difference = f"{metric.name}_parity_difference"
+    about = f"{metric.description}: difference between sensitive groups"
+    worst = highest if metric.better == "lower" else lowest
+    for name, description, function, by_client, better in (
+        (difference, about, group_range, False, "lower"),
+        (f"{difference}_mean_clients", f"{about}, mean over clients", _mean_range, True, "lower"),
+        (f"{difference}_worst_client", f"{about}, worst client", _largest_range, True, "lower"),
+        (
+            f"worst_group_{metric.name}",
+            f"{metric.description} of the worst sensitive group",
+            worst,
+            False,
+            metric.better,
+        ),
+    ):
+        population = CLIENTS if by_client else PEOPLE
+        yield Metric(
+            name,
+            description,
+            metric.unit,
+            population,
+            "uniform" if by_client else "examples",
+            _OfSensitiveGroups(function, metric.name, by_client),
+            better=better,
+        )
+
+
+LOSS_PARITY = Metric(
+    "loss_parity_difference",
+    "Mean loss: difference between sensitive groups",
+    "nat",
+    PEOPLE,
+    "examples",
+    _LossParity(),
+    better="lower",
+    formula="max_u M_u - min_u M_u",
+    range=">= 0",
+)
+"""In place of the parity of accuracies, where there are none."""
