@@ -14,6 +14,7 @@ from fedjax_fair.app.settings.registry import PARTITIONERS, READERS
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.usage import check_unused_settings
 from fedjax_fair.data import FederatedData
+from fedjax_fair.data.npz_layouts import read_test_examples
 from fedjax_fair.data.tables.table_files import is_table_file
 from fedjax_fair.data.text.leaf_users import is_leaf
 from fedjax_fair.data.transforms import hold_out_clients
@@ -89,6 +90,7 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
             sensitive_features=part.sensitive_features or (),
             features=part.features,
             exclude=part.exclude or (),
+            central_test=part.central_test,
             **options,
         )
     options["unknown_clients"] = part.unknown_clients or "error"
@@ -100,6 +102,8 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
             f"data.file={file!r}: expected labels that are classes; targets need Python "
             "(models.as_regression)."
         )
+    if part.central_test is not None:
+        return data.with_central_test(loaded, *read_test_examples(part.central_test))
     return loaded
 
 

@@ -15,7 +15,7 @@ from fedjax_fair.data.npz import read_npz
 from fedjax_fair.data.partitions.flwr import FlwrPartitioner
 from fedjax_fair.data.partitions.partitioner import Partitioner
 
-__all__ = ["from_npz", "is_folder_of_clients"]
+__all__ = ["from_npz", "is_folder_of_clients", "read_test_examples"]
 
 _NAMES = {
     **{"x": "features", "y": "labels"},
@@ -106,6 +106,19 @@ def from_npz(
         return from_arrays(**arguments)._replace(validation=divided.test)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def read_test_examples(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Reads test features and labels of an ``.npz`` file, or all if it has no parts."""
+    arrays = _renamed(path, read_npz(path))
+    for prefix in ("test_", ""):
+        if names := {f"{prefix}features", f"{prefix}labels"} & arrays.keys():
+            require(len(names) == 2, f"{path} has {', '.join(names)}: expected both parts.")
+            return arrays[f"{prefix}features"], arrays[f"{prefix}labels"]
+    raise ValueError(
+        f"{path} has {_shapes(arrays)}: expected features and labels, or test_features and "
+        "test_labels."
+    )
 
 
 def is_folder_of_clients(path: str | os.PathLike[str]) -> bool:

@@ -18,6 +18,7 @@ __all__ = ["PATHS", "assemble", "fields_of", "options_of", "parse", "parse_optio
 
 PATHS = {
     "--config",
+    "--data.central-test",
     "--data.dir",
     "--data.file",
     "--file",

@@ -79,6 +79,15 @@ class _Data:
 
     label: Annotated[str | None, default_hint(), Doc("Column of a table to predict.")] = None
 
+    central_test: Annotated[
+        str | None,
+        default_hint("none"),
+        Doc(
+            "Table or .npz file of test examples of no client, on which the global models are "
+            "measured too; of a file with test examples these."
+        ),
+    ] = None
+
     features: Annotated[
         str | None,
         default_hint("all other columns"),

@@ -60,8 +60,9 @@ def resolve(config: Config) -> Config:
     # Others determine the number of clients.
     if has_partition and data.partition not in ("planted_clusters", "by_column"):
         data = _fill(data, clients=source.num_clients)
-    if data.dir is not None:
-        data = replace(data, dir=str(Path(data.dir).expanduser().absolute()))
+    for name in ("dir", "central_test"):
+        if (path := getattr(data, name)) is not None:
+            data = replace(data, **{name: str(Path(path).expanduser().absolute())})
     solver = _fill(config.solver, learning_rate=source.learning_rate, batch_size=source.batch_size)
     if solver.steps is None:
         solver = _fill(solver, epochs=source.epochs)

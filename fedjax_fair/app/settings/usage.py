@@ -66,6 +66,7 @@ _Settings = dict[str, dict[str, Setting]]
 _CLIENT_FIELDS = {"name", "seed", "validation_fraction", "partition_per_seed", "unseen_fraction"}
 _FILE_FIELDS = _CLIENT_FIELDS | {"file"}
 _TABLE_FIELDS = _FILE_FIELDS | {"partition", "label", "features", "sensitive_features", "exclude"}
+_TABLE_FIELDS |= {"central_test"}
 _DATA_FIELDS = _CLIENT_FIELDS | {"dir", "partition"}
 
 _ENABLED_BY_A_SETTING = {"faults": FAULTS, "communication": COMMUNICATION}
@@ -291,8 +292,9 @@ def _data_settings(config: Config) -> set[str]:
     if config.data.file is not None:
         is_table = is_table_file(config.data.file)
         if not is_table and (is_leaf(config.data.file) or config.data.partition is None):
-            return _FILE_FIELDS | {"unknown_clients"}
-        fields = _TABLE_FIELDS if is_table else _FILE_FIELDS | {"partition"}
+            central = set() if is_leaf(config.data.file) else {"central_test"}
+            return _FILE_FIELDS | {"unknown_clients"} | central
+        fields = _TABLE_FIELDS if is_table else _FILE_FIELDS | {"partition", "central_test"}
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
     used = fields | settings_of(partition).keys()
     if config.data.file is None and not get_source(config.data.name).needs_folder:
@@ -460,7 +462,7 @@ def format_settings(config: Config, varied: Places = (), num_clients: int | None
             continue
         for name in (item.name for item in fields(part)):
             value = getattr(part, name)
-            if name in ("dir", "file") or (section, name) in varied:
+            if name in ("dir", "file", "central_test") or (section, name) in varied:
                 continue
             if value is not None:
                 parts.append(f"{names[section, name]}={_format(value)}")
