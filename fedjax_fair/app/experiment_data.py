@@ -69,6 +69,10 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
         )
     if not path.exists() and "*" not in path.name:
         raise FileNotFoundError(f"data.file={file!r}: no such file; expected {kind}.")
+    if part.central_test is not None and not Path(part.central_test).exists():
+        raise FileNotFoundError(
+            f"data.central_test={part.central_test!r}: no such file; expected {kind}."
+        )
     if part.partition_per_seed:
         raise ValueError(
             "data.partition_per_seed=True: expected False with data.file, which has one partition; "

@@ -15,7 +15,7 @@ from fedjax_fair.data.npz import read_npz
 from fedjax_fair.data.partitions.flwr import FlwrPartitioner
 from fedjax_fair.data.partitions.partitioner import Partitioner
 
-__all__ = ["from_npz", "is_folder_of_clients", "read_test_examples"]
+__all__ = ["from_npz", "read_test_examples"]
 
 _NAMES = {
     **{"x": "features", "y": "labels"},
@@ -101,7 +101,7 @@ def from_npz(
         if validation[0] is None:
             return from_arrays(**arguments, validation_fraction=validation_fraction)
         # Validation examples are divided as test examples are, for the same partition.
-        parts = dict(zip(("test_features", "test_labels"), validation, strict=True))
+        parts: dict[str, Any] = dict(zip(("test_features", "test_labels"), validation, strict=True))
         divided = from_arrays(**arguments | parts)
         return from_arrays(**arguments)._replace(validation=divided.test)
     except ValueError as error:
@@ -121,15 +121,10 @@ def read_test_examples(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.nda
     )
 
 
-def is_folder_of_clients(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a folder has a file for each client, as PFLlib writes it."""
-    return any(Path(path, "train").glob("*.npz"))
-
-
 def _read_folder(folder: Path) -> dict[str, np.ndarray]:
     """Joins the files of the clients in ``train`` and ``test``."""
     require(
-        is_folder_of_clients(folder),
+        any(folder.glob("train/*.npz")),
         f"{folder} is a folder without train/*.npz: expected a file of each client there, as "
         "PFLlib writes them, or the path of an .npz file.",
     )

@@ -41,6 +41,7 @@ def make_central_evaluation(
         never = np.zeros((num_runs, 1), np.int32)
         runs = (variables, never, never[:, :0]), model.per_run
         _, clients = jax.device_get(evaluate(runs, model.shared, placed))
-        return {metric.name: metric.function(clients) for metric in CENTRAL_SUMMARIES}
+        values = {metric.name: metric.function(clients) for metric in CENTRAL_SUMMARIES}
+        return jax.device_get(values)
 
     return measure
