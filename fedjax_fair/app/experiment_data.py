@@ -69,6 +69,11 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
         )
     if not path.exists() and "*" not in path.name:
         raise FileNotFoundError(f"data.file={file!r}: no such file; expected {kind}.")
+    if path.is_dir() and not is_table and not is_leaf(file) and not any(path.glob("train/*.npz")):
+        raise ValueError(
+            f"data.file={file!r} is a folder without .parquet, .feather, .json or train/*.npz "
+            "files; expected one of them, or the path of a file."
+        )
     if part.central_test is not None and not Path(part.central_test).exists():
         raise FileNotFoundError(
             f"data.central_test={part.central_test!r}: no such file; expected {kind}."

@@ -92,7 +92,14 @@ def data_digest(**parts: FederatedData | None) -> str:
         True
     """
     unnamed = {name: part and part._replace(name="") for name, part in parts.items()}
-    return digest(describe(**unnamed))
+    described = describe(**unnamed).items()
+    # A later version may have other classes, and further fields with these defaults.
+    content = {
+        path: value
+        for path, value in described
+        if not value.startswith(("ff.", "builtins.")) and value not in ("None", "False", "0")
+    }
+    return digest(content)
 
 
 def digest(content: Any) -> str:

@@ -82,8 +82,8 @@ def from_npz(
     has_clients = "client" in arrays
     require(
         has_clients or partition is not None,
-        f"{path} lacks ['client']: expected the owner of each example, or a partition, such as "
-        "data.dirichlet(10, 0.5).",
+        f"{path} lacks ['client']: expected the owner of each example, or a partition (partition=, "
+        "--data.partition), such as dirichlet.",
     )
     require(
         not has_clients or partition is None,
