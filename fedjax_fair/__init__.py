@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from fedjax_fair.training.executable_cache import enable_compilation_cache
     from fedjax_fair.utils.tree import Integer, Number
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Aggregation",
     "Aggregator",

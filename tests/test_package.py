@@ -18,6 +18,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+import fedjax_fair
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf8"))["project"]
 PROGRAM = ROOT / "tests" / "ten_lines.py"
@@ -84,7 +86,7 @@ def test_a_checkout_makes_experiments_importable_and_an_installation_does_not(tm
 def test_it_is_cited_as_the_version_that_it_is():
     cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text("utf8"), re.MULTILINE)
     assert cited
-    assert cited[1] == PROJECT["version"]
+    assert cited[1] == fedjax_fair.__version__
 
 
 def declared() -> tuple[list[Requirement], list[Requirement]]:

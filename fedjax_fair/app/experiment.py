@@ -64,7 +64,7 @@ def execute(
 
     Raises:
         DivergenceError: If a method diverges. Earlier methods are saved.
-        ValueError: If another process uses the folder.
+        ValueError: If another process uses the folder, or the data have changed.
     """
     is_main, config = processes.is_main_process(), experiment.config
     training, num_clients = config.training, experiment.data.num_clients
@@ -82,7 +82,9 @@ def execute(
     with locked(folder.path) if is_main else nullcontext():
         if is_main:
             folder.extend(training.rounds, num_clients)
-            folder.environment()  # Warns about a damaged file before hours of training.
+            folder.check_record(data=experiment.data, unseen=experiment.unseen)
+            if experiment.data.encoding is not None:
+                folder.write_encoding(experiment.data.encoding)
         for name, fitted in train_methods(
             experiment.rounds,
             experiment.data,

@@ -14,13 +14,15 @@ from fedjax_fair.app.settings.registry import PARTITIONERS, READERS
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.usage import check_unused_settings
 from fedjax_fair.data import FederatedData
+from fedjax_fair.data.npz_layouts import read_test_examples
 from fedjax_fair.data.tables.table_files import is_table_file
+from fedjax_fair.data.text.leaf_users import is_leaf
 from fedjax_fair.data.transforms import hold_out_clients
 from fedjax_fair.rounds.base_round import BaseRound
 
 __all__ = ["Experiment", "load_data", "split_clients"]
 
-_OTHER_TABLES = {".txt", ".dat", ".data", ".xls", ".xlsx", ".json", ".jsonl"}
+_OTHER_TABLES = {".txt", ".dat", ".data", ".xls", ".xlsx", ".jsonl"}
 
 
 class Experiment(NamedTuple):
@@ -57,40 +59,47 @@ def load_data(config: Config) -> FederatedData:
 
 
 def _load_file(file: str, part: DataConfig) -> FederatedData:
-    """Reads the federated dataset of an ``.npz`` file or a table."""
+    """Reads the federated dataset of a table, ``.npz`` files or LEAF's JSON."""
     path, is_table = Path(file), is_table_file(file)
-    kind = "a table" if is_table else "an .npz file"
     if path.suffix.lower() in _OTHER_TABLES:
         raise ValueError(
-            f"data.file={file!r}: expected a table as .csv, .tsv, .parquet or .feather, or an .npz "
-            "file."
+            f"data.file={file!r}: expected a table as .csv, .tsv, .parquet or .feather, an .npz "
+            "file, or LEAF's .json."
         )
-    if not path.is_file():
-        raise FileNotFoundError(f"data.file={file!r}: no such file; expected {kind}.")
+    if path.is_dir() and not is_table and not is_leaf(file) and not any(path.glob("train/*.npz")):
+        raise ValueError(
+            f"data.file={file!r} is a folder without .parquet, .feather, .json or train/*.npz "
+            "files; expected one of them, or the path of a file."
+        )
     if part.partition_per_seed:
         raise ValueError(
             "data.partition_per_seed=True: expected False with data.file, which has one partition; "
             "--data.no-partition-per-seed sets it."
         )
-    fraction = part.validation_fraction or 0.0
-    if is_table:
+    partitioner = None
+    if part.partition is not None:
         partition = lookup("data.partition", str(part.partition), PARTITIONERS)
+        partitioner = construct(partition, part)
+    options: dict[str, Any] = {
+        "validation_fraction": part.validation_fraction or 0.0,
+        "seed": part.seed,
+    }
+    if is_table:
         return data.from_table(
             file,
             label=part.label or "",
             target=part.target,
-            client=construct(partition, part),
+            client=partitioner,
             sensitive_features=part.sensitive_features or (),
+            features=part.features,
             exclude=part.exclude or (),
-            validation_fraction=fraction,
-            seed=part.seed,
+            central_test=part.central_test,
+            **options,
         )
-    loaded = data.from_npz(
-        file,
-        validation_fraction=fraction,
-        seed=part.seed,
-        unknown_clients=part.unknown_clients or "error",
-    )
+    options["unknown_clients"] = part.unknown_clients or "error"
+    if is_leaf(file):
+        return data.from_leaf(file, **options, name=part.name)
+    loaded = data.from_npz(file, partition=partitioner, **options)
     is_classified = part.target in (None, "classification")
     if loaded.train.has_targets == is_classified:
         expected = "integers" if loaded.train.has_targets else "floats [total, outputs]"
@@ -99,6 +108,8 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
             f"for data.target={part.target or 'classification'}; choose --data.target "
             "classification for integers, regression or multi_label for floats."
         )
+    if part.central_test is not None:
+        return data.with_central_test(loaded, *read_test_examples(part.central_test))
     return loaded
 
 

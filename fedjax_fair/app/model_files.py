@@ -84,6 +84,8 @@ def load_model(
 ) -> FitResult:
     """Reads results and trained models of a method from a run folder.
 
+    Models of a table also predict for tables, whose columns are encoded as in training.
+
     Args:
         folder: The folder.
         method: The method.
@@ -118,14 +120,14 @@ def load_model(
     rounds = np.full(dataset.sizes["seed"], dataset["round"].values[-1])
     own = run.models / f"{folder_name(method)}{_PERSONALIZED}"
     if not own.is_dir():
-        fitted = FitResult(dataset, variables, model, rounds)
+        fitted = FitResult(dataset, variables, model, rounds, encoding=run.encoding())
     else:
         stored, places = _read(own), [seeds.index(one) for one in dataset["seed"].values]
 
         def personalized(index: int, client: int) -> Variables:
             return jax.tree.map(lambda leaf: leaf[places[index], client], stored)
 
-        fitted = FitResult(dataset, variables, model, rounds, personalized)
+        fitted = FitResult(dataset, variables, model, rounds, personalized, run.encoding())
     if client is None:
         return fitted
     models = [fitted.variables_for(one, client) for one in dataset["seed"].values.tolist()]

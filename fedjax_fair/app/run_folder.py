@@ -2,7 +2,8 @@
 
 =================  =================================================================
 ``config.json``    The resolved configuration and the defaults that it uses.
-``env.json``       Versions, device and git commit.
+``env.json``       Versions, commit, device, digest of the data, and the command.
+``encoding.json``  The encoding of a table, for new rows.
 ``metrics.jsonl``  One line per evaluation, method and seed.
 ``checkpoints/``   The latest state of each method.
 ``models/``        The trained models of each method, for ``fedjax_fair.load_model``.
@@ -18,24 +19,23 @@ import itertools
 import json
 import os
 import platform
-import subprocess
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
 from filelock import FileLock, Timeout
 
+from fedjax_fair.app.run_record import command, data_digest, digest, environment, recorded_values
 from fedjax_fair.app.settings import config_files
 from fedjax_fair.app.settings.config import Config, Maximize
 from fedjax_fair.app.settings.names import change
+from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.tables.table_encoding import TableEncoding
 from fedjax_fair.results.files import add_file_name, check_orbax_path, write_text
 from fedjax_fair.results.log import corrected_log, format_line, read_log
-from fedjax_fair.training.fingerprint import numeric_settings
 from fedjax_fair.training.loop import Callback, Evaluation
 from fedjax_fair.utils.warning import warn
 
@@ -43,12 +43,10 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-__all__ = ["MetricsLog", "RunFolder", "environment", "is_locked", "locked", "make_folder"]
+__all__ = ["MetricsLog", "RunFolder", "is_locked", "locked", "make_folder"]
 
 _MAX_PATH = 3500
 """Linux allows 4,096 bytes; checkpoints in a run folder have the longest names."""
-
-PACKAGES = ("fedjax-fair", "jax", "jaxlib", "flax", "optax", "numpy")
 
 
 class RunFolder:
@@ -57,6 +55,7 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._config = self.path / "config.json"
+        self._encoding = self.path / "encoding.json"
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.models = self.path / "models"
@@ -79,7 +78,7 @@ class RunFolder:
         make_folder(parent)
         unfinished = parent / f".unfinished-{uuid.uuid4().hex}"
         unfinished.mkdir()
-        _write_environment(unfinished)
+        _write_environment(unfinished, environment() | {"command": command()})
         config_files.save(config, unfinished / "config.json", num_clients)
         path = first = parent / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
         for number in itertools.count(2):
@@ -102,12 +101,67 @@ class RunFolder:
             extended = change(config, "training", "rounds", rounds)
             config_files.save(extended, self._config, num_clients)
 
+    def write_encoding(self, encoding: TableEncoding) -> None:
+        """Writes the encoding of a table, with a digest."""
+        content = encoding.to_dict()
+        text = json.dumps({"digest": digest(content), "encoding": content}, indent=2)
+        write_text(self._encoding, text + "\n")
+
+    def encoding(self) -> TableEncoding | None:
+        """Reads the encoding of a table, None if data was none.
+
+        Raises:
+            ValueError: If the file is damaged.
+        """
+        if not self._encoding.is_file():
+            return None
+        try:
+            content = json.loads(self._encoding.read_text(encoding="utf8"))
+            if content["digest"] != digest(content["encoding"]):
+                raise ValueError("its content has changed since it was written")
+            return TableEncoding.from_dict(content["encoding"])
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(
+                f"folder: {self._encoding} is damaged ({error}); `fedjax-fair resume` writes it "
+                "again."
+            ) from None
+
     def write_figures(self, figures: Mapping[str, Figure], page: str) -> None:
         """Writes figures by name, and the report."""
         self.plots.mkdir(exist_ok=True)
         for name, figure in figures.items():
             figure.savefig(self.plots / f"{name}.png", dpi=150)
         write_text(self.report, page)
+
+    def check_record(self, **data: FederatedData | None) -> None:
+        """Compares the environment and the data with those of the run's start.
+
+        Other versions are a warning. A new run records its data.
+
+        Raises:
+            ValueError: If the data differ.
+        """
+        started, current = self.environment(), environment() | {"data": data_digest(**data)}
+        if "data" not in started:
+            started["data"] = current["data"]
+            _write_environment(self.path, started)
+        before, now = recorded_values(started), recorded_values(current)
+        if before["data"] != now["data"]:
+            raise ValueError(
+                f"folder={str(self.path)!r}: the data have changed since the run started (digest "
+                f"{before['data'][:12]}, now {now['data'][:12]}); expected the same examples, "
+                "partition and names; restore them, or start a new run."
+            )
+        changed = [
+            f"{name} {before[name]} (now {now.get(name, 'unknown')})"
+            for name in before
+            if before[name] != now.get(name)
+        ]
+        if changed:
+            warn(
+                f"{self.path}: results may depend on what the run started with: "
+                f"{', '.join(changed)}."
+            )
 
     def environment(self) -> dict[str, Any]:
         """Reads the environment of the run's start; rewrites a damaged file."""
@@ -116,7 +170,7 @@ class RunFolder:
             return dict(json.loads(file.read_text(encoding="utf8")))
         except (OSError, ValueError, TypeError, RecursionError):
             warn(f"{file} is missing or damaged; written again.")
-            return _write_environment(self.path)
+            return _write_environment(self.path, environment())
 
 
 def make_folder(path: Path) -> None:
@@ -164,42 +218,9 @@ def is_locked(folder: Path) -> bool:
         return False
 
 
-def _write_environment(folder: Path) -> dict[str, Any]:
-    current = environment()
-    write_text(folder / "env.json", json.dumps(current, indent=2) + "\n")
-    return current
-
-
-def environment() -> dict[str, Any]:
-    """Returns versions, device, commit and settings of JAX, on which results may depend.
-
-    Examples:
-        >>> sorted(environment())
-        ['device', 'device_count', 'git_commit', 'platform', 'python', 'settings', 'versions']
-    """
-    return {
-        "versions": {name: metadata.version(name) for name in PACKAGES},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": jax.devices()[0].device_kind,
-        "device_count": jax.device_count(),
-        "git_commit": _git_commit(),
-        "settings": numeric_settings(),
-    }
-
-
-def _git_commit() -> str | None:
-    """Returns the commit of the checkout of this file, marked if it has changes."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)
-        return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    except (OSError, subprocess.CalledProcessError):
-        return None
+def _write_environment(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
+    write_text(folder / "env.json", json.dumps(record, indent=2) + "\n")
+    return record
 
 
 class MetricsLog(Callback):

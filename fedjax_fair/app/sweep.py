@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from fedjax_fair import report, results
 from fedjax_fair.app.build import metrics_of
 from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
-from fedjax_fair.app.run_folder import environment, locked, make_folder
+from fedjax_fair.app.run_folder import locked, make_folder
 from fedjax_fair.app.run_groups import Group, plan_sweep, runs_of
+from fedjax_fair.app.run_record import environment
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.defaults import collapse, format_settings, unset_defaults
 from fedjax_fair.parallel.mesh import num_run_groups

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedjax_fair.app.run_folder import environment, locked, make_folder
+from fedjax_fair.app.run_folder import locked, make_folder
+from fedjax_fair.app.run_record import environment
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.named_methods import method_parts, resolve_method
 from fedjax_fair.app.settings.registry import GROUPS

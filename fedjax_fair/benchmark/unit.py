@@ -14,7 +14,7 @@ import numpy as np
 
 from fedjax_fair import results
 from fedjax_fair.app.build import method_round
-from fedjax_fair.app.run_folder import environment
+from fedjax_fair.app.run_record import environment
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.named_methods import method_settings

@@ -1,10 +1,11 @@
 """Federated datasets: examples, their partition over clients, and sources of data."""
 
-from fedjax_fair.data.arrays import federate, from_arrays, from_npz
+from fedjax_fair.data.arrays import federate, from_arrays, with_central_test
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.federated import FederatedData, stack, validate
 from fedjax_fair.data.federated_tables import from_table
+from fedjax_fair.data.npz_layouts import from_npz
 from fedjax_fair.data.partitions.class_partition import (
     PLANTED,
     Cluster,
@@ -39,6 +40,7 @@ from fedjax_fair.data.sources.source import Examples, Info, Source, Splits
 from fedjax_fair.data.tables.table_encoding import TableEncoding
 from fedjax_fair.data.text.leaf import from_leaf
 from fedjax_fair.data.text.windows import characters, decode_text, encode_text, from_text
+from fedjax_fair.data.text.words import count_words
 from fedjax_fair.data.transforms import concatenate, flip_labels, hold_out, hold_out_clients
 
 __all__ = [
@@ -62,6 +64,7 @@ __all__ = [
     "characters",
     "classes_per_client",
     "concatenate",
+    "count_words",
     "decode_text",
     "describe",
     "dirichlet",
@@ -90,4 +93,5 @@ __all__ = [
     "stack",
     "synthetic",
     "validate",
+    "with_central_test",
 ]

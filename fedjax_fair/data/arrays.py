@@ -1,8 +1,7 @@
-"""Federated datasets from arrays in memory or in an ``.npz`` file."""
+"""Federated datasets from arrays in memory."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -19,10 +18,12 @@ from fedjax_fair.data.conversion import (
     require,
 )
 from fedjax_fair.data.federated import FederatedData, validate
-from fedjax_fair.data.npz import read_npz
+from fedjax_fair.data.partitions.flwr import FlwrPartitioner, as_partitioner
 from fedjax_fair.data.partitions.partition import assign_by_owner, find_unknown, from_indices
+from fedjax_fair.data.partitions.partition_of_test import partition_test
 from fedjax_fair.data.partitions.partitioner import (
     Partition,
+    Partitioner,
     generator,
     index_arrays,
     join_indices,
@@ -35,7 +36,7 @@ from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.warning import warn
 
-__all__ = ["UnknownClients", "federate", "from_arrays", "from_npz"]
+__all__ = ["UnknownClients", "as_examples", "federate", "from_arrays", "with_central_test"]
 
 UnknownClients: TypeAlias = Literal["error", "unseen"]
 
@@ -82,8 +83,8 @@ def federate(
     checks.non_negative_int("seed", seed)
     features, labels, partition = train
     groups: Any = partition.groups
-    examples, num_unassigned = _as_examples(features, labels), 0
-    test_examples = (None, None) if test is None else _as_examples(*test[:2], "test_")
+    examples, num_unassigned = as_examples(features, labels), 0
+    test_examples = (None, None) if test is None else as_examples(*test[:2], "test_")
     names, codes, test_codes = None, None, None
     if sensitive_features is not None:
         names, codes, test_codes = encode_sensitive(
@@ -116,7 +117,7 @@ def _compact(features: Any, labels: Any, partition: Partition, codes: Any) -> Cl
     return ClientExamples.of(features[order], labels[order], in_order, codes)
 
 
-def _as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
+def as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
     """Converts features and labels to the types of `federate`, and checks their lengths."""
     kind, table = type(features).__name__, features
     if isinstance(features, Mapping):
@@ -262,8 +263,11 @@ def from_arrays(
         client_indices: Indices of each client's examples, as in `from_indices`; in a mapping, by
             the client's name, which results have as the coordinate ``client``.
         clients: Instead of ``client_indices``, the owner of each example, ``[total]``, integers or
-            strings. Clients are the distinct owners, ascending. Strings are names.
-        test_features: Test inputs. The three test arguments are given together or not at all.
+            strings. Clients are the distinct owners, ascending. Strings are names. Or a
+            partitioner, such as ``data.dirichlet(5, 0.5)``; test examples are then divided by the
+            classes of each client (`split_test`), and sensitive features can be its ``by``.
+        test_features: Test inputs. The three test arguments are given together or not at all;
+            with a partitioner only two.
         test_labels: Test classes or targets.
         test_client_indices: Indices of each client's test examples, in a list; they may be empty.
         test_clients: With ``clients``, the owner of each test example instead.
@@ -310,34 +314,51 @@ def from_arrays(
             "or test_clients with clients; pass owners of both parts in the same way."
         )
     checks.one_of("unknown_clients", unknown_clients, ("error", "unseen"))
+    partitioner = None
+    if isinstance(clients, Partitioner | FlwrPartitioner):
+        partitioner = as_partitioner(clients)
+        require(
+            test_clients is None,
+            "test_clients: expected None with a partitioner, which divides the test examples.",
+        )
     has_booleans = as_array("labels", labels).dtype == bool
-    features, labels = _as_examples(features, labels)
-    test, is_unknown = None, None
+    features, labels = as_examples(features, labels)
+    is_unknown = None
     test_owners = test_client_indices if clients is None else test_clients
-    given = [array is not None for array in (test_features, test_labels, test_owners)]
+    test_arrays = [test_features, test_labels, *([] if partitioner else [test_owners])]
+    given = [array is not None for array in test_arrays]
     if any(given) and not all(given):
         raise ValueError(
             "test_features, test_labels, test_client_indices or test_clients: expected all three "
             f"or none, got {given}; pass the others too, or leave all out to hold out examples."
         )
     if all(given):
-        test_features, test_labels = _as_examples(test_features, test_labels, "test_")
-    if clients is not None:
-        clients = _as_owners("clients", clients, labels)
-        client_indices = _indices_by_owner("clients", clients)
+        test_features, test_labels = as_examples(test_features, test_labels, "test_")
+    test_partition = None
+    if partitioner is not None:
+        columns = dict(sensitive_features or {}), dict(test_sensitive_features or {})
+        partition = partitioner.split(labels, seed, **columns[0])
         if all(given):
-            test_clients = _as_owners("test_clients", test_clients, test_labels, "test ")
-            is_unknown = find_unknown("test_clients", clients, test_clients, unknown_clients)
-            test_client_indices = assign_by_owner(clients, test_clients).client_indices
-    assert client_indices is not None
-    partition = from_indices(client_indices).split(labels, seed)
+            pair = labels, test_labels
+            test_partition = partition_test(partitioner, partition, pair, columns, seed)
+    else:
+        if clients is not None:
+            clients = _as_owners("clients", clients, labels)
+            client_indices = _indices_by_owner("clients", clients)
+            if all(given):
+                test_clients = _as_owners("test_clients", test_clients, test_labels, "test ")
+                is_unknown = find_unknown("test_clients", clients, test_clients, unknown_clients)
+                test_client_indices = assign_by_owner(clients, test_clients).client_indices
+        assert client_indices is not None
+        partition = from_indices(client_indices).split(labels, seed)
+        if all(given):
+            indices = join_indices(index_arrays(test_client_indices), len(test_labels))
+            test_partition = make_partition(*indices, len(test_labels))
     if groups is not None:
         groups = as_integers("groups", groups)
         check_range("groups", groups, len(partition.sizes), f" ({len(partition.sizes)} clients)")
         partition = partition._replace(groups=groups.astype(np.int32))
-    if all(given):
-        indices = join_indices(index_arrays(test_client_indices), len(test_labels))
-        test = (test_features, test_labels, make_partition(*indices, len(test_labels)))
+    test = None if test_partition is None else (test_features, test_labels, test_partition)
     if num_classes is None:
         if test is not None and not has_booleans:
             check_test_labels("test_labels", labels, test[1], "num_classes= counts them as classes")
@@ -357,6 +378,33 @@ def from_arrays(
     return made if is_unknown is None else with_unseen(made, test_clients, is_unknown, seed)
 
 
+def with_central_test(data: FederatedData, features: Any, labels: Any) -> FederatedData:
+    """Adds a central test set: examples of no client, on which each evaluation measures once.
+
+    Results have its ``central_accuracy`` and ``central_loss``, of global models, next to the
+    metrics of the clients' own test examples.
+
+    Args:
+        data: A federated dataset.
+        features: Inputs, ``[total, ...]``, as in `from_arrays`, with the shape of ``data``.
+        labels: Labels, as in `from_arrays`, of the classes of ``data``.
+
+    Raises:
+        ValueError: If there are no examples, or they have another shape, type or class.
+
+    Examples:
+        >>> data = from_arrays(np.eye(4), [0, 1, 0, 1], clients=[0, 0, 1, 1], test_fraction=0.5)
+        >>> with_central_test(data, np.eye(4), [0, 1, 0, 1]).central_test.sizes.tolist()
+        [4]
+    """
+    features, labels = as_examples(features, labels, "central test ")
+    require(len(labels), "central test labels: expected one or more examples, got none; add some.")
+    everything = make_partition(np.arange(len(labels)), np.array([len(labels)]), len(labels))
+    made = data._replace(central_test=ClientExamples.of(features, labels, everything))
+    validate(made)
+    return made
+
+
 def _num_classes(labels: np.ndarray, test_labels: np.ndarray) -> int:
     if labels.ndim > 1 and not are_sequences(labels):
         return labels.shape[1]
@@ -373,74 +421,6 @@ def _num_classes(labels: np.ndarray, test_labels: np.ndarray) -> int:
             "np.unique(labels, return_inverse=True)[1] makes of other values."
         )
     return 1 + max(last, 0)
-
-
-def from_npz(
-    path: str | os.PathLike[str],
-    *,
-    test_fraction: float = 0.2,
-    validation_fraction: float = 0.0,
-    seed: int = 0,
-    unknown_clients: UnknownClients = "error",
-) -> FederatedData:
-    """Reads a federated dataset from an ``.npz`` file, without pickles.
-
-    Args:
-        path: A file with ``features``, ``labels`` and ``client [total]``, the owner of each
-            example, as ``clients`` of `from_arrays`. Optional are ``test_features``,
-            ``test_labels`` and ``test_client`` (together), ``groups [clients]``,
-            ``num_classes``, and sensitive features: an array ``sensitive_sex``, and
-            ``test_sensitive_sex``, is the feature ``sex``.
-        test_fraction: As in `from_arrays`.
-        validation_fraction: As in `from_arrays`.
-        seed: As in `from_arrays`.
-        unknown_clients: As in `from_arrays`.
-
-    Returns:
-        A federated dataset named after the file.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If it is damaged, contains pickles or lacks an array, or as `from_arrays`.
-
-    Examples:
-        >>> import tempfile
-        >>> path = os.path.join(tempfile.mkdtemp(), "wards.npz")
-        >>> np.savez(path, features=np.eye(4), labels=[0, 1, 0, 1], client=["a", "b", "a", "b"])
-        >>> from_npz(path).client_names
-        ('a', 'b')
-    """
-    arrays = read_npz(path)
-    if missing := {"features", "labels", "client"} - set(arrays):
-        raise ValueError(
-            f"{path} lacks {sorted(missing)}: expected features, labels and client; save them "
-            "with np.savez."
-        )
-    try:
-        return from_arrays(
-            **_arguments(arrays),
-            name=os.path.splitext(os.path.basename(path))[0],
-            test_fraction=test_fraction,
-            validation_fraction=validation_fraction,
-            seed=seed,
-            unknown_clients=unknown_clients,
-        )
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-def _arguments(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Makes arguments of ``from_arrays`` of the arrays of a file."""
-    names = ("features", "labels", "test_features", "test_labels", "groups")
-    arguments: dict[str, Any] = {name: arrays.get(name) for name in names}
-    arguments |= {"clients": arrays["client"], "test_clients": arrays.get("test_client")}
-    for prefix in ("", "test_"):
-        start = f"{prefix}sensitive_"
-        columns = {key.removeprefix(start): arrays[key] for key in arrays if key.startswith(start)}
-        arguments[f"{prefix}sensitive_features"] = columns or None
-    if "num_classes" in arrays:
-        arguments["num_classes"] = arrays["num_classes"].tolist()
-    return arguments
 
 
 def _indices_by_owner(name: str, clients: np.ndarray) -> Sequence[Any] | Mapping[str, Any]:

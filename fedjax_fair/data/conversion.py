@@ -105,6 +105,8 @@ def _equals_itself(value: Any) -> bool:
         return bool(value == value)
     except TypeError:  # The truth value of `pandas.NA`.
         return False
+    except ValueError:  # Of an array.
+        return True
 
 
 def one_line(error: Exception) -> str:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import textwrap
 
 from fedjax_fair.metrics.sensitive_group_metrics import SENSITIVE_GROUP_SUMMARIES
-from fedjax_fair.metrics.summaries import CLIENT_GROUP_SUMMARIES, SEQUENCE_SUMMARIES, SUMMARIES
+from fedjax_fair.metrics.summaries import (
+    CENTRAL_SUMMARIES,
+    CLIENT_GROUP_SUMMARIES,
+    SEQUENCE_SUMMARIES,
+    SUMMARIES,
+)
 from fedjax_fair.roles import Metric
 
 __all__ = ["HINT", "SYMBOLS", "TERMS", "columns", "page"]
@@ -20,7 +25,10 @@ SYMBOLS = (
 )
 
 
-_METRICS = SUMMARIES + CLIENT_GROUP_SUMMARIES + SEQUENCE_SUMMARIES + SENSITIVE_GROUP_SUMMARIES
+_METRICS = (
+    *(SUMMARIES + CLIENT_GROUP_SUMMARIES + SEQUENCE_SUMMARIES),
+    *(CENTRAL_SUMMARIES + SENSITIVE_GROUP_SUMMARIES),
+)
 
 TERMS = {
     "clients": (
@@ -35,6 +43,7 @@ TERMS = {
         "+ (accuracy - p)^2, so that both are equal for test sets of equal size."
     ),
     "group g": "A_g, for ground-truth groups of the data; methods do not know them.",
+    "central test": "central_accuracy, of the global model, on test examples of no client.",
     "gap of groups": "group_accuracy_gap, also gap: best group less worst group.",
     "validation": (
         "validation_accuracy_mean_clients. Each metric of test examples exists for validation "

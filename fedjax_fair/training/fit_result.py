@@ -14,6 +14,8 @@ from jaxtyping import Array, Float, Int, Shaped
 from fedjax_fair import metrics
 from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.federated import FederatedData, validate
+from fedjax_fair.data.tables.table_encoding import TableEncoding
+from fedjax_fair.data.tables.table_files import is_table
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.results import quantity_variables
 from fedjax_fair.results.history import RECORDED, client_coordinate, metric_attributes
@@ -43,6 +45,8 @@ class FitResult(NamedTuple):
         rounds: Rounds that each model was trained for, ``[seeds]``.
         personalized: Function from the index of a seed and a client to the client's model; None
             without personalized models.
+        encoding: Encoding of the columns of a table, with which models were trained, or None. It
+            has the names of classes.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -63,6 +67,7 @@ class FitResult(NamedTuple):
     model: Model
     rounds: Int[np.ndarray, " seeds"]
     personalized: Callable[[int, int], Variables] | None = None
+    encoding: TableEncoding | None = None
 
     def __repr__(self) -> str:
         """Returns three lines: sizes of the data, seeds and rounds, parameters of the model."""
@@ -145,7 +150,8 @@ class FitResult(NamedTuple):
         """Returns the raw model outputs, such as logits.
 
         Args:
-            features: The examples.
+            features: The examples; or a table with the columns of the training table, which are
+                encoded as in training.
             client: Id or name of the client whose personalized models are used; by default the
                 global models.
 
@@ -153,8 +159,11 @@ class FitResult(NamedTuple):
             An array ``[seeds, examples, outputs]``.
 
         Raises:
-            ValueError: If the network does not accept the inputs, or there is no such model.
+            ValueError: If the network does not accept the inputs, a table lacks a column or has a
+                category that the training examples lack, or there is no such model.
         """
+        if self.encoding is not None and is_table(features):
+            features = self.encoding.encode(features)
         features = jnp.asarray(features)
         if features.ndim == 0 or not features.size:
             raise ValueError(
@@ -174,7 +183,7 @@ class FitResult(NamedTuple):
     ) -> np.ndarray:
         """Returns predicted labels ``[seeds, examples, ...]``: classes, targets, or Booleans.
 
-        ``client`` is as in `outputs`.
+        ``features`` and ``client`` are as in `outputs`.
         """
         return np.asarray(jax.vmap(self.model.predict)(self.outputs(features, client)))
 
@@ -183,7 +192,7 @@ class FitResult(NamedTuple):
     ) -> np.ndarray:
         """Returns predicted probabilities, ``[seeds, examples, classes]``.
 
-        ``client`` is as in `outputs`.
+        ``features`` and ``client`` are as in `outputs`.
 
         Raises:
             ValueError: If the model has no probabilities, as in regression.

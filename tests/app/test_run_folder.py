@@ -20,7 +20,8 @@ from fedjax_fair import load_model, report, results
 from fedjax_fair.app import experiment
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.run_folder import MetricsLog, RunFolder, environment, locked
+from fedjax_fair.app.run_folder import MetricsLog, RunFolder, locked
+from fedjax_fair.app.run_record import command, data_digest, environment
 from fedjax_fair.app.settings import config_files, presets
 from fedjax_fair.app.settings.config import (
     Config,
@@ -178,9 +179,10 @@ def test_a_folder_without_configuration_is_rejected(tmp_path):
         RunFolder(tmp_path)
 
 
-def test_the_environment_is_recorded(finished):
+def test_the_environment_is_recorded(finished, ready):
     recorded = json.loads((finished.path / "env.json").read_text())
-    assert recorded == environment()
+    of_run = {"command": command(), "data": data_digest(data=ready.data, unseen=None)}
+    assert recorded == environment() | of_run
     assert set(recorded["versions"]) >= {"jax", "jaxlib", "flax", "optax", "numpy", "fedjax-fair"}
 
 
@@ -339,7 +341,7 @@ def test_sigterm_ends_after_the_checkpoint(ready, finished, tmp_path):
     whole = results.open(finished.path).sel(algorithm=["fedavg"])
     for name in ("test_accuracy", "cohort_clients", "accuracy_mean_clients"):
         np.testing.assert_array_equal(resumed[name], whole[name])
-    assert folder.environment() == environment()
+    assert folder.environment() == environment() | {"data": finished.environment()["data"]}
     written = sorted((line["round"], line["seed"]) for line in read_metrics(folder))
     assert written == [(round, seed) for round in (0, 2, 4, 6) for seed in (1, 3)]
     again = {(line["round"], line["seed"]): line for line in read_metrics(folder)}

@@ -16,6 +16,7 @@ from tyro.conf import Positional
 from fedjax_fair import results
 from fedjax_fair.app.commands.options import RunPath
 from fedjax_fair.app.run_folder import RunFolder, is_locked
+from fedjax_fair.app.run_record import recorded_values
 from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.config_files import as_dict
@@ -115,7 +116,8 @@ class Compare:
         paths = _label(path for run in self.runs for path in _runs_in(Path(run)))
         opened = {label: results.open(path) for label, path in paths.items()}
         dataset, defaults = default_metrics(results.merge_runs(opened))
-        differ = _describe_different_settings(paths, opened)
+        notes = [_describe_different_settings(paths, opened), _describe_different_records(paths)]
+        differ = ". ".join(note for note in notes if note)
         if differ and self.format == "csv":
             warn(f"{differ}. {_legend(paths, paths)}")
         texts, plotted = [], []
@@ -165,6 +167,24 @@ def _describe_different_settings(
     if not differ:
         return None
     return f"The runs differ in settings, not only in methods: {'; '.join(differ)}"
+
+
+def _describe_different_records(paths: dict[str, Path]) -> str | None:
+    """Names versions, commits, devices and digests of data that differ, or returns None."""
+    folders = {label: path for label, path in paths.items() if (path / "env.json").is_file()}
+    records = {
+        label: recorded_values(RunFolder(path).environment())
+        for label, path in folders.items()
+        if (path / "config.json").is_file()
+    }
+    differ = []
+    for name in sorted({name for record in records.values() for name in record}):
+        # Earlier versions recorded less.
+        values = {label: record[name] for label, record in records.items() if name in record}
+        if len(set(values.values())) > 1:
+            shown = ", ".join(f"{value[:12]} ({label})" for label, value in values.items())
+            differ.append(f"{name}: {escape_control_chars(shown)}")
+    return f"The runs were made with different {'; '.join(differ)}" if differ else None
 
 
 def _by_name(settings: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ __all__ = [
 
 PATHS = {
     "--config",
+    "--data.central-test",
     "--data.dir",
     "--data.file",
     "--file",

@@ -73,9 +73,8 @@ class _Data:
         str | None,
         default_hint(),
         Doc(
-            "File of arrays, .npz, with features, labels and client, the owner of each example, "
-            "instead of a data set and a partition; or a table, .csv, .tsv, .parquet or .feather "
-            "(docs/data.md)."
+            "File instead of a data set: a table, .csv, .tsv, .parquet or .feather; arrays, .npz; "
+            "LEAF's .json; or a folder of .parquet, .json or .npz files (docs/data.md)."
         ),
     ] = None
 
@@ -89,6 +88,21 @@ class _Data:
         Literal["classification", "regression", "multi_label"] | None,
         default_hint("classification, unless the label has many different numbers"),
         Doc("What the label of a file is: a class, numbers, or several labels of 0 and 1."),
+    ] = None
+
+    central_test: Annotated[
+        str | None,
+        default_hint("none"),
+        Doc(
+            "Table or .npz file of test examples of no client, on which the global models are "
+            "measured too; of a file with test examples these."
+        ),
+    ] = None
+
+    features: Annotated[
+        str | None,
+        default_hint("all other columns"),
+        Doc("Column of images or lists of numbers in a table, which are the only features."),
     ] = None
 
     sensitive_features: Annotated[

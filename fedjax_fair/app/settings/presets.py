@@ -47,12 +47,15 @@ def resolve(config: Config) -> Config:
     data = config.data
     if data.file is None and data.name == "table":
         raise ValueError("data.file=None: expected a file with data.name='table'; set data.file.")
-    if data.file is not None and not Path(data.file).expanduser().exists():
-        raise FileNotFoundError(
-            f"data.file={data.file!r}: no such file; expected a table or an .npz file."
-        )
+    for name in ("file", "central_test"):  # Named before what other settings lack.
+        path = getattr(data, name)
+        if path is not None and "*" not in path and not Path(path).expanduser().exists():
+            raise FileNotFoundError(
+                f"data.{name}={path!r}: no such file; expected a table, an .npz file or LEAF's "
+                "JSON; correct the path."
+            )
     is_table = is_table_file(data.file)
-    has_partition = data.file is None or is_table
+    has_partition = data.file is None or is_table or data.partition is not None
     if has_partition and data.client is not None:
         data = _fill(data, partition="by_column")
     if data.file is None:
@@ -69,8 +72,9 @@ def resolve(config: Config) -> Config:
     # Others determine the number of clients.
     if has_partition and data.partition not in ("planted_clusters", "by_column"):
         data = _fill(data, clients=source.num_clients)
-    if data.dir is not None:
-        data = replace(data, dir=str(Path(data.dir).expanduser().absolute()))
+    for name in ("dir", "central_test"):
+        if (path := getattr(data, name)) is not None:
+            data = replace(data, **{name: str(Path(path).expanduser().absolute())})
     solver = _fill(config.solver, learning_rate=source.learning_rate, batch_size=source.batch_size)
     if solver.steps is None:
         solver = _fill(solver, epochs=source.epochs)

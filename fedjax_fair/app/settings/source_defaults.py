@@ -1,4 +1,4 @@
-"""Defaults of data sources, read without importing the package's data."""
+"""Defaults of data sources, read without importing the package's data, and kinds of files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fedjax_fair.app.settings.setting import stored
 
-__all__ = ["OTHER", "SourceDefaults", "find_source", "is_table_file", "source_names"]
+__all__ = ["OTHER", "SourceDefaults", "find_source", "is_leaf", "is_table_file", "source_names"]
 
 OTHER = ""
 """Name of the stored defaults of image sets that have no entry of their own."""
@@ -59,6 +59,13 @@ def is_table_file(file: str | None) -> bool:
     from fedjax_fair.data.tables import table_files
 
     return table_files.is_table_file(file)
+
+
+def is_leaf(file: str) -> bool:
+    """Whether a file is LEAF's JSON."""
+    from fedjax_fair.data.text import leaf_users
+
+    return leaf_users.is_leaf(file)
 
 
 def _imported() -> Any:

@@ -12,14 +12,15 @@ from fedjax_fair.app.settings.enabled import OPTIONAL, PRIVACY, enabled, enablin
 from fedjax_fair.app.settings.named_methods import resolve_method, used_settings
 from fedjax_fair.app.settings.names import change, option_of
 from fedjax_fair.app.settings.registry import METHODS, MODELS, PARTITIONERS, READERS, role_classes
-from fedjax_fair.app.settings.source_defaults import find_source, is_table_file
+from fedjax_fair.app.settings.source_defaults import find_source, is_leaf, is_table_file
 from fedjax_fair.app.settings.suggestions import lookup
 
 __all__ = ["check_unused_settings", "drop_unused_settings"]
 
 _CLIENT_FIELDS = {"name", "seed", "validation_fraction", "partition_per_seed", "unseen_fraction"}
 _FILE_FIELDS = _CLIENT_FIELDS | {"file", "target"}
-_TABLE_FIELDS = _FILE_FIELDS | {"partition", "label", "sensitive_features", "exclude"}
+_TABLE_FIELDS = _FILE_FIELDS | {"partition", "label", "features", "sensitive_features", "exclude"}
+_TABLE_FIELDS |= {"central_test"}
 _DATA_FIELDS = _CLIENT_FIELDS | {"dir", "partition"}
 
 
@@ -93,9 +94,11 @@ def _data_settings(config: Config) -> set[str]:
     """Returns the fields of the section ``data`` that are used."""
     fields = _DATA_FIELDS
     if config.data.file is not None:
-        if not is_table_file(config.data.file):
-            return _FILE_FIELDS | {"unknown_clients"}
-        fields = _TABLE_FIELDS
+        is_table = is_table_file(config.data.file)
+        if not is_table and (is_leaf(config.data.file) or config.data.partition is None):
+            central = set() if is_leaf(config.data.file) else {"central_test"}
+            return _FILE_FIELDS | {"unknown_clients"} | central
+        fields = _TABLE_FIELDS if is_table else _FILE_FIELDS | {"partition", "central_test"}
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
     used = fields | settings_of(partition).keys()
     if config.data.file is None and not find_source(config.data.name).needs_folder:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_fair.data.conversion import DamagedError, require
 from fedjax_fair.data.sources.source import DataDir, Examples, Splits, resolve_data_dir
-from fedjax_fair.data.text.leaf import get_entry, parse_json
+from fedjax_fair.data.text.leaf_users import get_entry, parse_json
 from fedjax_fair.data.text.windows import characters, make_windows
 from fedjax_fair.utils import checks
 

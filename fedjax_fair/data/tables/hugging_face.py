@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,16 @@ import numpy as np
 
 from fedjax_fair.data.conversion import one_line, require
 
-__all__ = ["PARTITION", "as_pandas", "as_pixels", "is_dataset", "is_federated", "join_partitions"]
+__all__ = [
+    "PARTITION",
+    "as_pandas",
+    "as_pixels",
+    "class_names",
+    "is_dataset",
+    "is_federated",
+    "join_partitions",
+    "name_classes",
+]
 
 PARTITION = "partition"
 """Column with the name of the partition, which `join_partitions` adds."""
@@ -61,13 +71,38 @@ def as_pandas(dataset: Any) -> Any:
                 f"column {name!r}: cannot read its images ({one_line(error)}); "
                 "remove these rows or the column."
             ) from error
-    for name, kind in kinds.items():
-        if kind == "ClassLabel":
-            codes = frame[name].fillna(-1).astype(np.int64)
-            names = dataset.features[name].names
-            # Ordered, so that labels keep the numbers of their classes.
-            frame[name] = pd.Categorical.from_codes(codes, names, ordered=True)
-    return frame[list(kinds)]
+    labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
+    return name_classes(frame, {name: dataset.features[name].names for name in labels})[[*kinds]]
+
+
+def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
+    """Returns the names of classes by column, which files of Hugging Face have as metadata.
+
+    Examples:
+        >>> features = b'{"info": {"features": {"y": {"names": ["no"], "_type": "ClassLabel"}}}}'
+        >>> class_names({b"huggingface": features})
+        {'y': ['no']}
+    """
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        return {
+            name: [*map(str, feature["names"])]
+            for name, feature in features.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+        }
+    except (AttributeError, KeyError, TypeError, ValueError):  # Metadata of other programs.
+        return {}
+
+
+def name_classes(frame: Any, names: Mapping[str, list[str]]) -> Any:
+    """Replaces numbers of classes by their names in some columns of a table of pandas."""
+    import pandas as pd
+
+    for column in names.keys() & {*frame.columns}:
+        codes = frame[column].fillna(-1).astype(np.int64)
+        # Ordered, so that labels keep the numbers of their classes.
+        frame[column] = pd.Categorical.from_codes(codes, names[column], ordered=True)
+    return frame
 
 
 def as_pixels(image: Any) -> Any:

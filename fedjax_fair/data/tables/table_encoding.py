@@ -170,6 +170,29 @@ class TableEncoding:
             start = end
         return features
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns lists and dictionaries of numbers and strings, which JSON keeps.
+
+        Examples:
+            >>> encoding = TableEncoding((Standardized("age", 30.0, 10.0, False),))
+            >>> TableEncoding.from_dict(encoding.to_dict()) == encoding
+            True
+        """
+        columns = [column._asdict() for column in self.columns]
+        return {"columns": columns, "label": self.label, "classes": self.classes}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> TableEncoding:
+        """Makes an encoding of the result of `to_dict`, in which tuples may be lists."""
+        columns = [
+            Category(**column | {"values": tuple(column["values"])})
+            if "values" in column
+            else Standardized(**column)
+            for column in content["columns"]
+        ]
+        classes = content["classes"]
+        return cls(tuple(columns), tuple(content["label"]), classes and tuple(classes))
+
     def without(self, name: str) -> TableEncoding:
         """Returns the encoding without a column."""
         rest = tuple(column for column in self.columns if column.name != name)

@@ -1,0 +1,120 @@
+"""Record of what the results of a run depend on: versions, commit, device and data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import fedjax_fair
+from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.training.fingerprint import describe, numeric_settings
+
+__all__ = ["command", "data_digest", "digest", "environment", "recorded_values"]
+
+_LIBRARIES = (
+    *("jax", "jaxlib", "jax-cuda12-plugin", "libtpu", "flax", "optax", "numpy", "scipy"),
+    *("scikit-learn", "pandas", "pyarrow", "pillow", "xarray", "netcdf4"),
+)
+"""Distributions on which numbers and tables may depend."""
+
+
+def environment() -> dict[str, Any]:
+    """Returns versions, device, commit and settings of JAX, on which results may depend.
+
+    Examples:
+        >>> sorted(environment())
+        ['device', 'device_count', 'git_commit', 'platform', 'python', 'settings', 'versions']
+    """
+    return {
+        "versions": {"fedjax-fair": fedjax_fair.__version__} | _versions(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": jax.devices()[0].device_kind,
+        "device_count": jax.device_count(),
+        "git_commit": _commit(),
+        "settings": numeric_settings(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for name in _LIBRARIES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # Of another kind of device.
+            continue
+    return versions
+
+
+def _commit() -> str | None:
+    """Returns the commit of the checkout of this file, marked if it has changes, or of the wheel.
+
+    ``setup.py`` writes the latter.
+    """
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    built = Path(fedjax_fair.__file__).with_name("commit.txt")
+    if built.is_file():
+        return built.read_text(encoding="utf8").strip()
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def command() -> str:
+    """Returns the command of this process, as a shell takes it."""
+    is_script = Path(sys.argv[0]).stem == "fedjax-fair"
+    program, *words = sys.argv if is_script else sys.orig_argv
+    return shlex.join([Path(program).name, *words])
+
+
+def data_digest(**parts: FederatedData | None) -> str:
+    """Returns a digest of examples, partition and names of federated datasets.
+
+    Examples:
+        >>> from fedjax_fair.data import load
+        >>> data = load("digits")
+        >>> data_digest(data=data) == data_digest(data=data._replace(name="other"))
+        True
+    """
+    unnamed = {name: part and part._replace(name="") for name, part in parts.items()}
+    described = describe(**unnamed).items()
+    # A later version may have other classes, and further fields with these defaults.
+    content = {
+        path: value
+        for path, value in described
+        if not value.startswith(("ff.", "builtins.")) and value not in ("None", "False", "0")
+    }
+    return digest(content)
+
+
+def digest(content: Any) -> str:
+    """Returns the digest of what JSON can hold."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def recorded_values(record: dict[str, Any]) -> dict[str, str]:
+    """Returns those values of a record by name in which equal runs agree.
+
+    Examples:
+        >>> recorded_values({"versions": {"jax": "0.9"}, "python": "3.12", "device_count": 8})
+        {'jax': '0.9', 'python': '3.12'}
+    """
+    versions = record.get("versions")
+    values = dict(versions) if isinstance(versions, dict) else {}
+    values |= {name: record.get(name) for name in ("python", "device", "git_commit", "data")}
+    return {name: str(value) for name, value in values.items() if value is not None}
