@@ -65,14 +65,14 @@ def load(path: str | Path, start: Config | None = None) -> Config | Maximize:
         if (command := values.pop("command", None)) is not None:
             start = lookup("command", str(command), _MAXIMIZE)()
             return set_values(start, values, is_complete=True)
-        if start is None and "defaults" not in values:
-            raise ValueError("defaults is missing: expected settings by name")
-        defaults = values.pop("defaults", {})
+        has_defaults, defaults = "defaults" in values, values.pop("defaults", {})
         try:
             config = set_values(start or Config(), values, is_complete=start is None)
         except ValueError:
             _check_methods(values.get("methods"))  # Settings may be unknown with their method.
             raise
+        if start is None and not has_defaults:
+            raise ValueError("defaults is missing: expected settings by name")
         if _names_are_known(config):  # Others are errors of what uses them.
             check_defaults(config, defaults, is_complete=start is None)
         return config

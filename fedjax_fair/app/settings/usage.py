@@ -19,8 +19,9 @@ __all__ = ["check_unused_settings", "drop_unused_settings"]
 
 _CLIENT_FIELDS = {"name", "seed", "validation_fraction", "partition_per_seed", "unseen_fraction"}
 _FILE_FIELDS = _CLIENT_FIELDS | {"file", "target"}
-_TABLE_FIELDS = _FILE_FIELDS | {"partition", "label", "features", "sensitive_features", "exclude"}
-_TABLE_FIELDS |= {"central_test"}
+_TABLE_FIELDS = _FILE_FIELDS | {
+    *("partition", "label", "features", "sensitive_features", "exclude", "central_test"),
+}
 _DATA_FIELDS = _CLIENT_FIELDS | {"dir", "partition"}
 
 
