@@ -102,9 +102,9 @@ TERMS = {
         "min_u M_u, of a regression."
     ),
     "worse than": (
-        "Share of clients whose test accuracy, or other first quantity, is worse than with `local`, "
-        "or with `fine_tuned`, in the same run: who would be better off without federation, or with the model of FedAvg "
-        "trained on their own examples."
+        "Share of clients whose test accuracy, or other first quantity, is worse than with "
+        "`local`, or with `fine_tuned`, in the same run: who would be better off without "
+        "federation, or with the model of FedAvg trained on their own examples."
     ),
     "NMI": (
         "Normalized mutual information of estimated clusters and ground-truth groups, 2 I / (H + "
