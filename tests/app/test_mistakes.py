@@ -252,6 +252,17 @@ def test_a_mistake_ends_in_one_line(arguments, message, tmp_path, capsys, monkey
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("command", ["run", "sweep", "plan", "data show"])
+def test_a_missing_central_test_set_is_named_before_other_settings(
+    command, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")  # Without --data.label.
+    words = [*command.split(), "--data.file=rows.csv", "--data.central-test=no.csv"]
+    assert main(words) == 2
+    assert "data.central_test='no.csv': no such file; expected" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "error",
     [MemoryError("unable to allocate"), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 7 TB")],
