@@ -16,7 +16,7 @@ from fedjax_fair.app.build import server_view
 from fedjax_fair.app.settings import registry, signatures
 from fedjax_fair.app.settings.constructors import Reference, Renamed, Wrapping
 from fedjax_fair.app.settings.setting import FILE
-from fedjax_fair.app.settings.source_defaults import OTHER, SourceDefaults
+from fedjax_fair.app.settings.source_defaults import SourceDefaults
 from fedjax_fair.metrics import predictions
 
 __all__ = ["content"]
@@ -37,12 +37,11 @@ def content() -> str:
     )
     found = {each.name: each for constructor in constructors for each in _references(constructor)}
     described = {name: signatures.describe(found[name].resolve()) for name in sorted(found)}
-    sources = {name: data.get_source(name) for name in (*data.SOURCES, OTHER)}
     written = {
         "descriptions": {name: each.written() for name, each in described.items()},
         "metrics": predictions.__all__,
         "server_views": {name: server_view(method) for name, method in methods},
-        "sources": {name: SourceDefaults.of(each)._asdict() for name, each in sources.items()},
+        "sources": {name: SourceDefaults.of(each)._asdict() for name, each in data.SOURCES.items()},
     }
     return json.dumps(written, indent=1) + "\n"
 

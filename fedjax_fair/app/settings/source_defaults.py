@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from fedjax_fair.app.settings.setting import stored
 
-__all__ = ["OTHER", "SourceDefaults", "find_source", "is_leaf", "is_table_file", "source_names"]
+__all__ = ["SourceDefaults", "find_source", "is_leaf", "is_table_file", "source_names"]
 
-OTHER = ""
-"""Name of the stored defaults of image sets that have no entry of their own."""
+_TABLE = "fedjax_fair.data.sources.named_sources"
 
 
 class SourceDefaults(NamedTuple):
@@ -36,20 +36,22 @@ class SourceDefaults(NamedTuple):
 def find_source(name: str) -> SourceDefaults:
     """Returns the defaults of a data source by name.
 
+    The package's data is imported for names that are not stored.
+
     Examples:
         >>> find_source("mnist").model, find_source("svhn_cropped").model
         ('lenet', 'resnet18')
     """
-    if (named := _imported()) is not None:
-        return SourceDefaults.of(named.get_source(name))
-    sources = stored()["sources"]
-    return SourceDefaults(**sources.get(name, sources[OTHER]))
+    # Once imported, the table of sources may have more than the stored ones.
+    if _TABLE not in sys.modules and name in stored()["sources"]:
+        return SourceDefaults(**stored()["sources"][name])
+    return SourceDefaults.of(import_module(_TABLE).get_source(name))
 
 
 def source_names() -> list[str]:
     """Returns the names of the data sources."""
-    named = _imported()
-    return list(named.SOURCES) if named else [name for name in stored()["sources"] if name != OTHER]
+    imported = sys.modules.get(_TABLE)
+    return list(imported.SOURCES if imported else stored()["sources"])
 
 
 def is_table_file(file: str | None) -> bool:
@@ -66,8 +68,3 @@ def is_leaf(file: str) -> bool:
     from fedjax_fair.data.text import leaf_users
 
     return leaf_users.is_leaf(file)
-
-
-def _imported() -> Any:
-    """Returns the module of the table of sources once it is imported, and may have more of them."""
-    return sys.modules.get("fedjax_fair.data.sources.named_sources")
