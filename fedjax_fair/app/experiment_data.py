@@ -83,7 +83,7 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
             "data.partition_per_seed=True: expected False with data.file, which has one partition; "
             "--data.no-partition-per-seed sets it."
         )
-    partitioner = None
+    partitioner: Any = None
     if part.partition is not None:
         partition = lookup("data.partition", str(part.partition), PARTITIONERS)
         partitioner = construct(partition, part)
