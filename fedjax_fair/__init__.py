@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from fedjax_fair.utils.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from fedjax_fair import (
         aggregators,
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
     from fedjax_fair.training import Callback, Centralized, DivergenceError, FitResult, fit
     from fedjax_fair.training.executable_cache import enable_compilation_cache
     from fedjax_fair.utils.tree import Integer, Number
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Aggregation",

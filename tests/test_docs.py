@@ -15,6 +15,7 @@ import xarray as xr
 from fedjax_fair.app import method_page
 from fedjax_fair.app.settings.registry import METHODS
 from fedjax_fair.metrics import (
+    CENTRAL_SUMMARIES,
     CLIENT_GROUP_SUMMARIES,
     SENSITIVE_GROUP_SUMMARIES,
     SEQUENCE_SUMMARIES,
@@ -68,6 +69,7 @@ def test_metrics_page_is_current():
 def test_metrics_and_headings_of_tables_are_defined():
     """Once each: a term does not replace a metric."""
     every = SUMMARIES + CLIENT_GROUP_SUMMARIES + SEQUENCE_SUMMARIES + SENSITIVE_GROUP_SUMMARIES
+    every += CENTRAL_SUMMARIES
     registered = {metric.name for metric in every}
     assert definitions.columns().keys() == registered | definitions.TERMS.keys()
     assert not registered & definitions.TERMS.keys()

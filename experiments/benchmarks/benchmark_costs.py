@@ -31,7 +31,7 @@ from experiments.benchmarks.accelerators.estimates import seconds_of_runs
 from experiments.common import append_rows
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.usage import resolve_method
+from fedjax_fair.app.settings.named_methods import resolve_method
 from fedjax_fair.benchmark import runner, tuning
 from fedjax_fair.benchmark.federations import Federation
 from fedjax_fair.benchmark.protocol import TRACKS

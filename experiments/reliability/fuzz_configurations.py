@@ -17,9 +17,9 @@ from experiments.reliability.values import check_named, values
 from fedjax_fair.app.build import build
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config, DataConfig, ModelConfig, TrainingConfig
-from fedjax_fair.app.settings.fields import settings_of
+from fedjax_fair.app.settings.constructors import settings_of
+from fedjax_fair.app.settings.named_methods import method_settings
 from fedjax_fair.app.settings.registry import METHODS, MODELS, PARTITIONERS
-from fedjax_fair.app.settings.usage import method_settings
 
 __all__ = ["configurations", "judge"]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from experiments.reliability.values import check_named, values
 from fedjax_fair import data
-from fedjax_fair.app.settings.fields import settings_of
+from fedjax_fair.app.settings.constructors import settings_of
 from fedjax_fair.app.settings.registry import PARTITIONERS
 from fedjax_fair.data.partitions.partitioner import Partition
 

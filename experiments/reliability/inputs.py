@@ -31,8 +31,7 @@ import numpy as np
 from experiments.reliability import factories
 from fedjax_fair import data
 from fedjax_fair.app import cli, experiment, maximize
-from fedjax_fair.app.commands.maximizing import Exemplars
-from fedjax_fair.app.commands.training import Sweep
+from fedjax_fair.app.commands.options import Exemplars, Sweep
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.command_line import options_of
 from fedjax_fair.app.settings.config import Config

@@ -19,9 +19,11 @@ from fedjax_fair.app.settings.config import (
     Config,
     ModelConfig,
 )
-from fedjax_fair.app.settings.fields import construct, settings_of
+from fedjax_fair.app.settings.constructors import class_of, construct, settings_of
+from fedjax_fair.app.settings.enabled import make_communication, make_faults
 from fedjax_fair.app.settings.method import Method
-from fedjax_fair.app.settings.names import places
+from fedjax_fair.app.settings.named_methods import method_identity, resolve_method
+from fedjax_fair.app.settings.names import option_of, places
 from fedjax_fair.app.settings.registry import (
     COHORT_SIZE,
     METRICS,
@@ -29,13 +31,7 @@ from fedjax_fair.app.settings.registry import (
     role_classes,
 )
 from fedjax_fair.app.settings.suggestions import lookup
-from fedjax_fair.app.settings.usage import (
-    check_unused_settings,
-    make_communication,
-    make_faults,
-    method_identity,
-    resolve_method,
-)
+from fedjax_fair.app.settings.usage import check_unused_settings
 from fedjax_fair.data import FederatedData
 from fedjax_fair.metrics import predictions
 from fedjax_fair.parallel.cores import CORES
@@ -194,7 +190,7 @@ def method_round(
     for to, of in method.from_solver.items():
         if from_solver[to] is None:
             meaning = settings_of(classes["solver"])[of].help.partition(".")[0].casefold()
-            option = f"--solver.{of.replace('_', '-')}"
+            option = option_of("solver", of)
             raise ValueError(f"{name} needs {option} ({meaning}), e.g. {option} 10.")
     batch_size = solver_settings.batch_size
     if largest_client is not None and batch_size is not None and not solver_settings.replacement:
@@ -230,7 +226,7 @@ def metrics_of(config: Config, num_classes: int) -> list[ClientMetric]:
     names, target = config.training.metrics or (), config.data.target or "classification"
     made = []
     for name in names:
-        factory = lookup("training.metrics", name, METRICS)
+        factory = class_of(lookup("training.metrics", name, METRICS))
         is_of_labels = factory in (predictions.label_f1, predictions.label_accuracy)
         is_of_classes = "num_classes" in inspect.signature(factory).parameters
         if (is_of_labels and target != "multi_label") or (

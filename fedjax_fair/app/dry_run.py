@@ -12,7 +12,8 @@ from jax.sharding import Mesh
 from fedjax_fair.app.memory import format_bytes, min_memory
 from fedjax_fair.app.run_groups import Axis, Group, runs_of
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.usage import format_methods, resolve_method, unset_defaults
+from fedjax_fair.app.settings.defaults import format_methods, unset_defaults
+from fedjax_fair.app.settings.named_methods import resolve_method
 from fedjax_fair.app.terminal.console import format_table
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.planning.machines import Machine

@@ -18,7 +18,7 @@ from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarante
 from fedjax_fair.app.model_files import folder_name, save_model, save_personalized
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder
 from fedjax_fair.app.settings.config_files import as_dict
-from fedjax_fair.app.settings.usage import format_settings
+from fedjax_fair.app.settings.defaults import format_settings
 from fedjax_fair.app.unseen_clients import add_unseen
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.parallel import processes

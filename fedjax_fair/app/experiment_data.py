@@ -9,11 +9,12 @@ from jax.sharding import Mesh
 
 from fedjax_fair import data
 from fedjax_fair.app.settings.config import Config, DataConfig
-from fedjax_fair.app.settings.fields import construct, settings_of
+from fedjax_fair.app.settings.constructors import construct, settings_of
 from fedjax_fair.app.settings.registry import PARTITIONERS, READERS
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.usage import check_unused_settings
 from fedjax_fair.data import FederatedData
+from fedjax_fair.data.npz_layouts import read_test_examples
 from fedjax_fair.data.tables.table_files import is_table_file
 from fedjax_fair.data.text.leaf_users import is_leaf
 from fedjax_fair.data.transforms import hold_out_clients
@@ -60,20 +61,22 @@ def load_data(config: Config) -> FederatedData:
 def _load_file(file: str, part: DataConfig) -> FederatedData:
     """Reads the federated dataset of a table, ``.npz`` files or LEAF's JSON."""
     path, is_table = Path(file), is_table_file(file)
-    kind = "a table" if is_table else "LEAF's JSON" if is_leaf(file) else "an .npz file"
     if path.suffix.lower() in _OTHER_TABLES:
         raise ValueError(
             f"data.file={file!r}: expected a table as .csv, .tsv, .parquet or .feather, an .npz "
             "file, or LEAF's .json."
         )
-    if not path.exists() and "*" not in path.name:
-        raise FileNotFoundError(f"data.file={file!r}: no such file; expected {kind}.")
+    if path.is_dir() and not is_table and not is_leaf(file) and not any(path.glob("train/*.npz")):
+        raise ValueError(
+            f"data.file={file!r} is a folder without .parquet, .feather, .json or train/*.npz "
+            "files; expected one of them, or the path of a file."
+        )
     if part.partition_per_seed:
         raise ValueError(
             "data.partition_per_seed=True: expected False with data.file, which has one partition; "
             "--data.no-partition-per-seed sets it."
         )
-    partitioner = None
+    partitioner: Any = None
     if part.partition is not None:
         partition = lookup("data.partition", str(part.partition), PARTITIONERS)
         partitioner = construct(partition, part)
@@ -90,6 +93,7 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
             sensitive_features=part.sensitive_features or (),
             features=part.features,
             exclude=part.exclude or (),
+            central_test=part.central_test,
             **options,
         )
     options["unknown_clients"] = part.unknown_clients or "error"
@@ -104,6 +108,8 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
             f"for data.target={part.target or 'classification'}; choose --data.target "
             "classification for integers, regression or multi_label for floats."
         )
+    if part.central_test is not None:
+        return data.with_central_test(loaded, *read_test_examples(part.central_test))
     return loaded
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,12 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_fair import models, selectors
+from fedjax_fair import models
 from fedjax_fair.app.build import build, method_round, server_view
 from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.settings import presets, registry
 from fedjax_fair.app.settings.config import SelectorConfig, SolverConfig
-from fedjax_fair.app.settings.fields import class_of
+from fedjax_fair.app.settings.constructors import class_names
 from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.communication import DifferentialPrivacy, TopK
@@ -28,9 +26,19 @@ from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.rounds.round_state import RoundInfo, RoundState
 
-__all__ = ["source_of", "tables"]
+__all__ = ["tables"]
 
-_COLUMNS = ("method", "summary", "weights", "up", "down", "state", "server view", "source")
+_COLUMNS = (
+    "method",
+    "classes",
+    "summary",
+    "weights",
+    "up",
+    "down",
+    "state",
+    "server view",
+    "source",
+)
 
 _TITLES = {
     "selection": "Client selection",
@@ -118,7 +126,18 @@ def _row(name: str, method: Method, experiment: Experiment) -> tuple[str, ...]:
         costs = tuple(
             _multiple(size / model) for size in (info.traffic.up, info.traffic.down, kept)
         )
-    return (f"`{name}`", method.describe(), weights, *costs, server_view(method), source_of(method))
+    roles = [*(method.roles() or registry.role_classes(method)).values(), method.centralized_fn]
+    names = [name for role in roles if role is not None for name in class_names(role)]
+    classes = ", ".join(f"`{name.removeprefix('fedjax_fair.')}`" for name in names)
+    return (
+        f"`{name}`",
+        classes,
+        method.describe(),
+        weights,
+        *costs,
+        server_view(method),
+        method.source(),
+    )
 
 
 def _trace(round: BaseRound, experiment: Experiment) -> tuple[RoundState, RoundInfo]:
@@ -130,22 +149,6 @@ def _trace(round: BaseRound, experiment: Experiment) -> tuple[RoundState, RoundI
 
 def _multiple(ratio: float) -> str:
     return "0" if ratio == 0 else f"{ratio:.3g}"
-
-
-def source_of(method: Method) -> str:
-    """Returns a link to the first reference in the docstrings of the roles."""
-    if method.centralized_fn is not None:
-        return ""
-    roles = [method.selector, method.solver, method.aggregator, method.server_optimizer]
-    for role in [role for role in roles if role is not None] or [selectors.Uniform]:
-        docstring = inspect.getdoc(class_of(role)) or ""
-        reference = " ".join(docstring.partition("References:\n")[2].split())
-        if match := re.match(
-            r"([\w-]+)(,? .*?)?, \*.*?\*.*?(\d{4}).*?(https://[^\s;]+)", reference
-        ):
-            first, others, year, link = match.groups()
-            return f"[{first}{' et al.' if others else ''}, {year}]({link})"
-    return ""
 
 
 def _refusals(experiment: Experiment) -> str:

@@ -44,8 +44,8 @@ COMMANDS = {
     "maximize exemplars": "Selects public images of digits that represent the private images of "
     "all clients.",
     "maximize movielens": "Selects movies so that every user likes one of them.",
-    "methods": "Lists methods, with the weights of their mean and what the server sees of single "
-    "clients.",
+    "methods": "Lists methods, or describes one: its classes, settings, defaults, ranges and "
+    "source.",
     "metrics": "Defines metrics and the terms of tables.",
     "data list": "Lists data sets and which are available.",
     "data info": "Describes a data set.",

@@ -11,10 +11,10 @@ from jax.sharding import Mesh
 from fedjax_fair.app.build import build, largest_client, method_round
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.fields import Setting
+from fedjax_fair.app.settings.constructors import Setting
+from fedjax_fair.app.settings.named_methods import method_settings
 from fedjax_fair.app.settings.names import change, places, vary
 from fedjax_fair.app.settings.suggestions import lookup
-from fedjax_fair.app.settings.usage import method_settings
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.utils import checks

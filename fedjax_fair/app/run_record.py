@@ -14,9 +14,9 @@ from typing import Any
 
 import jax
 
-import fedjax_fair
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.training.fingerprint import describe, numeric_settings
+from fedjax_fair.utils.version import __version__
 
 __all__ = ["command", "data_digest", "digest", "environment", "recorded_values"]
 
@@ -25,6 +25,9 @@ _LIBRARIES = (
     *("scikit-learn", "pandas", "pyarrow", "pillow", "xarray", "netcdf4"),
 )
 """Distributions on which numbers and tables may depend."""
+
+_BUILT = Path(__file__).parents[1] / "commit.txt"
+"""File that ``setup.py`` adds to what it builds."""
 
 
 def environment() -> dict[str, Any]:
@@ -35,7 +38,7 @@ def environment() -> dict[str, Any]:
         ['device', 'device_count', 'git_commit', 'platform', 'python', 'settings', 'versions']
     """
     return {
-        "versions": {"fedjax-fair": fedjax_fair.__version__} | _versions(),
+        "versions": {"fedjax-fair": __version__} | _versions(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": jax.devices()[0].device_kind,
@@ -56,18 +59,14 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """Returns the commit of the checkout of this file, marked if it has changes, or of the wheel.
-
-    ``setup.py`` writes the latter.
-    """
+    """Returns the commit of the wheel, or of the checkout, marked if it has changes."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
-    built = Path(fedjax_fair.__file__).with_name("commit.txt")
-    if built.is_file():
-        return built.read_text(encoding="utf8").strip()
+    if _BUILT.is_file():
+        return _BUILT.read_text(encoding="utf8").strip()
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)
         return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
@@ -92,7 +91,14 @@ def data_digest(**parts: FederatedData | None) -> str:
         True
     """
     unnamed = {name: part and part._replace(name="") for name, part in parts.items()}
-    return digest(describe(**unnamed))
+    described = describe(**unnamed).items()
+    # A later version may have other classes, and further fields with these defaults.
+    content = {
+        path: value
+        for path, value in described
+        if not value.startswith(("ff.", "builtins.")) and value not in ("None", "False", "0")
+    }
+    return digest(content)
 
 
 def digest(content: Any) -> str:

@@ -18,7 +18,7 @@ from fedjax_fair.app.run_folder import make_folder
 from fedjax_fair.app.run_groups import Group, plan_sweep, runs_of
 from fedjax_fair.app.run_record import environment
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.usage import collapse, format_settings, unset_defaults
+from fedjax_fair.app.settings.defaults import collapse, format_settings, unset_defaults
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text
 from fedjax_fair.results.folder_lock import locked

@@ -9,7 +9,7 @@ import jax
 from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model, undefined_unseen
 from fedjax_fair.app.build import metrics_of
 from fedjax_fair.app.experiment_data import Experiment
-from fedjax_fair.app.settings.usage import resolve_method
+from fedjax_fair.app.settings.named_methods import resolve_method
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedjax_fair.app.settings.names import method_parts
+from fedjax_fair.app.settings.named_methods import method_parts
 from fedjax_fair.app.settings.registry import GROUPS
 from fedjax_fair.benchmark import measures, plugin_methods, run_cells, runner
 from fedjax_fair.benchmark.federations import FEDERATIONS

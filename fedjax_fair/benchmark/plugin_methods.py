@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_fair.app.method_page import source_of
 from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.method import Method
-from fedjax_fair.app.settings.names import find_method, method_parts
+from fedjax_fair.app.settings.named_methods import find_method, method_parts
 from fedjax_fair.app.settings.registry import GROUPS
 from fedjax_fair.results.files import write_text
 from fedjax_fair.training.fingerprint import describe, differences
@@ -111,7 +110,7 @@ def _has_results(folder: Path, name: str) -> bool:
 
 
 def _describe(name: str, method: Method) -> Description:
-    source = _LINK.fullmatch(source_of(method))
+    source = _LINK.fullmatch(method.source())
     paper, link = source.groups() if source is not None else ("", "")
     files = (path.name for path in plugins.loaded() if name in plugins.methods_of(str(path)))
     return Description(method.describe(), paper, link, next(files, ""))

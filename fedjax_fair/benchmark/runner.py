@@ -17,9 +17,8 @@ import jax
 from fedjax_fair.app.run_folder import make_folder
 from fedjax_fair.app.run_record import environment
 from fedjax_fair.app.settings import presets
-from fedjax_fair.app.settings.names import method_parts
+from fedjax_fair.app.settings.named_methods import method_parts, resolve_method
 from fedjax_fair.app.settings.registry import GROUPS
-from fedjax_fair.app.settings.usage import resolve_method
 from fedjax_fair.benchmark import plugin_methods, run_cells
 from fedjax_fair.benchmark.federations import FEDERATIONS, Federation
 from fedjax_fair.benchmark.populations import BenchmarkData

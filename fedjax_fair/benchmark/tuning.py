@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.method import Range
-from fedjax_fair.app.settings.usage import resolve_method
+from fedjax_fair.app.settings.named_methods import resolve_method
 from fedjax_fair.benchmark.protocol import CRITERIA
 
 __all__ = [

@@ -17,8 +17,8 @@ from fedjax_fair.app.build import method_round
 from fedjax_fair.app.run_record import environment
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.named_methods import method_settings
 from fedjax_fair.app.settings.names import change
-from fedjax_fair.app.settings.usage import method_settings
 from fedjax_fair.benchmark import run_cells, tuning
 from fedjax_fair.benchmark.compute import count_flops
 from fedjax_fair.benchmark.federations import Federation

@@ -1,6 +1,6 @@
 """Federated datasets: examples, their partition over clients, and sources of data."""
 
-from fedjax_fair.data.arrays import federate, from_arrays
+from fedjax_fair.data.arrays import federate, from_arrays, with_central_test
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.federated import FederatedData, stack, validate
@@ -93,4 +93,5 @@ __all__ = [
     "stack",
     "synthetic",
     "validate",
+    "with_central_test",
 ]

@@ -36,7 +36,7 @@ from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.warning import warn
 
-__all__ = ["UnknownClients", "federate", "from_arrays"]
+__all__ = ["UnknownClients", "as_examples", "federate", "from_arrays", "with_central_test"]
 
 UnknownClients: TypeAlias = Literal["error", "unseen"]
 
@@ -83,8 +83,8 @@ def federate(
     checks.non_negative_int("seed", seed)
     features, labels, partition = train
     groups: Any = partition.groups
-    examples, num_unassigned = _as_examples(features, labels), 0
-    test_examples = (None, None) if test is None else _as_examples(*test[:2], "test_")
+    examples, num_unassigned = as_examples(features, labels), 0
+    test_examples = (None, None) if test is None else as_examples(*test[:2], "test_")
     names, codes, test_codes = None, None, None
     if sensitive_features is not None:
         names, codes, test_codes = encode_sensitive(
@@ -117,7 +117,7 @@ def _compact(features: Any, labels: Any, partition: Partition, codes: Any) -> Cl
     return ClientExamples.of(features[order], labels[order], in_order, codes)
 
 
-def _as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
+def as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
     """Converts features and labels to the types of `federate`, and checks their lengths."""
     kind, table = type(features).__name__, features
     if isinstance(features, Mapping):
@@ -322,7 +322,7 @@ def from_arrays(
             "test_clients: expected None with a partitioner, which divides the test examples.",
         )
     has_booleans = as_array("labels", labels).dtype == bool
-    features, labels = _as_examples(features, labels)
+    features, labels = as_examples(features, labels)
     is_unknown = None
     test_owners = test_client_indices if clients is None else test_clients
     test_arrays = [test_features, test_labels, *([] if partitioner else [test_owners])]
@@ -333,7 +333,7 @@ def from_arrays(
             f"or none, got {given}; pass the others too, or leave all out to hold out examples."
         )
     if all(given):
-        test_features, test_labels = _as_examples(test_features, test_labels, "test_")
+        test_features, test_labels = as_examples(test_features, test_labels, "test_")
     test_partition = None
     if partitioner is not None:
         columns = dict(sensitive_features or {}), dict(test_sensitive_features or {})
@@ -376,6 +376,33 @@ def from_arrays(
         test_sensitive_features=test_sensitive_features,
     )
     return made if is_unknown is None else with_unseen(made, test_clients, is_unknown, seed)
+
+
+def with_central_test(data: FederatedData, features: Any, labels: Any) -> FederatedData:
+    """Adds a central test set: examples of no client, on which each evaluation measures once.
+
+    Results have its ``central_accuracy`` and ``central_loss``, of global models, next to the
+    metrics of the clients' own test examples.
+
+    Args:
+        data: A federated dataset.
+        features: Inputs, ``[total, ...]``, as in `from_arrays`, with the shape of ``data``.
+        labels: Labels, as in `from_arrays`, of the classes of ``data``.
+
+    Raises:
+        ValueError: If there are no examples, or they have another shape, type or class.
+
+    Examples:
+        >>> data = from_arrays(np.eye(4), [0, 1, 0, 1], clients=[0, 0, 1, 1], test_fraction=0.5)
+        >>> with_central_test(data, np.eye(4), [0, 1, 0, 1]).central_test.sizes.tolist()
+        [4]
+    """
+    features, labels = as_examples(features, labels, "central test ")
+    require(len(labels), "central test labels: expected one or more examples, got none; add some.")
+    everything = make_partition(np.arange(len(labels)), np.array([len(labels)]), len(labels))
+    made = data._replace(central_test=ClientExamples.of(features, labels, everything))
+    validate(made)
+    return made
 
 
 def _num_classes(labels: np.ndarray, test_labels: np.ndarray) -> int:

@@ -63,6 +63,8 @@ class FederatedData(NamedTuple):
             size.
         unseen: Clients that only test examples name (``unknown_clients="unseen"`` of readers), for
             `fedjax_fair.analysis.evaluate_unseen`; or None. It is no part of the pytree.
+        central_test: Test examples of no client, as those of a single one (`with_central_test`), or
+            None. It is no part of the pytree.
     """
 
     train: ClientExamples
@@ -78,6 +80,7 @@ class FederatedData(NamedTuple):
     encoding: TableEncoding | None = None
     num_filled: int = 0
     unseen: FederatedData | None = None
+    central_test: ClientExamples | None = None
 
     def __str__(self) -> str:
         is_concrete = all(
@@ -124,7 +127,8 @@ class FederatedData(NamedTuple):
 
     def without_names(self) -> FederatedData:
         """Removes what compiled functions do not depend on, such as names of clients."""
-        return self._replace(client_names=None, encoding=None, num_filled=0, unseen=None)
+        unnamed = self._replace(client_names=None, encoding=None, num_filled=0)
+        return unnamed._replace(unseen=None, central_test=None)
 
     def map_parts(self, function: Callable[[ClientExamples], ClientExamples]) -> FederatedData:
         """Applies a function to training, test and, if there are any, validation examples."""
@@ -295,18 +299,10 @@ def validate(data: FederatedData) -> None:
             f"{name}.sizes of shape {part.sizes.shape}: expected train's {train.sizes.shape}; a "
             "client without examples has size 0.",
         )
-        # Labels may differ in width.
-        has_types_of_train = {
-            "features": part.features.dtype == train.features.dtype,
-            "labels": part.has_targets == train.has_targets,
-        }
-        for field, has_type in has_types_of_train.items():
-            values, expected = getattr(part, field), getattr(train, field)
-            require(
-                values.shape[1:] == expected.shape[1:] and has_type,
-                f"{name}.{field} {values.shape} of {values.dtype}: expected {field} like train's "
-                f"{expected.shape} of {expected.dtype}; convert both alike.",
-            )
+        _check_types(name, part, train)
+    if data.central_test is not None:
+        check_examples("central_test", data.central_test, data.num_classes)
+        _check_types("central_test", data.central_test, train)
     empty = np.flatnonzero(np.asarray(train.sizes) == 0)
     require(
         not empty.size,
@@ -322,6 +318,22 @@ def validate(data: FederatedData) -> None:
             "pass None without groups.",
         )
         check_range("groups", groups, groups.size, f" ({groups.size} clients)")
+
+
+def _check_types(name: str, part: ClientExamples, train: ClientExamples) -> None:
+    """Checks that examples have features and labels like those of training."""
+    # Labels may differ in width.
+    has_types_of_train = {
+        "features": part.features.dtype == train.features.dtype,
+        "labels": part.has_targets == train.has_targets,
+    }
+    for field, has_type in has_types_of_train.items():
+        values, expected = getattr(part, field), getattr(train, field)
+        require(
+            values.shape[1:] == expected.shape[1:] and has_type,
+            f"{name}.{field} {values.shape} of {values.dtype}: expected {field} like train's "
+            f"{expected.shape} of {expected.dtype}; convert both alike.",
+        )
 
 
 def _summary(data: FederatedData) -> dict[str, str]:
@@ -351,6 +363,9 @@ def _summary(data: FederatedData) -> dict[str, str]:
     if data.unseen is not None:
         total = np.sum(data.unseen.train.sizes) + np.sum(data.unseen.test.sizes)
         unseen = {"unseen clients": f"{data.unseen.num_clients:,}; {total:,} examples"}
+    central = {}
+    if data.central_test is not None:
+        central = {"central test": f"{len(data.central_test.labels):,} examples of no client"}
     return {
         "clients": f"{len(train):,}{groups}{_names(data)}"
         + (f"; {data.num_filled:,} filled up to the minimum size" if data.num_filled else ""),
@@ -358,6 +373,7 @@ def _summary(data: FederatedData) -> dict[str, str]:
         "training examples": f"{train.sum():,}; {_range(train)}"
         + (f"; {num_validation:,} more for validation" if num_validation else ""),
         "test examples": f"{test.sum():,}; {_range(test)}",
+        **central,
         "features": f"{shape}, {data.train.features.dtype}",
         "classes": classes,
         **sensitive,

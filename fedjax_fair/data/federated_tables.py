@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from jaxtyping import Shaped
 
-from fedjax_fair.data.arrays import UnknownClients, federate
+from fedjax_fair.data.arrays import UnknownClients, federate, with_central_test
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.conversion import first_index, one_line, require
 from fedjax_fair.data.federated import FederatedData
@@ -47,12 +47,13 @@ def from_table(
     categorical: Sequence[str] = (),
     exclude: Sequence[str] = (),
     encoding: Literal["one_hot", "codes"] = "one_hot",
-    target: Target | None = None,
+    target: Target | Literal["classes"] | None = None,
     test: Any = 0.2,
     validation_fraction: float = 0.0,
     seed: int = 0,
     name: str | None = None,
     unknown_clients: UnknownClients = "error",
+    central_test: Any = None,
 ) -> FederatedData:
     """Makes a federated dataset from a table.
 
@@ -94,6 +95,8 @@ def from_table(
         seed: Non-negative seed of the partition and of held-out rows.
         name: Name in results; by default that of the file.
         unknown_clients: As in `from_arrays`, of test rows in a table.
+        central_test: Table of test rows of no client (`with_central_test`), with the columns of
+            features and label.
 
     Returns:
         A federated dataset whose ``encoding`` encodes new rows.
@@ -116,6 +119,8 @@ def from_table(
     """
     checks.one_of("encoding", encoding, ("one_hot", "codes"))
     checks.one_of("unknown_clients", unknown_clients, ("error", "unseen"))
+    if target == "classes":  # The former name.
+        target = "classification"
     if target is not None:
         checks.one_of("target", target, get_args(Target))
     if name is None:
@@ -140,7 +145,10 @@ def from_table(
         for argument, names in named.items():
             is_optional = argument == "client" and partitioners[-1].column is None
             check_columns(argument, () if is_optional else names, frame)
-    labels = encode_labels(frames, named["label"], target)
+    central = [] if central_test is None else [as_frame("central_test", central_test)]
+    for frame in central:
+        check_columns("central_test", [*named["label"], *named["features"]], frame)
+    labels = encode_labels([*frames, *central], named["label"], target)
     if labels.classes is not None:
         for source, frame in zip((table, test), frames, strict=False):
             _check_spelling(named["label"][0], frame, source)
@@ -184,20 +192,28 @@ def from_table(
         assert test_owners is not None
         rows = with_unseen(rows, test_owners, is_unknown, seed)
     if features is not None:
-        return rows
+        return (
+            with_central_test(rows, stack_arrays(central[0][features]), labels.values[-1])
+            if central
+            else rows
+        )
     no_features = {*named["label"], partitioner.column, *exclude}
     no_features |= {PARTITION} if is_federated(table) else set()
     kept = [column for column in frames[0].columns if column not in no_features]
     require(kept, "table: no column is left as a feature; expected one or more, so exclude fewer.")
-    for frame in frames[1:]:
-        check_columns("test", kept, frame)
+    for argument, others in {"test": frames[1:], "central_test": central}.items():
+        for frame in others:
+            check_columns(argument, kept, frame)
     fitted = fit_encoding(
         frames[0][kept].iloc[_training_rows(rows.train)],
         categorical,
         one_hot=encoding == "one_hot",
     )
     fitted = replace(fitted, label=named["label"], classes=labels.classes)
-    return _with_features(rows, fitted, frames[0], frames[-1])
+    made = _with_features(rows, fitted, frames[0], frames[-1])
+    for frame in central:
+        made = with_central_test(made, fitted.encode(frame, unseen="ignore"), labels.values[-1])
+    return made
 
 
 def _with_features(

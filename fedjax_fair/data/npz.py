@@ -40,7 +40,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             with np.load(file, allow_pickle=False) as archive:
                 return {name: archive[name] for name in archive.files}
         except _DAMAGED as error:
-            if "allow_pickle" in str(error):
+            if "Object arrays" in str(error):
                 raise ValueError(
                     f"{path}: expected plain arrays, got pickled objects, which can run code when "
                     "they are read; write a file that you trust again, one of PFLlib by "

@@ -15,7 +15,7 @@ from fedjax_fair.data.npz import read_npz
 from fedjax_fair.data.partitions.flwr import FlwrPartitioner
 from fedjax_fair.data.partitions.partitioner import Partitioner
 
-__all__ = ["from_npz", "is_folder_of_clients"]
+__all__ = ["from_npz", "read_test_examples"]
 
 _NAMES = {
     **{"x": "features", "y": "labels"},
@@ -82,8 +82,8 @@ def from_npz(
     has_clients = "client" in arrays
     require(
         has_clients or partition is not None,
-        f"{path} lacks ['client']: expected the owner of each example, or a partition, such as "
-        "data.dirichlet(10, 0.5).",
+        f"{path} lacks ['client']: expected the owner of each example, or a partition (partition=, "
+        "--data.partition), such as dirichlet.",
     )
     require(
         not has_clients or partition is None,
@@ -101,22 +101,30 @@ def from_npz(
         if validation[0] is None:
             return from_arrays(**arguments, validation_fraction=validation_fraction)
         # Validation examples are divided as test examples are, for the same partition.
-        parts = dict(zip(("test_features", "test_labels"), validation, strict=True))
+        parts: dict[str, Any] = dict(zip(("test_features", "test_labels"), validation, strict=True))
         divided = from_arrays(**arguments | parts)
         return from_arrays(**arguments)._replace(validation=divided.test)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def is_folder_of_clients(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a folder has a file for each client, as PFLlib writes it."""
-    return any(Path(path, "train").glob("*.npz"))
+def read_test_examples(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Reads test features and labels of an ``.npz`` file, or all if it has no parts."""
+    arrays = _renamed(path, read_npz(path))
+    for prefix in ("test_", ""):
+        if names := {f"{prefix}features", f"{prefix}labels"} & arrays.keys():
+            require(len(names) == 2, f"{path} has {', '.join(names)}: expected both parts.")
+            return arrays[f"{prefix}features"], arrays[f"{prefix}labels"]
+    raise ValueError(
+        f"{path} has {_shapes(arrays)}: expected features and labels, or test_features and "
+        "test_labels."
+    )
 
 
 def _read_folder(folder: Path) -> dict[str, np.ndarray]:
     """Joins the files of the clients in ``train`` and ``test``."""
     require(
-        is_folder_of_clients(folder),
+        any(folder.glob("train/*.npz")),
         f"{folder} is a folder without train/*.npz: expected a file of each client there, as "
         "PFLlib writes them, or the path of an .npz file.",
     )

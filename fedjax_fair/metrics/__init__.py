@@ -2,9 +2,10 @@
 
 `SUMMARIES` are part of every evaluation, `CLIENT_GROUP_SUMMARIES` additional ones where
 ground-truth groups of clients are known, `SEQUENCE_SUMMARIES` where examples have sequences of
-labels, and `SENSITIVE_GROUP_SUMMARIES` those of data with sensitive features. `predictions` has
-metrics on request, `thresholds` makes rates of sensitive groups equal after training, `paired`
-compares runs, and `noise` estimates the effect of finite test sets.
+labels, `CENTRAL_SUMMARIES` those of a central test set, and `SENSITIVE_GROUP_SUMMARIES` those of
+data with sensitive features. `predictions` has metrics on request, `thresholds` makes rates of
+sensitive groups equal after training, `paired` compares runs, and `noise` estimates the effect of
+finite test sets.
 
 Examples:
     >>> from fedjax_fair.metrics import SUMMARIES
@@ -32,6 +33,7 @@ from fedjax_fair.metrics.sensitive_group_metrics import SENSITIVE_GROUP_SUMMARIE
 from fedjax_fair.metrics.summaries import (
     ALL_SUMMARIES,
     BY_NAME,
+    CENTRAL_SUMMARIES,
     CLIENT_GROUP_SUMMARIES,
     COMPARED,
     OF_TESTS,
@@ -43,6 +45,7 @@ from fedjax_fair.metrics.summaries import (
 __all__ = [
     "ALL_SUMMARIES",
     "BY_NAME",
+    "CENTRAL_SUMMARIES",
     "CLIENT_GROUP_SUMMARIES",
     "COMPARED",
     "OF_TESTS",

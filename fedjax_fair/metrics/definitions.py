@@ -5,7 +5,12 @@ from __future__ import annotations
 import textwrap
 
 from fedjax_fair.metrics.sensitive_group_metrics import SENSITIVE_GROUP_SUMMARIES
-from fedjax_fair.metrics.summaries import CLIENT_GROUP_SUMMARIES, SEQUENCE_SUMMARIES, SUMMARIES
+from fedjax_fair.metrics.summaries import (
+    CENTRAL_SUMMARIES,
+    CLIENT_GROUP_SUMMARIES,
+    SEQUENCE_SUMMARIES,
+    SUMMARIES,
+)
 from fedjax_fair.roles import Metric
 
 __all__ = ["HINT", "SYMBOLS", "TERMS", "columns", "page"]
@@ -20,7 +25,10 @@ SYMBOLS = (
 )
 
 
-_METRICS = SUMMARIES + CLIENT_GROUP_SUMMARIES + SEQUENCE_SUMMARIES + SENSITIVE_GROUP_SUMMARIES
+_METRICS = (
+    *(SUMMARIES + CLIENT_GROUP_SUMMARIES + SEQUENCE_SUMMARIES),
+    *(CENTRAL_SUMMARIES + SENSITIVE_GROUP_SUMMARIES),
+)
 
 TERMS = {
     "clients": (
@@ -35,6 +43,7 @@ TERMS = {
         "+ (accuracy - p)^2, so that both are equal for test sets of equal size."
     ),
     "group g": "A_g, for ground-truth groups of the data; methods do not know them.",
+    "central test": "central_accuracy, of the global model, on test examples of no client.",
     "gap of groups": "group_accuracy_gap, also gap: best group less worst group.",
     "validation": (
         "validation_accuracy_mean_clients. Each metric of test examples exists for validation "
@@ -73,10 +82,29 @@ TERMS = {
     ),
     "effect": "Cohen's d: difference divided by its standard deviation over seeds.",
     "seeds needed": "To detect the difference with probability 0.8 by a t test at the 5% level.",
+    "MAE, RMSE": (
+        "mean_absolute_error and root_mean_squared_error of a regression, mean over clients, in "
+        "the unit of the label. Worst 10% are the largest errors. Each quantity that clients are "
+        "measured by has the same metrics as the accuracy, such as mean_absolute_error_worst_10pct."
+    ),
+    "R2": (
+        "r2 of a regression, 1 - sum e^2 / sum (y - mean)^2 over the examples of a client: 1 for "
+        "no error, 0 for the error of predicting the mean."
+    ),
+    "F1": (
+        "label_f1 of several labels: F1 score 2 TP / (2 TP + FP + FN) of each label that a client "
+        "has or is predicted to have, mean over labels."
+    ),
+    "accuracy of labels": "label_accuracy: fraction of correct labels, of several of each example.",
+    "perplexity": "perplexity_mean_clients: clients count equally, whatever their text.",
+    "difference of loss": (
+        "loss_parity_difference: largest less smallest mean loss of sensitive groups, max_u M_u - "
+        "min_u M_u, of a regression."
+    ),
     "worse than": (
-        "Share of clients whose test accuracy is lower than with `local`, or with `fine_tuned`, in "
-        "the same run: who would be better off without federation, or with the model of FedAvg "
-        "trained on their own examples."
+        "Share of clients whose test accuracy, or other first quantity, is worse than with "
+        "`local`, or with `fine_tuned`, in the same run: who would be better off without "
+        "federation, or with the model of FedAvg trained on their own examples."
     ),
     "NMI": (
         "Normalized mutual information of estimated clusters and ground-truth groups, 2 I / (H + "

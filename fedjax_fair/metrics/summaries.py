@@ -22,6 +22,7 @@ from fedjax_fair.utils.tree import Tree
 __all__ = [
     "ALL_SUMMARIES",
     "BY_NAME",
+    "CENTRAL_SUMMARIES",
     "CLIENT_GROUP_SUMMARIES",
     "COMPARED",
     "OF_TESTS",
@@ -263,6 +264,26 @@ SEQUENCE_SUMMARIES: tuple[Metric, ...] = (
 """Metrics of evaluations on sequences of labels, such as text."""
 
 
+def _of_only_client(values: Array) -> Array:
+    return values[..., 0]
+
+
+CENTRAL_SUMMARIES: tuple[Metric, ...] = (
+    Metric(
+        "central_accuracy", "Accuracy on the central test set", "1", "central test set", "examples",
+        FunctionOf(_of_only_client, ("test_accuracy",)), is_of_model=False, better="higher",
+        formula="share of its examples predicted correctly", range="0 to 1",
+        heading="central test",
+    ),
+    Metric(
+        "central_loss", "Loss on the central test set", "nat", "central test set", "examples",
+        FunctionOf(_of_only_client, ("test_loss",)), is_of_model=False, better="lower",
+        formula="mean over its examples", range=">= 0",
+    ),
+)  # fmt: skip
+"""Metrics of global models on a central test set, whose examples are those of one client."""
+
+
 def _on_validation(metric: Metric) -> Metric:
     """Returns the metric of validation examples that corresponds to one of test examples."""
     function = metric.function
@@ -282,7 +303,7 @@ _SEQUENCE_VALIDATION = tuple(map(_on_validation, SEQUENCE_SUMMARIES))
 
 ALL_SUMMARIES: tuple[Metric, ...] = (
     *(SUMMARIES + CLIENT_GROUP_SUMMARIES + SEQUENCE_SUMMARIES + SENSITIVE_GROUP_SUMMARIES),
-    *(_VALIDATION + _GROUP_VALIDATION + _SEQUENCE_VALIDATION),
+    *(_VALIDATION + _GROUP_VALIDATION + _SEQUENCE_VALIDATION + CENTRAL_SUMMARIES),
 )
 """All metrics that an evaluation can have."""
 

@@ -100,6 +100,8 @@ def kinds() -> list[str]:
 def find(name: str, others: Mapping[str, Machine] | None = None) -> Machine:
     """Returns the machine of a name: a GPU, "h200:DEVICES", or a TPU with the shape of a slice.
 
+    Capitals do not matter.
+
     Args:
         name: Kind, and shape after a colon; by default one device.
         others: Further machines by kind.
@@ -108,13 +110,16 @@ def find(name: str, others: Mapping[str, Machine] | None = None) -> Machine:
         ValueError: If there is no such machine.
 
     Examples:
-        >>> find("v5e:2x4").num_devices, find("h200").shape
+        >>> find("v5e:2x4").num_devices, find("H200").shape
         (8, (1,))
     """
     kind, _, shape = name.partition(":")
-    sizes = shape.split("x") if shape else ["1"]
+    sizes = shape.casefold().split("x") if shape else ["1"]
     others = others or {}
-    machine = _MACHINES.get(kind) or others.get(kind)
+    known = {**others, **_MACHINES}
+    same = (each for each in (kind, *known) if each.casefold() == kind.casefold())
+    kind = next((each for each in same if each in known), kind)
+    machine = known.get(kind)
     if machine is None or not all(re.fullmatch("[1-9][0-9]*", size) for size in sizes):
         raise ValueError(f"machine={name!r}: expected {', '.join([*others, NAMES])}.")
     sides = tuple(map(int, sizes))
@@ -130,7 +135,7 @@ def find(name: str, others: Mapping[str, Machine] | None = None) -> Machine:
             f"machine={name!r}: expected a shape as in {example}; give the number of chips per "
             "side."
         )
-    return machine._replace(name=name, shape=sides)
+    return machine._replace(name=f"{kind}:{shape.casefold()}" if shape else kind, shape=sides)
 
 
 def prepare(machine: Machine) -> None:

@@ -38,6 +38,7 @@ from fedjax_fair.results.model_names import method_of
 from fedjax_fair.results.models import by_model
 from fedjax_fair.results.tables import (
     Table,
+    add_central,
     clients_table,
     methods_table,
     sensitive_group_tables,
@@ -90,7 +91,7 @@ def page(
     if settings:
         numbers["settings"] = _settings(dataset, settings)
         note = " Of many configurations the best one is partly so by chance."
-    table = methods_table(extended, columns, floors)
+    table = add_central(methods_table(extended, columns, floors), extended)
     title = f"Fair federated learning on {dataset.attrs['data']}"
     body = f"""<h1>{text(title)}</h1>
 <p><b>{text(_question(dataset, shown, settings))}</b></p>

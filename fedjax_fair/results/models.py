@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["by_model"]
 
-_GLOBAL = ("class_accuracy",)
+_GLOBAL = ("class_accuracy", "central_accuracy", "central_loss")
 """Metrics that personalized models lack."""
 
 

@@ -43,6 +43,7 @@ __all__ = [
     "STAR",
     "Table",
     "about_references",
+    "add_central",
     "clients_table",
     "final_tables",
     "methods_table",
@@ -109,6 +110,7 @@ def final_tables(dataset: xr.Dataset) -> list[Table]:
         return [_sweep_table(by_model(dataset, serving=True))]
     models = by_model(dataset)
     methods = _add_worse_off(methods_table(*default_metrics(models)), dataset)
+    methods = add_central(methods, models)
     groups = [_groups_table(models)] if primary(models).group in models else []
     clients = [clients_table(models)] if has_client_names(models) else []
     unseen = unseen_tables(dataset)
@@ -270,6 +272,20 @@ def _add_worse_off(table: Table, dataset: xr.Dataset) -> Table:
             note=f"{table.note} Worse than {name}: share of clients with {worse}{in_percent}.",
         )
     return table
+
+
+def add_central(table: Table, dataset: xr.Dataset) -> Table:
+    """Adds a column of the accuracy on a central test set, if there is one."""
+    if "central_accuracy" not in dataset:
+        return table
+    finals = final_metrics(dataset[["accuracy_mean_clients", "central_accuracy"]])
+    cells = [*_means(100 * finals["central_accuracy"]), ""]  # The noise floor has none.
+    return table._replace(
+        headings=(*table.headings, "central\ntest"),
+        rows=[(*row, cell) for row, cell in zip(table.rows, cells, strict=False)],
+        note=f"{table.note} Central test: accuracy of the global model on test examples of no "
+        "client.",
+    )
 
 
 def methods_table(

@@ -87,7 +87,8 @@ def numeric_settings() -> dict[str, str]:
 def describe_run(method: BaseRound, data: FederatedData, **settings: Any) -> dict[str, str]:
     """Describes a run by its method (or stacked methods), dataset, and settings also of JAX."""
     roles = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
-    data = data.without_names()._replace(name="")  # Names do not matter.
+    central_test = data.central_test
+    data = data.without_names()._replace(name="", central_test=central_test)  # Names do not matter.
     return describe(method=type(method), **roles, data=data, **settings) | numeric_settings()
 
 

@@ -25,6 +25,7 @@ from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round_state import RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.best import BestModelTracker, score_by_name
+from fedjax_fair.training.central_evaluation import make_central_evaluation
 from fedjax_fair.training.checkpoints import Checkpoints
 from fedjax_fair.training.compiled_runs import CompiledRuns
 from fedjax_fair.training.diagnosis import (
@@ -164,11 +165,15 @@ def train_loop(
             model.task, options.metrics, sequences=are_sequences(data.test.labels)
         )
 
+        measure_centrally = make_central_evaluation(method, data)
+
         def evaluate(
             cohort: Int[np.ndarray, "seeds cohort"], info: RoundInfo | None = None
         ) -> bool:
             """Evaluates, records, and returns whether a callback stops the run."""
             summaries, clients = jax.device_get(functions.evaluate(state, cohort))
+            if measure_centrally is not None:
+                summaries |= measure_centrally(functions.unpad_runs(state.variables))
             round = int(jax.device_get(state.round)[0])
             history.add_evaluation(round, summaries, clients)
             if is_monitored:

@@ -24,7 +24,8 @@ from fedjax_fair.app.settings.config import (
     SolverConfig,
     TrainingConfig,
 )
-from fedjax_fair.app.settings.usage import drop_unused_settings, method_settings
+from fedjax_fair.app.settings.named_methods import method_settings
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.training.fingerprint import describe
 

@@ -260,9 +260,10 @@ def test_a_run_has_several_evaluations_unless_asked(arguments, eval_every, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "note"),
     [
-        (["run", "--training.seeds", "3"], "note: one seed, 3; for 3 seeds write"),
-        (["sweep", "--training.seeds=3"], "note: one seed, 3; for 3 seeds write"),
-        (["sweep", "seeds=3"], "note: one seed, 3; for 3 seeds write"),
+        (["run", "--training.seeds", "3"], "3; for 3 seeds write --training.seeds 0:3\n"),
+        (["run", "--training.seeds", "1000"], "for 1,000 seeds write --training.seeds 0:1000\n"),
+        (["sweep", "--training.seeds=3"], "one seed, 3; for 3 seeds write --training.seeds 0:3\n"),
+        (["sweep", "seeds=3"], "note: one seed, 3; for 3 seeds write seeds=0:3\n"),
         (["run", "--training.seeds", "1"], ""),
         (["run", "--training.seeds", "3", "4"], ""),
     ],

@@ -14,6 +14,7 @@ from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import config_files
 from fedjax_fair.app.settings.config import Config, MaximizeExemplars
 from fedjax_fair.app.settings.config_files import load_into
+from fedjax_fair.app.settings.names import change as change_setting
 from fedjax_fair.app.settings.presets import PRESETS, resolve
 from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.training import executable_cache
@@ -111,7 +112,7 @@ def test_the_configuration_of_a_run_can_be_loaded(tiny, tmp_path):
         ("solver = 3", "solver=3: expected settings by name"),
         ("methods = 'fedavg'", "methods='fedavg': expected strings"),
         ("methods = ['newest']", "method='newest': a method of your own needs --plugin FILE"),
-        ("methods = ['fedporx']", "did you mean 'fedprox'?"),
+        ("methods = ['fedporx']", "did you mean 'fedprox' or"),
         (
             "methods = ['newest']\n[selector]\nage = 1",
             "method='newest': a method of your own needs",
@@ -162,9 +163,29 @@ def with_value(section, name, value):
         (without("solver"), "solver is missing: expected settings by name"),
         (without("faults"), "faults is missing: expected settings by name"),
         (without("training", "seeds"), "seeds is missing: expected integers"),
-        (without("training", "eval_every"), "training.eval_every=None: expected a value, such as"),
-        (without("training", "rounds"), "training.rounds=None: expected a value, such as"),
-        (without("solver", "learning_rate"), "solver.learning_rate=None: expected a value"),
+        (without("training", "eval_every"), "training.eval_every is missing: expected an integer"),
+        (without("training", "rounds"), "training.rounds is missing: expected an integer or null"),
+        (without("solver", "learning_rate"), "solver.learning_rate is missing: expected a number"),
+        (
+            without("selector", "cohort_size"),
+            "selector.cohort_size is missing: expected an",
+        ),
+        (without("communication", "delta"), "communication.delta is missing: expected a number or"),
+        (without("data", "file"), "data.file is missing: expected a string or null"),
+        (without("model", "norm"), "model.norm is missing: expected"),
+        (
+            with_value("selector", "cohort_size", None),
+            "selector.cohort_size=None: expected a",
+        ),
+        (with_value("aggregator", "weights", None), "aggregator.weights=None: expected a value"),
+        (without("defaults"), "defaults is missing: expected settings by name"),
+        (without("defaults", "solver"), "solver.momentum=None: expected a value; defaults.solver"),
+        (with_value("", "defaults", None), "defaults=None: expected settings by name"),
+        (with_value("", "defaults", [1]), "defaults=[1]: expected settings by name"),
+        (with_value("defaults", "data", None), "defaults.data=None: expected settings by name"),
+        (with_value("defaults", "solver", [1]), "defaults.solver=[1]: expected settings by name"),
+        (with_value("defaults", "training", "a"), "defaults.training='a': expected settings by"),
+        (with_value("defaults", "other", 3), "defaults.other=3: expected settings by name"),
         (with_value("solver", "learning_rate", None), "solver.learning_rate=None: expected a"),
         (with_value("solver", "batch_size", None), "solver.batch_size=None: expected a value"),
         (with_value("solver", "steps", None), "solver.epochs=None: expected a value"),
@@ -186,6 +207,8 @@ def with_value(section, name, value):
 def test_the_configuration_of_a_run_is_complete(change, message, tiny, tmp_path, capsys):
     """What is missing must not silently become a default."""
     config = resolve(replace(load_into(tiny, Config()), output=str(tmp_path / "runs")))
+    config = change_setting(config, "selector", "cohort_size", 3)
+    config = change_setting(config, "aggregator", "weights", "uniform")
     file = RunFolder.create(config, "tiny").path / "config.json"
     values = json.loads(file.read_text())
     change(values)
@@ -194,6 +217,42 @@ def test_the_configuration_of_a_run_is_complete(change, message, tiny, tmp_path,
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
     assert {path.name for path in file.parent.iterdir()} == {"config.json", "env.json"}
+
+
+def test_no_setting_of_a_run_can_be_dropped(tiny, tmp_path):
+    """Also none that was null, although its default is known."""
+    config = drop_unused_settings(resolve(load_into(tiny, Config())))
+    values = config_files.as_dict(config)
+    assert values["solver"]["weight_decay"] is None
+    file = tmp_path / "config.json"
+    for section in values.keys() - {"defaults"}:
+        names = list(values[section]) if isinstance(values[section], dict) else [None]
+        for name in names:
+            fewer = json.loads(json.dumps(values))
+            without(*filter(None, (section, name)))(fewer)
+            file.write_text(json.dumps(fewer))
+            with pytest.raises(ValueError, match=f"{name or section} is missing: expected"):
+                config_files.load(file)
+
+
+@pytest.mark.parametrize(
+    "own", [{"file": "people.npz", "clients": None, "partition": None}, {"unseen_fraction": 0.5}]
+)
+def test_the_cohort_of_a_run_with_an_unknown_number_of_clients_cannot_be_dropped(
+    own, tiny, tmp_path
+):
+    config = drop_unused_settings(resolve(load_into(tiny, Config())))
+    config = replace(config, data=replace(config.data, **own))
+    file = tmp_path / "config.json"
+    config_files.save(config, file, num_clients=4)
+    assert json.loads(file.read_text())["defaults"]["selector"]["cohort_size"] == 4
+    assert config_files.load(file) == config
+    config_files.save(change_setting(config, "selector", "cohort_size", 3), file, num_clients=4)
+    values = json.loads(file.read_text())
+    values["selector"]["cohort_size"] = None
+    file.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"selector\.cohort_size=None: expected a value"):
+        config_files.load(file)
 
 
 def test_a_setting_is_given_once(tmp_path):

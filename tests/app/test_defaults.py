@@ -15,14 +15,11 @@ from fedjax_fair.app.commands.dispatch import CLASSES
 from fedjax_fair.app.dry_run import as_toml
 from fedjax_fair.app.settings import config_files, presets
 from fedjax_fair.app.settings.config import Config, DataConfig, ModelConfig, SolverConfig
+from fedjax_fair.app.settings.defaults import format_settings, unset_defaults
+from fedjax_fair.app.settings.named_methods import method_settings
 from fedjax_fair.app.settings.names import change
 from fedjax_fair.app.settings.registry import METHODS
-from fedjax_fair.app.settings.usage import (
-    drop_unused_settings,
-    format_settings,
-    method_settings,
-    unset_defaults,
-)
+from fedjax_fair.app.settings.usage import drop_unused_settings
 
 SMALL = [
     "--data.clients=8",

@@ -10,7 +10,10 @@ COUNT = """
 import contextlib, io, json, sys
 from fedjax_fair.app.cli import main
 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except SystemExit:  # After help.
+        pass
 names = [name for name in sys.modules if name.partition(".")[0] == "fedjax_fair"]
 print(json.dumps([len(names), "jax" in sys.modules]))
 """
@@ -22,6 +25,20 @@ print(json.dumps([len(names), "jax" in sys.modules]))
         ("--version", False),
         ("rnu", False),
         ("metrics --formt=markdown", False),
+        ("methods", False),
+        ("methods q_fedavg", False),
+        ("methods divfl+equitable", False),
+        ("methods fdavg", False),
+        ("run --help", False),
+        ("run adult --help", False),
+        ("sweep --help", False),
+        ("plan --help", False),
+        ("resume --help", False),
+        ("maximize exemplars --help", False),
+        ("run --solver.learning-rat 1", False),
+        ("run --data.file not_there.csv", False),
+        ("run --methods fdavg", False),
+        ("sweep lamda=1", False),
         ("metrics", True),  # Definitions are those of the functions.
         ("data list", True),
         ("data list --data.dri=folder", True),

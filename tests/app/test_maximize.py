@@ -192,6 +192,12 @@ def test_figures_show_the_numbers(folder):
     np.testing.assert_array_equal(shown, found["picture"].values[first][order])
 
 
+def test_one_seed_is_no_number_of_seeds(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(maximize, "execute", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert main(["maximize", "exemplars", "--seeds", "4", f"--output={tmp_path}"]) == 130
+    assert "one seed, 4; for 4 seeds write --seeds 0:4\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -21,7 +21,12 @@ pytestmark = pytest.mark.usefixtures("wide_terminal")
         ("run --solver.learning-rat 1", "did you mean --solver.learning-rate"),
         ("run --solver.learning_rat=1", "did you mean --solver.learning-rate"),
         ("run --completely-different 1", "fedjax-fair run"),
-        ("run --methods fedporx", "did you mean 'fedprox'"),
+        ("run --methods fedporx", "did you mean 'fedprox' or 'fedper' or 'fedcor'? `fedjax-fair"),
+        ("run --methods zzz", "method='zzz': a method of your own needs --plugin FILE or"),
+        ("sweep --methods divfl+equitible", "did you mean 'equitable'"),
+        ("methods fdavg", "did you mean 'fedavg' or "),
+        ("methods fedavg divfl", "methods: expected NAME, got fedavg divfl."),
+        ("methods fedavg --format markdown", "format='markdown': expected 'terminal'"),
         ("run --methods subtrunc:lamda=1", "did you mean 'lam'"),
         ("run --model.name lenett", "did you mean 'lenet'"),
         ("run --data.partition dirichlt", "did you mean 'dirichlet'"),
@@ -70,6 +75,11 @@ pytestmark = pytest.mark.usefixtures("wide_terminal")
         ("data show --data.dir /tmp", "--data.dir has no effect: data.name='digits'"),
         ("data info digits --data.dir /tmp", "is not used by digits, which needs no folder;"),
         ("run --config nope.toml", "config='nope.toml': no such file; expected a TOML or JSON"),
+        ("run --data.file no.csv --data.label x", "data.file='no.csv': no such file; expected a"),
+        ("run --data.file no.csv --methods fdavg", "data.file='no.csv': no such file"),
+        ("sweep lamda=1 --data.file no.npz", "data.file='no.npz': no such file"),
+        ("plan --data.file no.parquet --machine moon", "data.file='no.parquet': no such file"),
+        ("data show --data.file no.csv", "data.file='no.csv': no such file"),
         ("run --config /", "config='/': is a folder; expected a TOML or JSON file."),
         ("run --faults.attack alie", "--faults.attack has no effect without --faults.byzantine;"),
         (
@@ -177,12 +187,15 @@ pytestmark = pytest.mark.usefixtures("wide_terminal")
             "run --communication.aggregation secure --methods centralized",
             "communication: expected none with",
         ),
-        ("methods fedavg", "fedavg"),
         (
             "run --methods fedavg fedavg:",
             "method='fedavg:': setting='': expected one of learning_rate",
         ),
         ("run --methods fedprox:prox=1 fedprox:solver.prox=1.0", "one or more different methods"),
+        ("run --methods fedavg fedavg:steps=2 --solver.steps=2", "one or more different methods"),
+        ("run --methods fedprox fedprox:prox=1", "one or more different methods"),
+        ("run --methods divfl divfl:candidates=auto,epochs=5", "one or more different methods"),
+        ("run mnist --methods fedavg fedavg:name=lenet", "one or more different methods"),
         ("run --methods divfl+equitable equitable+divfl", "one or more different methods"),
         ("run --solver.learning-rate 1e-400", "--solver.learning-rate 1e-400: 1e-400 is beyond"),
         ("run --solver.learning-rate=1e400", "1e400 is beyond the range of numbers"),
@@ -237,6 +250,17 @@ def test_a_mistake_ends_in_one_line(arguments, message, tmp_path, capsys, monkey
     assert line.startswith("fedjax-fair: ")
     assert message in line
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["run", "sweep", "plan", "data show"])
+def test_a_missing_central_test_set_is_named_before_other_settings(
+    command, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")  # Without --data.label.
+    words = [*command.split(), "--data.file=rows.csv", "--data.central-test=no.csv"]
+    assert main(words) == 2
+    assert "data.central_test='no.csv': no such file; expected" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

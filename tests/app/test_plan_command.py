@@ -51,6 +51,7 @@ def test_a_sweep_is_planned_in_batches(capsys):
     [
         (["--machine=v9"], "machine='v9': expected h100, a100, l4"),
         (["--machine=v5e:3x3"], "machine='v5e:3x3': expected a shape as in v5e:1x1"),
+        (["--machine=V5E:3x3"], "machine='V5E:3x3': expected a shape as in v5e:1x1"),
         (["--machin=local"], "unknown option --machin: did you mean --machine?"),
         (["--devices=3"], "devices=3"),
         (["--methods=nothing"], "nothing"),

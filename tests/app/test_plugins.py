@@ -14,7 +14,7 @@ from fedjax_fair.app.commands.common import resumable
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import plugins, registry
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.fields import Wrapping, settings_of
+from fedjax_fair.app.settings.constructors import Wrapping, settings_of
 from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.presets import resolve
 

@@ -140,7 +140,7 @@ def test_equal_records_need_no_note(run, tmp_path, capsys, monkeypatch):
 
 
 def test_the_commit_of_a_build_comes_before_that_of_a_checkout(tmp_path, monkeypatch):
-    monkeypatch.setattr(fedjax_fair, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(run_record, "_BUILT", tmp_path / "commit.txt")
     checkout = run_record.environment()["git_commit"]
     (tmp_path / "commit.txt").write_text("12ab\n")
     assert run_record.environment()["git_commit"] == "12ab" != checkout
@@ -155,8 +155,10 @@ def test_builds_have_the_commit_of_the_checkout(has_git, tmp_path):
         command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", tmp_path, *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    (tmp_path / "p" / "fedjax_fair").mkdir(parents=True)
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "fedjax_fair/__init__.py"):
+    (tmp_path / "p" / "fedjax_fair" / "utils").mkdir(parents=True)
+    package = ("__init__.py", "utils/__init__.py", "utils/version.py")
+    files = ["setup.py", "pyproject.toml", "README.md", "LICENSE"]
+    for name in [*files, *(f"fedjax_fair/{file}" for file in package)]:
         shutil.copy(root / name, tmp_path / "p" / name)
     git("init", "-q")
     (tmp_path / "other").write_text("")

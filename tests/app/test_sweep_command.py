@@ -10,7 +10,7 @@ from small_run import SMALL
 
 from fedjax_fair import results
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.commands import training
+from fedjax_fair.app.commands import options, training
 from fedjax_fair.app.run_groups import plan_sweep
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
@@ -159,9 +159,9 @@ def test_mistakes_in_a_sweep_end_in_one_line(words, message, tmp_path, capsys):
 
 
 def test_sweeps_have_a_folder_of_their_own():
-    assert request(training.Sweep, ["digits"], presets.PRESETS).options.output == "sweeps"
-    assert request(training.Sweep, ["--output", "x"], presets.PRESETS).options.output == "x"
-    assert request(training.Run, ["digits"], presets.PRESETS).options.output == "runs"
+    assert request(options.Sweep, ["digits"], presets.PRESETS).options.output == "sweeps"
+    assert request(options.Sweep, ["--output", "x"], presets.PRESETS).options.output == "x"
+    assert request(options.Run, ["digits"], presets.PRESETS).options.output == "runs"
 
 
 @pytest.mark.parametrize("method", ["fedprox", "fedprox:prox=0.5"])

@@ -60,7 +60,7 @@ def test_descriptions_are_read_without_the_plugin(register, tmp_path, monkeypatc
     assert found.link.startswith("https://")
     included = plugin_methods.read(tmp_path, "fedavg")
     assert (included.file, included.paper) == ("", "McMahan et al., 2017")
-    with pytest.raises(ValueError, match="method='other': expected one of"):
+    with pytest.raises(ValueError, match="method='other': a method of your own"):
         plugin_methods.read(tmp_path, "other")
 
 

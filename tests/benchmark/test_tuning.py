@@ -9,10 +9,10 @@ from fedjax_fair.app.build import method_round
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.method import Range
+from fedjax_fair.app.settings.named_methods import method_settings, resolve_method
 from fedjax_fair.app.settings.names import change, places
 from fedjax_fair.app.settings.registry import METHODS, RANGES
 from fedjax_fair.app.settings.suggestions import lookup
-from fedjax_fair.app.settings.usage import method_settings, resolve_method
 from fedjax_fair.benchmark import tuning
 from fedjax_fair.training.stacked import stack_trees
 

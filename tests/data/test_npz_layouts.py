@@ -122,6 +122,10 @@ MISTAKES = {
         lambda at: keras(at / "a.npz", train_images=IMAGES),
         "expected each part once; remove one of the arrays for features",
     ),
+    "a table": (
+        lambda at: at.joinpath("a.npz").write_text("a,b") and at / "a.npz",
+        r"a.npz: expected an .npz file of plain arrays",
+    ),
     "several labels": (
         lambda at: medmnist(at / "a.npz", np.ones((60, 14), np.uint8)),
         r"train_labels of uint8 and shape \(30, 14\): .*as_multi_label",
@@ -188,3 +192,12 @@ def test_files_of_other_tools_on_the_command_line(write, options, shown, tmp_pat
     if write is not pfllib:
         assert main(["data", "show", f"--data.file={path}"]) == 2
         assert "lacks ['client']" in capsys.readouterr().err
+
+
+def test_a_folder_without_data_is_named_on_the_command_line(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("a,b")
+    assert main(["data", "show", f"--data.file={tmp_path}"]) == 2
+    error = capsys.readouterr().err
+    assert f"data.file='{tmp_path}' is a folder without .parquet, .feather, .json" in error
+    assert main(["data", "show", f"--data.file={tmp_path / 'none.npz'}"]) == 2
+    assert "no such file; expected an .npz file" in capsys.readouterr().err

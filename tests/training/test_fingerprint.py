@@ -18,7 +18,8 @@ from fedjax_fair import aggregators, models, selectors, server_optimizers, solve
 from fedjax_fair.app.build import method_round
 from fedjax_fair.app.settings import presets, registry
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.usage import drop_unused_settings, method_settings
+from fedjax_fair.app.settings.named_methods import method_settings
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.fingerprint import describe, differences
 from fedjax_fair.training.fit import fit

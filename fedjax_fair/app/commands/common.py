@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings import plugins
@@ -15,13 +12,10 @@ from fedjax_fair.app.terminal.termination import Terminated
 from fedjax_fair.utils.terminal import escape_control_chars, resume_command
 
 __all__ = [
-    "RunPath",
     "interrupt_hint",
     "print_output_paths",
     "resumable",
 ]
-
-RunPath = Annotated[str, tyro.conf.arg(metavar="RUN")]
 
 
 @contextlib.contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +16,18 @@ if TYPE_CHECKING:
 __all__ = ["CLASSES", "class_of_command", "dispatch"]
 
 CLASSES = {
-    "run": "app.commands.training:Run",
-    "sweep": "app.commands.training:Sweep",
-    "plan": "app.commands.planning:Plan",
-    "resume": "app.commands.training:Resume",
+    "run": "app.commands.options:Run",
+    "sweep": "app.commands.options:Sweep",
+    "plan": "app.commands.options:Plan",
+    "resume": "app.commands.options:Resume",
     "show": "app.commands.show:Show",
     "compare": "app.commands.show:Compare",
     "benchmark": "benchmark.commands:Benchmark",
     "benchmark enter": "benchmark.commands:BenchmarkEnter",
     "benchmark report": "benchmark.commands:BenchmarkReport",
     "benchmark export": "benchmark.commands:BenchmarkExport",
-    "maximize exemplars": "app.commands.maximizing:Exemplars",
-    "maximize movielens": "app.commands.maximizing:Movielens",
+    "maximize exemplars": "app.commands.options:Exemplars",
+    "maximize movielens": "app.commands.options:Movielens",
     "methods": "app.commands.listing:Methods",
     "metrics": "app.commands.listing:Metrics",
     "data list": "app.commands.data:DataList",
@@ -62,24 +63,25 @@ def dispatch(arguments: list[str], presets: Mapping[str, Preset] | None = None) 
         print_overview(arguments, presets)
         return
     name, rest = split_command(arguments)
-    if name in _COMPILING:
-        from fedjax_fair.training.executable_cache import enable_compilation_cache
+    if name == "benchmark":
+        run_command = partial(_import("benchmark.commands:run_benchmark"), rest)
+    elif name in _WITH_PRESETS:
+        from fedjax_fair.app.settings.presets import PRESETS
+        from fedjax_fair.app.settings.request import request
 
-        enable_compilation_cache()
-    if name in _WITH_PRESETS:
-        run_command: Callable[..., None] = _import(_WITH_PRESETS[name])
-        if presets is None:
-            from fedjax_fair.app.settings.presets import PRESETS
-
-            presets = PRESETS
-        run_command(rest, presets)
-    elif name == "benchmark":
-        _import("benchmark.commands:run_benchmark")(rest)
+        given = PRESETS if presets is None else presets
+        wanted = request(class_of_command(name), rest, given, varies=name != "run")
+        run_command = partial(_import(_WITH_PRESETS[name]), wanted)
     else:
         command = class_of_command(name)
         from fedjax_fair.app.settings.command_line import parse
 
-        parse(command, rest, name)()
+        run_command = parse(command, rest, name)
+    if name in _COMPILING:
+        from fedjax_fair.training.executable_cache import enable_compilation_cache
+
+        enable_compilation_cache()
+    run_command()
 
 
 def _import(name: str) -> Any:

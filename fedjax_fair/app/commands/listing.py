@@ -1,12 +1,16 @@
-"""Commands that list methods, and metrics with their definitions."""
+"""Commands that list and describe methods, and define metrics."""
 
 from __future__ import annotations
 
 import shutil
 import textwrap
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+import tyro
+from tyro.conf import Positional
+
+from fedjax_fair.app.settings.fields import default_hint
 from fedjax_fair.utils.terminal import format_columns
 
 __all__ = ["Methods", "Metrics"]
@@ -17,18 +21,27 @@ _MIN_SUMMARY = 42
 
 @dataclass(frozen=True)
 class Methods:
-    """Lists methods, with the weights of their mean and what the server sees of single clients."""
+    """Lists methods, or describes one: its classes, settings, defaults, ranges and source."""
+
+    name: Positional[
+        Annotated[str | None, tyro.conf.arg(metavar="[METHOD]"), default_hint("all")]
+    ] = None
+    """Method to describe, such as q_fedavg, or a pair, such as divfl+equitable."""
 
     format: Literal["terminal", "markdown"] = "terminal"
     """Format; the Markdown, with costs and sources, is the tables of docs/methods.md."""
 
     def __call__(self) -> None:
-        # Imports every method.
-        from fedjax_fair.app import method_page
-        from fedjax_fair.app.build import server_view
-        from fedjax_fair.app.settings import registry
+        from fedjax_fair.app.settings import method_summary, registry
 
+        if self.name is not None:
+            if self.format != "terminal":
+                raise ValueError("format='markdown': expected 'terminal' with a method.")
+            print(method_summary.format_method(self.name))
+            return
         if self.format == "markdown":
+            from fedjax_fair.app import method_page  # It builds every method.
+
             print(method_page.tables(), end="")
             return
         width = shutil.get_terminal_size().columns
@@ -52,7 +65,8 @@ class Methods:
             for name, method in methods.items():
                 is_mean = method.aggregator is None and method.centralized_fn is None
                 weights = method.weighting if is_mean else "-"
-                print(describe(name, weights, server_view(method), method.describe()))
+                view = method_summary.server_view(name)
+                print(describe(name, weights, view, method.describe()))
 
 
 @dataclass(frozen=True)

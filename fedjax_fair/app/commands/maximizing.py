@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fedjax_fair.app import maximize
 from fedjax_fair.app.commands.common import print_output_paths, resumable
 from fedjax_fair.app.run_folder import RunFolder
-from fedjax_fair.app.settings.command_line import fields_of
-from fedjax_fair.app.settings.config import Maximize, MaximizeExemplars, MaximizeMovielens
+from fedjax_fair.app.settings.config import Maximize
 from fedjax_fair.app.terminal.console import print_tables
 from fedjax_fair.app.terminal.progress import show_steps
 from fedjax_fair.app.terminal.termination import Termination
 from fedjax_fair.utils.terminal import escape_control_chars
 
-__all__ = ["Exemplars", "Movielens", "maximize_in"]
+__all__ = ["maximize_in", "run_maximization"]
 
 
-@dataclass(frozen=True)
-class _Command:
-    quiet: bool = False
-    """Show no progress."""
-
-    def __call__(self) -> None:
-        kind = MaximizeExemplars if isinstance(self, MaximizeExemplars) else MaximizeMovielens
-        config = kind(**fields_of(kind, self))
-        task = maximize.task_of(config)
-        maximize.check(config, task)
-        folder = RunFolder.create(config, task.name.replace("/", "-"))
-        maximize_in(task, config, folder, quiet=self.quiet)
-
-
-@dataclass(frozen=True)
-class Exemplars(_Command, MaximizeExemplars):
-    """Selects public images of digits that represent the private images of all clients."""
-
-
-@dataclass(frozen=True)
-class Movielens(_Command, MaximizeMovielens):
-    """Selects movies so that every user likes one of them."""
+def run_maximization(config: Maximize, *, quiet: bool) -> None:
+    """Runs ``maximize``."""
+    task = maximize.task_of(config)
+    maximize.check(config, task)
+    maximize_in(task, config, RunFolder.create(config, task.name.replace("/", "-")), quiet=quiet)
 
 
 def maximize_in(task: maximize.Task, config: Maximize, folder: RunFolder, *, quiet: bool) -> None:

@@ -15,7 +15,7 @@ from typing_extensions import Doc
 from tyro.conf import Positional
 
 from fedjax_fair import results
-from fedjax_fair.app.commands.common import RunPath
+from fedjax_fair.app.commands.options import RunPath
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.run_record import recorded_values
 from fedjax_fair.app.settings import plugins

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated
-
-from tyro.conf import Positional
 
 from fedjax_fair.app import experiment, maximize
 from fedjax_fair.app.build import build
-from fedjax_fair.app.commands.common import RunPath, interrupt_hint, print_output_paths, resumable
+from fedjax_fair.app.commands.common import interrupt_hint, print_output_paths, resumable
 from fedjax_fair.app.commands.maximizing import maximize_in
 from fedjax_fair.app.dry_run import print_dry_run
 from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.run_groups import groups_of, plan_sweep
-from fedjax_fair.app.settings.config import Config, Maximize, Preset
-from fedjax_fair.app.settings.fields import default_hint
+from fedjax_fair.app.settings.config import Config, Maximize
 from fedjax_fair.app.settings.names import change
-from fedjax_fair.app.settings.request import request
+from fedjax_fair.app.settings.request import Request
 from fedjax_fair.app.sweep import sweep, sweep_folder
 from fedjax_fair.app.terminal.console import print_tables
 from fedjax_fair.app.terminal.logs import LoggerCallback, check_logger
@@ -31,97 +26,11 @@ from fedjax_fair.training.batch import check_debugging
 from fedjax_fair.training.loop import Callback
 from fedjax_fair.utils.terminal import escape_control_chars
 
-__all__ = ["Resume", "Run", "Sweep", "run", "run_sweep"]
+__all__ = ["resume", "run", "run_sweep"]
 
 
-@dataclass(frozen=True)
-class _Training(Config):
-    config: Annotated[str | None, default_hint()] = None
-    """File of settings, TOML or config.json of a run. Command-line options take precedence."""
-
-    dry_run: bool = False
-    """Print the configuration and the costs, and stop."""
-
-    quiet: bool = False
-    """Show no progress."""
-
-
-@dataclass(frozen=True)
-class Run(_Training):
-    """Compares methods, and writes a folder with results, figures and a report."""
-
-    log: Annotated[tuple[str, ...], default_hint("none")] = ()
-    """Experiment trackers: tensorboard, wandb, mlflow; each needs the extra of its name."""
-
-
-@dataclass(frozen=True)
-class ResumeTraining:
-    """Number of rounds."""
-
-    rounds: Annotated[int | None, default_hint("those of the run")] = None
-    """Rounds that the run is extended to."""
-
-
-@dataclass(frozen=True)
-class Resume:
-    """Continues an interrupted run, or extends a finished one."""
-
-    run: Positional[RunPath]
-    """The run folder."""
-
-    quiet: bool = False
-    """Show no progress."""
-
-    log: Annotated[tuple[str, ...], default_hint("none")] = ()
-    """Experiment trackers: tensorboard, wandb, mlflow; each needs the extra of its name."""
-
-    allow_changed_code: bool = False
-    """Continue although a plugin, or a file that it imports, has changed since the checkpoints."""
-
-    training: ResumeTraining = field(default_factory=ResumeTraining)
-
-    def __call__(self) -> None:
-        folder = RunFolder(self.run)
-        config = folder.config()
-        rounds = self.training.rounds
-        if isinstance(config, Maximize):
-            if rounds is not None or self.log or self.allow_changed_code:
-                raise ValueError(
-                    "training.rounds, log and allow_changed_code are not used by a maximization."
-                )
-            maximize_in(maximize.task_of(config), config, folder, quiet=self.quiet)
-            return
-        if rounds is not None:
-            if rounds < (config.training.rounds or 0):
-                raise ValueError(
-                    f"training.rounds={rounds}: expected at least the {config.training.rounds} of "
-                    "the run."
-                )
-            config = change(config, "training", "rounds", rounds)
-        _prepare(config, self.log)
-        _execute(
-            build(config),
-            folder,
-            self.log,
-            quiet=self.quiet,
-            allow_changed_code=self.allow_changed_code,
-        )
-
-
-@dataclass(frozen=True)
-class Sweep(_Training):
-    """Runs all combinations of settings, as in `sweep digits lam=0,0.1 prox=0,0.1`."""
-
-    output: str = "sweeps"
-    """Folder in which the sweep folder is created; the same command continues the sweep."""
-
-    runs_per_batch: Annotated[int | None, default_hint("all that fit into memory")] = None
-    """Runs that are compiled together."""
-
-
-def run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
+def run(wanted: Request) -> None:
     """Runs ``run [PRESET] [OPTIONS]``."""
-    wanted = request(Run, arguments, presets, varies=False)
     options, config = wanted.options, wanted.config
     _prepare(config, options.log)
     if options.dry_run:
@@ -135,9 +44,8 @@ def run(arguments: list[str], presets: Mapping[str, Preset]) -> None:
     _execute(ready, RunFolder(folder), options.log, quiet=options.quiet)
 
 
-def run_sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
+def run_sweep(wanted: Request) -> None:
     """Runs ``sweep [PRESET] [NAME=VALUE,VALUE...]... [OPTIONS]``."""
-    wanted = request(Sweep, arguments, presets)
     options, varied = wanted.options, wanted.varied
     config = replace(wanted.config, output=Config.output)
     if options.dry_run:
@@ -161,6 +69,36 @@ def run_sweep(arguments: list[str], presets: Mapping[str, Preset]) -> None:
         )
     print_tables(swept)
     print_output_paths(Results=folder / "results.nc", Report=folder / "report.html")
+
+
+def resume(
+    path: str, rounds: int | None, log: tuple[str, ...], *, quiet: bool, allow_changed_code: bool
+) -> None:
+    """Continues a run."""
+    folder = RunFolder(path)
+    config = folder.config()
+    if isinstance(config, Maximize):
+        if rounds is not None or log or allow_changed_code:
+            raise ValueError(
+                "training.rounds, log and allow_changed_code are not used by a maximization."
+            )
+        maximize_in(maximize.task_of(config), config, folder, quiet=quiet)
+        return
+    if rounds is not None:
+        if rounds < (config.training.rounds or 0):
+            raise ValueError(
+                f"training.rounds={rounds}: expected at least the {config.training.rounds} of "
+                "the run."
+            )
+        config = change(config, "training", "rounds", rounds)
+    _prepare(config, log)
+    _execute(
+        build(config),
+        folder,
+        log,
+        quiet=quiet,
+        allow_changed_code=allow_changed_code,
+    )
 
 
 def _prepare(config: Config, loggers: tuple[str, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_args, get_type_hints
@@ -11,13 +12,25 @@ from typing import Any, get_args, get_type_hints
 import tyro
 
 from fedjax_fair.app.overview import HELP
+from fedjax_fair.app.settings.registry import METHODS
+from fedjax_fair.app.settings.source_defaults import source_names
 from fedjax_fair.app.settings.suggestions import suggest
 from fedjax_fair.app.settings.values import is_sequence, members, parse_value
 
-__all__ = ["PATHS", "assemble", "fields_of", "options_of", "parse", "parse_options", "print_help"]
+__all__ = [
+    "PATHS",
+    "assemble",
+    "explain_one_seed",
+    "fields_of",
+    "options_of",
+    "parse",
+    "parse_options",
+    "print_help",
+]
 
 PATHS = {
     "--config",
+    "--data.central-test",
     "--data.dir",
     "--data.file",
     "--file",
@@ -35,7 +48,9 @@ def parse(kind: Any, arguments: list[str], command: str, default: Any = None) ->
     """Parses arguments into a dataclass; as `parse_options`."""
     if HELP & set(arguments):
         print_help(kind, command, default)
-    return assemble(kind, parse_options(kind, arguments, command), default)
+    values = parse_options(kind, arguments, command)
+    explain_one_seed(values)
+    return assemble(kind, values, default)
 
 
 def print_help(kind: Any, command: str, default: Any = None) -> None:
@@ -50,7 +65,7 @@ def parse_options(kind: Any, arguments: list[str], command: str) -> dict[str, An
 
     The words after an option belong to it if its type is a tuple. A bool takes no word;
     ``--no-NAME`` sets it to False. Other options take one word. The remaining words belong to the
-    field that is ``Positional``.
+    field that is ``Positional``; they may be absent if it can be None.
 
     Args:
         kind: A dataclass; a field that is a dataclass is a section of options.
@@ -110,6 +125,8 @@ def parse_options(kind: Any, arguments: list[str], command: str) -> dict[str, An
             )
         return values
     (flag,) = (f"--{name}" for name in names)
+    if not positional and type(None) in get_args(types[flag]):
+        return values
     is_list = is_sequence(types[flag])
     if not positional or (len(positional) > 1 and not is_list):
         given = " ".join(positional) or "nothing"
@@ -118,15 +135,20 @@ def parse_options(kind: Any, arguments: list[str], command: str) -> dict[str, An
     return values | {flag: tuple(paths) if is_list else paths[0]}
 
 
+def explain_one_seed(values: Mapping[str, Any]) -> None:
+    """Prints that a single seed is no number of seeds, unless it is 0 or 1."""
+    for option, seeds in values.items():
+        if option.strip("=").endswith("seeds") and len(seeds) == 1 and seeds[0] > 1:
+            (seed,), after = seeds, "" if option.endswith("=") else " "
+            text = f"one seed, {seed}; for {seed:,} seeds write {option}{after}0:{seed}"
+            print(f"fedjax-fair: note: {text}", file=sys.stderr)
+
+
 def _option_of_name(word: str, types: Mapping[str, Any]) -> str | None:
     """Returns the option of a command whose value a word probably is, a method or a data set."""
     if not types.keys() & {"--methods", "--data.name"}:
         return None
-    # Imported only here, because it imports every method.
-    from fedjax_fair.app.settings.registry import METHODS
-    from fedjax_fair.data.sources.named_sources import SOURCES
-
-    named: dict[str, Mapping[str, Any]] = {"--methods": METHODS, "--data.name": SOURCES}
+    named = {"--methods": METHODS, "--data.name": source_names()}
     return next((flag for flag, names in named.items() if flag in types and word in names), None)
 
 

@@ -90,6 +90,15 @@ class _Data:
         Doc("What the label of a file is: a class, numbers, or several labels of 0 and 1."),
     ] = None
 
+    central_test: Annotated[
+        str | None,
+        default_hint("none"),
+        Doc(
+            "Table or .npz file of test examples of no client, on which the global models are "
+            "measured too; of a file with test examples these."
+        ),
+    ] = None
+
     features: Annotated[
         str | None,
         default_hint("all other columns"),

@@ -12,12 +12,11 @@ from typing import Any, get_type_hints
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from fedjax_fair.app.settings.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
-from fedjax_fair.app.settings.names import find_method, method_parts
+from fedjax_fair.app.settings.defaults import check_defaults, collapse, unset_defaults
+from fedjax_fair.app.settings.named_methods import find_method, method_parts
 from fedjax_fair.app.settings.registry import METHODS, MODELS, PARTITIONERS
 from fedjax_fair.app.settings.suggestions import lookup
-from fedjax_fair.app.settings.usage import check_defaults, collapse, unset_defaults
 from fedjax_fair.app.settings.values import describe_type, parse_float
-from fedjax_fair.results.files import write_text
 
 __all__ = ["as_dict", "load", "load_into", "save", "set_values"]
 
@@ -26,6 +25,8 @@ _MAXIMIZE = {"maximize exemplars": MaximizeExemplars, "maximize movielens": Maxi
 
 def save(config: Config | Maximize, path: str | Path, num_clients: int | None = None) -> None:
     """Writes a configuration as JSON, which ``load`` reads, with the defaults that it uses."""
+    from fedjax_fair.results.files import write_text
+
     write_text(Path(path), json.dumps(as_dict(config, num_clients), indent=2) + "\n")
 
 
@@ -43,8 +44,8 @@ def as_dict(config: Config | Maximize, num_clients: int | None = None) -> dict[s
 def load(path: str | Path, start: Config | None = None) -> Config | Maximize:
     """Reads a configuration from JSON or TOML.
 
-    Settings may be omitted if they are in ``start`` or None by default. The defaults that ``save``
-    wrote are not settings: they must be those in use.
+    Settings may be omitted only if they are in ``start``. The defaults that ``save`` wrote are not
+    settings: they must be those in use.
 
     Raises:
         ValueError: If the file is damaged or lacks a setting, or a setting is unknown or has a
@@ -64,14 +65,16 @@ def load(path: str | Path, start: Config | None = None) -> Config | Maximize:
         if (command := values.pop("command", None)) is not None:
             start = lookup("command", str(command), _MAXIMIZE)()
             return set_values(start, values, is_complete=True)
-        defaults = values.pop("defaults", {})
+        has_defaults, defaults = "defaults" in values, values.pop("defaults", {})
         try:
             config = set_values(start or Config(), values, is_complete=start is None)
         except ValueError:
             _check_methods(values.get("methods"))  # Settings may be unknown with their method.
             raise
-        if defaults and _names_are_known(config):  # Others are errors of what uses them.
-            check_defaults(config, defaults)
+        if start is None and not has_defaults:
+            raise ValueError("defaults is missing: expected settings by name")
+        if _names_are_known(config):  # Others are errors of what uses them.
+            check_defaults(config, defaults, is_complete=start is None)
         return config
     except (ValueError, RecursionError) as error:  # The latter if values are nested too deeply.
         reason = str(error).rstrip(".")
@@ -99,8 +102,10 @@ def load_into(path: str | Path, start: Config) -> Config:
     return config
 
 
-def set_values(start: Any, values: Mapping[str, Any], *, is_complete: bool = False) -> Any:
-    """Replaces fields of a dataclass by values from a file.
+def set_values(
+    start: Any, values: Mapping[str, Any], *, is_complete: bool = False, section: str = ""
+) -> Any:
+    """Replaces fields of a dataclass, which may be a section, by values from a file.
 
     Raises:
         ValueError: If a setting is unknown, has a value of another type, or is missing although the
@@ -112,7 +117,9 @@ def set_values(start: Any, values: Mapping[str, Any], *, is_complete: bool = Fal
         if is_dataclass(kind):
             if not isinstance(value, dict):
                 raise ValueError(f"{name}={value!r}: expected settings by name")
-            built[name] = set_values(getattr(start, name), value, is_complete=is_complete)
+            built[name] = set_values(
+                getattr(start, name), value, is_complete=is_complete, section=f"{name}."
+            )
             continue
         built[name] = tuple(value) if isinstance(value, list) else value
         try:
@@ -121,9 +128,10 @@ def set_values(start: Any, values: Mapping[str, Any], *, is_complete: bool = Fal
         except TypeCheckError:
             raise ValueError(f"{name}={value!r}: expected {describe_type(kind)}") from None
     for name, kind in types.items():
-        if is_complete and name not in values and getattr(start, name) is not None:
+        if is_complete and name not in values:
             needed = "settings by name" if is_dataclass(kind) else describe_type(kind)
-            raise ValueError(f"{name} is missing: expected {needed}")
+            or_null = " or null" if getattr(start, name) is None else ""
+            raise ValueError(f"{section}{name} is missing: expected {needed}{or_null}")
     return replace(start, **built)
 
 

@@ -1,188 +1,20 @@
-"""Settings of roles and functions, read from their fields: name, type, default and help.
-
-Parameters that are scalars, strings or tuples of them become options of the command line, fields
-of a configuration and axes of a sweep.
-"""
+"""Fields of a configuration and their help, from the settings of constructors."""
 
 from __future__ import annotations
 
-import inspect
-import re
-import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass
-from functools import cache, partial
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from dataclasses import field, make_dataclass
+from typing import Annotated, Any
 
-import docstring_parser
 import tyro
-from jaxtyping import AbstractArray
 from typing_extensions import Doc
 
-from fedjax_fair.app.settings.values import describe_type, members
-from fedjax_fair.roles.role_errors import explain_errors
-from fedjax_fair.utils import checks
-from fedjax_fair.utils.printing import format_value
+from fedjax_fair.app.settings.constructors import settings_of
+from fedjax_fair.app.settings.setting import REQUIRED, Setting
 
-__all__ = [
-    "REQUIRED",
-    "Renamed",
-    "Setting",
-    "Wrapping",
-    "class_of",
-    "construct",
-    "default_hint",
-    "section",
-    "settings_of",
-]
+__all__ = ["default_hint", "section"]
 
-_SCALARS = (int, float, bool, str)
 _MAX_READERS = 6
-REQUIRED = inspect.Parameter.empty
-"""Default of a parameter without one."""
-
-
-class Setting(NamedTuple):
-    """A parameter that can be set by a configuration.
-
-    Attributes:
-        name: Name of the parameter.
-        type: Type of a value, without None.
-        default: Default, or ``inspect.Parameter.empty``.
-        traced: Whether it only enters arithmetic, so that a sweep over it compiles once.
-        help: Its description in the docstring.
-    """
-
-    name: str
-    type: Any
-    default: Any
-    traced: bool
-    help: str
-
-
-@dataclass(frozen=True)
-class Wrapping:
-    """Constructor of a role that wraps another one, with the settings of both.
-
-    Attributes:
-        outer: Class of the wrapper.
-        inner: Class of the wrapped role.
-        parameter: Parameter of the wrapper for the wrapped role.
-    """
-
-    outer: Callable[..., Any]
-    inner: Callable[..., Any]
-    parameter: str
-
-    def __call__(self, **settings: Any) -> Any:
-        """Makes the role."""
-        names = settings.keys() & settings_of(self.outer).keys()
-        own = {name: settings.pop(name) for name in sorted(names)}
-        return self.outer(**own, **{self.parameter: self.inner(**settings)})
-
-
-@dataclass(frozen=True, eq=False)
-class Renamed:
-    """Constructor whose parameters have other names as settings.
-
-    Attributes:
-        constructor: Class or function.
-        names: Settings by parameter; parameters that it lacks are ignored.
-    """
-
-    constructor: Callable[..., Any]
-    names: Mapping[str, str]
-
-    def __call__(self, **settings: Any) -> Any:
-        """Calls the constructor; its errors name the settings."""
-        parameters = {setting: parameter for parameter, setting in self.names.items()}
-        given = {parameters.get(name, name): value for name, value in settings.items()}
-        try:
-            return self.constructor(**given)
-        except ValueError as error:
-            message = str(error)
-            for parameter, setting in self.names.items():
-                message = re.sub(rf"\b{parameter}=", f"{setting}=", message)
-            raise ValueError(message) from error
-
-
-def class_of(role: Callable[..., Any]) -> Any:
-    """Returns the class or function within a ``functools.partial``, `Wrapping` or `Renamed`."""
-    while isinstance(role, (partial, Wrapping, Renamed)):
-        inner = {partial: "func", Wrapping: "outer", Renamed: "constructor"}
-        role = getattr(role, inner[type(role)])
-    return role
-
-
-@cache
-def settings_of(constructor: Callable[..., Any]) -> Mapping[str, Setting]:
-    """Reads the settings of a constructor by name.
-
-    It may be a class, a function, or a ``functools.partial``, `Wrapping` or `Renamed` of one.
-
-    Examples:
-        >>> from fedjax_fair import selectors
-        >>> lam = settings_of(selectors.SubTrunc)["lam"]
-        >>> lam.type, lam.default, lam.traced
-        (<class 'float'>, 0.5, True)
-    """
-    if isinstance(constructor, Wrapping):
-        inner, outer = settings_of(constructor.inner), settings_of(constructor.outer)
-        if twice := inner.keys() & outer.keys():
-            raise TypeError(f"{constructor}: expected {', '.join(sorted(twice))} in one of them.")
-        return types.MappingProxyType({**inner, **outer})
-    if isinstance(constructor, Renamed):
-        names = constructor.names
-        found = settings_of(constructor.constructor)
-        renamed = {names.get(name, name): setting for name, setting in found.items()}
-        return types.MappingProxyType(
-            {name: setting._replace(name=name) for name, setting in renamed.items()}
-        )
-    function = constructor.func if isinstance(constructor, partial) else constructor
-    hints = get_type_hints(function)
-    params = docstring_parser.parse(function.__doc__ or "").params
-    helps = {item.arg_name: _without_markup(item.description or "") for item in params}
-    settings = {}
-    for name, parameter in inspect.signature(constructor).parameters.items():
-        kinds = members(hints[name])
-        plain = [kind for each in kinds if (kind := _plain(each)) is not None]
-        if plain:
-            scalars = [kind for kind in plain if get_origin(kind) is not tuple]
-            kind = Union[tuple(scalars or plain)]  # noqa: UP007 (a union of computed members)
-            traced = any(isinstance(k, type) and issubclass(k, AbstractArray) for k in kinds)
-            settings[name] = Setting(name, kind, parameter.default, traced, helps.get(name, ""))
-    return types.MappingProxyType(settings)
-
-
-def construct(
-    constructor: Callable[..., Any],
-    part: Any,
-    **defaults: Any,
-) -> Any:
-    """Calls a constructor with the values of its settings.
-
-    Args:
-        constructor: As for ``settings_of``.
-        part: Section with the values; None is the default.
-        **defaults: Defaults of parameters that it may have.
-
-    Raises:
-        ValueError: If a setting is missing, or a number needs more than 32 bits.
-    """
-    values = {}
-    for name, setting in settings_of(constructor).items():
-        value = getattr(part, name, None)
-        if value is None:
-            value = defaults.get(name)
-        if value is not None:
-            for number in value if isinstance(value, tuple) else (value,):
-                checks.representable(name, number)
-            values[name] = value
-        elif setting.default is REQUIRED:
-            values_of = describe_type(setting.type) if _is_literal(setting.type) else "a value"
-            raise ValueError(f"{name}=None: expected {values_of}.")
-    with explain_errors(f"{format_value(class_of(constructor))}(...)"):
-        return constructor(**values)
 
 
 def section(
@@ -211,31 +43,6 @@ def section(
         annotation = Annotated[kind | None, Doc(_help(settings)), default_hint(_defaults(settings))]
         generated.append((key, annotation, field(default=None)))
     return make_dataclass("Section", generated, bases=(fixed,), frozen=True)
-
-
-def _plain(kind: Any) -> Any:
-    """Returns the type of values that can be written as strings, or None."""
-    if kind in _SCALARS or get_origin(kind) is Literal:
-        return kind
-    if get_origin(kind) is Sequence and get_args(kind)[0] in _SCALARS:
-        return tuple[get_args(kind)[0], ...]
-    return None
-
-
-def _is_literal(kind: Any) -> bool:
-    return all(get_origin(member) is Literal for member in members(kind))
-
-
-def _without_markup(text: str) -> str:
-    r"""Returns a description for a terminal, with the words of its formulas.
-
-    Examples:
-        >>> _without_markup(r"At most :math:`\lambda_{\max}`, or *all*; see `Mean`.")
-        'At most lambda_max, or all; see Mean.'
-    """
-    formulas = re.compile(r":math:`([^`]*)`")
-    text = formulas.sub(lambda formula: re.sub(r"[\\{}]", "", formula[1]), " ".join(text.split()))
-    return re.sub(r":\w+:(?=`)|`|\*(?=\w)|(?<=\w)\*", "", text)
 
 
 def _help(users: Mapping[str, Setting]) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from fedjax_fair.app.settings.fields import class_of
-from fedjax_fair.roles import Aggregator, Model, Selector, Solver
-from fedjax_fair.rounds.base_round import BaseRound
-from fedjax_fair.server_optimizers import ServerOptimizer
+from fedjax_fair.app.settings.constructors import Reference, describe, innermost
+
+if TYPE_CHECKING:
+    from fedjax_fair.roles import Aggregator, Model, Selector, Solver
+    from fedjax_fair.rounds.base_round import BaseRound
+    from fedjax_fair.server_optimizers import ServerOptimizer
 
 __all__ = ["Method", "Range"]
 
@@ -75,11 +76,20 @@ class Method(NamedTuple):
     from_solver: Mapping[str, str] = {}
     ranges: Mapping[str, Range] = {}
 
+    def roles(self) -> dict[str, Callable[..., Any]]:
+        """Returns the classes of the roles in which the method differs from federated averaging."""
+        if self.centralized_fn is not None:
+            return {}
+        return {name: role for name, role in self._asdict().items() if callable(role)}
+
     def describe(self) -> str:
         """Returns the summary, or the first sentence of the docstring of a role."""
-        if self.summary:
-            return self.summary
         roles = (self.selector, self.aggregator, self.server_optimizer, self.solver)
-        role = class_of(next(filter(None, roles)))
-        docstring = inspect.getdoc(role) or role.__name__
-        return docstring.splitlines()[0].partition(". ")[0].rstrip(".")
+        return self.summary or describe(innermost(next(filter(None, roles)))).summary
+
+    def source(self) -> str:
+        """Returns a link to the first reference in the docstrings of the roles, or ""."""
+        if self.centralized_fn is not None:
+            return ""
+        roles = self.roles() or {"selector": Reference("selectors.Uniform")}
+        return next(filter(None, (describe(innermost(role)).source for role in roles.values())), "")

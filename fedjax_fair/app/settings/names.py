@@ -8,21 +8,28 @@ from dataclasses import asdict, replace
 from typing import Any, get_type_hints
 
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.method import Method
-from fedjax_fair.app.settings.registry import METHODS
-from fedjax_fair.app.settings.suggestions import lookup, suggest
+from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.values import parse_value
 
 __all__ = [
     "ALTERNATIVES",
     "by_name",
     "change",
-    "find_method",
-    "method_parts",
+    "option_of",
     "places",
     "read",
     "vary",
 ]
+
+
+def option_of(section: str, name: str) -> str:
+    """Returns the option of a setting.
+
+    Examples:
+        >>> option_of("server_optimizer", "beta1")
+        '--server-optimizer.beta1'
+    """
+    return f"--{section}.{name}".replace("_", "-")
 
 
 def change(config: Config, section: str, name: str, value: Any) -> Config:
@@ -86,24 +93,3 @@ def read(config: Config, name: str, text: str) -> Any:
         return parse_value(get_type_hints(type(getattr(config, section)))[field], [text])
     except ValueError as error:
         raise ValueError(f"{field}={text!r}: {error}") from None
-
-
-def method_parts(method: str) -> list[str]:
-    """Returns the names of a method or of the methods of a pair, without settings.
-
-    Examples:
-        >>> method_parts("divfl+equitable:num_clusters=2")
-        ['divfl', 'equitable']
-    """
-    return method.partition(":")[0].split("+")
-
-
-def find_method(name: str) -> Method:
-    """Finds a method by name, or explains how to use one of a plugin."""
-    try:
-        return lookup("method", name, METHODS)
-    except ValueError as error:
-        if suggest(name, METHODS) is not None:
-            raise
-        hint = "a method of your own needs --plugin FILE or app.settings.plugins.load(FILE)."
-        raise ValueError(f"{error} method={name!r}: {hint}") from None

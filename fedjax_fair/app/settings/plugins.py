@@ -23,28 +23,19 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedjax_fair.app.settings.fields import settings_of
+from fedjax_fair.app.settings.constructors import settings_of
 from fedjax_fair.app.settings.method import Method, Range
-from fedjax_fair.data import Source
-from fedjax_fair.planning.machines import Machine
-from fedjax_fair.roles import Aggregator, Selector, Solver
-from fedjax_fair.roles.role_errors import RoleError, explain_errors
-from fedjax_fair.server_optimizers import ServerOptimizer
-from fedjax_fair.utils import checks
-from fedjax_fair.utils.printing import format_value
 from fedjax_fair.utils.terminal import one_line
 
-__all__ = ["load", "loaded", "machines", "methods", "methods_of", "sources"]
+if TYPE_CHECKING:
+    from fedjax_fair.data import Source
+    from fedjax_fair.planning.machines import Machine
+
+__all__ = ["add_sources", "load", "loaded", "machines", "methods", "methods_of", "sources"]
 
 GROUP, SOURCES_GROUP = "fedjax_fair.methods", "fedjax_fair.sources"
-_ROLES = {
-    "selector": Selector,
-    "solver": Solver,
-    "aggregator": Aggregator,
-    "server_optimizer": ServerOptimizer,
-}
 _FROM_CONFIGURATION = ("cohort_size", "learning_rate", "batch_size")
 """Parameters that need no default, because every configuration has a value."""
 
@@ -114,6 +105,22 @@ def sources(taken: Collection[str]) -> dict[str, Source]:
     return _collect("SOURCES", SOURCES_GROUP, taken)
 
 
+def add_sources() -> dict[str, Source]:
+    """Adds the data sources of packages and files to those of the package, and returns them.
+
+    The package's data is imported only if there are any.
+
+    Raises:
+        ValueError: As for `methods`.
+    """
+    if not (added := sources([])):
+        return {}
+    from fedjax_fair.data.sources.named_sources import SOURCES
+
+    SOURCES.update(sources(SOURCES))
+    return added
+
+
 def machines(taken: Collection[str]) -> dict[str, Machine]:
     """Returns the machines of packages and files by name; see `methods`."""
     return _collect("MACHINES", "fedjax_fair.machines", taken)
@@ -141,6 +148,8 @@ def _collect(kind: str, group: str, taken: Collection[str]) -> dict[str, Any]:
 
 def _run(path: Path, file: str) -> ModuleType:
     """Imports a file as the module of its name."""
+    from fedjax_fair.roles.role_errors import RoleError
+
     if path.stem in sys.modules or not path.stem.isidentifier():
         raise ValueError(
             f"plugin={file!r}: expected a file name that no module has; rename the file."
@@ -161,6 +170,8 @@ def _run(path: Path, file: str) -> ModuleType:
 @contextmanager
 def _named_errors(origin: str) -> Iterator[None]:
     """Names a plugin in any error of its code."""
+    from fedjax_fair.roles.role_errors import RoleError, explain_errors
+
     try:
         with explain_errors(origin):
             yield
@@ -187,8 +198,18 @@ def _check_method(name: Any, method: Any, origin: str) -> None:
         if not isinstance(values, Range):
             raise ValueError(f"{where}={values!r}: expected a Range.")
         values.check(where)
+    from fedjax_fair.roles import Aggregator, Selector, Solver
+    from fedjax_fair.server_optimizers import ServerOptimizer
+    from fedjax_fair.utils.printing import format_value
+
+    roles = {
+        "selector": Selector,
+        "solver": Solver,
+        "aggregator": Aggregator,
+        "server_optimizer": ServerOptimizer,
+    }
     without_default = {*_FROM_CONFIGURATION, *method.from_solver}
-    for role, base in _ROLES.items():
+    for role, base in roles.items():
         role_class = getattr(method, role)
         if role_class is None:
             continue
@@ -214,6 +235,8 @@ def _check_method(name: Any, method: Any, origin: str) -> None:
 
 
 def _check_source(name: Any, source: Any, origin: str) -> None:
+    from fedjax_fair.data import Source
+
     if not isinstance(name, str):
         raise ValueError(f"{origin}: {name!r}: expected a string as the name of a data source.")
     if not isinstance(source, Source):
@@ -221,6 +244,9 @@ def _check_source(name: Any, source: Any, origin: str) -> None:
 
 
 def _check_machine(name: Any, machine: Any, origin: str) -> None:
+    from fedjax_fair.planning.machines import Machine
+    from fedjax_fair.utils import checks
+
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
         raise ValueError(
             f"{origin}: {name!r}: expected a name of letters, digits, '-', '_' or '.'."

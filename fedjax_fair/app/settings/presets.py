@@ -13,8 +13,7 @@ from typing import Any
 from fedjax_fair.app.overview import PRESET_TABLES
 from fedjax_fair.app.settings.config import Config, DataConfig, Preset
 from fedjax_fair.app.settings.config_files import set_values
-from fedjax_fair.data import get_source
-from fedjax_fair.data.tables.table_files import is_table_file, table_name
+from fedjax_fair.app.settings.source_defaults import find_source, is_table_file
 
 __all__ = ["PRESETS", "resolve"]
 
@@ -35,6 +34,11 @@ def resolve(config: Config) -> Config:
     Local steps replace the default epochs. Evaluations are after every tenth of the rounds. A
     leading ``~`` of folders is expanded; that of the data becomes absolute.
 
+    Raises:
+        FileNotFoundError: If the file of the data is missing, which is named before what its
+            settings lack.
+        ValueError: If a table lacks its label or clients.
+
     Examples:
         >>> config = resolve(Config(data=DataConfig(name="mnist")))
         >>> config.model.name, config.training.rounds, config.training.eval_every
@@ -43,25 +47,34 @@ def resolve(config: Config) -> Config:
     data = config.data
     if data.file is None and data.name == "table":
         raise ValueError("data.file=None: expected a file with data.name='table'; set data.file.")
-    has_partition = data.file is None or is_table_file(data.file) or data.partition is not None
+    for name in ("file", "central_test"):  # Named before what other settings lack.
+        path = getattr(data, name)
+        if path is not None and "*" not in path and not Path(path).expanduser().exists():
+            raise FileNotFoundError(
+                f"data.{name}={path!r}: no such file; expected a table, an .npz file or LEAF's "
+                "JSON; correct the path."
+            )
+    is_table = is_table_file(data.file)
+    has_partition = data.file is None or is_table or data.partition is not None
     if has_partition and data.client is not None:
         data = _fill(data, partition="by_column")
     if data.file is None:
-        source = get_source(data.name)
+        source = find_source(data.name)
         if source.client is None:
-            data = _fill(data, partition=source.partition.__name__)
+            data = _fill(data, partition=source.partition)
         elif data.partition in (None, "by_column"):
             data = _fill(data, partition="by_column", client=source.client)
-    elif is_table_file(data.file):
-        source, data = get_source("adult"), _of_table(data, data.file)
+    elif is_table:
+        source, data = find_source("adult"), _of_table(data, data.file)
     else:
         # A file has the defaults of digits, which also fit a small data set.
-        source, data = get_source("digits"), _of_file(data, data.file, Path(data.file).stem)
+        source, data = find_source("digits"), _of_file(data, data.file, Path(data.file).stem)
     # Others determine the number of clients.
     if has_partition and data.partition not in ("planted_clusters", "by_column"):
         data = _fill(data, clients=source.num_clients)
-    if data.dir is not None:
-        data = replace(data, dir=str(Path(data.dir).expanduser().absolute()))
+    for name in ("dir", "central_test"):
+        if (path := getattr(data, name)) is not None:
+            data = replace(data, **{name: str(Path(path).expanduser().absolute())})
     solver = _fill(config.solver, learning_rate=source.learning_rate, batch_size=source.batch_size)
     if solver.steps is None:
         solver = _fill(solver, epochs=source.epochs)
@@ -96,6 +109,8 @@ def _of_table(data: DataConfig, file: str) -> DataConfig:
         )
     if data.name == "table":
         data = replace(data, name=DataConfig.name)
+    from fedjax_fair.data.tables.table_files import table_name
+
     return _of_file(data, file, table_name(file))
 
 

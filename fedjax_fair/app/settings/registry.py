@@ -1,33 +1,51 @@
 """Methods, networks, partitions, faults and communication by name.
 
 An entry names a class or function. Its settings, types and defaults are read from its signature
-(`fedjax_fair.app.settings.fields`).
+(`fedjax_fair.app.settings.signatures`).
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedjax_fair import (
-    aggregators,
-    communication,
-    data,
-    faults,
-    models,
-    selectors,
-    server_optimizers,
-    solvers,
-)
 from fedjax_fair.app.settings import plugins
-from fedjax_fair.app.settings.fields import REQUIRED, Renamed, Wrapping, settings_of
+from fedjax_fair.app.settings.constructors import (
+    LazyModule,
+    Reference,
+    Renamed,
+    Wrapping,
+    describe,
+    settings_of,
+)
 from fedjax_fair.app.settings.method import Method, Range
-from fedjax_fair.data import Partitioner
-from fedjax_fair.metrics import predictions
-from fedjax_fair.roles import ClientMetric, Model
-from fedjax_fair.training import Centralized
+from fedjax_fair.app.settings.setting import REQUIRED, stored
+
+if TYPE_CHECKING:
+    from fedjax_fair import (
+        aggregators,
+        communication,
+        data,
+        faults,
+        models,
+        selectors,
+        server_optimizers,
+        solvers,
+        training,
+    )
+    from fedjax_fair.data import Partitioner
+    from fedjax_fair.roles import ClientMetric, Model
+else:  # Attributes are names, so that a command imports only the classes that it calls.
+    aggregators = LazyModule("aggregators")
+    communication = LazyModule("communication")
+    data = LazyModule("data")
+    faults = LazyModule("faults")
+    models = LazyModule("models")
+    selectors = LazyModule("selectors")
+    server_optimizers = LazyModule("server_optimizers")
+    solvers = LazyModule("solvers")
+    training = LazyModule("training")
 
 __all__ = [
     "COHORT_SIZE",
@@ -215,7 +233,7 @@ GROUPS: dict[str, dict[str, Method]] = {
             selector=selectors.Full,
             solver=solvers.Local,
         ),
-        "centralized": Method(_EVERYWHERE, centralized_fn=Centralized),
+        "centralized": Method(_EVERYWHERE, centralized_fn=training.Centralized),
     },
 }
 """Methods by what distinguishes them; docs/methods.md is generated from them."""
@@ -275,8 +293,7 @@ METHODS: dict[str, Method] = {
 if _of_plugins := plugins.methods(METHODS):
     GROUPS["plugin"] = dict(_of_plugins)
     METHODS.update(_of_plugins)
-data.SOURCES.update(plugins.sources(data.SOURCES))
-
+_sources = plugins.add_sources()
 
 MODELS: dict[str, Callable[..., Model]] = {
     "logistic": models.logistic,
@@ -314,13 +331,14 @@ PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
 
 
 METRICS: dict[str, Callable[..., ClientMetric]] = {
-    name: getattr(predictions, name) for name in predictions.__all__
+    name: Reference(f"metrics.predictions.{name}") for name in stored()["metrics"]
 }
 """Metrics of clients; some take ``num_classes``."""
 
 
 READERS: dict[str, Callable[..., Any]] = {
-    name: source.read for name, source in data.SOURCES.items() if source.settings
+    "shakespeare": Reference("data.sources.shakespeare.read_shakespeare"),
+    **{name: source.read for name, source in _sources.items() if source.settings},
 }
 """Functions that read the data sets that have settings (``Source.settings``)."""
 
@@ -366,8 +384,7 @@ def role_classes(method: Method) -> dict[str, Callable[..., Any]]:
 @cache
 def _around_sgd(solver: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the settings of SGD to a solver that wraps another one."""
-    parameter = inspect.signature(solver).parameters.get("solver")
-    if parameter is None or parameter.default is not REQUIRED:
+    if not describe(solver).wraps_solver:
         return solver
     return Wrapping(solver, solvers.SGD, "solver")
 

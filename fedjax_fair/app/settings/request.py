@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
 from fedjax_fair.app.overview import HELP
-from fedjax_fair.app.settings.command_line import assemble, fields_of, parse_options, print_help
+from fedjax_fair.app.settings.command_line import (
+    assemble,
+    explain_one_seed,
+    fields_of,
+    parse_options,
+    print_help,
+)
 from fedjax_fair.app.settings.config import Config, Preset, TrainingConfig
 from fedjax_fair.app.settings.config_files import load_into
+from fedjax_fair.app.settings.named_methods import method_settings
 from fedjax_fair.app.settings.names import change, places, read
 from fedjax_fair.app.settings.presets import resolve
 from fedjax_fair.app.settings.suggestions import lookup
-from fedjax_fair.app.settings.usage import drop_unused_settings, method_settings
+from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.app.settings.values import describe_type
 from fedjax_fair.utils.terminal import format_columns
 
@@ -97,7 +103,7 @@ def request(
         varied[key] = [read(start, key, each) for each in texts]
     _check_replaced(config, values, varied)
     (seeds,) = varied.pop("seeds", [None])
-    _explain_one_seed(seeds or values.get("--training.seeds", ()))
+    explain_one_seed(values | {"seeds=": seeds or ()})
     name = preset if is_named else config.data.name.replace("/", "-")
     return Request(name, parsed, config, varied, seeds)
 
@@ -146,14 +152,6 @@ def _check_replaced(
         if is_used and not is_left:
             names_of_methods = " and ".join(config.methods)
             raise ValueError(f"{shown}: {names_of_methods} set it; remove it.")
-
-
-def _explain_one_seed(seeds: Sequence[int]) -> None:
-    """Prints that a single seed is no number of seeds, unless it is 0 or 1."""
-    if len(seeds) == 1 and seeds[0] > 1:
-        (seed,) = seeds
-        text = f"one seed, {seed}; for {seed:,} seeds write --training.seeds 0:{seed}"
-        print(f"fedjax-fair: note: {text}", file=sys.stderr)
 
 
 def _describe_settings(config: Config) -> dict[str, str]:

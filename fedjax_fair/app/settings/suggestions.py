@@ -11,7 +11,13 @@ __all__ = ["lookup", "suggest"]
 T = TypeVar("T")
 
 
-def lookup(kind: str, name: str, table: Mapping[str, T], listed: Iterable[str] | None = None) -> T:
+def lookup(
+    kind: str,
+    name: str,
+    table: Mapping[str, T],
+    listed: Iterable[str] | None = None,
+    command: str | None = None,
+) -> T:
     """Finds an entry by name, or raises an error that suggests a similar one.
 
     Args:
@@ -19,6 +25,7 @@ def lookup(kind: str, name: str, table: Mapping[str, T], listed: Iterable[str] |
         name: The name.
         table: The entries.
         listed: Names in the error; all by default.
+        command: A command that lists the names, which the error names instead of all of them.
 
     Examples:
         >>> lookup("method", "fedporx", {"fedavg": 1, "fedprox": 2})
@@ -29,6 +36,10 @@ def lookup(kind: str, name: str, table: Mapping[str, T], listed: Iterable[str] |
         return table[name]
     names = [each for each in (table if listed is None else listed) if "." not in each]
     similar = suggest(name, names)
+    if command is not None:
+        near = dict.fromkeys([*filter(None, [similar]), *_near(name, names, 3)])
+        hint = f"did you mean {' or '.join(map(repr, list(near)[:3]))}? " if near else ""
+        raise ValueError(f"{kind}={name!r}: {hint}`{command}` lists all {len(names)}.")
     hint = f"did you mean {similar!r}? Expected" if similar else "expected"
     raise ValueError(f"{kind}={name!r}: {hint} one of {', '.join(names or table)}.")
 
@@ -63,6 +74,10 @@ def suggest(name: str, names: Collection[str]) -> str | None:
     wanted = last_part(name)
     if (same := by_last_part.get(_ALIASES.get(wanted, wanted))) is not None:
         return same
+    return next(iter(_near(name, names, 1)), None)
+
+
+def _near(name: str, names: Iterable[str], count: int) -> list[str]:
+    """Returns similar names, the most similar first."""
     folded = {each.casefold(): each for each in names}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1)
-    return folded[near[0]] if near else None
+    return [folded[each] for each in difflib.get_close_matches(name.casefold(), folded, n=count)]

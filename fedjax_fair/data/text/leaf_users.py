@@ -13,8 +13,14 @@ from fedjax_fair.data.conversion import DamagedError, one_line, require
 from fedjax_fair.utils.warning import warn
 
 __all__ = [
-    *("EMPTY", "TEXTS", "TWEETS", "Samples"),
-    *("get_entry", "is_leaf", "parse_json", "read_users"),
+    "EMPTY",
+    "TEXTS",
+    "TWEETS",
+    "Samples",
+    "get_entry",
+    "is_leaf",
+    "parse_json",
+    "read_users",
 ]
 
 TEXTS, TWEETS, NUMBERS = "strings", "lists of strings", "lists of numbers"
