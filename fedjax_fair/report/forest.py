@@ -172,7 +172,9 @@ def _is_percent(compared: xr.Dataset) -> bool:
 
 def _digits(compared: xr.Dataset) -> int:
     metric = compared.attrs["metric"]
-    return digits(compared.assign({metric: compared["mean"].assign_attrs(compared.attrs)}), metric)
+    values = np.append(compared["mean"].values, compared["baseline_mean"].values)
+    shown = compared["mean"].__class__(values, attrs={"units": compared.attrs.get("units") or "1"})
+    return digits(shown.to_dataset(name=metric), metric)
 
 
 def _unit(compared: xr.Dataset) -> str:

@@ -138,7 +138,9 @@ def distribution(results: xr.Dataset, round: int = -1) -> Figure:
     drawing.annotate(axes, "worst 10%", (1, low + 0.1))
     drawing.style_axes(axes)
     heading = drawing.escape_mathtext(quantity.heading)
-    axes.set(xlabel=drawing.label(values), ylabel=f"Share of clients with at most this {heading} (%)")
+    axes.set(
+        xlabel=drawing.label(values), ylabel=f"Share of clients with at most this {heading} (%)"
+    )
     axes.set(ylim=(0, 1), yticks=np.linspace(0, 1, 6), yticklabels=range(0, 101, 20))
     parts = results.attrs.get("data", ""), "last round" if round == -1 else f"round {round}"
     axes.set_title(", ".join(drawing.escape_mathtext(part) for part in parts if part), loc="left")
@@ -149,8 +151,8 @@ def distribution(results: xr.Dataset, round: int = -1) -> Figure:
 def partition(results: xr.Dataset | FederatedData) -> Figure:
     """Plots the number of training examples per client (columns) and class (rows).
 
-    Examples with targets are in one row. The area of a dot is proportional to the number. At most 1,000 clients are shown, sorted by
-    ground-truth group and most frequent class.
+    Examples with targets are in one row. The area of a dot is proportional to the number. At most
+    1,000 clients are shown, sorted by ground-truth group and most frequent class.
 
     Args:
         results: A federated dataset, or results, of which the first partition is shown.
@@ -231,9 +233,7 @@ def _wrap(num_clients: int, num_classes: int) -> tuple[int, float]:
     return best + 1, float(cell[best])
 
 
-def _dots(
-    axes: Axes, diameters: np.ndarray, colors: list[str], names: list[str] | None
-) -> None:
+def _dots(axes: Axes, diameters: np.ndarray, colors: list[str], names: list[str] | None) -> None:
     from matplotlib.collections import EllipseCollection
 
     client, label = np.nonzero(diameters)

@@ -22,8 +22,8 @@ __all__ = [
     "RECORDED",
     "History",
     "client_coordinate",
-    "name_coordinates",
     "metric_attributes",
+    "name_coordinates",
     "partition_dataset",
     "to_dataset",
 ]

@@ -16,7 +16,7 @@ from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.federated import FederatedData, validate
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.results import quantity_variables
-from fedjax_fair.results.history import RECORDED, name_coordinates, metric_attributes
+from fedjax_fair.results.history import RECORDED, metric_attributes, name_coordinates
 from fedjax_fair.roles import Model, Variables
 from fedjax_fair.training.compiled_runs import check_outputs
 from fedjax_fair.training.executable_cache import call
