@@ -67,7 +67,7 @@ def learning_curves(results: xr.Dataset, metric: str | None = None) -> Figure:
         floors = drawing.dissimilarity_floors(results)
         for floor, look in zip(floors, looks, strict=False):
             axes.axhline(floor, color=look["color"], linestyle=(0, (1, 3)), linewidth=1.2)
-        if floors.size:
+        if floors.size and values.notnull().any():
             drawing.annotate(axes, "dotted: noise floor of finite test sets", (1, 1))
         axes.set_ylim(bottom=0)
     axes.set(xlabel="Communication round", ylabel=drawing.label(values, 36))

@@ -101,12 +101,12 @@ const uses = {
     const charts = [...frame.document.querySelectorAll(".chart svg")];
     for (const one of frame.document.querySelectorAll("details")) one.open = true;
     return {
-      charts: charts.map((svg) => svg.closest("[data-title]").id || "client"),
+      charts: charts.map((svg) => svg.closest("[data-title]")?.id ?? "client"),
       empty: charts.filter((svg) => !svg.querySelector(marks)).map((svg) => svg.parentElement.id),
       smallest: Math.min(...texts.map(size)),
       axes: [...frame.document.querySelectorAll(".axis")].map((one) => one.textContent),
       lines: frame.document.querySelector("main").innerText.split("\n"),
-      classes: [...frame.document.querySelectorAll("#client .bars span:first-child")].map((one) => one.textContent),
+      classes: [...frame.document.querySelectorAll("#client .bars span:nth-child(3n + 1)")].map((one) => one.textContent),
     };
   },
   maximize(frame) {

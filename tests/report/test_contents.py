@@ -38,7 +38,8 @@ def test_clients_have_their_accuracies_cohorts_and_examples(partitions):
             for label, examples in pairs:
                 again[client, label] = examples
         np.testing.assert_array_equal(again, run)
-    np.testing.assert_array_equal(found["tested"], counts.sum(axis=2))
+    tested = results["test_examples"].sum("class").values.reshape(-1, 6)
+    np.testing.assert_array_equal(found["tested"], tested)
     np.testing.assert_array_equal(found["groups"], results["group"].values.reshape(-1, 6))
 
 
@@ -64,15 +65,17 @@ def test_one_seed_has_no_interval():
 
 
 def test_charts_begin_where_methods_differ():
-    results = make_results()
-    results["accuracy_mean_clients"][:, :, 1] = 0.5
-    assert contents(results, FLOORS)["start"] == 4
-    results["accuracy_mean_clients"][1, :, 1] = np.nan  # A single method differs from no other.
+    results = make_results(evaluations=5)
+    level = results["accuracy_mean_clients"]
+    level[:, :, 1:3] = 0.5
+    assert contents(results, FLOORS)["start"] == 3
+    level[:, :, 3] = 0.5
+    assert contents(results, FLOORS)["start"] == 3  # A curve has two evaluations.
+    level[1, :, 2] = np.nan  # A single method differs from no other.
     assert contents(results, FLOORS)["start"] == 2
-    results["accuracy_mean_clients"][:] = 0.5
-    assert (
-        contents(results, FLOORS)["start"] == 2
-    )  # They never differ; at round 0 no method has trained.
+    level[:] = 0.5
+    assert contents(results, FLOORS)["start"] == 1  # At round 0 no method has trained.
+    assert contents(results.isel(round=[0, 4]), FLOORS)["start"] == 0
 
 
 def test_participation_is_a_mean_over_seeds():

@@ -23,7 +23,7 @@ function value(method, seed, round, client) {
 }
 
 const className = (row) => clients.classNames ? clients.classNames[row] : clients.hasClasses ? `class ${row}` : "examples";
-const missing = (client) => one(clients.tested)[client] ? "undefined" : "no test examples";
+const missing = (client) => one(clients.tested)[client] ? "no value" : "no test examples";
 
 // The values at the latest evaluation up to a round.
 function measured(method, seed, round) {
