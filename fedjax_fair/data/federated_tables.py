@@ -47,7 +47,7 @@ def from_table(
     categorical: Sequence[str] = (),
     exclude: Sequence[str] = (),
     encoding: Literal["one_hot", "codes"] = "one_hot",
-    target: Target | None = None,
+    target: Target | Literal["classes"] | None = None,
     test: Any = 0.2,
     validation_fraction: float = 0.0,
     seed: int = 0,
@@ -115,6 +115,8 @@ def from_table(
     """
     checks.one_of("encoding", encoding, ("one_hot", "codes"))
     checks.one_of("unknown_clients", unknown_clients, ("error", "unseen"))
+    if target == "classes":  # The former name.
+        target = "classification"
     if target is not None:
         checks.one_of("target", target, get_args(Target))
     if name is None:

@@ -34,6 +34,8 @@ def custom_metrics(
     if not metrics:
         return values_by_name, None
     pooled = QuantityValues({}, {}, {}, {})
+    names = data.sensitive_names
+    sensitive_groups = find_groups("evaluation", names) if names else None
     for split, part in (("test", data.test), ("validation", data.validation)):
         if part is None:
             continue
@@ -44,16 +46,13 @@ def custom_metrics(
         local = examples._replace(devices=None) if is_complete else examples
         outputs, indices, owners = outputs_fn(local)
         labels = local.labels[indices]
-        groups = None
-        if data.sensitive_names is not None and split == "test":
-            sensitive_groups = find_groups("evaluation", data.sensitive_names)
-            groups = sensitive_groups.of(local, indices)
+        groups = sensitive_groups and sensitive_groups.of(local, indices)
         if are_sequences(labels):
-            groups = groups if groups is None else jnp.repeat(groups, labels.shape[1])
+            length = labels.shape[1]
             outputs, labels, owners, order = _rows_of_labels(
                 outputs, labels, owners, local.num_clients
             )
-            groups = groups if groups is None else groups[order]
+            groups = groups if groups is None else jnp.repeat(groups, length)[order]
         predictions = Predictions(model, outputs, labels, owners, local.num_clients)
         clients = jnp.arange(local.num_clients, dtype=jnp.int32)
         for metric in metrics:
@@ -63,23 +62,24 @@ def custom_metrics(
                 values = collectives.all_reduce(local, jnp.where(is_local, values, 0))
             values_by_name[f"{split}_{metric.name}"] = values
         if not is_complete:
-            outputs, labels, owners, groups = (
-                each if each is None else collectives.gather(each)
-                for each in (outputs, labels, owners, groups)
-            )
-            predictions = Predictions(model, outputs, labels, owners, local.num_clients)
-        together = _by_cell(predictions, jnp.zeros_like(owners), 1)
+            rows = map(collectives.gather, (outputs, labels, owners))
+            predictions = Predictions(model, *rows, num_clients=local.num_clients)
+            groups = groups if groups is None else collectives.gather(groups)
+        together = _by_cell(predictions, jnp.zeros_like(predictions.owners), 1)
         for metric in metrics:
             pooled.pooled[f"{split}_{metric.name}"] = _measure(metric, together)[0]
-        if groups is not None:
+        if split == "validation":
+            continue
+        if sensitive_groups is not None and groups is not None:
             number = sensitive_groups.number
+            cells = predictions.owners * number + groups
             of_groups = _by_cell(predictions, groups, number)
-            of_cells = _by_cell(predictions, owners * number + groups, number * local.num_clients)
+            of_cells = _by_cell(predictions, cells, number * local.num_clients)
             for metric in metrics:
                 pooled.groups[metric.name] = _measure(metric, of_groups)
                 values = _measure(metric, of_cells)
                 pooled.client_groups[metric.name] = values.reshape(-1, number)
-        if split == "test" and _has_several_targets(predictions):
+        if _has_several_targets(predictions):
             for metric in metrics:
                 pooled.outputs[metric.name] = _by_output(metric, together)
     return values_by_name, pooled
@@ -90,7 +90,7 @@ def _by_cell(predictions: Predictions, cells: Int[Array, " examples"], number: i
     cells = jnp.where(predictions.owners < predictions.num_clients, cells, number)
     order = jnp.argsort(cells, stable=True)
     rows = (each[order] for each in (predictions.outputs, predictions.labels, cells))
-    return Predictions(predictions.model, *rows, number)
+    return Predictions(predictions.model, *rows, num_clients=number)
 
 
 def _measure(metric: ClientMetric, predictions: Predictions) -> Float[Array, " owners"]:

@@ -73,10 +73,29 @@ TERMS = {
     ),
     "effect": "Cohen's d: difference divided by its standard deviation over seeds.",
     "seeds needed": "To detect the difference with probability 0.8 by a t test at the 5% level.",
+    "MAE, RMSE": (
+        "mean_absolute_error and root_mean_squared_error of a regression, mean over clients, in "
+        "the unit of the label. Worst 10% are the largest errors. Each quantity that clients are "
+        "measured by has the same metrics as the accuracy, such as mean_absolute_error_worst_10pct."
+    ),
+    "R2": (
+        "r2 of a regression, 1 - sum e^2 / sum (y - mean)^2 over the examples of a client: 1 for "
+        "no error, 0 for the error of predicting the mean."
+    ),
+    "F1": (
+        "label_f1 of several labels: F1 score 2 TP / (2 TP + FP + FN) of each label that a client "
+        "has or is predicted to have, mean over labels."
+    ),
+    "accuracy of labels": "label_accuracy: fraction of correct labels, of several of each example.",
+    "perplexity": "perplexity_mean_clients: clients count equally, whatever their text.",
+    "difference of loss": (
+        "loss_parity_difference: largest less smallest mean loss of sensitive groups, max_u M_u - "
+        "min_u M_u, of a regression."
+    ),
     "worse than": (
-        "Share of clients whose test accuracy is lower than with `local`, or with `fine_tuned`, in "
-        "the same run: who would be better off without federation, or with the model of FedAvg "
-        "trained on their own examples."
+        "Share of clients whose test accuracy, or other first quantity, is worse than with "
+        "`local`, or with `fine_tuned`, in the same run: who would be better off without "
+        "federation, or with the model of FedAvg trained on their own examples."
     ),
     "NMI": (
         "Normalized mutual information of estimated clusters and ground-truth groups, 2 I / (H + "

@@ -34,6 +34,9 @@ __all__ = [
 ]
 
 
+Better = Literal["higher", "lower"]
+
+
 class Quantity(NamedTuple):
     """A quantity that clients are measured by. Its properties are names of variables of results.
 
@@ -47,7 +50,7 @@ class Quantity(NamedTuple):
 
     name: str
     heading: str
-    better: Literal["higher", "lower"]
+    better: Better
     description: str
     unit: str = "1"
 
@@ -262,7 +265,7 @@ def _over_clients(metric: ClientMetric, kind: str, has_groups: bool) -> Iterator
         worst, best = best, worst
     tenth = "mean of the {} 10% of clients"
     gap = "difference of the best and the worst ground-truth group"
-    entries: list[tuple[str, str, Any, str | None]] = [
+    entries: list[tuple[str, str, Any, Better]] = [
         (quantity.mean, "mean over clients", performance.mean_over_clients, metric.better),
         (quantity.pooled, "pooled examples", None, metric.better),
         (quantity.worst, tenth.format("worst"), worst, metric.better),
@@ -295,7 +298,7 @@ def _over_sensitive_groups(metric: ClientMetric) -> Iterator[Metric]:
     difference = f"{metric.name}_parity_difference"
     about = f"{metric.description}: difference between sensitive groups"
     worst = highest if metric.better == "lower" else lowest
-    for name, description, function, by_client, better in (
+    entries: list[tuple[str, str, Any, bool, Better]] = [
         (difference, about, group_range, False, "lower"),
         (f"{difference}_mean_clients", f"{about}, mean over clients", _mean_range, True, "lower"),
         (f"{difference}_worst_client", f"{about}, worst client", _largest_range, True, "lower"),
@@ -306,7 +309,8 @@ def _over_sensitive_groups(metric: ClientMetric) -> Iterator[Metric]:
             False,
             metric.better,
         ),
-    ):
+    ]
+    for name, description, function, by_client, better in entries:
         population = CLIENTS if by_client else PEOPLE
         yield Metric(
             name,

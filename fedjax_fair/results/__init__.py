@@ -19,6 +19,9 @@ Variables:
 * over ``(seed, round, client)``: ``test_accuracy``, ``test_loss``, ``train_loss``,
   ``participation``, and ``validation_accuracy`` and ``validation_loss`` if there are such examples;
 * over ``(seed, round, class)``: ``class_accuracy``;
+* of a regression, several labels, text and metrics of the user, the quantities that the attribute
+  ``quantities`` names, in the order of `task_metrics.quantities`: ``test_<name>`` over clients,
+  ``<name>_mean_clients`` and other summaries, ``output_<name>`` over several targets;
 * over ``(seed, round)``: every metric of ``fedjax_fair.metrics.SUMMARIES``, with population and
   weighting as attributes, also with the prefix ``validation_``;
 * with sensitive features, metrics of ``fedjax_fair.metrics.SENSITIVE_GROUP_SUMMARIES`` over
@@ -36,6 +39,7 @@ Variables:
   ``test_examples``.
 """
 
+from fedjax_fair.results import task_metrics
 from fedjax_fair.results.comparison import compare, default_metrics, differences, noise_floor
 from fedjax_fair.results.comparison_table import to_text
 from fedjax_fair.results.datasets import class_based, combine, final_metrics, merge_runs
@@ -67,6 +71,7 @@ __all__ = [
     "partition_dataset",
     "save",
     "share_worse_off",
+    "task_metrics",
     "to_dataset",
     "to_text",
 ]

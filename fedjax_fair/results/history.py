@@ -235,8 +235,8 @@ def to_dataset(
 def _output_coordinate(columns: Mapping[str, Any], data: FederatedData) -> dict[str, Any]:
     """Returns the names of several targets, columns of a table, as a coordinate."""
     has_outputs = any("output" in dims for dims, *_ in columns.values())
-    is_named = data.encoding is not None and len(data.encoding.label) > 1
-    return {"output": list(data.encoding.label)} if has_outputs and is_named else {}
+    names = () if data.encoding is None else data.encoding.label
+    return {"output": list(names)} if has_outputs and len(names) > 1 else {}
 
 
 def _attributes(long_name: str, unit: str) -> dict[str, str]:

@@ -45,7 +45,7 @@ __all__ = [
 _KNOWN = {each.name: each for each in metrics.quantities.known_quantities()}
 
 
-def quantities(results: xr.Dataset | Mapping[str, Any]) -> tuple[Quantity, ...]:
+def quantities(results: Mapping[Any, Any]) -> tuple[Quantity, ...]:
     """Returns what clients are measured by, the most important one first.
 
     Args:
@@ -65,7 +65,7 @@ def quantities(results: xr.Dataset | Mapping[str, Any]) -> tuple[Quantity, ...]:
     return tuple(_quantity(results, name) for name in found) or (ACCURACY,)
 
 
-def primary(results: xr.Dataset | Mapping[str, Any]) -> Quantity:
+def primary(results: Mapping[Any, Any]) -> Quantity:
     """Returns the quantity that tables, plots and sweeps use."""
     return quantities(results)[0]
 
@@ -152,13 +152,13 @@ def title(results: xr.Dataset) -> str:
     return primary(results).description
 
 
-def _has(results: Mapping[str, Any], name: str) -> bool:
+def _has(results: Mapping[Any, Any], name: str) -> bool:
     known = _KNOWN.get(name, Quantity(name, name, "higher", name))
     names = (known.mean, known.client, validation(known.mean))
     return any(each in results for each in names)
 
 
-def _infer(results: Mapping[str, Any]) -> list[str]:
+def _infer(results: Mapping[Any, Any]) -> list[str]:
     """Finds quantities by their variables, in the order of tasks, the accuracy last."""
     suffix, other = "_worst_10pct", ("validation_", "personalized_")
     names = [str(name) for name in results]
@@ -175,7 +175,7 @@ def _is_known(values: Any) -> bool:
     return bool(np.isfinite(np.asarray(values, np.float64)).any())
 
 
-def _quantity(results: Mapping[str, Any], name: str) -> Quantity:
+def _quantity(results: Mapping[Any, Any], name: str) -> Quantity:
     quantity = _KNOWN.get(name, Quantity(name, name, "higher", name))
     for variable in (quantity.client, quantity.mean, validation(quantity.mean)):
         attributes = getattr(results[variable], "attrs", {}) if variable in results else {}
