@@ -206,8 +206,9 @@ def partition(results: xr.Dataset | FederatedData) -> Figure:
     figure.axes[0].set_title(f"{text}, largest dot {counts.max():,}", loc="left", size=8)
     if counts.shape[1] > 1:
         figure.supylabel("Class", size=10)
-    order = "group and most frequent class" if has_groups else "most frequent class"
-    figure.supxlabel(f"Clients, sorted by {order}", size=10)
+    keys = ["group"] * has_groups + ["most frequent class"] * (counts.shape[1] > 1)
+    order = f", sorted by {' and '.join(keys)}" if keys else ""
+    figure.supxlabel(f"Clients{order}", size=10)
     if has_groups:
         handles = [Line2D([], [], color=color, lw=0, marker="o") for color in colors.values()]
         drawing.add_legend(
