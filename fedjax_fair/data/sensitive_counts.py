@@ -190,7 +190,7 @@ def _empty_classes(
         f"no training examples with {name} {value}"
         f"{f' of class {classes[label]}' if row.any() else ''}"
         for value, row in zip(values, counts, strict=True)
-        for label in (np.flatnonzero(row == 0) if row.any() else [0])
+        for label in (np.flatnonzero(row == 0).tolist() if row.any() else [0])
     ]
 
 

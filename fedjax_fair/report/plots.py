@@ -126,8 +126,9 @@ def distribution(results: xr.Dataset, round: int = -1) -> Figure:
     figure, axes = drawing.single_axes(3.8)
     for method, look in zip(values, drawing.styles(values), strict=True):
         evaluated = method.dropna("round", how="all")
-        at_round = evaluated.isel(round=-1) if round == -1 else method.sel(round=round)
-        pooled = np.sort(at_round.values[~np.isnan(at_round.values)])
+        # Of a method without a value, no round is left.
+        shown = evaluated.isel(round=slice(-1, None)) if round == -1 else method.sel(round=round)
+        pooled = np.sort(shown.values[~np.isnan(shown.values)])
         if pooled.size:
             axes.ecdf(pooled, **look)
             num_worst = -(-pooled.size // 10)
