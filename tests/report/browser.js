@@ -104,6 +104,7 @@ const uses = {
       charts: charts.map((svg) => svg.closest("[data-title]")?.id ?? "client"),
       empty: charts.filter((svg) => !svg.querySelector(marks)).map((svg) => svg.parentElement.id),
       smallest: Math.min(...texts.map(size)),
+      uncolored: [...frame.document.querySelectorAll("#map button")].filter((one) => !one.style.background).length,
       axes: [...frame.document.querySelectorAll(".axis")].map((one) => one.textContent),
       lines: frame.document.querySelector("main").innerText.split("\n"),
       classes: [...frame.document.querySelectorAll("#client .bars span:nth-child(3n + 1)")].map((one) => one.textContent),

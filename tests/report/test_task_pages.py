@@ -76,6 +76,7 @@ def test_pages_have_no_dash_and_no_empty_chart(seen, name, width):
     assert page["problems"] == page["beyond"] == page["beyondAfterwards"] == did["empty"] == []
     assert {"learning", "busy", "distribution", "partition", "client"} <= set(did["charts"])
     assert did["smallest"] >= 11
+    assert did["uncolored"] == 0
     words = re.compile(r"^\W*[-\N{MINUS SIGN}]$|: -$|\bnan\b|NaN|undefined|Infinity")
     assert not [line for line in did["lines"] if words.search(line)]
     unit = UNITS[name]

@@ -71,7 +71,8 @@ picture("map", (host) => {
   const grid = element(host, "div", { class: `grid${size}`, role: "grid", "aria-label": "clients" });
   clients.ids.forEach((_, client) => {
     const value = all[client] ?? null;
-    const share = value === null ? 0 : best === worst ? 100 : (100 * (value - worst)) / (best - worst);
+    // Rounded above 100%, the color would be invalid.
+    const share = value === null ? 0 : best === worst ? 100 : Math.min((100 * (value - worst)) / (best - worst), 100);
     const button = element(grid, "button", { type: "button", tabindex: client === choice.client ? 0 : -1, "data-client": client,
       "aria-label": `client ${label(client)}: ${value === null ? missing(client) : amount(value)}` }, label(client));
     button.style.background = value === null ? "var(--panel)" : `color-mix(in oklab, var(--high) ${share}%, var(--low))`;
