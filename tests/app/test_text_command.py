@@ -43,7 +43,7 @@ def test_roles_are_trained_by_name(folder, network, capsys, monkeypatch):
     given = ["--data.dir", str(folder), "--output", str(output), *network]
     assert main([*SMALL, *given]) == 0
     shown = capsys.readouterr().out
-    assert "Test perplexity (shakespeare)" in shown
+    assert "Test perplexity of " in shown
     dataset = results.open(next(output.rglob("results.nc")))
     assert set(dataset["client"].values) <= {f"hamlet: {role}" for role in ROLES}
     assert {"perplexity_pooled", "perplexity_mean_clients"} <= set(dataset)

@@ -74,6 +74,8 @@ def _check_few_numbers(columns: Sequence[pd.Series]) -> None:
     """Checks that a label cannot be meant as a number to predict, such as an age or a price."""
     import pandas as pd
 
+    for column in columns:
+        check_exact(column)
     series = pd.concat(list(columns), ignore_index=True)
     if not pd.api.types.is_numeric_dtype(series) or pd.api.types.is_bool_dtype(series):
         return

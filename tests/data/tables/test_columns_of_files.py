@@ -212,7 +212,7 @@ def test_columns_that_would_lose_values_are_refused(column, message, tmp_path):
     assert names_of(frame, exclude=["extra"]) == ("x", "y")
 
 
-@pytest.mark.parametrize("target", ["regression", "classes"])
+@pytest.mark.parametrize("target", ["regression", "classification", "classes", None])
 def test_labels_that_would_lose_values_are_refused(target):
     for values in (np.arange(24) * 1j, np.arange(24, dtype="u8") + 2**63):
         with pytest.raises(ValueError, match=r"column 'label' .*expected (real|integers below)"):

@@ -59,7 +59,7 @@ WRONG = {
         "sensitive_features['sex']: 2 values are missing, first at 0",
     ),
     "one class": (TABLE.assign(salary="a"), {}, "label 'salary' has one class"),
-    "floats": (TABLE, {"label": "hours"}, "label 'hours' of float64: expected classes"),
+    "floats": (TABLE, {"label": "hours"}, "label 'hours' has 120 different numbers"),
     "text target": (TABLE, {"target": "regression"}, "expected numbers for target='regression'"),
     "no indicator": (
         TABLE,
@@ -85,7 +85,7 @@ WRONG = {
     "many classes": (
         pd.concat([TABLE] * 9, ignore_index=True).assign(salary=lambda rows: rows.index),
         {"sensitive_features": []},
-        "label 'salary' has 1,080 different values",
+        "label 'salary' has 1,080 different numbers",
     ),
     "dates": (
         TABLE.assign(day=pd.Timestamp("2017-01-01")),
