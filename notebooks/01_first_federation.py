@@ -81,7 +81,7 @@ ff.report.plots.learning_curves(run, "accuracy_mean_clients")
 # The mean hides differences between clients. The dot marks the end of the worst 10%.
 
 # %%
-ff.report.plots.accuracy_distribution(run)
+ff.report.plots.distribution(run)
 
 # %%
 worst = run.accuracy_worst_10pct.isel(round=-1)

@@ -108,6 +108,12 @@ class FederatedData(NamedTuple):
         """Number of partitions, or None if all runs share one."""
         return self.train.order.shape[0] if self.train.order.ndim == 2 else None
 
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes, as in a table; None if classes are numbered."""
+        names = () if self.encoding is None else self.encoding.classes or ()
+        return names if len(names) == self.num_classes else None
+
     def label_clients(self, ids: Sequence[int]) -> list[Any]:
         """Returns the names of clients, or without names their ids, for messages."""
         return list(ids if self.client_names is None else (self.client_names[id] for id in ids))
@@ -357,7 +363,11 @@ def _summary(data: FederatedData) -> dict[str, str]:
     sensitive = {}
     if data.sensitive_names is not None:
         sensitive = summarize_sensitive(
-            data.train, data.test, data.sensitive_names, data.num_classes, data.client_names
+            data.train,
+            data.test,
+            data.sensitive_names,
+            data.class_names or range(data.num_classes),
+            data.client_names,
         )
     unseen = {}
     if data.unseen is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -101,21 +101,21 @@ def _columns(
 
 
 def client_counts(
-    examples: ClientExamples, names: Sequence[SensitiveFeature], num_classes: int
+    examples: ClientExamples, names: Sequence[SensitiveFeature], classes: Sequence[Any]
 ) -> dict[str, Int[np.ndarray, " clients"]]:
     """Counts the examples of each client by class, and by value of each sensitive feature.
 
     Args:
         examples: Examples of one partition with sensitive features.
         names: The features.
-        num_classes: Number of classes.
+        classes: Names or numbers of all classes.
 
     Returns:
         Counts ``[clients]`` by column, such as ``class 0`` and ``sex=F``.
     """
     counts = {
         f"class {label}": column
-        for label, column in enumerate(examples.class_counts(num_classes).T)
+        for label, column in zip(classes, examples.class_counts(len(classes)).T, strict=False)
         if not examples.has_targets
     }
     for feature, (name, values) in enumerate(names):
@@ -129,11 +129,11 @@ def client_counts(
 def format_client_counts(
     examples: ClientExamples,
     names: Sequence[SensitiveFeature],
-    num_classes: int,
+    classes: Sequence[Any],
     clients: Sequence[str] | None,
 ) -> str:
     """Formats `client_counts` as a table with a row for each of the first clients."""
-    counts = client_counts(examples, names, num_classes)
+    counts = client_counts(examples, names, classes)
     shown = min(examples.num_clients, _MAX_CLIENTS)
     titles = ["client", *counts][: _MAX_COLUMNS + 1]
     rows = [titles]
@@ -158,16 +158,16 @@ def summarize_sensitive(
     train: ClientExamples,
     test: ClientExamples,
     names: Sequence[SensitiveFeature],
-    num_classes: int,
+    classes: Sequence[Any],
     clients: Sequence[str] | None,
 ) -> dict[str, str]:
     """Describes counts by value and class, and empty cells; a line for each feature."""
     lines: dict[str, str] = {}
     empty = []
     for feature, (name, values) in enumerate(names):
-        counts = group_counts(train, feature, len(values), num_classes)
-        lines[escape_control_chars(name)] = _count_line(values, counts)
-        empty += _empty_classes(name, values, counts)[:_MAX_CELLS]
+        counts = group_counts(train, feature, len(values), len(classes))
+        lines[escape_control_chars(name)] = _count_line(values, counts, classes)
+        empty += _empty_classes(name, values, counts, classes)[:_MAX_CELLS]
         for title, part in (("training", train), ("test", test)):
             cells = empty_client_cells(part, feature, len(values))
             if cells.num_empty:
@@ -183,15 +183,18 @@ def summarize_sensitive(
     return lines | {"empty cells": escape_control_chars("; ".join(empty) or "none")}
 
 
-def _empty_classes(name: str, values: tuple[str, ...], counts: np.ndarray) -> list[str]:
+def _empty_classes(
+    name: str, values: tuple[str, ...], counts: np.ndarray, classes: Sequence[Any]
+) -> list[str]:
     return [
-        f"no training examples with {name} {value}{f' of class {label}' if row.any() else ''}"
+        f"no training examples with {name} {value}"
+        f"{f' of class {classes[label]}' if row.any() else ''}"
         for value, row in zip(values, counts, strict=True)
-        for label in (np.flatnonzero(row == 0) if row.any() else [0])
+        for label in (np.flatnonzero(row == 0).tolist() if row.any() else [0])
     ]
 
 
-def _count_line(values: tuple[str, ...], counts: np.ndarray) -> str:
+def _count_line(values: tuple[str, ...], counts: np.ndarray, classes: Sequence[Any]) -> str:
     by_class = 1 < counts.shape[1] <= _MAX_CLASSES
     rows = [
         f"{value} {' + '.join(f'{count:,}' for count in (row if by_class else [row.sum()]))}"
@@ -199,6 +202,5 @@ def _count_line(values: tuple[str, ...], counts: np.ndarray) -> str:
     ]
     if len(values) > _MAX_VALUES:
         rows.append(f"... ({len(values):,} values)")
-    classes = " + ".join(map(str, range(counts.shape[1])))
-    of = f" of class {classes}" if by_class else ""
+    of = f" of class {' + '.join(map(str, classes))}" if by_class else ""
     return escape_control_chars(f"{', '.join(rows)} training examples{of}")

@@ -83,8 +83,9 @@ def example_values(
     is_class = jnp.issubdtype(labels.dtype, jnp.integer) and not are_sequences(labels)
     if not is_class or not 2 <= num_classes <= MAX_COUNTED:
         return values
-    has_score = num_classes == 2 and model.probabilities is not None
-    score = model.probabilities(outputs)[:, 1] if has_score else None
+    score = None
+    if num_classes == 2 and model.probabilities is not None:
+        score = model.probabilities(outputs)[:, 1]
     return values._replace(predicted=model.predict(outputs).astype(jnp.int32), score=score)
 
 

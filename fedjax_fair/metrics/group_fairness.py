@@ -215,8 +215,8 @@ def _predicted_given_label(
     """Share of each class among the predictions for each label, ``[..., groups, pairs]``."""
     part = jnp.asarray(counts)[..., np.array(classes)]
     whole = jnp.broadcast_to(jnp.asarray(counts).sum(axis=-1, keepdims=True), part.shape)
-    pairs = (cells.reshape(*counts.shape[:-2], -1) for cells in (part, whole))
-    return _given_label(*pairs, counts, empty)
+    part, whole = (cells.reshape(*counts.shape[:-2], -1) for cells in (part, whole))
+    return _given_label(part, whole, counts, empty)
 
 
 _SELECTION = Rate(
@@ -483,9 +483,9 @@ def _ratio(rates: Rates, overall: Rates | None, of_zeros: float) -> Gap:
 def _one_class(counts: Counts, label: int | None) -> int:
     """Returns a class of counts, by default 1 of two."""
     num_classes = counts.shape[-1]
-    if label is None and num_classes == 2:
-        return 1
-    if counts.ndim < 3 or counts.shape[-2] != num_classes or label not in range(num_classes):
+    label = 1 if label is None and num_classes == 2 else label
+    is_square = counts.ndim >= 3 and counts.shape[-2] == num_classes
+    if label is None or not is_square or not 0 <= label < num_classes:
         raise ValueError(
             f"counts of shape {tuple(counts.shape)}, pos_label={label}: expected [..., groups, "
             "classes, classes] and one of the classes; pass the class whose rate is meant."

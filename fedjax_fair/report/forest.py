@@ -132,10 +132,13 @@ def html_rows(compared: xr.Dataset) -> str:
         drawn = f'<line x1="{x(0)}" x2="{x(0)}" y1="0" y2="100%" opacity=".4"/>'
         numbers = "no pairs of seeds"
         if np.isfinite(row.difference):
-            numbers = format(row.difference, form)
+            numbers = format_number(row.difference, form)
             if np.isfinite(row.low) and np.isfinite(row.high):
                 drawn += f'<line x1="{x(row.low)}" x2="{x(row.high)}" y1="50%" y2="50%"/>'
-                numbers += f" ({row.low:{form}} to {row.high:{form}}), p {format_p(row.p)}"
+                ends = (format_number(end, form) for end in (row.low, row.high))
+                numbers += f" ({' to '.join(ends)})"
+            # Equal differences of all seeds have no p value.
+            numbers += f", p {format_p(row.p)}" if np.isfinite(row.p) else ""
             fill = "currentColor" if row.is_significant else "var(--paper)"
             drawn += f'<circle cx="{x(row.difference)}" cy="50%" r="5" fill="{fill}"/>'
         parts.append(
@@ -172,7 +175,9 @@ def _is_percent(compared: xr.Dataset) -> bool:
 
 def _digits(compared: xr.Dataset) -> int:
     metric = compared.attrs["metric"]
-    return digits(compared.assign({metric: compared["mean"].assign_attrs(compared.attrs)}), metric)
+    values = np.append(compared["mean"].values, compared["baseline_mean"].values)
+    shown = compared["mean"].__class__(values, attrs={"units": compared.attrs.get("units") or "1"})
+    return digits(shown.to_dataset(name=metric), metric)
 
 
 def _unit(compared: xr.Dataset) -> str:

@@ -84,9 +84,9 @@ def page(
     dataset = by_model(dataset, serving=bool(settings))
     shown = configurations_as_methods(dataset, drawing.MAX_CONFIGURATIONS)
     extended, columns = default_metrics(shown)
-    floors = noise_floor(extended, [*columns, "client_dissimilarity"])
-    numbers = contents(shown, floors["client_dissimilarity"].values)
     quantity = primary(shown)
+    floors = noise_floor(extended, [*columns, quantity.dissimilarity])
+    numbers = contents(shown, floors[quantity.dissimilarity].values)
     note = ""
     if settings:
         numbers["settings"] = _settings(dataset, settings)
@@ -217,7 +217,7 @@ def _all_metrics(shown: xr.Dataset) -> Table:
             "population": known.population, "weighting": known.weighting
         }  # fmt: skip
         # The noise floor of all tables is that of `noise_floor`.
-        if name == "client_dissimilarity_noise" or not {"population", "weighting"} <= set(about):
+        if name == "client_dissimilarity_noise" or about.get("weighting", "sum") == "sum":
             continue
         if set(values.dims) != {"algorithm", "seed"} or not values.notnull().any():
             continue
@@ -233,7 +233,7 @@ def _all_metrics(shown: xr.Dataset) -> Table:
 
 def _charts(numbers: dict[str, Any], quantity: Quantity) -> str:
     name, is_accuracy = quantity.heading, quantity == ACCURACY
-    values = "accuracies" if is_accuracy else f"values of {name}"
+    differ = "do accuracies" if is_accuracy else f"does the {name}"
     since = ", the first at which methods differ" if numbers["start"] else ""
     dotted = (
         " Dotted lines are noise floors after the last round: lower values may be due to small "
@@ -254,7 +254,7 @@ def _charts(numbers: dict[str, Any], quantity: Quantity) -> str:
             f"From round {numbers['start']}{since}.{stretched} {_INTERVALS}",
         ),
         "spread": (
-            f"How much do {values} of clients differ?",
+            f"How much {differ} of clients differ?",
             f"Mean difference in {name} of two clients.{dotted}",
         ),
         "tradeoff": (
@@ -291,6 +291,7 @@ def _explorer(clients: dict[str, Any], quantity: Quantity) -> str:
     else:
         low = "low" if quantity.better == "higher" else "high"
         which = f"Which clients have a {low} {quantity.heading}?"
+    title = text(f"Distribution of {quantity.heading}")
     counts = [(len(clients["ids"]), clients["total"], "clients"),
               (len(clients["seeds"]), clients["allSeeds"], "seeds")]  # fmt: skip
     parts = [f"{num:,} of {total:,} {what}" for num, total, what in counts if num < total]
@@ -305,8 +306,8 @@ def _explorer(clients: dict[str, Any], quantity: Quantity) -> str:
 </div>
 <div class="explorer">
 <div><p class="how">All methods and seeds at this round; a dot is the end of the worst 10%.</p>
-<div class="chart" id="distribution" data-title="{text(f"Distribution of {quantity.heading}")}"></div></div>
-<div><p class="how">Clients by id, of this method and seed. Point at one, or use the arrow keys.</p>
+<div class="chart" id="distribution" data-title="{title}"></div></div>
+<div><p class="how">Clients, of this method and seed. Point at one, or use the arrow keys.</p>
 <div id="map"></div></div>
 <div id="client" class="explorer all" aria-live="polite"></div>
 <div class="all"><h2>Which examples do clients have?</h2>

@@ -67,7 +67,7 @@ def learning_curves(results: xr.Dataset, metric: str | None = None) -> Figure:
         floors = drawing.dissimilarity_floors(results)
         for floor, look in zip(floors, looks, strict=False):
             axes.axhline(floor, color=look["color"], linestyle=(0, (1, 3)), linewidth=1.2)
-        if floors.size:
+        if floors.size and values.notnull().any():
             drawing.annotate(axes, "dotted: noise floor of finite test sets", (1, 1))
         axes.set_ylim(bottom=0)
     axes.set(xlabel="Communication round", ylabel=drawing.label(values, 36))
@@ -126,8 +126,9 @@ def distribution(results: xr.Dataset, round: int = -1) -> Figure:
     figure, axes = drawing.single_axes(3.8)
     for method, look in zip(values, drawing.styles(values), strict=True):
         evaluated = method.dropna("round", how="all")
-        at_round = evaluated.isel(round=-1) if round == -1 else method.sel(round=round)
-        pooled = np.sort(at_round.values[~np.isnan(at_round.values)])
+        # Of a method without a value, no round is left.
+        shown = evaluated.isel(round=slice(-1, None)) if round == -1 else method.sel(round=round)
+        pooled = np.sort(shown.values[~np.isnan(shown.values)])
         if pooled.size:
             axes.ecdf(pooled, **look)
             num_worst = -(-pooled.size // 10)
@@ -151,8 +152,8 @@ def distribution(results: xr.Dataset, round: int = -1) -> Figure:
 def partition(results: xr.Dataset | FederatedData) -> Figure:
     """Plots the number of training examples per client (columns) and class (rows).
 
-    Examples with targets are in one row. The area of a dot is proportional to the number. At most 1,000 clients are shown, sorted by
-    ground-truth group and most frequent class.
+    Examples with targets are in one row. The area of a dot is proportional to the number. At most
+    1,000 clients are shown, sorted by ground-truth group and most frequent class.
 
     Args:
         results: A federated dataset, or results, of which the first partition is shown.
@@ -206,8 +207,9 @@ def partition(results: xr.Dataset | FederatedData) -> Figure:
     figure.axes[0].set_title(f"{text}, largest dot {counts.max():,}", loc="left", size=8)
     if counts.shape[1] > 1:
         figure.supylabel("Class", size=10)
-    order = "group and most frequent class" if has_groups else "most frequent class"
-    figure.supxlabel(f"Clients, sorted by {order}", size=10)
+    keys = ["group"] * has_groups + ["most frequent class"] * (counts.shape[1] > 1)
+    order = f", sorted by {' and '.join(keys)}" if keys else ""
+    figure.supxlabel(f"Clients{order}", size=10)
     if has_groups:
         handles = [Line2D([], [], color=color, lw=0, marker="o") for color in colors.values()]
         drawing.add_legend(

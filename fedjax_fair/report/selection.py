@@ -45,6 +45,7 @@ def participation(results: xr.Dataset, seed: int | None = None) -> Figure:
     """
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     cohorts = drawing.by_method(results, "cohort_clients", ("seed", "training_round", "slot"))
     num_methods, seeds = cohorts.sizes["algorithm"], cohorts.sizes["seed"]
@@ -65,7 +66,10 @@ def participation(results: xr.Dataset, seed: int | None = None) -> Figure:
             trained = np.stack([_most_frequent_first(run) for run in trained])
         shares = _most_frequent_first(trained.mean(axis=0))
         colors = LinearSegmentedColormap.from_list("", ["#f4f4f4", look["color"]])
-        axes.imshow(shares, cmap=colors, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+        place = (0.5, shares.shape[1] + 0.5, len(shares), 0)  # The first round is 1.
+        axes.imshow(shares, cmap=colors, vmin=0, vmax=1, aspect="auto", interpolation="nearest",
+                    extent=place)  # fmt: skip
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         title = f"{look['label']}: {ever.mean():.3g} of {num_clients} clients"
         axes.set_title(title + (", mean over seeds" if len(runs) > 1 else ""), loc="left", size=9)
         axes.set_yticks([])

@@ -11,7 +11,8 @@ Dimensions:
 * ``planted_group``: ground-truth groups of clients, if known;
 * ``sensitive_group``: combinations of values of all sensitive features, if the data has any, over
   which ``fedjax_fair.results.sensitive_groups.feature_counts`` and ``gaps`` sum;
-* ``class``: the classes of the data, and ``label`` and ``prediction`` where there are two;
+* ``class``: the classes of the data, a coordinate if they have names, as of a table; and ``label``
+  and ``prediction`` of people with sensitive features;
 * ``training_round`` and ``slot``: every round, and the slots of its cohort.
 
 Variables:
@@ -26,7 +27,8 @@ Variables:
   weighting as attributes, also with the prefix ``validation_``;
 * with sensitive features, metrics of ``fedjax_fair.metrics.SENSITIVE_GROUP_SUMMARIES`` over
   ``(seed, round)``; ``client_demographic_parity_difference`` and so on over ``client`` too; and
-  ``sensitive_group_counts``, ``_examples``, ``_accuracy``, ``_loss`` and rates of groups;
+  ``sensitive_group_counts``, ``_examples``, ``_accuracy``, ``_loss`` and rates of groups,
+  of more than two classes also over ``class``;
 * over ``(seed, training_round, slot)``: ``cohort_clients``, ``cohort_weights``, ``cohort_loss``,
   ``cohort_steps``, ``cohort_responded`` and ``cohort_nonfinite``;
 * over ``(seed, training_round)``, some also over ``slot``: info of the selector and aggregator, as

@@ -340,9 +340,8 @@ def partition_dataset(data: FederatedData) -> xr.Dataset:
 
 def name_coordinates(data: FederatedData) -> dict[str, np.ndarray]:
     """Returns the names of clients and classes as coordinates; without names there are none."""
-    classes = (data.encoding and data.encoding.classes) or ()
-    of_classes = {"class": np.array(classes)} if len(classes) == data.num_classes else {}
-    return client_coordinate(data) | of_classes
+    names = data.class_names
+    return client_coordinate(data) | ({} if names is None else {"class": np.array(names)})
 
 
 def client_coordinate(data: FederatedData) -> dict[str, np.ndarray]:

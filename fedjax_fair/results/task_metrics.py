@@ -84,7 +84,12 @@ def shown_columns(results: xr.Dataset) -> dict[str, str]:
         first.group_gap: "gap of groups",
     }
     columns |= {each.mean: each.heading for each in others}
-    return {name: heading for name, heading in columns.items() if name in results}
+    # Of one measured client there is no dissimilarity.
+    return {
+        name: heading
+        for name, heading in columns.items()
+        if name in results and (name == first.mean or _is_known(results[name]))
+    }
 
 
 def validation(name: str) -> str:

@@ -172,6 +172,20 @@ def test_counts_equal_pandas_and_empty_cells_are_named():
     assert "2 of 6 pairs of client and sex have no training examples: a x X, b x F;" in line
 
 
+def test_counts_have_the_names_of_classes_of_a_table():
+    table = pd.DataFrame(
+        {"x": np.arange(6.0), "y": ["<=50K", ">50K", "n-a"] * 2, "c": list("aabbab")}
+    )
+    table["sex"] = list("FFMMMM")
+    people = data.from_table(table, label="y", client="c", sensitive_features=["sex"], test=0.0)
+    assert people.class_names == people.encoding.classes
+    named = " + ".join(people.class_names)
+    assert f"training examples of class {named}\n" in str(people)
+    assert "with sex F of class n-a" in str(people)
+    assert people._replace(encoding=None).class_names is None
+    assert people._replace(num_classes=4).class_names is None  # Of another data set.
+
+
 BAD = {
     "missing None": ({"sex": [None, "F", "M"]}, "1 values are missing, first at 0"),
     "missing NaN": ({"sex": ["F", float("nan"), "M"]}, "1 values are missing, first at 1"),

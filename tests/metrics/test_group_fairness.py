@@ -235,6 +235,9 @@ def test_a_rate_of_three_classes_needs_one_of_them(label):
     for function in (gf.selection_rate, gf.true_positive_rate, gf.false_positive_rate):
         with pytest.raises(ValueError, match=f"pos_label={label}: expected"):
             function(THREE_CLASSES, pos_label=label)
+    for counts in (np.ones((3, 2)), np.ones((2, 2)), np.ones((2, 3, 2))):
+        with pytest.raises(ValueError, match=r"expected \[..., groups, classes, classes\]"):
+            gf.difference("demographic_parity", counts)
     with pytest.raises(ValueError, match="form='both'"):
         gf.difference("equalized_odds", THREE_CLASSES, form="both")
 

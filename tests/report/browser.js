@@ -90,6 +90,26 @@ const uses = {
     did.open = one(frame, "details").open;
     return did;
   },
+  task(frame) {
+    const texts = [...frame.document.querySelectorAll(".chart text, .forest span")];
+    const size = (one) => {
+      const svg = one.closest("svg");
+      const scale = svg ? svg.getBoundingClientRect().width / svg.viewBox.baseVal.width : 1;
+      return scale * parseFloat(frame.getComputedStyle(one).fontSize);
+    };
+    const marks = "[data-method], [data-owner], [data-dot]";
+    const charts = [...frame.document.querySelectorAll(".chart svg")];
+    for (const one of frame.document.querySelectorAll("details")) one.open = true;
+    return {
+      charts: charts.map((svg) => svg.closest("[data-title]")?.id ?? "client"),
+      empty: charts.filter((svg) => !svg.querySelector(marks)).map((svg) => svg.parentElement.id),
+      smallest: Math.min(...texts.map(size)),
+      uncolored: [...frame.document.querySelectorAll("#map button")].filter((one) => !one.style.background).length,
+      axes: [...frame.document.querySelectorAll(".axis")].map((one) => one.textContent),
+      lines: frame.document.querySelector("main").innerText.split("\n"),
+      classes: [...frame.document.querySelectorAll("#client .bars span:nth-child(3n + 1)")].map((one) => one.textContent),
+    };
+  },
   maximize(frame) {
     const did = { lines: many(frame, "#bits path[data-method]"), items: many(frame, "#items li") };
     did.pictures = many(frame, "#items canvas");
@@ -119,7 +139,7 @@ async function look() {
         width: frame.document.documentElement.scrollWidth,
         beyond: beyond(frame),
         colors: [style.color, style.backgroundColor],
-        did: uses[name.startsWith("maximize") ? "maximize" : "run"](frame),
+        did: uses[["maximize", "task"].find((use) => name.startsWith(use)) ?? "run"](frame),
         beyondAfterwards: beyond(frame),
         problems: frame.problems,
       };

@@ -30,6 +30,8 @@ def make_results(
     counts = np.pad(trained.cumsum(axis=2), [(0, 0), (0, 0), (1, 0), (0, 0)])[:, :, at]
     owners = (("seed",) if partitions else (), (seeds,) if partitions else ())
     examples = rng.integers(0, 9, (*owners[1], clients, classes))
+    tests = examples.copy()
+    tests[..., 0, :] = 0
     columns = {metric.name: (over, rng.uniform(size=shape)) for metric in metrics.SUMMARIES}
     columns |= {
         "accuracy_mean_clients": (over, np.nanmean(correct, axis=-1)),
@@ -37,7 +39,7 @@ def make_results(
         "participation": ((*over, "client"), counts.astype(float)),
         "cohort_clients": ((*over[:2], "training_round", "slot"), cohorts),
         "train_examples": ((*owners[0], "client", "class"), examples),
-        "test_examples": ((*owners[0], "client", "class"), examples),
+        "test_examples": ((*owners[0], "client", "class"), tests),
     }
     if groups:
         columns |= {

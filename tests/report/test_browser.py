@@ -1,18 +1,16 @@
 """Pages in a browser: they load without errors, fit, and respond; functions of the scripts."""
 
-import html
 import json
-import os
 import re
 import shutil
 import subprocess
 from importlib import resources
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import xarray as xr
+from opened_pages import look, needs_browser
 from synthetic import make_results
 
 from fedjax_fair import report
@@ -20,13 +18,9 @@ from fedjax_fair.report import maximization_page
 from fedjax_fair.report.contents import contents
 from fedjax_fair.submodular.federated.method_comparison import GREEDY, POPULAR
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 WIDTHS = (360, 900, 1600)
-SCRIPT = Path(__file__).with_name("browser.js")
 
 NODE = shutil.which("node")
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
 
 
 def run_results():
@@ -69,28 +63,6 @@ def maximization_results(pictures):
     )
 
 
-def look(pages, folder, *options):
-    """Returns what the script observed, by page and width."""
-    document = folder / "pages.html"
-    texts = json.dumps(pages).replace("<", "\\u003c")
-    document.write_text(
-        f"<body><script>const pages = {texts}, widths = {list(WIDTHS)};\n"
-        f"{SCRIPT.read_text()}</script></body>"
-    )
-    home = folder / "home"
-    command = [
-        str(BROWSER), "--headless", "--disable-gpu", "--no-sandbox", "--disable-dev-shm-usage",
-        "--window-size=1700,1000", "--hide-scrollbars", "--virtual-time-budget=30000",
-        f"--user-data-dir={home}",
-        *options, "--dump-dom", document.as_uri(),
-    ]  # fmt: skip
-    environment = os.environ | {"HOME": str(folder)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    body = re.search(r"<body>(.*)</body>", done.stdout, re.DOTALL)
-    assert body, done.stderr[-2000:]
-    return json.loads(html.unescape(body[1]))
-
-
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     environment = {"a long value": "y" * 400}
@@ -101,7 +73,7 @@ def seen(tmp_path_factory):
         "maximize pictures": maximization_page.page(maximization_results(True), {}, {}),
         "maximize titles": maximization_page.page(maximization_results(False), {}, {}),
     }
-    return look(pages, tmp_path_factory.mktemp("browser"))
+    return look(pages, WIDTHS, tmp_path_factory.mktemp("browser"))
 
 
 @needs_browser
@@ -176,7 +148,7 @@ def test_selected_items_are_listed(seen):
 @needs_browser
 def test_dark_mode_has_dark_colors(seen, tmp_path):
     page = report.page(make_results(), {}, {})
-    dark = look({"run": page}, tmp_path, "--blink-settings=preferredColorScheme=0")
+    dark = look({"run": page}, WIDTHS, tmp_path, "--blink-settings=preferredColorScheme=0")
 
     def brightness(color):
         return sum(map(int, re.findall(r"\d+", color)))
@@ -189,7 +161,7 @@ def test_dark_mode_has_dark_colors(seen, tmp_path):
 @needs_browser
 def test_values_of_charts_are_read_with_pointer_and_keys(seen):
     did, results = seen["run 900"]["did"], run_results()
-    numbers = contents(results, np.full(2, np.nan))["accuracy"]
+    numbers = contents(results, np.full(2, np.nan))["level"]
 
     def text(method, place):
         at, *values = (column[place] for column in numbers[method])

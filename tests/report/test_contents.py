@@ -26,7 +26,7 @@ def test_clients_have_their_accuracies_cohorts_and_examples(partitions):
     results = make_results(partitions=partitions, groups=True)
     found = contents(results, FLOORS)["clients"]
     assert found["rounds"] == results["round"].values.tolist()
-    accuracy = unpacked(found["accuracy"], 2, 2, 3, 6)
+    accuracy = unpacked(found["measured"], 2, 2, 3, 6)
     np.testing.assert_allclose(accuracy / 1e4, results["test_accuracy"].values)
     np.testing.assert_array_equal(
         unpacked(found["trained"], 2, 2, 4, 2), results["cohort_clients"].values
@@ -38,7 +38,8 @@ def test_clients_have_their_accuracies_cohorts_and_examples(partitions):
             for label, examples in pairs:
                 again[client, label] = examples
         np.testing.assert_array_equal(again, run)
-    np.testing.assert_array_equal(found["tested"], counts.sum(axis=2))
+    tested = results["test_examples"].sum("class").values.reshape(-1, 6)
+    np.testing.assert_array_equal(found["tested"], tested)
     np.testing.assert_array_equal(found["groups"], results["group"].values.reshape(-1, 6))
 
 
@@ -46,12 +47,12 @@ def test_curves_have_intervals_of_students_t():
     results = make_results(seeds=4)
     results["accuracy_mean_clients"][1, :, 1] = np.nan  # Not evaluated then.
     found = contents(results, FLOORS)
-    for method, (rounds, *columns) in enumerate(found["accuracy"]):
+    for method, (rounds, *columns) in enumerate(found["level"]):
         own = 100 * results["accuracy_mean_clients"].isel(algorithm=method).dropna("round").values
         assert rounds == ([0, 2, 4], [0, 4])[method]
         low, high = stats.t.interval(0.95, 3, own.mean(axis=0), stats.sem(own))
         np.testing.assert_allclose(columns, [own.mean(axis=0), low, high], atol=6e-4)
-    assert found["tradeoff"][0][1] == [column[-1] for column in found["accuracy"][0][1:]]
+    assert found["tradeoff"][0][1] == [column[-1] for column in found["level"][0][1:]]
     assert found["tradeoff"][0][0] == [column[-1] for column in found["dissimilarity"][0][1:]]
     means = [curve[1] for curve in found["dissimilarity"]]
     np.testing.assert_allclose(means, 100 * results.client_dissimilarity.mean("seed"), atol=6e-4)
@@ -59,20 +60,22 @@ def test_curves_have_intervals_of_students_t():
 
 
 def test_one_seed_has_no_interval():
-    (_, _, low, high), _ = contents(make_results(seeds=1), FLOORS)["accuracy"]
+    (_, _, low, high), _ = contents(make_results(seeds=1), FLOORS)["level"]
     assert set(low) == set(high) == {None}
 
 
 def test_charts_begin_where_methods_differ():
-    results = make_results()
-    results["accuracy_mean_clients"][:, :, 1] = 0.5
-    assert contents(results, FLOORS)["start"] == 4
-    results["accuracy_mean_clients"][1, :, 1] = np.nan  # A single method differs from no other.
+    results = make_results(evaluations=5)
+    level = results["accuracy_mean_clients"]
+    level[:, :, 1:3] = 0.5
+    assert contents(results, FLOORS)["start"] == 3
+    level[:, :, 3] = 0.5
+    assert contents(results, FLOORS)["start"] == 3  # A curve has two evaluations.
+    level[1, :, 2] = np.nan  # A single method differs from no other.
     assert contents(results, FLOORS)["start"] == 2
-    results["accuracy_mean_clients"][:] = 0.5
-    assert (
-        contents(results, FLOORS)["start"] == 2
-    )  # They never differ; at round 0 no method has trained.
+    level[:] = 0.5
+    assert contents(results, FLOORS)["start"] == 1  # At round 0 no method has trained.
+    assert contents(results.isel(round=[0, 4]), FLOORS)["start"] == 0
 
 
 def test_participation_is_a_mean_over_seeds():

@@ -57,17 +57,18 @@ def test_metrics_have_panels(compared):
 
 
 def test_the_picture_of_the_page_has_the_same_rows(compared):
-    picture = forest.svg(compared)
+    picture = shown = forest.html_rows(compared)
     assert "b&lt;$" in picture
-    shown = picture.replace("\N{MINUS SIGN}", "-")
     for name in ("b<$", "c"):
         row = compared.sel(algorithm=name)
         low, mean, high = (100 * float(row[part]) for part in ("low", "difference", "high"))
         assert f"{mean:+.1f} ({low:+.1f} to {high:+.1f})" in shown
-    circles = re.findall(r'cx="([\d.]+)" cy="\d+" r="5".*?fill="(.*?)"', picture)
+    circles = re.findall(r'cx="([\d.]+)%" cy="50%" r="5" fill="(.*?)"', picture)
     assert [fill for _, fill in circles] == ["currentColor", "var(--paper)"]
-    # Positions are linear in the values, with the vertical line at zero.
-    zero, *ends = (float(x) for x in re.findall(r'x1="([\d.]+)"', picture))
+    # Positions are linear in the values, with a vertical line at zero in each row.
+    zero, first, again, second = (float(x) for x in re.findall(r'x1="([\d.]+)%"', picture))
+    assert zero == again
+    ends = first, second
     scale = (float(circles[0][0]) - zero) / compared.difference.values[0]
     np.testing.assert_allclose(
         [(end - zero) / scale for end in ends], compared.low.values, atol=0.1 / scale
@@ -76,10 +77,10 @@ def test_the_picture_of_the_page_has_the_same_rows(compared):
 
 def test_differences_without_intervals_are_points(compared):
     alone = compared.assign(low=compared.low * np.nan, high=compared.high * np.nan)
-    assert "nan" not in forest.svg(alone)
-    assert forest.svg(alone).count("<circle") == 2
+    assert "nan" not in forest.html_rows(alone)
+    assert forest.html_rows(alone).count("<circle") == 2
     unknown = alone.assign(difference=alone.difference * np.nan)
-    assert "<circle" not in forest.svg(unknown)
+    assert "<circle" not in forest.html_rows(unknown)
 
 
 def test_methods_without_common_seeds_have_no_points():
@@ -92,7 +93,7 @@ def test_methods_without_common_seeds_have_no_points():
     figure.savefig(io.BytesIO(), format="png", dpi=30)
     assert "over 0 paired seeds" in figure.get_supxlabel()
     assert "Over 0 paired seeds" in comparison_table(without_pairs, 1).note
-    assert "<circle" not in forest.svg(without_pairs)
+    assert "<circle" not in forest.html_rows(without_pairs)
 
 
 @pytest.mark.parametrize(

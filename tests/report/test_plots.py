@@ -10,7 +10,7 @@ from scipy import stats
 
 from fedjax_fair import results
 from fedjax_fair.report.drawing import dissimilarity_floors
-from fedjax_fair.report.plots import accuracy_distribution, learning_curves, partition
+from fedjax_fair.report.plots import distribution, learning_curves, partition
 from fedjax_fair.report.selection import tradeoff
 from fedjax_fair.results.tables import methods_table
 
@@ -139,7 +139,7 @@ def test_results_of_one_method_need_no_method_dimension(select):
     np.testing.assert_allclose(
         axes.lines[0].get_ydata(), 100 * results["accuracy_mean_clients"].values[0].mean(0)
     )
-    _render(accuracy_distribution(single))
+    _render(distribution(single))
     _render(partition(single))
 
 
@@ -159,7 +159,7 @@ def test_an_unknown_metric_error_lists_the_valid_ones():
 def test_curves_of_the_distribution_pool_clients_with_test_examples_and_seeds():
     results = _results()
     for round in ROUNDS:
-        figure = _render(accuracy_distribution(results, round))
+        figure = _render(distribution(results, round))
         drawn = results["test_accuracy"].sel(round=round).values.reshape(2, -1)
         lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 2]
         for line, values in zip(lines, drawn, strict=True):
@@ -172,7 +172,7 @@ def test_curves_of_the_distribution_pool_clients_with_test_examples_and_seeds():
 
 def test_a_dot_marks_the_end_of_the_worst_tenth():
     results = _results(num_clients=7)  # Of 3 x 6 clients with test examples the worst two.
-    lines = _render(accuracy_distribution(results)).axes[0].lines
+    lines = _render(distribution(results)).axes[0].lines
     dots = [line.get_xdata()[0] for line in lines if len(line.get_xdata()) == 1]
     values = results["test_accuracy"].isel(round=-1).values.reshape(2, -1)
     expected = [100 * np.sort(own[~np.isnan(own)])[1] for own in values]
@@ -182,7 +182,7 @@ def test_a_dot_marks_the_end_of_the_worst_tenth():
 def test_the_last_round_is_the_last_of_each_method():
     results = _results()
     results["test_accuracy"][1, :, 2] = np.nan  # divfl stopped at round 10
-    lines = accuracy_distribution(results).axes[0].lines
+    lines = distribution(results).axes[0].lines
     expected = np.nanmax(results["test_accuracy"].sel(round=10).values[1])
     second = [line for line in lines if len(line.get_xdata()) > 2][1]
     np.testing.assert_allclose(max(second.get_xdata()), 100 * expected)
@@ -190,13 +190,13 @@ def test_the_last_round_is_the_last_of_each_method():
 
 def test_a_round_that_was_not_evaluated_is_refused():
     with pytest.raises(ValueError, match="round=5"):
-        accuracy_distribution(_results(), 5)
+        distribution(_results(), 5)
 
 
 def test_a_method_keeps_its_color_in_every_figure():
     results = _results(methods=tuple("abcdefghij"))
     curves = learning_curves(results).axes[0].lines
-    distributions = accuracy_distribution(results).axes[0].lines
+    distributions = distribution(results).axes[0].lines
     styles = [(line.get_color(), line.get_linestyle()) for line in curves]
     assert len(set(styles)) == 10
     drawn = [line for line in distributions if len(line.get_xdata()) > 2]

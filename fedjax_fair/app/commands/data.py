@@ -110,6 +110,7 @@ def client_counts(federation: data.FederatedData) -> str:
     names = first.sensitive_names
     assert names is not None
     for title, part in (("training", first.train), ("test", first.test)):
-        table = format_client_counts(part, names, first.num_classes, first.client_names)
+        classes = first.class_names or range(first.num_classes)
+        table = format_client_counts(part, names, classes, first.client_names)
         tables.append(f"{title} examples\n{table}")
     return "\n\n".join(tables)

@@ -94,7 +94,7 @@ class Compare:
     baseline: Annotated[str | None, default_hint("the first")] = None
     """Method that the others are compared to."""
 
-    metrics: Annotated[tuple[str, ...], default_hint("accuracy and two of fairness")] = ()
+    metrics: Annotated[tuple[str, ...], default_hint("those of the first table of a run")] = ()
     """Metrics to compare."""
 
     unpaired: bool = False

@@ -52,13 +52,19 @@ const ticks = ({ ticks, range, whole }, count) =>
 function axes(host, x, y, height = 260, square = false) {
   const width = Math.max(host.clientWidth, 200);
   if (square) height = Math.min(width, 420);
-  const left = 44, right = width - 14, top = 30, bottom = height - 42;
+  const format = (axis, value) => (axis.format ? axis.format(value) : String(value));
+  // Names are longer than numbers; a character is at most seven pixels wide.
+  const longest = Math.max(...ticks(y, 5).map((at) => format(y, at).length), 0);
+  const left = Math.min(Math.max(44, 7 * longest + 10), 0.4 * width);
+  const right = width - 14, top = 30, bottom = height - 42;
   const svg = element(host, "svg", { viewBox: `0 0 ${width} ${height}`, width, height });
   const px = scale(x, left, right), py = scale(y, bottom, top);
-  const format = (axis, value) => (axis.format ? axis.format(value) : String(value));
   for (const at of ticks(y, 5)) {
     element(svg, "line", { x1: left, x2: right, y1: py(at), y2: py(at), stroke: "var(--line)" });
-    element(svg, "text", { x: left - 6, y: py(at) + 4, "text-anchor": "end" }, format(y, at));
+    const room = Math.floor((left - 10) / 7), full = format(y, at);
+    const label = element(svg, "text", { x: left - 6, y: py(at) + 4, "text-anchor": "end" },
+      full.length > room ? `${full.slice(0, room - 1)}…` : full);
+    if (full.length > room) element(label, "title", {}, full);
   }
   for (const at of ticks(x, Math.min(8, width / 70))) {
     element(svg, "line", { x1: px(at), x2: px(at), y1: bottom, y2: bottom + 4, stroke: "var(--muted)" });
@@ -78,7 +84,10 @@ function mark(plot, name, x, y, low = null, high = null) {
   plot.points.push({ x: plot.px(x), y: plot.py(y), name, text: `${name}, ${at}: ${round(y)}${interval}` });
 }
 
-const round = (value) => String(Number(value.toFixed(Math.abs(value) < 2 ? 3 : 1)));
+function round(value) {
+  if (Math.abs(value) < 0.1) return String(Number(value.toPrecision(3)));
+  return String(Number(value.toFixed(Math.abs(value) < 2 ? 3 : 1)));
+}
 
 // The index of the point that is closest to a place, among those of `name` if given.
 function nearest(points, x, y, name = null) {
@@ -223,6 +232,12 @@ function levels(low, high) {
     if (!ticks.length || map(at) - map(ticks.at(-1)) > 0.09 * (map(top) - map(bottom))) ticks.push(at);
   }
   return { range: [bottom, top], ticks, map };
+}
+
+// An axis of values that are not in percent, with a margin.
+function padded(low, high) {
+  const margin = 0.08 * (high - low) || 0.1 * Math.abs(high) || 1;
+  return { range: [low - margin, high + margin] };
 }
 
 function picture(name, draw) {

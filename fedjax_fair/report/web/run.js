@@ -1,20 +1,27 @@
 // The charts of a run or a sweep.
 
+const { quantity } = numbers;
+const isPercent = quantity.unit === "%";
 const percent = (value) => `${value.toFixed(1)}%`;
-const lastRound = Math.max(...numbers.accuracy.flatMap(([rounds]) => rounds));
+// The unit of a label has no name of its own; the axes carry it.
+const ending = quantity.unit.startsWith("unit of ") ? "" : ` ${quantity.unit}`;
+const amount = (value) => isPercent ? percent(value) : `${value.toFixed(quantity.digits)}${ending}`.trim();
+const inUnit = (label, unit = quantity.unit) => unit ? `${label} (${unit})` : label;
+const lastRound = Math.max(...numbers.level.flatMap(([rounds]) => rounds));
 const rounds = roundAxis(numbers.start, lastRound);
 
 picture("learning", (host) => {
-  const [low, high] = hull(numbers.accuracy, [1], numbers.start);
-  const plot = axes(host, rounds, { ...levels(low, high), label: "accuracy, mean over clients (%)" }, 300);
-  curves(plot, numbers.accuracy, numbers.start);
-  finish(plot, "accuracy");
+  const [low, high] = hull(numbers.level, [1], numbers.start);
+  const axis = quantity.name === "accuracy" && isPercent ? levels(low, high) : padded(low, high);
+  const plot = axes(host, rounds, { ...axis, label: inUnit(`${quantity.name}, mean over clients`) }, 300);
+  curves(plot, numbers.level, numbers.start);
+  finish(plot, quantity.name);
 });
 
 picture("spread", (host) => {
   const [, most] = hull(numbers.dissimilarity, [1], numbers.start);
   const high = Math.max(most, ...known(numbers.floor));
-  const plot = axes(host, rounds, { range: [0, high * 1.15], label: "dissimilarity (points)" }, 300);
+  const plot = axes(host, rounds, { range: [0, high * 1.15], label: inUnit("dissimilarity", quantity.difference) }, 300);
   for (const i of shown()) {
     const floor = numbers.floor[i] ?? null;
     line(plot, rounds.range, [floor, floor], color(i), { "stroke-width": 1.2, "stroke-dasharray": "1 4", "data-floor": i });
@@ -39,17 +46,18 @@ picture("busy", (host) => {
   }).join("; ");
 });
 
-// Both axes have the same scale and span at least ten points, so that noise does not look large.
+// Axes in percent have the same scale and span at least ten points, so that noise looks small.
 picture("tradeoff", (host) => {
   const points = numbers.tradeoff;
   const both = [0, 1].map((side) => known(points.flatMap((pair) => pair[side] ?? [])));
   const middle = both.map((values) => (Math.min(...values) + Math.max(...values)) / 2);
   const span = Math.max(10, ...both.map((values) => 1.1 * (Math.max(...values) - Math.min(...values))));
   const [x, y] = middle.map((at, side) => {
+    if (!isPercent) return padded(Math.min(...both[side]), Math.max(...both[side])).range;
     const low = side ? Math.min(at - span / 2, 100 - span) : Math.max(at - span / 2, 0);
     return [low, low + span];
   });
-  const plot = axes(host, { range: x, label: "dissimilarity (points)" }, { range: y, label: "accuracy (%)" }, 0, true);
+  const plot = axes(host, { range: x, label: inUnit("dissimilarity", quantity.difference) }, { range: y, label: inUnit(quantity.name) }, 0, true);
   const floors = known(numbers.floor);
   const floor = floors.reduce((sum, value) => sum + value, 0) / floors.length;
   if (floor > x[0]) {
@@ -74,7 +82,8 @@ picture("tradeoff", (host) => {
 picture("settings", (host) => {
   const { names, columns, points } = numbers.settings;
   const level = points.map((point) => point[0]);
-  const y = { range: [Math.min(...level) - 1, Math.min(Math.max(...level) + 1, 100)], label: "accuracy (%)" };
+  const [low, high] = [Math.min(...level), Math.max(...level)];
+  const y = { ...(isPercent ? { range: [low - 1, Math.min(high + 1, 100)] } : padded(low, high)), label: inUnit(quantity.name) };
   const hosts = panels(host, names);
   names.forEach((name, k) => {
     const values = columns[k];
@@ -94,7 +103,8 @@ picture("settings", (host) => {
 picture("groups", (host) => {
   const all = numbers.groups;
   const [low, high] = hull(all.flat(), [1], numbers.start);
-  const y = { range: [Math.floor(low / 10) * 10, Math.min(Math.ceil(high / 10) * 10, 100)], label: "accuracy (%)" };
+  const tens = { range: [Math.floor(low / 10) * 10, Math.min(Math.ceil(high / 10) * 10, 100)] };
+  const y = { ...(isPercent ? tens : padded(low, high)), label: inUnit(quantity.name) };
   const styles = ["", "7 4", "2 3", "9 3 2 3"];
   const named = ["solid", "dashed", "dotted", "dash-dotted"];
   element(host, "p", { class: "how" }, all.map((_, g) => `${named[g % 4]}: group ${g}`).join(", "));

@@ -202,7 +202,7 @@ def test_missing_and_damaged_tables_are_explained(tmp_path):
 def test_client_counts_equal_a_table_of_pandas(tmp_path):
     write_stops(tmp_path)
     stops = data.load("mpls_stops", data_dir=tmp_path)
-    counts = client_counts(stops.train, stops.sensitive_names, 2)
+    counts = client_counts(stops.train, stops.sensitive_names, range(2))
     part = stops.train
     frame = pd.DataFrame(part.sensitive_features[part.order], columns=["race", "gender"])
     frame["client"] = np.repeat([0, 1], part.sizes)
