@@ -261,7 +261,7 @@ def test_rotation_excludes_the_last_cohorts_and_draws_the_others_equally_often(s
         for earlier in range(max(0, round - window), round):
             assert not recent[:, round, earlier].any()
         assert chisquare(np.bincount(cohorts[:, round].ravel(), minlength=6)).pvalue > 1e-6
-    if 6 > size * (window + 1):
+    if size * (window + 1) < 6:
         # Clients return after the window.
         assert recent[:, window + 1, 0].any()
 
