@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "PAGES", "coincidence", "curves", "forest", "markdown", "rows_of", "screening", "short", "summary",
-    "write",
+    "PAGES", "coincidence", "curves", "forest", "markdown", "rows_of", "screening", "short",
+    "summary", "write",
 ]  # fmt: skip
 
 PAGES = (*pages.PAGES, "README.md")
@@ -193,17 +193,16 @@ def _percent(share: float) -> str:
 def summary(name: str, table: Any, setting: str, page: str) -> str:
     """Formats the claims of a family, with the papers' endpoint and the average side by side."""
     rows = []
-    by_endpoint = {
-        endpoint.rpartition(", ")[2]: own.to_dict("records")
-        for endpoint, own in reversed([*table[table["verdict"] != ""].groupby("endpoint", sort=False)])
-    }  # fmt: skip
-    for last, average in zip(
-        by_endpoint[verdicts.OF_PAPERS], by_endpoint["all rounds"], strict=True
-    ):
+    metric = table["endpoint"].iloc[0].partition(",")[0]
+    last_round, all_rounds = (
+        table[table["endpoint"] == f"{metric}, {rounds}"].to_dict("records")
+        for rounds in (verdicts.OF_PAPERS, "all rounds")
+    )
+    for last, average in zip(last_round, all_rounds, strict=True):
         relation = ">" if last["published"] > 0 else "<"
         size = pages.number(last["published"], "+.2f")
         rows.append([
-            f"{_name(last, 'method')} {relation} `{last['baseline']}`" + (f" ({size})" if size else ""),
+            f"{_name(last, 'method')} {relation} `{last['baseline']}`{f' ({size})' * bool(size)}",
             setting, _tested(last), _verdict(last), _tested(average), _verdict(average),
             _percent(last["coinciding"]), f"[{name}](protocol-{name}.md), [{page}]({page})",
         ])  # fmt: skip

@@ -170,10 +170,9 @@ def write(name: str, output: Path) -> str:
         with (output / "protocol-B.md").open("a", encoding="utf8") as page:
             page.write(protocol_pages.screening(scores))
     if name == "E":
+        is_of_rotation = "yes" if of_rotation(table, folder) else "no"
         with (output / "protocol-E.md").open("a", encoding="utf8") as page:
-            page.write(
-                f"\nThe gain is that of rotation: {'yes' if of_rotation(table, folder) else 'no'}.\n"
-            )
+            page.write(f"\nThe gain is that of rotation: {is_of_rotation}.\n")
     counts = table["verdict"].value_counts().drop("", errors="ignore")
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
 
@@ -219,9 +218,9 @@ def exploratory(family: list[Claim]) -> list[Claim]:
     pairs = [(name, "power_of_choice") for name in variants]
     pairs += [(best, union), (f"{best},phi=identity", best)]
     return [
-        Claim("mnist", method, baseline, round(values[method] - values[baseline], 2), values[method])
-        for method, baseline in pairs
-    ]  # fmt: skip
+        Claim("mnist", one, other, round(values[one] - values[other], 2), values[one])
+        for one, other in pairs
+    ]
 
 
 class Coincidence(NamedTuple):
@@ -259,7 +258,8 @@ def coincidence(runs: pd.DataFrame, method: str, baseline: str, metric: str) -> 
     one, other = (runs[runs["method"] == name].set_index(index) for name in (method, baseline))
     gaps: Any = one[metric] - other[metric]
     is_equal = gaps.abs() <= 1e-6
-    is_same, cohorts = is_equal, np.nan
+    is_same: Any = is_equal
+    cohorts = np.nan
     if "cohort" in runs:
         # The same clients may be listed in another order.
         sets = [
@@ -267,7 +267,7 @@ def coincidence(runs: pd.DataFrame, method: str, baseline: str, metric: str) -> 
         ]
         is_same = sets[0] == sets[1]
         cohorts = is_same.mean()
-    first = is_same.groupby("seed").apply(
+    first: Any = is_same.groupby("seed").apply(
         lambda own: np.nan if own.all() else float(own.index.get_level_values("round")[~own][0])
     )
     differing = (100 * gaps[~is_equal]).groupby("seed").mean()

@@ -112,9 +112,10 @@ def detectable(deviation: float, seeds: int, claims: int = 1) -> float:
 @cache
 def _noncentrality(seeds: int, claims: int) -> float:
     limit = stats.t.ppf(1 - LEVEL / (2 * claims), seeds - 1)
-    return optimize.brentq(
+    found: Any = optimize.brentq(
         lambda nc: stats.nct.sf(limit, seeds - 1, nc) - POWER, 0.1, 3 * limit + 3
     )
+    return found
 
 
 def equivalent(differences: np.ndarray, margin: float) -> bool:
