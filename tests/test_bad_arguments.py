@@ -147,6 +147,10 @@ def test_sizes_have_32_bits(value, as_users_call):
     [
         (lambda: selectors.UnionFL(2, window=1.5), "window="),
         (lambda: selectors.UnionFL(2, window=2**40), "window=1099511627776"),
+        (lambda: selectors.UnionFL(2, window=0), "window=0: expected an integer >= 1"),
+        (lambda: selectors.Rotation(2, window=-1), "window=-1: expected an integer >= 0"),
+        (lambda: selectors.Rotation(2, window=0.5), "window=0.5: expected an integer >= 0"),
+        (lambda: selectors.Rotation(2, window=2**40), "window=1099511627776"),
         (lambda: selectors.DivFL(2, candidates="some"), "expected an integer >= 1 or 'auto'"),
         (
             lambda: selectors.DivFL(2, pool=3, num_reference_clients=0),

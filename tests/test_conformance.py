@@ -46,6 +46,7 @@ SELECTORS = {
     "by_size": partial(selectors.BySize, 3),
     "full": selectors.Full,
     "round_robin": partial(selectors.RoundRobin, 3),
+    "rotation": partial(selectors.Rotation, 3),
     "power_of_choice": partial(selectors.PowerOfChoice, 3, 5),
     "power_of_choice, minibatch": partial(
         selectors.PowerOfChoice, 3, 5, variant="cpow", loss_examples=2

@@ -39,7 +39,7 @@ ALL = {
         "unionfl, of a pool",
         "unionfl, by updates",
     },
-    "all clients are scored": {"oort", "fedcor", "fedcor, in one dimension"},
+    "all clients are scored": {"rotation", "oort", "fedcor", "fedcor, in one dimension"},
     "its set function is of all clients": {"submodular"},
 }
 """Why a selector touches all clients."""

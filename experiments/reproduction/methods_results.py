@@ -93,7 +93,7 @@ def summarize(measured: Any, tuning: Any) -> pd.DataFrame:
     table["p_holm"] = paired.holm(table["p"].tolist())
     is_significant = table["p_holm"] < 0.05
     table["verdict"] = np.select(
-        [is_significant & table["has_sign"], is_significant], ["reproduced", "refuted"], "undecided"
+        [is_significant & table["has_sign"], is_significant], ["reproduced", "contradicted"], "undecided"
     )
     return pd.concat([table.drop(columns="has_sign"), _agreements(measured)], ignore_index=True)
 
@@ -111,7 +111,7 @@ def _agreements(measured: Any) -> pd.DataFrame:
         "low": values.min(),
         "mean": values.mean(),
         "high": values.max(),
-        "verdict": "reproduced" if values.min() >= 100 * MIN_AGREEMENT else "refuted",
+        "verdict": "reproduced" if values.min() >= 100 * MIN_AGREEMENT else "contradicted",
     }
     return pd.DataFrame([row])
 

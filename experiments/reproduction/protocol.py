@@ -28,7 +28,7 @@ from fedjax_fair.app.settings.config import Config
 
 __all__ = ["Cell", "cells", "estimate", "missing", "not_yet_known", "screened"]
 
-PARTS = ("A", "B", "D", "C")
+PARTS = ("A", "B", "D", "C", "E")
 """In order of importance."""
 MEASURED_SEED = 900
 WEIGHTS = (0.1, 0.25, 0.5, 0.75, 0.95)
@@ -36,6 +36,8 @@ WINDOWS = (2, 5, 10)
 SEARCHED = ("divfl", "subtrunc:lam=0.95", "unionfl:window=5")
 POINTS = tuple(product((2, 3, 5), (5, 50), (5, 10), (0.003, 0.01)))
 """Classes per client, local steps, cohort size and step size of the search."""
+LITERAL, MEAN = "unionfl:window=5,scale=sum", "unionfl:window=5"
+"""UnionFL as printed, and with G divided by the number of clients."""
 SEARCH_ROUNDS, SCREENED, TESTED = 10, (200, 201), tuple(range(300, 320))
 METRICS = (
     *runs.SUMMARIES[:4],
@@ -123,6 +125,10 @@ def cells(part: str, folder: Path) -> Iterator[Cell]:
         for point, compared in screened(folder).items():
             methods = ("divfl", *compared)
             yield from _cells("B", f"test/{name_of(point)}", searched(point), methods, TESTED)
+    elif part == "E":
+        config = SELECTION_TABLES["mnist"]["table1"]
+        compared = ("fedavg", "rotation", "divfl", MEAN, LITERAL)
+        yield from _cells("E", "mnist", config, compared, range(1000, 1040))
     else:
         mnist, cifar = (PAPERS[f"equitable-{data}"].config for data in ("mnist", "cifar10"))
         methods = [name for name in mnist.methods if name.partition(":")[0] in GRID]
@@ -130,7 +136,12 @@ def cells(part: str, folder: Path) -> Iterator[Cell]:
         short = replace(cifar, training=replace(cifar.training, rounds=20))
         tuned = {"holds_out": True, "of_equitable": True}
         yield from _cells("C", "grid", short, grid(), (500,), **tuned)
+        cifar = _of_c3(cifar)
         yield from _cells("C", "cifar10", cifar, chosen(folder), range(400, 407), of_equitable=True)
+
+
+def _of_c3(config: Config) -> Config:
+    return replace(config, training=replace(config.training, rounds=60))
 
 
 def _cells(part: str, group: str, config: Config, methods: Iterable[str], seeds, **settings):
@@ -341,13 +352,14 @@ def not_yet_known(part: str, folder: Path) -> Iterator[Cell]:
         for _ in range(4):
             yield from _cells("B", "test/", costliest, SEARCHED[:2], TESTED)
     if part == "C" and not chosen(folder):
-        cifar = PAPERS["equitable-cifar10"].config
+        cifar = _of_c3(PAPERS["equitable-cifar10"].config)
         yield from _cells("C", "cifar10", cifar, GRID, range(400, 407), of_equitable=True)
 
 
 def _cost(cell: Cell, costs: pd.DataFrame) -> float:
     """Processor seconds of a run, from those of the most similar measured one."""
-    own: Any = costs[costs["part"] == cell.part]
+    # Part E has the setting of A1.
+    own: Any = costs[costs["part"] == cell.part.replace("E", "A")]
     if cell.part == "B":
         small = (cell.config.solver.steps or 0) < 50
         own = own[own["group"].str.contains("steps=5," if small else "steps=50,")]
@@ -357,7 +369,7 @@ def _cost(cell: Cell, costs: pd.DataFrame) -> float:
         own = own[own["group"] == cell.group]
     name = cell.method.partition(":")[0]
     same = own[own["method"].str.partition(":")[0] == name]
-    cheap = name in ("fedavg", "power_of_choice")
+    cheap = name in ("fedavg", "power_of_choice", "rotation")
     row = (same if len(same) else own.iloc[:1] if cheap else own.iloc[-1:]).iloc[0]
     return row["seconds_before"] + row["seconds_per_round"] * (cell.config.training.rounds or 0)
 

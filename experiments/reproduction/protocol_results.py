@@ -24,8 +24,12 @@ from experiments.reproduction import (
     theory_results,
     verdicts,
 )
+from fedjax_fair.metrics import paired
 
-__all__ = ["FAMILIES", "Claim", "Family", "claims", "compared", "missing", "over_rounds", "write"]
+__all__ = [
+    "FAMILIES", "Claim", "Coincidence", "Family", "claims", "coincidence", "compared", "missing",
+    "over_rounds", "write",
+]  # fmt: skip
 
 
 def _spread(name: str, column: str) -> dict[str, tuple[str, int | None]]:
@@ -56,20 +60,44 @@ class Family(NamedTuple):
         part: Part of the protocol.
         group: Folder of its runs; of all runs of the part if empty.
         endpoints: Column, and number of last evaluations; the first is the primary endpoint.
+        page: The page about it.
+        setting: Its setting, and what differs from the paper.
+        joint: Number of first endpoints whose p values are adjusted together.
     """
 
     part: str
     group: str
     endpoints: dict[str, tuple[str, int | None]]
+    page: str
+    setting: str
+    joint: int = 1
 
 
+_LENET = "50 steps of 0.01; the paper states no rounds, steps and step size"
+_OF_LAST = "last round assumed, the paper states none"
 FAMILIES = {
-    "A1": Family("A", "mnist", DISSIMILARITY),
-    "A2": Family("A", "cifar10", DISSIMILARITY),
-    "B": Family("B", "", DISSIMILARITY),
-    "C1": Family("C", "mnist", SIGMA),
-    "C3": Family("C", "cifar10", SIGMA),
-}
+    "A1": Family("A", "mnist", DISSIMILARITY, "selection.md",
+                 f"MNIST, LeNet, 20 seeds, 21 rounds, {_LENET}"),
+    "A2": Family("A", "cifar10", DISSIMILARITY, "selection.md",
+                 f"CIFAR-10, LeNet, ten seeds, 31 rounds, {_LENET.replace('0.01', '0.03')}"),
+    "B": Family("B", "", DISSIMILARITY, "selection.md",
+                "MNIST, LeNet, 20 seeds, ten rounds; searched settings, not in the paper"),
+    "C1": Family("C", "mnist", SIGMA, "equitable.md",
+                 "MNIST, MLP, ten seeds, 250 rounds, steps of 0.3, outside the paper's grid of "
+                 f".001, .01 and .1; {_OF_LAST}"),
+    "C3": Family("C", "cifar10", SIGMA, "equitable.md",
+                  f"CIFAR-10, CNN, seven seeds, 60 rounds; published: 250; {_OF_LAST}"),
+    "E": Family("E", "mnist", DISSIMILARITY, "selection.md",
+                f"MNIST, LeNet, 40 seeds, 21 rounds, {_LENET}", joint=2),
+}  # fmt: skip
+OF_E = (
+    (protocol.LITERAL, "divfl", -0.30), (protocol.MEAN, "divfl", -0.30),
+    (protocol.MEAN, "rotation", np.nan), ("rotation", "divfl", np.nan),
+    ("rotation", "fedavg", np.nan),
+)  # fmt: skip
+"""Methods, baselines and published differences of part E."""
+GAIN = 0.47
+"""Of UnionFL (window 5) over DivFL in A1, on average; half of it is the margin of part E."""
 SEARCHED = {"subtrunc:lam=0.95": -0.93, "unionfl:window=5": -0.30}
 """Published differences of part B."""
 
@@ -81,7 +109,8 @@ class Claim(NamedTuple):
         group: Folder of runs.
         method: The method.
         baseline: The baseline.
-        published: The published difference after the last round, in points.
+        published: The published difference after the last round, in points; NaN if there is none,
+            for a claim that the difference is negative.
         published_value: The published value of the method, in the same setting.
     """
 
@@ -107,7 +136,7 @@ def missing(name: str, folder: Path) -> int:
     """Returns the number of runs of a family, or of part D, without a file."""
     if name == "D":
         return len(protocol_theory.missing(folder / "D"))
-    part, group, _ = FAMILIES[name]
+    part, group, *_ = FAMILIES[name]
     cells = (*protocol.missing(part, folder), *protocol.not_yet_known(part, folder))
     return sum(not group or cell.group == group for cell in cells)
 
@@ -123,22 +152,36 @@ def write(name: str, output: Path) -> str:
         raise ValueError(f"name={name!r}: {count} runs are missing.")
     if name == "D":
         return theory_results.write(folder / "D", output)
-    table = compared(name, folder)
+    table, same = compared(name, folder), coincidences(name, folder)
     table.to_csv(output / f"protocol-{name}.csv", index=False, float_format="%.6g")
-    protocol_pages.write(name, table, over_rounds(name, folder), output)
+    same.to_csv(output / f"protocol-{name}-coincidence.csv", index=False, float_format="%.6g")
+    others = None
+    if name == "A1":
+        others = compared(name, folder, exploratory(claims(name, folder)))
+        others = others.drop(columns=["p", "p_sign_flip", "detectable", "verdict"])
+        others.to_csv(output / f"protocol-{name}-others.csv", index=False, float_format="%.6g")
+    setting = FAMILIES[name].setting, FAMILIES[name].page
+    gaps = over_rounds(name, folder)
+    protocol_pages.write(name, table, gaps, same, others, setting, output)
     if name == "B":
         scores: Any = protocol.screening(folder)
         scores.insert(0, "point", [protocol.name_of(point) for point in protocol.POINTS])
         scores.to_csv(output / "protocol-B-screening.csv", index=False, float_format="%.4f")
         with (output / "protocol-B.md").open("a", encoding="utf8") as page:
             page.write(protocol_pages.screening(scores))
+    if name == "E":
+        is_of_rotation = "yes" if of_rotation(table, folder) else "no"
+        with (output / "protocol-E.md").open("a", encoding="utf8") as page:
+            page.write(f"\nThe gain is that of rotation: {is_of_rotation}.\n")
     counts = table["verdict"].value_counts().drop("", errors="ignore")
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
 
 
 def claims(name: str, folder: Path) -> list[Claim]:
     """Returns the claims of a family."""
-    part, group, _ = FAMILIES[name]
+    part, group, *_ = FAMILIES[name]
+    if name == "E":
+        return [Claim(group, *one) for one in OF_E]
     if name == "B":
         return [
             Claim(f"test/{protocol.name_of(point)}", method, "divfl", SEARCHED[method])
@@ -164,35 +207,157 @@ def claims(name: str, folder: Path) -> list[Claim]:
     ]
 
 
-def compared(name: str, folder: Path) -> pd.DataFrame:
-    """Tests the claims of a family on every endpoint, whose p values are adjusted separately.
+def exploratory(family: list[Claim]) -> list[Claim]:
+    """Returns claims of Tables I and IV that no family has, of the methods of A1.
+
+    All variants against Power-of-Choice; SubTrunc against UnionFL; the loss against its logarithm.
+    """
+    values = {one.method: one.published_value for one in family}
+    variants = [name for name in values if name.startswith(("unionfl", "subtrunc"))]
+    best, union = "subtrunc:lam=0.95", protocol.MEAN
+    pairs = [(name, "power_of_choice") for name in variants]
+    pairs += [(best, union), (f"{best},phi=identity", best)]
+    return [
+        Claim("mnist", one, other, round(values[one] - values[other], 2), values[one])
+        for one, other in pairs
+    ]
+
+
+class Coincidence(NamedTuple):
+    """In how many rounds two methods are equal.
+
+    Attributes:
+        results: Share of the evaluated rounds in which the metric is equal, within 1e-6.
+        cohorts: Share of the rounds with equal sets of clients; NaN without cohorts.
+        first: First round by seed with another set (another result without cohorts); NaN if none.
+        differing: Mean difference of the metric over the rounds that differ, in points, by seed.
+    """
+
+    results: float
+    cohorts: float
+    first: pd.Series
+    differing: pd.Series
+
+    @property
+    def never(self) -> int:
+        """Number of seeds without a difference."""
+        return int(self.first.isna().sum())
+
+
+def coincidence(runs: pd.DataFrame, method: str, baseline: str, metric: str) -> Coincidence:
+    """Compares the rounds of two methods with the same seeds.
+
+    Args:
+        runs: Evaluations after round 0, with the columns ``seed``, ``round``, ``method``, the
+            metric and, if known, ``cohort``, ids separated by spaces.
+        method: The one.
+        baseline: The other.
+        metric: Column of results.
+    """
+    index = ["seed", "round"]
+    one, other = (runs[runs["method"] == name].set_index(index) for name in (method, baseline))
+    gaps: Any = one[metric] - other[metric]
+    is_equal = gaps.abs() <= 1e-6
+    is_same: Any = is_equal
+    cohorts = np.nan
+    if "cohort" in runs:
+        # The same clients may be listed in another order.
+        sets = [
+            part["cohort"].map(lambda ids: frozenset(str(ids).split())) for part in (one, other)
+        ]
+        is_same = sets[0] == sets[1]
+        cohorts = is_same.mean()
+    first: Any = is_same.groupby("seed").apply(
+        lambda own: np.nan if own.all() else float(own.index.get_level_values("round")[~own][0])
+    )
+    differing = (100 * gaps[~is_equal]).groupby("seed").mean()
+    return Coincidence(float(is_equal.mean()), float(cohorts), first, differing)
+
+
+def coincidences(name: str, folder: Path) -> pd.DataFrame:
+    """Returns in how many rounds the methods of each claim of a family are equal."""
+    part, _, endpoints, *_ = FAMILIES[name]
+    family = claims(name, folder)
+    measured = _runs(part, {claim.group for claim in family}, folder)
+    (metric, _), *_ = endpoints.values()
+    rows = []
+    for group, method, baseline, *_ in family:
+        found = coincidence(measured[group], method, baseline, metric)
+        gaps = paired.interval(found.differing.to_numpy())
+        rows.append({
+            "group": group, "method": method, "baseline": baseline, "results": found.results,
+            "cohorts": found.cohorts, "first": found.first.median(), "never": found.never,
+            "differing": gaps.mean, "low": gaps.low, "high": gaps.high,
+            "seeds": found.differing.size,
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def of_rotation(table: pd.DataFrame, folder: Path) -> bool:
+    """Returns whether UnionFL's gain is that of rotation, by the rule of part E.
+
+    Rotation is less dissimilar than DivFL (E4), and UnionFL is equivalent to rotation (E3) within
+    half of its gain in A1, on average over rounds.
+    """
+    rows = table[table["endpoint"] == "dissimilarity, all rounds"]
+    e4 = rows[(rows["method"] == "rotation") & (rows["baseline"] == "divfl")]["verdict"].item()
+    means = _summary(_runs("E", {"mnist"}, folder)["mnist"], "client_dissimilarity", None)
+    gaps = (means[protocol.MEAN] - means["rotation"]).to_numpy()
+    return e4 == "same direction" and verdicts.equivalent(gaps, GAIN / 2)
+
+
+def compared(name: str, folder: Path, family: list[Claim] | None = None) -> pd.DataFrame:
+    """Tests claims on every endpoint, whose p values are adjusted separately, or jointly in part E.
 
     Differences are in points and paired by seed. A seed with a value that is not finite is left out
     of the comparisons of its method.
 
+    Args:
+        name: The family.
+        folder: Folder of its runs.
+        family: Its claims by default.
+
     Returns:
         One row per endpoint and claim, with the means of the method (``here``) and of its baseline
-        over all seeds. Only the primary endpoint has verdicts.
+        over all seeds. Verdicts are those of the endpoints of the primary metric.
 
     Raises:
         ValueError: If a run lacks evaluations.
     """
-    part, _, endpoints = FAMILIES[name]
-    family = claims(name, folder)
+    part, _, endpoints, _, _, joint = FAMILIES[name]
+    family = claims(name, folder) if family is None else family
     measured = _runs(part, {claim.group for claim in family}, folder)
-    published = {_key(claim): claim.published for claim in family}
-    (primary, _), *_ = endpoints.values()
+    (label, (primary, _)), *_ = endpoints.items()
+    metric = f"{label.partition(',')[0]}, "
+    coinciding = {
+        _key(one): coincidence(measured[one.group], one.method, one.baseline, primary).results
+        for one in family
+    }
+    means, comparisons = {}, {}
+    for endpoint, (column, last) in endpoints.items():
+        means[endpoint] = {group: _summary(runs, column, last) for group, runs in measured.items()}
+        for one in family:
+            of_group: Any = means[endpoint][one.group]
+            comparisons[endpoint, _key(one)] = verdicts.Comparison(
+                (of_group[one.method] - of_group[one.baseline]).to_numpy(),
+                1 if one.published > 0 else -1,
+                one.published, endpoint.removeprefix(metric), coinciding[_key(one)],
+            )  # fmt: skip
+    names = list(endpoints)
+    judged = {}
+    for together in (names[:joint], *([name] for name in names[joint:])):
+        own = {
+            key: one._replace(differences=one.differences[np.isfinite(one.differences)])
+            for key, one in comparisons.items() if key[0] in together
+        }  # fmt: skip
+        judged |= verdicts.judge(own)
     rows = []
-    for place, (endpoint, (column, last)) in enumerate(endpoints.items()):
-        means = {group: _summary(runs, column, last) for group, runs in measured.items()}
-        gaps: Any = {_key(one): means[one.group][one.method] - means[one.group][one.baseline]
-                for one in family}  # fmt: skip
-        finite = {key: values[np.isfinite(values)].to_numpy() for key, values in gaps.items()}
-        judged = verdicts.judge(finite, published)
+    for endpoint, (column, last) in endpoints.items():
         is_primary_metric = column == primary
         for claim in family:
-            key, of_seeds = _key(claim), means[claim.group].mean()
-            result, seeds = judged[key], finite[key].size
+            key, of_seeds = (endpoint, _key(claim)), means[endpoint][claim.group].mean()
+            result, gaps = judged[key], comparisons[key].differences
+            seeds = int(np.isfinite(gaps).sum())
             rows.append({
                 "endpoint": endpoint, **claim._asdict(), "here": of_seeds[claim.method],
                 "baseline_here": of_seeds[claim.baseline],
@@ -200,9 +365,11 @@ def compared(name: str, folder: Path) -> pd.DataFrame:
                 "published_value": (
                     claim.published_value if is_primary_metric and last == 1 else np.nan
                 ),
-                "seeds": seeds, "left_out": gaps[key].size - seeds,
+                "seeds": seeds, "left_out": gaps.size - seeds,
                 "difference": result.mean, "low": result.low, "high": result.high, "p": result.p,
-                "p_sign_flip": result.p_sign_flip, "verdict": "" if place else result.verdict,
+                "p_sign_flip": result.p_sign_flip, "detectable": result.detectable,
+                "coinciding": comparisons[key].coinciding,
+                "verdict": result.verdict if is_primary_metric else "",
             })  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -214,7 +381,7 @@ def over_rounds(name: str, folder: Path) -> pd.DataFrame:
         One row per claim, seed and round, with the columns ``endpoint`` (name of the metric),
         ``group``, ``method``, ``baseline``, ``seed``, ``round`` and ``difference``.
     """
-    part, _, endpoints = FAMILIES[name]
+    part, _, endpoints, *_ = FAMILIES[name]
     family = claims(name, folder)
     measured = _runs(part, {claim.group for claim in family}, folder)
     (endpoint, (column, _)), *_ = endpoints.items()

@@ -30,7 +30,7 @@ NAME = "protocol-theory"
 """Stem of the files, and name of the table on the page."""
 
 
-def write(folder: Path, output: Path) -> verdicts.Verdict:
+def write(folder: Path, output: Path) -> str:
     """Writes table and figure, replaces the table on the page, and returns the verdict.
 
     Args:
@@ -78,7 +78,7 @@ def levels(runs: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def judge(counted: pd.DataFrame) -> verdicts.Verdict:
+def judge(counted: pd.DataFrame) -> str:
     """Returns the verdict of part D, from the counts of ``levels``."""
     positive: Any = counted[counted["positive"] > 0]
     if not (positive["responses"] < positive["clients"] / 2).any():

@@ -137,7 +137,7 @@ def kmeans(
     checks.positive_int("num_clusters", num_clusters)
     checks.positive_int("restarts", restarts)
     active = num_clusters if active is None else active
-    checks.positive_integer("active", active, at_most=num_clusters)
+    checks.integer("active", active, at_most=num_clusters)
     return _kmeans(key, points, active, mask, num_clusters, restarts)
 
 

@@ -9,6 +9,7 @@ from fedjax_fair.selectors.drfa import DRFA
 from fedjax_fair.selectors.fedcor import FedCor
 from fedjax_fair.selectors.oort import Oort
 from fedjax_fair.selectors.power_of_choice import PowerOfChoice
+from fedjax_fair.selectors.rotation import Rotation
 from fedjax_fair.selectors.submodular import Submodular
 from fedjax_fair.selectors.subtrunc import SubTrunc
 from fedjax_fair.selectors.uniform import Full, RoundRobin, Uniform
@@ -25,6 +26,7 @@ __all__ = [
     "Full",
     "Oort",
     "PowerOfChoice",
+    "Rotation",
     "RoundRobin",
     "SubTrunc",
     "Submodular",

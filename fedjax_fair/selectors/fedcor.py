@@ -110,8 +110,8 @@ class FedCor(FixedSizeSelector):
 
     def __post_init__(self):
         super().__post_init__()
-        checks.positive_integer("warmup", self.warmup, at_most=checks.MAX_INT)
-        checks.positive_integer("interval", self.interval, at_most=checks.MAX_INT)
+        checks.integer("warmup", self.warmup, at_most=checks.MAX_INT)
+        checks.integer("interval", self.interval, at_most=checks.MAX_INT)
         checks.fraction("annealing", self.annealing)
         checks.positive("history_discount", self.history_discount, at_most=1)
         checks.positive_int("history_length", self.history_length)

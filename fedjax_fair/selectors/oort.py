@@ -120,7 +120,7 @@ class Oort(FixedSizeSelector):
         checks.fraction("duration_quantile", self.duration_quantile)
         checks.non_negative("duration_penalty", self.duration_penalty)
         checks.non_negative("pacer_step", self.pacer_step)
-        checks.positive_integer("pacer_window", self.pacer_window, at_most=checks.MAX_INT)
+        checks.integer("pacer_window", self.pacer_window, at_most=checks.MAX_INT)
         if self.max_selections is not None:
             checks.positive_int("max_selections", self.max_selections, at_most=checks.MAX_INT)
 

@@ -56,7 +56,7 @@ class UnionFL(RepresentativeSelector):
     def __post_init__(self):
         super().__post_init__()
         checks.non_negative("mu", self.mu)
-        checks.positive_integer("window", self.window, at_most=-_NEVER - 1)
+        checks.integer("window", self.window, at_most=-_NEVER - 1)
 
     def init_term(self, context):
         # The round of the last selection serves windows of any length, which may be traced.

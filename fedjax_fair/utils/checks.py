@@ -101,13 +101,14 @@ fraction = _check_real(lambda x: (x >= 0) & (x <= 1), "a number in [0, 1]")
 probability = _check_real(lambda x: (x >= 0) & (x <= 1), "a probability in [0, 1]")
 
 
-def positive_integer(name: str, value: Any, *, at_most: int) -> None:
-    """Checks for an integer in ``[1, at_most]`` that only enters arithmetic, so may be an array."""
+def integer(name: str, value: Any, *, at_least: int = 1, at_most: int) -> None:
+    """Checks for an integer in a range that only enters arithmetic, so may be an array."""
     if isinstance(value, Tracer):
         return
     array = _real_array(value, many=False)
-    if array is None or array.dtype.kind == "f" or not 1 <= array <= at_most:
-        raise ValueError(f"{name}={_show(value)}: expected an integer >= 1 and <= {at_most}.")
+    if array is None or array.dtype.kind == "f" or not at_least <= array <= at_most:
+        expected = f"an integer >= {at_least} and <= {at_most}"
+        raise ValueError(f"{name}={_show(value)}: expected {expected}.")
 
 
 def positive_int(

@@ -74,6 +74,7 @@ ROLES = {
     "clustered_by_similarity": (selectors.ClusteredBySimilarity(4), SGD, UNIFORM),
     "full": (selectors.Full(), SGD, FEDAVG[2]),
     "round_robin": (selectors.RoundRobin(4), SGD, FEDAVG[2]),
+    "rotation": (selectors.Rotation(4), SGD, UNIFORM),
     "agnostic": (selectors.Agnostic(), SGD, aggregators.Mean("selector")),
     "drfa": (selectors.DRFA(cohort_size=4, local_steps=3), SGD, UNIFORM),
     "fedprox": (FEDAVG[0], SGD.replace(prox=1.0), FEDAVG[2]),

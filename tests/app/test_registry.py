@@ -19,6 +19,7 @@ AVERAGES = {
     "divfl": "num_examples",  # Balakrishnan et al., released code
     "subtrunc": "uniform",  # Castillo et al., algorithm 1
     "unionfl": "uniform",
+    "rotation": "uniform",
     "clustered_by_size": "uniform",  # Fraboni et al., equation 4
     "clustered_by_similarity": "uniform",
     "full": "num_examples",

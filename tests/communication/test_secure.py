@@ -187,7 +187,7 @@ def test_aggregators_need_their_server_view(name):
 
 
 SUM_ALONE = {
-    "selectors": {"uniform", "by_size", "full", "round_robin", "clustered_by_size"},
+    "selectors": {"uniform", "by_size", "full", "round_robin", "rotation", "clustered_by_size"},
     "aggregators": {
         "mean",
         "scaffold_mean",

@@ -23,11 +23,11 @@ def table_of(scaffold, fedavg):
     ("sign", "difference", "verdict"),
     [
         (-1, -2, "reproduced"),
-        (-1, 2, "refuted"),
+        (-1, 2, "contradicted"),
         (1, 2, "reproduced"),
-        (1, -2, "refuted"),
+        (1, -2, "contradicted"),
         (0, 0, "reproduced"),
-        (0, -3, "refuted"),
+        (0, -3, "contradicted"),
         (-1, 0, "undecided"),
     ],
 )
@@ -46,6 +46,6 @@ def test_verdicts_are_those_of_the_protocol(monkeypatch, sign, difference, verdi
          "seed": [0], "validation_accuracy": [0.5]}
     )  # fmt: skip
     row, ifca = methods_results.summarize(table_of(**runs), tuning).to_dict("records")
-    assert ifca["verdict"] == "refuted"  # One of the runs has 0.94.
+    assert ifca["verdict"] == "contradicted"  # One of the runs has 0.94.
     assert row["verdict"] == verdict
     assert row["mean"] == pytest.approx(difference + noise.mean())

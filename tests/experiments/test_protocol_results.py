@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from experiments.reproduction import protocol, protocol_results, theory_results
+from experiments.reproduction import protocol, protocol_results, theory_results, verdicts
 from experiments.reproduction.pages import blocks
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -84,6 +84,7 @@ def part_a(tmp_path_factory):
     folder = tmp_path_factory.mktemp("part_a")
     make_runs("A", folder)
     (folder / "selection.md").write_text(PAGE)
+    (folder / "README.md").write_text("<!-- claim protocol-A1-verdicts -->\n<!-- end -->\n")
     spoiled = folder / "protocol" / "A" / "mnist" / "unionfl,window=2-12.csv"
     table = pd.read_csv(spoiled)
     table.loc[4, "client_dissimilarity"] = np.nan
@@ -122,11 +123,12 @@ def test_a_complete_part_a_has_tables_of_both_families(part_a):
         table = pd.read_csv(folder / f"protocol-{family}.csv")
         assert table["endpoint"].value_counts().unique().tolist() == [count]
         assert len(table) == count * 9
-        is_primary = table["endpoint"] == "dissimilarity, all rounds"
-        assert (table["verdict"].notna() == is_primary).all()
+        is_metric = table["endpoint"].str.startswith("dissimilarity")
+        assert (table["verdict"].notna() == is_metric).all()
         shown = (folder / f"protocol-{family}.md").read_text()
         assert f"{count} claims of the family" in shown
-        assert shown.count("| verdict |") == 1
+        assert shown.count("| verdict |") == 3
+        assert shown.count("(primary)") == 1
     assert set(table["seeds"]) == {10}
     row = of_endpoint(folder, "A1", "class-based dissimilarity, last five").loc["divfl", "fedavg"]
     gaps = differences(runs, "divfl", "fedavg", "client_dissimilarity_class_based", 5)
@@ -138,7 +140,7 @@ def test_a_complete_part_a_has_tables_of_both_families(part_a):
     assert (whole["published_value"].notna() == is_published).all()
 
 
-def test_verdicts_of_part_a_are_on_the_primary_endpoint(part_a):
+def test_verdicts_of_part_a_name_their_endpoint(part_a):
     folder, runs, _ = part_a
     primary = of_endpoint(folder, "A1", "dissimilarity, all rounds")
     row = primary.loc["unionfl:window=5", "divfl"]
@@ -147,10 +149,105 @@ def test_verdicts_of_part_a_are_on_the_primary_endpoint(part_a):
     np.testing.assert_allclose(row[["difference", "low", "high"]].astype(float),
                                [gaps.mean(), *interval], atol=6e-5)  # fmt: skip
     assert row["published"] == pytest.approx(8.59 - 8.89)
-    assert row["verdict"] == "reproduced"
+    assert row["verdict"] == "same direction"
     other = primary.loc["subtrunc:lam=0.95", "divfl"]
-    assert (other["verdict"], other["difference"] > 1) == ("refuted", True)
+    assert (other["verdict"], other["difference"] > 1) == ("opposite direction", True)
     assert primary["published"].lt(0).all()
+    of_paper = of_endpoint(folder, "A1", "dissimilarity, last round")
+    assert of_paper["verdict"]["unionfl:window=5", "divfl"] == "reproduced"
+    assert of_paper["verdict"]["subtrunc:lam=0.95", "divfl"] == "contradicted"
+
+
+def test_the_row_of_a_claim_has_both_endpoints_the_setting_and_equal_rounds(part_a):
+    folder, *_ = part_a
+    lines = blocks((folder / "README.md").read_text())["protocol-A1-verdicts"].splitlines()
+    assert len(lines) == 2 + 20
+    (line,) = (line for line in lines if line.startswith("| `unionfl:window=5` < `divfl` (-0.30)"))
+    _, setting, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert setting.startswith("MNIST, LeNet, 20 seeds, 21 rounds")
+    for place, endpoint in ((0, "last round"), (2, "all rounds")):
+        row = of_endpoint(folder, "A1", f"dissimilarity, {endpoint}").loc[
+            "unionfl:window=5", "divfl"
+        ]
+        assert cells[place].startswith(
+            f"{row['difference']:+.2f}, {row['low']:+.2f} to {row['high']:+.2f}; "
+        )
+        assert cells[place + 1] == row["verdict"]
+    assert cells[4:] == ["0%", "[A1](protocol-A1.md), [selection.md](selection.md)"]
+
+
+def test_the_family_of_part_e_has_ten_hypotheses(tmp_path):
+    """Last round and average are adjusted together; the others are families of five."""
+    make_runs("E", tmp_path)
+    table = protocol_results.compared("E", tmp_path / "protocol").set_index("endpoint")
+    names = ["dissimilarity, all rounds", "dissimilarity, last round"]
+    raw = []
+    for name in names:
+        for row in table.loc[name].itertuples():
+            half = (row.high - row.low) / 2 / stats.t.ppf(0.975, 39)
+            raw.append(2 * stats.t.sf(abs(row.difference) / half, 39))
+    order = np.argsort(raw)
+    steps = np.maximum.accumulate(np.arange(10, 0, -1) * np.array(raw)[order])[np.argsort(order)]
+    np.testing.assert_allclose(table.loc[names, "p"], np.minimum(steps, 1), rtol=1e-6)
+    row = table.loc[names[0]].iloc[0]
+    deviation = (row["high"] - row["low"]) / 2 / stats.t.ppf(0.975, 39) * np.sqrt(40)
+    assert row["detectable"] == pytest.approx(verdicts.detectable(deviation, 40, 10))
+    assert (row["method"], row["published"]) == ("unionfl:window=5,scale=sum", -0.30)
+    assert table.loc[names[0], "published"].isna().tolist() == [False, False, True, True, True]
+
+
+def test_the_gain_is_that_of_rotation_by_both_conditions(folder, monkeypatch):
+    monkeypatch.setitem(SHIFTS, "rotation", -0.02)
+    make_runs("E", folder)
+    protocol_results.write("E", folder)
+    page = (folder / "protocol-E.md").read_text()
+    assert page.endswith("\nThe gain is that of rotation: yes.\n")
+    folder /= "protocol"
+    for changed, shift in (("unionfl,window=5", -0.003), ("rotation", 0.02)):
+        kept = {}
+        for file in (folder / "E" / "mnist").glob(f"{changed}-*.csv"):
+            kept[file] = pd.read_csv(file)
+            kept[file].assign(
+                client_dissimilarity=kept[file]["client_dissimilarity"] + shift
+            ).to_csv(file, index=False)
+        assert not protocol_results.of_rotation(protocol_results.compared("E", folder), folder)
+        for file, rows in kept.items():
+            rows.to_csv(file, index=False)
+
+
+def evaluations(method, cohorts, values):
+    """One row per seed and round, from 1."""
+    return pd.concat([
+        pd.DataFrame({
+            "method": method, "seed": seed, "round": np.arange(1, len(own) + 1), "cohort": own,
+            "x": level,
+        })
+        for seed, (own, level) in enumerate(zip(cohorts, values, strict=True))
+    ])  # fmt: skip
+
+
+def test_coincidence_compares_sets_and_results_with_a_tolerance():
+    sets = [["1 2", "3 4", "5 6", "7 8"]] * 3
+    others = [
+        ["2 1", "3 4", "5 6", "7 8"],
+        ["1 2", "3 4", "5 7", "7 8"],
+        ["1 3", "3 4", "5 6", "8 7"],
+    ]
+    values = np.array([[0.1, 0.2, 0.3, 0.4]] * 3)
+    shifts = [[1e-7, 0, 0, 0], [0, 0, 0.02, 0.04], [2e-6, 0.01, 0, 0]]
+    runs = pd.concat([evaluations("a", others, values + shifts), evaluations("b", sets, values)])
+    found = protocol_results.coincidence(runs, "a", "b", "x")
+    assert (found.results, found.cohorts) == (8 / 12, 10 / 12)
+    np.testing.assert_array_equal(found.first, [np.nan, 3, 1])
+    assert found.never == 1
+    np.testing.assert_allclose(found.differing, [3.0, 0.5001])
+    assert found.differing.index.tolist() == [1, 2]
+    # Without cohorts the results decide.
+    found = protocol_results.coincidence(runs.drop(columns="cohort"), "a", "b", "x")
+    assert np.isnan(found.cohorts)
+    np.testing.assert_array_equal(found.first, [np.nan, 3, 1])
+    same = protocol_results.coincidence(runs, "a", "a", "x")
+    assert (same.results, same.cohorts, same.never, same.differing.size) == (1, 1, 3, 0)
 
 
 def test_p_values_of_part_a_are_adjusted_for_its_family(part_a):
@@ -178,6 +275,6 @@ def test_tables_on_pages_have_the_rows_of_their_names(part_a):
         assert own[0][3:5] == ["8.89" if last else "", "baseline"]
         gaps = differences(runs, "unionfl:window=10", "divfl", last=last)
         assert own[3][3:5] == ["8.52" if last else "", f"{gaps.mean():+.2f}"]
-        assert [bool(row[-1]) for row in own] == [False, *[not first] * 3]
+        assert [bool(row[-1]) for row in own] == [False, *[True] * 3]
     assert len(columns) == 8
     assert "20 claims of the family" in found["protocol-A1-divfl-unionfl"]

@@ -121,6 +121,7 @@ METHODS = (
     ("by_size", "sgd", "mean by size", "top_k"),
     ("clustered_by_size", "sgd", "mean"),
     ("round_robin", "sgd", "mean by size"),
+    ("rotation", "sgd", "mean"),
     ("submodular", "sgd", "mean"),
 )
 """Every class of selectors, every aggregator and solver, and opaque updates."""

@@ -65,6 +65,7 @@ CASES = {
         None,
         "PowerOfChoice(cohort_size=3, variant='cpow')",
     ),
+    "Rotation": (lambda: selectors.Rotation(3, 2), None, "Rotation(cohort_size=3, window=2)"),
     "RoundRobin": (lambda: selectors.RoundRobin(3), None, "RoundRobin(cohort_size=3)"),
     "SubTrunc": (
         lambda lam=0.2: selectors.SubTrunc(3, lam),
@@ -137,6 +138,7 @@ def test_only_scalars_are_leaves():
         "DRFA": 1,
         "FedCor": 4,
         "Oort": 7,
+        "Rotation": 1,
         "SubTrunc": 2,
         "UnionFL": 2,
         "Updates": 1,

@@ -224,6 +224,58 @@ def test_full_takes_all_clients_and_round_robin_goes_round():
     assert seen.tolist() == 2 * list(range(6))
 
 
+def rotate(selector, rounds, available=None):
+    """Returns the cohorts of many repetitions, ``[repetitions, rounds, cohort_size]``."""
+    context = make_context(make_federation(sizes=SIZES).train)
+    if available is not None:
+        context = context._replace(available=jnp.isin(jnp.arange(6), jnp.array(available)))
+
+    @jax.jit
+    @jax.vmap
+    def run(key):
+        state, cohorts = selector.init(context), []
+        for round, one in enumerate(jax.random.split(key, rounds)):
+            at = context._replace(round=jnp.int32(round))
+            cohort, state, _ = selector.select(one, state, at)
+            cohorts.append(cohort.clients)
+        return jnp.stack(cohorts)
+
+    return np.asarray(run(jax.random.split(KEY, 3000)))
+
+
+@pytest.mark.parametrize("window", [0, jnp.int32(0)])
+def test_rotation_without_a_window_draws_uniformly(window):
+    """All ordered pairs are equally frequent, whatever the first cohort was."""
+    first, second = rotate(selectors.Rotation(2, window), 2).swapaxes(0, 1)
+    for cohorts in (first, second, second[(first == 0).any(axis=1)]):
+        pairs = np.zeros((6, 6))
+        np.add.at(pairs, tuple(cohorts.T), 1)
+        assert chisquare(pairs[~np.eye(6, dtype=bool)]).pvalue > 1e-6
+
+
+@pytest.mark.parametrize(("size", "window"), [(2, 1), (2, 2), (1, 5), (3, 1)])
+def test_rotation_excludes_the_last_cohorts_and_draws_the_others_equally_often(size, window):
+    cohorts = rotate(selectors.Rotation(size, window), window + 2)
+    recent = cohorts[:, :, None, :, None] == cohorts[:, None, :, None, :]
+    for round in range(window + 2):
+        for earlier in range(max(0, round - window), round):
+            assert not recent[:, round, earlier].any()
+        assert chisquare(np.bincount(cohorts[:, round].ravel(), minlength=6)).pvalue > 1e-6
+    if size * (window + 1) < 6:
+        # Clients return after the window.
+        assert recent[:, window + 1, 0].any()
+
+
+def test_rotation_fills_a_cohort_with_recent_and_then_with_absent_clients():
+    for cohorts in rotate(selectors.Rotation(4, 3), 2)[:100]:
+        assert set(range(6)) - {*cohorts[0].tolist()} < {*cohorts[1].tolist()}
+    for cohorts in rotate(selectors.Rotation(3, 3), 2, available=(0, 2, 3, 5))[:100]:
+        assert {*cohorts.ravel().tolist()} == {0, 2, 3, 5}
+        assert len({*cohorts[1].tolist()}) == 3
+    for cohorts in rotate(selectors.Rotation(3, 3), 1, available=(4, 5))[:100]:
+        assert {4, 5} < {*cohorts[0].tolist()}
+
+
 @pytest.mark.parametrize("candidates", ["all", 6])
 def test_any_set_function_selects(candidates):
     def utility(context):

@@ -90,6 +90,7 @@ GROUPS: dict[str, dict[str, Method]] = {
         ),
         "full": Method(selector=selectors.Full),
         "round_robin": Method(selector=selectors.RoundRobin),
+        "rotation": Method(selector=selectors.Rotation, weighting="uniform"),
         "oort": Method(selector=selectors.Oort, weighting="uniform"),
         "fedcor": Method(selector=selectors.FedCor, weighting="uniform"),
     },
