@@ -204,7 +204,6 @@ def test_show_rejects_other_datasets(capsys, tmp_path):
 
 METRIC = "accuracy_mean_clients"
 WRONG = {
-    "empty": lambda found: found[[]].drop_vars(list(found.coords)),
     "no methods": lambda found: found.drop_vars("algorithm"),
     "numbers of methods": lambda found: found.assign_coords(algorithm=[1, 2]),
     "one method": lambda found: found.isel(algorithm=0),
