@@ -146,7 +146,13 @@ def test_options_that_are_paths_are_known():
         texts |= {flag for flag, type in options_of(kind) if type in (str, str | None)}
     others = {
         *("--data.name", "--data.partition", "--model.name", "--name", "--baseline", "--machine"),
-        *("--data.clusters", "--data.client", "--data.label", "--aggregator.sensitive-feature"),
+        *(
+            "--data.clusters",
+            "--data.client",
+            "--data.features",
+            "--data.label",
+            "--aggregator.sensitive-feature",
+        ),
         *("--solver.sensitive-feature", "--shard", "--track"),
     }
     assert PATHS - {"--runs"} <= texts <= PATHS | others
