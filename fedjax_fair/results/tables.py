@@ -278,8 +278,7 @@ def add_central(table: Table, dataset: xr.Dataset) -> Table:
     """Adds a column of the accuracy on a central test set, if there is one."""
     if "central_accuracy" not in dataset:
         return table
-    finals = final_metrics(dataset[["accuracy_mean_clients", "central_accuracy"]])
-    cells = [*_means(100 * finals["central_accuracy"]), ""]  # The noise floor has none.
+    cells = [*_means(dataset, "central_accuracy", "accuracy_mean_clients"), ""]  # And no floor.
     return table._replace(
         headings=(*table.headings, "central\ntest"),
         rows=[(*row, cell) for row, cell in zip(table.rows, cells, strict=False)],
