@@ -39,6 +39,7 @@ from fedjax_fair.metrics.summaries import (
     OF_TESTS,
     SEQUENCE_SUMMARIES,
     SUMMARIES,
+    central_summaries,
     summaries_of,
 )
 
@@ -54,6 +55,7 @@ __all__ = [
     "SUMMARIES",
     "adjusted_rand_index",
     "bytes_per_round",
+    "central_summaries",
     "class_based",
     "client_groups",
     "clustering",

@@ -25,6 +25,7 @@ __all__ = [
     "LOSS_PARITY",
     "PERPLEXITY",
     "TESTED",
+    "OfClients",
     "Quantity",
     "client_metrics",
     "group_range",
@@ -177,7 +178,7 @@ def known_quantities() -> tuple[Quantity, ...]:
     return (*of_tasks, PERPLEXITY, ACCURACY)
 
 
-class _OfClients(Tree):
+class OfClients(Tree):
     """Function of the values of clients, and of fields of `ClientMetrics`."""
 
     function: Callable[..., Float[Array, ""]]
@@ -185,6 +186,7 @@ class _OfClients(Tree):
     fields: tuple[str, ...] = ()
 
     def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
+        """Calls the function."""
         return self.function(
             metrics.custom[self.name], *(getattr(metrics, field) for field in self.fields)
         )
@@ -288,7 +290,7 @@ def _over_clients(metric: ClientMetric, kind: str, has_groups: bool) -> Iterator
             metric.unit,
             TESTED.replace("test", kind),
             "uniform" if function else "examples",
-            _OfClients(function, name, fields) if function else _Pooled(name),
+            OfClients(function, name, fields) if function else _Pooled(name),
             better=better,
             heading=quantity.heading if title == quantity.mean else "",
         )

@@ -28,6 +28,7 @@ __all__ = [
     "OF_TESTS",
     "SEQUENCE_SUMMARIES",
     "SUMMARIES",
+    "central_summaries",
     "summaries_of",
 ]
 
@@ -282,6 +283,31 @@ CENTRAL_SUMMARIES: tuple[Metric, ...] = (
     ),
 )  # fmt: skip
 """Metrics of global models on a central test set, whose examples are those of one client."""
+
+
+def central_summaries(
+    task: Task, custom: Sequence[Metric | ClientMetric] = ()
+) -> tuple[Metric, ...]:
+    """Returns the metrics of a central test set, those of the quantities of a task first.
+
+    Examples:
+        >>> [metric.name for metric in central_summaries("multi_label")]
+        ['central_label_f1', 'central_label_accuracy', 'central_accuracy', 'central_loss']
+    """
+    found = tuple(
+        Metric(
+            f"central_{each.name}",
+            f"{each.description}, central test set",
+            each.unit,
+            "central test set",
+            "examples",
+            quantities.OfClients(_of_only_client, f"test_{each.name}"),
+            is_of_model=False,
+            better=each.better,
+        )
+        for each in quantities.client_metrics(task, custom)
+    )
+    return found + (CENTRAL_SUMMARIES if task != "regression" else CENTRAL_SUMMARIES[1:])
 
 
 def _on_validation(metric: Metric) -> Metric:

@@ -186,7 +186,7 @@ def to_dataset(
         task=task,
         custom=custom_metrics,
     )
-    for metric in used:
+    for metric in (*used, *metrics.central_summaries(task, custom_metrics)):
         for name in (metric.name, f"{PERSONALIZED}{metric.name}"):
             if (values := recorded["summaries"].get(name)) is not None:
                 attributes = metric_attributes(metric, units)

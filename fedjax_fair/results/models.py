@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["by_model"]
 
-_GLOBAL = ("class_accuracy", "central_accuracy", "central_loss")
-"""Metrics that personalized models lack."""
-
 
 def by_model(results: xr.Dataset, *, serving: bool = False) -> xr.Dataset:
     """Separates global and personalized models, as entries of ``algorithm``.
@@ -62,7 +59,8 @@ def by_model(results: xr.Dataset, *, serving: bool = False) -> xr.Dataset:
             for name, other in counterparts.items()
         }
     )
-    for name in set(_GLOBAL) & set(models):
+    # Personalized models have no values of classes and of a central test set.
+    for name in [name for name in models if str(name).startswith(("class_accuracy", "central_"))]:
         personalized[name] = models[name] * np.nan
     parts: list[xr.Dataset] = []
     for i, name in enumerate(map(str, results["algorithm"].values)):

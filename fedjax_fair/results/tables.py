@@ -275,15 +275,17 @@ def _add_worse_off(table: Table, dataset: xr.Dataset) -> Table:
 
 
 def add_central(table: Table, dataset: xr.Dataset) -> Table:
-    """Adds a column of the accuracy on a central test set, if there is one."""
-    if "central_accuracy" not in dataset:
+    """Adds a column of the first quantity of a central test set, if there is one."""
+    measured = [each for each in quantities(dataset) if f"central_{each.name}" in dataset]
+    if not measured:
         return table
-    cells = [*_means(dataset, "central_accuracy", "accuracy_mean_clients"), ""]  # And no floor.
+    quantity = measured[0]
+    cells = _means(dataset, f"central_{quantity.name}", quantity.mean)
     return table._replace(
         headings=(*table.headings, "central\ntest"),
-        rows=[(*row, cell) for row, cell in zip(table.rows, cells, strict=False)],
-        note=f"{table.note} Central test: accuracy of the global model on test examples of no "
-        "client.",
+        rows=[(*row, cell) for row, cell in zip(table.rows, [*cells, ""], strict=False)],
+        note=f"{table.note} Central test: {quantity.heading} of the global model on test examples "
+        "of no client.",
     )
 
 

@@ -165,7 +165,7 @@ def train_loop(
             model.task, options.metrics, sequences=are_sequences(data.test.labels)
         )
 
-        measure_centrally = make_central_evaluation(method, data)
+        measure_centrally = make_central_evaluation(method, data, options.metrics)
 
         def evaluate(
             cohort: Int[np.ndarray, "seeds cohort"], info: RoundInfo | None = None

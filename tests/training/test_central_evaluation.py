@@ -180,3 +180,23 @@ def test_a_central_test_set_on_the_command_line(kind, tmp_path, capsys):
     assert f"central test       {count} examples of no client" in capsys.readouterr().out
     assert main(["data", "show", "--data.name=digits", words[-1]]) == 2
     assert "--data.central-test has no effect" in capsys.readouterr().err
+
+
+def test_a_regression_is_measured_by_its_errors():
+    targets = (FEATURES @ np.float32([1, 2, 0, 1]))[:, None]
+    central = CENTRAL[0], CENTRAL[0][:, :1] * 3
+    data = ff.data.from_arrays(FEATURES, targets, clients=np.arange(90) % 5)
+    model = ff.models.as_regression(ff.models.logistic(1))
+    fitted = ff.fit(
+        method(model), ff.data.with_central_test(data, *central), rounds=3, seeds=(0, 1)
+    )
+    errors = fitted.predict(central[0]).reshape(2, -1) - central[1][:, 0]
+    last = fitted.dataset.isel(round=-1)
+    np.testing.assert_allclose(last.central_mean_absolute_error, abs(errors).mean(1), rtol=1e-5)
+    variance = central[1].var()
+    np.testing.assert_allclose(last.central_r2, 1 - (errors**2).mean(1) / variance, rtol=1e-4)
+    assert "central_accuracy" not in last
+    assert last.central_mean_absolute_error.attrs["better"] == "lower"
+    methods, *_ = final_tables(by_model(fitted.dataset.expand_dims(algorithm=["fedavg"])))
+    assert methods.headings[-1] == "central\ntest"
+    assert float(methods.rows[0][-1].split()[0]) == pytest.approx(abs(errors).mean(), rel=0.02)
