@@ -93,7 +93,9 @@ def summarize(measured: Any, tuning: Any) -> pd.DataFrame:
     table["p_holm"] = paired.holm(table["p"].tolist())
     is_significant = table["p_holm"] < 0.05
     table["verdict"] = np.select(
-        [is_significant & table["has_sign"], is_significant], ["reproduced", "contradicted"], "undecided"
+        [is_significant & table["has_sign"], is_significant],
+        ["reproduced", "contradicted"],
+        "undecided",
     )
     return pd.concat([table.drop(columns="has_sign"), _agreements(measured)], ignore_index=True)
 
