@@ -106,7 +106,7 @@ def detectable(deviation: float, seeds: int, claims: int = 1) -> float:
         >>> round(detectable(0.55, 20), 2), round(detectable(0.55, 20, 20), 2)
         (0.36, 0.54)
     """
-    return deviation * _noncentrality(seeds, claims) / np.sqrt(seeds)
+    return float(deviation * _noncentrality(seeds, claims) / np.sqrt(seeds))
 
 
 @cache
