@@ -470,6 +470,8 @@ def _in_units(dataset: xr.Dataset, names: Iterable[str]) -> str:
     by_unit = dict.fromkeys(unit(dataset, name) for name in names)
     shown = [escape_control_chars(each) for each in by_unit if each]
     text = f"In {', '.join(shown)}" if shown else "Without unit"
+    if shown and len(shown) < len(by_unit):
+        text += " or without unit"
     quantity = primary(dataset)
     if quantity == ACCURACY:
         return text
