@@ -107,7 +107,7 @@ class RunBatch:
         return seeds, split_runs(hyperparams, self.mesh)
 
     def compile(
-        self, lowered: Any, group: Hashable, options: dict[str, str | bool] | None = None
+        self, lowered: Any, group: Hashable, options: dict[str, Any] | None = None
     ) -> Future[Any]:
         """Compiles a lowered function in the background, or reuses one with the same text.
 
