@@ -86,7 +86,7 @@ def compile_in(
     threads: Executor,
     lowered: Any,
     devices: Hashable = None,
-    options: Mapping[str, str | bool] | None = None,
+    options: Mapping[str, Any] | None = None,
     group: Hashable = None,
 ) -> Future[Any]:
     """Compiles ``jax.jit(...).lower(...)`` in a thread, or reuses an executable with the same text.
