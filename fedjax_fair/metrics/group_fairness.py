@@ -61,7 +61,9 @@ Combine = Literal["worst_case", "mean"]
 Form = Literal["conditional", "one_vs_rest"]
 Counts = Shaped[Array | np.ndarray, "*batch groups classes classes"]
 Rates = Float[Array, "*batch groups"]
-ClassRates = Float[Array, "*batch groups classes"]
+ClassRates = Float[Array, "*batch groups columns"]
+"""Rates of classes, or of pairs of a label and a prediction."""
+Cells = Shaped[Array, "*batch groups columns"]
 Gap = Float[Array, "*batch"]
 
 
@@ -402,7 +404,9 @@ def _people(counts: Counts) -> Shaped[Array, "*batch groups"]:
     return jnp.asarray(counts).sum(axis=(-2, -1))
 
 
-def _share(part: Shaped[Array, "*batch"], whole: Shaped[Array, "*batch"]) -> Float[Array, "*batch"]:
+def _share(
+    part: Shaped[Array, "*batch"], whole: Shaped[Array, "*#batch"]
+) -> Float[Array, "*batch"]:
     """Divides; NaN where the whole is 0."""
     part, whole = jnp.asarray(part, jnp.float32), jnp.asarray(whole, jnp.float32)
     return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1), jnp.nan)
@@ -410,7 +414,7 @@ def _share(part: Shaped[Array, "*batch"], whole: Shaped[Array, "*batch"]) -> Flo
 
 # Undefined by default, because the zero of fairlearn turns a small client without positive examples
 # into an unfair one.
-def _given_label(part: ClassRates, whole: ClassRates, counts: Counts, empty: Empty) -> ClassRates:
+def _given_label(part: Cells, whole: Cells, counts: Counts, empty: Empty) -> ClassRates:
     checks.one_of("empty", empty, get_args(Empty))
     rates = _share(part, whole)
     if empty == "skip":
@@ -465,13 +469,13 @@ def _rates(
     return jnp.swapaxes(jnp.concatenate(rates, axis=-1), -1, -2)
 
 
-def _difference(rates: Rates, overall: Rates | None) -> Gap:
+def _difference(rates: Rates, overall: Float[Array, "*batch #groups"] | None) -> Gap:
     if overall is None:
         return highest(rates) - lowest(rates)
     return highest(jnp.abs(rates - overall))
 
 
-def _ratio(rates: Rates, overall: Rates | None, of_zeros: float) -> Gap:
+def _ratio(rates: Rates, overall: Float[Array, "*batch #groups"] | None, of_zeros: float) -> Gap:
     if overall is None:
         ratio = _share(lowest(rates), highest(rates))
     else:
