@@ -154,7 +154,7 @@ def _checked(criterion: str, counts: np.ndarray, draws: int) -> np.ndarray:
     return counts
 
 
-def _shares(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+def _shares(part: np.ndarray, whole: np.ndarray | np.integer) -> np.ndarray:
     """Divides; of nobody, everybody is in the first class."""
     nobody = np.zeros(np.shape(part))
     nobody[..., :1] = 1
