@@ -166,7 +166,7 @@ def test_tables_of_a_regression_show_errors_without_a_dash(fitted):
     assert [row[0] for row in table.rows] == ["fedavg", "other"]  # No noise floor.
     mean = fitted.dataset[f"{ERROR}_mean_clients"][:, -1].values.mean()
     assert table.rows[0][1].startswith(f"{mean:.2f}")
-    assert table.note.startswith("In unit of the label; of MAE, lower is better")
+    assert table.note.startswith("In unit of the label or without unit; of MAE, lower is better")
     assert parity.title == "Mean absolute error by sex (custom)"
     assert parity.headings[1:] == ("f", "m", "difference", "difference\nof loss")
     cells = [cell for each in (table, parity) for row in each.rows for cell in row]
