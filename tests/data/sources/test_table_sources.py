@@ -222,8 +222,9 @@ def test_client_counts_equal_a_table_of_pandas(tmp_path):
     ("arguments", "message"),
     [
         ("--data.name table", "data.file=None: expected a file with data.name='table'"),
-        ("--data.file x.csv", "data.label=None: expected the column of 'x.csv' to predict"),
-        ("--data.file x.csv --data.label y", "data.client=None: expected a column whose values"),
+        ("--data.file x.csv", "x.csv': no such file"),
+        ("--data.file {csv}", "data.label=None: expected the column of '"),
+        ("--data.file {csv} --data.label y", "data.client=None: expected a column whose values"),
         ("--data.file x.csv --data.label y --data.client z", "x.csv': no such file"),
         (
             "--data.name mnist --data.label y",
