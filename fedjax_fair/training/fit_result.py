@@ -143,9 +143,7 @@ class FitResult(NamedTuple):
             )
         return names.index(name)
 
-    def outputs(
-        self, features: Shaped[Any, "examples ..."], client: int | str | None = None
-    ) -> np.ndarray:
+    def outputs(self, features: Any, client: int | str | None = None) -> np.ndarray:
         """Returns the raw model outputs, such as logits.
 
         Args:
@@ -177,18 +175,14 @@ class FitResult(NamedTuple):
             variables = jax.tree.map(lambda *leaves: np.stack(leaves), *models)
         return np.asarray(call(outputs, variables, model.shared, features))
 
-    def predict(
-        self, features: Shaped[Any, "examples ..."], client: int | str | None = None
-    ) -> np.ndarray:
+    def predict(self, features: Any, client: int | str | None = None) -> np.ndarray:
         """Returns predicted labels ``[seeds, examples, ...]``: classes, targets, or Booleans.
 
         ``features`` and ``client`` are as in `outputs`.
         """
         return np.asarray(jax.vmap(self.model.predict)(self.outputs(features, client)))
 
-    def predict_proba(
-        self, features: Shaped[Any, "examples ..."], client: int | str | None = None
-    ) -> np.ndarray:
+    def predict_proba(self, features: Any, client: int | str | None = None) -> np.ndarray:
         """Returns predicted probabilities, ``[seeds, examples, classes]``.
 
         ``features`` and ``client`` are as in `outputs`.

@@ -135,13 +135,15 @@ def test_a_file_is_run_resumed_swept_and_compared(file, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--data.file table.xlsx", "expected a table as .csv, .tsv, .parquet or .feather, or an"),
+        ("--data.file {xlsx}", "expected a table as .csv, .tsv, .parquet or .feather, or an"),
         ("--data.file nowhere.npz", "no such file"),
-        ("--data.file {file} --data.partition iid", "--data.partition has no effect: data.fi"),
+        ("--data.file {file} --data.partition iid", "expected no partition with it"),
         ("--data.file {file} --data.name mnist", "data.name='mnist' is not used with data.file"),
         ("--data.file {file} --data.partition-per-seed", "expected False with data.file"),
     ],
 )
-def test_mistakes_with_data_files_are_explained(arguments, message, file, capsys):
-    assert main(["run", *arguments.format(file=file).split()]) == 2
+def test_mistakes_with_data_files_are_explained(arguments, message, file, tmp_path, capsys):
+    xlsx = tmp_path / "table.xlsx"
+    xlsx.touch()
+    assert main(["run", *arguments.format(file=file, xlsx=xlsx).split()]) == 2
     assert message in capsys.readouterr().err

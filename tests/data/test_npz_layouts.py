@@ -200,4 +200,4 @@ def test_a_folder_without_data_is_named_on_the_command_line(tmp_path, capsys):
     error = capsys.readouterr().err
     assert f"data.file='{tmp_path}' is a folder without .parquet, .feather, .json" in error
     assert main(["data", "show", f"--data.file={tmp_path / 'none.npz'}"]) == 2
-    assert "no such file; expected an .npz file" in capsys.readouterr().err
+    assert "no such file; expected a table, an .npz file" in capsys.readouterr().err
