@@ -135,7 +135,7 @@ def test_a_file_is_run_resumed_swept_and_compared(file, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--data.file {xlsx}", "expected a table as .csv, .tsv, .parquet or .feather, or an"),
+        ("--data.file {xlsx}", "expected a table as .csv, .tsv, .parquet or .feather, an .npz"),
         ("--data.file nowhere.npz", "no such file"),
         ("--data.file {file} --data.partition iid", "expected no partition with it"),
         ("--data.file {file} --data.name mnist", "data.name='mnist' is not used with data.file"),
