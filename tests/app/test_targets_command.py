@@ -85,7 +85,7 @@ def test_a_regression_has_tables_of_errors(table, tmp_path, capsys):
     np.testing.assert_allclose([one[f"{ERROR}_worst_10pct"] for one in of_fedavg], values)
     fitted = ff.load_model(folder, "fedavg", seed=1)
     assert fitted.model.task == "regression"
-    assert fitted.predict(np.zeros((3, 3), np.float32)).shape == (1, 3, 1)
+    assert fitted.predict(np.zeros((3, 5), np.float32)).shape == (1, 3, 1)
 
 
 def test_an_unfinished_regression_shows_its_errors(table, tmp_path, capsys):
