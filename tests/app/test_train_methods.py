@@ -135,9 +135,9 @@ def test_methods_share_data_and_evaluation(model, federation, tmp_path, monkeypa
     batches, compiled = [], []
     compile_one = RunBatch.compile
 
-    def counted(batch, lowered, options=None):
+    def counted(batch, *arguments):
         batches.append(batch)
-        compiled.append(compile_one(batch, lowered, options))
+        compiled.append(compile_one(batch, *arguments))
         return compiled[-1]
 
     monkeypatch.setattr(RunBatch, "compile", counted)
