@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
 
 __all__ = ["warn"]
 
-_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+# A context manager that decorates a function stands between the package's frames.
+_INSIDE = os.path.dirname(os.path.dirname(__file__)) + os.sep, contextlib.__file__
 
 
 def warn(message: str) -> None:
@@ -17,6 +19,6 @@ def warn(message: str) -> None:
     Python 3.12 has ``skip_file_prefixes`` for this.
     """
     frame, level = sys._getframe(1), 2
-    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+    while frame.f_code.co_filename.startswith(_INSIDE) and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, stacklevel=level)
