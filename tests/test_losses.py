@@ -77,7 +77,7 @@ def test_models_train_with_custom_losses(model, data):
         np.testing.assert_allclose(run.accuracy_mean_examples[0, -1], right, rtol=1e-5)
         np.testing.assert_array_equal(fitted.predict_proba(x) > 0.5, fitted.predict(x))
     else:
-        assert run.test_accuracy.isnull().all()
+        assert not any("accuracy" in str(name) for name in run)
         error = np.abs(fitted.predict(x)[0] - y).mean()
         np.testing.assert_allclose(run.test_mean_absolute_error[0, -1].mean(), error, rtol=1e-4)
         with pytest.raises(ValueError, match="probabilities"):
