@@ -163,13 +163,15 @@ def quantities_of(
         >>> quantities_of("regression", [])[0].worst
         'mean_absolute_error_worst_10pct'
     """
-    found = [
-        Quantity(each.name, each.heading or each.name, each.better, each.description, each.unit)
-        for each in client_metrics(task, custom)
-    ]
+    found = [_quantity_of(each) for each in client_metrics(task, custom)]
     if sequences and PERPLEXITY.name not in {each.name for each in found}:
         found.append(PERPLEXITY)
     return (*found, ACCURACY) if task == "classification" else tuple(found)
+
+
+def _quantity_of(metric: ClientMetric) -> Quantity:
+    heading = metric.heading or metric.name
+    return Quantity(metric.name, heading, metric.better, metric.description, metric.unit)
 
 
 def known_quantities() -> tuple[Quantity, ...]:
@@ -261,7 +263,7 @@ def summaries(
 
 
 def _over_clients(metric: ClientMetric, kind: str, has_groups: bool) -> Iterator[Metric]:
-    name, quantity = f"{kind}_{metric.name}", quantities_of("regression", [metric])[0]
+    name, quantity = f"{kind}_{metric.name}", _quantity_of(metric)
     worst, best = performance.worst_10pct, performance.best_10pct
     if metric.better == "lower":
         worst, best = best, worst
