@@ -369,7 +369,7 @@ def test_invalid_labels_and_features_are_refused():
     )
     refuse(r"train.labels span \[-2, 6\]: expected \[0, 6\]", features, below, **settings)
     refuse("all labels of 8 examples are masked", features, empty, **settings)
-    refuse("labels of int64 and shape .*sequence", features, labels[..., None], **settings)
+    refuse("at most two axes; flatten to", features, labels[..., None], **settings)
     refuse("labels of int64 and shape .*sequence", features, labels[:, :0], **settings)
     refuse("labels of bool and shape", features, labels > 0, **settings)
     refuse(
