@@ -15,7 +15,7 @@ import pandas as pd
 
 from experiments.common import options_of
 from experiments.reproduction import paper, runs
-from experiments.reproduction.presets import SELECTION_TABLES
+from fedjax_fair.app.settings.paper_presets import SELECTION_TABLES
 
 ROUNDS = {"mnist": 40, "cifar10": 60}
 FIRST_SEED = 100

@@ -18,10 +18,10 @@ import xarray as xr
 
 import fedjax_fair as ff
 from experiments.common import append_rows, options_of
-from experiments.reproduction.presets import SELECTION_TABLES
 from experiments.reproduction.runs import load
 from fedjax_fair.app.build import build
 from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.paper_presets import SELECTION_TABLES
 from fedjax_fair.metrics import paired
 from fedjax_fair.report.drawing import add_legend, draw_curves, styles
 

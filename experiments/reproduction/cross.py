@@ -17,8 +17,8 @@ import xarray as xr
 from experiments.common import markdown_table, options_of
 from experiments.reproduction import runs
 from experiments.reproduction.equitable import OF_ROUNDS, SUMMARIES
-from experiments.reproduction.presets import PAPERS
 from fedjax_fair import results
+from fedjax_fair.app.settings.paper_presets import PAPERS
 from fedjax_fair.app.settings.presets import PRESETS
 from fedjax_fair.metrics import paired
 

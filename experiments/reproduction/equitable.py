@@ -23,8 +23,8 @@ import xarray as xr
 
 from experiments.common import options_of
 from experiments.reproduction import paper, runs, tables
-from experiments.reproduction.presets import ABLATIONS, PAPERS
 from experiments.reproduction.tables import Column, Layout
+from fedjax_fair.app.settings.paper_presets import ABLATIONS, PAPERS
 from fedjax_fair.metrics import paired
 from fedjax_fair.report.plots import learning_curves
 

@@ -24,8 +24,8 @@ from experiments.common import markdown_table
 from experiments.reproduction import forests, paper, runs
 from experiments.reproduction.cross import SETTINGS
 from experiments.reproduction.equitable import short, varied
-from experiments.reproduction.presets import ABLATIONS, PAPERS, SELECTION_TABLES
 from fedjax_fair import results
+from fedjax_fair.app.settings.paper_presets import ABLATIONS, PAPERS, SELECTION_TABLES
 from fedjax_fair.report.drawing import draw_curves, styles
 
 if TYPE_CHECKING:

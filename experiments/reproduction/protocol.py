@@ -23,8 +23,8 @@ import pandas as pd
 
 from experiments.common import markdown_table, options_of
 from experiments.reproduction import equitable, protocol_theory, runs
-from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
 from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.paper_presets import PAPERS, SELECTION_TABLES
 
 __all__ = ["Cell", "cells", "estimate", "missing", "not_yet_known", "screened"]
 

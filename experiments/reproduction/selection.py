@@ -14,9 +14,9 @@ import xarray as xr
 
 from experiments.common import options_of
 from experiments.reproduction import paper, runs, tables
-from experiments.reproduction.presets import SELECTION_TABLES
 from experiments.reproduction.tables import Column, Layout
 from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.paper_presets import SELECTION_TABLES
 
 TABLES = tuple(SELECTION_TABLES["mnist"])
 LAYOUT = Layout(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMMANDS",
     "HELP",
+    "PAPERS",
     "PRESETS",
     "PRESET_TABLES",
     "is_overview",
@@ -59,6 +60,25 @@ PRESET_TABLES: dict[str, dict[str, Any]] = tomllib.loads(
 )
 """Summary and settings of each preset."""
 PRESETS = {name: table["summary"] for name, table in PRESET_TABLES.items()}
+PAPERS = [
+    *(
+        f"{table}{data}"
+        for data in ("", "-cifar10")
+        for table in (*(f"table{i}" for i in range(1, 5)), "sensitivity")
+    ),
+    "cross-mnist",
+    *(
+        f"equitable{model}-{data}"
+        for data in ("mnist", "cifar10", "cifar100", "femnist")
+        for model in ("", "-resnet18")
+    ),
+    *(
+        f"equitable-{setting}-{data}"
+        for data in ("mnist", "cifar100")
+        for setting in ("clusters", "epochs", "prox")
+    ),
+]
+"""Names of the presets in ``settings/paper_presets.py``, which imports more."""
 
 _HINTS = (
     "`fedjax-fair COMMAND --help` lists the options of a command, `fedjax-fair --version` prints "
@@ -96,12 +116,14 @@ def print_overview(arguments: list[str], presets: Mapping[str, Preset] | None = 
     given = (presets or {}).items()
     summaries = PRESETS if presets is None else {name: preset.summary for name, preset in given}
     width = min(80, shutil.get_terminal_size().columns)
+    names = "" if presets else f"Tables of papers, which need --data.dir: {', '.join(PAPERS)}."
     print(
         *textwrap.wrap("usage: fedjax-fair COMMAND [OPTIONS]", width),
         "\nSimulates fair federated learning.",
         f"\nCommands:\n{format_columns(COMMANDS, indent='  ')}\n",
         *textwrap.wrap("Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:", width),
         f"{format_columns(summaries, indent='  ')}\n",
+        *textwrap.wrap(names, width, break_on_hyphens=False),
         *textwrap.wrap(_HINTS, width),
         sep="\n",
     )

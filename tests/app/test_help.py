@@ -17,6 +17,7 @@ from fedjax_fair.app.settings import presets, registry
 from fedjax_fair.app.settings.command_line import options_of, parse
 from fedjax_fair.app.settings.config import Config, Preset
 from fedjax_fair.app.settings.names import places
+from fedjax_fair.app.settings.paper_presets import PAPERS
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.values import describe_type
 
@@ -84,13 +85,14 @@ def test_data_sets_are_listed(capsys):
 def test_the_overview_names_every_command_and_preset(arguments, capsys):
     assert main(arguments) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in [*CLASSES, *presets.PRESETS])
+    assert all(name in shown for name in [*CLASSES, *presets.PRESETS, *PAPERS])
 
 
 def test_the_overview_has_the_summaries_of_commands_and_presets():
     documented = {name: class_of_command(name).__doc__.splitlines()[0] for name in CLASSES}
     assert documented == overview.COMMANDS
     assert {name: each.summary for name, each in presets.PRESETS.items()} == overview.PRESETS
+    assert list(PAPERS) == overview.PAPERS
 
 
 @pytest.mark.parametrize("argument", ["--help", "--version"])

@@ -23,6 +23,8 @@ print(json.dumps([len(names), "jax" in sys.modules]))
     ("arguments", "needs_jax"),
     [
         ("--version", False),
+        ("--help", False),
+        ("run table2-cifar10 --help", False),
         ("rnu", False),
         ("metrics --formt=markdown", False),
         ("methods", False),

@@ -21,7 +21,7 @@ from experiments.reproduction import (
     selection,
     text,
 )
-from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
+from fedjax_fair.app.settings.paper_presets import PAPERS, SELECTION_TABLES
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
 WRITERS = {

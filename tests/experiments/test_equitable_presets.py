@@ -8,10 +8,10 @@ import pytest
 import xarray as xr
 
 from experiments.reproduction import cross, equitable, paper, runs
-from experiments.reproduction.presets import PAPERS
 from fedjax_fair.app.build import build
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import ModelConfig, Preset
+from fedjax_fair.app.settings.paper_presets import PAPERS
 from fedjax_fair.app.settings.presets import PRESETS
 from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.data.sources.named_sources import SOURCES

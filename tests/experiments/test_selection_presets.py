@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from experiments.reproduction import calibrate, paper, runs
-from experiments.reproduction.presets import PAPERS, SELECTION_TABLES
 from fedjax_fair.app.build import build
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import DataConfig, ModelConfig, SolverConfig, TrainingConfig
+from fedjax_fair.app.settings.paper_presets import PAPERS, SELECTION_TABLES
 from fedjax_fair.results import class_based
 from fedjax_fair.training.fit import fit
 

@@ -66,10 +66,11 @@ def dispatch(arguments: list[str], presets: Mapping[str, Preset] | None = None) 
     if name == "benchmark":
         run_command = partial(_import("benchmark.commands:run_benchmark"), rest)
     elif name in _WITH_PRESETS:
+        from fedjax_fair.app.settings.paper_presets import PAPERS
         from fedjax_fair.app.settings.presets import PRESETS
         from fedjax_fair.app.settings.request import request
 
-        given = PRESETS if presets is None else presets
+        given = PRESETS | PAPERS if presets is None else presets
         wanted = request(class_of_command(name), rest, given, varies=name != "run")
         run_command = partial(_import(_WITH_PRESETS[name]), wanted)
     else:

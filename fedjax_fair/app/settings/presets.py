@@ -1,7 +1,4 @@
-"""Presets and defaults of data sets.
-
-The settings of published tables are in ``experiments/reproduction/presets.py``.
-"""
+"""Presets and defaults of data sets; ``paper_presets`` has those of published tables."""
 
 from __future__ import annotations
 

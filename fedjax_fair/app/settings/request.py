@@ -68,7 +68,7 @@ def request(
         late = _settings_after_options(options)
         words += [options[place] for place in late]
         options = [word for place, word in enumerate(options) if place not in late]
-    base = lookup("preset", preset, presets).config
+    base = lookup("preset", preset, presets, command="fedjax-fair --help").config
     command = f"{kind.__name__.lower()} {preset}"
     needs_help = bool(HELP & set(options))
     options = [word for word in options if word not in HELP]

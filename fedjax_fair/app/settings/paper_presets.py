@@ -1,7 +1,11 @@
-"""The settings of published tables, by name.
+"""The settings of the papers' tables: ``fedjax-fair run table1 --data.dir FOLDER`` runs one.
 
-``python -m experiments run table1 --data.dir FOLDER`` runs one as ``fedjax-fair run`` does a preset
-of its own.
+References:
+    Castillo, Kaya, Ye, Hashemi, *Submodular Maximization Approaches for Equitable Client Selection
+    in Federated Learning*, 2024, https://arxiv.org/abs/2408.13683
+
+    Anonymous, *Equitable Federated Learning with Activation Clustering*, 2024,
+    https://arxiv.org/abs/2410.19207
 """
 
 from __future__ import annotations
