@@ -123,7 +123,7 @@ def print_overview(arguments: list[str], presets: Mapping[str, Preset] | None = 
         f"\nCommands:\n{format_columns(COMMANDS, indent='  ')}\n",
         *textwrap.wrap("Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:", width),
         f"{format_columns(summaries, indent='  ')}\n",
-        *textwrap.wrap(names, width, break_on_hyphens=False),
+        *([f"{textwrap.fill(names, width, break_on_hyphens=False)}\n"] if names else []),
         *textwrap.wrap(_HINTS, width),
         sep="\n",
     )
