@@ -44,7 +44,10 @@ COMMANDS = {
     "benchmark export": "Writes the results of a benchmark as a table for other programs.",
     "maximize exemplars": "Selects public images of digits that represent the private images of "
     "all clients.",
+    "maximize features": "Selects features that inform most about the label, on every client.",
     "maximize movielens": "Selects movies so that every user likes one of them.",
+    "maximize scores": "Selects columns of a table with the scores of clients: facility location "
+    "or coverage.",
     "methods": "Lists methods, or describes one: its classes, settings, defaults, ranges and "
     "source.",
     "metrics": "Defines metrics and the terms of tables.",

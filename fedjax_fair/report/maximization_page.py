@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["maximization_table", "page"]
 
+_GUARANTEED = "guaran-\nteed\n%"
+
 
 def page(results: xr.Dataset, config: dict[str, Any], environment: dict[str, Any]) -> str:
     """Renders a maximization as an HTML page that needs no other file and no network.
@@ -63,8 +65,28 @@ def maximization_table(results: xr.Dataset) -> Table:
         "share\n%": _shares(results),
         "beyond\npopular\n%": 100
         * ((final - popular) / (greedy - popular)).where(greedy > popular),
-        "random\nrounding\n%": 100 * results["rounded"] / greedy,
     }
+    note = (
+        "Share: of the value of centralized greedy, which has all data. Beyond popular: the same, "
+        "less the value of the items that are best alone."
+    )
+    if "rounded" in results:
+        shares["random\nrounding\n%"] = 100 * results["rounded"] / greedy
+    if "guaranteed_error" in results:
+        bound = results["guaranteed_factor"] * greedy - results["guaranteed_error"]
+        shares[_GUARANTEED] = 100 * bound / greedy
+        note += (
+            " Guaranteed: what theorem 3.2, 3.5 (with a cohort), 4.3 (fedcg+) or 5.1 (discrete "
+            "greedy) promises, with centralized greedy as the optimum; < 0: nothing."
+        )
+    if "upper_bound" in results:
+        limit = float(results["upper_bound"].min() / greedy.mean())
+        note += f" No set has more than {100 * limit:.4g}%, as the gradients of a run show."
+    factors = results["importance_factor"].values
+    note += (
+        f" Importance factors (algorithms 4 and 5): their sum is {factors.sum():.4g}, the largest "
+        f"{factors.max():.3g}, of client {factors.argmax()}."
+    )
     totals = {
         "rounds": (results["rounds"], ",.0f"),
         "clients\ncontacted": (results["contacted"].max("round"), ",.0f"),
@@ -76,7 +98,9 @@ def maximization_table(results: xr.Dataset) -> Table:
         "value": [f"{value:.4g}" for value in final.mean("seed").values],
         **{
             heading: [
-                format_mean(runs).replace(" ± ", "\n± ")
+                "< 0"
+                if heading == _GUARANTEED and np.mean(runs) < 0
+                else format_mean(runs).replace(" ± ", "\n± ")
                 for runs in share.transpose("algorithm", "seed").values
             ]
             for heading, share in shares.items()
@@ -90,10 +114,6 @@ def maximization_table(results: xr.Dataset) -> Table:
         },
     }
     attrs, seeds = results.attrs, results.sizes["seed"]
-    note = (
-        "Share: of the value of centralized greedy, which has all data. Beyond popular: the same, "
-        "less the value of the items that are best alone."
-    )
     if seeds > 1:
         note += f" Means over {seeds} seeds; ±: half of their 95% CI (Student's t)."
     title = (

@@ -1,6 +1,8 @@
 """Commands of federated maximization: tables, folders, figures and errors."""
 
+import itertools
 import json
+import re
 import shutil
 
 import jax
@@ -11,16 +13,22 @@ import xarray as xr
 from fedjax_fair import results
 from fedjax_fair.app import maximize
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.settings.config import Maximize
+from fedjax_fair.app.maximization_tasks import (
+    Task,
+    constraint,
+    exemplars,
+    features,
+    movielens,
+    scores,
+)
+from fedjax_fair.app.settings.config import Maximize, MaximizeFeatures
 from fedjax_fair.data.sources.ratings import read_ratings
 from fedjax_fair.report.maximization import chosen_pictures, value_against_bits
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
 from fedjax_fair.submodular.federated import method_comparison
 
-METHODS = [
-    "centralized", "popular", "random", "fedcg", "fedcg-gradient", "fedcg+", "discrete-greedy",
-]  # fmt: skip
+METHODS = list(method_comparison.NAMES)
 SMALL = [
     "--k=4",
     "--rounds=3",
@@ -98,7 +106,7 @@ def test_an_interrupted_one_is_resumed_from_the_start(folder, tmp_path, monkeypa
 
 
 def test_values_of_sets_are_correct(folder):
-    found, task = results.open(folder), maximize.exemplars(10)
+    found, task = results.open(folder), exemplars(10)
     for mask, said in zip(
         found["chosen"].values.reshape(-1, 355).astype(bool),
         found["final_value"].values.ravel(),
@@ -109,7 +117,7 @@ def test_values_of_sets_are_correct(folder):
 
 
 def test_public_images_are_not_private():
-    task = maximize.exemplars(10)
+    task = exemplars(10)
     # The scores of an image that is an exemplar too would hold a correlation of 1.
     correlations = task.scores * np.count_nonzero(task.scores.any(axis=2), axis=1)[:, None, None]
     assert correlations.max() < 1 - 1e-4
@@ -213,6 +221,17 @@ def test_one_seed_is_no_number_of_seeds(tmp_path, capsys, monkeypatch):
         ("exemplars --clients 0", "num_clients=0"),
         ("exemplars --clients 2000", "1442 examples for num_clients=2000: expected at least 6000"),
         ("exemplars --seeds 1 1", "seeds"),
+        ("exemplars --methods fedgc", "did you mean 'fedcg'"),
+        ("exemplars --step 0.1", "step * rounds is 2, expected at most 1"),
+        ("exemplars --sigma 0", "sigma=0"),
+        ("exemplars --epsilon 1", "epsilon=1"),
+        ("exemplars --matroid laminar --rounding pipage", "use 'swap'"),
+        ("exemplars --matroid partitions", "did you mean"),
+        ("exemplars --matroid partition --per-class 0", "per_class=0"),
+        ("exemplars --matroid missing.json", "missing.json"),
+        ("scores", "file=None: expected a table of scores; set --file."),
+        ("scores --file missing.csv", "missing.csv"),
+        ("features --file missing.csv", "missing.csv"),
         ("movielens --data.dir /nowhere", "/nowhere"),
         ("movielens --data.dri /nowhere", "did you mean --data.dir"),
         ("movielens --data.name movielens/2m-ratings --data.dir /nowhere", "2m-ratings"),
@@ -244,10 +263,199 @@ def test_movielens_end_to_end(tfds_folder, monkeypatch):
     monkeypatch.setattr(
         method_comparison, "methods", lambda **settings: {"fedcg": methods(**settings)["fedcg"]}
     )
-    task = maximize.movielens("movielens/100k-ratings", str(tfds_folder))
+    task = movielens("movielens/100k-ratings", str(tfds_folder))
     found = maximize.solve(task, Maximize(k=5, rounds=4, local_steps=2, cohort_size=30, seeds=(0,)))
     share = found["final_value"] / found["final_value"].sel(algorithm="centralized")
     assert share.sel(algorithm="random") < 0.7 < share.sel(algorithm="fedcg")
     value = jax.jit(lambda scores, mask: task.make(scores).value(mask))
     own = value(task.scores, np.asarray(found["chosen"][0, 0], bool))
     np.testing.assert_allclose(own, found["final_value"][0, 0], rtol=1e-6)
+
+
+def task(**changes):
+    """A problem of six items in two classes."""
+    values = np.array([[5, 0, 1, 0, 2, 0], [0, 4, 0, 1, 0, 2], [1, 1, 3, 0, 0, 1]], np.float32)
+    made = Task(
+        "small", fed.facility_location, values, np.array(list("abcdef")), np.array([1, 1, 2]),
+        classes=np.array(list("xxxyyy")),
+    )  # fmt: skip
+    return made._replace(**changes)
+
+
+def solved(made=None, **settings):
+    start = {"k": 2, "rounds": 4, "local_steps": 2, "cohort_size": "all", "seeds": (0,)}
+    return maximize.solve(made or task(), Maximize(**start | settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "rank", "feasible", "infeasible"),
+    [
+        ({}, 2, "ab", "abc"),
+        ({"matroid": "partition"}, 2, "af", "ab"),
+        ({"matroid": "partition", "per_class": 2}, 4, "abde", "abc"),
+        ({"matroid": "laminar", "k": 3, "per_class": 2}, 3, "abd", "abde"),
+        ({"matroid": {"partition": {"blocks": [0, 0, 0, 0, 1, 1], "capacities": [1, 2]}}}, 3,
+         "aef", "ab"),
+        ({"matroid": {"laminar": {"sets": [[1, 1, 0, 0, 0, 0], [1] * 6], "capacities": [1, 3]}}},
+         3, "acd", "ab"),
+        ({"matroid": {"graphic": {"edges": [[0, 1], [1, 2], [2, 0], [2, 3], [3, 4], [4, 2]]}}}, 4,
+         "abde", "abc"),
+    ],
+)  # fmt: skip
+def test_sets_obey_every_matroid(settings, rank, feasible, infeasible, tmp_path):
+    if isinstance(settings.get("matroid"), dict):
+        file = tmp_path / "matroid.json"
+        file.write_text(json.dumps(settings["matroid"]))
+        settings = settings | {"matroid": str(file)}
+    matroid = constraint(Maximize(**settings), task()) if settings else None
+    found = solved(**settings)
+    assert found.attrs["k"] == rank
+    if matroid is not None:
+        assert matroid.independent(np.isin(list("abcdef"), list(feasible)))
+        assert not matroid.independent(np.isin(list("abcdef"), list(infeasible)))
+        for mask in found["chosen"].values.reshape(-1, 6).astype(bool):
+            assert matroid.independent(mask)
+    # The best base by enumeration bounds all, and greedy reaches half of it.
+    subsets = [np.isin(range(6), each) for each in itertools.combinations(range(6), rank)]
+    values = [
+        task().scores[:, mask].max(axis=1).mean()
+        for mask in subsets
+        if matroid is None or matroid.independent(mask)
+    ]
+    assert found["final_value"].max() <= max(values) + 1e-6
+    assert found["final_value"].sel(algorithm="centralized") >= max(values) / 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"graphik": {"edges": [[0, 1]]}}', "did you mean 'graphic'"),
+        ('{"graphic": {"edge": [[0, 1]]}}', "edge"),
+        ('{"graphic": {"edges": [[0, 1]]}}', "expected a matroid of the 6 items, got one of 1"),
+        ('{"partition": {"blocks": [0, 1, 2, 0, 0, 0], "capacities": [1]}}', "blocks: expected"),
+        ("[1]", "expected one of"),
+        ('{"graphic": 3}', "expected one of"),
+        ("{", "expected one of"),
+    ],
+)
+def test_a_file_that_describes_no_matroid_is_refused(content, message, tmp_path):
+    file = tmp_path / "matroid.json"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        constraint(Maximize(matroid=str(file)), task())
+    assert "\n" not in str(error.value)
+
+
+def test_items_without_classes_have_no_partition():
+    with pytest.raises(ValueError, match="items of small have no classes"):
+        constraint(Maximize(matroid="partition"), task(classes=None))
+
+
+def test_weights_of_clients_follow_their_examples():
+    found = solved(client_weights="size")
+    for mask, said in zip(
+        found["chosen"].values[:, 0].astype(bool), found["final_value"].values[:, 0], strict=True
+    ):
+        own = task().scores[:, mask].max(axis=1)
+        np.testing.assert_allclose(said, own @ [0.25, 0.25, 0.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("rounding", ["swap", "pipage"])
+def test_random_rounding_makes_bases(rounding):
+    found = solved(rounding=rounding, seeds=(0, 1, 2))
+    assert (found["chosen"].sum("item") == 2).all()
+    if rounding == "pipage":
+        own = found.sel(algorithm=["fedcg", "fedcg-gradient", "fedcg+"])
+        np.testing.assert_array_equal(own["final_value"], own["rounded"])
+
+
+def test_a_smaller_step_goes_less_far():
+    far, near = (solved(step=step, methods=("fedcg", "fedcg+")) for step in (0.25, 0.05))
+    for name in ("fedcg", "fedcg+"):
+        reached = [each["extension_reached"].sel(algorithm=name).item() for each in (near, far)]
+        assert 0 < reached[0] < reached[1]
+    assert near["algorithm"].values.tolist() == ["centralized", "popular", "fedcg", "fedcg+"]
+
+
+def test_epsilon_has_the_bound_of_theorem_5_1():
+    found = solved(epsilon=0.5).sel(algorithm="discrete-greedy")
+    np.testing.assert_allclose(found["guaranteed_factor"], (1 - np.exp(-1)) * 0.5 / 1.5, rtol=1e-6)
+    assert found["guaranteed_error"].item() == 0
+    half = solved(epsilon=0.5, matroid="partition").sel(algorithm="discrete-greedy")
+    np.testing.assert_allclose(half["guaranteed_factor"], 0.5 * 0.5 / 1.5, rtol=1e-6)
+
+
+def test_sampled_gradients_have_the_error_of_theorem_4_3():
+    exact, sampled = (solved(sigma=sigma, cohort_size=3) for sigma in (None, 0.5))
+    errors = [each["guaranteed_error"].sel(algorithm="fedcg+").item() for each in (exact, sampled)]
+    # 2 R sigma r (1 + sqrt(R / (K delta))) of R = 2 rounds, r = 2, K = 3, delta = 0.05 and a step
+    # of 1/2; sigma is half of 5, the largest value of an item to a client.
+    added = 0.5 * 2 * 2 * 2.5 * 2 * (1 + np.sqrt(2 / (3 * 0.05)))
+    # The paths differ, and with them the other terms.
+    assert errors[1] > added
+    assert errors[1] > errors[0]
+
+
+def test_importance_factors_are_the_largest_shares():
+    shares = task().scores / task().scores.sum(axis=0)
+    np.testing.assert_allclose(solved()["importance_factor"], shares.max(axis=1), rtol=1e-6)
+
+
+def table(path, rows):
+    path.write_text("\n".join(",".join(map(str, row)) for row in rows))
+    return str(path)
+
+
+def test_scores_of_a_table(tmp_path, capsys):
+    rows = [["name", "a", "b", "c"], ["p", 4, 0, 1], ["q", 0, 3, 2], ["r", 1, 0, 0]]
+    file = table(tmp_path / "scores.csv", rows)
+    values = np.array([row[1:] for row in rows[1:]], float)
+    best, covered = scores(file, "facility_location"), scores(file, "coverage")
+    found = solved(made=best, k=1).sel(algorithm="centralized")
+    assert best.labels[found["chosen"].values[0].astype(bool)] == ["a"]
+    np.testing.assert_allclose(found["final_value"], 5 / 3, rtol=1e-6)
+    np.testing.assert_allclose(solved(made=covered, k=1)["final_value"][0], 2 / 3, rtol=1e-6)
+    # Additive values: every item is given to the client that values it most.
+    given = solved(made=scores(file, "welfare"), k=1).sel(
+        algorithm=["centralized", "fedcg-gradient"]
+    )
+    np.testing.assert_allclose(given["final_value"], values.max(axis=0).sum() / 3, rtol=1e-6)
+    assert given.attrs["k"] == 3
+    runs = tmp_path / "runs"
+    arguments = ["--file", file, "--k=2", "--cohort-size=all", "--seeds", "3", f"--output={runs}"]
+    assert main(["maximize", "scores", *arguments]) == 0
+    assert "2 of 3 items for 3 clients" in capsys.readouterr().out
+    (folder,) = runs.iterdir()
+    assert json.loads((folder / "config.json").read_text())["command"] == "maximize scores"
+    (folder / "results.nc").unlink()
+    assert main(["resume", str(folder)]) == 0
+    assert results.open(folder)["seed"].values.tolist() == [3]
+
+
+@pytest.mark.parametrize("cell", ["-1", "", "inf"])
+def test_scores_that_are_no_values_are_refused(cell, tmp_path):
+    file = table(tmp_path / "scores.csv", [["a", "b"], [1, 2], [cell, 3]])
+    with pytest.raises(ValueError, match="expected numbers >= 0"):
+        scores(file, "coverage")
+
+
+def test_features_of_a_table(tmp_path):
+    rng = np.random.default_rng(0)
+    label, client = np.tile([0, 1], 60), np.repeat([0, 1, 2], 40)
+    noise = rng.normal(size=120).round(3)
+    close = np.where(rng.random(120) < 0.9, label, 1 - label)
+    kind = np.where(label == 1, "yes", "no")
+    rows = [["noise", "close", "kind", "y", "owner"]]
+    rows += zip(noise, close, kind, label, client, strict=True)
+    file = table(tmp_path / "examples.csv", rows)
+    made = features(MaximizeFeatures(file=file, label="y", client="owner"))
+    assert made.labels.tolist() == ["noise", "close", "kind"]
+    assert made.sizes.tolist() == [40, 40, 40]
+    found = solved(made=made, k=1, sigma=0.5).sel(algorithm="centralized")
+    assert made.labels[found["chosen"].values[0].astype(bool)] == ["kind"]
+    # With smoothing the label of 40 examples has nearly its full information, ln 2.
+    np.testing.assert_allclose(found["final_value"], np.log(2), rtol=0.2)
+    with pytest.raises(ValueError, match="label=None: expected a column of"):
+        features(MaximizeFeatures(file=file, client="owner"))
+    with pytest.raises(ValueError, match=r"client='own': expected a column of .*owner"):
+        features(MaximizeFeatures(file=file, label="y", client="own"))

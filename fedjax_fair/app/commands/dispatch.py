@@ -27,7 +27,9 @@ CLASSES = {
     "benchmark report": "benchmark.commands:BenchmarkReport",
     "benchmark export": "benchmark.commands:BenchmarkExport",
     "maximize exemplars": "app.commands.options:Exemplars",
+    "maximize features": "app.commands.options:Features",
     "maximize movielens": "app.commands.options:Movielens",
+    "maximize scores": "app.commands.options:Scores",
     "methods": "app.commands.listing:Methods",
     "metrics": "app.commands.listing:Metrics",
     "data list": "app.commands.data:DataList",
@@ -43,7 +45,7 @@ _WITH_PRESETS = {
 }
 _COMPILING = {
     *("run", "sweep", "plan", "resume", "benchmark", "benchmark enter"),
-    *("maximize exemplars", "maximize movielens"),
+    *(name for name in CLASSES if name.startswith("maximize")),
 }
 """Commands that compile; others must not wait for the import of JAX."""
 

@@ -10,7 +10,13 @@ from typing_extensions import Doc
 from tyro.conf import Positional
 
 from fedjax_fair.app.settings.command_line import fields_of
-from fedjax_fair.app.settings.config import Config, MaximizeExemplars, MaximizeMovielens
+from fedjax_fair.app.settings.config import (
+    Config,
+    MaximizeExemplars,
+    MaximizeFeatures,
+    MaximizeMovielens,
+    MaximizeScores,
+)
 from fedjax_fair.app.settings.fields import default_hint
 
 __all__ = ["Exemplars", "Movielens", "Plan", "Resume", "Run", "RunPath", "Sweep"]
@@ -115,7 +121,7 @@ class _Maximization:
     def __call__(self) -> None:
         from fedjax_fair.app.commands.maximizing import run_maximization
 
-        kind = MaximizeExemplars if isinstance(self, MaximizeExemplars) else MaximizeMovielens
+        kind = next(each for each in type(self).mro() if each.__name__.startswith("Maximize"))
         run_maximization(kind(**fields_of(kind, self)), quiet=self.quiet)
 
 
@@ -125,5 +131,15 @@ class Exemplars(_Maximization, MaximizeExemplars):
 
 
 @dataclass(frozen=True)
+class Features(_Maximization, MaximizeFeatures):
+    """Selects features that inform most about the label, on every client."""
+
+
+@dataclass(frozen=True)
 class Movielens(_Maximization, MaximizeMovielens):
     """Selects movies so that every user likes one of them."""
+
+
+@dataclass(frozen=True)
+class Scores(_Maximization, MaximizeScores):
+    """Selects columns of a table with the scores of clients: facility location or coverage."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from fedjax_fair.app import experiment, maximize
+from fedjax_fair.app import experiment
 from fedjax_fair.app.build import build
 from fedjax_fair.app.commands.common import interrupt_hint, print_output_paths, resumable
 from fedjax_fair.app.commands.maximizing import maximize_in
 from fedjax_fair.app.dry_run import print_dry_run
 from fedjax_fair.app.experiment_data import Experiment
+from fedjax_fair.app.maximization_tasks import task_of
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.run_groups import groups_of, plan_sweep
 from fedjax_fair.app.settings.config import Config, Maximize
@@ -82,7 +83,7 @@ def resume(
             raise ValueError(
                 "training.rounds, log and allow_changed_code are not used by a maximization."
             )
-        maximize_in(maximize.task_of(config), config, folder, quiet=quiet)
+        maximize_in(task_of(config), config, folder, quiet=quiet)
         return
     if rounds is not None:
         if rounds < (config.training.rounds or 0):

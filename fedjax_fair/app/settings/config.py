@@ -33,7 +33,9 @@ __all__ = [
     "FaultsConfig",
     "Maximize",
     "MaximizeExemplars",
+    "MaximizeFeatures",
     "MaximizeMovielens",
+    "MaximizeScores",
     "ModelConfig",
     "Preset",
     "RatingsConfig",
@@ -307,14 +309,46 @@ class Maximize:
     k: int = 10
     """Number of items to select."""
 
+    methods: tuple[str, ...] = ()
+    """Methods beside centralized greedy and popular; all by default."""
+
+    matroid: Annotated[
+        str,
+        Doc(
+            "Constraint: uniform (k items), partition (per_class items of each class), laminar "
+            '(both), or a JSON file such as {"graphic": {"edges": [[0, 1], [1, 2]]}}.'
+        ),
+    ] = "uniform"
+
+    per_class: int = 1
+    """Largest number of items of a class (partition, laminar)."""
+
     rounds: int = 20
     """Rounds of fedcg, and total local steps of a client of fedcg+."""
+
+    step: Annotated[float | None, default_hint("1 / rounds")] = None
+    """Step size of fedcg; a round of fedcg+ takes local_steps times more."""
 
     local_steps: int = 4
     """Local steps per round (fedcg+)."""
 
-    cohort_size: int = 10
+    local: Literal["clip", "scaled"] = "clip"
+    """Local steps of 1 / local_steps, clipped at 1, or of step / local_steps (fedcg+)."""
+
+    sigma: Annotated[float | None, default_hint("exact gradients")] = None
+    """Largest error of sampled gradients, relative to a client's best item (fedcg+)."""
+
+    cohort_size: int | Literal["all"] = 10
     """Clients per round; for discrete greedy the expected number."""
+
+    epsilon: Annotated[float | None, default_hint("cohort_size")] = None
+    """Error of discrete greedy in theorem 5.1, which determines the clients that respond."""
+
+    rounding: Literal["greedy", "swap", "pipage"] = "greedy"
+    """How a point of fedcg becomes a set: its largest coordinates, or at random."""
+
+    client_weights: Literal["equal", "size"] = "equal"
+    """Weights of clients: equal, or in proportion to their examples."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the runs of every method."""
@@ -329,6 +363,43 @@ class MaximizeExemplars(Maximize):
 
     clients: int = 50
     """Number of clients; each holds three digits."""
+
+
+@dataclass(frozen=True)
+class MaximizeScores(Maximize):
+    """Selects columns of a table with the scores of clients: facility location or coverage."""
+
+    file: Annotated[str | None, default_hint()] = None
+    """Table with a row per client and a column per item, CSV or Parquet."""
+
+    objective: Literal["facility_location", "coverage", "welfare"] = "facility_location"
+    """Best selected score, positive scores that are covered, or items given to clients."""
+
+
+@dataclass(frozen=True)
+class MaximizeFeatures(Maximize):
+    """Selects features that inform most about the label, on every client."""
+
+    file: Annotated[str | None, default_hint("pixels of digits")] = None
+    """Table of examples, CSV or Parquet."""
+
+    label: Annotated[str | None, default_hint()] = None
+    """Column to predict."""
+
+    client: Annotated[str | None, default_hint()] = None
+    """Column whose values are the clients."""
+
+    bins: int = 4
+    """Values of a numeric column."""
+
+    clients: int = 10
+    """Number of clients without a file; each holds three digits."""
+
+    sigma: float | None = 0.5
+    """Largest error of sampled gradients, relative to a client's best feature (fedcg+)."""
+
+    cohort_size: int | Literal["all"] = "all"
+    """Clients per round; for discrete greedy the expected number."""
 
 
 @dataclass(frozen=True)
@@ -356,5 +427,5 @@ class MaximizeMovielens(Maximize):
     local_steps: int = 5
     """Local steps per round (fedcg+)."""
 
-    cohort_size: int = 100
+    cohort_size: int | Literal["all"] = 100
     """Users per round; for discrete greedy the expected number."""

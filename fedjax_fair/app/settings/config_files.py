@@ -11,7 +11,14 @@ from typing import Any, get_type_hints
 
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
-from fedjax_fair.app.settings.config import Config, Maximize, MaximizeExemplars, MaximizeMovielens
+from fedjax_fair.app.settings.config import (
+    Config,
+    Maximize,
+    MaximizeExemplars,
+    MaximizeFeatures,
+    MaximizeMovielens,
+    MaximizeScores,
+)
 from fedjax_fair.app.settings.defaults import check_defaults, collapse, unset_defaults
 from fedjax_fair.app.settings.named_methods import find_method, method_parts
 from fedjax_fair.app.settings.registry import METHODS, MODELS, PARTITIONERS
@@ -20,7 +27,12 @@ from fedjax_fair.app.settings.values import describe_type, parse_float
 
 __all__ = ["as_dict", "load", "load_into", "save", "set_values"]
 
-_MAXIMIZE = {"maximize exemplars": MaximizeExemplars, "maximize movielens": MaximizeMovielens}
+_MAXIMIZE = {
+    "maximize exemplars": MaximizeExemplars,
+    "maximize features": MaximizeFeatures,
+    "maximize movielens": MaximizeMovielens,
+    "maximize scores": MaximizeScores,
+}
 
 
 def save(config: Config | Maximize, path: str | Path, num_clients: int | None = None) -> None:

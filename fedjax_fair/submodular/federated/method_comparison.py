@@ -9,24 +9,41 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array
+from numpy.typing import ArrayLike
 
 from fedjax_fair.submodular import rounding
 from fedjax_fair.submodular.federated import bounds, centralized_baselines, trajectory
 from fedjax_fair.submodular.federated.discrete_greedy import discrete_greedy
 from fedjax_fair.submodular.federated.fedcg import fedcg
 from fedjax_fair.submodular.federated.fedcg_plus import fedcg_plus
-from fedjax_fair.submodular.federated.importance_factors import importance_factors
-from fedjax_fair.submodular.federated.problem import Problem
+from fedjax_fair.submodular.federated.importance_factors import (
+    compute_factors,
+    importance_factors,
+)
+from fedjax_fair.submodular.federated.problem import Problem, as_client_weights
 from fedjax_fair.submodular.federated.trajectory import Communication, GreedyRun
-from fedjax_fair.submodular.matroids import Matroid
+from fedjax_fair.submodular.matroids import Matroid, Uniform
+from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["GREEDY", "POPULAR", "RANDOM", "Method", "baselines", "compare", "methods"]
+__all__ = [
+    "GREEDY",
+    "NAMES",
+    "POPULAR",
+    "RANDOM",
+    "Method",
+    "baselines",
+    "check_rounding",
+    "compare",
+    "methods",
+]
 
 GREEDY, POPULAR, RANDOM = "centralized", "popular", "random"
+NAMES = (GREEDY, POPULAR, RANDOM, "fedcg", "fedcg-gradient", "fedcg+", "discrete-greedy")
+"""Names of all methods."""
 
 _DELTA = 0.05  # Probability with which a bound may fail.
 
@@ -35,12 +52,13 @@ class Method(NamedTuple):
     """Method for finding a set.
 
     Attributes:
-        solve: ``solve(key, problem, matroid)`` returns a run.
-        guarantee: ``guarantee(run, largest)`` of a continuous run, or None.
+        solve: ``solve(key, problem, matroid, client_weights)`` returns a run.
+        guarantee: ``guarantee(run, matroid, largest, largest_of_client)``, with the largest value
+            of a single item to all clients and to any one of them, or None.
         prepares: Whether importance factors are communicated first.
     """
 
-    solve: Callable[[Key[Array, ""], Problem, Matroid], trajectory.ContinuousRun | GreedyRun]
+    solve: Callable[..., trajectory.ContinuousRun | GreedyRun]
     guarantee: Callable[..., bounds.Guarantee] | None = None
     prepares: bool = False
 
@@ -48,33 +66,37 @@ class Method(NamedTuple):
 def baselines() -> dict[str, Method]:
     """Returns centralized greedy, the base of the largest single values, and a random base."""
 
-    def in_one_step(problem, matroid, chosen, communication):
+    def in_one_step(problem, matroid, weights, chosen, communication):
         items = jnp.flatnonzero(chosen, size=matroid.rank).astype(jnp.int32)
-        values = jnp.stack([jnp.zeros(()), problem.value(chosen)])
+        values = jnp.stack([jnp.zeros(()), problem.value(chosen, weights)])
         return GreedyRun(chosen, items, values, communication)
 
-    def popular(key, problem, matroid):
+    def central(key, problem, matroid, weights):
+        return centralized_baselines.centralized_greedy(problem, matroid, client_weights=weights)
+
+    def popular(key, problem, matroid, weights):
         both_rounds = importance_factors(problem).communication
         communication = Communication(*(counts[:1] for counts in both_rounds))
-        return in_one_step(
-            problem, matroid, centralized_baselines.top_singletons(problem, matroid), communication
-        )
+        chosen = centralized_baselines.top_singletons(problem, matroid, client_weights=weights)
+        return in_one_step(problem, matroid, weights, chosen, communication)
 
-    def random(key, problem, matroid):
+    def random(key, problem, matroid, weights):
         chosen = centralized_baselines.random_base(key, matroid)
-        return in_one_step(problem, matroid, chosen, trajectory.no_communication(1))
+        return in_one_step(problem, matroid, weights, chosen, trajectory.no_communication(1))
 
-    return {
-        GREEDY: Method(
-            lambda key, problem, matroid: centralized_baselines.centralized_greedy(problem, matroid)
-        ),
-        POPULAR: Method(popular),
-        RANDOM: Method(random),
-    }
+    return {GREEDY: Method(central), POPULAR: Method(popular), RANDOM: Method(random)}
 
 
 def methods(
-    *, rounds: int, local_steps: int, cohort_size: int | None, kappa: float | None
+    *,
+    rounds: int,
+    local_steps: int,
+    cohort_size: int | None,
+    kappa: float | None,
+    epsilon: float | None = None,
+    step: float | None = None,
+    local: str = "clip",
+    sigma: float | None = None,
 ) -> dict[str, Method]:
     """Returns the federated methods.
 
@@ -83,22 +105,58 @@ def methods(
         local_steps: Local steps of ``fedcg_plus``.
         cohort_size: Clients per round of ``fedcg`` and ``fedcg_plus``; None for all.
         kappa: Of ``discrete_greedy``; with None all clients respond.
+        epsilon: Of ``discrete_greedy`` with one sample of clients, instead of ``kappa``.
+        step: Step size of ``fedcg``; a round of ``fedcg_plus`` takes ``local_steps`` times more.
+        local: Of ``fedcg_plus``.
+        sigma: Of ``fedcg_plus`` with sampled gradients; None for exact ones.
     """
-    bound, bound_plus = bounds.theorem_3_2, None
-    if cohort_size is not None:
-        sampling = {"cohort_size": cohort_size, "delta": _DELTA}
-        bound = partial(bounds.theorem_3_5, **sampling)
-        bound_plus = partial(bounds.theorem_4_3, **sampling, sigma=0.0)
-    vote = partial(fedcg, rounds=rounds, cohort_size=cohort_size)
-    local = {"rounds": -(-rounds // local_steps), "local_steps": local_steps}
+
+    def of_fedcg(run, matroid, largest, _):
+        if cohort_size is None:
+            return bounds.theorem_3_2(run, largest)
+        return bounds.theorem_3_5(run, largest, cohort_size=cohort_size, delta=_DELTA)
+
+    def of_fedcg_plus(run, matroid, largest, largest_of_client):
+        error = (sigma or 0.0) * largest_of_client
+        sampling = {"cohort_size": cohort_size, "delta": _DELTA, "sigma": error}
+        return bounds.theorem_4_3(run, largest, **sampling)
+
+    def of_discrete_greedy(run, matroid, *_):
+        assert epsilon is not None
+        is_uniform = isinstance(matroid, Uniform)
+        return bounds.theorem_5_1(epsilon, size=matroid.size, cardinality=is_uniform)
+
+    vote = partial(fedcg, rounds=rounds, cohort_size=cohort_size, step=step)
+    local_rounds = -(-rounds // local_steps)
+    ascent = partial(
+        fedcg_plus,
+        rounds=local_rounds,
+        local_steps=local_steps,
+        cohort_size=cohort_size,
+        step=None if step is None else min(step * local_steps, 1 / local_rounds),
+        local=local,
+        gradient="exact" if sigma is None else "sampled",
+        sigma=0.1 if sigma is None else sigma,
+        delta=_DELTA,
+    )
     # Positive factors exceed 1e-30, so that all clients with one respond.
     greedy = partial(discrete_greedy, kappa=kappa or 1e30)
+    if epsilon is not None:
+        greedy = partial(discrete_greedy, epsilon=epsilon, resample=False)
     return {
-        "fedcg": Method(vote, bound),
-        "fedcg-gradient": Method(partial(vote, send="gradient"), bound),
-        "fedcg+": Method(partial(fedcg_plus, **local, cohort_size=cohort_size), bound_plus),
-        "discrete-greedy": Method(greedy, prepares=True),
+        "fedcg": Method(partial(_weighted, vote), of_fedcg),
+        "fedcg-gradient": Method(partial(_weighted, partial(vote, send="gradient")), of_fedcg),
+        "fedcg+": Method(
+            partial(_weighted, ascent), None if cohort_size is None else of_fedcg_plus
+        ),
+        "discrete-greedy": Method(
+            partial(_weighted, greedy), None if epsilon is None else of_discrete_greedy, True
+        ),
     }
+
+
+def _weighted(solve, key, problem, matroid, weights):
+    return solve(key, problem, matroid, client_weights=weights)
 
 
 def compare(
@@ -107,21 +165,31 @@ def compare(
     chosen: Mapping[str, Method],
     seeds: Sequence[int],
     show: Callable[[str], None] = lambda name: None,
+    *,
+    client_weights: ArrayLike | None = None,
+    round_by: str = "greedy",
 ) -> xr.Dataset:
     """Runs methods on one problem, and measures their sets and their communication.
 
     Args:
         problem: The clients' functions.
-        matroid: A uniform or partition matroid.
+        matroid: Constraint on sets.
         chosen: The methods.
         seeds: Seeds of the runs of each method.
         show: Called with the name of each method before it runs.
+        client_weights: As for ``fedcg``.
+        round_by: Function of ``rounding`` that makes the set of a fractional point: ``"greedy"``,
+            ``"swap"``, or ``"pipage"`` for a uniform or partition matroid.
 
     Returns:
         Over ``round``: ``value`` of the set so far (of a point, its heaviest base), and the
-        communication of ``to_dataset``. Without: ``final_value``, ``rounded`` of a random rounding,
-        ``guaranteed_factor`` and ``guaranteed_error`` (``bounds.Guarantee``),
-        ``extension_reached``, ``upper_bound`` of the optimum, and the set ``chosen``.
+        communication of ``to_dataset``. Without: ``final_value``, ``rounded`` of a random rounding
+        (pipage where it is defined, else swap), ``guaranteed_factor`` and ``guaranteed_error``
+        (``bounds.Guarantee``), ``extension_reached``, ``upper_bound`` of the optimum, the set
+        ``chosen``, and the ``importance_factor`` of each client.
+
+    Raises:
+        ValueError: If pipage does not support the matroid.
 
     Examples:
         >>> from fedjax_fair.submodular import federated, matroids
@@ -132,20 +200,37 @@ def compare(
     """
     import xarray as xr
 
+    check_rounding(round_by, matroid)
+    weights = as_client_weights(problem, client_weights)
+    importance = importance_factors(problem, client_weights)
     runs: list[xr.Dataset] = []
     for name, method in chosen.items():
         show(name)
-        runs.append(_run(problem, matroid, method, seeds))
+        runs.append(_run(problem, matroid, method, seeds, weights, round_by, importance))
     names = xr.DataArray(list(chosen), dims="algorithm", name="algorithm")
-    return xr.concat(runs, names, join="outer", data_vars="all")
+    compared = xr.concat(runs, names, join="outer", data_vars="all")
+    return compared.assign(importance_factor=("client", np.asarray(importance.factors)))
 
 
-def _run(problem, matroid, method, seeds) -> xr.Dataset:
+def check_rounding(round_by: str, matroid: Matroid) -> None:
+    """Raises ``ValueError`` if there is no such rounding, or none for the matroid."""
+    checks.one_of("rounding", round_by, ("greedy", "swap", "pipage"))
+    if round_by == "pipage" and matroid.item_blocks is None:
+        raise ValueError(
+            f"rounding='pipage': expected a uniform or partition matroid, got "
+            f"{type(matroid).__name__}; use 'swap'."
+        )
+
+
+def _run(problem, matroid, method, seeds, weights, round_by, importance) -> xr.Dataset:
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
-    run, measurements, preparation = _solve(keys, problem, matroid, method)
+    run, measurements = _solve(keys, problem, matroid, method, weights)
+    if not isinstance(run, GreedyRun):
+        measurements |= _round(keys, run, problem, matroid, weights, round_by)
     recorded = trajectory.to_dataset(run, tuple(seeds))
     results = recorded[["bits_up", "bits_down", "contacted", "responded"]]
     if method.prepares:
+        preparation = importance.communication
         results["bits_up"] += int(preparation.bits_up().sum())
         results["bits_down"] += int(preparation.bits_down().sum())
         results["contacted"] += int(np.sum(preparation.contacted))
@@ -159,33 +244,49 @@ def _run(problem, matroid, method, seeds) -> xr.Dataset:
 
 
 @partial(jax.jit, static_argnames="method")
-def _solve(keys, problem, matroid, method):
-    largest = bounds.largest_single(problem)
-    preparation = importance_factors(problem).communication
+def _solve(keys, problem, matroid, method, weights):
+    importance = compute_factors(problem, weights)
+    largest = jnp.max(importance.singles)
+    single_gains = problem.gains(jnp.zeros(problem.size, bool))
+    largest_of_client = single_gains.spread(jnp.zeros(problem.size))
 
     def solve_one(key):
-        key_solve, key_round = jax.random.split(key)
-        run = method.solve(key_solve, problem, matroid)
-        return run, _measure(key_round, run, problem, matroid, method, largest)
+        run = method.solve(jax.random.split(key)[0], problem, matroid, weights)
+        measured = {}
+        if isinstance(run, GreedyRun):
+            measured = {"chosen": run.chosen, "final_value": problem.value(run.chosen, weights)}
+        else:
+            measured["extension_reached"] = run.extension[-1]
+            measured["upper_bound"] = jnp.min(run.extension[:-1] + run.max_base_gain)
+        if method.guarantee is not None:
+            guarantee = method.guarantee(run, matroid, largest, largest_of_client)
+            measured["guaranteed_factor"] = guarantee.factor
+            measured["guaranteed_error"] = guarantee.error
+        return run, jax.tree.map(jnp.asarray, measured)
 
-    return (*jax.vmap(solve_one)(keys), preparation)
+    return jax.vmap(solve_one)(keys)
 
 
-def _measure(key, run, problem, matroid, method, largest) -> dict[str, Array]:
-    if isinstance(run, GreedyRun):
-        return {"chosen": run.chosen, "final_value": problem.value(run.chosen)}
-    chosen = rounding.greedy(matroid, run.x)
-    measurements = {
-        "chosen": chosen,
-        "final_value": problem.value(chosen),
-        "rounded": problem.value(rounding.pipage(key, matroid, run.x)),
-        "extension_reached": run.extension[-1],
-        "upper_bound": jnp.min(run.extension[:-1] + run.max_base_gain),
+def _round(keys, run, problem, matroid, weights, round_by) -> dict[str, Array]:
+    """Rounds the last point of every run, one by one: swap rounding decomposes it on the host."""
+    by_name = {
+        "greedy": lambda key, x: rounding.greedy(matroid, x),
+        "pipage": lambda key, x: rounding.pipage(key, matroid, x),
+        "swap": lambda key, x: rounding.swap(key, matroid, x),
     }
-    if method.guarantee is not None:
-        guarantee = method.guarantee(run, largest)
-        measurements |= {
-            "guaranteed_factor": guarantee.factor,
-            "guaranteed_error": guarantee.error,
-        }
-    return measurements
+    at_random = "swap" if matroid.item_blocks is None else "pipage"
+    sets = {
+        name: jnp.stack(
+            [by_name[name](jax.random.split(key)[1], x) for key, x in zip(keys, run.x, strict=True)]
+        )
+        for name in {round_by, at_random}
+    }
+    values = {
+        name: jnp.stack([problem.value(chosen, weights) for chosen in masks])
+        for name, masks in sets.items()
+    }
+    return {
+        "chosen": sets[round_by],
+        "final_value": values[round_by],
+        "rounded": values[at_random],
+    }
