@@ -92,6 +92,8 @@ def constraint(config: Maximize, task: Task) -> matroids.Matroid:
         return task.matroid
     if config.matroid.endswith(".json"):
         return _read_matroid(config.matroid, num_items)
+    if config.matroid != "partition":
+        checks.positive_int("k", config.k, at_most=num_items)
     if config.matroid == "uniform":
         return matroids.Uniform(config.k, num_items)
     checks.one_of("matroid", config.matroid, ("uniform", "partition", "laminar"))

@@ -17,7 +17,9 @@ from fedjax_fair.report import maximization_page
 from fedjax_fair.report.maximization import figures
 from fedjax_fair.results.folder_lock import locked
 from fedjax_fair.submodular import federated as fed
+from fedjax_fair.submodular.checked_arrays import as_known_epsilon
 from fedjax_fair.submodular.federated import method_comparison
+from fedjax_fair.submodular.federated.trajectory import step_size
 from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
@@ -88,7 +90,6 @@ def _methods(config: Maximize, problem: fed.Problem, weights: np.ndarray | None)
 
 def check(config: Maximize, task: Task) -> None:
     """Raises ``ValueError`` if a setting does not fit a task."""
-    checks.positive_int("k", config.k, at_most=len(task.labels))
     checks.positive_int("rounds", config.rounds, at_most=checks.MAX_INT)
     checks.positive_int("local_steps", config.local_steps, at_most=config.rounds)
     if config.cohort_size != "all":
