@@ -102,7 +102,7 @@ def test_summaries_have_the_same_bits_with_brief_options(clients, classes):
 
 @pytest.mark.parametrize(("clients", "classes"), SHAPES)
 @pytest.mark.parametrize("is_class_based", [False, True])
-def test_noise_floors_are_equal_within_rounding_with_brief_options(clients, classes, is_class_based):
+def test_noise_floors_are_equal_within_rounding(clients, classes, is_class_based):
     rng = np.random.default_rng(clients)
     of_what = classes if is_class_based else clients
     accuracies = jnp.asarray(rng.uniform(size=(20, of_what)), jnp.float32)
