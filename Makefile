@@ -106,6 +106,6 @@ clean:
 	touch $@
 
 .venv-minima/installed: .venv-minima/created pyproject.toml minima.txt
-	$(MINIMA)/python -m pip install --quiet --constraint minima.txt --editable . \
+	$(MINIMA)/python -m pip install --quiet --constraint minima.txt --editable '.[privacy]' \
 		beartype chex hypothesis pytest pytest-xdist
 	touch $@
