@@ -74,12 +74,12 @@ def compare(
         0.1
     """
     compared, finals, dataset = _compare(dataset, metric, baseline, paired, average_last)
-    baseline = compared.attrs["baseline"]
+    chosen = str(compared.attrs["baseline"])
     floors = noise_floor(dataset, [metric], average_last)[metric]
-    compared["baseline_noise_floor"] = floors.sel(algorithm=baseline, drop=True)
+    compared["baseline_noise_floor"] = floors.sel(algorithm=chosen, drop=True)
     compared["noise_floor"] = floors.sel(algorithm=compared["algorithm"])
     intervals = [
-        metrics.paired.bootstrap(*_samples(finals, str(name), baseline, paired=paired))
+        metrics.paired.bootstrap(*_samples(finals, str(name), chosen, paired=paired))
         for name in compared["algorithm"].values
     ]
     for name, ends in zip(
