@@ -10,7 +10,9 @@
 
 PYTHON ?= python3
 # JAX 0.11 and newer need Python 3.12; pyenv keeps several versions beside that of `python3`.
-NEWEST_PYTHON ?= $(firstword $(wildcard $(shell pyenv root 2>/dev/null)/versions/3.13*/bin/python3.13) python3.13)
+OF_PYENV := $(shell pyenv root 2>/dev/null)/versions
+NEWEST_PYTHON ?= $(firstword $(wildcard $(OF_PYENV)/3.13*/bin/python3.13 $(OF_PYENV)/3.12*/bin/python3.12) \
+	$(shell command -v python3.13 || command -v python3.12) python3.13)
 EXTRAS ?=
 BIN := .venv/bin
 MINIMA := .venv-minima/bin
@@ -106,6 +108,6 @@ clean:
 	touch $@
 
 .venv-minima/installed: .venv-minima/created pyproject.toml minima.txt
-	$(MINIMA)/python -m pip install --quiet --constraint minima.txt --editable . \
+	$(MINIMA)/python -m pip install --quiet --constraint minima.txt --editable '.[privacy]' \
 		beartype chex hypothesis pytest pytest-xdist
 	touch $@

@@ -12,7 +12,7 @@ from scipy import stats
 import fedjax_fair as ff
 from fedjax_fair import results
 from fedjax_fair.metrics import paired
-from fedjax_fair.results.comparison import default_metrics
+from fedjax_fair.results.comparison import compare_means, default_metrics
 from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, comparison_table
 from fedjax_fair.results.datasets import configurations_as_methods
 from fedjax_fair.results.intervals import format_number
@@ -58,6 +58,17 @@ def test_methods_that_equal_the_baseline_count_as_comparisons():
     # A method without runs is compared with nothing.
     missing = xr.concat([runs, equal * np.nan], "algorithm")
     np.testing.assert_allclose(results.differences(missing, "one").p[:3], alone.p)
+
+
+@pytest.mark.parametrize("metric", ["client_dissimilarity", "accuracy_worst_10pct"])
+def test_means_are_compared_without_random_numbers(metric, monkeypatch):
+    runs = made_up(accuracy_worst_10pct=0.3, client_dissimilarity=0.0)
+    complete = results.compare(runs, metric)
+    monkeypatch.setattr(np.random, "default_rng", None)
+    with pytest.raises(TypeError):
+        results.compare(runs, metric)
+    simulated = {"bootstrap_low", "bootstrap_high", "noise_floor", "baseline_noise_floor"}
+    xr.testing.assert_identical(compare_means(runs, metric), complete.drop_vars(simulated))
 
 
 def test_what_cannot_be_compared_is_named():

@@ -4,8 +4,11 @@
 * ``fit`` of LeNet on 100 clients with 480 images of 28 x 28 (120 more to test), until its functions
   are compiled, and until they are read from a cache; and until it returns, after one round and two
   evaluations.
-* ``fedjax-fair run``, the first command of the README, with an empty and a full cache, and the same
-  of other checkouts with ``--against FOLDER ...``.
+* ``fedjax-fair run groups`` and the first Python program of the README, with an empty and a full
+  cache, and the same of other checkouts with ``--against FOLDER ...``: seconds until the end
+  (``wall``), of processors (``total``, ``imports``, ``drawing``), of tracing with lowering, and of
+  compiling or loading programs; numbers of programs and modules; memory. ``startup.csv`` keeps the
+  rows, so that a change that adds a program is seen.
 
 Processor time divided by the number of cores is a lower bound. So are tracing and lowering, which
 are Python and use one thread. Each measurement is a new process; medians, in turn.
@@ -14,16 +17,19 @@ are Python and use one thread. Each measurement is a new process; medians, in tu
 from __future__ import annotations
 
 import argparse
-import resource
+import json
+import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
-from experiments.benchmarks.timing import run_python, start, without_settings
+from experiments.benchmarks.timing import environment, run_python, start, without_settings
 
 IMPORTS = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
 FIRST_ROUND = """
@@ -55,7 +61,51 @@ print(time.perf_counter() - started)
 """
 
 
-RUN = "from fedjax_fair.app.cli import program; program()"
+# Threads of XLA compile and train at once, so that times of compilations are not of processors.
+MEASURED = """
+import atexit, json, resource, sys, time
+from jax import monitoring
+seconds = dict.fromkeys(("tracing", "compiling"), 0.0)
+programs, loaded, drawn = [], [], []
+def keep(name, duration, **_):
+    if name.endswith(("jaxpr_trace_duration", "jaxpr_to_mlir_module_duration")):
+        seconds["tracing"] += duration
+    if name.endswith("backend_compile_duration"):
+        seconds["compiling"] += duration
+        programs.append(name)
+monitoring.register_event_duration_secs_listener(keep)
+monitoring.register_event_listener(lambda name, **_: "/cache_hits" in name and loaded.append(name))
+def timed(draw):
+    def call(*arguments):
+        started = time.process_time()
+        draw(*arguments)
+        drawn.append(time.process_time() - started)
+    return call
+def report():
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print("measured", json.dumps({
+        "imports": imports, **seconds, "drawing": sum(drawn), "total": time.process_time(),
+        "compiled": len(programs) - len(loaded), "loaded": len(loaded),
+        "modules": len(sys.modules), "peak_mib": used.ru_maxrss // 1024,
+    }))
+atexit.register(report)
+"""
+COMMAND = """
+from fedjax_fair.app import experiment
+from fedjax_fair.app.cli import program
+imports, experiment.draw = time.process_time(), timed(experiment.draw)
+program()
+"""
+IN_PYTHON = """
+import fedjax_fair as ff
+imports = time.process_time()
+ff.enable_compilation_cache()
+"""
+COLUMNS = (
+    "wall", "total", "imports", "tracing", "compiling", "drawing",
+    "compiled", "loaded", "modules", "peak_mib",
+)  # fmt: skip
+HISTORY = Path(__file__).with_suffix(".csv")
 
 
 def main() -> None:
@@ -67,44 +117,78 @@ def main() -> None:
     if "fit" in options.only:
         benchmark_fit(options.repeats)
     if "run" in options.only:
-        benchmark_run(options.repeats, [Path.cwd(), *options.against])
+        table = benchmark_run(options.repeats, [Path.cwd(), *options.against])
+        print(table.drop(columns=["date", "machine"]).to_string(index=False))
+        with HISTORY.open("a") as history:
+            table.to_csv(history, index=False, header=not history.tell())
 
 
-def benchmark_run(repeats: int, checkouts: list[Path]) -> None:
-    """Times the command of each checkout, with an empty and a full cache."""
-    names = ("empty cache", "full cache")
-    waits: dict[tuple[Path, str], list[float]] = {}
-    works: dict[tuple[Path, str], list[float]] = {}
+def benchmark_run(repeats: int, checkouts: Sequence[Path]) -> pd.DataFrame:
+    """Measures the command and the program of each checkout, with an empty and a full cache.
+
+    Returns:
+        Medians, one row per checkout, program and cache.
+    """
+    rows: dict[tuple[Path, str, str], list[dict[str, float]]] = {}
     for _ in range(repeats):
         for checkout in checkouts:
-            with tempfile.TemporaryDirectory() as folder:
-                for name in names:
-                    environment = without_settings(
-                        JAX_COMPILATION_CACHE_DIR=f"{folder}/programs",
-                        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
-                        PYTHONPATH=str(checkout),
-                    )
-                    command = [sys.executable, "-c", RUN, "run", "--output", f"{folder}/{name}"]
-                    started, worked = time.perf_counter(), _of_processors()
-                    subprocess.run(
-                        command, cwd=folder, env=environment, capture_output=True, check=True
-                    )
-                    seconds = time.perf_counter() - started
-                    waits.setdefault((checkout, name), []).append(seconds)
-                    works.setdefault((checkout, name), []).append(_of_processors() - worked)
-    for (checkout, name), seconds in waits.items():
-        ratio = np.median(np.divide(seconds, waits[checkouts[0], name]))
-        print(
-            f"fedjax-fair run, {name:20s} {np.median(seconds):6.1f} s (least {min(seconds):.1f}), "
-            f"{np.median(works[checkout, name]):.1f} s of processors, "
-            f"{ratio:.2f} times the first: {checkout.name}"
-        )
+            programs = {"run groups": COMMAND, "README": IN_PYTHON + readme_program(checkout)}
+            for name, program in programs.items():
+                with tempfile.TemporaryDirectory() as folder:
+                    for cache in ("empty", "full"):
+                        measured = _measure(MEASURED + program, name.split(), checkout, folder)
+                        rows.setdefault((checkout, name, cache), []).append(measured)
+    return pd.DataFrame(
+        {
+            "date": time.strftime("%Y-%m-%d"),
+            "commit": _commit(checkout),
+            "machine": environment(),
+            "program": name,
+            "cache": cache,
+            **{key: round(float(np.median([one[key] for one in found])), 2) for key in COLUMNS},
+        }
+        for (checkout, name, cache), found in rows.items()
+    )
 
 
-def _of_processors() -> float:
-    """Returns the processor seconds of all child processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def readme_program(checkout: Path) -> str:
+    """Returns the first Python program of the README."""
+    found = re.search(r"```python\n(.*?)```", (checkout / "README.md").read_text(), re.DOTALL)
+    assert found
+    return found[1]
+
+
+def parse(printed: str) -> dict[str, float]:
+    """Reads the measurements from what a process printed.
+
+    Raises:
+        ValueError: If it printed none.
+    """
+    lines = [line for line in printed.splitlines() if line.startswith("measured {")]
+    if not lines:
+        raise ValueError(f"expected a line of measurements, got {printed[-300:]!r}.")
+    return json.loads(lines[-1].removeprefix("measured "))
+
+
+def _measure(
+    program: str, arguments: Sequence[str], checkout: Path, folder: str
+) -> dict[str, float]:
+    settings = without_settings(
+        JAX_COMPILATION_CACHE_DIR=f"{folder}/programs",
+        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+        PYTHONPATH=str(checkout),
+    )
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=folder, env=settings, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return {"wall": time.perf_counter() - started, **parse(done.stdout)}
+
+
+def _commit(checkout: Path) -> str:
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 def benchmark_fit(repeats: int) -> None:

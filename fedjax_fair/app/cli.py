@@ -115,10 +115,27 @@ def program(presets: Mapping[str, Preset] | None = None) -> NoReturn:
     sys.exit(status)
 
 
+class _Reported:
+    """Warnings that are printed once."""
+
+    damaged = False
+
+
+def _cache_folder() -> str:
+    import jax
+
+    return str(getattr(jax.config, "jax_compilation_cache_dir", None))
+
+
 def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
     """Formats a warning as one line, without the line of code that caused it."""
     from fedjax_fair.utils.terminal import escape_control_chars
 
+    if str(message).startswith("Error reading persistent compilation cache entry"):
+        if _Reported.damaged:  # JAX reports each file, in every process.
+            return ""
+        _Reported.damaged = True
+        message = f"{message}; compiled again; delete {_cache_folder()} to keep functions again"
     words = map(escape_control_chars, str(message).split())
     return f"fedjax-fair: warning: {' '.join(words)}\n"
 

@@ -124,9 +124,12 @@ class RunFolder:
 
     def write_figures(self, figures: Mapping[str, Figure], page: str) -> None:
         """Writes figures by name, and the report."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
         self.plots.mkdir(exist_ok=True)
         for name, figure in figures.items():
-            figure.savefig(self.plots / f"{name}.png", dpi=150)
+            figure.set_dpi(150)  # `savefig` would draw twice, first for the layout.
+            FigureCanvasAgg(figure).print_png(self.plots / f"{name}.png")
         write_text(self.report, page)
 
     def check_record(self, **data: FederatedData | None) -> None:

@@ -80,6 +80,7 @@ def epsilon(
     checks.positive_int("cohort_size", cohort_size, at_most=num_clients)
     if float(noise_multiplier) == 0:
         return math.inf
+    checks.installed(f"privacy={privacy!r}", "dp_accounting", "privacy")
     # Version 0.6 needs attrs below 24.
     import dp_accounting  # Takes a second.
     from dp_accounting import rdp

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from fedjax_fair.metrics.summaries import accuracy_summaries
 from fedjax_fair.numerics.products import product
+from fedjax_fair.utils.xla_options import brief_jit
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -124,7 +125,7 @@ def summarize(
     }
 
 
-@jax.jit
+@brief_jit
 @partial(jnp.vectorize, signature="(c),(k,c)->(k),(k),(s),(s)")
 def _measure(class_accuracy: Array, examples: Array):
     """Returns accuracies, their errors, summaries, and their errors."""

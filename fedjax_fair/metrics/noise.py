@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 from fedjax_fair.metrics.class_based import class_based_accuracy
 from fedjax_fair.metrics.summaries import CLIENT_GROUP_SUMMARIES, SUMMARIES, accuracy_summaries
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.xla_options import brief_jit
 
 __all__ = ["OF_SPREAD", "expected"]
 
@@ -96,7 +97,7 @@ def _simulate(
     return np.divide(correct, sizes, out=shares, where=sizes > 0, casting="same_kind")
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(brief_jit, static_argnums=(0, 1))
 def _averages(
     names: tuple[str, ...],
     class_based: bool,

@@ -21,13 +21,12 @@ from fedjax_fair.report.document import (
 )
 from fedjax_fair.results import (
     combine,
-    compare,
     default_metrics,
     final_metrics,
     noise_floor,
     task_metrics,
 )
-from fedjax_fair.results.comparison import MIN_SEEDS
+from fedjax_fair.results.comparison import MIN_SEEDS, compare_means
 from fedjax_fair.results.datasets import (
     configurations_as_methods,
     has_client_names,
@@ -125,7 +124,7 @@ def _forest_plots(extended: xr.Dataset, columns: dict[str, str]) -> str:
     methods = {method_of(str(name)) for name in extended["algorithm"].values}
     if len(methods) < 2 or extended.sizes["seed"] < 2:
         return ""
-    plots = "".join(forest.html_rows(compare(extended, metric)) for metric in columns)
+    plots = "".join(forest.html_rows(compare_means(extended, metric)) for metric in columns)
     how = "Mean differences over paired seeds and their 95% CI. Filled: statistically significant."
     return f'<h2>How large are the differences?</h2><p class="how">{text(how)}</p>{plots}'
 

@@ -18,7 +18,14 @@ from fedjax_fair.utils import checks
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["MIN_SEEDS", "compare", "default_metrics", "differences", "noise_floor"]
+__all__ = [
+    "MIN_SEEDS",
+    "compare",
+    "compare_means",
+    "default_metrics",
+    "differences",
+    "noise_floor",
+]
 
 MIN_SEEDS = 5
 """Seeds that statistical significance needs; with fewer, a test has hardly any power."""
@@ -66,6 +73,35 @@ def compare(
         >>> round(compare(runs, "accuracy_mean_clients").difference.item(), 3)
         0.1
     """
+    compared, finals, dataset = _compare(dataset, metric, baseline, paired, average_last)
+    chosen = str(compared.attrs["baseline"])
+    floors = noise_floor(dataset, [metric], average_last)[metric]
+    compared["baseline_noise_floor"] = floors.sel(algorithm=chosen, drop=True)
+    compared["noise_floor"] = floors.sel(algorithm=compared["algorithm"])
+    intervals = [
+        metrics.paired.bootstrap(*_samples(finals, str(name), chosen, paired=paired))
+        for name in compared["algorithm"].values
+    ]
+    for name, ends in zip(
+        ("bootstrap_low", "bootstrap_high"), zip(*intervals, strict=True), strict=True
+    ):
+        compared[name] = ("algorithm", list(ends))
+    return compared
+
+
+def compare_means(dataset: xr.Dataset, metric: str) -> xr.Dataset:
+    """Compares as `compare`, without what takes random numbers: bootstrap and noise floors."""
+    return _compare(dataset, metric)[0]
+
+
+def _compare(
+    dataset: xr.Dataset,
+    metric: str,
+    baseline: str | None = None,
+    paired: bool = True,
+    average_last: int = 1,
+) -> tuple[xr.Dataset, xr.DataArray, xr.Dataset]:
+    """Returns the differences, and the last values and the results of the compared seeds."""
     dataset = configurations_as_methods(dataset)
     methods = [str(name) for name in dataset["algorithm"].values]
     baseline = methods[0] if baseline is None else baseline
@@ -85,23 +121,15 @@ def compare(
         left_out = ", ".join(str(seed) for seed in dataset["seed"].values[~is_common])
         dataset, finals = dataset.isel(seed=is_common), finals.isel(seed=is_common)
     compared = differences(finals, baseline, paired=paired)
-    compared["noise_floor"] = noise_floor(dataset, [metric], average_last)[metric]
     of_baseline = compared.sel(algorithm=baseline, drop=True)
     compared = compared.sel(algorithm=[name for name in methods if name != baseline])
-    intervals = [
-        metrics.paired.bootstrap(*_samples(finals, str(name), baseline, paired=paired))
-        for name in compared["algorithm"].values
-    ]
-    for name, ends in zip(
-        ("bootstrap_low", "bootstrap_high"), zip(*intervals, strict=True), strict=True
-    ):
-        compared[name] = ("algorithm", list(ends))
-    for name in ("mean", "deviation", "half_width", "noise_floor"):
+    for name in ("mean", "deviation", "half_width"):
         compared[f"baseline_{name}"] = of_baseline[name]
     labels = {name: dataset[metric].attrs.get(name, "") for name in ("long_name", "units")}
     about = {"metric": metric, "baseline": baseline, "paired": int(paired)}
     about |= {"better": better(dataset, metric) or ""}
-    return compared.assign_attrs(**about, seeds_left_out=left_out, **labels)
+    compared = compared.assign_attrs(**about, seeds_left_out=left_out, **labels)
+    return compared, finals, dataset
 
 
 def _is_common_seed(finals: xr.DataArray, baseline: str) -> np.ndarray:

@@ -32,6 +32,8 @@ from fedjax_fair.utils.xla_options import BRIEF_CPU_OPTIONS, undecided
 
 __all__ = ["CompiledRuns", "check_outputs", "shapes_of_one_run"]
 
+_CPU_INIT_OPTIONS = {"xla_backend_optimization_level": 1} | BRIEF_CPU_OPTIONS
+
 # Records exist as recorded, at the end as a Dataset, and partly in between: 2.3 to 2.8 copies were
 # measured.
 _COPIES_OF_RECORDS = 2.5
@@ -88,8 +90,7 @@ class CompiledRuns:
         # The initial state and evaluations take a small part of the time. Rounds keep full effort,
         # since less would cost 2 to 20% of every round.
         is_cpu = target.current().is_cpu
-        brief = BRIEF_CPU_OPTIONS if is_cpu else None
-        init = batch.compile(lowered_init, ("init", *kind), brief)
+        init = batch.compile(lowered_init, ("init", *kind), _CPU_INIT_OPTIONS if is_cpu else None)
         self._init = lambda: init.result()(*init_arguments)
 
         traced = self._trace(self._eval_every)

@@ -13,7 +13,9 @@ from __future__ import annotations
 import ctypes
 import gc
 import hashlib
+import math
 import os
+import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -26,6 +28,8 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import jax
 import platformdirs
+
+from fedjax_fair.utils.warning import warn
 
 __all__ = ["cache_by_shape", "call", "clear", "compile_in", "enable_compilation_cache", "trimmed"]
 
@@ -161,7 +165,8 @@ def trimmed() -> Iterator[None]:
 def enable_compilation_cache(folder: str | Path | None = None) -> Path:
     """Turns on JAX's persistent compilation cache for functions of any size.
 
-    Call it before the first ``fit``; the command line does so.
+    Call it before the first ``fit``; the command line does so. A folder that cannot be written is a
+    warning; what it has is still read.
 
     Args:
         folder: Where to store executables; by default ``JAX_COMPILATION_CACHE_DIR``, or a folder
@@ -173,17 +178,30 @@ def enable_compilation_cache(folder: str | Path | None = None) -> Path:
     Raises:
         ValueError: If the folder is a file.
     """
-    if folder is None:
-        if configured := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-            return Path(configured)
-        folder = platformdirs.user_cache_path("fedjax_fair") / "programs"
+    configured = os.environ.get("JAX_COMPILATION_CACHE_DIR") if folder is None else None
+    if configured and "://" in configured:  # In a cloud.
+        return Path(configured)
+    folder = folder or configured or platformdirs.user_cache_path("fedjax_fair") / "programs"
     path = Path(folder).expanduser().absolute()
-    if path.is_file():
+    if path.is_file() and not configured:
         raise ValueError(
             f"folder={str(folder)!r}: expected a folder, found a file; choose another path."
         )
-    jax.config.update("jax_compilation_cache_dir", str(path))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    if not configured:
+        jax.config.update("jax_compilation_cache_dir", str(path))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        warn(
+            f"folder={str(path)!r}: new functions are not kept in the compilation cache "
+            f"({error.strerror}); choose a folder that can be written, in a shell with "
+            "JAX_COMPILATION_CACHE_DIR."
+        )
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
+        jax.config.update("jax_enable_compilation_cache", path.is_dir())
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable
 from typing import Any, TypeGuard
@@ -162,6 +163,19 @@ def function(name: str, value: Any, expectation: str) -> None:
     """Checks for a callable."""
     if not callable(value):
         raise ValueError(f"{name}={_show(value)}: expected a function {expectation}.")
+
+
+def installed(what: str, package: str, extra: str) -> None:
+    """Checks for a package that an extra of this one installs.
+
+    Raises:
+        ImportError: If it is missing.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise ImportError(
+            f"{what}: expected the package {package}; pip install 'fedjax-fair[{extra}]' installs "
+            "it."
+        )
 
 
 def seeds(name: str, value: Any, *, different: bool = True) -> None:

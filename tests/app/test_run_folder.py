@@ -15,6 +15,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from fedjax_fair import load_model, report, results
 from fedjax_fair.app import experiment
@@ -187,6 +188,20 @@ def test_the_environment_is_recorded(finished, ready):
     of_run = {"command": command(), "data": data_digest(data=ready.data, unseen=None)}
     assert recorded == environment() | of_run
     assert set(recorded["versions"]) >= {"jax", "jaxlib", "flax", "optax", "numpy", "fedjax-fair"}
+
+
+def test_figures_are_drawn_once_as_savefig_would(finished, tmp_path, monkeypatch):
+    dataset = results.open(finished.path)
+    for name, figure in report.standard_figures(dataset).items():
+        figure.savefig(tmp_path / f"{name}.png", dpi=150)
+    drawn, draw = [], Figure.draw
+    monkeypatch.setattr(Figure, "draw", lambda self, r: drawn.append(self) or draw(self, r))
+    finished.write_figures(figures := report.standard_figures(dataset), "")
+    assert drawn == list(figures.values())
+    assert len(figures) > 3
+    for name in figures:
+        files = (folder / f"{name}.png" for folder in (tmp_path, finished.plots))
+        assert len({file.read_bytes() for file in files}) == 1
 
 
 def test_a_finished_run_has_all_files(finished):
