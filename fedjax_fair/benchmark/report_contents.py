@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from fedjax_fair.benchmark.federations import quantity_of
 from fedjax_fair.benchmark.measure_labels import MEASURES
 from fedjax_fair.benchmark.statistics import OVERALL
+from fedjax_fair.metrics.quantities import ACCURACY
 
 __all__ = ["BASELINE", "COLUMNS", "OVERALL", "RANKED", "SETTINGS_ARE", "Contents"]
 __all__ += ["shown_measures", "unit_of"]
@@ -72,4 +74,8 @@ def shown_measures(results: Any) -> list[str]:
 
 def unit_of(scope: str) -> tuple[str, float]:
     """Returns the unit of differences in a scope, and the factor from stored values to it."""
-    return (f"seed SDs of {BASELINE}", 1.0) if scope == OVERALL else ("points", 100.0)
+    if scope == OVERALL:
+        return f"seed SDs of {BASELINE}", 1.0
+    if quantity_of(scope) == ACCURACY:
+        return "points", 100.0
+    return "% of the constant predictor's, + is better", 100.0
