@@ -10,7 +10,7 @@ from fedjax_fair.benchmark.statistics import OVERALL
 from fedjax_fair.metrics.quantities import ACCURACY
 
 __all__ = ["BASELINE", "COLUMNS", "OVERALL", "RANKED", "SETTINGS_ARE", "Contents"]
-__all__ += ["shown_measures", "unit_of"]
+__all__ += ["settings_are", "shown_measures", "unit_of"]
 
 BASELINE = "fedavg"
 """Method that differences are taken to."""
@@ -19,7 +19,7 @@ RANKED = ("accuracy", "standard_deviation")
 """Measures whose differences to the baseline are shown; the first is that of the ranking."""
 
 SETTINGS_ARE = "highest mean validation accuracy over clients"
-"""Criterion that selected the settings, in words."""
+"""Criterion that selected the settings by accuracies, in words."""
 
 _SIDES = ("difference", "low", "high", "p")
 COLUMNS = {
@@ -70,6 +70,13 @@ class Contents(NamedTuple):
 def shown_measures(results: Any) -> list[str]:
     """Returns the measures that any row has, in the order of columns."""
     return [name for name in MEASURES if name in results and bool(results[name].notna().any())]
+
+
+def settings_are(federation: str) -> str:
+    """Returns the criterion that selected the settings on a federated dataset, in words."""
+    quantity = quantity_of(federation)
+    words = SETTINGS_ARE.replace("accuracy", quantity.heading)
+    return words if quantity.better == "higher" else words.replace("highest", "lowest")
 
 
 def unit_of(scope: str) -> tuple[str, float]:

@@ -16,8 +16,8 @@ from fedjax_fair.benchmark.report_contents import (
     COLUMNS,
     OVERALL,
     RANKED,
-    SETTINGS_ARE,
     Contents,
+    settings_are,
     shown_measures,
     unit_of,
 )
@@ -117,7 +117,7 @@ def _results(contents: Contents, federation: str, among: Collection[str]) -> Tab
     count = f"{low}" if low == high else f"{low} to {high}"
     note = (
         f"Mean ± half of the 95% CI over {count} seeds; settings selected by: "
-        f"{SETTINGS_ARE}. -: missing."
+        f"{settings_are(federation)}. -: missing."
     )
     return Table(f"Results on {escape_control_chars(federation)}", headings, rows, note)
 

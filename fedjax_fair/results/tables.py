@@ -159,10 +159,12 @@ def sensitive_group_tables(dataset: xr.Dataset) -> list[Table]:
         features.append(tuple(feature_names(dataset)))
     tables = []
     for names in features:
-        if "sensitive_group_counts" in dataset:
-            tables.append(_criterion_table(dataset, names))
+        has_counts = "sensitive_group_counts" in dataset
+        pair = [_criterion_table(dataset, names)] if has_counts else []
         if (values := values_by_feature(dataset, primary(dataset).name, names)) is not None:
-            tables.append(_parity_table(dataset, names, values))
+            pair.append(_parity_table(dataset, names, values))
+        # What the user asked for comes first.
+        tables += pair if primary(dataset) == ACCURACY else pair[::-1]
     return tables
 
 

@@ -75,7 +75,11 @@ def found(folder):
 def test_measures_are_of_errors(folder, found):
     finals = {final.method: final for final in measures.finals(folder) if final.criterion == "mean"}
     assert set(finals) == set(METHODS)
-    runs = found.all_runs.query("criterion == 'mean'").set_index(["method", "seed", "measure"]).sort_index()
+    runs = (
+        found.all_runs.query("criterion == 'mean'")
+        .set_index(["method", "seed", "measure"])
+        .sort_index()
+    )
     for method, final in finals.items():
         for seed in (100, 101, 102):
             errors = final.last[f"test_{ERROR}"].sel(seed=seed).values
@@ -105,18 +109,14 @@ def test_measures_are_of_errors(folder, found):
 @pytest.mark.integration
 def test_settings_of_the_smallest_validation_errors_are_chosen(folder):
     for method in METHODS:
-        cells = [
-            json.loads(line)
-            for line in (folder / "programs" / "ages" / method / "tuning.jsonl").open()
-        ]
-        table = pd.DataFrame(
-            [cell["validation"] | {"hash": cell["settings_hash"]} for cell in cells]
-        ).groupby("hash").mean()  # fmt: skip
-        final = folder / "programs" / "ages" / method / "final.jsonl"
+        tuning, final = (
+            [json.loads(line) for line in (folder / path).read_text().splitlines()]
+            for path in (f"programs/ages/{method}/{phase}.jsonl" for phase in ("tuning", "final"))
+        )
+        rows = [cell["validation"] | {"hash": cell["settings_hash"]} for cell in tuning]
+        table = pd.DataFrame(rows).groupby("hash").mean()
         chosen = {
-            criterion: cell["settings_hash"]
-            for cell in map(json.loads, final.open())
-            for criterion in cell["criterion"]
+            criterion: cell["settings_hash"] for cell in final for criterion in cell["criterion"]
         }
         if method == "local_converged":  # Its round is chosen too.
             continue
@@ -166,7 +166,9 @@ def test_reports_have_the_quantity_its_unit_and_direction(folder, found, tmp_pat
     (rows,) = [rows for _, rows in contents.results.groupby("federation")]
     assert level.idxmin() in report_figures.unsurpassed(rows)
     report_tables.write_tables(contents, tmp_path)
-    assert "accuracy" not in (tmp_path / "results.md").read_text()
+    text = (tmp_path / "results.md").read_text()
+    assert "lowest mean validation MAE over clients" in text
+    assert "accuracy" not in text
     published.write(found, tmp_path / "report")
     again = published.read(tmp_path / "report", "embedded")
     assert again.constants == pytest.approx(found.constants)
@@ -199,8 +201,8 @@ def test_verdicts_are_those_of_gains(constant):
     rng = np.random.default_rng(0)
     parts = []
     for name in ("accuracy", *verdicts.FAIRNESS_MEASURES):
-        base = 3 + 0.01 * rng.normal(size=len(SEEDS))
-        fairer = {"fedavg": base, "fair": base - (0.5 if name != "accuracy" else 0)}
+        base, noise = 3 + 0.01 * rng.normal(size=len(SEEDS)), 1e-3 * rng.normal(size=len(SEEDS))
+        fairer = {"fedavg": base, "fair": base + noise - (0.5 if name != "accuracy" else 0)}
         parts.append(long_table({"ages": fairer}, measure=name))
     gains = statistics.as_gains(pd.concat(parts), {("ages", "accuracy"): constant})
     found = verdicts.evidence(gains, ["fair"], "fedavg").query("scope == 'ages'")
@@ -208,9 +210,9 @@ def test_verdicts_are_those_of_gains(constant):
     assert (found["gain"] > 0).all()
     scale = 2.0 if constant == 2.0 else 1.0
     by_measure = found.set_index("measure")["gain"]
-    assert by_measure["worst_10pct"] == pytest.approx(0.5 / scale)
-    assert by_measure["standard_deviation"] == pytest.approx(0.5 / scale)
-    assert by_measure["gini"] == pytest.approx(0.5)
+    assert by_measure["worst_10pct"] == pytest.approx(0.5 / scale, rel=0.01)
+    assert by_measure["standard_deviation"] == pytest.approx(0.5 / scale, rel=0.01)
+    assert by_measure["gini"] == pytest.approx(0.5, rel=0.01)
 
 
 def test_text_and_several_labels_have_their_quantity():
