@@ -285,7 +285,11 @@ def test_tables_show_each_feature_and_their_combination():
     dataset = fitted().dataset
     tables = sensitive_group_tables(combine({"fedavg": dataset, "again": dataset}))
     titles = [table.title for table in tables]
-    assert titles == [f"Group fairness by {name} (small)" for name in ("sex", "age", "sex x age")]
+    assert titles == [
+        f"{what} by {name} (small)"
+        for name in ("sex", "age", "sex x age")
+        for what in ("Group fairness", "Test accuracy")
+    ]
     assert [row[0] for row in tables[0].rows] == ["fedavg", "again", "noise floor"]
     pooled = 100 * gaps(dataset, ["sex"]).demographic_parity_difference.isel(round=-1).values.mean()
     assert tables[0].rows[0][1].startswith(f"{pooled:.1f} ±")

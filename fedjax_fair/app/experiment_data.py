@@ -14,6 +14,7 @@ from fedjax_fair.app.settings.registry import PARTITIONERS, READERS
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.usage import check_unused_settings
 from fedjax_fair.data import FederatedData
+from fedjax_fair.data.arrays import with_label_unit
 from fedjax_fair.data.npz_layouts import read_test_examples
 from fedjax_fair.data.tables.table_files import is_table_file
 from fedjax_fair.data.text.leaf_users import is_leaf
@@ -94,11 +95,12 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
             features=part.features,
             exclude=part.exclude or (),
             central_test=part.central_test,
+            label_unit=part.label_unit,
             **options,
         )
     options["unknown_clients"] = part.unknown_clients or "error"
     if is_leaf(file):
-        return data.from_leaf(file, **options, name=part.name)
+        return with_label_unit(data.from_leaf(file, **options, name=part.name), part.label_unit)
     loaded = data.from_npz(file, partition=partitioner, **options)
     is_classified = part.target in (None, "classification")
     if loaded.train.has_targets == is_classified:
@@ -108,6 +110,7 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
             f"for data.target={part.target or 'classification'}; choose --data.target "
             "classification for integers, regression or multi_label for floats."
         )
+    loaded = with_label_unit(loaded, part.label_unit)
     if part.central_test is not None:
         return data.with_central_test(loaded, *read_test_examples(part.central_test))
     return loaded

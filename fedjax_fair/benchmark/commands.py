@@ -35,9 +35,6 @@ __all__ = [
 
 _SHARD = re.compile("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
 
-_PRINTED = ("accuracy", "worst_10pct", "standard_deviation")
-"""Measures of the tables in the terminal."""
-
 FolderPath = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
 
 
@@ -212,7 +209,7 @@ def _print_outcome(folder: Path, others: collected.Collected | None = None) -> N
     if any((folder / "programs").glob("*/*/final.jsonl")):
         found = collected.collect(folder, others)
         shown = report.contents(found)
-        for table in result_tables(shown, _PRINTED):
+        for table in result_tables(shown, tuning.MEASURES):
             print(format_table(table))
         print_output_paths(Report=report.write(folder, found, shown))
     print_output_paths(Cells=folder / "cells.jsonl")

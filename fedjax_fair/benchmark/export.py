@@ -6,7 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedjax_fair.benchmark import measures
+from fedjax_fair.benchmark import measures, tuning
+from fedjax_fair.benchmark.federations import variables_of
 from fedjax_fair.benchmark.runner import read_folder
 from fedjax_fair.results.csv_text import to_csv
 from fedjax_fair.results.files import write_bytes
@@ -16,13 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["frame", "write"]
-
-_OBJECTIVES = {
-    "accuracy": "accuracy_mean_clients",
-    "worst_10pct": "accuracy_worst_10pct",
-    "standard_deviation": "accuracy_standard_deviation",
-    "loss": "test_loss_mean_clients",
-}
 
 
 def frame(folder: Path) -> pd.DataFrame:
@@ -41,10 +35,12 @@ def frame(folder: Path) -> pd.DataFrame:
     read_folder(folder)
     rows: list[Any] = []
     for final in measures.finals(folder):
-        names = list(_OBJECTIVES.values())
+        variables = variables_of(final.quantity)
+        objectives = {variables[name]: f"objective_{name}" for name in tuning.MEASURES}
+        objectives["test_loss_mean_clients"] = "objective_loss"
+        names = list(objectives)
         wide: Any = final.dataset[names].to_dataframe().reset_index()[["seed", "round", *names]]
-        wide = wide.rename(columns={"seed": "idx_rep", "round": "stop_val"})
-        wide = wide.rename(columns={v: f"objective_{k}" for k, v in _OBJECTIVES.items()})
+        wide = wide.rename(columns={"seed": "idx_rep", "round": "stop_val"} | objectives)
         wide.insert(0, "dataset_name", final.federation)
         wide.insert(0, "solver_name", final.method)
         wide.insert(0, "objective_name", f"tuned by {final.criterion}")

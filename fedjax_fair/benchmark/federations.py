@@ -28,8 +28,9 @@ from fedjax_fair.data.partitions.partitioner import (
     make_partition,
 )
 from fedjax_fair.data.sensitive import encode_sensitive
+from fedjax_fair.metrics.quantities import ACCURACY, Quantity, quantities_of
 
-__all__ = ["FEDERATIONS", "Federation"]
+__all__ = ["FEDERATIONS", "Federation", "quantity_of", "variables_of"]
 
 _LARGEST_SYNTHETIC = 300
 """Examples of a device of `synthetic`, at most; FedProx's sizes are heavy-tailed."""
@@ -45,7 +46,7 @@ class Federation(NamedTuple):
         summary: One line.
         config: Model, local training, cohort size and rounds.
         pool: ``pool(data_dir) -> Pool`` reads all examples.
-        target: Mean accuracy over clients, for the rounds until it is reached.
+        target: Mean of ``quantity`` over clients, for the rounds until it is reached.
         sensitive_feature: The sensitive feature that methods of group fairness use, or None.
         min_examples: Minimum number of examples of a client.
         variant_of: Name of the dataset that this one is with faults of clients, or None.
@@ -59,6 +60,11 @@ class Federation(NamedTuple):
     sensitive_feature: str | None = None
     min_examples: int = 50
     variant_of: str | None = None
+
+    @property
+    def quantity(self) -> Quantity:
+        """What clients are measured by: the accuracy of classes, also of text, else of the task."""
+        return quantities_of(self.config.data.target or "classification", ())[0]
 
     def load(self, data_dir: str | None, seeds: Sequence[int]) -> BenchmarkData:
         """Returns the dataset with one partition per seed.
@@ -268,3 +274,24 @@ FEDERATIONS = {
     each.name: each for each in (*_WITHOUT_FAULTS, *map(_with_dropouts, _WITHOUT_FAULTS))
 }
 """Federated datasets by name; of each there is one with dropouts, such as ``digits_dropouts``."""
+
+
+def quantity_of(federation: str) -> Quantity:
+    """Returns what the clients of a federated dataset are measured by."""
+    known = FEDERATIONS.get(federation)
+    return known.quantity if known else ACCURACY
+
+
+def variables_of(quantity: Quantity) -> dict[str, str]:
+    """Returns the variables of results by measure; ``accuracy`` stands for any quantity.
+
+    Examples:
+        >>> variables_of(ACCURACY)["worst_10pct"]
+        'accuracy_worst_10pct'
+    """
+    return {
+        "accuracy": quantity.mean,
+        "worst_10pct": quantity.worst,
+        "dissimilarity": quantity.dissimilarity,
+        "standard_deviation": quantity.spread,
+    }

@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_fair.benchmark.federations import quantity_of
+from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.results.intervals import format_half_width, format_number
 
-__all__ = ["GROUPS", "MEASURES", "MISSING", "Measure", "difference", "interval", "value"]
+__all__ = ["GROUPS", "MEASURES", "MISSING", "Measure", "difference", "heading", "interval"]
+__all__ += ["measure_of", "value"]
 
 
 class Measure(NamedTuple):
@@ -71,15 +74,39 @@ GROUPS = {
 }
 """Measures that are shown together."""
 
+_OF_QUANTITY = (*_NAMES[:3], "dissimilarity", *GROUPS["unseen clients"])
+"""Measures in the unit of what clients are measured by."""
+
 MISSING = "-"
 
 
-def value(name: str, row: Mapping[str, Any]) -> str:
+def measure_of(federation: str, name: str) -> Measure:
+    """Returns how a measure of a federated dataset is shown, which need not be of accuracies."""
+    measure, quantity = MEASURES[name], quantity_of(federation)
+    if quantity == ACCURACY or name not in _OF_QUANTITY:
+        return measure
+    label = measure.label.replace("accuracy", quantity.heading)
+    return Measure(label, "" if quantity.unit == "1" else quantity.unit, 1.0, 3)
+
+
+def heading(federation: str, name: str) -> str:
+    """Returns the label and the unit of a measure.
+
+    Examples:
+        >>> heading("digits", "standard_deviation")
+        'SD (points)'
+    """
+    measure = measure_of(federation, name)
+    return f"{measure.label} ({measure.unit})" if measure.unit else measure.label
+
+
+def value(name: str, row: Mapping[str, Any], federation: str = "") -> str:
     """Formats a mean and half of its 95% interval, without unit.
 
     Args:
         name: A measure.
         row: Values by column; the half width is in ``{name}_half``.
+        federation: The federated dataset, if it may have no accuracies.
 
     Examples:
         >>> value("accuracy", {"accuracy": 0.8312, "accuracy_half": 0.012})
@@ -87,7 +114,7 @@ def value(name: str, row: Mapping[str, Any]) -> str:
         >>> value("gini", {"gini": float("nan")})
         '-'
     """
-    measure = MEASURES[name]
+    measure = measure_of(federation, name)
     mean, half = (float(row.get(key, np.nan)) for key in (name, f"{name}_half"))
     if np.isnan(mean):
         return MISSING

@@ -11,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_fair import results
-from fedjax_fair.benchmark.federations import FEDERATIONS
+from fedjax_fair.benchmark.federations import FEDERATIONS, quantity_of, variables_of
 from fedjax_fair.benchmark.protocol import CRITERIA, VERSION
 from fedjax_fair.metrics import fairness
+from fedjax_fair.metrics.quantities import ACCURACY, Quantity
 from fedjax_fair.results import sensitive_groups
 from fedjax_fair.results.model_names import MARK
 from fedjax_fair.results.models import by_model
+from fedjax_fair.results.task_metrics import sign, validation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,14 +42,6 @@ REFERENCES = ("local_converged", "fine_tuned")
 CONSTANTS = ("accuracy", "worst_10pct", "standard_deviation", "gini", "dissimilarity")
 """Measures of the constant predictor."""
 
-_SUMMARIES = {
-    "accuracy": "accuracy_mean_clients",
-    "worst_10pct": "accuracy_worst_10pct",
-    "dissimilarity": "client_dissimilarity",
-    "standard_deviation": "accuracy_standard_deviation",
-    "gini": "accuracy_gini",
-    "loss": "test_loss_mean_clients",
-}
 _GAPS = ("demographic_parity_difference", "equal_opportunity_difference")
 _UNIT_OF_COMPUTE = "fedavg"
 _PRIMARY = CRITERIA[0]
@@ -82,6 +76,11 @@ class Final(NamedTuple):
     def last(self) -> xr.Dataset:
         """Results at the round that counts."""
         return self.dataset.sel(round=self.round)
+
+    @property
+    def quantity(self) -> Quantity:
+        """What clients are measured by."""
+        return quantity_of(self.federation)
 
 
 def finals(folder: Path) -> Iterator[Final]:
@@ -132,33 +131,26 @@ def table(found: list[Final]) -> pd.DataFrame:
 
     Returns:
         Columns ``federation``, ``method``, ``model``, ``criterion``, ``seed``, ``measure``,
-        ``value`` and ``is_diverged``. Accuracies and shares are fractions.
+        ``value`` and ``is_diverged``. Accuracies and shares are fractions. Where clients are
+        measured by another quantity, such as errors, the measures of accuracies are of it.
     """
     import pandas as pd
 
-    rows: list[dict[str, Any]] = []
+    keys, parts = ["federation", "method", "model", "criterion"], []
     for final in found:
-        of_seeds = _measures(final)
-        is_diverged = final.dataset["diverged"].values >= 0
-        for i, seed in enumerate(final.dataset["seed"].values.tolist()):
-            for name, values in of_seeds.items():
-                rows.append(
-                    {
-                        "federation": final.federation,
-                        "method": final.method,
-                        "model": final.model,
-                        "criterion": final.criterion,
-                        "seed": seed,
-                        "measure": name,
-                        "value": float(f"{values[i]:.{DIGITS}g}"),
-                        "is_diverged": bool(is_diverged[i]),
-                    }
-                )
-    return pd.DataFrame(rows)
+        seeds = pd.Index(final.dataset["seed"].values, name="seed")
+        is_diverged = pd.Series(final.dataset["diverged"].values >= 0, seeds)
+        wide = pd.DataFrame(_measures(final), seeds).rename_axis(columns="measure")
+        rows: Any = wide.stack(future_stack=True).rename("value").reset_index()
+        rows["value"] = [float(f"{value:.{DIGITS}g}") for value in rows["value"]]
+        rows["is_diverged"] = is_diverged.loc[rows["seed"]].to_numpy()
+        parts.append(rows.assign(**{name: getattr(final, name) for name in keys}))
+    columns = [*keys, "seed", "measure", "value", "is_diverged"]
+    return pd.concat(parts, ignore_index=True)[columns]
 
 
 def clients(found: list[Final]) -> pd.DataFrame:
-    """Returns the test accuracies of clients, with settings selected by ``"mean"``.
+    """Returns test accuracies, or errors, of clients, with settings selected by ``"mean"``.
 
     Returns:
         Columns ``federation``, ``method`` and ``seed``, and ``"0"``, ``"1"``, ... for the clients;
@@ -169,7 +161,7 @@ def clients(found: list[Final]) -> pd.DataFrame:
     parts = []
     for final in found:
         if final.criterion == _PRIMARY:
-            accuracy = final.last["test_accuracy"].transpose("seed", "client")
+            accuracy = final.last[final.quantity.client].transpose("seed", "client")
             names = pd.Index([str(client) for client in range(accuracy.sizes["client"])])
             own = pd.DataFrame(accuracy.values, columns=names)
             own.insert(0, "seed", final.last["seed"].values)
@@ -211,7 +203,9 @@ def relative(runs: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:
         is_known = places.isin(served.index)
         others, same = others[is_known], served.loc[places[is_known]]
         measured = others.notna().to_numpy()
-        worse = (others.to_numpy() < same.to_numpy()) & measured
+        federations = others.index.get_level_values("federation")
+        signs = np.array([[sign(quantity_of(name))] for name in federations])
+        worse = (signs * others.to_numpy() < signs * same.to_numpy()) & measured
         shares = pd.DataFrame(
             {"value": worse.sum(axis=1) / measured.sum(axis=1)}, index=others.index
         ).reset_index()
@@ -222,20 +216,26 @@ def relative(runs: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:
 
 def _measures(final: Final) -> dict[str, np.ndarray]:
     """Returns the values of all seeds by measure."""
-    last = final.last
-    measured = {name: last[variable].values for name, variable in _SUMMARIES.items()}
+    last, quantity = final.last, final.quantity
+    measured = {name: last[variable].values for name, variable in variables_of(quantity).items()}
+    if quantity == ACCURACY:
+        measured["gini"] = last["accuracy_gini"].values
+    else:
+        measured["gini"] = _ginis(last[quantity.client].transpose("seed", "client").values)
+    measured["loss"] = last["test_loss_mean_clients"].values
     for name in ("unseen", "adapted"):
-        if f"{name}_accuracy" in last:
-            values = last[f"{name}_accuracy"].transpose("seed", ...).values
+        if f"{name}_{quantity.name}" in last:
+            values = last[f"{name}_{quantity.name}"].transpose("seed", ...).values
             measured[f"{name}_accuracy"] = np.nanmean(values, axis=1)
-            measured[f"{name}_worst_10pct"] = _worst(values)
+            measured[f"{name}_worst_10pct"] = _worst(values, sign(quantity))
     if "sensitive_group_counts" in last:
         feature = FEDERATIONS[final.federation].sensitive_feature
         gaps = sensitive_groups.gaps(last, [str(feature)])
         for name in _GAPS:
             measured[name] = gaps[name].values
             measured[f"client_{name}"] = gaps[f"client_{name}"].mean("client").values
-    measured["noise_floor"] = _noise_floor(last)
+    if quantity == ACCURACY:
+        measured["noise_floor"] = _noise_floor(last)
     operations = final.dataset.attrs["flops"] * final.round
     measured["operations"] = np.full(last.sizes["seed"], operations)
     return measured | _communication(final)
@@ -260,23 +260,28 @@ def _noise_floor(last: xr.Dataset) -> np.ndarray:
     return np.sqrt((1 - 1 / number) * variances / number)
 
 
-def _worst(values: np.ndarray) -> np.ndarray:
+def _worst(values: np.ndarray, sign: int) -> np.ndarray:
     """Returns the mean over the worst tenth of clients, at least one, of each seed."""
-    ascending = np.sort(values, axis=1)  # NaN is last.
+    ascending = np.sort(sign * values, axis=1)  # NaN is last.
     counts = np.maximum(1, np.ceil(_WORST * np.sum(~np.isnan(values), axis=1))).astype(int)
-    return np.array([row[:count].mean() for row, count in zip(ascending, counts, strict=True)])
+    worst = [row[:count].mean() for row, count in zip(ascending, counts, strict=True)]
+    return sign * np.array(worst)
+
+
+def _ginis(of_runs: np.ndarray) -> np.ndarray:
+    return np.array([fairness.gini(run) for run in jnp.asarray(of_runs, jnp.float32)])
 
 
 def _communication(final: Final) -> dict[str, np.ndarray]:
-    """Returns megabytes in total, and rounds and megabytes until the target accuracy.
+    """Returns megabytes in total, and rounds and megabytes until the target.
 
     A run that never reaches the target counts with one evaluation more than there are.
     """
     data = final.dataset.sel(round=slice(None, final.round))
     up, down = (data[f"bytes_{way}"].transpose("seed", "round").values for way in ("up", "down"))
     rounds = data["round"].values
-    accuracy = data["accuracy_mean_clients"].transpose("seed", "round").values
-    is_reached = accuracy >= FEDERATIONS[final.federation].target
+    level, way = data[final.quantity.mean].transpose("seed", "round").values, sign(final.quantity)
+    is_reached = way * level >= way * FEDERATIONS[final.federation].target
     longer = 1 + (rounds[-1] - rounds[-2]) / rounds[-1] if len(rounds) > 1 else 1.0
     first = np.where(is_reached.any(axis=1), is_reached.argmax(axis=1), len(rounds) - 1)
     factor = np.where(is_reached.any(axis=1), 1.0, longer)
@@ -292,34 +297,44 @@ def _communication(final: Final) -> dict[str, np.ndarray]:
 def constants(found: list[Final]) -> dict[tuple[str, str], float]:
     """Returns the measures of a constant predictor by federated dataset and measure.
 
-    It predicts the class that is most frequent among all test examples. Diverged runs count as it.
+    It predicts the class that is most frequent among all test examples, or the median of their
+    labels (`train.constant_errors`). Diverged runs count as it.
     """
     values: dict[tuple[str, str], float] = {}
     for final in found:
         if (final.federation, "accuracy") in values:
             continue
-        counts = final.dataset["test_examples"].values  # [seeds, clients, classes] or without seeds
-        counts = counts.reshape(-1, *counts.shape[-2:])
-        frequent = counts.sum(axis=1).argmax(axis=1)
-        with np.errstate(invalid="ignore"):
-            shares = np.array(
-                [run[:, c] / run.sum(axis=1) for run, c in zip(counts, frequent, strict=True)]
-            )
-        of_clients = jnp.asarray(shares, jnp.float32)
+        constant = f"constant_{final.quantity.name}"
+        if constant in final.dataset:
+            of_clients = final.dataset[constant].transpose("seed", ...).values
+        elif final.quantity == ACCURACY:
+            of_clients = _constant_accuracies(final.dataset["test_examples"].values)
+        else:
+            of_clients = np.full((1, 1), np.nan)
         measured = (
-            np.nanmean(shares, axis=1),
-            _worst(shares),
-            np.nanstd(shares, axis=1),
-            [fairness.gini(run) for run in of_clients],
-            [fairness.client_dissimilarity(run) for run in of_clients],
+            np.nanmean(of_clients, axis=1),
+            _worst(of_clients, sign(final.quantity)),
+            np.nanstd(of_clients, axis=1),
+            _ginis(of_clients),
+            [fairness.client_dissimilarity(run) for run in jnp.asarray(of_clients, jnp.float32)],
         )
         for name, of_runs in zip(CONSTANTS, measured, strict=True):
             values[final.federation, name] = float(np.mean(of_runs))
     return values
 
 
+def _constant_accuracies(counts: np.ndarray) -> np.ndarray:
+    """Returns accuracies of clients, from counts ``[seeds, clients, classes]`` or without seeds."""
+    counts = counts.reshape(-1, *counts.shape[-2:])
+    frequent = counts.sum(axis=1).argmax(axis=1)
+    with np.errstate(invalid="ignore"):
+        return np.array(
+            [run[:, c] / run.sum(axis=1) for run, c in zip(counts, frequent, strict=True)]
+        )
+
+
 def curves(found: list[Final]) -> pd.DataFrame:
-    """Returns validation accuracy over rounds: mean over seeds with its 95% interval."""
+    """Returns validation accuracy, or error, over rounds: means over seeds, 95% intervals."""
     import pandas as pd
 
     from fedjax_fair.metrics import paired
@@ -328,7 +343,7 @@ def curves(found: list[Final]) -> pd.DataFrame:
     for final in found:
         if final.criterion != _PRIMARY:
             continue
-        accuracy = final.dataset["validation_accuracy_mean_clients"]
+        accuracy = final.dataset[validation(final.quantity.mean)]
         for round in final.dataset["round"].values.tolist():
             mean = paired.interval(accuracy.sel(round=round).values)
             rows.append(

@@ -45,8 +45,9 @@ def write(folder: Path, found: Collected | None = None, shown: Contents | None =
 def contents(found: Collected) -> Contents:
     """Returns what the report shows."""
     table: Any = statistics.replace_diverged(found.all_runs, found.constants)
+    gains: Any = statistics.as_gains(table, found.constants)
     is_variant = table["federation"].isin(TRACKS[found.track].variants)
-    parts = [table[~is_variant], table[is_variant]]
+    parts = [gains[~is_variant], gains[is_variant]]
     evidence = _compare(_evidence, COLUMNS["evidence"], parts)
     return Contents(
         federations=found.federations["federation"].tolist(),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from fedjax_fair.benchmark.federations import quantity_of
 from fedjax_fair.benchmark.measure_labels import MEASURES
 from fedjax_fair.benchmark.statistics import OVERALL
+from fedjax_fair.metrics.quantities import ACCURACY
 
 __all__ = ["BASELINE", "COLUMNS", "OVERALL", "RANKED", "SETTINGS_ARE", "Contents"]
-__all__ += ["shown_measures", "unit_of"]
+__all__ += ["settings_are", "shown_measures", "unit_of"]
 
 BASELINE = "fedavg"
 """Method that differences are taken to."""
@@ -17,7 +19,7 @@ RANKED = ("accuracy", "standard_deviation")
 """Measures whose differences to the baseline are shown; the first is that of the ranking."""
 
 SETTINGS_ARE = "highest mean validation accuracy over clients"
-"""Criterion that selected the settings, in words."""
+"""Criterion that selected the settings by accuracies, in words."""
 
 _SIDES = ("difference", "low", "high", "p")
 COLUMNS = {
@@ -70,6 +72,17 @@ def shown_measures(results: Any) -> list[str]:
     return [name for name in MEASURES if name in results and bool(results[name].notna().any())]
 
 
+def settings_are(federation: str) -> str:
+    """Returns the criterion that selected the settings on a federated dataset, in words."""
+    quantity = quantity_of(federation)
+    words = SETTINGS_ARE.replace("accuracy", quantity.heading)
+    return words if quantity.better == "higher" else words.replace("highest", "lowest")
+
+
 def unit_of(scope: str) -> tuple[str, float]:
     """Returns the unit of differences in a scope, and the factor from stored values to it."""
-    return (f"seed SDs of {BASELINE}", 1.0) if scope == OVERALL else ("points", 100.0)
+    if scope == OVERALL:
+        return f"seed SDs of {BASELINE}", 1.0
+    if quantity_of(scope) == ACCURACY:
+        return "points", 100.0
+    return "% of the constant predictor's, + is better", 100.0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair.benchmark.measure_labels import MEASURES
+from fedjax_fair.benchmark.federations import quantity_of
+from fedjax_fair.benchmark.measure_labels import MEASURES, heading, measure_of
 from fedjax_fair.benchmark.report_contents import BASELINE, OVERALL, RANKED, Contents, unit_of
 from fedjax_fair.report import drawing
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURES", "curves", "ranking", "tradeoffs", "unsurpassed", "write_figures"]
 
+_AXES = ("standard_deviation", "accuracy")
 _COLUMNS, _LEGEND_COLUMNS = 3, 4
 _MARKERS = ("o", "s", "^", "D")
 _LOOKS: Any = tuple((color, dash) for dash in ("-", "--", ":", "-.") for color in drawing.COLORS)
@@ -70,7 +73,7 @@ def ranking(contents: Contents, scope: str | None = None) -> Figure | None:
             axes.plot(point, height, "o", color=color, markerfacecolor=fill, markersize=5)
         axes.axvline(0, color="0.5", linewidth=1)
         drawing.style_axes(axes)
-        axes.set_xlabel(f"{MEASURES[name].label} ({unit})", size=9)
+        axes.set_xlabel(f"{measure_of(scope, name).label} ({unit})", size=9)
     labels = [
         f"{drawing.escape_mathtext(row['method'])}  {row['letters']}"
         for row in rows.to_dict("records")
@@ -92,28 +95,44 @@ def tradeoffs(contents: Contents) -> Figure | None:
             place = kinds.index(row["kind"])
             color = drawing.COLORS[place % len(drawing.COLORS)]
             marker = _MARKERS[place % len(_MARKERS)]
-            at = [100 * float(row[key]) for key in ("standard_deviation", "accuracy")]
-            bars = [100 * float(row.get(f"{key}_half", np.nan)) for key in
-                    ("standard_deviation", "accuracy")]  # fmt: skip
+            at = _place(row)
+            bars = _place({key: row.get(f"{key}_half", np.nan) for key in _AXES} | {
+                "federation": name})  # fmt: skip
             axes.errorbar(
                 *at, xerr=bars[0], yerr=bars[1], fmt=marker, color=color, markersize=5,
                 elinewidth=0.7, markerfacecolor="white" if row["is_reference"] else color,
             )  # fmt: skip
         labeled = unsurpassed(rows)
         _label(axes, rows[rows["method"].isin(labeled)].to_dict("records"))
-        axes.set_xlabel("SD over clients (points)", size=8)
-    panels[0][0].set_ylabel("accuracy (%)", size=8)
+        axes.set_xlabel(heading(name, _AXES[0]).replace("SD", "SD over clients"), size=8)
+    _label_levels(panels)
     _legend_of_kinds(figure, kinds)
     return figure
 
 
+def _place(row: Mapping[str, Any]) -> list[float]:
+    """Returns the coordinates of a method, in the units of its federated dataset."""
+    return [measure_of(row["federation"], key).scale * float(row[key]) for key in _AXES]
+
+
+def _label_levels(panels: list[tuple[Axes, str]], of: str = "") -> None:
+    """Labels the first vertical axis, and those with another unit."""
+    labels = [f"{of}{heading(name, RANKED[0])}" for _, name in panels]
+    for place, (axes, _) in enumerate(panels):
+        if place == 0 or labels[place] != labels[0]:
+            axes.set_ylabel(labels[place], size=8)
+
+
 def unsurpassed(results: Any) -> list[str]:
-    """Returns methods that no other surpasses in accuracy and in standard deviation.
+    """Returns methods that no other surpasses in accuracy, or error, and in standard deviation.
 
     Args:
         results: Rows of one federation.
     """
     rows = results[["method", "accuracy", "standard_deviation"]].dropna().to_numpy().tolist()
+    known = results["federation"].iloc[:1] if "federation" in results else ()
+    if any(quantity_of(name).better == "lower" for name in known):
+        rows = [(name, -error, spread) for name, error, spread in rows]
     return [
         name
         for name, accuracy, spread in rows
@@ -129,7 +148,7 @@ def _label(axes: Axes, rows: list[dict[str, Any]]) -> None:
     right, middle = axes.get_xlim()[1], sum(axes.get_xlim()) / 2
     axes.set_xlim(right=right)
     for row in sorted(rows, key=lambda row: -row["accuracy"]):
-        at = [100 * float(row[key]) for key in ("standard_deviation", "accuracy")]
+        at = _place(row)
         side = 1 if at[0] < middle else -1
         label = axes.annotate(
             drawing.escape_mathtext(row["method"]), (at[0], at[1]), xytext=(4 * side, 4),
@@ -192,7 +211,9 @@ def _pairs(contents: Contents, names: tuple[str, str], label: str) -> Figure | N
         rows = contents.results[contents.results["federation"] == federation]
         for row in rows.to_dict("records"):
             height = methods.index(row["method"])
-            ends = [100 * float(row.get(name, np.nan)) for name in names]
+            ends = [
+                measure_of(federation, name).scale * float(row.get(name, np.nan)) for name in names
+            ]
             axes.plot(ends, [height, height], color="0.75", linewidth=1, zorder=1)
             for place, end in enumerate(ends):
                 axes.plot(end, height, _MARKERS[place], color=drawing.COLORS[place], markersize=4.5)
@@ -223,15 +244,16 @@ def curves(contents: Contents) -> Figure | None:
         for name, rows in table.groupby("method", sort=False):
             rows = rows.sort_values("round")
             color, dash = looks.get(str(name), _LOOK_OF_OTHERS)
+            scale = measure_of(federation, RANKED[0]).scale
             at = rows["round"].to_numpy(float)
             marker = "o" if len(at) == 1 else None
-            axes.plot(at, 100 * rows["accuracy"], color=color, linestyle=dash, marker=marker,
+            axes.plot(at, scale * rows["accuracy"], color=color, linestyle=dash, marker=marker,
                       linewidth=1.2, markersize=3, zorder=2 if name in looks else 1)  # fmt: skip
             if name in looks:
-                axes.fill_between(at, 100 * rows["low"], 100 * rows["high"], color=color,
+                axes.fill_between(at, scale * rows["low"], scale * rows["high"], color=color,
                                   alpha=0.1, linewidth=0)  # fmt: skip
         axes.set_xlabel("round", size=8)
-    panels[0][0].set_ylabel("validation accuracy (%)", size=8)
+    _label_levels(panels, "validation ")
     from matplotlib.lines import Line2D
 
     handles = [

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from fedjax_fair.benchmark import measure_labels
-from fedjax_fair.benchmark.measure_labels import GROUPS, MEASURES
+from fedjax_fair.benchmark.measure_labels import GROUPS, MEASURES, measure_of
 from fedjax_fair.benchmark.report_contents import (
     BASELINE,
     COLUMNS,
     OVERALL,
     RANKED,
-    SETTINGS_ARE,
     Contents,
+    settings_are,
     shown_measures,
     unit_of,
 )
@@ -100,19 +100,24 @@ def latex(table: Table) -> str:
 def _results(contents: Contents, federation: str, among: Collection[str]) -> Table:
     results = contents.results[contents.results["federation"] == federation]
     shown = [name for name in shown_measures(results) if name in among]
-    headings = ("method", *(f"{MEASURES[name].label} ({MEASURES[name].unit})" for name in shown))
+    headings = ("method", *(measure_labels.heading(federation, name) for name in shown))
     rows = []
     for row in results.to_dict("records"):
         name = escape_control_chars(row["method"])
         name += " (personalized)" if row["model"] == "personalized" else ""
         diverged = f", {100 * row['diverged']:.0f}% diverged" if row["diverged"] > 0 else ""
-        rows.append((name + diverged, *(measure_labels.value(measure, row) for measure in shown)))
+        rows.append(
+            (
+                name + diverged,
+                *(measure_labels.value(measure, row, federation) for measure in shown),
+            )
+        )
     seeds = results["seeds"]
     low, high = (int(seeds.min()), int(seeds.max())) if len(results) else (0, 0)
     count = f"{low}" if low == high else f"{low} to {high}"
     note = (
         f"Mean ± half of the 95% CI over {count} seeds; settings selected by: "
-        f"{SETTINGS_ARE}. -: missing."
+        f"{settings_are(federation)}. -: missing."
     )
     return Table(f"Results on {escape_control_chars(federation)}", headings, rows, note)
 
@@ -122,7 +127,7 @@ def _ranking(contents: Contents, scope: str) -> Table:
     unit, scale = unit_of(scope)
     headings = ["rank", "method", "letters"]
     for name in RANKED:
-        headings += [f"{MEASURES[name].label} ({unit})", "95% CI", "p"]
+        headings += [f"{measure_of(scope, name).label} ({unit})", "95% CI", "p"]
     rows = []
     for row in table.to_dict("records"):
         rank = measure_labels.MISSING if np.isnan(row["rank"]) else f"{row['rank']:.0f}"
@@ -131,7 +136,7 @@ def _ranking(contents: Contents, scope: str) -> Table:
             cells += _difference(row, name, scale)
         rows.append(tuple(cells))
     note = (
-        f"By {MEASURES[RANKED[0]].label}; differences to {BASELINE}. p: tests "
+        f"By {measure_of(scope, RANKED[0]).label}; differences to {BASELINE}. p: tests "
         f"against {BASELINE}, Holm over methods. Methods with a letter in common are not "
         "separated in tests of all pairs, Holm over pairs."
     )

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedjax_fair.benchmark.federations import quantity_of
 from fedjax_fair.metrics import paired
+from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.results.comparison import MIN_SEEDS
 from fedjax_fair.utils import checks
 
@@ -22,6 +24,7 @@ __all__ = [
     "HIGHER_IS_BETTER",
     "LEVEL",
     "OVERALL",
+    "as_gains",
     "compare",
     "differences",
     "direction",
@@ -47,7 +50,10 @@ HIGHER_IS_BETTER = (
     "adapted_accuracy",
     "adapted_worst_10pct",
 )
-"""Measures of which a higher value is better; of all others, a lower one is."""
+"""Measures of which a higher value is better, unless they are errors; of others, a lower one is."""
+
+_SPREADS = ("standard_deviation", "dissimilarity")
+"""Other measures in the unit of the accuracy, or of another quantity."""
 
 _COLUMNS = ("federation", "method", "criterion", "seed", "measure", "value", "is_diverged")
 
@@ -55,6 +61,30 @@ _COLUMNS = ("federation", "method", "criterion", "seed", "measure", "value", "is
 def direction(measure: str) -> int:
     """Returns 1 if a higher value of the measure is better, and -1 if a lower one is."""
     return 1 if measure in HIGHER_IS_BETTER else -1
+
+
+def as_gains(measures: pd.DataFrame, constants: Mapping[tuple[str, str], float]) -> pd.DataFrame:
+    """Makes errors comparable with accuracies: fractions, of which more are better.
+
+    Errors and their spread are divided by the mean error of the constant predictor, and errors,
+    of which lower ones are better, are negative. Accuracies stay as they are.
+
+    Args:
+        measures: Table of measures.
+        constants: Values of the constant predictor by federation and measure.
+    """
+
+    def factor(federation: str, measure: str) -> float:
+        quantity = quantity_of(federation)
+        if quantity == ACCURACY or measure not in (*HIGHER_IS_BETTER, *_SPREADS):
+            return 1.0
+        is_error = quantity.better == "lower" and measure in HIGHER_IS_BETTER
+        scale = constants.get((federation, "accuracy"), np.nan)
+        return (-1 if is_error else 1) / (scale if scale > 0 else 1)
+
+    table: Any = measures
+    factors = [factor(*key) for key in zip(table["federation"], table["measure"], strict=True)]
+    return table.assign(value=table["value"] * factors)
 
 
 def replace_diverged(

@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from jaxtyping import Float
+
 from fedjax_fair import results
 from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.benchmark.populations import BenchmarkData
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.training.fit import fit
 from fedjax_fair.training.loop import Callback
@@ -18,7 +22,7 @@ from fedjax_fair.training.loop import Callback
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Run", "train", "train_singly"]
+__all__ = ["Run", "constant_errors", "train", "train_singly"]
 
 
 class Run(NamedTuple):
@@ -71,6 +75,9 @@ def train(
         mesh=mesh,
     )
     dataset = fitted.dataset.drop_vars(["seed", "client"], errors="ignore")
+    if fitted.model.task == "regression":
+        errors = constant_errors(data.seen)[places]
+        dataset["constant_mean_absolute_error"] = (("seed", "client"), errors)
     if has_global_model(methods[0]):
         measured = evaluate_unseen(
             fitted.model,
@@ -89,6 +96,24 @@ def train(
     return dataset.assign_coords(
         setting=("run", [run.setting for run in runs]), seed=("run", [run.seed for run in runs])
     )
+
+
+def constant_errors(data: FederatedData) -> Float[np.ndarray, "partitions clients"]:
+    """Returns the mean absolute error of each client if the median of all test labels is predicted.
+
+    Clients without test examples have NaN.
+    """
+    found = []
+    for place in range(data.num_partitions or 1):
+        test = data.partition(place).test
+        owned = [
+            np.asarray(test.labels)[test.order[start : start + size]]
+            for start, size in zip(test.offsets, test.sizes, strict=True)
+        ]
+        median = np.median(np.concatenate(owned), axis=0)
+        errors = [np.abs(part - median).mean() if len(part) else np.nan for part in owned]
+        found.append(errors)
+    return np.array(found, np.float32)
 
 
 def _learning_rates(methods: Sequence[Any]) -> list[float]:

@@ -21,12 +21,14 @@ from fedjax_fair.app.settings.named_methods import method_settings
 from fedjax_fair.app.settings.names import change
 from fedjax_fair.benchmark import run_cells, tuning
 from fedjax_fair.benchmark.compute import count_flops
-from fedjax_fair.benchmark.federations import Federation
+from fedjax_fair.benchmark.federations import Federation, variables_of
 from fedjax_fair.benchmark.populations import BenchmarkData
 from fedjax_fair.benchmark.protocol import CRITERIA, VERSION, Track
 from fedjax_fair.benchmark.train import Run, train, train_singly
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.metrics.quantities import ACCURACY, Quantity
 from fedjax_fair.results.models import by_model
+from fedjax_fair.results.task_metrics import validation
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import run
 from fedjax_fair.training.loop import Callback
@@ -37,17 +39,19 @@ if TYPE_CHECKING:
 __all__ = ["PHASES", "TUNED_ROUND", "VALIDATION", "Unit", "is_done", "run_unit"]
 
 PHASES = ("tuning", "final")
-VALIDATION = {
-    "accuracy": "validation_accuracy_mean_clients",
-    "worst_10pct": "validation_accuracy_worst_10pct",
-    "standard_deviation": "validation_accuracy_standard_deviation",
-}
-"""Variables on which settings are selected, by measure."""
 _CENTRALIZED = "centralized"
 """Method whose minibatches have the examples of a whole cohort's, so that rounds have as many."""
 _COUNTED_ROUNDS = 5
 TUNED_ROUND = ("local_converged",)
 """Methods whose round is chosen on validation examples, with the settings."""
+
+
+def _tuned_variables(quantity: Quantity) -> dict[str, str]:
+    return {name: validation(variables_of(quantity)[name]) for name in tuning.MEASURES}
+
+
+VALIDATION = _tuned_variables(ACCURACY)
+"""Variables on which settings are selected by accuracies, by measure."""
 
 
 class Unit(NamedTuple):
@@ -104,7 +108,7 @@ def run_unit(
             f"path={str(unit.file('tuning'))!r}: expected results of the same data; use another "
             "folder."
         )
-    chosen = choose(tuned, unit.method, len(settings))
+    chosen = choose(tuned, unit.method, len(settings), unit.federation.quantity)
     if not (unit.folder / "final.jsonl").exists():
         runs = [
             Run(setting, seed)
@@ -200,20 +204,28 @@ class Choice(NamedTuple):
     round: int
 
 
-def choose(tuned: xr.Dataset, method: str, num_settings: int) -> dict[str, Choice]:
+def choose(
+    tuned: xr.Dataset, method: str, num_settings: int, quantity: Quantity = ACCURACY
+) -> dict[str, Choice]:
     """Chooses the setting of each criterion, on validation examples of the tuning runs.
 
     The last round counts, except for methods that train until convergence: the round of their
-    models is chosen with the setting.
+    models is chosen with the setting. Errors are divided by the smallest mean error of a setting,
+    so that the tolerance of the criterion ``fairest`` is a percentage of it.
     """
     serving = by_model(_by_run(tuned), serving=True)
     arrays = {}
-    for name, variable in VALIDATION.items():
+    for name, variable in _tuned_variables(quantity).items():
         values = serving[variable]
         values = values.isel(algorithm=0) if "algorithm" in values.dims else values
         values = values.where(tuned["diverged"].values[:, None] < 0)
         by_setting = values.values.reshape(num_settings, -1, values.sizes["round"])
         arrays[name] = by_setting[..., 1:] if method in TUNED_ROUND else by_setting[..., -1:]
+    if quantity.better == "lower":
+        means = arrays["accuracy"].mean(axis=1)
+        scale = np.min(means, initial=np.inf, where=np.isfinite(means))
+        signs = {name: 1 if name == "standard_deviation" else -1 for name in arrays}
+        arrays = {name: signs[name] * value / scale for name, value in arrays.items()}
     num_rounds = arrays["accuracy"].shape[-1]
     pairs = {
         name: np.moveaxis(value, -1, 1).reshape(num_settings * num_rounds, -1)
@@ -253,7 +265,7 @@ def _save(
         "unseen_clients": data.unseen.num_clients,
     }
     results.save(trained.assign_attrs(attrs), unit.file(phase))
-    of_run = _cell_measures(trained, phase)
+    of_run = _cell_measures(trained, phase, unit.federation.quantity)
     environment_ = environment()
     seeds = list(dict.fromkeys(trained["seed"].values.tolist()))
     lines = []
@@ -283,12 +295,14 @@ def _save(
     shutil.rmtree(unit.folder / phase, ignore_errors=True)  # Runs that were saved alone.
 
 
-def _cell_measures(trained: xr.Dataset, phase: str) -> dict[str, dict[str, np.ndarray]]:
+def _cell_measures(
+    trained: xr.Dataset, phase: str, quantity: Quantity
+) -> dict[str, dict[str, np.ndarray]]:
     """Returns measures of the models that serve clients, after the last round, by run."""
     serving = by_model(_by_run(trained), serving=True)
-    names = {"validation": VALIDATION}
+    names = {"validation": _tuned_variables(quantity)}
     if phase == "final":  # Test examples of tuning runs are never looked at.
-        names["test"] = {k: v.removeprefix("validation_") for k, v in VALIDATION.items()}
+        names["test"] = {k: v.removeprefix("validation_") for k, v in names["validation"].items()}
     measured: dict[str, dict[str, np.ndarray]] = {}
     for part, variables in names.items():
         last = serving[list(variables.values())].isel(round=-1)

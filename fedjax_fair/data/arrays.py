@@ -36,7 +36,14 @@ from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.warning import warn
 
-__all__ = ["UnknownClients", "as_examples", "federate", "from_arrays", "with_central_test"]
+__all__ = [
+    "UnknownClients",
+    "as_examples",
+    "federate",
+    "from_arrays",
+    "with_central_test",
+    "with_label_unit",
+]
 
 UnknownClients: TypeAlias = Literal["error", "unseen"]
 
@@ -249,6 +256,7 @@ def from_arrays(
     validation_fraction: float = 0.0,
     seed: int = 0,
     unknown_clients: UnknownClients = "error",
+    label_unit: str | None = None,
 ) -> FederatedData:
     """Makes a federated dataset of arrays in memory.
 
@@ -285,6 +293,8 @@ def from_arrays(
         unknown_clients: With ``test_clients``, whether test examples of owners without training
             examples are an ``"error"``, or their owners are unseen clients, ``"unseen"``:
             ``FederatedData.unseen``, of each a half for local steps.
+        label_unit: Unit of the targets of a regression, such as ``"years"``, for tables, plots and
+            reports; by default "unit of the label".
 
     Returns:
         A federated dataset of NumPy arrays.
@@ -375,7 +385,35 @@ def from_arrays(
         sensitive_features=sensitive_features,
         test_sensitive_features=test_sensitive_features,
     )
+    made = with_label_unit(made, label_unit)
     return made if is_unknown is None else with_unseen(made, test_clients, is_unknown, seed)
+
+
+def with_label_unit(data: FederatedData, unit: str | None) -> FederatedData:
+    """Adds the unit of the targets of a regression.
+
+    Args:
+        data: A federated dataset.
+        unit: The unit, such as ``"years"``, or None if it is unknown.
+
+    Raises:
+        ValueError: If labels are classes, or the unit is no text.
+    """
+    if unit is None:
+        return data
+    # Files of results cannot hold null characters and surrogates.
+    is_text = isinstance(unit, str) and "\0" not in unit and unit.isprintable()
+    require(
+        is_text and unit.strip(),
+        f"label_unit={unit!r}: expected non-empty text in one line, such as 'years'.",
+    )
+    require(
+        data.train.has_targets,
+        f"label_unit={unit!r}: expected the targets of a regression, floats [total, outputs], but "
+        f"labels of {data.train.labels.dtype} are classes, whose errors have no unit; leave it "
+        "out.",
+    )
+    return data._replace(label_unit=unit)
 
 
 def with_central_test(data: FederatedData, features: Any, labels: Any) -> FederatedData:

@@ -34,6 +34,7 @@ __all__ = [
 
 PARTS = ("train", "test", "validation")
 _PER_EXAMPLE = ("features", "labels", "sensitive_features")
+_OF_ALL_PARTITIONS = ("num_clients", "client_names", "sensitive_names", "encoding", "label_unit")
 _MAX_NAMES = 10
 
 
@@ -65,6 +66,8 @@ class FederatedData(NamedTuple):
             `fedjax_fair.analysis.evaluate_unseen`; or None. It is no part of the pytree.
         central_test: Test examples of no client, as those of a single one (`with_central_test`), or
             None. It is no part of the pytree.
+        label_unit: Unit of the targets of a regression, such as ``"years"``, in which results have
+            errors; None if it is unknown. `fit` compiles without it.
     """
 
     train: ClientExamples
@@ -81,6 +84,7 @@ class FederatedData(NamedTuple):
     num_filled: int = 0
     unseen: FederatedData | None = None
     central_test: ClientExamples | None = None
+    label_unit: str | None = None
 
     def __str__(self) -> str:
         is_concrete = all(
@@ -133,7 +137,7 @@ class FederatedData(NamedTuple):
 
     def without_names(self) -> FederatedData:
         """Removes what compiled functions do not depend on, such as names of clients."""
-        unnamed = self._replace(client_names=None, encoding=None, num_filled=0)
+        unnamed = self._replace(client_names=None, encoding=None, num_filled=0, label_unit=None)
         return unnamed._replace(unseen=None, central_test=None)
 
     def map_parts(self, function: Callable[[ClientExamples], ClientExamples]) -> FederatedData:
@@ -147,15 +151,16 @@ def _flatten(data: FederatedData):
     children = tuple((jax.tree_util.GetAttrKey(name), getattr(data, name)) for name in names)
     static = data.num_classes, data.name, data.label_skew_only, data.num_unassigned
     return children, (
-        static, data.client_names, data.sensitive_names, data.encoding, data.num_filled
+        static, data.client_names, data.sensitive_names, data.encoding, data.num_filled,
+        data.label_unit,
     )  # fmt: skip
 
 
 def _unflatten(fields: Any, children: Any):
     train, test, groups, validation = children
-    static, names, sensitive, encoding, num_filled = fields
+    static, names, sensitive, encoding, num_filled, unit = fields
     rest: Any = (validation, names, sensitive, encoding, num_filled)
-    return FederatedData(train, test, groups, *static, *rest)
+    return FederatedData(train, test, groups, *static, *rest, label_unit=unit)
 
 
 # JAX would otherwise treat the static fields of a NamedTuple as arrays.
@@ -211,7 +216,7 @@ def stack(datasets: Sequence[FederatedData]) -> FederatedData:
         >>> both.num_partitions, both.train.sizes.shape, both.partition(1).train.sizes.shape
         (2, (2, 20), (20,))
     """
-    check_alike(datasets, ("num_clients", "client_names", "sensitive_names", "encoding"), PARTS)
+    check_alike(datasets, _OF_ALL_PARTITIONS, PARTS)
     first = datasets[0]
     for run, data in enumerate(datasets):
         for name in PARTS:
@@ -351,6 +356,7 @@ def _summary(data: FederatedData) -> dict[str, str]:
     skew = label_distance(counts)
     if data.train.has_targets:
         classes, skew = f"none: targets of shape {labels.shape[1:]}, {labels.dtype}", np.nan
+        classes += f", in {escape_control_chars(data.label_unit)}" if data.label_unit else ""
     if are_sequences(labels):
         classes += f"; {labels.shape[1]:,} labels per example, {counts.sum():,} not masked"
     shape = " x ".join(map(str, data.train.features.shape[1:])) or "scalar"

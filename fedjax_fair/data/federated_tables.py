@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from jaxtyping import Shaped
 
-from fedjax_fair.data.arrays import UnknownClients, federate, with_central_test
+from fedjax_fair.data.arrays import UnknownClients, federate, with_central_test, with_label_unit
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.conversion import first_index, one_line, require
 from fedjax_fair.data.federated import FederatedData
@@ -54,6 +54,7 @@ def from_table(
     name: str | None = None,
     unknown_clients: UnknownClients = "error",
     central_test: Any = None,
+    label_unit: str | None = None,
 ) -> FederatedData:
     """Makes a federated dataset from a table.
 
@@ -97,6 +98,8 @@ def from_table(
         unknown_clients: As in `from_arrays`, of test rows in a table.
         central_test: Table of test rows of no client (`with_central_test`), with the columns of
             features and label.
+        label_unit: As in `from_arrays`, with ``target="regression"``; by default "unit of" and the
+            column of the label.
 
     Returns:
         A federated dataset whose ``encoding`` encodes new rows.
@@ -188,6 +191,7 @@ def from_table(
         sensitive_features=_sensitive(frames[0].assign(**texts[0]), named["sensitive_features"]),
         test_sensitive_features=test_sensitive,
     )
+    rows = with_label_unit(rows, label_unit)
     if is_unknown is not None:
         assert test_owners is not None
         rows = with_unseen(rows, test_owners, is_unknown, seed)

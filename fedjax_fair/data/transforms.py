@@ -222,7 +222,7 @@ def concatenate(datasets: Sequence[FederatedData], name: str | None = None) -> F
     """
     check_alike(
         datasets,
-        ("num_classes", "sensitive_names", "encoding"),
+        ("num_classes", "sensitive_names", "encoding", "label_unit"),
         ("groups", "validation", "client_names"),
     )
     first = datasets[0]
@@ -274,6 +274,7 @@ def concatenate(datasets: Sequence[FederatedData], name: str | None = None) -> F
         sensitive_names=first.sensitive_names,
         encoding=first.encoding,
         num_filled=sum(data.num_filled for data in datasets),
+        label_unit=first.label_unit,
     )
     validate(joined)
     return joined

@@ -33,7 +33,7 @@ def custom_metrics(
     values_by_name: dict[str, Float[Array, " clients"]] = {}
     if not metrics:
         return values_by_name, None
-    pooled = QuantityValues({}, {}, {}, {})
+    pooled = QuantityValues({}, {}, {}, {}, {})
     names = data.sensitive_names
     sensitive_groups = find_groups("evaluation", names) if names else None
     for split, part in (("test", data.test), ("validation", data.validation)):
@@ -70,15 +70,20 @@ def custom_metrics(
             pooled.pooled[f"{split}_{metric.name}"] = _measure(metric, together)[0]
         if split == "validation":
             continue
-        if sensitive_groups is not None and groups is not None:
-            number = sensitive_groups.number
+        if names and sensitive_groups is not None and groups is not None:
+            number, sizes = sensitive_groups.number, [len(each.values) for each in names]
             cells = predictions.owners * number + groups
             of_groups = _by_cell(predictions, groups, number)
             of_cells = _by_cell(predictions, cells, number * local.num_clients)
+            codes = jnp.unravel_index(groups, sizes) if len(sizes) > 1 else ()
+            of_values = [_by_cell(predictions, *each) for each in zip(codes, sizes, strict=False)]
             for metric in metrics:
                 pooled.groups[metric.name] = _measure(metric, of_groups)
                 values = _measure(metric, of_cells)
                 pooled.client_groups[metric.name] = values.reshape(-1, number)
+                if of_values:
+                    values = [_measure(metric, each) for each in of_values]
+                    pooled.features[metric.name] = jnp.concatenate(values)
         if _has_several_targets(predictions):
             for metric in metrics:
                 pooled.outputs[metric.name] = _by_output(metric, together)

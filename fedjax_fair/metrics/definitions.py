@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from fedjax_fair.metrics.quantities import LOSS_PARITY, PERPLEXITY_PARITY
 from fedjax_fair.metrics.sensitive_group_metrics import SENSITIVE_GROUP_SUMMARIES
 from fedjax_fair.metrics.summaries import (
     CENTRAL_SUMMARIES,
@@ -28,6 +29,7 @@ SYMBOLS = (
 _METRICS = (
     *(SUMMARIES + CLIENT_GROUP_SUMMARIES + SEQUENCE_SUMMARIES),
     *(CENTRAL_SUMMARIES + SENSITIVE_GROUP_SUMMARIES),
+    *(LOSS_PARITY, PERPLEXITY_PARITY),
 )
 
 TERMS = {
@@ -97,10 +99,6 @@ TERMS = {
     ),
     "accuracy of labels": "label_accuracy: fraction of correct labels, of several of each example.",
     "perplexity": "perplexity_mean_clients: clients count equally, whatever their text.",
-    "difference of loss": (
-        "loss_parity_difference: largest less smallest mean loss of sensitive groups, max_u M_u - "
-        "min_u M_u, of a regression."
-    ),
     "worse than": (
         "Share of clients whose test accuracy, or other first quantity, is worse than with "
         "`local`, or with `fine_tuned`, in the same run: who would be better off without "
@@ -133,7 +131,9 @@ _GROUP_FAIRNESS = (
     "between sensitive groups compares how it treats people who differ in sensitive features, "
     "such as sex, wherever their examples are. Results of data with sensitive features have "
     "metrics of both. Sensitive groups are the combinations of all sensitive features; "
-    '`results.sensitive_groups.gaps(dataset, ["sex"])` compares the groups of some features. '
+    '`results.sensitive_groups.gaps(dataset, ["sex"])` compares the groups of some features, and '
+    "`fedjax-fair compare RUN --metrics loss_parity_difference:sex` methods in one difference. "
+    "With several features `sensitive_feature_loss` and so on have the values of each alone. "
     "`difference` and `ratio` of `fedjax_fair.metrics.group_fairness` compute metrics from counts.",
     "**Per client and pooled.** A difference of pooled people and a mean of differences of "
     "clients answer two questions, and either can be small while the other is large:",
@@ -152,8 +152,8 @@ _GROUP_FAIRNESS = (
     'such a rate to 0 (`empty="zero"`), so that a client without positive examples of one '
     "group has an equal opportunity difference of up to 1. Groups without a rate are ignored. "
     "A difference of fewer than two groups is NaN, and a mean over clients ignores it. "
-    "`group_fairness.undefined_groups` counts such groups, and `sensitive_group_counts` in "
-    "results shows the size of every cell.",
+    "Notes of tables count the cells without examples; `group_fairness.undefined_groups` counts "
+    "such groups, and `sensitive_group_counts` in results shows the size of every cell.",
     "**More than two classes.** With two classes, rates are those of class 1, the favorable one. "
     "With more, demographic parity and equal opportunity compare the selection rate and the true "
     "positive rate of each class against all others; equalized odds compares the share of each "

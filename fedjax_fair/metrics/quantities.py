@@ -24,6 +24,7 @@ __all__ = [
     "ACCURACY",
     "LOSS_PARITY",
     "PERPLEXITY",
+    "PERPLEXITY_PARITY",
     "TESTED",
     "OfClients",
     "Quantity",
@@ -218,14 +219,16 @@ class _OfSensitiveGroups(Tree):
 
 
 class _LossParity(Tree):
-    """Difference of the mean losses of sensitive groups."""
+    """Difference of the mean losses of sensitive groups, or of a function of these."""
+
+    function: Callable[[Float[Array, " groups"]], Float[Array, " groups"]] = jnp.asarray
 
     def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
         assert metrics.sensitive is not None
         totals = (
             jnp.sum(each, axis=0) for each in (metrics.sensitive.loss, metrics.sensitive.examples)
         )
-        return group_range(jnp.divide(*totals))
+        return group_range(self.function(jnp.divide(*totals)))
 
 
 def group_range(values: Float[Array, "*batch groups"]) -> Float[Array, "*batch"]:
@@ -338,4 +341,13 @@ LOSS_PARITY = Metric(
     formula="max_u M_u - min_u M_u",
     range=">= 0",
 )
-"""In place of the parity of accuracies, where there are none."""
+"""Difference between sensitive groups that every task has."""
+
+PERPLEXITY_PARITY = LOSS_PARITY.replace(
+    name=PERPLEXITY.parity,
+    description="Test perplexity: difference between sensitive groups",
+    unit="1",
+    function=_LossParity(jnp.exp),
+    formula="max_u exp(M_u) - min_u exp(M_u)",
+)
+"""Difference of the perplexities of sequences."""

@@ -19,6 +19,7 @@ from fedjax_fair.roles import ClientMetrics, GroupSums, Metric
 from fedjax_fair.utils.tree import Tree
 
 __all__ = [
+    "CLIENTS",
     "MAX_COUNTED",
     "PEOPLE",
     "SENSITIVE_GROUP_SUMMARIES",
@@ -88,8 +89,14 @@ def client_difference(criterion: str, sums: GroupSums) -> Float[Array, "*axes cl
 
 
 def needs_classes(criterion: str) -> bool:
-    """Returns whether a criterion needs labels that are classes."""
-    return any(rate.by_class is not None for rate in CRITERIA[criterion])
+    """Returns whether a criterion, or a metric that begins with its name, needs classes as labels.
+
+    Examples:
+        >>> needs_classes("equal_opportunity_difference"), needs_classes("loss_parity_difference")
+        (True, False)
+    """
+    rates = [rates for name, rates in CRITERIA.items() if criterion.startswith(name)]
+    return any(rate.by_class is not None for of_one in rates for rate in of_one)
 
 
 def describe(criterion: str, compare: str = "difference", num_classes: int = 2) -> str:

@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair import metrics
-from fedjax_fair.metrics.quantities import ACCURACY
+from fedjax_fair.metrics.quantities import ACCURACY, LOSS_PARITY
+from fedjax_fair.metrics.sensitive_group_metrics import CLIENTS, PEOPLE, needs_classes
 from fedjax_fair.results.datasets import class_based, configurations_as_methods, final_metrics
 from fedjax_fair.results.model_names import MARK, method_of, reference
 from fedjax_fair.results.models import by_model
+from fedjax_fair.results.sensitive_groups import (
+    describe_empty_cells,
+    feature_names,
+    gap_by_feature,
+    values_by_feature,
+)
 from fedjax_fair.results.task_metrics import better, primary, shown_columns
 from fedjax_fair.utils import checks
 
@@ -24,6 +31,7 @@ __all__ = [
     "compare_means",
     "default_metrics",
     "differences",
+    "gaps_by_feature",
     "noise_floor",
 ]
 
@@ -46,7 +54,8 @@ def compare(
     Args:
         dataset: Results with the dimension ``algorithm``, over two or more seeds. The
             configurations of a sweep are compared as methods.
-        metric: A variable over seeds and rounds.
+        metric: A variable over seeds and rounds; or a difference between sensitive groups and one
+            sensitive feature, such as ``"loss_parity_difference:sex"``.
         baseline: One of the methods; by default the first. With entries of `by_model`, each
             model is compared with the corresponding one of the baseline, see `reference`.
         paired: Whether runs with equal seeds are pairs; if not, seeds may differ (Welch's test).
@@ -106,6 +115,9 @@ def _compare(
     methods = [str(name) for name in dataset["algorithm"].values]
     baseline = methods[0] if baseline is None else baseline
     baseline = reference(f"{method_of(baseline)}{MARK}", methods, baseline) or baseline
+    of_groups, _, feature = metric.partition(":")
+    if feature and metric not in dataset:
+        dataset = dataset.assign({metric: gap_by_feature(dataset, of_groups, feature)})
     summaries = tuple(str(name) for name, one in dataset.items() if set(one.dims) == _PER_RUN)
     checks.one_of("metric", metric, summaries)
     _check_baseline(baseline, methods)
@@ -128,8 +140,26 @@ def _compare(
     labels = {name: dataset[metric].attrs.get(name, "") for name in ("long_name", "units")}
     about = {"metric": metric, "baseline": baseline, "paired": int(paired)}
     about |= {"better": better(dataset, metric) or ""}
+    if dataset[metric].attrs.get("population") in (PEOPLE, CLIENTS):
+        by_class = needs_classes(of_groups) and "sensitive_group_counts" in dataset
+        features = [feature] if feature else None
+        about |= {"empty": describe_empty_cells(dataset, features, by_class=by_class)}
     compared = compared.assign_attrs(**about, seeds_left_out=left_out, **labels)
     return compared, finals, dataset
+
+
+def gaps_by_feature(dataset: xr.Dataset) -> list[str]:
+    """Returns the metrics of `compare` that are gaps between the groups of each sensitive feature.
+
+    They are the differences of the primary quantity, and of the loss.
+    """
+    known = {primary(dataset).name: primary(dataset).parity, "loss": LOSS_PARITY.name}
+    return [
+        f"{name}:{feature}"
+        for feature in feature_names(dataset)
+        for quantity, name in known.items()
+        if values_by_feature(dataset, quantity, [feature]) is not None
+    ]
 
 
 def _is_common_seed(finals: xr.DataArray, baseline: str) -> np.ndarray:

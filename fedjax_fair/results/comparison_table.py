@@ -123,6 +123,7 @@ def _note(compared: xr.Dataset, columns: Sequence[str]) -> str:
     if attributes["metric"] not in BY_NAME and (better := attributes.get("better")):
         note = f"{note} {better.capitalize()} is better."
     said = [f"{attributes[name]}." for name in ("runs", "differ") if name in attributes]
+    said += [attributes["empty"]] if attributes.get("empty") else []
     return " ".join([note, *said])
 
 

@@ -54,6 +54,9 @@ _PER_SLOT = {
     "nonfinite": ("Whether the update sent is not finite", "1"),
     "state_nonfinite": ("Whether the client's new state is not finite and was not stored", "1"),
 }
+_OF_LOSSES = ("test", "validation", "sensitive_group", "client_group", "sensitive_feature")
+"""Variables of losses that sequences have a perplexity of too."""
+
 _PER_EVALUATION = ("summaries", "metrics")
 
 
@@ -217,9 +220,11 @@ def to_dataset(
         columns |= sensitive_groups.columns(
             recorded["metrics"],
             prefix,
+            features=data.sensitive_names or (),
             loss_unit=units["loss"],
             has_accuracy=task != "regression",
         )
+        columns |= _perplexities(columns, prefix) if is_sequence else {}
     coordinates = {"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]}
     coordinates |= name_coordinates(data) | sensitive_groups.coordinate(data)
     if rounds:
@@ -256,13 +261,14 @@ def metric_attributes(metric: Metric, units: Mapping[str, str]) -> dict[str, str
 
 
 def _perplexities(columns: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Returns the perplexity of each client, which results of sequences have."""
+    """Returns the perplexities that follow from losses, which results of sequences have."""
     found = {}
-    for kind in ("test", "validation"):
+    for kind in _OF_LOSSES:
         name = f"{prefix}{kind}_perplexity"
         if f"{prefix}{kind}_loss" in columns and name not in columns:
             dims, losses, attributes = columns[f"{prefix}{kind}_loss"]
             long_name = attributes["long_name"].replace("loss", "perplexity")
+            long_name = long_name.replace("Loss", "Perplexity")
             attributes = _attributes(long_name, "1")
             attributes |= {"better": "lower", "heading": "perplexity"}
             found[name] = (dims, np.exp(losses), attributes)

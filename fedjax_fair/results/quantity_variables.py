@@ -19,6 +19,7 @@ __all__ = ["attribute", "describe", "record", "units_of"]
 _DIMS = {
     "sensitive_group": ("sensitive_group",),
     "client_group": ("client", "sensitive_group"),
+    "sensitive_feature": ("sensitive_value",),
     "output": ("output",),
 }
 """Kinds of values besides those of clients."""
@@ -28,7 +29,12 @@ def record(clients: ClientMetrics) -> dict[str, Any]:
     """Returns values of quantities that are not of clients alone, by name of the variable."""
     if clients.quantities is None:
         return {}
-    fields = {"sensitive_group": "groups", "client_group": "client_groups", "output": "outputs"}
+    fields = {
+        "sensitive_group": "groups",
+        "client_group": "client_groups",
+        "sensitive_feature": "features",
+        "output": "outputs",
+    }
     return {
         f"{kind}_{name}": value
         for kind, field in fields.items()
@@ -50,6 +56,7 @@ def describe(
     others = {
         "sensitive_group": f"{metric.description}, pooled {whole} sensitive group",
         "client_group": f"{metric.description}, {whole} client and sensitive group",
+        "sensitive_feature": f"{metric.description}, pooled {whole} value of a sensitive feature",
         "output": f"{metric.description}, pooled test examples, of each target",
     }
     return {
@@ -64,13 +71,13 @@ def describe(
 def units_of(data: FederatedData, model: Model | None) -> dict[str, str]:
     """Returns the units of results in place of those of metrics.
 
-    An error has the unit of the label, with the name of its column if that is known; an error of
-    classes counts them. The loss has the unit of the model's.
+    An error has the unit of the label if the user gave it, else the unit of the column of the label
+    if its name is known; an error of classes counts them. The loss has the unit of the model's.
     """
     label = "1"
     if data.train.has_targets:
         names = () if data.encoding is None else data.encoding.label
-        label = f"unit of {', '.join(names)}" if names else LABEL_UNIT
+        label = data.label_unit or (f"unit of {', '.join(names)}" if names else LABEL_UNIT)
     units = {LABEL_UNIT: label, f"({LABEL_UNIT})^2": label if label == "1" else f"({label})^2"}
     loss = "nat" if model is None else model.loss_unit
     return units | {"loss": units.get(loss, loss)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,10 +26,15 @@ __all__ = [
     "RECORDED",
     "columns",
     "coordinate",
+    "describe_empty_cells",
     "feature_counts",
+    "feature_names",
+    "gap_by_feature",
     "gaps",
     "group_names",
+    "range_of_groups",
     "record",
+    "values_by_feature",
 ]
 
 _RECORDED = "people_"  # Stored in checkpoints: another name would refuse unfinished runs.
@@ -49,6 +55,7 @@ def columns(
     recorded: Mapping[str, np.ndarray],
     prefix: str = "",
     *,
+    features: Sequence[SensitiveFeature] = (),
     loss_unit: str = "nat",
     has_accuracy: bool = True,
 ) -> dict[str, Any]:
@@ -57,6 +64,7 @@ def columns(
     Args:
         recorded: Arrays of all evaluations, ``[seeds, evaluations, ...]``.
         prefix: Prefix of all names, that of personalized models.
+        features: The sensitive features, whose combinations are the groups.
         loss_unit: Unit of the loss.
         has_accuracy: Whether predictions are right or wrong, unlike those of a regression.
     """
@@ -83,6 +91,11 @@ def columns(
         add(f"sensitive_group_{name}", pooled, _ratio(sums, examples, 2), long_name, unit)
         long_name = f"{name.capitalize()} on {whole} and client"
         add(f"client_group_{name}", per_client, _ratio(sums, examples), long_name, unit)
+        if len(features) > 1:
+            totals = (_by_value(each.sum(axis=2), features) for each in (sums, examples))
+            long_name = f"{name.capitalize()} on pooled test examples of a value of a feature"
+            dims = (*_COUNTS[:2], "sensitive_value")
+            add(f"sensitive_feature_{name}", dims, _ratio(*totals), long_name, unit)
     if counts is not None:
         num_classes = counts.shape[-1]
         add("sensitive_group_counts", _COUNTS, counts, f"Number of {whole}, label, prediction")
@@ -122,8 +135,11 @@ def coordinate(data: FederatedData) -> dict[str, Any]:
         "long_name": "Sensitive group: " + ", ".join(name for name, _ in data.sensitive_names),
         "features": json.dumps(described),
     }
-    names = np.array(group_names(data.sensitive_names))
-    return {"sensitive_group": ("sensitive_group", names, attributes)}
+    found = {"sensitive_group": np.array(group_names(data.sensitive_names))}
+    if len(data.sensitive_names) > 1:
+        values = [f"{name}={value}" for name, values in data.sensitive_names for value in values]
+        found["sensitive_value"] = np.array(values)
+    return {name: (name, values, attributes) for name, values in found.items()}
 
 
 def group_names(features: Sequence[SensitiveFeature]) -> list[str]:
@@ -156,21 +172,22 @@ def feature_counts(dataset: xr.Dataset, features: Sequence[str] | None = None) -
             "dataset has no sensitive_group_counts: expected results of data with "
             "sensitive_features and labels that are classes."
         )
-    described = json.loads(dataset["sensitive_group"].attrs["features"])
+    return _sum_to(dataset["sensitive_group_counts"], features)
+
+
+def _sum_to(counts: xr.DataArray, features: Sequence[str] | None) -> xr.DataArray:
+    """Sums over the features that are not given."""
+    described = json.loads(counts["sensitive_group"].attrs["features"])
     names = [name for name, _ in described]
     chosen = names if features is None else list(features)
     if not chosen or not set(chosen) <= set(names):
         raise ValueError(f"features={chosen}: expected some of {names}.")
     positions = [position for position, name in enumerate(names) if name in chosen]
     sizes = [len(values) for _, values in described]
-    counts = dataset["sensitive_group_counts"].transpose(..., *_COUNTS[2:])
+    counts = counts.transpose(..., *_COUNTS[2:])
     values = group_fairness.marginal_counts(counts.values, sizes, positions)
     groups = group_names([SensitiveFeature(*described[position]) for position in positions])
-    coordinates = {
-        name: value for name, value in dataset.coords.items() if set(value.dims) <= set(counts.dims)
-    }
-    coordinates["sensitive_group"] = groups
-    return counts.__class__(values, coordinates, counts.dims)
+    return counts.__class__(values, {**counts.coords, "sensitive_group": groups}, counts.dims)
 
 
 def gaps(dataset: xr.Dataset, features: Sequence[str] | None = None) -> xr.Dataset:
@@ -202,6 +219,131 @@ def gaps(dataset: xr.Dataset, features: Sequence[str] | None = None) -> xr.Datas
         of_clients = _on_host(function, counts.values)
         variables[f"client_{name}"] = (counts.dims[:-3], of_clients, attributes)
     return xr.Dataset(variables, counts.drop_vars("sensitive_group").coords)
+
+
+def feature_names(dataset: xr.Dataset) -> list[str]:
+    """Returns the names of the sensitive features; none without any."""
+    about = dataset["sensitive_group"].attrs if "sensitive_group" in dataset.coords else {}
+    return [name for name, _ in json.loads(about.get("features", "[]"))]
+
+
+def range_of_groups(values: xr.DataArray) -> xr.DataArray:
+    """Returns the largest less the smallest value of sensitive groups; NaN with fewer than two."""
+    number = values.notnull().sum("sensitive_group")
+    gap = values.max("sensitive_group") - values.min("sensitive_group")
+    return gap.where(number > 1).assign_attrs(values.attrs)
+
+
+def values_by_feature(
+    dataset: xr.Dataset, quantity: str, features: Sequence[str]
+) -> xr.DataArray | None:
+    """Returns a quantity of the groups of one sensitive feature, or of the combinations of all.
+
+    Args:
+        dataset: Results of data with sensitive features.
+        quantity: Name of a quantity, such as ``"loss"``.
+        features: Name of one feature, or the names of all.
+
+    Returns:
+        Values on pooled test examples with the dimension ``sensitive_group``; None if the results
+        lack them.
+    """
+    described = json.loads(dataset["sensitive_group"].attrs["features"])
+    names = [name for name, _ in described]
+    if list(features) == names:
+        return dataset.get(f"sensitive_group_{quantity}")
+    values = dataset.get(f"sensitive_feature_{quantity}")
+    if values is None:
+        return None
+    (place,) = (names.index(name) for name in features)
+    start = sum(len(own) for _, own in described[:place])
+    own = described[place][1]
+    values = values.isel(sensitive_value=slice(start, start + len(own)))
+    return values.rename(sensitive_value="sensitive_group").assign_coords(sensitive_group=own)
+
+
+def gap_by_feature(dataset: xr.Dataset, name: str, feature: str) -> xr.DataArray:
+    """Computes a difference between the groups of one sensitive feature, of pooled people.
+
+    Args:
+        dataset: Results of data with sensitive features.
+        name: A difference between sensitive groups, such as ``"loss_parity_difference"``.
+        feature: Name of one of the features.
+
+    Raises:
+        ValueError: If there is no such difference or feature.
+
+    Examples:
+        >>> import xarray as xr
+        >>> about = {"features": '[["sex", ["F", "M"]]]'}
+        >>> groups = ("sensitive_group", ["F", "M"], about)
+        >>> losses = xr.Dataset({"sensitive_group_loss": ("sensitive_group", [0.5, 0.75])})
+        >>> losses = losses.assign_coords(sensitive_group=groups)
+        >>> gap_by_feature(losses, "loss_parity_difference", "sex").item()
+        0.25
+    """
+    known = feature_names(dataset)
+    if feature not in known:
+        raise ValueError(
+            f"metric={f'{name}:{feature}'!r}: expected one of the sensitive features {known} "
+            "after the colon."
+        )
+    if (
+        "sensitive_group_counts" in dataset
+        and name.removesuffix("_difference") in group_fairness.CRITERIA
+    ):
+        gap = gaps(dataset, [feature])[name]
+    else:
+        values = values_by_feature(dataset, name.removesuffix("_parity_difference"), [feature])
+        if values is None or not name.endswith("_parity_difference"):
+            raise ValueError(
+                f"metric={f'{name}:{feature}'!r}: expected a difference between sensitive groups "
+                "before the colon, such as loss_parity_difference; results have no such values."
+            )
+        gap = range_of_groups(values)
+    attributes = dict(dataset.get(name, gap).attrs)
+    long_name = attributes.get("long_name", name)
+    long_name = long_name.replace("sensitive groups", f"groups by {feature}")
+    return gap.assign_attrs(attributes | {"better": "lower", "long_name": long_name})
+
+
+def describe_empty_cells(
+    dataset: xr.Dataset, features: Sequence[str] | None = None, *, by_class: bool
+) -> str:
+    """Counts the cells without test examples, which differences leave out; empty without any.
+
+    Args:
+        dataset: Results of data with sensitive features.
+        features: Features whose combinations are the groups; by default all.
+        by_class: Whether cells are of a group and a class, of pooled people and of clients, or of
+            groups of pooled people.
+
+    Returns:
+        A sentence, with the largest number of all runs.
+    """
+    if by_class:
+        people = feature_counts(dataset, features).sum("prediction")
+    else:
+        examples = dataset["sensitive_group_examples"].expand_dims(label=1, prediction=1)
+        people = _sum_to(examples, features).sum("prediction")
+    runs = people.values.reshape(-1, *people.shape[-3:])
+    # Runs without a global model have no counts.
+    runs = runs[np.nan_to_num(runs).any(axis=(1, 2, 3))]
+    parts = []
+    for counts, where in ((runs.sum(axis=1), "pooled people"), (runs, "clients"))[: 1 + by_class]:
+        empty = (counts == 0).sum(axis=tuple(range(1, counts.ndim)))
+        if most := int(empty.max(initial=0)):
+            parts.append(f"{most:,} of {math.prod(counts.shape[1:]):,} {{}} of {where}")
+    cells = "cells of a group and a class" if by_class else "groups"
+    shown = ", ".join(parts).format(*[cells] * len(parts))
+    return f"No test examples, hence left out: {shown}." if shown else ""
+
+
+def _by_value(sums: np.ndarray, features: Sequence[SensitiveFeature]) -> np.ndarray:
+    """Sums groups, the last axis, to the values of each feature, one feature after another."""
+    sizes, cells = [len(each.values) for each in features], sums[..., None, None]
+    parts = [group_fairness.marginal_counts(cells, sizes, [i]) for i in range(len(sizes))]
+    return np.concatenate(parts, axis=-3)[..., 0, 0]
 
 
 def _ratio(sums: np.ndarray, examples: np.ndarray, axis: int | None = None) -> np.ndarray:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,7 +20,14 @@ from fedjax_fair.results.datasets import (
 from fedjax_fair.results.intervals import format_mean, format_number
 from fedjax_fair.results.model_names import MARK, method_of, reference
 from fedjax_fair.results.models import by_model
-from fedjax_fair.results.sensitive_groups import feature_counts, gaps
+from fedjax_fair.results.sensitive_groups import (
+    describe_empty_cells,
+    feature_counts,
+    feature_names,
+    gaps,
+    range_of_groups,
+    values_by_feature,
+)
 from fedjax_fair.results.task_metrics import (
     digits,
     primary,
@@ -80,12 +86,18 @@ NOISE_FLOOR = (
 _MAX_OUTPUTS = 10
 """Targets in a table."""
 
-SENSITIVE_GROUPS = (
-    "In %, differences between sensitive groups, after the last round; 0 is fair. First line: "
-    "pooled people; second: mean over the clients for which it is defined. Noise floor: difference "
-    "expected from finite groups if all had equal rates."
-)
+SENSITIVE_GROUPS = "In %, differences between sensitive groups, after the last round; 0 is fair."
 """How to read tables of sensitive groups."""
+
+_PER_CLIENT = "First line: pooled people; second: mean over the clients for which it is defined"
+_LINES = {
+    (True, True): f"{_PER_CLIENT}.",
+    (True, False): f"{_PER_CLIENT}, missing where no client has the test examples of two groups.",
+    (False, False): "Pooled people only: no client has the test examples of two groups.",
+}
+"""Lines of cells, by whether any and all columns have one of clients."""
+
+_GROUP_FLOOR = "Noise floor: difference expected from finite groups if all had equal rates."
 
 
 class Table(NamedTuple):
@@ -139,57 +151,68 @@ def unseen_tables(dataset: xr.Dataset) -> list[Table]:
 
 
 def sensitive_group_tables(dataset: xr.Dataset) -> list[Table]:
-    """Shows group fairness by each sensitive feature and by all together, if there are any."""
-    tables = []
-    if primary(dataset).sensitive_group in dataset and primary(dataset) != ACCURACY:
-        tables.append(_parity_table(dataset))
-    if "sensitive_group_counts" not in dataset:
-        return tables
-    described = json.loads(dataset["sensitive_group"].attrs["features"])
-    features = [(name,) for name, _ in described]
+    """Shows sensitive groups by each sensitive feature and by all together, if there are any."""
+    if "sensitive_group" not in dataset.coords:
+        return []
+    features = [(name,) for name in feature_names(dataset)]
     if len(features) > 1:
-        features.append(tuple(name for name, _ in described))
+        features.append(tuple(feature_names(dataset)))
+    tables = []
     for names in features:
-        columns = _criterion_columns(dataset, names)
-        rows = list(zip([*_names(dataset), "noise floor"], *columns.values(), strict=True))
-        title = f"Group fairness by {escape_control_chars(' x '.join(names))}"
-        note = f"{SENSITIVE_GROUPS} Test examples{_about_means(dataset)}."
-        if (num_classes := dataset.sizes["label"]) > 2:
-            note += f" Largest difference over the {num_classes} classes, each against all others; "
-            note += "of equalized odds, over pairs of a label and a prediction."
-        tables.append(Table(f"{title} ({dataset.attrs['data']})", ("method", *columns), rows, note))
+        has_counts = "sensitive_group_counts" in dataset
+        pair = [_criterion_table(dataset, names)] if has_counts else []
+        if (values := values_by_feature(dataset, primary(dataset).name, names)) is not None:
+            pair.append(_parity_table(dataset, names, values))
+        # What the user asked for comes first.
+        tables += pair if primary(dataset) == ACCURACY else pair[::-1]
     return tables
 
 
-def _parity_table(dataset: xr.Dataset) -> Table:
-    """Shows the primary quantity of each sensitive group, and the difference of groups."""
-    quantity, groups = primary(dataset), dataset["sensitive_group"]
-    described = json.loads(groups.attrs["features"])
-    loss = "loss_parity_difference"
-    of_groups = {
-        escape_control_chars(str(group)): dataset[quantity.sensitive_group].sel(
-            sensitive_group=group, drop=True
-        )
-        for group in groups.values
-    }
-    shown = dataset.assign(of_groups)
-    names = dict.fromkeys(of_groups, quantity.sensitive_group)
-    names |= {quantity.parity: quantity.parity}
-    names |= {loss: loss} if loss in dataset else {}
-    headings = {quantity.parity: "difference", loss: "difference\nof loss"}
-    columns = {
-        headings.get(column, column): _means(shown, column, like=name)
-        for column, name in names.items()
-    }
-    features = " x ".join(name for name, _ in described)
-    title = f"{quantity.description} by {escape_control_chars(features)}"
+def _criterion_table(dataset: xr.Dataset, features: tuple[str, ...]) -> Table:
+    """Shows differences of rates."""
+    columns, has_clients = _criterion_columns(dataset, features)
+    rows = list(zip([*_names(dataset), "noise floor"], *columns.values(), strict=True))
+    lines = _LINES[(any(has_clients), all(has_clients))]
+    note = f"{SENSITIVE_GROUPS} {lines} {_GROUP_FLOOR} Test examples{_about_means(dataset)}."
+    if (num_classes := dataset.sizes["label"]) > 2:
+        note += f" Largest difference over the {num_classes} classes, each against all others; "
+        note += "of equalized odds, over pairs of a label and a prediction."
+    note = f"{note} {describe_empty_cells(dataset, features, by_class=True)}".strip()
+    title = f"Group fairness by {escape_control_chars(' x '.join(features))}"
+    return Table(f"{title} ({dataset.attrs['data']})", ("method", *columns), rows, note)
+
+
+def _parity_table(dataset: xr.Dataset, features: tuple[str, ...], values: xr.DataArray) -> Table:
+    """Shows the primary quantity and the loss of each sensitive group, and their differences."""
+    quantity, loss = primary(dataset), "sensitive_group_loss"
+    shown = {quantity.sensitive_group: values}
+    if (losses := values_by_feature(dataset, "loss", features)) is not None:
+        shown[loss] = losses
+
+    def column(pick: Callable[[xr.DataArray], xr.DataArray]) -> list[str]:
+        lines = [_means(pick(each).to_dataset(name=name), name) for name, each in shown.items()]
+        return ["\n".join(cells) for cells in zip(*lines, strict=True)]
+
+    columns = [
+        (escape_control_chars(str(name)), column(lambda each, i=i: each.isel(sensitive_group=i)))
+        for i, name in enumerate(values["sensitive_group"].values)
+        if values.isel(sensitive_group=i).notnull().any()
+    ]
+    columns.append(("difference", column(range_of_groups)))
+    headings, cells = zip(*columns, strict=True)
+    title = f"{quantity.description} by {escape_control_chars(' x '.join(features))}"
     note = (
-        f"{_in_units(dataset, [quantity.parity])}, pooled test examples of each group; difference: "
-        f"largest less smallest{_about_means(dataset)}."
+        f"{_in_units(dataset, [quantity.sensitive_group])}, pooled test examples of each group; "
+        f"difference: largest less smallest{_about_means(dataset)}."
     )
-    if loss in dataset and unit(dataset, loss):
-        note += f" Loss in {unit(dataset, loss)}."
-    return _table(f"{title} ({dataset.attrs['data']})", dataset, columns, note)
+    if loss in shown:
+        of_loss = unit(dataset, loss)
+        note += (
+            f" Second line: mean loss{f', in {escape_control_chars(of_loss)}' if of_loss else ''}."
+        )
+    note = f"{note} {describe_empty_cells(dataset, features, by_class=False)}".strip()
+    rows = list(zip(_names(dataset), *cells, strict=True))
+    return Table(f"{title} ({dataset.attrs['data']})", ("method", *headings), rows, note)
 
 
 def _outputs_table(dataset: xr.Dataset) -> Table:
@@ -210,8 +233,12 @@ def _outputs_table(dataset: xr.Dataset) -> Table:
     return _table(f"Each target ({dataset.attrs['data']})", dataset, columns, note)
 
 
-def _criterion_columns(dataset: xr.Dataset, features: tuple[str, ...]) -> dict[str, list[str]]:
+def _criterion_columns(
+    dataset: xr.Dataset, features: tuple[str, ...]
+) -> tuple[dict[str, list[str]], list[bool]]:
     """Returns a cell per method, and one of the noise floor, by heading.
+
+    The second result is whether any client has a difference, without which a cell has one line.
 
     Args:
         dataset: Results with the dimension ``algorithm``.
@@ -219,17 +246,20 @@ def _criterion_columns(dataset: xr.Dataset, features: tuple[str, ...]) -> dict[s
     """
     finals = final_metrics(dataset[[primary(dataset).mean, "sensitive_group_counts"]])
     measured = 100 * gaps(finals, features)
-    columns = {}
+    columns, has_clients = {}, []
     for criterion in group_fairness.CRITERIA:
         name = f"{criterion}_difference"
         pooled = measured[name].transpose("algorithm", "seed").values
         clients = measured[f"client_{name}"].transpose("algorithm", "seed", "client").values
+        has_clients.append(not np.isnan(clients).all())
         cells = [
             f"{format_mean(runs)}\n{format_mean(_known_mean(of_clients))}"
             for runs, of_clients in zip(pooled, clients, strict=True)
         ]
-        columns[BY_NAME[name].heading] = [*cells, _criterion_floor(finals, criterion, features)]
-    return columns
+        cells.append(_criterion_floor(finals, criterion, features))
+        lines = None if has_clients[-1] else 1
+        columns[BY_NAME[name].heading] = ["\n".join(cell.split("\n")[:lines]) for cell in cells]
+    return columns, has_clients
 
 
 def _criterion_floor(finals: xr.Dataset, criterion: str, features: tuple[str, ...]) -> str:

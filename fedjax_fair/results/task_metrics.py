@@ -122,7 +122,9 @@ def unit(results: xr.Dataset, name: str) -> str:
         '%'
     """
     of_values = results[name].attrs.get("units") or "1"
-    return "%" if is_percent(name, of_values) else of_values.removeprefix("1")
+    if is_percent(name, of_values):
+        return "%"
+    return "" if of_values == "1" else of_values
 
 
 def scale(results: xr.Dataset, name: str) -> int:

@@ -50,12 +50,15 @@ class QuantityValues(NamedTuple):
         pooled: Of the pooled examples of all clients, by ``test_<name>`` and so on.
         groups: Of the pooled test examples of each sensitive group, by name of the metric.
         client_groups: Of the test examples of each client and sensitive group.
+        features: Of the pooled test examples of each value of each sensitive feature, one feature
+            after another; empty with a single feature, whose values are the groups.
         outputs: Of each output of a model with several targets, pooled test examples.
     """
 
     pooled: dict[str, Float[Array, ""]]
     groups: dict[str, Float[Array, " groups"]]
     client_groups: dict[str, Float[Array, "clients groups"]]
+    features: dict[str, Float[Array, " values"]]
     outputs: dict[str, Float[Array, " outputs"]]
 
 

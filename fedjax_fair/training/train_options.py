@@ -19,12 +19,13 @@ _RESERVED = {
     *("seed", "round", "client", "class", "planted_group", "training_round", "slot"),
     *("group", "group_accuracy", "group_loss", "bytes_up", "bytes_down", "diverged"),
     *("train_examples", "test_examples", "validation_examples"),
-    *("sensitive_group", "label", "prediction", "output"),
+    *("sensitive_group", "sensitive_value", "label", "prediction", "output"),
     *RECORDED,
     *(metric.name for metric in ALL_SUMMARIES),
 }
 _RESERVED_PREFIXES = (
-    *("cohort_", "selection_", "aggregation_", "sensitive_group_", "client_group_", "output_"),
+    *("cohort_", "selection_", "aggregation_", "output_"),
+    *("sensitive_group_", "client_group_", "sensitive_feature_"),
 )
 
 

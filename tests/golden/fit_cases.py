@@ -71,6 +71,8 @@ def network():
 
 
 DESCRIPTIONS = ("train_examples", "test_examples")
+DERIVED = ("sensitive_feature_", "loss_parity_difference")
+"""Variables that follow from the recorded sums of sensitive groups."""
 SUMMARIES = (
     *("accuracy_", "sigma_acc", "train_loss_mean", "test_loss_mean"),
     *("num_clients_participated", "participation_gini"),
@@ -82,7 +84,7 @@ def numeric(dataset, summaries=False):
 
     Summaries follow from the values of all clients, and are kept for the methods alone.
     """
-    left_out = DESCRIPTIONS if summaries else DESCRIPTIONS + SUMMARIES
+    left_out = DESCRIPTIONS + DERIVED + (() if summaries else SUMMARIES)
     found = {name: dataset[name].values for name in dataset.data_vars}
     return {
         name: values

@@ -23,7 +23,7 @@ from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.config_files import as_dict
 from fedjax_fair.app.settings.fields import default_hint
 from fedjax_fair.app.terminal.console import format_results, print_tables
-from fedjax_fair.results.comparison import default_metrics
+from fedjax_fair.results.comparison import default_metrics, gaps_by_feature
 from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, comparison_table
 from fedjax_fair.results.folder_lock import is_locked
 from fedjax_fair.results.log import read_evaluations, read_log
@@ -94,7 +94,10 @@ class Compare:
     baseline: Annotated[str | None, default_hint("the first")] = None
     """Method that the others are compared to."""
 
-    metrics: Annotated[tuple[str, ...], default_hint("those of the first table of a run")] = ()
+    metrics: Annotated[
+        tuple[str, ...],
+        default_hint("those of the first table of a run, and gaps by each sensitive feature"),
+    ] = ()
     """Metrics to compare."""
 
     unpaired: bool = False
@@ -128,7 +131,7 @@ class Compare:
         if differ and self.format == "csv":
             warn(f"{differ}. {_legend(paths, paths)}")
         texts, plotted = [], []
-        for metric in self.metrics or defaults:
+        for metric in self.metrics or [*defaults, *gaps_by_feature(dataset)]:
             compared = results.compare(
                 dataset,
                 metric,

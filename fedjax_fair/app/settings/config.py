@@ -92,6 +92,12 @@ class _Data:
         Doc("What the label of a file is: a class, numbers, or several labels of 0 and 1."),
     ] = None
 
+    label_unit: Annotated[
+        str | None,
+        default_hint("unit of the label"),
+        Doc("Unit of the label of a regression, such as years, for tables, plots and reports."),
+    ] = None
+
     central_test: Annotated[
         str | None,
         default_hint("none"),

@@ -18,7 +18,7 @@ from fedjax_fair.app.settings.suggestions import lookup
 __all__ = ["check_unused_settings", "drop_unused_settings"]
 
 _CLIENT_FIELDS = {"name", "seed", "validation_fraction", "partition_per_seed", "unseen_fraction"}
-_FILE_FIELDS = _CLIENT_FIELDS | {"file", "target"}
+_FILE_FIELDS = _CLIENT_FIELDS | {"file", "target", "label_unit"}
 _TABLE_FIELDS = _FILE_FIELDS | {
     *("partition", "label", "features", "sensitive_features", "exclude", "central_test"),
 }
