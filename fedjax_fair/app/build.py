@@ -33,6 +33,7 @@ from fedjax_fair.app.settings.registry import (
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.usage import check_unused_settings
 from fedjax_fair.data import FederatedData
+from fedjax_fair.data.text.leaf_users import is_leaf
 from fedjax_fair.metrics import predictions
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device
@@ -72,7 +73,7 @@ def build(
         part = resolve_method(config, name)[1].model
         if part not in networks:
             networks[part] = _make_model(part, federation.num_classes, config.data.target)
-            _check_network(str(part.name), networks[part], federation)
+            _check_network(str(part.name), networks[part], federation, config.data.file)
         rounds[name] = method_round(
             config,
             name,
@@ -132,14 +133,19 @@ def _check_all_clients(mesh: Mesh | None, config: Config, why: str) -> None:
         )
 
 
-def _check_network(name: str, model: Model, federation: FederatedData) -> None:
+def _check_network(name: str, model: Model, federation: FederatedData, file: str | None) -> None:
     """Checks that a network takes features of this shape."""
     shape = federation.train.features.shape[1:]
     try:
         jax.eval_shape(model.init, jax.random.key(0), federation.train.features[:1])
     except ValueError as error:
+        hint = (
+            " Or give samples the shape of images, such as --data.shape 28 28 1 for 784 numbers."
+            if len(shape) == 1 and file is not None and is_leaf(file)
+            else ""
+        )
         raise ValueError(
-            f"model.name={name!r}: expected a network for features of shape {shape}: {error}"
+            f"model.name={name!r}: expected a network for features of shape {shape}: {error}{hint}"
         ) from None
 
 

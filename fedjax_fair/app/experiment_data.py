@@ -23,8 +23,6 @@ from fedjax_fair.rounds.base_round import BaseRound
 
 __all__ = ["Experiment", "load_data", "split_clients"]
 
-_OTHER_TABLES = {".txt", ".dat", ".data", ".xls", ".xlsx", ".jsonl"}
-
 
 class Experiment(NamedTuple):
     """A resolved configuration, its federated dataset, and the round of each method.
@@ -54,19 +52,15 @@ def load_data(config: Config) -> FederatedData:
     names = settings_of(READERS[part.name]) if part.name in READERS else ()
     given = {name: getattr(part, name) for name in names}
     settings = {name: value for name, value in given.items() if value is not None}
-    return data.load(
+    loaded = data.load(
         part.name, partitioner, seed, part.dir, validation_fraction=fraction, **settings
     )
+    return loaded if part.central_test is None else _with_central_test(loaded, part.central_test)
 
 
 def _load_file(file: str, part: DataConfig) -> FederatedData:
     """Reads the federated dataset of a table, ``.npz`` files or LEAF's JSON."""
     path, is_table = Path(file), is_table_file(file)
-    if path.suffix.lower() in _OTHER_TABLES:
-        raise ValueError(
-            f"data.file={file!r}: expected a table as .csv, .tsv, .parquet or .feather, an .npz "
-            "file, or LEAF's .json."
-        )
     if path.is_dir() and not is_table and not is_leaf(file) and not any(path.glob("train/*.npz")):
         raise ValueError(
             f"data.file={file!r} is a folder without .parquet, .feather, .json or train/*.npz "
@@ -100,7 +94,15 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
         )
     options["unknown_clients"] = part.unknown_clients or "error"
     if is_leaf(file):
-        return with_label_unit(data.from_leaf(file, **options, name=part.name), part.label_unit)
+        is_of_leaf = part.central_test is not None and is_leaf(part.central_test)
+        central = part.central_test if is_of_leaf else None
+        loaded = data.from_leaf(
+            file, **options, name=part.name, shape=part.shape, central_test=central
+        )
+        loaded = with_label_unit(loaded, part.label_unit)
+        if part.central_test is None or is_of_leaf:
+            return loaded
+        return _with_central_test(loaded, part.central_test)
     loaded = data.from_npz(file, partition=partitioner, **options)
     is_classified = part.target in (None, "classification")
     if loaded.train.has_targets == is_classified:
@@ -111,9 +113,26 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
             "classification for integers, regression or multi_label for floats."
         )
     loaded = with_label_unit(loaded, part.label_unit)
-    if part.central_test is not None:
-        return data.with_central_test(loaded, *read_test_examples(part.central_test))
-    return loaded
+    return loaded if part.central_test is None else _with_central_test(loaded, part.central_test)
+
+
+def _with_central_test(loaded: FederatedData, file: str) -> FederatedData:
+    """Adds a central test set of a file: a table if training examples are rows, or arrays."""
+    encoding = loaded.encoding
+    if is_table_file(file) and encoding is not None:
+        examples = encoding.encode(file, unseen="ignore"), encoding.encode_label(file)
+    elif Path(file).suffix.lower() == ".npz":
+        examples = read_test_examples(file)
+    else:
+        raise ValueError(
+            f"data.central_test={file!r}: expected "
+            + ("an .npz file" if encoding is None else "a table, such as .csv, or an .npz file")
+            + f" for {loaded.name!r}."
+        )
+    try:
+        return data.with_central_test(loaded, *examples)
+    except ValueError as error:
+        raise ValueError(f"data.central_test={file!r}: {error}") from None
 
 
 def split_clients(

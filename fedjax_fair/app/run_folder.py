@@ -24,7 +24,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedjax_fair.app.run_record import command, data_digest, digest, environment, recorded_values
+from fedjax_fair.app.run_record import (
+    check_record,
+    command,
+    digest,
+    environment,
+    read_record,
+    write_record,
+)
 from fedjax_fair.app.settings import config_files
 from fedjax_fair.app.settings.config import Config, Maximize
 from fedjax_fair.app.settings.names import change
@@ -74,7 +81,7 @@ class RunFolder:
         make_folder(parent)
         unfinished = parent / f".unfinished-{uuid.uuid4().hex}"
         unfinished.mkdir()
-        _write_environment(unfinished, environment() | {"command": command()})
+        write_record(unfinished, environment() | {"command": command()})
         config_files.save(config, unfinished / "config.json", num_clients)
         path = first = parent / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
         for number in itertools.count(2):
@@ -133,43 +140,12 @@ class RunFolder:
         write_text(self.report, page)
 
     def check_record(self, **data: FederatedData | None) -> None:
-        """Compares the environment and the data with those of the run's start.
-
-        Other versions are a warning. A new run records its data.
-
-        Raises:
-            ValueError: If the data differ.
-        """
-        started, current = self.environment(), environment() | {"data": data_digest(**data)}
-        if "data" not in started:
-            started["data"] = current["data"]
-            _write_environment(self.path, started)
-        before, now = recorded_values(started), recorded_values(current)
-        if before["data"] != now["data"]:
-            raise ValueError(
-                f"folder={str(self.path)!r}: the data have changed since the run started (digest "
-                f"{before['data'][:12]}, now {now['data'][:12]}); expected the same examples, "
-                "partition and names; restore them, or start a new run."
-            )
-        changed = [
-            f"{name} {before[name]} (now {now.get(name, 'unknown')})"
-            for name in before
-            if before[name] != now.get(name)
-        ]
-        if changed:
-            warn(
-                f"{self.path}: results may depend on what the run started with: "
-                f"{', '.join(changed)}."
-            )
+        """Compares the environment and the data with those of the run's start (`check_record`)."""
+        check_record(self.path, "run", **data)
 
     def environment(self) -> dict[str, Any]:
         """Reads the environment of the run's start; rewrites a damaged file."""
-        file = self.path / "env.json"
-        try:
-            return dict(json.loads(file.read_text(encoding="utf8")))
-        except (OSError, ValueError, TypeError, RecursionError):
-            warn(f"{file} is missing or damaged; written again.")
-            return _write_environment(self.path, environment())
+        return read_record(self.path)
 
 
 def make_folder(path: Path) -> None:
@@ -196,12 +172,13 @@ def make_folder(path: Path) -> None:
                 f"output={str(path)!r}: expected a folder outside of the "
                 f"{'run' if is_run else 'sweep'} {str(folder)!r}; choose another one."
             )
-    path.mkdir(parents=True, exist_ok=True)
-
-
-def _write_environment(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
-    write_text(folder / "env.json", json.dumps(record, indent=2) + "\n")
-    return record
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ValueError(
+            f"output={str(path)!r}: expected a folder, {error.filename!r} is a file; choose "
+            "another path."
+        ) from None
 
 
 class MetricsLog(Callback):

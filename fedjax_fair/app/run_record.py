@@ -15,10 +15,21 @@ from typing import Any
 import jax
 
 from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.results.files import write_text
 from fedjax_fair.training.fingerprint import describe, numeric_settings
 from fedjax_fair.utils.version import __version__
+from fedjax_fair.utils.warning import warn
 
-__all__ = ["command", "data_digest", "digest", "environment", "recorded_values"]
+__all__ = [
+    "check_record",
+    "command",
+    "data_digest",
+    "digest",
+    "environment",
+    "read_record",
+    "recorded_values",
+    "write_record",
+]
 
 _LIBRARIES = (
     *("jax", "jaxlib", "jax-cuda12-plugin", "libtpu", "flax", "optax", "numpy", "scipy"),
@@ -99,6 +110,50 @@ def data_digest(**parts: FederatedData | None) -> str:
         if not value.startswith(("ff.", "builtins.")) and value not in ("None", "False", "0")
     }
     return digest(content)
+
+
+def check_record(folder: Path, kind: str, **data: FederatedData | None) -> None:
+    """Compares the environment and the data with those of the start of a run or sweep.
+
+    Other versions are a warning. A new record gets the data.
+
+    Raises:
+        ValueError: If the data differ.
+    """
+    started, current = read_record(folder), environment() | {"data": data_digest(**data)}
+    if "data" not in started:
+        started["data"] = current["data"]
+        write_record(folder, started)
+    before, now = recorded_values(started), recorded_values(current)
+    if before["data"] != now["data"]:
+        raise ValueError(
+            f"folder={str(folder)!r}: the data have changed since the {kind} started (digest "
+            f"{before['data'][:12]}, now {now['data'][:12]}); expected the same examples, "
+            f"partition and names; restore them, or start a new {kind}."
+        )
+    changed = [
+        f"{name} {before[name]} (now {now.get(name, 'unknown')})"
+        for name in before
+        if before[name] != now.get(name)
+    ]
+    if changed:
+        warn(f"{folder}: results may depend on what the {kind} started with: {', '.join(changed)}.")
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Reads the record of a folder; rewrites a damaged file."""
+    file = folder / "env.json"
+    try:
+        return dict(json.loads(file.read_text(encoding="utf8")))
+    except (OSError, ValueError, TypeError, RecursionError):
+        warn(f"{file} is missing or damaged; written again.")
+        return write_record(folder, environment())
+
+
+def write_record(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Writes the record of a folder, and returns it."""
+    write_text(folder / "env.json", json.dumps(record, indent=2) + "\n")
+    return record
 
 
 def digest(content: Any) -> str:

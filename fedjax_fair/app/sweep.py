@@ -16,7 +16,7 @@ from fedjax_fair.app.build import metrics_of
 from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
 from fedjax_fair.app.run_folder import make_folder
 from fedjax_fair.app.run_groups import Group, plan_sweep, runs_of
-from fedjax_fair.app.run_record import environment
+from fedjax_fair.app.run_record import check_record, command, environment, write_record
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.defaults import collapse, format_settings, unset_defaults
 from fedjax_fair.parallel.mesh import num_run_groups
@@ -49,8 +49,8 @@ def sweep(
     Args:
         base: Other settings. ``data.validation_fraction`` is 0.1 by default.
         seeds: Seeds of the runs; those of ``base`` by default.
-        folder: Folder of ``results.nc``, ``report.html`` and finished batches, which the same call
-            does not run again.
+        folder: Folder of ``results.nc``, ``report.html``, ``env.json`` (environment and digest of
+            the data) and finished batches, which the same call does not run again.
         runs_per_batch: Runs that are compiled together; by default as many as fit into memory.
         callback_fn: Makes the callbacks of a batch of runs from its description.
         **varied: Values by the name of a setting, or by ``section.name`` if that is ambiguous.
@@ -86,6 +86,11 @@ def sweep(
     parts = []
     with nullcontext() if path is None else locked(path):
         store = None if path is None else _Store(path, settings, groups)
+        if path is not None:
+            if not (path / "env.json").exists():
+                write_record(path, environment() | {"command": command()})
+            datasets = {id(group.data): group.data for group in groups}.values()
+            check_record(path, "sweep", **{str(key): each for key, each in enumerate(datasets)})
         for number, group in enumerate(groups):
             for part in _finish(group, store, f"{number:03d}", runs_per_batch, callback_fn):
                 # Runs are the same for all values of a setting that the method does not use.

@@ -11,6 +11,7 @@ import numpy as np
 from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples
 from fedjax_fair.data.conversion import (
     as_array,
+    as_builtin,
     as_integers,
     check_names,
     check_range,
@@ -134,7 +135,8 @@ def as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarra
         )
     features, labels = as_array(f"{prefix}features", features), as_array(f"{prefix}labels", labels)
     if features.dtype == object and _is_numeric_table(table):
-        features = np.asarray(table, np.float64)
+        features = table.to_numpy(np.float64, na_value=np.nan)  # `validate` reports NaN.
+    labels = as_builtin(labels)
     if labels.ndim == 2 and labels.shape[1] and np.issubdtype(labels.dtype, np.floating):
         labels = _as_float32(labels)
     elif (labels.ndim == 1 and labels.dtype.kind in "biu") or (
@@ -152,7 +154,7 @@ def as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarra
             f"{prefix}labels of {labels.dtype} and shape {labels.shape}: expected the class of "
             "each example, 1-D integers from 0 or booleans; np.unique(labels, return_inverse=True)"
             "[1] makes classes of other values; or a sequence of classes for each, integers "
-            "[total, length]; or targets, floats [total, outputs]."
+            "[total, length]; or targets, floats [total, outputs], such as labels[:, None]."
         )
     require(
         features.shape[:1] == labels.shape[:1] and 0 not in features.shape[1:],
@@ -161,6 +163,7 @@ def as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarra
         "rows.",
     )
     _check_images(f"{prefix}features", features, labels)
+    features = as_builtin(features)
     if features.dtype == np.uint8:
         features = features[..., None] if features.ndim == 3 else features
     elif features.dtype == bool or jnp.issubdtype(features.dtype, jnp.floating):
@@ -170,7 +173,7 @@ def as_examples(features: Any, labels: Any, prefix: str = "") -> tuple[np.ndarra
     else:
         raise ValueError(
             f"{prefix}features of {features.dtype}: expected uint8, integers, floats or booleans; "
-            "encode other types first."
+            "convert numbers by astype(np.float32), and encode other types first."
         )
     return features, labels
 
@@ -214,12 +217,12 @@ def _check_images(name: str, features: np.ndarray, labels: np.ndarray) -> None:
 
 
 def _is_numeric_table(table: Any) -> bool:
-    """Returns whether all columns of a DataFrame are NumPy numbers or booleans.
+    """Returns whether all columns of a table of pandas are numbers or booleans.
 
-    A DataFrame with both converts to an array of objects.
+    A DataFrame of both, or of types that can have missing values, converts to an array of objects.
     """
     dtypes: Any = getattr(table, "dtypes", None)
-    return all(isinstance(dtype, np.dtype) and dtype.kind in "biuf" for dtype in np.ravel(dtypes))
+    return all(getattr(dtype, "kind", "O") in "biuf" for dtype in np.ravel(dtypes))
 
 
 def _as_float32(values: np.ndarray) -> np.ndarray:
@@ -333,6 +336,7 @@ def from_arrays(
         )
     has_booleans = as_array("labels", labels).dtype == bool
     features, labels = as_examples(features, labels)
+    require(len(labels), "labels: expected one or more examples, got none; add some.")
     is_unknown = None
     test_owners = test_client_indices if clients is None else test_clients
     test_arrays = [test_features, test_labels, *([] if partitioner else [test_owners])]
@@ -357,6 +361,15 @@ def from_arrays(
             client_indices = _indices_by_owner("clients", clients)
             if all(given):
                 test_clients = _as_owners("test_clients", test_clients, test_labels, "test ")
+                kinds = [
+                    "i" if each.dtype.kind in "iu" else each.dtype.kind
+                    for each in (clients, test_clients)
+                ]
+                require(
+                    kinds[0] == kinds[1],
+                    f"test_clients of {test_clients.dtype}: expected owners as in clients, of "
+                    f"{clients.dtype}, because 1 and '1' are two clients; convert both alike.",
+                )
                 is_unknown = find_unknown("test_clients", clients, test_clients, unknown_clients)
                 test_client_indices = assign_by_owner(clients, test_clients).client_indices
         assert client_indices is not None
@@ -448,6 +461,11 @@ def _num_classes(labels: np.ndarray, test_labels: np.ndarray) -> int:
         return labels.shape[1]
     both = np.concatenate([labels.ravel(), test_labels.ravel()])
     first, last = int(both.min()), int(both.max())
+    require(
+        first >= 0 or labels.ndim > 1,
+        f"labels span [{first}, {last}]: expected classes from 0, which np.unique(labels, "
+        "return_inverse=True)[1] makes of other values; leave examples without a class out.",
+    )
     if first > 0 and labels.ndim == 1:
         raise ValueError(
             f"labels span [{first}, {last}]: expected classes from 0. Pass labels - {first} for "
@@ -473,6 +491,14 @@ def _indices_by_owner(name: str, clients: np.ndarray) -> Sequence[Any] | Mapping
 def _as_owners(name: str, owners: Any, labels: np.ndarray | None, part: str = "") -> np.ndarray:
     """Converts the owner of each example to an array of integers or strings."""
     values, owners = owners, as_array(name, owners)
+    require(
+        # Arrays of strings drop null characters at the end, so that two clients would be one.
+        owners.dtype.kind not in "OU"
+        or not any(
+            isinstance(value, str) and "\0" in value for value in np.asarray(values, object).ravel()
+        ),
+        f"{name}: expected names without null characters; replace them.",
+    )
     require(
         # Otherwise 1 and NaN among strings are the strings "1" and "nan".
         owners.dtype.kind != "U"

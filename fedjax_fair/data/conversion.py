@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_fair.numerics.labels import MASKED_LABEL
@@ -14,6 +15,7 @@ from fedjax_fair.utils.terminal import one_line
 __all__ = [
     "DamagedError",
     "as_array",
+    "as_builtin",
     "as_integers",
     "check_names",
     "check_range",
@@ -41,7 +43,13 @@ def as_array(name: str, values: Any) -> np.ndarray:
     """
     try:
         if not _has_mask(values):
-            return np.asarray(values)
+            array = np.asarray(values)
+            if array.dtype == object and not array.ndim:
+                raise TypeError(
+                    f"not one value of type {type(values).__name__}, such as a sparse matrix or an "
+                    "iterator, whose values toarray() or list() give"
+                )
+            return array
     except (RecursionError, TypeError, ValueError) as error:
         raise ValueError(
             f"{name}: expected an array ({error}); give all rows one length."
@@ -50,6 +58,13 @@ def as_array(name: str, values: Any) -> np.ndarray:
         f"{name}: expected no masked array. Leave masked entries out, or replace them with "
         "`filled(value)`."
     )
+
+
+def as_builtin(array: np.ndarray) -> np.ndarray:
+    """Converts types that NumPy has not itself, such as bfloat16 and int4, to types of 32 bits."""
+    if array.dtype.isbuiltin != 2:
+        return array
+    return array.astype(np.float32 if jnp.issubdtype(array.dtype, jnp.floating) else np.int32)
 
 
 def _has_mask(values: Any) -> bool:

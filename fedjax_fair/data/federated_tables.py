@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Shaped
 
 from fedjax_fair.data.arrays import UnknownClients, federate, with_central_test, with_label_unit
 from fedjax_fair.data.client_examples import ClientExamples
-from fedjax_fair.data.conversion import first_index, one_line, require
+from fedjax_fair.data.conversion import first_index, require
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.partitions.flwr import FlwrPartitioner, as_partitioner
 from fedjax_fair.data.partitions.partition import by_column, find_unknown
 from fedjax_fair.data.partitions.partition_of_test import partition_test
 from fedjax_fair.data.partitions.partitioner import Partitioner
-from fedjax_fair.data.tables.hugging_face import PARTITION, as_pixels, is_federated
+from fedjax_fair.data.tables.array_columns import stack_arrays
+from fedjax_fair.data.tables.hugging_face import PARTITION, is_federated
 from fedjax_fair.data.tables.table_encoding import (
     TableEncoding,
     as_codes,
@@ -34,7 +33,7 @@ from fedjax_fair.utils import checks
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["from_table", "stack_arrays", "table_columns"]
+__all__ = ["from_table", "table_columns"]
 
 
 def from_table(
@@ -79,8 +78,7 @@ def from_table(
         sensitive_features: Columns of sensitive features, such as ``["sex", "race"]``: strings,
             integers or booleans, none missing.
         features: Column of arrays of equal shapes, such as images or embeddings, which are the only
-            features and unchanged (``data.encoding`` is None). By default other columns are encoded
-            as features.
+            features and unchanged. By default other columns are encoded as features.
         categorical: Numeric columns whose values are categories.
         exclude: Columns that are not features.
         encoding: Whether categories are indicators, or ``"codes"``, their indices.
@@ -134,8 +132,10 @@ def from_table(
         checks.unit_interval("test", test)
     else:
         frames.append(as_frame("test", test))
-    named = _columns_by_argument(label, client, sensitive_features, features, categorical, exclude)
-    partitioner = as_partitioner(by_column(client) if isinstance(client, str) else client)
+    partitioner = as_partitioner(by_column(client) if isinstance(client, str) else client, "client")
+    named = _columns_by_argument(
+        label, partitioner.column, sensitive_features, features, categorical, exclude
+    )
     partitioners = [partitioner] * len(frames)
     if is_federated(table) and client == PARTITION and PARTITION not in frames[-1].columns:
         partitioners[-1] = partitioner._replace(column=None)
@@ -196,11 +196,13 @@ def from_table(
         assert test_owners is not None
         rows = with_unseen(rows, test_owners, is_unknown, seed)
     if features is not None:
-        return (
-            with_central_test(rows, stack_arrays(central[0][features]), labels.values[-1])
-            if central
-            else rows
+        fitted = TableEncoding((), named["label"], labels.classes, features)
+        rows = rows._replace(
+            encoding=fitted, unseen=rows.unseen and rows.unseen._replace(encoding=fitted)
         )
+        for frame in central:
+            rows = with_central_test(rows, stack_arrays(frame[features]), labels.values[-1])
+        return rows
     no_features = {*named["label"], partitioner.column, *exclude}
     no_features |= {PARTITION} if is_federated(table) else set()
     kept = [column for column in frames[0].columns if column not in no_features]
@@ -289,7 +291,7 @@ def _is_changed(values: pd.Series, texts: pd.Series) -> bool:
 def _check_spelling(label: str, frame: Frame, source: Any) -> None:
     """Checks that no two texts of a file are the same class because they are one number."""
     values = frame[label]
-    if values.dtype.kind not in "iuf":
+    if values.dtype.kind not in "iuf" or not isinstance(source, str | os.PathLike):
         return
     texts = as_written(source, frame, [label])[label].astype(str).str.strip()
     for value, spelled in texts.groupby(values):
@@ -316,7 +318,7 @@ def _columns_by_argument(
     """Returns the columns that each argument names, and checks that none has two roles."""
     lists = {
         "label": (label,) if isinstance(label, str) else label,
-        "client": (client,) if isinstance(client, str) else (),
+        "client": () if client is None else (client,),
         "sensitive_features": sensitive_features,
         "features": () if features is None else (features,),
         "categorical": categorical,
@@ -364,11 +366,6 @@ def table_columns(frame: Frame, partitioner: Partitioner) -> dict[str, Any]:
     check_columns("client", needed, frame)
     for name in needed:
         codes, texts = as_codes(frame[name])
-        require(
-            frame[name].nunique() == len(texts),
-            f"client: column {name!r} has different values with the same text, such as 1 and '1'; "
-            "expected one type; convert it by astype(str).",
-        )
         is_missing = codes < 0
         require(
             not is_missing.any(),
@@ -377,68 +374,3 @@ def table_columns(frame: Frame, partitioner: Partitioner) -> dict[str, Any]:
         )
         columns[name] = np.array(texts, str)[codes]
     return columns
-
-
-def stack_arrays(column: pd.Series) -> Shaped[np.ndarray, "rows *shape"]:
-    """Stacks the arrays of a column.
-
-    Args:
-        column: Arrays or lists of numbers, nested or not, of equal shapes; or images as hubs store
-            them, ``{"bytes": ..., "path": ...}``.
-
-    Raises:
-        ValueError: If a value is missing or no array of numbers, or shapes differ.
-
-    Examples:
-        >>> import pandas as pd
-        >>> stack_arrays(pd.Series([[1, 2], [3, 4], [5, 6]], name="pixels")).shape
-        (3, 2)
-    """
-    name, arrays = column.name, []
-    for row, value in enumerate(column):
-        array = _as_numbers(_decode(name, row, value) if isinstance(value, dict) else value)
-        require(
-            array is not None and array.ndim and array.dtype.kind in "biuf",
-            f"features: column {name!r} has a value of {type(value).__name__} in row {row}; "
-            "expected arrays of numbers of equal lengths; without features=, columns are encoded.",
-        )
-        assert array is not None
-        require(
-            not arrays or array.shape == arrays[0].shape,
-            f"features: column {name!r} has arrays of shape {arrays and arrays[0].shape} and "
-            f"{array.shape}, the latter first in row {row}; expected one shape, so crop, pad "
-            "or convert them.",
-        )
-        arrays.append(array)
-    return np.stack(arrays)
-
-
-def _decode(name: Any, row: int, image: dict[str, Any]) -> np.ndarray | None:
-    """Decodes an image of a file of Hugging Face; None for other mappings."""
-    content = image.get("bytes")
-    require(
-        content is not None or not isinstance(image.get("path"), str),
-        f"features: column {name!r} has the path {image.get('path')!r} in row {row} instead of an "
-        "image; expected its bytes; `datasets` embeds them in Dataset.to_parquet.",
-    )
-    if not isinstance(content, bytes):
-        return None
-    from PIL import Image
-
-    try:
-        return as_pixels(Image.open(io.BytesIO(content)))
-    except Exception as error:  # Readers of images raise errors of many types.
-        raise ValueError(
-            f"features: column {name!r}: cannot read the image in row {row} ({one_line(error)}); "
-            "remove this row."
-        ) from error
-
-
-def _as_numbers(value: Any) -> np.ndarray | None:
-    """Converts nested lists, which are arrays of arrays in pandas; None if lengths differ."""
-    try:
-        if isinstance(value, np.ndarray) and value.dtype == object:
-            return np.array([_as_numbers(part) for part in value])
-        return np.asarray(value)
-    except ValueError:
-        return None

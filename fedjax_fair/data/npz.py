@@ -36,6 +36,12 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         ValueError: If it is damaged, another kind of file, or contains pickles.
     """
     with open(path, "rb") as file:
+        if not zipfile.is_zipfile(file):  # NumPy would take it for an array or a pickle.
+            raise ValueError(
+                f"{path}: expected an .npz file of plain arrays, got another kind of file, or a "
+                "damaged one; write it by np.savez, without objects."
+            )
+        file.seek(0)
         try:
             with np.load(file, allow_pickle=False) as archive:
                 return {name: archive[name] for name in archive.files}

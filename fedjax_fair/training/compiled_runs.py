@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, PyTree, Shaped
 
-from fedjax_fair.data.federated import FederatedData
+from fedjax_fair.data.federated import PARTS, FederatedData
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.numerics.trees import tree_bytes
@@ -259,23 +260,54 @@ def check_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
 
     With sequences of labels, outputs, losses and accuracies need one value for each label.
     """
-    if np.issubdtype(data.train.labels.dtype, np.floating):
-        if model.loss is Model.loss:
-            raise ValueError(
-                "model: expected a loss for targets, because the labels are floats; use "
-                "models.as_regression(model) or models.as_multi_label(model)."
-            )
-        return
+    has_targets = data.train.has_targets
+    if has_targets and model.loss is Model.loss:
+        raise ValueError(
+            "model: expected a loss for targets, because the labels are floats; use "
+            "models.as_regression(model) or models.as_multi_label(model)."
+        )
+    if not has_targets and model.task != "classification":
+        raise ValueError(
+            f"model for {model.task}: expected targets, floats [total, outputs], but the labels "
+            f"are {data.train.labels.dtype}, which are classes; pass labels.astype(float), "
+            "[total, 1] for one target, or a model for classification."
+        )
+    if model.task == "multi_label":
+        for name in PARTS:
+            part = getattr(data, name)
+            if part is not None and not np.isin(part.labels, (0, 1)).all():
+                raise ValueError(
+                    f"{name}.labels span [{np.min(part.labels):g}, {np.max(part.labels):g}]: "
+                    "expected 0 and 1 with models.as_multi_label; models.as_regression takes other "
+                    "numbers."
+                )
 
     def outputs(variables, features):
         params, state = variables
         return model.apply(params, state, features, train=False, key=None)[0]
 
+    batch = data.num_classes + 1  # Outputs of shape [classes, batch] differ from [batch, classes].
     features, labels = (
-        jax.ShapeDtypeStruct((1, *array.shape[1:]), array.dtype)
+        jax.ShapeDtypeStruct((batch, *array.shape[1:]), array.dtype)
         for array in (data.train.features, data.train.labels)
     )
     predicted = jax.eval_shape(outputs, shapes_of_one_run(variables), features)
+    shape = getattr(predicted, "shape", None)
+    has_axes = shape is not None and (
+        len(shape) == 2 or data.train.labels.ndim > 1 or model.loss is not Model.loss
+    )
+    if not has_axes or not jnp.issubdtype(predicted.dtype, jnp.floating) or shape[:1] != (batch,):
+        returned = (
+            type(predicted).__name__
+            if shape is None
+            else f"{predicted.dtype}{list(shape)} for {batch} examples"
+        )
+        raise ValueError(
+            f"model with outputs {returned}: expected an array of floats whose first axis are the "
+            "examples, [batch, outputs], such as logits; return that from apply."
+        )
+    if has_targets:
+        return
     if are_sequences(labels) and predicted.shape[:-1] != labels.shape:
         raise ValueError(
             f"model with outputs {list(predicted.shape[1:])} of an example: expected "

@@ -5,6 +5,7 @@ import io
 import re
 import shutil
 
+import netCDF4
 import pytest
 import xarray as xr
 from small_run import METHODS, SMALL
@@ -204,6 +205,7 @@ def test_show_rejects_other_datasets(capsys, tmp_path):
 
 METRIC = "accuracy_mean_clients"
 WRONG = {
+    "empty": lambda found: found[[]],  # Without coordinates too.
     "no methods": lambda found: found.drop_vars("algorithm"),
     "numbers of methods": lambda found: found.assign_coords(algorithm=[1, 2]),
     "one method": lambda found: found.isel(algorithm=0),
@@ -221,6 +223,24 @@ def test_files_of_another_structure_are_one_line(name, folder, tmp_path, capsys)
     path = tmp_path / "results.nc"
     results.save(WRONG[name](results.open(folder)), path)
     for command in (["show", path], ["compare", path], ["compare", path, folder]):
+        assert main([str(word) for word in command]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("fedjax-fair: ")
+
+
+EMPTY = {
+    "no bytes": lambda path: path.touch(),
+    "no variables": lambda path: netCDF4.Dataset(path, "w").close(),
+    "an empty dataset": lambda path: results.save(xr.Dataset(), path),
+    "an empty folder": lambda path: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_files_are_one_line(name, tmp_path, capsys):
+    path = tmp_path / "results.nc"
+    EMPTY[name](path)
+    for command in (["show", path], ["compare", path], ["compare", path, path]):
         assert main([str(word) for word in command]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("fedjax-fair: ")

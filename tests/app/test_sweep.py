@@ -1,6 +1,7 @@
 """Sweeps: results of single runs with few compilations."""
 
 import importlib
+import json
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -243,6 +244,24 @@ def test_an_interrupted_sweep_continues(fedprox, finished):
     before = results.open(finished)
     again = sweep(fedprox, folder=finished, prox=PROX, runs_per_batch=2)  # Nothing is left to run.
     assert again.identical(before)
+
+
+def test_a_sweep_records_what_its_results_depend_on(fedprox, finished, copied):
+    record = json.loads((finished / "env.json").read_text())
+    assert {"versions", "git_commit", "device", "data", "command"} <= record.keys()
+    again = partial(sweep, fedprox, folder=copied, prox=PROX, runs_per_batch=2)
+    again()  # Nothing has changed, and nothing is written.
+    assert json.loads((copied / "env.json").read_text()) == record
+    versions = record["versions"] | {"numpy": "0.1"}
+    (copied / "env.json").write_text(json.dumps(record | {"versions": versions}))
+    with pytest.warns(UserWarning, match=r"what the sweep started with: numpy 0\.1"):
+        again()
+    (copied / "env.json").write_text(json.dumps(record | {"data": "0" * 64}))
+    with pytest.raises(ValueError, match="the data have changed since the sweep started"):
+        again()
+    (copied / "env.json").write_text("{")
+    with pytest.warns(UserWarning, match=r"env\.json is missing or damaged"):
+        again()
 
 
 @pytest.fixture

@@ -578,7 +578,7 @@ def test_types_of_indices_may_differ():
         (np.array(5), r"client indices are array\(5\): expected"),
         ("abc", "expected a 1-D array of integers for each client"),
         ([0, 1, 2], "expected a 1-D array of integers for each client"),
-        ([{0, 1}, {2}], "expected a 1-D array of integers for each client"),
+        ([{0, 1}, {2}], "client indices: expected an array .* of type set"),
         ([[True, False]], "expected a 1-D array of integers for each client"),
         ([["0"]], "expected a 1-D array of integers for each client"),
         ([[10**30]], "expected a 1-D array of integers for each client"),

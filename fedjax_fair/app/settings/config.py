@@ -102,9 +102,15 @@ class _Data:
         str | None,
         default_hint("none"),
         Doc(
-            "Table or .npz file of test examples of no client, on which the global models are "
-            "measured too; of a file with test examples these."
+            "Table, .npz file or LEAF's .json of test examples of no client, on which the global "
+            "models are measured too; of an .npz file with test examples these."
         ),
+    ] = None
+
+    shape: Annotated[
+        tuple[int, ...] | None,
+        default_hint("that in the file"),
+        Doc("Shape of a sample in LEAF's .json, such as 28 28 1 of FEMNIST's 784 pixels."),
     ] = None
 
     features: Annotated[

@@ -52,6 +52,13 @@ def resolve(config: Config) -> Config:
                 "JSON; correct the path."
             )
     is_table = is_table_file(data.file)
+    file = Path(data.file or "").expanduser()
+    # Before settings of tables, which other files do not use.
+    if not is_table and not file.is_dir() and file.suffix.lower() not in (".npz", ".json"):
+        raise ValueError(
+            f"data.file={data.file!r}: expected a table as .csv, .tsv, .parquet or .feather, an "
+            ".npz file, or LEAF's .json; convert it."
+        )
     has_partition = data.file is None or is_table or data.partition is not None
     if has_partition and data.client is not None:
         data = _fill(data, partition="by_column")

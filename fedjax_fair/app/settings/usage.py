@@ -22,7 +22,7 @@ _FILE_FIELDS = _CLIENT_FIELDS | {"file", "target", "label_unit"}
 _TABLE_FIELDS = _FILE_FIELDS | {
     *("partition", "label", "features", "sensitive_features", "exclude", "central_test"),
 }
-_DATA_FIELDS = _CLIENT_FIELDS | {"dir", "partition"}
+_DATA_FIELDS = _CLIENT_FIELDS | {"dir", "partition", "central_test"}
 
 
 def drop_unused_settings(config: Config, base: Config | None = None) -> Config:
@@ -97,8 +97,8 @@ def _data_settings(config: Config) -> set[str]:
     if config.data.file is not None:
         is_table = is_table_file(config.data.file)
         if not is_table and (is_leaf(config.data.file) or config.data.partition is None):
-            central = set() if is_leaf(config.data.file) else {"central_test"}
-            return _FILE_FIELDS | {"unknown_clients"} | central
+            shape = {"shape"} if is_leaf(config.data.file) else set()
+            return _FILE_FIELDS | {"unknown_clients", "central_test"} | shape
         fields = _TABLE_FIELDS if is_table else _FILE_FIELDS | {"partition", "central_test"}
     partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
     used = fields | settings_of(partition).keys()

@@ -24,7 +24,9 @@ class FlwrPartitioner(Protocol):
         """Returns the examples of one client as a data set."""
 
 
-def as_partitioner(partition: Partitioner | FlwrPartitioner) -> Partitioner:
+def as_partitioner(
+    partition: Partitioner | FlwrPartitioner, argument: str = "partition"
+) -> Partitioner:
     """Converts a partitioner of flwr-datasets; returns one of this package unchanged.
 
     Its data set has the column ``label`` and all scalar columns. The seed is that of the
@@ -38,7 +40,7 @@ def as_partitioner(partition: Partitioner | FlwrPartitioner) -> Partitioner:
         return partition
     if not isinstance(partition, FlwrPartitioner):
         raise ValueError(
-            f"partition is a {type(partition).__name__}: expected a Partitioner, such as "
+            f"{argument} is a {type(partition).__name__}: expected a Partitioner, such as "
             "data.iid(10), or one of flwr-datasets."
         )
     name = type(partition).__name__

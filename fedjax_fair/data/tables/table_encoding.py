@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int
+from jaxtyping import Int, Shaped
 
 from fedjax_fair.data.conversion import first_index, require
+from fedjax_fair.data.tables.array_columns import stack_arrays
 from fedjax_fair.data.tables.table_files import Frame, as_frame
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.warning import warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,11 +30,13 @@ __all__ = [
     "check_columns",
     "check_exact",
     "fit_encoding",
+    "warn_of_numbers",
 ]
 
 MAX_CATEGORIES = 1000
 """Maximum number of categories of a column. Columns with more usually identify rows."""
 MISSING = "missing"
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class Standardized(NamedTuple):
@@ -122,6 +127,8 @@ class TableEncoding:
         columns: Encoding of each column that is a feature.
         label: Columns of the label.
         classes: Name of each class; None if labels are targets.
+        arrays: Column of arrays, which are the only features and unchanged; None if columns are
+            encoded.
 
     Examples:
         >>> import pandas as pd
@@ -136,6 +143,7 @@ class TableEncoding:
     columns: tuple[Standardized | Category, ...]
     label: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
+    arrays: str | None = None
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -144,7 +152,7 @@ class TableEncoding:
 
     def encode(
         self, table: Any, unseen: Literal["error", "ignore"] = "error"
-    ) -> Float32[np.ndarray, "rows features"]:
+    ) -> Shaped[np.ndarray, "rows *features"]:
         """Encodes the rows of a table.
 
         Args:
@@ -156,13 +164,19 @@ class TableEncoding:
                 column, by the mean).
 
         Returns:
-            The features, ``[rows, features]``.
+            The features, ``[rows, features]``, float32; or the arrays of a column, ``[rows, ...]``.
 
         Raises:
             ValueError: If a column is missing or has another type, or a category is unseen.
         """
         checks.one_of("unseen", unseen, ("error", "ignore"))
         frame = as_frame("table", table)
+        if self.arrays is not None:
+            check_columns("table", [self.arrays], frame)
+            arrays = stack_arrays(frame[self.arrays])
+            if arrays.dtype == np.uint8:  # As `from_arrays` converts features.
+                return arrays[..., None] if arrays.ndim == 3 else arrays
+            return arrays.astype(np.float32 if arrays.dtype.kind in "bf" else np.int32)
         names = [column.name for column in self.columns]
         check_columns("table", names, frame)
         features = np.zeros((len(frame), len(self.feature_names)), np.float32)
@@ -173,6 +187,25 @@ class TableEncoding:
             start = end
         return features
 
+    def encode_label(self, table: Any) -> Int[np.ndarray, " rows"]:
+        """Encodes the class of each row of a table.
+
+        Raises:
+            ValueError: If there is no such column, or no such class.
+        """
+        assert self.classes is not None
+        frame = as_frame("table", table)
+        check_columns("label", self.label, frame)
+        codes, texts = as_codes(frame[self.label[0]])
+        places = {name: place for place, name in enumerate(self.classes)}
+        unknown = [text for text in texts if text not in places]
+        require(
+            not unknown and (codes >= 0).all(),
+            f"label {self.label[0]!r} has {unknown[:5] or 'missing values'}: expected "
+            f"{', '.join(self.classes[:10])}; leave these rows out.",
+        )
+        return np.array([places[text] for text in texts], np.int32)[codes]
+
     def to_dict(self) -> dict[str, Any]:
         """Returns lists and dictionaries of numbers and strings, which JSON keeps.
 
@@ -182,7 +215,8 @@ class TableEncoding:
             True
         """
         columns = [column._asdict() for column in self.columns]
-        return {"columns": columns, "label": self.label, "classes": self.classes}
+        content = {"columns": columns, "label": self.label, "classes": self.classes}
+        return content if self.arrays is None else content | {"arrays": self.arrays}
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> TableEncoding:
@@ -194,7 +228,8 @@ class TableEncoding:
             for column in content["columns"]
         ]
         classes = content["classes"]
-        return cls(tuple(columns), tuple(content["label"]), classes and tuple(classes))
+        classes = classes and tuple(classes)
+        return cls(tuple(columns), tuple(content["label"]), classes, content.get("arrays"))
 
     def without(self, name: str) -> TableEncoding:
         """Returns the encoding without a column."""
@@ -228,7 +263,14 @@ def fit_encoding(
             if is_number
             else _fit_category(series, one_hot, is_listed=name in categorical)
         )
-    return TableEncoding(tuple(columns))
+    encoding = TableEncoding(tuple(columns))
+    repeated = [name for name, count in Counter(encoding.feature_names).items() if count > 1]
+    require(
+        not repeated,
+        f"table: two columns become the feature {repeated[:1]}; expected different names, so "
+        "exclude or rename one of the columns.",
+    )
+    return encoding
 
 
 def _is_numeric(series: pd.Series) -> bool:
@@ -240,7 +282,13 @@ def _is_numeric(series: pd.Series) -> bool:
 def _fit_number(series: pd.Series) -> Standardized:
     values = _numbers(series)
     present = values[~np.isnan(values)]
-    mean, scale = float(present.mean()), float(present.std())
+    with np.errstate(over="ignore"):
+        mean, scale = float(present.mean()), float(present.std())
+    require(
+        np.isfinite(scale),
+        f"column {series.name!r} spans [{present.min():g}, {present.max():g}]: expected numbers "
+        "whose squares are below 1e308; divide them, or take their logarithm.",
+    )
     if scale <= 1e-12 * abs(mean):  # The column is constant up to rounding errors.
         scale = 1.0
     return Standardized(str(series.name), mean, scale, len(present) < len(values))
@@ -298,6 +346,7 @@ def _fit_category(series: pd.Series, one_hot: bool, *, is_listed: bool = False) 
     codes, values = as_codes(series)
     if not is_listed:
         _check_no_large_integers(series, values)
+        warn_of_numbers(f"column {series.name!r}", codes, values)
     require(
         len(values) <= MAX_CATEGORIES,
         f"column {series.name!r} has {len(values):,} categories: expected at most "
@@ -324,11 +373,10 @@ def as_codes(series: pd.Series) -> tuple[Int[np.ndarray, " rows"], tuple[str, ..
 
     try:
         codes, distinct = pd.factorize(series)
-    except TypeError:  # Lists and mappings.
+    except (TypeError, NotImplementedError):  # Lists and mappings, of pandas and of Arrow.
+        values = enumerate(series)
         row, value = next(
-            (row, value)
-            for row, value in enumerate(series)
-            if isinstance(value, list | dict | set | np.ndarray)
+            (each for each in values if not _is_hashable(each[1])), (0, series.iloc[0])
         )
         raise ValueError(
             f"column {series.name!r} has a value of {type(value).__name__} in row {row}: expected "
@@ -346,8 +394,59 @@ def as_codes(series: pd.Series) -> tuple[Int[np.ndarray, " rows"], tuple[str, ..
                 "expected strings, integers or booleans as categories; exclude it, or convert it."
             )
         texts.append(str(value))
+    _check_texts(str(series.name), texts)
     ascending, values = pd.factorize(np.array(texts, object), sort=True)
     return np.append(ascending, -1)[codes], tuple(values)
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _check_texts(name: str, texts: Sequence[str]) -> None:
+    """Checks the texts of different values: equal ones, and ones that files cannot hold."""
+    repeated = [text for text, count in Counter(texts).items() if count > 1]
+    require(
+        not repeated,
+        f"column {name!r} has different values with the same text {repeated[:1]}, such as 1 and "
+        "'1'; expected one type; convert it by astype(str).",
+    )
+    invalid = [
+        text for text in texts if "\0" in text or text != text.encode(errors="replace").decode()
+    ]
+    require(
+        not invalid,
+        f"column {name!r} has the value {invalid[:1]}: expected text without null characters and "
+        "surrogates; replace them.",
+    )
+    stripped = Counter(text.strip() for text in texts)
+    alike = [text for text in texts if stripped[text.strip()] > 1]
+    if alike:
+        warn(
+            f"column {name!r} has the values {sorted(alike)[:4]}, which differ only in spaces "
+            "around them and count as different; Series.str.strip() makes them equal."
+        )
+
+
+def warn_of_numbers(name: str, codes: np.ndarray, texts: Sequence[str]) -> None:
+    """Warns of a column of categories that has numbers in most rows.
+
+    One text, such as ``?`` for a missing number, makes texts of all.
+    """
+    is_other = np.array([not _NUMBER.fullmatch(text.strip()) for text in texts] + [True])
+    others = is_other[codes] & (codes >= 0)
+    num_numbers = int((~is_other[codes]).sum())
+    if 0 < others.sum() < num_numbers:
+        first = texts[codes[others.argmax()]]
+        warn(
+            f"{name} has numbers in {num_numbers:,} of {len(codes):,} rows and is "
+            f"categorical because of others, such as {first!r} in row {others.argmax()}; leave "
+            "them empty if they are missing numbers, or name the column in categorical."
+        )
 
 
 def check_columns(argument: str, names: Sequence[str], frame: Frame) -> None:

@@ -18,6 +18,7 @@ from fedjax_fair.data.tables.hugging_face import (
     join_partitions,
     name_classes,
 )
+from fedjax_fair.utils.warning import warn
 
 __all__ = ["Frame", "as_frame", "as_written", "is_table", "is_table_file", "table_name"]
 
@@ -103,7 +104,13 @@ def as_frame(argument: str, table: Any) -> Frame:
     elif hasattr(table, "__arrow_c_stream__"):
         import pyarrow
 
-        frame = pyarrow.table(table).to_pandas()
+        try:
+            frame = pyarrow.table(table).to_pandas()
+        except (pyarrow.ArrowException, TypeError) as error:  # A single column.
+            raise ValueError(
+                f"{argument} of type {type(table).__name__}: expected a table, with columns "
+                f"({one_line(error)}); pass all columns."
+            ) from None
     elif is_dataset(table):
         frame = as_pandas(table)
     elif is_federated(table):
@@ -151,6 +158,16 @@ def _read(path: str | os.PathLike[str]) -> Frame:
     _check_file(Path(path))
     try:
         names = _header(path)
+    except Exception as error:  # Readers raise errors of many types.
+        raise _damaged(path, error) from None
+    separators = [each for each in ";|\t," if each in names[0]]
+    require(
+        len(names) > 1 or not separators,
+        f"{path} has the single column {names[0]!r}: expected columns between "
+        f"{'commas' if _format(path) == '.csv' else 'tabs'}, not {''.join(separators)!r}; save it "
+        "again, such as by pandas.read_csv(path, sep=None).to_csv(path, index=False).",
+    )
+    try:
         frame = pd.read_csv(path, **_text_format(path))
     except Exception as error:  # Readers raise errors of many types.
         raise _damaged(path, error) from None
@@ -161,6 +178,11 @@ def _read(path: str | os.PathLike[str]) -> Frame:
     )
     # Otherwise pandas renames copies to new columns.
     frame.columns = [name or pandas_name for name, pandas_name in zip(names, frame, strict=True)]
+    if not names[0] and frame.iloc[:, 0].is_unique and len(frame) > 1:
+        warn(
+            f"{path}: the first column has no name and a different value in each row, as the index "
+            f"of a table; exclude {frame.columns[0]!r}, or write the file with index=False."
+        )
     return frame
 
 

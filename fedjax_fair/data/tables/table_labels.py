@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from fedjax_fair.data.conversion import check_test_labels, first_index, require
-from fedjax_fair.data.tables.table_encoding import MAX_CATEGORIES, as_codes, check_exact
+from fedjax_fair.data.tables.table_encoding import (
+    MAX_CATEGORIES,
+    as_codes,
+    check_exact,
+    warn_of_numbers,
+)
 from fedjax_fair.data.tables.table_files import Frame
 
 if TYPE_CHECKING:
@@ -70,6 +75,14 @@ def encode_labels(
     return _encode_classes(columns)
 
 
+def _as_values(column: pd.Series) -> pd.Series:
+    """Returns the values of categories, and integers or booleans in columns of objects."""
+    categories = getattr(column.dtype, "categories", None)
+    if categories is not None and categories.dtype.kind in "biuf":
+        column = column.astype(categories.dtype)
+    return column.infer_objects()
+
+
 def _check_few_numbers(columns: Sequence[pd.Series]) -> None:
     """Checks that a label cannot be meant as a number to predict, such as an age or a price."""
     import pandas as pd
@@ -79,6 +92,7 @@ def _check_few_numbers(columns: Sequence[pd.Series]) -> None:
     series = pd.concat(list(columns), ignore_index=True)
     if not pd.api.types.is_numeric_dtype(series) or pd.api.types.is_bool_dtype(series):
         return
+    _check_finite(series)
     number, is_whole = series.nunique(), bool((series == series.round()).all())
     require(
         number <= _MAX_NUMBERS and is_whole,
@@ -99,10 +113,7 @@ def _targets(frame: Frame, names: Sequence[str], target: Target) -> np.ndarray:
                 f"label {name!r} of {frame[name].dtype}: expected numbers for {target=}; "
                 "target='classification' takes others."
             ) from None
-        require(
-            np.isfinite(values).all(),
-            f"label {name!r} has infinite values; expected none, so leave these rows out.",
-        )
+        _check_finite(frame[name])
         require(
             target == "regression" or np.isin(values, (0, 1)).all(),
             f"label {name!r} spans [{values.min()}, {values.max()}]: expected 0 and 1 for "
@@ -110,6 +121,17 @@ def _targets(frame: Frame, names: Sequence[str], target: Target) -> np.ndarray:
         )
         columns.append(values)
     return np.stack(columns, axis=1).astype(np.float32)
+
+
+def _check_finite(series: pd.Series) -> None:
+    """Checks that numbers of a label are finite as float32."""
+    with np.errstate(over="ignore"):
+        is_finite = np.isfinite(series.to_numpy(np.float64).astype(np.float32))
+    if not is_finite.all():
+        raise ValueError(
+            f"label {series.name!r} has values such as {series[~is_finite].iloc[0]}, which are "
+            "infinite as float32; expected none, so leave these rows out, or divide the label."
+        )
 
 
 def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
@@ -121,6 +143,8 @@ def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
     if is_ordered:
         # Test rows of a file are strings.
         columns = [column.astype(str) for column in columns]
+    else:
+        columns = [_as_values(column) for column in columns]
     for column in columns:
         check_exact(column)
     series = pd.concat(list(columns), ignore_index=True)
@@ -139,12 +163,18 @@ def _encode_classes(columns: Sequence[pd.Series]) -> Labels:
     elif pd.api.types.is_integer_dtype(series) or series.dtype == np.float64:
         kind = np.float64 if series.dtype == np.float64 else np.int64
         codes, values = pd.factorize(series.to_numpy(kind), sort=True)
-    else:
+    elif all(column.dtype.kind in "biuf" for column in columns):  # Some are booleans.
         codes, values = as_codes(series)
+    else:
+        # Texts of each table, because 1 in a table is "1" in a file.
+        pairs = [as_codes(column) for column in columns]
+        texts = [np.array(values, object)[codes] for codes, values in pairs]
+        codes, values = as_codes(pd.Series(np.concatenate(texts), name=name))
+        warn_of_numbers(f"label {name!r}", codes, values)
     require(
         len(values) > 1,
-        f"label {name!r} has one class, {list(values)}: expected two or more; is it the right "
-        "column?",
+        f"label {name!r} has one class, {', '.join(map(str, values))}: expected two or more; is it "
+        "the right column?",
     )
     require(
         is_ordered or len(values) <= MAX_CATEGORIES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_fair.data.arrays import UnknownClients, federate, from_arrays
+from fedjax_fair.data.arrays import UnknownClients, federate, from_arrays, with_central_test
 from fedjax_fair.data.conversion import require
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.partitions.partition import find_unknown
@@ -40,6 +41,8 @@ def from_leaf(
     validation_fraction: float = 0.0,
     seed: int = 0,
     unknown_clients: UnknownClients = "error",
+    shape: Sequence[int] | None = None,
+    central_test: str | os.PathLike[str] | None = None,
 ) -> FederatedData:
     """Reads LEAF's JSON of FEMNIST, the synthetic data set, Sent140 or Shakespeare.
 
@@ -68,6 +71,10 @@ def from_leaf(
         validation_fraction: As in `from_arrays`.
         seed: As in `from_arrays`.
         unknown_clients: As in `from_arrays`, of users that only ``test`` has.
+        shape: Shape of a sample of numbers, such as ``(28, 28, 1)`` of FEMNIST, whose 784 pixels
+            are a list in its files; by default that of the lists.
+        central_test: File or folder of samples of no client (`with_central_test`), whose users do
+            not matter.
 
     Returns:
         A federated dataset, whose clients are the users.
@@ -83,7 +90,8 @@ def from_leaf(
         train, test = Path(train, "train"), Path(train, "test")
     users = read_users(Path(train))
     test_users = {} if test is None else read_users(Path(test), is_train=False)
-    both = [*users.values(), *test_users.values()]
+    central = {} if central_test is None else read_users(Path(central_test), is_train=False)
+    both = [*users.values(), *test_users.values(), *central.values()]
     kinds = sorted({each.kind for each in both if each.labels})
     require(
         len(kinds) == 1,
@@ -98,11 +106,13 @@ def from_leaf(
         tests = None if test is None else test_users
         options |= {"test_fraction": test_fraction, "unknown_clients": unknown_clients}
         options["num_classes"] = num_classes
-        return _from_features(str(train), users, tests, kinds[0], vocabulary, options)
-    require(
-        num_classes is None,
-        f"{num_classes=}: expected None with texts, whose classes are the characters.",
-    )
+        parts = [users, tests, central or None]
+        return _from_features(str(train), parts, kinds[0], vocabulary, shape, options)
+    for argument, value in {"num_classes": num_classes, "shape": shape}.items():
+        require(
+            value is None,
+            f"{argument}={value!r}: expected None with texts, whose classes are the characters.",
+        )
     # Users without training samples are last, and in no part.
     of_test = {user: test_users.get(user, EMPTY) for user in users} | test_users
     owners = np.repeat([*of_test], [len(each.labels) for each in of_test.values()])
@@ -129,21 +139,29 @@ def from_leaf(
         num_classes=len(vocabulary),
         **options,
     )
-    return with_unseen(made, owners, is_unknown, seed)
+    made = with_unseen(made, owners, is_unknown, seed)
+    if central:
+        windows = _last_labels(central.values(), length, vocabulary)
+        made = with_central_test(made, windows.features, windows.labels)
+    return made
 
 
 def _from_features(
     place: str,
-    users: dict[str, Samples],
-    test_users: dict[str, Samples] | None,
+    of_parts: list[dict[str, Samples] | None],
     kind: str,
     vocabulary: Any,
+    shape: Sequence[int] | None,
     options: dict[str, Any],
 ) -> FederatedData:
-    """Makes a federated dataset of samples that are numbers or tweets."""
-    parts = [users] if test_users is None else [users, test_users]
+    """Makes a federated dataset of samples that are numbers or tweets.
+
+    The parts are training, test and central test samples; the latter two may be None.
+    """
+    parts = [part for part in of_parts if part is not None]
     if kind == TWEETS:
         tweets = [[text for each in part.values() for text in each.samples] for part in parts]
+        require(shape is None, f"{shape=}: expected None, because {place} has texts, not numbers.")
         words = frequent_words(tweets[0]) if vocabulary is None else vocabulary
         features = [count_words(texts, words) for texts in tweets]
     else:
@@ -158,15 +176,29 @@ def _from_features(
             "expected one shape; crop or pad the samples.",
         )
         features = [np.concatenate([x for _, x, y in part.values() if y]) for part in parts]
+        if shape is not None:
+            features = [_shaped(place, values, shape) for values in features]
     labels = [np.array([y for each in part.values() for y in each.labels], int) for part in parts]
     owners = [np.repeat([*part], [len(each.labels) for each in part.values()]) for part in parts]
-    if test_users is not None:
+    if of_parts[1] is not None:
         options |= {"test_features": features[1], "test_labels": labels[1]}
         options["test_clients"] = owners[1]
     try:
-        return from_arrays(features[0], labels[0], clients=owners[0], **options)
+        made = from_arrays(features[0], labels[0], clients=owners[0], **options)
+        is_central = of_parts[2] is not None
+        return with_central_test(made, features[-1], labels[-1]) if is_central else made
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
+
+
+def _shaped(place: str, features: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    size = math.prod(features.shape[1:])
+    require(
+        all(checks.is_int(length) and length > 0 for length in shape) and math.prod(shape) == size,
+        f"shape={tuple(shape)}: expected positive integers with the product {size:,}, the numbers "
+        f"of a sample in {place}.",
+    )
+    return features.reshape(-1, *shape)
 
 
 def _last_labels(users: Any, length: int, vocabulary: str) -> Windows:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fedjax_fair import aggregators, data, models, selectors, solvers
-from fedjax_fair.data.federated_tables import stack_arrays
+from fedjax_fair.data.tables.array_columns import stack_arrays
 from fedjax_fair.data.tables.hugging_face import as_pandas, join_partitions
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.training import fit
@@ -150,7 +150,8 @@ def test_images_are_features_of_their_rows():
     frame = TABLE.assign(image=[Image(pixels) for pixels in PIXELS])
     dataset = stand_in(frame, image=Image())
     people = data.from_table(dataset, features="image", validation_fraction=0.2, **SETTINGS)
-    assert people.encoding is None
+    np.testing.assert_array_equal(people.encoding.encode(frame), PIXELS[..., None])
+    assert people.class_names == tuple(map(str, CLASSES))
     assert people.train.features.dtype == np.uint8
     assert people.train.features.shape[1:] == (4, 5, 1)
     rows = {pixels.tobytes(): row for row, pixels in enumerate(PIXELS)}

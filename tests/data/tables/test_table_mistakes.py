@@ -13,7 +13,7 @@ WRONG = {
     "one category": (
         TABLE.assign(salary=ordered(["low"] * TOTAL, ["low"])),
         {},
-        "label 'salary' has one class, ['low']: expected two or more",
+        "label 'salary' has one class, low: expected two or more",
     ),
     "missing level": (
         TABLE.assign(salary=ordered(["low", None] * (TOTAL // 2))),
@@ -112,7 +112,7 @@ WRONG = {
         {},
         "table has the columns ['age'] repeatedly",
     ),
-    "client": (TABLE, {"client": 3}, "partition is a int"),
+    "client": (TABLE, {"client": 3}, "client is a int"),
     "no column to split by": (
         TABLE,
         {"client": data.dirichlet(2, by="gender")},
