@@ -140,13 +140,14 @@ def table(found: list[Final]) -> pd.DataFrame:
     for final in found:
         seeds = pd.Index(final.dataset["seed"].values, name="seed")
         is_diverged = pd.Series(final.dataset["diverged"].values >= 0, seeds)
-        wide = pd.DataFrame(_measures(final), seeds).rename_axis(columns="measure")
+        wide: Any = pd.DataFrame(_measures(final), seeds).rename_axis(columns="measure")
         rows: Any = wide.stack(future_stack=True).rename("value").reset_index()
         rows["value"] = [float(f"{value:.{DIGITS}g}") for value in rows["value"]]
         rows["is_diverged"] = is_diverged.loc[rows["seed"]].to_numpy()
         parts.append(rows.assign(**{name: getattr(final, name) for name in keys}))
     columns = [*keys, "seed", "measure", "value", "is_diverged"]
-    return pd.concat(parts, ignore_index=True)[columns]
+    table: Any = pd.concat(parts, ignore_index=True)
+    return table[columns]
 
 
 def clients(found: list[Final]) -> pd.DataFrame:
@@ -340,20 +341,10 @@ def curves(found: list[Final]) -> pd.DataFrame:
     from fedjax_fair.metrics import paired
 
     rows = []
-    for final in found:
-        if final.criterion != _PRIMARY:
-            continue
-        accuracy = final.dataset[validation(final.quantity.mean)]
-        for round in final.dataset["round"].values.tolist():
-            mean = paired.interval(accuracy.sel(round=round).values)
-            rows.append(
-                {
-                    "federation": final.federation,
-                    "method": final.method,
-                    "round": round,
-                    "accuracy": mean.mean,
-                    "low": mean.low,
-                    "high": mean.high,
-                }
-            )
-    return pd.DataFrame(rows)
+    for final in (final for final in found if final.criterion == _PRIMARY):
+        levels = final.dataset[validation(final.quantity.mean)].transpose("round", ...)
+        for round, values in zip(levels["round"].values.tolist(), levels.values, strict=True):
+            mean = paired.interval(values)
+            rows.append([final.federation, final.method, round, mean.mean, mean.low, mean.high])
+    columns = ["federation", "method", "round", "accuracy", "low", "high"]
+    return pd.DataFrame(rows, columns=columns)

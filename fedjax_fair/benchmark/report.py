@@ -98,17 +98,13 @@ def _compare(
 
 def _ranking(table: Any) -> pd.DataFrame:
     """Joins ranks by accuracy with the differences to the baseline, whose p are adjusted."""
-    import pandas as pd
-
     has_baseline = table.loc[table["method"] == BASELINE, "federation"]
     table = table[table["federation"].isin(has_baseline)]
     ranked: Any = ranking.ranking(table, RANKED[0], CRITERION, baseline=BASELINE)
     for measure in RANKED:
-        arguments = table, measure, BASELINE, CRITERION
-        overall = statistics.overall(*arguments).assign(federation=OVERALL)
-        both: Any = pd.concat([statistics.compare(*arguments), overall])
-        both = both.rename(columns={"federation": "scope", "p_holm": "p", "p": "unadjusted"})
-        both = both.set_index(["scope", "method"])[["difference", "low", "high", "p"]]
+        both: Any = statistics.by_scope(table, measure, BASELINE, CRITERION)
+        both = both.rename(columns={"p_holm": "p"}).set_index(["scope", "method"])
+        both = both[["difference", "low", "high", "p"]]
         ranked = ranked.join(both.add_prefix(f"{measure}_"), on=["scope", "method"])
     return ranked
 

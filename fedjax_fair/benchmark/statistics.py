@@ -25,6 +25,7 @@ __all__ = [
     "LEVEL",
     "OVERALL",
     "as_gains",
+    "by_scope",
     "compare",
     "differences",
     "direction",
@@ -328,6 +329,26 @@ def overall(
     is_agreed = 6 * table["same_sign"] >= 5 * table["num_federations"]
     is_separated = table["is_significant"] & is_agreed & ~table["is_opposed"] & table["is_stable"]
     return table.assign(is_separated=is_separated)
+
+
+def by_scope(
+    measures: pd.DataFrame, measure: str, baseline: str, criterion: str, *, is_scaled: bool = True
+) -> pd.DataFrame:
+    """Returns the rows of `compare` and `overall`, by ``scope``; ``is_clear`` is significance.
+
+    Arguments are as of `overall`, whose scope is ``overall``; others are federations.
+    """
+    import pandas as pd
+
+    arguments = (measures, measure, baseline, criterion)
+    whole: Any = overall(*arguments, is_scaled=is_scaled)
+    parts: Any = compare(*arguments)
+    columns = ["method", "scope", "difference", "low", "high", "p_holm", "is_clear"]
+    both = (
+        whole.assign(scope=OVERALL, is_clear=whole["is_separated"])[columns],
+        parts.assign(scope=parts["federation"], is_clear=parts["is_significant"])[columns],
+    )
+    return pd.concat(both, ignore_index=True)
 
 
 def _side(test: dict[str, float]) -> int:

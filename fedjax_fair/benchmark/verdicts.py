@@ -63,10 +63,10 @@ def evidence(
     criteria = [name for name in CRITERIA[1:] if name in set(measures["criterion"])]
     parts = []
     for criterion in (CRITERIA[0], *criteria):
-        accuracy = _scopes(measures, "accuracy", baseline, criterion, is_scaled=False)
-        accuracy = accuracy[["method", "scope", "difference", "low"]]
+        accuracy = statistics.by_scope(measures, "accuracy", baseline, criterion, is_scaled=False)
+        accuracy: Any = accuracy[["method", "scope", "difference", "low"]]
         for measure in FAIRNESS_MEASURES:
-            found = _scopes(measures, measure, baseline, criterion, is_scaled=True)
+            found = statistics.by_scope(measures, measure, baseline, criterion)
             both = found.merge(
                 accuracy, how="left", on=["method", "scope"], suffixes=("", "_of_accuracy")
             )
@@ -85,21 +85,6 @@ def evidence(
         ["method", "scope"], key=lambda names: names.map(order[names.name]), kind="stable",
         ignore_index=True,
     )  # fmt: skip
-
-
-def _scopes(measures: Any, measure: str, baseline: str, criterion: str, is_scaled: bool) -> Any:
-    """Returns comparisons over all federations and in each; ``is_clear`` is the significance."""
-    import pandas as pd
-
-    arguments = (measures, measure, baseline, criterion)
-    whole: Any = statistics.overall(*arguments, is_scaled=is_scaled)
-    parts: Any = statistics.compare(*arguments)
-    columns = ["method", "scope", "difference", "low", "high", "p_holm", "is_clear"]
-    both = (
-        whole.assign(scope=OVERALL, is_clear=whole["is_separated"])[columns],
-        parts.assign(scope=parts["federation"], is_clear=parts["is_significant"])[columns],
-    )
-    return pd.concat(both, ignore_index=True)
 
 
 def _judge(found: Any, sign: int, margin: float) -> Any:

@@ -92,10 +92,10 @@ def columns(
         long_name = f"{name.capitalize()} on {whole} and client"
         add(f"client_group_{name}", per_client, _ratio(sums, examples), long_name, unit)
         if len(features) > 1:
-            totals = (_by_value(each.sum(axis=2), features) for each in (sums, examples))
+            of_values, number = (_by_value(each.sum(axis=2), features) for each in (sums, examples))
             long_name = f"{name.capitalize()} on pooled test examples of a value of a feature"
             dims = (*_COUNTS[:2], "sensitive_value")
-            add(f"sensitive_feature_{name}", dims, _ratio(*totals), long_name, unit)
+            add(f"sensitive_feature_{name}", dims, _ratio(of_values, number), long_name, unit)
     if counts is not None:
         num_classes = counts.shape[-1]
         add("sensitive_group_counts", _COUNTS, counts, f"Number of {whole}, label, prediction")

@@ -154,7 +154,7 @@ def sensitive_group_tables(dataset: xr.Dataset) -> list[Table]:
     """Shows sensitive groups by each sensitive feature and by all together, if there are any."""
     if "sensitive_group" not in dataset.coords:
         return []
-    features = [(name,) for name in feature_names(dataset)]
+    features: list[tuple[str, ...]] = [(name,) for name in feature_names(dataset)]
     if len(features) > 1:
         features.append(tuple(feature_names(dataset)))
     tables = []
