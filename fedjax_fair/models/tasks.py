@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Shaped
 
+from fedjax_fair.models.wrappers import functions_of
 from fedjax_fair.roles import LABEL_UNIT, Model
+from fedjax_fair.roles.model import apply_masked
 from fedjax_fair.utils import checks
 
 __all__ = ["as_multi_label", "as_regression"]
@@ -19,7 +22,9 @@ Targets = Shaped[Array, "batch ..."]
 PerExample = Float[Array, " batch"]
 
 
-def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared") -> Model:
+def as_regression(
+    model: Model, loss: Literal["squared", "absolute"] = "squared", standardize: Any = None
+) -> Model:
     """Returns the same network for regression.
 
     Labels are floats, ``[total, outputs]``. Accuracies are NaN; use metrics of losses.
@@ -27,13 +32,17 @@ def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared"
     Args:
         model: A network with as many outputs as targets.
         loss: Mean squared or mean absolute error of an example.
+        standardize: Labels of training, ``[total, outputs]``, such as ``data.train.labels``. The
+            network then predicts standardized labels, and the loss is that of them, so that
+            learning rates do not depend on the unit. Outputs, predictions and metrics of errors
+            are in the unit of the labels. None for neither.
 
     Returns:
         The model, without probabilities.
 
     Raises:
-        ValueError: If ``loss`` is another string; while tracing, if outputs and targets differ in
-            shape.
+        ValueError: If ``loss`` is another string, or ``standardize`` no such array; while tracing,
+            if outputs and targets differ in shape.
 
     Examples:
         >>> import numpy as np
@@ -51,6 +60,8 @@ def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared"
         True
     """
     checks.one_of("loss", loss, ("squared", "absolute"))
+    if standardize is not None:
+        return _standardized(as_regression(model, loss), standardize)
     return model.replace(
         loss=squared_errors if loss == "squared" else absolute_errors,
         accuracy=no_accuracy,
@@ -59,6 +70,64 @@ def as_regression(model: Model, loss: Literal["squared", "absolute"] = "squared"
         task="regression",
         loss_unit=f"({LABEL_UNIT})^2" if loss == "squared" else LABEL_UNIT,
     )
+
+
+def _standardized(model: Model, labels: Any) -> Model:
+    labels = np.asarray(labels)
+    if labels.ndim != 2 or not labels.size or labels.dtype.kind != "f":
+        raise ValueError(
+            f"standardize of {labels.dtype} and shape {labels.shape}: expected the labels of "
+            "training, floats [total, outputs], such as data.train.labels."
+        )
+    values = labels.astype(np.float64)
+    mean, scale = values.mean(axis=0), values.std(axis=0)
+    scale = np.where(scale <= 1e-12 * np.abs(mean), 1.0, scale)  # Constant up to rounding.
+    scale = np.where(scale == 0, 1.0, scale)
+    settings = functions_of(model) | {"loss": _Scaled(model.loss, tuple(scale.tolist()))}
+    settings["loss_unit"] = "1"
+    return Rescaled(model, tuple(mean.tolist()), tuple(scale.tolist()), **settings)
+
+
+class _Scaled(NamedTuple):
+    """A loss of targets in units of their standard deviations."""
+
+    loss: Any
+    scale: tuple[float, ...]
+
+    def __call__(self, outputs: Outputs, targets: Targets) -> PerExample:
+        _check_shapes(outputs, targets)
+        scale = jnp.array([self.scale], outputs.dtype)
+        return self.loss(outputs / scale, targets / scale)
+
+
+class Rescaled(Model):
+    """A network whose outputs are standardized labels, from `as_regression`.
+
+    Args:
+        model: The network.
+        mean: Mean of the labels, for each output.
+        scale: Standard deviation of the labels; 1 for constant ones.
+    """
+
+    model: Model
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    def init(self, key, x):
+        return self.model.init(key, x)
+
+    def apply(self, params, state, x, *, train, key, example_mask=None):
+        outputs, state = apply_masked(self.model.apply, params, state, x, train, key, example_mask)
+        scale, mean = (jnp.array([each], outputs.dtype) for each in (self.scale, self.mean))
+        if outputs.shape[1:] != scale.shape[1:]:
+            raise ValueError(
+                f"model with {outputs.shape[-1]} outputs: expected {scale.size}, one for each "
+                "target of standardize; give the last layer as many outputs."
+            )
+        return outputs * scale + mean, state
+
+    def features(self, params, state, x):
+        return self.model.features(params, state, x)
 
 
 def as_multi_label(model: Model) -> Model:

@@ -14,10 +14,10 @@ from fedjax_fair.roles import Model, Variables
 from fedjax_fair.roles.model import apply_masked
 from fedjax_fair.utils import checks
 
-__all__ = ["Bfloat16", "Pretrained", "in_bfloat16", "pretrained"]
+__all__ = ["Bfloat16", "Pretrained", "functions_of", "in_bfloat16", "pretrained"]
 
 
-def _functions_of(model: Model) -> dict[str, Any]:
+def functions_of(model: Model) -> dict[str, Any]:
     """Returns the functions of outputs of a model, such as its loss."""
     return {field.name: getattr(model, field.name) for field in dataclasses.fields(Model)}
 
@@ -48,7 +48,7 @@ def in_bfloat16(model: Model) -> Model:
         >>> {str(leaf.dtype) for leaf in jax.tree.leaves((variables, features))}
         {'float32'}
     """
-    return Bfloat16(model, **_functions_of(model))
+    return Bfloat16(model, **functions_of(model))
 
 
 class Bfloat16(Model):
@@ -114,7 +114,7 @@ def pretrained(model: Model, variables: Variables) -> Model:
         >>> bool((after == before).all())
         True
     """
-    return Pretrained(model, variables, **_functions_of(model))
+    return Pretrained(model, variables, **functions_of(model))
 
 
 class Pretrained(Model):

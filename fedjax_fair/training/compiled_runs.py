@@ -255,6 +255,10 @@ class CompiledRuns:
         return (evaluated, per_run), shared, self._batch.data
 
 
+_LARGE_LABEL = 100
+"""Root mean square of labels of a regression above which a warning advises to standardize."""
+
+
 def check_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
     """Checks that a model has an output for each class; fewer would give NaN losses.
 
@@ -272,6 +276,15 @@ def check_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
             f"are {data.train.labels.dtype}, which are classes; pass labels.astype(float), "
             "[total, 1] for one target, or a model for classification."
         )
+    if model.task == "regression" and model.loss_unit != "1":  # Not `standardize`.
+        labels = np.asarray(data.train.labels, np.float64)
+        if (size := np.sqrt(np.mean(labels**2))) > _LARGE_LABEL:
+            warn(
+                f"labels with a mean of {labels.mean():.3g} and a standard deviation of "
+                f"{labels.std():.3g}: learning rates are for labels near 1, so that training may "
+                f"diverge or take long; use models.as_regression(model, standardize="
+                f"data.train.labels), or divide the labels by {size:.1g}."
+            )
     if model.task == "multi_label":
         for name in PARTS:
             part = getattr(data, name)
