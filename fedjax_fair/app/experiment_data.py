@@ -40,25 +40,23 @@ class Experiment(NamedTuple):
 
 def load_data(config: Config) -> FederatedData:
     """Loads the federated dataset of a resolved configuration; errors as `build`."""
-    part = config.data
+    data_config = config.data
     check_unused_settings(config)
-    if part.file is not None:
-        return _load_file(part.file, part)
-    seed: Any = part.seed
-    if part.partition_per_seed:
-        seed = tuple(part.seed + run for run in config.training.seeds)
-    partition = lookup("data.partition", str(part.partition), PARTITIONERS)
-    partitioner = construct(partition, part)
-    fraction = part.validation_fraction or 0.0
-    names = settings_of(READERS[part.name]) if part.name in READERS else ()
-    given = {name: getattr(part, name) for name in names}
+    if data_config.file is not None:
+        return _load_file(data_config.file, data_config)
+    seed: Any = data_config.seed
+    if data_config.partition_per_seed:
+        seed = tuple(data_config.seed + run for run in config.training.seeds)
+    partition = lookup("data.partition", str(data_config.partition), PARTITIONERS)
+    partitioner = construct(partition, data_config)
+    names = settings_of(READERS[data_config.name]) if data_config.name in READERS else ()
+    given = {name: getattr(data_config, name) for name in names}
     settings = {name: value for name, value in given.items() if value is not None}
-    return data.load(
-        part.name, partitioner, seed, part.dir, validation_fraction=fraction, **settings
-    )
+    settings["validation_fraction"] = data_config.validation_fraction or 0.0
+    return data.load(data_config.name, partitioner, seed, data_config.dir, **settings)
 
 
-def _load_file(file: str, part: DataConfig) -> FederatedData:
+def _load_file(file: str, data_config: DataConfig) -> FederatedData:
     """Reads the federated dataset of a table, ``.npz`` files or LEAF's JSON."""
     path, is_table = Path(file), is_table_file(file)
     if path.suffix.lower() in _OTHER_TABLES:
@@ -71,45 +69,45 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
             f"data.file={file!r} is a folder without .parquet, .feather, .json or train/*.npz "
             "files; expected one of them, or the path of a file."
         )
-    if part.partition_per_seed:
+    if data_config.partition_per_seed:
         raise ValueError(
             "data.partition_per_seed=True: expected False with data.file, which has one partition; "
             "--data.no-partition-per-seed sets it."
         )
     partitioner: Any = None
-    if part.partition is not None:
-        partition = lookup("data.partition", str(part.partition), PARTITIONERS)
-        partitioner = construct(partition, part)
+    if data_config.partition is not None:
+        partition = lookup("data.partition", str(data_config.partition), PARTITIONERS)
+        partitioner = construct(partition, data_config)
     options: dict[str, Any] = {
-        "validation_fraction": part.validation_fraction or 0.0,
-        "seed": part.seed,
+        "validation_fraction": data_config.validation_fraction or 0.0,
+        "seed": data_config.seed,
     }
     if is_table:
         return data.from_table(
             file,
-            label=part.label or "",
-            target=part.target,
+            label=data_config.label or "",
+            target=data_config.target,
             client=partitioner,
-            sensitive_features=part.sensitive_features or (),
-            features=part.features,
-            exclude=part.exclude or (),
-            central_test=part.central_test,
+            sensitive_features=data_config.sensitive_features or (),
+            features=data_config.features,
+            exclude=data_config.exclude or (),
+            central_test=data_config.central_test,
             **options,
         )
-    options["unknown_clients"] = part.unknown_clients or "error"
+    options["unknown_clients"] = data_config.unknown_clients or "error"
     if is_leaf(file):
-        return data.from_leaf(file, **options, name=part.name)
+        return data.from_leaf(file, **options, name=data_config.name)
     loaded = data.from_npz(file, partition=partitioner, **options)
-    is_classified = part.target in (None, "classification")
+    is_classified = data_config.target in (None, "classification")
     if loaded.train.has_targets == is_classified:
         expected = "integers" if loaded.train.has_targets else "floats [total, outputs]"
         raise ValueError(
             f"data.file={file!r} has labels of {loaded.train.labels.dtype}: expected {expected} "
-            f"for data.target={part.target or 'classification'}; choose --data.target "
+            f"for data.target={data_config.target or 'classification'}; choose --data.target "
             "classification for integers, regression or multi_label for floats."
         )
-    if part.central_test is not None:
-        return data.with_central_test(loaded, *read_test_examples(part.central_test))
+    if data_config.central_test is not None:
+        return data.with_central_test(loaded, *read_test_examples(data_config.central_test))
     return loaded
 
 

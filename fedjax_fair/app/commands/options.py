@@ -11,7 +11,7 @@ from tyro.conf import Positional
 
 from fedjax_fair.app.settings.command_line import fields_of
 from fedjax_fair.app.settings.config import Config, MaximizeExemplars, MaximizeMovielens
-from fedjax_fair.app.settings.fields import default_hint
+from fedjax_fair.app.settings.sections import default_hint
 
 __all__ = ["Exemplars", "Movielens", "Plan", "Resume", "Run", "RunPath", "Sweep"]
 

@@ -13,9 +13,9 @@ import tyro
 
 from fedjax_fair.app.overview import HELP
 from fedjax_fair.app.settings.registry import METHODS
+from fedjax_fair.app.settings.setting import is_sequence, members, parse_value
 from fedjax_fair.app.settings.source_defaults import source_names
 from fedjax_fair.app.settings.suggestions import suggest
-from fedjax_fair.app.settings.values import is_sequence, members, parse_value
 
 __all__ = [
     "PATHS",
@@ -102,7 +102,7 @@ def parse_options(kind: Any, arguments: list[str], command: str) -> dict[str, An
             texts = [switch]
         else:
             most = len(words) if is_sequence(types[flag]) else 1 - len(texts)
-            ends = (place for place, word in enumerate(words[:most]) if word.startswith("--"))
+            ends = (index for index, word in enumerate(words[:most]) if word.startswith("--"))
             count = next(ends, min(most, len(words)))
             texts, words = texts + words[:count], words[count:]
         texts = _expand(flag, texts)
@@ -173,15 +173,13 @@ def options_of(kind: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
 
 def assemble(kind: Any, values: Mapping[str, Any], default: Any = None) -> Any:
     """Makes a dataclass of values by option and the fields of ``default``."""
-    given: dict[str, Any] = {}
-    for item in fields(kind):
-        if default is not None:
-            given[item.name] = getattr(default, item.name)
-        elif isinstance(item.default_factory, type):  # A section.
-            given[item.name] = item.default_factory()
+    given = {} if default is None else fields_of(kind, default)
+    sections = get_type_hints(kind)
     for flag, value in values.items():
         section, _, name = flag.removeprefix("--").replace("-", "_").rpartition(".")
-        given[section or name] = replace(given[section], **{name: value}) if section else value
+        if section:
+            value = replace(given.get(section, sections[section]()), **{name: value})
+        given[section or name] = value
     return kind(**given)
 
 
