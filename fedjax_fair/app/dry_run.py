@@ -84,11 +84,11 @@ def _costs(groups: Sequence[Group]) -> dict[str, str]:
         axes = [f"{axis.name}={','.join(map(str, axis.values))}" for axis in group.axes]
         runs = f"{len(group.runs)} runs, {num_compilations(group.config)} compilations"
         rows[f"{number}. {group.name}"] = "; ".join([runs, *fixed, *axes])
-        method, (_, own) = (
+        method, (_, method_config) = (
             next(iter(group.rounds.values())),
             resolve_method(group.config, group.name),
         )
-        needed = min_memory(method, own, len(group.runs), group.data, group.mesh)
+        needed = min_memory(method, method_config, len(group.runs), group.data, group.mesh)
         memory[group.name] = sum(needed.values())
     runs = sum(len(group.runs) for group in groups)
     compilations = sum(num_compilations(group.config) for group in groups)

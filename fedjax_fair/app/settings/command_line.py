@@ -112,27 +112,33 @@ def parse_options(kind: Any, arguments: list[str], command: str) -> dict[str, An
             raise ValueError(f"{' '.join([flag, *texts])}: {error}") from None
     hints = get_type_hints(kind, include_extras=True)
     names = [name for name, hint in hints.items() if tyro.conf.Positional in get_args(hint)]
-    if not names:
-        if positional:
-            word = positional[0]
-            flag = _option_of_name(word, types)
-            hint = f"did you mean {flag} {word}? " if flag else ""
-            before = given[: given.index(word)]
-            after = f" after {before[-1]}" if before and before[-1] in types else ""
-            raise ValueError(
-                f"unexpected argument {word!r}{after}; {hint}`fedjax-fair {command} --help` lists "
-                "the options."
-            )
-        return values
-    (flag,) = (f"--{name}" for name in names)
-    if not positional and type(None) in get_args(types[flag]):
-        return values
+    if names:
+        return values | _positional_value(names[0], types, positional, command)
+    if positional:
+        word = positional[0]
+        flag = _option_of_name(word, types)
+        hint = f"did you mean {flag} {word}? " if flag else ""
+        before = given[: given.index(word)]
+        after = f" after {before[-1]}" if before and before[-1] in types else ""
+        raise ValueError(
+            f"unexpected argument {word!r}{after}; {hint}`fedjax-fair {command} --help` lists "
+            "the options."
+        )
+    return values
+
+
+def _positional_value(
+    name: str, types: Mapping[str, Any], words: list[str], command: str
+) -> dict[str, Any]:
+    """Returns the value of the field that is ``Positional``, or none if it is left out."""
+    flag = f"--{name}"
+    if not words and type(None) in get_args(types[flag]):
+        return {}
     is_list = is_sequence(types[flag])
-    if not positional or (len(positional) > 1 and not is_list):
-        given = " ".join(positional) or "nothing"
-        raise ValueError(f"{command}: expected {names[0].upper()}, got {given}.")
-    paths = _expand(flag, positional)
-    return values | {flag: tuple(paths) if is_list else paths[0]}
+    if not words or (len(words) > 1 and not is_list):
+        raise ValueError(f"{command}: expected {name.upper()}, got {' '.join(words) or 'nothing'}.")
+    paths = _expand(flag, words)
+    return {flag: tuple(paths) if is_list else paths[0]}
 
 
 def explain_one_seed(values: Mapping[str, Any]) -> None:
