@@ -47,7 +47,7 @@ def unset_defaults(config: Config, varied: Keys = (), num_clients: int | None = 
         for key, setting in (method_settings(config, method) | shared).items():
             if setting.default not in (None, REQUIRED):
                 used.setdefault(key, {})[method] = setting.default
-    if (sizes := used.get(_COHORT_SIZE)) is not None:
+    if (sizes := used.pop(_COHORT_SIZE, None)) is not None:
         of_config = None if config.data.unseen_fraction else config.data.clients
         known = of_config if num_clients is None else num_clients
         # Only the common default is limited, not that of a custom selector; it is unknown before
