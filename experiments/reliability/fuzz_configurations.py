@@ -78,8 +78,7 @@ def _settings(config: Config) -> list[tuple[str, str]]:
     partition = settings_of(PARTITIONERS[str(config.data.partition)])
     found = [("data", name) for name in partition]
     for method in config.methods:
-        read = method_settings(presets.resolve(config), method)
-        found += [(section, name) for section, names in read.items() for name in names]
+        found += method_settings(presets.resolve(config), method)
     return list(dict.fromkeys(found))
 
 

@@ -33,7 +33,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     """Draws values of a setting, mostly valid ones.
 
     Args:
-        kind: Type of the setting, as `fedjax_fair.app.settings.signatures` reads it.
+        kind: Type of the setting, as `fedjax_fair.app.settings.constructors` reads it.
     """
     if get_origin(kind) in (Union, UnionType):
         members = [member for member in get_args(kind) if member is not type(None)]

@@ -15,23 +15,14 @@ from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.experiment_data import Experiment, load_data, split_clients
 from fedjax_fair.app.memory import check_memory, min_memory
 from fedjax_fair.app.settings import presets
-from fedjax_fair.app.settings.config import (
-    Config,
-    ModelConfig,
-)
+from fedjax_fair.app.settings.config import Config, ModelConfig
 from fedjax_fair.app.settings.constructors import class_of, construct, settings_of
-from fedjax_fair.app.settings.enabled import make_communication, make_faults
 from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.named_methods import method_identity, resolve_method
-from fedjax_fair.app.settings.names import option_of, places
-from fedjax_fair.app.settings.registry import (
-    COHORT_SIZE,
-    METRICS,
-    MODELS,
-    role_classes,
-)
+from fedjax_fair.app.settings.names import option_of, values_of
+from fedjax_fair.app.settings.registry import COHORT_SIZE, METRICS, MODELS, role_classes
 from fedjax_fair.app.settings.suggestions import lookup
-from fedjax_fair.app.settings.usage import check_unused_settings
+from fedjax_fair.app.settings.usage import check_unused_settings, make_communication, make_faults
 from fedjax_fair.data import FederatedData
 from fedjax_fair.data.text.leaf_users import is_leaf
 from fedjax_fair.metrics import predictions
@@ -70,31 +61,31 @@ def build(
     rounds: dict[str, BaseRound] = {}
     networks: dict[ModelConfig, Model] = {}  # Methods with equal networks share compiled functions.
     for name in config.methods:
-        part = resolve_method(config, name)[1].model
-        if part not in networks:
-            networks[part] = _make_model(part, federation.num_classes, config.data.target)
-            _check_network(str(part.name), networks[part], federation, config.data.file)
+        model_config = resolve_method(config, name)[1].model
+        if model_config not in networks:
+            network = _make_model(model_config, federation.num_classes, config.data.target)
+            _check_network(str(model_config.name), network, federation, config.data.file)
+            networks[model_config] = network
         rounds[name] = method_round(
             config,
             name,
             federation.num_classes,
             largest_client(federation),
-            networks[part],
+            networks[model_config],
             num_clients=federation.num_clients,
         )
     limit, seeds = total_memory() if memory is None else int(memory), config.training.seeds
     for name, method in rounds.items():
-        _, own = resolve_method(config, name)
-        check_memory(name, min_memory(method, own, len(seeds), federation, mesh), limit)
+        _, method_config = resolve_method(config, name)
+        check_memory(name, min_memory(method, method_config, len(seeds), federation, mesh), limit)
     return Experiment(config, federation, rounds, mesh, unseen)
 
 
 def _check(config: Config, mesh: Mesh | None) -> None:
-    training, resolved = config.training, presets.resolve(config)
-    for section, name in sorted(set(places(config).values())):
-        values = [getattr(getattr(each, section), name) for each in (config, resolved)]
-        if values[0] is None and values[1] is not None:
-            raise ValueError(f"{section}.{name}=None: expected a value, such as {values[1]!r}.")
+    training, resolved = config.training, values_of(presets.resolve(config))
+    for key, value in sorted(values_of(config).items()):
+        if value is None and resolved[key] is not None:
+            raise ValueError(f"{'.'.join(key)}=None: expected a value, such as {resolved[key]!r}.")
     identities = {method_identity(config, name) for name in config.methods}
     if not config.methods or len(identities) < len(config.methods):
         raise ValueError(
@@ -113,14 +104,14 @@ def _check(config: Config, mesh: Mesh | None) -> None:
     if config.data.partition_per_seed:
         _check_all_clients(mesh, config, "with data.partition_per_seed")
     for name in config.methods:
-        method, own = resolve_method(config, name)
-        lookup("model.name", str(own.model.name), MODELS)
+        method, method_config = resolve_method(config, name)
+        lookup("model.name", str(method_config.model.name), MODELS)
         if method.centralized_fn is None:
             continue
         _check_all_clients(mesh, config, f"for {name}")
         for section in ("faults", "communication"):
-            part = getattr(config, section)
-            if part != type(part)():
+            settings = getattr(config, section)
+            if settings != type(settings)():
                 raise ValueError(f"{section}: expected none with {name}, which has no clients.")
     check_unused_settings(config)
 
@@ -181,10 +172,10 @@ def method_round(
         >>> method_round(presets.resolve(Config()), "fedprox:prox=0.1", num_classes=10).solver.prox
         0.1
     """
-    method, own = resolve_method(config, name)
+    method, method_config = resolve_method(config, name)
     if model is None:
-        model = _make_model(own.model, num_classes, config.data.target)
-    classes, solver_settings = role_classes(method), own.solver
+        model = _make_model(method_config.model, num_classes, config.data.target)
+    classes, solver_settings = role_classes(method), method_config.solver
     if method.centralized_fn is not None:
         # Pooled training has no global model for a proximal term.
         solver = construct(classes["solver"], replace(solver_settings, prox=None))
@@ -192,21 +183,21 @@ def method_round(
             pooled = method.centralized_fn(model, solver)
         checks.instance(f"{name}: centralized_fn", pooled, BaseRound, "Centralized(model, solver)")
         return pooled
-    from_solver = {to: getattr(solver_settings, of) for to, of in method.from_solver.items()}
-    for to, of in method.from_solver.items():
-        if from_solver[to] is None:
+    linked = {to: getattr(solver_settings, of) for to, of in method.linked_settings.items()}
+    for to, of in method.linked_settings.items():
+        if linked[to] is None:
             meaning = settings_of(classes["solver"])[of].help.partition(".")[0].casefold()
             option = option_of("solver", of)
             raise ValueError(f"{name} needs {option} ({meaning}), e.g. {option} 10.")
     batch_size = solver_settings.batch_size
     if largest_client is not None and batch_size is not None and not solver_settings.replacement:
         solver_settings = replace(solver_settings, batch_size=min(batch_size, largest_client))
-    default_size = min(COHORT_SIZE, num_clients)
-    selector = construct(classes["selector"], own.selector, cohort_size=default_size, **from_solver)
+    defaults = {"cohort_size": min(COHORT_SIZE, num_clients), **linked}
+    selector = construct(classes["selector"], method_config.selector, **defaults)
     solver = construct(classes["solver"], solver_settings)
-    aggregator = construct(classes["aggregator"], own.aggregator, **from_solver)
+    aggregator = construct(classes["aggregator"], method_config.aggregator, **linked)
     if method.server_optimizer is not None:
-        optimizer = construct(classes["server_optimizer"], own.server_optimizer)
+        optimizer = construct(classes["server_optimizer"], method_config.server_optimizer)
         aggregator = aggregators.WithServerOptimizer(aggregator, optimizer)
     try:
         return Round(
@@ -215,8 +206,8 @@ def method_round(
             solver,
             aggregator,
             faults=make_faults(config),
-            clients_per_batch=own.training.clients_per_batch,
-            client_state_dtype=own.training.client_state_dtype,
+            clients_per_batch=method_config.training.clients_per_batch,
+            client_state_dtype=method_config.training.client_state_dtype,
             **make_communication(config),
         )
     except ValueError as error:
@@ -251,12 +242,12 @@ def metrics_of(config: Config, num_classes: int) -> list[ClientMetric]:
     return made
 
 
-def _make_model(part: ModelConfig, num_classes: int, target: Task | None) -> Model:
-    network = lookup("model.name", str(part.name), MODELS)
-    model = construct(network, part, num_classes=num_classes)
+def _make_model(model_config: ModelConfig, num_classes: int, target: Task | None) -> Model:
+    network = lookup("model.name", str(model_config.name), MODELS)
+    model = construct(network, model_config, num_classes=num_classes)
     if target in ("regression", "multi_label"):
         model = (models.as_regression if target == "regression" else models.as_multi_label)(model)
-    return models.in_bfloat16(model) if part.compute == "bfloat16" else model
+    return models.in_bfloat16(model) if model_config.compute == "bfloat16" else model
 
 
 def server_view(method: Method) -> str:
@@ -270,7 +261,7 @@ def server_view(method: Method) -> str:
     if method.centralized_fn is not None:
         return "examples"
     classes = role_classes(method)
-    placeholders: dict[str, Any] = dict.fromkeys(method.from_solver, 1)
+    placeholders: dict[str, Any] = dict.fromkeys(method.linked_settings, 1)
     roles = [construct(classes[role], None, **placeholders) for role in ("selector", "aggregator")]
     views = get_args(ServerView)
     for role in roles:

@@ -26,7 +26,7 @@ __all__ = ["as_json", "as_toml", "format_plan", "num_compilations", "plans", "pr
 
 def print_dry_run(config: Config, groups: Sequence[Group], axes: Sequence[Axis] = ()) -> None:
     """Prints a configuration as TOML, with defaults and costs as comments."""
-    varied = [(axis.section, axis.field) for axis in axes]
+    varied = [axis.key for axis in axes]
     print(as_toml(config, varied, groups[0].data.num_clients))
     print(*(f"# {line}" for line in format_columns(_costs(groups)).splitlines()), sep="\n")
 
@@ -52,12 +52,12 @@ def as_toml(
         asdict(config, dict_factory=given),
         unset_defaults(config, varied, num_clients),
     )
-    sections = {name: part for name, part in values.items() if isinstance(part, dict)}
+    sections = {name: value for name, value in values.items() if isinstance(value, dict)}
     blocks = [tomli_w.dumps({name: values[name] for name in values if name not in sections})]
-    for section, part in sections.items():
-        lines = [_comment(*item) for item in defaults.get(section, {}).items()]
-        if part or lines:
-            blocks.append("".join([tomli_w.dumps({section: part}), *lines]))
+    for section, settings in sections.items():
+        lines = [_comment(key[1], item) for key, item in defaults.items() if key[0] == section]
+        if settings or lines:
+            blocks.append("".join([tomli_w.dumps({section: settings}), *lines]))
     return "\n".join(blocks)
 
 
@@ -84,11 +84,11 @@ def _costs(groups: Sequence[Group]) -> dict[str, str]:
         axes = [f"{axis.name}={','.join(map(str, axis.values))}" for axis in group.axes]
         runs = f"{len(group.runs)} runs, {num_compilations(group.config)} compilations"
         rows[f"{number}. {group.name}"] = "; ".join([runs, *fixed, *axes])
-        method, (_, own) = (
+        method, (_, method_config) = (
             next(iter(group.rounds.values())),
             resolve_method(group.config, group.name),
         )
-        needed = min_memory(method, own, len(group.runs), group.data, group.mesh)
+        needed = min_memory(method, method_config, len(group.runs), group.data, group.mesh)
         memory[group.name] = sum(needed.values())
     runs = sum(len(group.runs) for group in groups)
     compilations = sum(num_compilations(group.config) for group in groups)

@@ -39,26 +39,25 @@ class Experiment(NamedTuple):
 
 def load_data(config: Config) -> FederatedData:
     """Loads the federated dataset of a resolved configuration; errors as `build`."""
-    part = config.data
+    data_config = config.data
     check_unused_settings(config)
-    if part.file is not None:
-        return _load_file(part.file, part)
-    seed: Any = part.seed
-    if part.partition_per_seed:
-        seed = tuple(part.seed + run for run in config.training.seeds)
-    partition = lookup("data.partition", str(part.partition), PARTITIONERS)
-    partitioner = construct(partition, part)
-    fraction = part.validation_fraction or 0.0
-    names = settings_of(READERS[part.name]) if part.name in READERS else ()
-    given = {name: getattr(part, name) for name in names}
+    if data_config.file is not None:
+        return _load_file(data_config.file, data_config)
+    seed: Any = data_config.seed
+    if data_config.partition_per_seed:
+        seed = tuple(data_config.seed + run for run in config.training.seeds)
+    partition = lookup("data.partition", str(data_config.partition), PARTITIONERS)
+    partitioner = construct(partition, data_config)
+    names = settings_of(READERS[data_config.name]) if data_config.name in READERS else ()
+    given = {name: getattr(data_config, name) for name in names}
     settings = {name: value for name, value in given.items() if value is not None}
-    loaded = data.load(
-        part.name, partitioner, seed, part.dir, validation_fraction=fraction, **settings
-    )
-    return loaded if part.central_test is None else _with_central_test(loaded, part.central_test)
+    settings["validation_fraction"] = data_config.validation_fraction or 0.0
+    loaded = data.load(data_config.name, partitioner, seed, data_config.dir, **settings)
+    central = data_config.central_test
+    return loaded if central is None else _with_central_test(loaded, central)
 
 
-def _load_file(file: str, part: DataConfig) -> FederatedData:
+def _load_file(file: str, data_config: DataConfig) -> FederatedData:
     """Reads the federated dataset of a table, ``.npz`` files or LEAF's JSON."""
     path, is_table = Path(file), is_table_file(file)
     if path.is_dir() and not is_table and not is_leaf(file) and not any(path.glob("train/*.npz")):
@@ -66,54 +65,58 @@ def _load_file(file: str, part: DataConfig) -> FederatedData:
             f"data.file={file!r} is a folder without .parquet, .feather, .json or train/*.npz "
             "files; expected one of them, or the path of a file."
         )
-    if part.partition_per_seed:
+    if data_config.partition_per_seed:
         raise ValueError(
             "data.partition_per_seed=True: expected False with data.file, which has one partition; "
             "--data.no-partition-per-seed sets it."
         )
     partitioner: Any = None
-    if part.partition is not None:
-        partition = lookup("data.partition", str(part.partition), PARTITIONERS)
-        partitioner = construct(partition, part)
+    if data_config.partition is not None:
+        partition = lookup("data.partition", str(data_config.partition), PARTITIONERS)
+        partitioner = construct(partition, data_config)
     options: dict[str, Any] = {
-        "validation_fraction": part.validation_fraction or 0.0,
-        "seed": part.seed,
+        "validation_fraction": data_config.validation_fraction or 0.0,
+        "seed": data_config.seed,
     }
     if is_table:
         return data.from_table(
             file,
-            label=part.label or "",
-            target=part.target,
+            label=data_config.label or "",
+            target=data_config.target,
             client=partitioner,
-            sensitive_features=part.sensitive_features or (),
-            features=part.features,
-            exclude=part.exclude or (),
-            central_test=part.central_test,
-            label_unit=part.label_unit,
+            sensitive_features=data_config.sensitive_features or (),
+            features=data_config.features,
+            exclude=data_config.exclude or (),
+            central_test=data_config.central_test,
+            label_unit=data_config.label_unit,
             **options,
         )
-    options["unknown_clients"] = part.unknown_clients or "error"
+    central_test = data_config.central_test
+    options["unknown_clients"] = data_config.unknown_clients or "error"
     if is_leaf(file):
-        is_of_leaf = part.central_test is not None and is_leaf(part.central_test)
-        central = part.central_test if is_of_leaf else None
+        is_of_leaf = central_test is not None and is_leaf(central_test)
         loaded = data.from_leaf(
-            file, **options, name=part.name, shape=part.shape, central_test=central
+            file,
+            **options,
+            name=data_config.name,
+            shape=data_config.shape,
+            central_test=central_test if is_of_leaf else None,
         )
-        loaded = with_label_unit(loaded, part.label_unit)
-        if part.central_test is None or is_of_leaf:
+        loaded = with_label_unit(loaded, data_config.label_unit)
+        if central_test is None or is_of_leaf:
             return loaded
-        return _with_central_test(loaded, part.central_test)
+        return _with_central_test(loaded, central_test)
     loaded = data.from_npz(file, partition=partitioner, **options)
-    is_classified = part.target in (None, "classification")
+    is_classified = data_config.target in (None, "classification")
     if loaded.train.has_targets == is_classified:
         expected = "integers" if loaded.train.has_targets else "floats [total, outputs]"
         raise ValueError(
             f"data.file={file!r} has labels of {loaded.train.labels.dtype}: expected {expected} "
-            f"for data.target={part.target or 'classification'}; choose --data.target "
+            f"for data.target={data_config.target or 'classification'}; choose --data.target "
             "classification for integers, regression or multi_label for floats."
         )
-    loaded = with_label_unit(loaded, part.label_unit)
-    return loaded if part.central_test is None else _with_central_test(loaded, part.central_test)
+    loaded = with_label_unit(loaded, data_config.label_unit)
+    return loaded if central_test is None else _with_central_test(loaded, central_test)
 
 
 def _with_central_test(loaded: FederatedData, file: str) -> FederatedData:

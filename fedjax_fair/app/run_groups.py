@@ -13,7 +13,7 @@ from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.constructors import Setting
 from fedjax_fair.app.settings.named_methods import method_settings
-from fedjax_fair.app.settings.names import change, places, vary
+from fedjax_fair.app.settings.names import NETWORK, SettingKey, change, setting_names, vary
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.rounds.base_round import BaseRound
@@ -28,8 +28,7 @@ class Axis(NamedTuple):
     """A setting that is varied."""
 
     name: str
-    section: str
-    field: str
+    key: SettingKey
     values: tuple[Any, ...]
 
 
@@ -93,7 +92,7 @@ def plan_sweep(
             "keeps no trained models; run evaluates unseen clients."
         )
     axes = [_axis(config, name, values) for name, values in varied.items()]
-    if len({(axis.section, axis.field) for axis in axes}) < len(axes):
+    if len({axis.key for axis in axes}) < len(axes):
         raise ValueError(f"{', '.join(varied)}: expected each setting once; remove the copies.")
     return config, axes, groups_of(config, axes, memory)
 
@@ -106,18 +105,18 @@ def groups_of(
     fixed = [axis for axis in axes if axis not in traced]
     groups, data = [], None  # Loaded once, because settings of the data cannot be varied.
     for fixed_values in product(*(axis.values for axis in fixed)):
-        own = _set(config, fixed, fixed_values)
+        fixed_config = _set(config, fixed, fixed_values)
         labels = {axis.name: value for axis, value in zip(fixed, fixed_values, strict=True)}
-        ready = build(own, data, memory)
+        ready = build(fixed_config, data, memory)
         data, mesh = ready.data, ready.mesh
         for name in config.methods:
-            used = [axis for axis in traced if _setting(own, name, axis) is not None]
+            used = [axis for axis in traced if _setting(fixed_config, name, axis) is not None]
             unused = [axis for axis in traced if axis not in used]
             configurations = list(product(*(axis.values for axis in used)))
             # Making all rounds first checks all values before anything runs.
             rounds = {
                 values: method_round(
-                    _set(own, used, values),
+                    _set(fixed_config, used, values),
                     name,
                     data.num_classes,
                     largest_client(data),
@@ -125,29 +124,29 @@ def groups_of(
                 )
                 for values in configurations
             }
-            runs = list(product(configurations, own.training.seeds))
-            groups.append(Group(name, own, data, mesh, labels, used, unused, runs, rounds))
+            runs = list(product(configurations, fixed_config.training.seeds))
+            groups.append(Group(name, fixed_config, data, mesh, labels, used, unused, runs, rounds))
     return groups
 
 
 def _axis(config: Config, name: str, values: Sequence[Any]) -> Axis:
-    section, field = lookup("setting", name, places(config))
+    key = lookup("setting", name, setting_names(config))
     if not len(values) or len(set(values)) < len(values):
         raise ValueError(f"{name}={list(values)!r}: expected one or more different values.")
-    if field in ("seeds", "delta") or section == "data":
+    if key[1] in ("seeds", "delta") or key[0] == "data":
         raise ValueError(f"{name}: expected a setting of methods, model or training.")
-    return Axis(name, section, field, tuple(values))
+    return Axis(name, key, tuple(values))
 
 
 def _setting(config: Config, name: str, axis: Axis) -> Setting | None:
     """Returns the setting of a method that an axis varies, if any."""
-    return method_settings(config, name).get(axis.section, {}).get(axis.field)
+    return method_settings(config, name).get(axis.key)
 
 
 def _is_traced(config: Config, axis: Axis) -> bool:
     """Returns whether a setting only enters arithmetic in all methods that use it, one or more."""
-    is_of_model = axis.section == "model" and axis.field in ("name", "compute")
-    if is_of_model or axis.section in ("training", "faults", "communication"):
+    is_of_network = axis.key in NETWORK
+    if is_of_network or axis.key[0] in ("training", "faults", "communication"):
         return False
     settings = [setting for name in config.methods if (setting := _setting(config, name, axis))]
     if not settings:
@@ -158,7 +157,7 @@ def _is_traced(config: Config, axis: Axis) -> bool:
 
 def _set(config: Config, axes: Sequence[Axis], values: Sequence[Any]) -> Config:
     pairs = zip(axes, values, strict=True)
-    return vary(config, {(axis.section, axis.field): value for axis, value in pairs})
+    return vary(config, {axis.key: value for axis, value in pairs})
 
 
 def runs_of(group: Group, numbers: Sequence[int]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from fedjax_fair.app.run_folder import make_folder
 from fedjax_fair.app.run_groups import Group, plan_sweep, runs_of
 from fedjax_fair.app.run_record import check_record, command, environment, write_record
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.defaults import collapse, format_settings, unset_defaults
+from fedjax_fair.app.settings.defaults import by_section, format_settings, unset_defaults
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.results.files import write_text
 from fedjax_fair.results.folder_lock import locked
@@ -96,21 +96,21 @@ def sweep(
                 # Runs are the same for all values of a setting that the method does not use.
                 for values in product(*(axis.values for axis in group.unused)):
                     parts.append(_label(group, part, values))
-        varied_places = [(axis.section, axis.field) for axis in axes]
+        varied_keys = [axis.key for axis in axes]
         num_clients, guarantees = groups[0].data.num_clients, {}
-        attrs = {"settings": format_settings(config, varied_places, num_clients)}
+        attrs = {"settings": format_settings(config, varied_keys, num_clients)}
         for group in groups:
             if (value := _guarantee(group)) is not None:
                 guarantees.setdefault(group.name, []).append(value)
         if guarantees:
             attrs["privacy"] = describe_guarantees(guarantees, config, num_clients)
-        if config.faults.byzantine or ("faults", "byzantine") in varied_places:
+        if config.faults.byzantine or ("faults", "byzantine") in varied_keys:
             attrs["byzantine"] = BYZANTINE
         combined = _combine(parts, [axis.name for axis in axes]).assign_attrs(attrs)
         combined = combined.assign_coords(name_coordinates(groups[0].data))
         if path is not None:
             shown = settings | {
-                "defaults": collapse(unset_defaults(config, varied_places, num_clients))
+                "defaults": by_section(unset_defaults(config, varied_keys, num_clients))
             }
             results.save(combined, path / "results.nc")
             write_text(path / "report.html", report.page(combined, shown, environment()))

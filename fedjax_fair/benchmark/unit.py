@@ -137,8 +137,8 @@ def configuration(unit: Unit) -> Config:
         cohort, batch_size = config.selector.cohort_size, config.solver.batch_size
         config = change(config, "solver", "batch_size", cohort * batch_size)
     if unit.federation.sensitive_feature is not None:
-        for section, names in method_settings(config, unit.method).items():
-            if "sensitive_feature" in names:
+        for section, name in method_settings(config, unit.method):
+            if name == "sensitive_feature":
                 feature = unit.federation.sensitive_feature
                 config = change(config, section, "sensitive_feature", feature)
     return config

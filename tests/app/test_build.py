@@ -411,10 +411,9 @@ def test_every_setting_of_a_method_is_a_field_with_help():
     """Settings have the same names in signatures and configurations."""
     config = presets.resolve(Config(solver=SolverConfig(steps=2)))
     for name in registry.METHODS:
-        for section, settings in method_settings(config, name).items():
-            for key, setting in settings.items():
-                assert hasattr(getattr(config, section), key), (name, section, key)
-                assert setting.help, (name, section, key)
+        for (section, key), setting in method_settings(config, name).items():
+            assert hasattr(getattr(config, section), key), (name, section, key)
+            assert setting.help, (name, section, key)
 
 
 @pytest.mark.usefixtures("as_users_call")  # Annotations describe users' values.
@@ -422,12 +421,8 @@ def test_every_setting_of_a_method_is_a_field_with_help():
 def test_settings_annotated_as_traced_can_be_traced(name):
     model = OTHER_MODELS.get(name, PLANTED.model)
     config = drop_unused_settings(replace(PLANTED, methods=(name,), model=model))
-    traced = {
-        (section, key): setting
-        for section, settings in method_settings(config, name).items()
-        for key, setting in settings.items()
-        if setting.traced
-    }
+    used = method_settings(config, name)
+    traced = {key: setting for key, setting in used.items() if setting.traced}
     assert ("solver", "learning_rate") in traced
 
     def init(values, key):

@@ -57,37 +57,35 @@ def built(config):
 def test_defaults_are_those_of_the_built_roles(name):
     config = resolved(name)
     method = built(config)[name]
-    for section, settings in unset_defaults(config).items():
+    for (section, setting), by_method in unset_defaults(config).items():
         role = getattr(method, section, None)
-        for setting, by_method in settings.items():
-            if section in ("solver", "selector", "aggregator") and role is not None:
-                outer = role  # Wrappers have the settings of what they wrap, too.
-                while not hasattr(outer, setting):
-                    outer = outer.inner if section == "aggregator" else outer.solver
-                assert getattr(outer, setting) == by_method[name], setting
+        if section in ("solver", "selector", "aggregator") and role is not None:
+            outer = role  # Wrappers have the settings of what they wrap, too.
+            while not hasattr(outer, setting):
+                outer = outer.inner if section == "aggregator" else outer.solver
+            assert getattr(outer, setting) == by_method[name], setting
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_with_its_defaults_set_is_the_same(name):
     config = resolved(name)
     explicit = config
-    for section, settings in unset_defaults(config).items():
-        for setting, by_method in settings.items():
-            explicit = change(explicit, section, setting, by_method[name])
+    for key, by_method in unset_defaults(config).items():
+        explicit = change(explicit, *key, by_method[name])
     assert explicit != config
-    assert not unset_defaults(explicit).get("solver")
+    assert not [key for key in unset_defaults(explicit) if key[0] == "solver"]
     assert built(explicit) == built(config)
 
 
 def test_the_default_cohort_has_at_most_all_clients():
     config = resolved("fedavg")
-    assert unset_defaults(config, num_clients=6)["selector"]["cohort_size"] == {"fedavg": 6}
-    assert unset_defaults(config)["selector"]["cohort_size"] == {"fedavg": 10}
+    assert unset_defaults(config, num_clients=6)["selector", "cohort_size"] == {"fedavg": 6}
+    assert unset_defaults(config)["selector", "cohort_size"] == {"fedavg": 10}
 
 
 def test_settings_in_names_are_not_defaults():
     used = unset_defaults(resolved("fedprox:prox=0.1", "fedavg"))
-    assert used["solver"]["prox"] == {"fedavg": 0.0}
+    assert used["solver", "prox"] == {"fedavg": 0.0}
 
 
 def test_no_help_shows_none_as_a_default(capsys, monkeypatch):
@@ -257,4 +255,4 @@ def test_steps_in_a_name_replace_the_default_epochs(name):
     assert config.solver.epochs == 5
     solver = method_round(config, name, num_classes=10, largest_client=9).solver
     assert (solver.steps, solver.epochs) == (7, None)
-    assert "epochs" not in method_settings(config, name)["solver"]
+    assert ("solver", "epochs") not in method_settings(config, name)

@@ -10,8 +10,8 @@ import pytest
 from fedjax_fair import aggregators, data, solvers
 from fedjax_fair.app import build
 from fedjax_fair.app.cli import main
-from fedjax_fair.app.settings import method_summary, registry, signatures
-from fedjax_fair.app.settings.constructors import Reference, class_of, describe
+from fedjax_fair.app.settings import method_summary, registry
+from fedjax_fair.app.settings.constructors import Reference, class_of, describe, describe_signature
 from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.setting import stored
 from fedjax_fair.app.settings.source_defaults import SourceDefaults, find_source
@@ -20,7 +20,7 @@ from fedjax_fair.app.settings.source_defaults import SourceDefaults, find_source
 @pytest.mark.parametrize("name", stored()["descriptions"])
 def test_stored_descriptions_are_read_as_the_signature_has_them(name):
     found = describe(Reference(name))
-    assert found == signatures.describe(Reference(name).resolve())
+    assert found == describe_signature(Reference(name).resolve())
     assert all(type(setting.default) is not list for setting in found.settings.values())
 
 

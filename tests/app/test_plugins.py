@@ -386,8 +386,8 @@ def test_a_plugin_that_is_loaded_too_late_is_rejected(tmp_path):
 
 
 def test_a_package_whose_method_is_broken_is_named(tmp_path, new, monkeypatch):
-    broken = plugins.metadata.EntryPoint("theirs", "not_there:method", plugins.GROUP)
-    other = plugins.metadata.EntryPoint("theirs", "json:dumps", plugins.GROUP)
+    broken = plugins.metadata.EntryPoint("theirs", "not_there:method", "fedjax_fair.methods")
+    other = plugins.metadata.EntryPoint("theirs", "json:dumps", "fedjax_fair.methods")
     for point, message in ((broken, "ModuleNotFoundError"), (other, "expected a Method")):
         monkeypatch.setattr(plugins.metadata, "entry_points", lambda group, point=point: [point])
         with pytest.raises(ValueError, match=f"entry point 'theirs' = .*{message}"):

@@ -10,7 +10,7 @@ from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.method import Range
 from fedjax_fair.app.settings.named_methods import method_settings, resolve_method
-from fedjax_fair.app.settings.names import change, places
+from fedjax_fair.app.settings.names import change, setting_names
 from fedjax_fair.app.settings.registry import METHODS, RANGES
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.benchmark import tuning
@@ -113,11 +113,10 @@ def test_ranges_are_of_traced_settings(name):
     assert len(ranges) <= 2
     config = replace(CONFIG, methods=(name,))
     used = method_settings(config, name)
-    assert used["solver"]["learning_rate"].traced
+    assert used["solver", "learning_rate"].traced
     for key, values in ranges.items():
         values.check(key)
-        section, field = lookup("setting", key, places(config))
-        setting = used[section][field]
+        setting = used[lookup("setting", key, setting_names(config))]
         assert setting.traced
         assert values.low / 2 <= setting.default <= values.high * 2
     assert len(tuning.settings_of(name, CONFIG, 16)) == 16
@@ -130,7 +129,7 @@ def test_settings_share_compiled_functions(name):
     for end in ("low", "high"):
         own = change(config, "solver", "learning_rate", getattr(tuning.LEARNING_RATES, end))
         for key, values in METHODS[name].ranges.items():
-            own = change(own, *lookup("setting", key, places(own)), getattr(values, end))
+            own = change(own, *lookup("setting", key, setting_names(own)), getattr(values, end))
         rounds.append(method_round(own, name, 10, 100, num_clients=20))
     # The learning rate and each range differ between the rounds.
     assert len(stack_trees(rounds).per_run) >= 1 + len(METHODS[name].ranges)

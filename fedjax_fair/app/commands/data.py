@@ -13,7 +13,7 @@ from tyro.conf import Positional
 
 from fedjax_fair import data
 from fedjax_fair.app.settings import plugins
-from fedjax_fair.app.settings.fields import default_hint
+from fedjax_fair.app.settings.sections import default_hint
 from fedjax_fair.data.sensitive_counts import format_client_counts
 from fedjax_fair.data.sources.table_sources import TABLES
 from fedjax_fair.utils.terminal import escape_control_chars, format_columns
@@ -100,7 +100,7 @@ class DataPrepare:
 
 def _add_sources_of_plugins() -> None:
     """Imports the registry, which adds them, only if there may be any: it imports all methods."""
-    if plugins.loaded() or metadata.entry_points(group=plugins.SOURCES_GROUP):
+    if plugins.loaded() or metadata.entry_points(group="fedjax_fair.sources"):
         import_module("fedjax_fair.app.settings.registry")
 
 

@@ -17,7 +17,7 @@ from fedjax_fair.app.settings.config import (
     MaximizeMovielens,
     MaximizeScores,
 )
-from fedjax_fair.app.settings.fields import default_hint
+from fedjax_fair.app.settings.sections import default_hint
 
 __all__ = ["Exemplars", "Movielens", "Plan", "Resume", "Run", "RunPath", "Sweep"]
 

@@ -13,9 +13,9 @@ import tyro
 
 from fedjax_fair.app.overview import HELP
 from fedjax_fair.app.settings.registry import METHODS
+from fedjax_fair.app.settings.setting import is_sequence, members, parse_value
 from fedjax_fair.app.settings.source_defaults import source_names
 from fedjax_fair.app.settings.suggestions import suggest
-from fedjax_fair.app.settings.values import is_sequence, members, parse_value
 
 __all__ = [
     "PATHS",
@@ -102,7 +102,7 @@ def parse_options(kind: Any, arguments: list[str], command: str) -> dict[str, An
             texts = [switch]
         else:
             most = len(words) if is_sequence(types[flag]) else 1 - len(texts)
-            ends = (place for place, word in enumerate(words[:most]) if word.startswith("--"))
+            ends = (index for index, word in enumerate(words[:most]) if word.startswith("--"))
             count = next(ends, min(most, len(words)))
             texts, words = texts + words[:count], words[count:]
         texts = _expand(flag, texts)
@@ -112,27 +112,33 @@ def parse_options(kind: Any, arguments: list[str], command: str) -> dict[str, An
             raise ValueError(f"{' '.join([flag, *texts])}: {error}") from None
     hints = get_type_hints(kind, include_extras=True)
     names = [name for name, hint in hints.items() if tyro.conf.Positional in get_args(hint)]
-    if not names:
-        if positional:
-            word = positional[0]
-            flag = _option_of_name(word, types)
-            hint = f"did you mean {flag} {word}? " if flag else ""
-            before = given[: given.index(word)]
-            after = f" after {before[-1]}" if before and before[-1] in types else ""
-            raise ValueError(
-                f"unexpected argument {word!r}{after}; {hint}`fedjax-fair {command} --help` lists "
-                "the options."
-            )
-        return values
-    (flag,) = (f"--{name}" for name in names)
-    if not positional and type(None) in get_args(types[flag]):
-        return values
+    if names:
+        return values | _positional_value(names[0], types, positional, command)
+    if positional:
+        word = positional[0]
+        flag = _option_of_name(word, types)
+        hint = f"did you mean {flag} {word}? " if flag else ""
+        before = given[: given.index(word)]
+        after = f" after {before[-1]}" if before and before[-1] in types else ""
+        raise ValueError(
+            f"unexpected argument {word!r}{after}; {hint}`fedjax-fair {command} --help` lists "
+            "the options."
+        )
+    return values
+
+
+def _positional_value(
+    name: str, types: Mapping[str, Any], words: list[str], command: str
+) -> dict[str, Any]:
+    """Returns the value of the field that is ``Positional``, or none if it is left out."""
+    flag = f"--{name}"
+    if not words and type(None) in get_args(types[flag]):
+        return {}
     is_list = is_sequence(types[flag])
-    if not positional or (len(positional) > 1 and not is_list):
-        given = " ".join(positional) or "nothing"
-        raise ValueError(f"{command}: expected {names[0].upper()}, got {given}.")
-    paths = _expand(flag, positional)
-    return values | {flag: tuple(paths) if is_list else paths[0]}
+    if not words or (len(words) > 1 and not is_list):
+        raise ValueError(f"{command}: expected {name.upper()}, got {' '.join(words) or 'nothing'}.")
+    paths = _expand(flag, words)
+    return {flag: tuple(paths) if is_list else paths[0]}
 
 
 def explain_one_seed(values: Mapping[str, Any]) -> None:
@@ -173,15 +179,13 @@ def options_of(kind: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
 
 def assemble(kind: Any, values: Mapping[str, Any], default: Any = None) -> Any:
     """Makes a dataclass of values by option and the fields of ``default``."""
-    given: dict[str, Any] = {}
-    for item in fields(kind):
-        if default is not None:
-            given[item.name] = getattr(default, item.name)
-        elif isinstance(item.default_factory, type):  # A section.
-            given[item.name] = item.default_factory()
+    given = {} if default is None else fields_of(kind, default)
+    sections = get_type_hints(kind)
     for flag, value in values.items():
         section, _, name = flag.removeprefix("--").replace("-", "_").rpartition(".")
-        given[section or name] = replace(given[section], **{name: value}) if section else value
+        if section:
+            value = replace(given.get(section, sections[section]()), **{name: value})
+        given[section or name] = value
     return kind(**given)
 
 

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from typing_extensions import Doc
 
-from fedjax_fair.app.settings.fields import default_hint, section
 from fedjax_fair.app.settings.registry import (
     COMMUNICATION,
     FAULTS,
@@ -24,6 +23,7 @@ from fedjax_fair.app.settings.registry import (
     READERS,
     role_classes,
 )
+from fedjax_fair.app.settings.sections import default_hint, section
 
 __all__ = [
     "AggregatorConfig",
@@ -59,134 +59,69 @@ def _role(role: str) -> dict[str, Callable[..., Any]]:
 
 @dataclass(frozen=True)
 class _Data:
+    """Settings of data sets and files that are not of their partition.
+
+    Attributes:
+        name: Data set; `fedjax-fair data list` lists them.
+        dir: Folder of prepared tensorflow-datasets sets, tables or shakespeare.jsonl.gz, or of the
+            original files of MNIST or CIFAR.
+        file: File instead of a data set: a table, .csv, .tsv, .parquet or .feather; arrays, .npz;
+            LEAF's .json; or a folder of .parquet, .json or .npz files (docs/data.md).
+        label: Column of a table to predict; several for regression or multi_label.
+        target: What the label of a file is: a class, numbers, or several labels of 0 and 1.
+        label_unit: Unit of the label of a regression, such as years, for tables, plots and reports.
+        central_test: Table, .npz file or LEAF's .json of test examples of no client, on which the
+            global models are measured too; of an .npz file with test examples these.
+        shape: Shape of a sample in LEAF's .json, such as 28 28 1 of FEMNIST's 784 pixels.
+        features: Column of images or lists of numbers in a table, which are the only features.
+        sensitive_features: Columns of a table that are sensitive features, such as sex and race.
+        exclude: Columns of a table that are not features of the model.
+        partition: Partition of examples over clients: iid, classes_per_client, shards, dirichlet,
+            quantity_skew, planted_clusters, by_column or natural.
+        seed: Seed of the partition.
+        validation_fraction: Fraction of each client's training examples held out for validation,
+            in [0, 1). A sweep ranks configurations by it.
+        partition_per_seed: Whether each run has another partition, with the sum of both seeds.
+        unseen_fraction: Fraction of the clients that are held out of training, in [0, 1). The
+            trained models are evaluated on them, before and after local steps.
+        unknown_clients: What clients of a file's test examples are that have no training examples:
+            an error, or unseen clients, on which the trained models are evaluated.
+    """
+
     name: str = "digits"
-    """Data set; `fedjax-fair data list` lists them."""
-
-    dir: Annotated[
-        str | None,
-        _TFDS,
-        Doc(
-            "Folder of prepared tensorflow-datasets sets, tables or shakespeare.jsonl.gz, or of "
-            "the original files of MNIST or CIFAR."
-        ),
-    ] = None
-
-    file: Annotated[
-        str | None,
-        default_hint(),
-        Doc(
-            "File instead of a data set: a table, .csv, .tsv, .parquet or .feather; arrays, .npz; "
-            "LEAF's .json; or a folder of .parquet, .json or .npz files (docs/data.md)."
-        ),
-    ] = None
-
-    label: Annotated[
-        str | tuple[str, ...] | None,
-        default_hint(),
-        Doc("Column of a table to predict; several for regression or multi_label."),
-    ] = None
-
+    dir: Annotated[str | None, _TFDS] = None
+    file: Annotated[str | None, default_hint()] = None
+    label: Annotated[str | tuple[str, ...] | None, default_hint()] = None
     target: Annotated[
         Literal["classification", "regression", "multi_label"] | None,
         default_hint("classification, unless the label has many different numbers"),
-        Doc("What the label of a file is: a class, numbers, or several labels of 0 and 1."),
     ] = None
-
-    label_unit: Annotated[
-        str | None,
-        default_hint("unit of the label"),
-        Doc("Unit of the label of a regression, such as years, for tables, plots and reports."),
-    ] = None
-
-    central_test: Annotated[
-        str | None,
-        default_hint("none"),
-        Doc(
-            "Table, .npz file or LEAF's .json of test examples of no client, on which the global "
-            "models are measured too; of an .npz file with test examples these."
-        ),
-    ] = None
-
-    shape: Annotated[
-        tuple[int, ...] | None,
-        default_hint("that in the file"),
-        Doc("Shape of a sample in LEAF's .json, such as 28 28 1 of FEMNIST's 784 pixels."),
-    ] = None
-
-    features: Annotated[
-        str | None,
-        default_hint("all other columns"),
-        Doc("Column of images or lists of numbers in a table, which are the only features."),
-    ] = None
-
-    sensitive_features: Annotated[
-        tuple[str, ...] | None,
-        default_hint("none"),
-        Doc("Columns of a table that are sensitive features, such as sex and race."),
-    ] = None
-
-    exclude: Annotated[
-        tuple[str, ...] | None,
-        default_hint("none"),
-        Doc("Columns of a table that are not features of the model."),
-    ] = None
-
-    partition: Annotated[
-        str | None,
-        _OF_DATA,
-        Doc(
-            "Partition of examples over clients: iid, classes_per_client, shards, dirichlet, "
-            "quantity_skew, planted_clusters, by_column or natural."
-        ),
-    ] = None
-
+    label_unit: Annotated[str | None, default_hint("unit of the label")] = None
+    central_test: Annotated[str | None, default_hint("none")] = None
+    shape: Annotated[tuple[int, ...] | None, default_hint("that in the file")] = None
+    features: Annotated[str | None, default_hint("all other columns")] = None
+    sensitive_features: Annotated[tuple[str, ...] | None, default_hint("none")] = None
+    exclude: Annotated[tuple[str, ...] | None, default_hint("none")] = None
+    partition: Annotated[str | None, _OF_DATA] = None
     seed: int = 0
-    """Seed of the partition."""
-
-    validation_fraction: Annotated[
-        float | None,
-        default_hint("0; 0.1 in a sweep"),
-        Doc(
-            "Fraction of each client's training examples held out for validation, in [0, 1). A "
-            "sweep ranks configurations by it."
-        ),
-    ] = None
-
+    validation_fraction: Annotated[float | None, default_hint("0; 0.1 in a sweep")] = None
     partition_per_seed: bool = False
-    """Whether each run has another partition, with the sum of both seeds."""
-
-    unseen_fraction: Annotated[
-        float | None,
-        default_hint("0"),
-        Doc(
-            "Fraction of the clients that are held out of training, in [0, 1). The trained models "
-            "are evaluated on them, before and after local steps."
-        ),
-    ] = None
-
-    unknown_clients: Annotated[
-        Literal["error", "unseen"] | None,
-        default_hint("error"),
-        Doc(
-            "What clients of a file's test examples are that have no training examples: an error, "
-            "or unseen clients, on which the trained models are evaluated."
-        ),
-    ] = None
+    unseen_fraction: Annotated[float | None, default_hint("0")] = None
+    unknown_clients: Annotated[Literal["error", "unseen"] | None, default_hint("error")] = None
 
 
 @dataclass(frozen=True)
 class _Model:
-    name: Annotated[
-        str | None,
-        _OF_DATA,
-        Doc(
-            "Network: logistic, mlp, lenet, cifar_cnn, cifar100_cnn, femnist_cnn, resnet18, "
-            "char_lstm or char_transformer."
-        ),
-    ] = None
+    """Settings of every network.
 
+    Attributes:
+        name: Network: logistic, mlp, lenet, cifar_cnn, cifar100_cnn, femnist_cnn, resnet18,
+            char_lstm or char_transformer.
+        compute: Precision of layers; parameters are float32.
+    """
+
+    name: Annotated[str | None, _OF_DATA] = None
     compute: Literal["float32", "bfloat16"] = "float32"
-    """Precision of layers; parameters are float32."""
 
 
 class DataConfig(section({**PARTITIONERS, **READERS}, _Data)):
@@ -219,11 +154,15 @@ class FaultsConfig(section(FAULTS, hidden=("seed",))):
 
 @dataclass(frozen=True)
 class _Communication:
-    aggregation: Literal["plain", "secure"] = "plain"
-    """Whether the server sees single updates or only their masked sum."""
+    """Settings of communication that are not of one of its kinds.
 
+    Attributes:
+        aggregation: Whether the server sees single updates or only their masked sum.
+        delta: Probability in (0, 1) at which epsilon of differential privacy is computed.
+    """
+
+    aggregation: Literal["plain", "secure"] = "plain"
     delta: Annotated[float | None, default_hint("1 / number of clients")] = None
-    """Probability in (0, 1) at which epsilon of differential privacy is computed."""
 
 
 class CommunicationConfig(
@@ -234,36 +173,34 @@ class CommunicationConfig(
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Rounds, evaluations and seeds."""
+    """Rounds, evaluations and seeds.
+
+    Attributes:
+        rounds: Number of rounds.
+        eval_every: Rounds between evaluations.
+        seeds: Seeds of the runs, which determine initial models, cohorts and minibatches.
+        on_nonfinite: How to handle non-finite updates.
+        clients_per_batch: Clients that train in parallel.
+        client_state_dtype: Type to which stored states of clients are rounded; bfloat16 halves
+            their memory.
+    """
 
     rounds: Annotated[int | None, _OF_DATA] = None
-    """Number of rounds."""
-
     eval_every: Annotated[int | None, default_hint("a tenth of the rounds")] = None
-    """Rounds between evaluations."""
-
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Seeds of the runs, which determine initial models, cohorts and minibatches."""
-
     metrics: Annotated[
         tuple[str, ...] | None,
         default_hint("those of the task, such as the accuracy"),
         Doc(f"Metrics to measure clients by, the most important one first: {', '.join(METRICS)}."),
     ] = None
-
     on_nonfinite: Annotated[
         Literal["raise", "drop_client", "skip_round"] | None,
         default_hint("raise; skip_round in a sweep"),
     ] = None
-    """How to handle non-finite updates."""
-
     clients_per_batch: Annotated[
         int | None, default_hint("all on a GPU, fewer on a TPU or CPU")
     ] = None
-    """Clients that train in parallel."""
-
     client_state_dtype: Annotated[Literal["bfloat16"] | None, default_hint("float32")] = None
-    """Type to which stored states of clients are rounded; bfloat16 halves their memory."""
 
 
 @dataclass(frozen=True)
@@ -271,31 +208,21 @@ class Config:
     """Trains methods on one federated dataset and compares them.
 
     Defaults depend on the data set.
+
+    Attributes:
+        methods: Methods to compare; `fedjax-fair methods` lists them. A method may have settings:
+            subtrunc:lam=0.25 or fedprox:prox=0.1,steps=5.
+        output: Folder in which the run folder is created.
+        devices: Number of devices that share the clients, or all. runs=2,clients=4: two groups of
+            four devices; groups share the runs, devices in a group share the clients. auto is one
+            device, or all cores of a CPU.
+        distributed: Whether this is one of several processes of one run (docs/scaling.md).
     """
 
-    methods: Annotated[
-        tuple[str, ...],
-        Doc(
-            "Methods to compare; `fedjax-fair methods` lists them. A method may have settings: "
-            "subtrunc:lam=0.25 or fedprox:prox=0.1,steps=5."
-        ),
-    ] = ("fedavg", "power_of_choice", "divfl", "subtrunc", "unionfl")
-
+    methods: tuple[str, ...] = ("fedavg", "power_of_choice", "divfl", "subtrunc", "unionfl")
     output: str = "runs"
-    """Folder in which the run folder is created."""
-
-    devices: Annotated[
-        int | str,
-        Doc(
-            "Number of devices that share the clients, or all. runs=2,clients=4: two groups of "
-            "four devices; groups share the runs, devices in a group share the clients. auto is "
-            "one device, or all cores of a CPU."
-        ),
-    ] = "auto"
-
+    devices: int | str = "auto"
     distributed: bool = False
-    """Whether this is one of several processes of one run (docs/scaling.md)."""
-
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     solver: SolverConfig = field(default_factory=SolverConfig)
@@ -316,128 +243,113 @@ class Preset(NamedTuple):
 
 @dataclass(frozen=True)
 class Maximize:
-    """Settings of every comparison of maximizers."""
+    """Settings of every comparison of maximizers.
+
+    Attributes:
+        k: Number of items to select.
+        methods: Methods beside centralized greedy and popular; all by default.
+        matroid: Constraint: uniform (k items), partition (per_class items of each class), laminar
+            (both), or a JSON file such as {"graphic": {"edges": [[0, 1], [1, 2]]}}.
+        per_class: Largest number of items of a class (partition, laminar).
+        rounds: Rounds of fedcg, and total local steps of a client of fedcg+.
+        step: Step size of fedcg; a round of fedcg+ takes local_steps times more.
+        local_steps: Local steps per round (fedcg+).
+        local: Local steps of 1 / local_steps, clipped at 1, or of step / local_steps (fedcg+).
+        sigma: Largest error of sampled gradients, relative to a client's best item (fedcg+).
+        cohort_size: Clients per round; for discrete greedy the expected number.
+        epsilon: Error of discrete greedy in theorem 5.1, which determines the clients that respond.
+        rounding: How a point of fedcg becomes a set: its largest coordinates, or at random.
+        client_weights: Weights of clients: equal, or in proportion to their examples.
+        seeds: Seeds of the runs of every method.
+        output: Folder in which the run folder is created.
+    """
 
     k: int = 10
-    """Number of items to select."""
-
     methods: tuple[str, ...] = ()
-    """Methods beside centralized greedy and popular; all by default."""
-
-    matroid: Annotated[
-        str,
-        Doc(
-            "Constraint: uniform (k items), partition (per_class items of each class), laminar "
-            '(both), or a JSON file such as {"graphic": {"edges": [[0, 1], [1, 2]]}}.'
-        ),
-    ] = "uniform"
-
+    matroid: str = "uniform"
     per_class: int = 1
-    """Largest number of items of a class (partition, laminar)."""
-
     rounds: int = 20
-    """Rounds of fedcg, and total local steps of a client of fedcg+."""
-
     step: Annotated[float | None, default_hint("1 / rounds")] = None
-    """Step size of fedcg; a round of fedcg+ takes local_steps times more."""
-
     local_steps: int = 4
-    """Local steps per round (fedcg+)."""
-
     local: Literal["clip", "scaled"] = "clip"
-    """Local steps of 1 / local_steps, clipped at 1, or of step / local_steps (fedcg+)."""
-
     sigma: Annotated[float | None, default_hint("exact gradients")] = None
-    """Largest error of sampled gradients, relative to a client's best item (fedcg+)."""
-
     cohort_size: int | Literal["all"] = 10
-    """Clients per round; for discrete greedy the expected number."""
-
     epsilon: Annotated[float | None, default_hint("cohort_size")] = None
-    """Error of discrete greedy in theorem 5.1, which determines the clients that respond."""
-
     rounding: Literal["greedy", "swap", "pipage"] = "greedy"
-    """How a point of fedcg becomes a set: its largest coordinates, or at random."""
-
     client_weights: Literal["equal", "size"] = "equal"
-    """Weights of clients: equal, or in proportion to their examples."""
-
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Seeds of the runs of every method."""
-
     output: str = "runs"
-    """Folder in which the run folder is created."""
 
 
 @dataclass(frozen=True)
 class MaximizeExemplars(Maximize):
-    """Selects public images of digits that represent the private images of all clients."""
+    """Selects public images of digits that represent the private images of all clients.
+
+    Attributes:
+        clients: Number of clients; each holds three digits.
+    """
 
     clients: int = 50
-    """Number of clients; each holds three digits."""
 
 
 @dataclass(frozen=True)
 class MaximizeScores(Maximize):
-    """Selects columns of a table with the scores of clients: facility location or coverage."""
+    """Selects columns of a table with the scores of clients: facility location or coverage.
+
+    Attributes:
+        file: Table with a row per client and a column per item, CSV or Parquet.
+        objective: Best selected score, positive scores that are covered, or items given to clients.
+    """
 
     file: Annotated[str | None, default_hint()] = None
-    """Table with a row per client and a column per item, CSV or Parquet."""
-
     objective: Literal["facility_location", "coverage", "welfare"] = "facility_location"
-    """Best selected score, positive scores that are covered, or items given to clients."""
 
 
 @dataclass(frozen=True)
 class MaximizeFeatures(Maximize):
-    """Selects features that inform most about the label, on every client."""
+    """Selects features that inform most about the label, on every client.
+
+    Attributes:
+        file: Table of examples, CSV or Parquet.
+        label: Column to predict.
+        client: Column whose values are the clients.
+        bins: Values of a numeric column.
+        clients: Number of clients without a file; each holds three digits.
+    """
 
     file: Annotated[str | None, default_hint("pixels of digits")] = None
-    """Table of examples, CSV or Parquet."""
-
     label: Annotated[str | None, default_hint()] = None
-    """Column to predict."""
-
     client: Annotated[str | None, default_hint()] = None
-    """Column whose values are the clients."""
-
     bins: int = 4
-    """Values of a numeric column."""
-
     clients: int = 10
-    """Number of clients without a file; each holds three digits."""
-
     sigma: float | None = 0.5
-    """Largest error of sampled gradients, relative to a client's best feature (fedcg+)."""
-
     cohort_size: int | Literal["all"] = "all"
-    """Clients per round; for discrete greedy the expected number."""
 
 
 @dataclass(frozen=True)
 class RatingsConfig:
-    """Ratings."""
+    """Ratings.
+
+    Attributes:
+        name: Data set of tensorflow-datasets, such as movielens/1m-ratings.
+        dir: Folder of prepared tensorflow-datasets sets.
+    """
 
     name: str = "movielens/100k-ratings"
-    """Data set of tensorflow-datasets, such as movielens/1m-ratings."""
-
     dir: Annotated[str | None, _TFDS] = None
-    """Folder of prepared tensorflow-datasets sets."""
 
 
 @dataclass(frozen=True)
 class MaximizeMovielens(Maximize):
-    """Selects movies so that every user likes one of them."""
+    """Selects movies so that every user likes one of them.
+
+    Attributes:
+        k: Number of movies to select.
+        cohort_size: Users per round; for discrete greedy the expected number.
+    """
 
     data: RatingsConfig = field(default_factory=RatingsConfig)
     k: int = 20
-    """Number of movies to select."""
-
     rounds: int = 50
-    """Rounds of fedcg, and total local steps of a client of fedcg+."""
-
     local_steps: int = 5
-    """Local steps per round (fedcg+)."""
-
     cohort_size: int | Literal["all"] = 100
-    """Users per round; for discrete greedy the expected number."""

@@ -9,8 +9,6 @@ from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
-
 from fedjax_fair.app.settings.config import (
     Config,
     Maximize,
@@ -19,11 +17,11 @@ from fedjax_fair.app.settings.config import (
     MaximizeMovielens,
     MaximizeScores,
 )
-from fedjax_fair.app.settings.defaults import check_defaults, collapse, unset_defaults
+from fedjax_fair.app.settings.defaults import by_section, check_defaults, unset_defaults
 from fedjax_fair.app.settings.named_methods import find_method, method_parts
 from fedjax_fair.app.settings.registry import METHODS, MODELS, PARTITIONERS
+from fedjax_fair.app.settings.setting import check_value, describe_type, parse_float
 from fedjax_fair.app.settings.suggestions import lookup
-from fedjax_fair.app.settings.values import describe_type, parse_float
 
 __all__ = ["as_dict", "load", "load_into", "save", "set_values"]
 
@@ -45,10 +43,9 @@ def save(config: Config | Maximize, path: str | Path, num_clients: int | None = 
 def as_dict(config: Config | Maximize, num_clients: int | None = None) -> dict[str, Any]:
     """Converts a configuration to nested dictionaries, with the defaults that it uses."""
     if isinstance(config, Config):
-        defaults = (
-            unset_defaults(config, num_clients=num_clients) if _names_are_known(config) else {}
-        )
-        return asdict(config) | {"defaults": collapse(defaults)}
+        is_known = _names_are_known(config)
+        defaults = unset_defaults(config, num_clients=num_clients) if is_known else {}
+        return asdict(config) | {"defaults": by_section(defaults)}
     (command,) = [name for name, kind in _MAXIMIZE.items() if isinstance(config, kind)]
     return {"command": command} | asdict(config)
 
@@ -133,12 +130,10 @@ def set_values(
                 getattr(start, name), value, is_complete=is_complete, section=f"{name}."
             )
             continue
-        built[name] = tuple(value) if isinstance(value, list) else value
         try:
-            every_item = CollectionCheckStrategy.ALL_ITEMS
-            check_type(built[name], kind, collection_check_strategy=every_item)
-        except TypeCheckError:
-            raise ValueError(f"{name}={value!r}: expected {describe_type(kind)}") from None
+            built[name] = check_value(kind, value)
+        except ValueError as error:
+            raise ValueError(f"{name}={value!r}: {error}") from None
     for name, kind in types.items():
         if is_complete and name not in values:
             needed = "settings by name" if is_dataclass(kind) else describe_type(kind)

@@ -1,17 +1,24 @@
-"""Constructors of roles and functions, some of them names that are imported on use."""
+"""Constructors of roles and functions, and the settings in their signatures and docstrings."""
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pkgutil import resolve_name
 from types import MappingProxyType
-from typing import Any, Literal, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from fedjax_fair.app.settings.setting import REQUIRED, Description, Setting, stored
-from fedjax_fair.app.settings.values import describe_type, members
+from fedjax_fair.app.settings.setting import (
+    REQUIRED,
+    Description,
+    Setting,
+    describe_type,
+    members,
+    stored,
+)
 
 __all__ = [
     "LazyModule",
@@ -22,9 +29,12 @@ __all__ = [
     "class_of",
     "construct",
     "describe",
+    "describe_signature",
     "innermost",
     "settings_of",
 ]
+
+_SCALARS = (int, float, bool, str)
 
 
 @dataclass(frozen=True)
@@ -74,8 +84,8 @@ class Wrapping:
     def __call__(self, **settings: Any) -> Any:
         """Makes the role."""
         names = settings.keys() & settings_of(self.outer).keys()
-        own = {name: settings.pop(name) for name in sorted(names)}
-        return self.outer(**own, **{self.parameter: self.inner(**settings)})
+        outer = {name: settings.pop(name) for name in sorted(names)}
+        return self.outer(**outer, **{self.parameter: self.inner(**settings)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,9 +136,9 @@ def class_names(role: Callable[..., Any]) -> list[str]:
 
 def innermost(role: Callable[..., Any]) -> Any:
     """Returns the class, the function or the reference within a role."""
-    while isinstance(role, (partial, Wrapping, Renamed)):
-        inner = {partial: "func", Wrapping: "outer", Renamed: "constructor"}
-        role = getattr(role, inner[type(role)])
+    inner = {partial: "func", Wrapping: "outer", Renamed: "constructor"}
+    while (attribute := inner.get(type(role))) is not None:
+        role = getattr(role, attribute)
     return role
 
 
@@ -143,34 +153,30 @@ def describe(constructor: Callable[..., Any]) -> Description:
         >>> describe(Reference("selectors.SubTrunc")) == describe(selectors.SubTrunc)
         True
     """
-    if isinstance(constructor, Reference):
-        written = stored()["descriptions"].get(constructor.name)
-        return describe(constructor.resolve()) if written is None else Description.read(written)
-    if isinstance(constructor, Wrapping):
-        found = describe(constructor.outer)
-        inner, outer = settings_of(constructor.inner), found.settings
-        if twice := inner.keys() & outer.keys():
-            raise TypeError(f"{constructor}: expected {', '.join(sorted(twice))} in one of them.")
-        return found._replace(settings=MappingProxyType({**inner, **outer}))
-    if isinstance(constructor, Renamed):
-        names, found = constructor.names, describe(constructor.constructor)
-        renamed = {names.get(name, name): setting for name, setting in found.settings.items()}
-        settings = {name: setting._replace(name=name) for name, setting in renamed.items()}
-        return found._replace(settings=MappingProxyType(settings))
-    if isinstance(constructor, partial) and isinstance(constructor.func, Reference):
-        found = describe(constructor.func)
-        # Parameters that come first are settings in all classes with a partial of this kind.
-        left = list(found.settings.items())[len(constructor.args) :]
-        given = constructor.keywords
-        settings = {
-            name: setting._replace(default=given.get(name, setting.default))
-            for name, setting in left
-        }
-        return found._replace(settings=MappingProxyType(settings))
-    # Imported only here, because it imports parsers of docstrings and types of arrays.
-    from fedjax_fair.app.settings import signatures
-
-    return signatures.describe(constructor)
+    match constructor:
+        case Reference(name):
+            written = stored()["descriptions"].get(name)
+            return describe(constructor.resolve()) if written is None else Description.read(written)
+        case Wrapping(outer, inner):
+            found, settings = describe(outer), dict(settings_of(inner))
+            if twice := settings.keys() & found.settings.keys():
+                names = ", ".join(sorted(twice))
+                raise TypeError(f"{constructor}: expected {names} in one of them.")
+            settings |= found.settings
+        case Renamed(inner, names):
+            found = describe(inner)
+            renamed = {names.get(name, name): setting for name, setting in found.settings.items()}
+            settings = {name: setting._replace(name=name) for name, setting in renamed.items()}
+        case partial(func=Reference() as reference, args=args, keywords=given):
+            found = describe(reference)
+            # Parameters that come first are settings in all classes with a partial of this kind.
+            settings = {
+                name: setting._replace(default=given.get(name, setting.default))
+                for name, setting in list(found.settings.items())[len(args) :]
+            }
+        case _:
+            return describe_signature(constructor)
+    return found._replace(settings=MappingProxyType(settings))
 
 
 def settings_of(constructor: Callable[..., Any]) -> Mapping[str, Setting]:
@@ -178,16 +184,76 @@ def settings_of(constructor: Callable[..., Any]) -> Mapping[str, Setting]:
     return describe(constructor).settings
 
 
-def construct(
-    constructor: Callable[..., Any],
-    part: Any,
-    **defaults: Any,
-) -> Any:
+def describe_signature(constructor: Callable[..., Any]) -> Description:
+    """Describes a class, a function, or a ``functools.partial`` of one, by importing it.
+
+    Examples:
+        >>> from fedjax_fair import selectors
+        >>> lam = describe_signature(selectors.SubTrunc).settings["lam"]
+        >>> lam.type, lam.default, lam.traced
+        (<class 'float'>, 0.5, True)
+    """
+    import docstring_parser
+    from jaxtyping import AbstractArray
+
+    function = constructor.func if isinstance(constructor, partial) else constructor
+    docstring = inspect.getdoc(function) or getattr(function, "__name__", "")
+    summary = next(iter(docstring.splitlines()), "").partition(". ")[0].rstrip(".")
+    hints = get_type_hints(function)
+    params = docstring_parser.parse(function.__doc__ or "").params
+    helps = {item.arg_name: _without_markup(item.description or "") for item in params}
+    settings = {}
+    parameters = inspect.signature(constructor).parameters
+    for name, parameter in parameters.items():
+        kinds = members(hints[name])
+        plain = [kind for each in kinds if (kind := _plain(each)) is not None]
+        if plain:
+            scalars = [kind for kind in plain if get_origin(kind) is not tuple]
+            kind = Union[tuple(scalars or plain)]  # noqa: UP007 (a union of computed members)
+            traced = any(isinstance(k, type) and issubclass(k, AbstractArray) for k in kinds)
+            settings[name] = Setting(name, kind, parameter.default, traced, helps.get(name, ""))
+    solver = parameters.get("solver")
+    wraps_solver = solver is not None and solver.default is REQUIRED
+    return Description(summary, _source(docstring), MappingProxyType(settings), wraps_solver)
+
+
+def _plain(kind: Any) -> Any:
+    """Returns the type of values that can be written as strings, or None."""
+    if kind in _SCALARS or get_origin(kind) is Literal:
+        return kind
+    if get_origin(kind) is Sequence and get_args(kind)[0] in _SCALARS:
+        return tuple[get_args(kind)[0], ...]
+    return None
+
+
+def _without_markup(text: str) -> str:
+    r"""Returns a description for a terminal, with the words of its formulas.
+
+    Examples:
+        >>> _without_markup(r"At most :math:`\lambda_{\max}`, or *all*; see `Mean`.")
+        'At most lambda_max, or all; see Mean.'
+    """
+    formulas = re.compile(r":math:`([^`]*)`")
+    text = formulas.sub(lambda formula: re.sub(r"[\\{}]", "", formula[1]), " ".join(text.split()))
+    return re.sub(r":\w+:(?=`)|`|\*(?=\w)|(?<=\w)\*", "", text)
+
+
+def _source(docstring: str) -> str:
+    """Returns a link to the first reference in a docstring, as Markdown."""
+    reference = " ".join(docstring.partition("References:\n")[2].split())
+    match = re.match(r"([\w-]+)(,? .*?)?, \*.*?\*.*?(\d{4}).*?(https://[^\s;]+)", reference)
+    if match is None:
+        return ""
+    first, others, year, link = match.groups()
+    return f"[{first}{' et al.' if others else ''}, {year}]({link})"
+
+
+def construct(constructor: Callable[..., Any], section: Any, **defaults: Any) -> Any:
     """Calls a constructor with the values of its settings.
 
     Args:
         constructor: As for ``settings_of``.
-        part: Section with the values; None is the default.
+        section: Values by attribute; None is the default.
         **defaults: Defaults of parameters that it may have.
 
     Raises:
@@ -199,7 +265,7 @@ def construct(
 
     values = {}
     for name, setting in settings_of(constructor).items():
-        value = getattr(part, name, None)
+        value = getattr(section, name, None)
         if value is None:
             value = defaults.get(name)
         if value is not None:
@@ -207,11 +273,8 @@ def construct(
                 checks.representable(name, number)
             values[name] = value
         elif setting.default is REQUIRED:
-            values_of = describe_type(setting.type) if _is_literal(setting.type) else "a value"
-            raise ValueError(f"{name}=None: expected {values_of}.")
+            is_choice = all(get_origin(member) is Literal for member in members(setting.type))
+            expected = describe_type(setting.type) if is_choice else "a value"
+            raise ValueError(f"{name}=None: expected {expected}.")
     with explain_errors(f"{format_value(class_of(constructor))}(...)"):
         return constructor(**values)
-
-
-def _is_literal(kind: Any) -> bool:
-    return all(get_origin(member) is Literal for member in members(kind))

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.constructors import settings_of
-from fedjax_fair.app.settings.enabled import settings_of_run
 from fedjax_fair.app.settings.named_methods import method_settings
-from fedjax_fair.app.settings.names import places
+from fedjax_fair.app.settings.names import SettingKey, setting_names, values_of
 from fedjax_fair.app.settings.registry import COHORT_SIZE, PARTITIONERS
-from fedjax_fair.app.settings.setting import REQUIRED, Setting
+from fedjax_fair.app.settings.setting import REQUIRED
 from fedjax_fair.app.settings.suggestions import lookup
+from fedjax_fair.app.settings.usage import run_settings
 
-__all__ = ["check_defaults", "collapse", "format_methods", "format_settings", "unset_defaults"]
+__all__ = ["by_section", "check_defaults", "format_methods", "format_settings", "unset_defaults"]
 
-Defaults = dict[str, dict[str, dict[str, Any]]]
-"""Values by section, setting and method."""
+Defaults = dict[SettingKey, dict[str, Any]]
+"""Values by setting and method."""
 
-Places = Collection[tuple[str, str]]
-"""Settings by section and field."""
+Keys = Collection[SettingKey]
+_COHORT_SIZE = ("selector", "cohort_size")
 
 
-def unset_defaults(config: Config, varied: Places = (), num_clients: int | None = None) -> Defaults:
+def unset_defaults(config: Config, varied: Keys = (), num_clients: int | None = None) -> Defaults:
     """Returns the defaults of settings that are None and that a run uses, by method.
 
     Defaults that depend on other settings are omitted, and those of ``varied`` settings.
@@ -33,44 +32,37 @@ def unset_defaults(config: Config, varied: Places = (), num_clients: int | None 
     Examples:
         >>> from fedjax_fair.app.settings import presets
         >>> used = unset_defaults(presets.resolve(Config(methods=("fedavg", "fedprox"))))
-        >>> used["solver"]["prox"], used["selector"]["cohort_size"]
+        >>> used["solver", "prox"], used["selector", "cohort_size"]
         ({'fedavg': 0.0, 'fedprox': 1.0}, {'fedavg': 10, 'fedprox': 10})
     """
-    of_data: dict[str, Setting] = {}
+    shared = run_settings(config)
     if config.data.partition is not None:
         partition = lookup("data.partition", str(config.data.partition), PARTITIONERS)
-        of_data = dict(settings_of(partition))
-    of_run = {"data": of_data, **settings_of_run(config)}
+        shared |= {("data", name): setting for name, setting in settings_of(partition).items()}
     used: Defaults = {
-        "data": {"validation_fraction": dict.fromkeys(config.methods, 0.0)},
-        "training": {"on_nonfinite": dict.fromkeys(config.methods, "raise")},
+        ("data", "validation_fraction"): dict.fromkeys(config.methods, 0.0),
+        ("training", "on_nonfinite"): dict.fromkeys(config.methods, "raise"),
     }
     for method in config.methods:
-        for section, settings in (method_settings(config, method) | of_run).items():
-            for name, setting in settings.items():
-                if setting.default not in (None, REQUIRED):
-                    used.setdefault(section, {}).setdefault(name, {})[method] = setting.default
-    if "cohort_size" in (of_selector := used.get("selector", {})):
+        for key, setting in (method_settings(config, method) | shared).items():
+            if setting.default not in (None, REQUIRED):
+                used.setdefault(key, {})[method] = setting.default
+    if (sizes := used.pop(_COHORT_SIZE, None)) is not None:
         of_config = None if config.data.unseen_fraction else config.data.clients
         known = of_config if num_clients is None else num_clients
-        sizes = of_selector.pop("cohort_size")
         # Only the common default is limited, not that of a custom selector; it is unknown before
         # the clients of a file are.
-        of_selector["cohort_size"] = {
+        used[_COHORT_SIZE] = {
             method: min(size, known) if known and size == COHORT_SIZE else size
             for method, size in sizes.items()
             if known or size != COHORT_SIZE or not _has_clients_of_data(config)
         }
-    order = [item.name for item in fields(config) if item.name in used]
+    values = values_of(config)
+    sections = [section for section, _ in values]
     return {
-        section: {
-            name: by_method
-            for name, by_method in used[section].items()
-            if by_method
-            and getattr(getattr(config, section), name) is None
-            and (section, name) not in varied
-        }
-        for section in order
+        key: used[key]
+        for key in sorted(used, key=lambda key: sections.index(key[0]))
+        if used[key] and values[key] is None and key not in varied
     }
 
 
@@ -80,21 +72,14 @@ def _has_clients_of_data(config: Config) -> bool:
     return data.file is not None or data.client is not None or bool(data.unseen_fraction)
 
 
-def collapse(defaults: Defaults) -> dict[str, dict[str, Any]]:
-    """Replaces values by method that are all equal by one value."""
-    return {
-        section: {
-            name: value if _is_shared(by_method) else by_method
-            for name, by_method in settings.items()
-            for value in [next(iter(by_method.values()))]
-        }
-        for section, settings in defaults.items()
-        if settings
-    }
-
-
-def _is_shared(by_method: Mapping[str, Any]) -> bool:
-    return len({repr(value) for value in by_method.values()}) == 1
+def by_section(defaults: Defaults) -> dict[str, dict[str, Any]]:
+    """Returns defaults by section and name: by method, or one value if all are equal."""
+    sections: dict[str, dict[str, Any]] = {}
+    for (section, name), by_method in defaults.items():
+        values = list(by_method.values())
+        is_shared = len(set(map(repr, values))) == 1
+        sections.setdefault(section, {})[name] = values[0] if is_shared else by_method
+    return sections
 
 
 def format_methods(by_method: Mapping[str, Any]) -> str:
@@ -119,7 +104,7 @@ def _format(value: Any) -> str:
     return short if short and float(short) == value else str(value)
 
 
-def format_settings(config: Config, varied: Places = (), num_clients: int | None = None) -> str:
+def format_settings(config: Config, varied: Keys = (), num_clients: int | None = None) -> str:
     """Formats the settings of a run with their values, defaults included, without paths.
 
     Settings that a sweep has ``varied`` are omitted.
@@ -127,23 +112,18 @@ def format_settings(config: Config, varied: Places = (), num_clients: int | None
     Examples:
         >>> from fedjax_fair.app.settings import presets
         >>> config = presets.resolve(Config(methods=("fedavg", "subtrunc")))
-        >>> [part for part in format_settings(config).split("; ") if "weights" in part]
+        >>> [text for text in format_settings(config).split("; ") if "weights" in text]
         ['weights=num_examples (fedavg) or uniform (subtrunc)']
     """
-    names = {place: name for name, place in reversed(places(config).items())}
+    names = {key: name for name, key in reversed(setting_names(config).items())}
     defaults, parts = unset_defaults(config, varied, num_clients), []
-    for section in (item.name for item in fields(config)):
-        part = getattr(config, section)
-        if not is_dataclass(part):
+    for key, value in values_of(config).items():
+        if key[1] in ("dir", "file") or key in varied:
             continue
-        for name in (item.name for item in fields(part)):
-            value = getattr(part, name)
-            if name in ("dir", "file") or (section, name) in varied:
-                continue
-            if value is not None:
-                parts.append(f"{names[section, name]}={_format(value)}")
-            elif by_method := defaults.get(section, {}).get(name):
-                parts.append(f"{names[section, name]}={format_methods(by_method)}")
+        by_method = defaults.get(key)
+        if value is not None or by_method:
+            text = format_methods(by_method) if by_method else _format(value)
+            parts.append(f"{names[key]}={text}")
     return "; ".join(parts)
 
 
@@ -159,19 +139,18 @@ def check_defaults(config: Config, recorded: Any, *, is_complete: bool = True) -
             raise ValueError(f"{path}={section!r}: expected settings by name")
     values = unset_defaults(config)
     # Also the cohort size, whose default is unknown before the clients of a file are.
-    for section, settings in unset_defaults(config, num_clients=COHORT_SIZE).items():
-        for name, by_method in settings.items():
-            before = recorded.get(section, {}).get(name)
-            for method in by_method:
-                was = before.get(method) if isinstance(before, dict) else before
-                if was is None and is_complete:
-                    raise ValueError(
-                        f"{section}.{name}=None: expected a value; defaults.{section}.{name} is "
-                        "missing, so that the run did not use the default"
-                    )
-                value = values[section].get(name, {}).get(method, was)
-                if was is not None and was != (list(value) if isinstance(value, tuple) else value):
-                    raise ValueError(
-                        f"defaults.{section}.{name}={was!r}: the default is {value!r}; set "
-                        f"{section}.{name} instead"
-                    )
+    for (section, name), by_method in unset_defaults(config, num_clients=COHORT_SIZE).items():
+        before = recorded.get(section, {}).get(name)
+        for method in by_method:
+            was = before.get(method) if isinstance(before, dict) else before
+            if was is None and is_complete:
+                raise ValueError(
+                    f"{section}.{name}=None: expected a value; defaults.{section}.{name} is "
+                    "missing, so that the run did not use the default"
+                )
+            value = values.get((section, name), {}).get(method, was)
+            if was is not None and was != (list(value) if isinstance(value, tuple) else value):
+                raise ValueError(
+                    f"defaults.{section}.{name}={was!r}: the default is {value!r}; set "
+                    f"{section}.{name} instead"
+                )

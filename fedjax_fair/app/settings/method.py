@@ -61,7 +61,7 @@ class Method(NamedTuple):
             add the update unchanged.
         weighting: Default weights of the mean.
         centralized_fn: Makes a round of a model and a solver, for training on pooled examples.
-        from_solver: Settings of the solver by the parameters of other roles that they set.
+        linked_settings: Settings of the solver by the parameters of other roles that they set.
         ranges: Ranges of the numeric settings that a benchmark tunes in addition to the learning
             rate, by names of the command line; at most two, which only enter arithmetic.
     """
@@ -73,7 +73,7 @@ class Method(NamedTuple):
     server_optimizer: Callable[..., ServerOptimizer] | None = None
     weighting: Literal["uniform", "num_examples"] = "num_examples"
     centralized_fn: Callable[[Model, Solver], BaseRound] | None = None
-    from_solver: Mapping[str, str] = {}
+    linked_settings: Mapping[str, str] = {}
     ranges: Mapping[str, Range] = {}
 
     def roles(self) -> dict[str, Callable[..., Any]]:

@@ -14,11 +14,10 @@ from fedjax_fair.app.settings.named_methods import (
     method_settings,
     resolve_method,
 )
-from fedjax_fair.app.settings.names import option_of
+from fedjax_fair.app.settings.names import SettingKey, option_of, values_of
 from fedjax_fair.app.settings.presets import resolve
 from fedjax_fair.app.settings.registry import COHORT_SIZE, METHODS, role_classes
-from fedjax_fair.app.settings.setting import REQUIRED, Setting, stored
-from fedjax_fair.app.settings.values import describe_type
+from fedjax_fair.app.settings.setting import REQUIRED, Setting, describe_type, stored
 from fedjax_fair.utils.terminal import format_columns
 
 __all__ = ["format_method", "server_view"]
@@ -61,26 +60,25 @@ def format_method(name: str) -> str:
         **{role: ", ".join(class_names(made)) for role, made in role_classes(method).items()},
     }
     settings = {
-        option_of(section, key): _describe(setting, method, config, section)
-        for section, used in method_settings(config, name).items()
-        if section != "model"
-        for key, setting in used.items()
+        option_of(*key): _describe(setting, method, config, key)
+        for key, setting in method_settings(config, name).items()
+        if key[0] != "model"
     }
     title = " ".join(f"{part.describe()}." for part in parts)
     shown = {key: text for key, text in facts.items() if text}
     return f"{name}: {title}\n\n{format_columns(shown)}\n\n{format_columns(settings)}"
 
 
-def _describe(setting: Setting, method: Method, config: Config, section: str) -> str:
+def _describe(setting: Setting, method: Method, config: Config, key: SettingKey) -> str:
     """Describes type, default, tuned range and meaning of a setting."""
     default: Any = setting.default
-    if getattr(getattr(config, section), setting.name) is not None:
+    if values_of(config)[key] is not None:
         default = "that of the data set"
     elif default in (None, REQUIRED):
         default = "none"
     elif setting.name == "cohort_size" and default == COHORT_SIZE:
         default = f"{default}, or all clients"
-    names = (setting.name, f"{section}.{setting.name}")
+    names = (setting.name, ".".join(key))
     tuned = next((method.ranges[name] for name in names if name in method.ranges), None)
     by = f"; tuned from {tuned.low:g} to {tuned.high:g}" if tuned else ""
     return f"{describe_type(setting.type)}; default: {default}{by}. {setting.help}"

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import product
 from typing import Any
 
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.constructors import settings_of
 from fedjax_fair.app.settings.method import Method
-from fedjax_fair.app.settings.names import ALTERNATIVES, by_name, change, read, vary
+from fedjax_fair.app.settings.names import (
+    ALTERNATIVES,
+    NETWORK,
+    SettingKey,
+    change,
+    keys_by_name,
+    read,
+    values_of,
+    vary,
+)
 from fedjax_fair.app.settings.registry import METHODS, MODELS, role_classes
 from fedjax_fair.app.settings.setting import Setting
 from fedjax_fair.app.settings.suggestions import lookup, suggest
@@ -23,10 +33,10 @@ __all__ = [
     "used_settings",
 ]
 
-Settings = dict[str, dict[str, Setting]]
-"""Settings by section and name."""
+Settings = dict[SettingKey, Setting]
 
-_Written = dict[tuple[str, str], Any]
+_Variant = tuple[Method, Config, dict[SettingKey, Any]]
+"""A method, its configuration, and the settings in its name."""
 
 
 def method_parts(method: str) -> list[str]:
@@ -58,23 +68,20 @@ def resolve_method(config: Config, name: str) -> tuple[Method, Config]:
 
     Examples:
         >>> from fedjax_fair.app.settings import presets
-        >>> method, own = resolve_method(presets.resolve(Config()), "divfl+equitable:batch_size=20")
-        >>> method.selector, own.solver.batch_size
+        >>> config = presets.resolve(Config())
+        >>> method, method_config = resolve_method(config, "divfl+equitable:batch_size=20")
+        >>> method.selector, method_config.solver.batch_size
         (Reference(name='selectors.DivFL'), 20)
     """
     return _variant(config, name)[:2]
 
 
 def method_settings(config: Config, name: str) -> Settings:
-    """Returns settings that a method uses and its name does not set, by section and name."""
-    method, own, written = _variant(config, name)
-    set_by_name = written.keys() | {
-        ALTERNATIVES[place] for place in written if place in ALTERNATIVES
-    }
-    return {
-        section: {key: item for key, item in items.items() if (section, key) not in set_by_name}
-        for section, items in used_settings(method, own).items()
-    }
+    """Returns the settings that a method uses and its name does not set."""
+    method, method_config, given = _variant(config, name)
+    given_or_replaced = {*given, *(ALTERNATIVES.get(key) for key in given)}
+    settings = used_settings(method, method_config)
+    return {key: setting for key, setting in settings.items() if key not in given_or_replaced}
 
 
 def method_identity(config: Config, name: str) -> Hashable:
@@ -86,30 +93,30 @@ def method_identity(config: Config, name: str) -> Hashable:
         >>> method_identity(config, "fedprox") == method_identity(config, "fedprox:prox=1.0")
         True
     """
-    method, own = resolve_method(config, name)
-    values = {("model", key): getattr(own.model, key) for key in ("name", "compute")}
-    for section, settings in used_settings(method, own).items():
-        for key, setting in settings.items():
-            value = getattr(getattr(own, section), key, None)
-            values[section, key] = setting.default if value is None else value
-    return frozenset(method_parts(name)), frozenset(values.items())
+    method, method_config = resolve_method(config, name)
+    values = values_of(method_config)
+    used = {key: values[key] for key in NETWORK}
+    for key, setting in used_settings(method, method_config).items():
+        used[key] = setting.default if values.get(key) is None else values[key]
+    return frozenset(method_parts(name)), frozenset(used.items())
 
 
 def used_settings(method: Method, config: Config) -> Settings:
-    """Returns the settings that a method uses by section."""
-    settings = {role: dict(settings_of(made)) for role, made in role_classes(method).items()}
-    for role in settings.keys() & {"selector", "aggregator"}:
-        for name in method.from_solver:
-            settings[role].pop(name, None)
+    """Returns the settings that a method uses."""
+    network = lookup("model.name", str(config.model.name), MODELS)
+    settings = {
+        (section, name): setting
+        for section, constructor in {**role_classes(method), "model": network}.items()
+        for name, setting in settings_of(constructor).items()
+    }
+    linked = product(("selector", "aggregator"), method.linked_settings)
+    unused = {("model", "num_classes"), *linked}
     if method.centralized_fn is not None:
-        del settings["solver"]["prox"]
-    network = dict(settings_of(lookup("model.name", str(config.model.name), MODELS)))
-    del network["num_classes"]
-    return settings | {"model": network}
+        unused.add(("solver", "prox"))
+    return {key: setting for key, setting in settings.items() if key not in unused}
 
 
-def _variant(config: Config, name: str) -> tuple[Method, Config, _Written]:
-    """Returns a method, its configuration, and the settings in its name by place."""
+def _variant(config: Config, name: str) -> _Variant:
     names, colon, text = name.partition(":")
     method, *others = map(find_method, names.split("+"))
     for other in others:
@@ -117,52 +124,44 @@ def _variant(config: Config, name: str) -> tuple[Method, Config, _Written]:
     if not colon:
         return method, config, {}
     try:
-        return _set_written(method, config, text)
+        return _with_settings(method, config, text)
     except ValueError as error:
         raise ValueError(f"method={name!r}: {error}") from None
 
 
-def _set_written(method: Method, config: Config, text: str) -> tuple[Method, Config, _Written]:
+def _with_settings(method: Method, config: Config, text: str) -> _Variant:
     """Sets the settings in a method's name, ``name=value,name=value``."""
-    parts = (part.partition("=") for part in text.split(","))
-    items = [(key.strip(), value) for key, _, value in parts]
+    items = [(key.strip(), value) for key, _, value in (x.partition("=") for x in text.split(","))]
     # The network comes first, because other settings may belong to it.
     items.sort(key=lambda item: item[0] not in ("model.name", "name"))
-    written: _Written = {}
-    for key, value in items:
-        sections = {
-            section: list(names) for section, names in used_settings(method, config).items()
-        }
-        listed = by_name(sections)
-        sections["model"] += ["name", "compute"]
-        place = lookup("setting", key, by_name(sections), listed)
-        if place in written:
-            raise ValueError(f"expected {key} once.")
-        written[place] = read(config, ".".join(place), value)
-        config = change(config, *place, written[place])
-    return method, vary(config, written), written
+    given: dict[SettingKey, Any] = {}
+    for name, value in items:
+        used = used_settings(method, config)
+        key = lookup("setting", name, keys_by_name([*used, *NETWORK]), keys_by_name(used))
+        if key in given:
+            raise ValueError(f"expected {name} once.")
+        given[key] = read(config, ".".join(key), value)
+        config = change(config, *key, given[key])
+    return method, vary(config, given), given
 
 
 def _combine(names: str, one: Method, other: Method) -> Method:
     """Combines two methods that differ from FedAvg in different roles."""
     roles, other_roles = one.roles(), other.roles()
-    twice = sorted(roles.keys() & other_roles.keys())
-    if twice or not roles or not other_roles:
-        if twice:
-            raise ValueError(
-                f"method={names!r}: two of them set the {twice[0]}; expected methods with one "
-                f"{twice[0]}."
-            )
+    if twice := sorted(roles.keys() & other_roles.keys()):
+        raise ValueError(
+            f"method={names!r}: two of them set the {twice[0]}; expected methods with one "
+            f"{twice[0]}."
+        )
+    if not roles or not other_roles:
         raise ValueError(
             f"method={names!r}: expected methods that each differ from fedavg in a role."
         )
-    from_solver = {**one.from_solver, **other.from_solver}
     weighting = other.weighting if "selector" in other_roles else one.weighting
-    return Method(
-        "",
-        **roles,
+    return one._replace(
+        summary="",
         **other_roles,
         weighting=weighting,
-        from_solver=from_solver,
+        linked_settings={**one.linked_settings, **other.linked_settings},
         ranges={**one.ranges, **other.ranges},
     )

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.setting import parse_value
 from fedjax_fair.app.settings.suggestions import lookup
-from fedjax_fair.app.settings.values import parse_value
 
 __all__ = [
     "ALTERNATIVES",
-    "by_name",
+    "NETWORK",
+    "SettingKey",
     "change",
+    "keys_by_name",
     "option_of",
-    "places",
     "read",
+    "setting_names",
+    "values_of",
     "vary",
 ]
+
+SettingKey = tuple[str, str]
+"""Section and name of a setting."""
+
+ALTERNATIVES = {
+    ("solver", "steps"): ("solver", "epochs"),
+    ("solver", "epochs"): ("solver", "steps"),
+}
+"""Settings of which exactly one is used."""
+
+NETWORK = (("model", "name"), ("model", "compute"))
+"""Settings of every network."""
 
 
 def option_of(section: str, name: str) -> str:
@@ -37,15 +52,8 @@ def change(config: Config, section: str, name: str, value: Any) -> Config:
     return replace(config, **{section: replace(getattr(config, section), **{name: value})})
 
 
-ALTERNATIVES = {
-    ("solver", "steps"): ("solver", "epochs"),
-    ("solver", "epochs"): ("solver", "steps"),
-}
-"""Settings of which exactly one is used, by section and name."""
-
-
-def vary(config: Config, values: Mapping[tuple[str, str], Any]) -> Config:
-    """Changes settings by section and name; local steps replace epochs, and epochs steps.
+def vary(config: Config, values: Mapping[SettingKey, Any]) -> Config:
+    """Changes settings; local steps replace epochs, and epochs steps.
 
     Raises:
         ValueError: If steps and epochs are given.
@@ -56,40 +64,54 @@ def vary(config: Config, values: Mapping[tuple[str, str], Any]) -> Config:
         >>> config.solver.steps, config.solver.epochs
         (10, None)
     """
-    for place, value in values.items():
-        config = change(config, *place, value)
-        if (other := ALTERNATIVES.get(place)) is None:
+    for key, value in values.items():
+        config = change(config, *key, value)
+        if (other := ALTERNATIVES.get(key)) is None:
             continue
         if other in values:
-            names = f"{place[1]}={value} and {other[1]}={values[other]}"
+            names = f"{key[1]}={value} and {other[1]}={values[other]}"
             raise ValueError(f"expected exactly one of {names}.")
         config = change(config, *other, None)
     return config
 
 
-def places(config: Config) -> dict[str, tuple[str, str]]:
-    """Returns section and field of each setting, by ``section.field`` and by unique fields.
+def values_of(config: Config) -> dict[SettingKey, Any]:
+    """Returns the values of all settings that are in sections.
 
     Examples:
-        >>> places(Config())["lam"]
+        >>> values_of(Config())["training", "seeds"]
+        (0, 1, 2)
+    """
+    sections = {item.name: getattr(config, item.name) for item in fields(config)}
+    return {
+        (name, item.name): getattr(section, item.name)
+        for name, section in sections.items()
+        if is_dataclass(section)
+        for item in fields(section)
+    }
+
+
+def setting_names(config: Config) -> dict[str, SettingKey]:
+    """Returns the names of settings: ``section.name``, and ``name`` if it is unique.
+
+    Examples:
+        >>> setting_names(Config())["lam"]
         ('selector', 'lam')
     """
-    sections = asdict(config)
-    return by_name({name: part for name, part in sections.items() if isinstance(part, dict)})
+    return keys_by_name(values_of(config))
 
 
-def by_name(sections: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, str]]:
-    """As ``places``, from the fields of each section."""
-    pairs = [(section, name) for section, names in sections.items() for name in names]
-    count = Counter(name for _, name in pairs)
-    unique = {name: (section, name) for section, name in pairs if count[name] == 1}
-    return unique | {f"{section}.{name}": (section, name) for section, name in pairs}
+def keys_by_name(keys: Iterable[SettingKey]) -> dict[str, SettingKey]:
+    """As ``setting_names``, of some settings."""
+    full = {f"{section}.{name}": (section, name) for section, name in keys}
+    count = Counter(name for _, name in full.values())
+    return {key[1]: key for key in full.values() if count[key[1]] == 1} | full
 
 
 def read(config: Config, name: str, text: str) -> Any:
     """Converts the value of a setting as the command line does."""
-    section, field = lookup("setting", name, places(config))
+    section, key = lookup("setting", name, setting_names(config))
     try:
-        return parse_value(get_type_hints(type(getattr(config, section)))[field], [text])
+        return parse_value(get_type_hints(type(getattr(config, section)))[key], [text])
     except ValueError as error:
-        raise ValueError(f"{field}={text!r}: {error}") from None
+        raise ValueError(f"{key}={text!r}: {error}") from None

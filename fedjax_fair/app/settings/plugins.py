@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_sources", "load", "loaded", "machines", "methods", "methods_of", "sources"]
 
-GROUP, SOURCES_GROUP = "fedjax_fair.methods", "fedjax_fair.sources"
 _FROM_CONFIGURATION = ("cohort_size", "learning_rate", "batch_size")
 """Parameters that need no default, because every configuration has a value."""
 
@@ -97,12 +96,17 @@ def methods(taken: Collection[str]) -> dict[str, Method]:
     Raises:
         ValueError: If a method of a package is invalid, or a name is ``taken`` by another method.
     """
-    return _collect("METHODS", GROUP, taken)
+    return _collect("METHODS", taken)
 
 
 def sources(taken: Collection[str]) -> dict[str, Source]:
     """Returns the data sources of packages and files by name; see `methods`."""
-    return _collect("SOURCES", SOURCES_GROUP, taken)
+    return _collect("SOURCES", taken)
+
+
+def machines(taken: Collection[str]) -> dict[str, Machine]:
+    """Returns the machines of packages and files by name; see `methods`."""
+    return _collect("MACHINES", taken)
 
 
 def add_sources() -> dict[str, Source]:
@@ -121,14 +125,9 @@ def add_sources() -> dict[str, Source]:
     return added
 
 
-def machines(taken: Collection[str]) -> dict[str, Machine]:
-    """Returns the machines of packages and files by name; see `methods`."""
-    return _collect("MACHINES", "fedjax_fair.machines", taken)
-
-
-def _collect(kind: str, group: str, taken: Collection[str]) -> dict[str, Any]:
+def _collect(kind: str, taken: Collection[str]) -> dict[str, Any]:
     entries: list[tuple[str, str, Any]] = []
-    for point in metadata.entry_points(group=group):
+    for point in metadata.entry_points(group=f"fedjax_fair.{kind.lower()}"):
         origin = f"entry point {point.name!r} = {point.value!r}"
         with _named_errors(origin):
             value = point.load()
@@ -200,38 +199,38 @@ def _check_method(name: Any, method: Any, origin: str) -> None:
         values.check(where)
     from fedjax_fair.roles import Aggregator, Selector, Solver
     from fedjax_fair.server_optimizers import ServerOptimizer
+
+    roles = (
+        *(("selector", Selector), ("solver", Solver)),
+        *(("aggregator", Aggregator), ("server_optimizer", ServerOptimizer)),
+    )
+    for role, base in roles:
+        if (role_class := getattr(method, role)) is not None:
+            needless = {*_FROM_CONFIGURATION, *method.linked_settings}
+            needless |= {"solver"} & {role}  # A solver that wraps another one.
+            _check_role(role_class, base, f"{origin}: {name}.{role}", needless)
+
+
+def _check_role(role_class: Any, base: type, where: str, without_default: set[str]) -> None:
+    """Checks that a class is of a role, and that its parameters have annotations and defaults."""
     from fedjax_fair.utils.printing import format_value
 
-    roles = {
-        "selector": Selector,
-        "solver": Solver,
-        "aggregator": Aggregator,
-        "server_optimizer": ServerOptimizer,
-    }
-    without_default = {*_FROM_CONFIGURATION, *method.from_solver}
-    for role, base in roles.items():
-        role_class = getattr(method, role)
-        if role_class is None:
-            continue
-        is_other_class = isinstance(role_class, type) and not issubclass(role_class, base)
-        if not callable(role_class) or is_other_class:
+    is_other_class = isinstance(role_class, type) and not issubclass(role_class, base)
+    if not callable(role_class) or is_other_class:
+        raise ValueError(
+            f"{where}={format_value(role_class)}: expected a class derived from {base.__name__}."
+        )
+    with _named_errors(where):
+        parameters = inspect.signature(role_class).parameters.values()
+    for parameter in parameters:
+        if parameter.annotation is parameter.empty:
             raise ValueError(
-                f"{origin}: {name}.{role}={format_value(role_class)}: expected a class derived "
-                f"from {base.__name__}."
+                f"{where}: {parameter.name}: expected an annotation, such as int or float."
             )
-        with _named_errors(f"{origin}: {name}.{role}"):
-            parameters = inspect.signature(role_class).parameters.values()
-        for setting in parameters:
-            where = f"{origin}: {name}.{role}: {setting.name}"
-            if setting.annotation is setting.empty:
-                raise ValueError(f"{where}: expected an annotation, such as int or float.")
-            is_wrapped = (role, setting.name) == ("solver", "solver")
-            if setting.default is setting.empty and not (
-                is_wrapped or setting.name in without_default
-            ):
-                raise ValueError(f"{where}: expected a default.")
-        with _named_errors(f"{origin}: {name}.{role}"):
-            settings_of(role_class)
+        if parameter.default is parameter.empty and parameter.name not in without_default:
+            raise ValueError(f"{where}: {parameter.name}: expected a default.")
+    with _named_errors(where):
+        settings_of(role_class)
 
 
 def _check_source(name: Any, source: Any, origin: str) -> None:

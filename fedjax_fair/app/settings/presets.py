@@ -64,15 +64,11 @@ def resolve(config: Config) -> Config:
         data = _fill(data, partition="by_column")
     if data.file is None:
         source = find_source(data.name)
-        if source.client is None:
-            data = _fill(data, partition=source.partition)
-        elif data.partition in (None, "by_column"):
-            data = _fill(data, partition="by_column", client=source.client)
-    elif is_table:
-        source, data = find_source("adult"), _of_table(data, data.file)
-    else:
-        # A file has the defaults of digits, which also fit a small data set.
-        source, data = find_source("digits"), _of_file(data, data.file, Path(data.file).stem)
+        data = _fill(data, partition=source.partition)
+        if data.partition == "by_column":
+            data = _fill(data, client=source.client)
+    else:  # A file that is no table has the defaults of digits, which also fit a small data set.
+        source, data = find_source("adult" if is_table else "digits"), _of_file(data, data.file)
     # Others determine the number of clients.
     if has_partition and data.partition not in ("planted_clusters", "by_column"):
         data = _fill(data, clients=source.num_clients)
@@ -95,29 +91,25 @@ def resolve(config: Config) -> Config:
     )
 
 
-def _of_file(data: DataConfig, file: str, name: str) -> DataConfig:
-    """Names data after its file, whose path becomes absolute."""
-    if data.name not in (DataConfig.name, name):
+def _of_file(data: DataConfig, file: str) -> DataConfig:
+    """Names data after its file, whose path becomes absolute; checks what a table needs."""
+    name, others = Path(file).stem, ()
+    if is_table_file(file):
+        if not data.label:
+            raise ValueError(f"data.label=None: expected the column of {file!r} to predict.")
+        if data.partition is None:
+            raise ValueError(
+                "data.client=None: expected a column whose values are the clients, or "
+                "data.partition, such as 'dirichlet' or 'iid'."
+            )
+        from fedjax_fair.data.tables.table_files import table_name
+
+        name, others = table_name(file), ("table",)
+    if data.name not in (DataConfig.name, name, *others):
         raise ValueError(f"data.name={data.name!r} is not used with data.file; remove it.")
     return replace(data, name=name, file=str(Path(file).expanduser().absolute()))
 
 
-def _of_table(data: DataConfig, file: str) -> DataConfig:
-    """As ``_of_file``, with the settings that a table needs."""
-    if not data.label:
-        raise ValueError(f"data.label=None: expected the column of {file!r} to predict.")
-    if data.partition is None:
-        raise ValueError(
-            "data.client=None: expected a column whose values are the clients, or "
-            "data.partition, such as 'dirichlet' or 'iid'."
-        )
-    if data.name == "table":
-        data = replace(data, name=DataConfig.name)
-    from fedjax_fair.data.tables.table_files import table_name
-
-    return _of_file(data, file, table_name(file))
-
-
-def _fill(part: Any, **defaults: Any) -> Any:
+def _fill(section: Any, **defaults: Any) -> Any:
     """Replaces fields that are None."""
-    return replace(part, **{k: v for k, v in defaults.items() if getattr(part, k) is None})
+    return replace(section, **{k: v for k, v in defaults.items() if getattr(section, k) is None})

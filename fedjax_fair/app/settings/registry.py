@@ -1,7 +1,7 @@
 """Methods, networks, partitions, faults and communication by name.
 
 An entry names a class or function. Its settings, types and defaults are read from its signature
-(`fedjax_fair.app.settings.signatures`).
+(`fedjax_fair.app.settings.constructors`).
 """
 
 from __future__ import annotations
@@ -37,15 +37,12 @@ if TYPE_CHECKING:
     from fedjax_fair.data import Partitioner
     from fedjax_fair.roles import ClientMetric, Model
 else:  # Attributes are names, so that a command imports only the classes that it calls.
-    aggregators = LazyModule("aggregators")
-    communication = LazyModule("communication")
-    data = LazyModule("data")
-    faults = LazyModule("faults")
-    models = LazyModule("models")
-    selectors = LazyModule("selectors")
-    server_optimizers = LazyModule("server_optimizers")
-    solvers = LazyModule("solvers")
-    training = LazyModule("training")
+    aggregators, communication, data, faults, models = map(
+        LazyModule, ("aggregators", "communication", "data", "faults", "models")
+    )
+    selectors, server_optimizers, solvers, training = map(
+        LazyModule, ("selectors", "server_optimizers", "solvers", "training")
+    )
 
 __all__ = [
     "COHORT_SIZE",
@@ -64,8 +61,6 @@ __all__ = [
 COHORT_SIZE = 10
 """Default number of clients per round, or all clients if there are fewer."""
 
-_STEPS, _RATE = {"local_steps": "steps"}, {"learning_rate": "learning_rate"}
-_EVERYWHERE = "SGD on the pooled examples of all clients, as a reference"
 
 GROUPS: dict[str, dict[str, Method]] = {
     "selection": {
@@ -86,7 +81,7 @@ GROUPS: dict[str, dict[str, Method]] = {
         "drfa": Method(
             selector=selectors.DRFA,
             aggregator=partial(aggregators.Mean, "uniform"),
-            from_solver=_STEPS,
+            linked_settings={"local_steps": "steps"},
         ),
         "full": Method(selector=selectors.Full),
         "round_robin": Method(selector=selectors.RoundRobin),
@@ -97,7 +92,9 @@ GROUPS: dict[str, dict[str, Method]] = {
     "weighting": {
         "equitable": Method(aggregator=aggregators.Equitable),
         "gifair": Method(aggregator=aggregators.GIFAIR),
-        "q_fedavg": Method(aggregator=aggregators.QFedAvg, from_solver=_RATE),
+        "q_fedavg": Method(
+            aggregator=aggregators.QFedAvg, linked_settings={"learning_rate": "learning_rate"}
+        ),
         "tilted": Method(aggregator=aggregators.Tilted),
         "propfair": Method(
             "FedAvg on a logarithm of the minibatch loss, for proportional fairness",
@@ -234,7 +231,10 @@ GROUPS: dict[str, dict[str, Method]] = {
             selector=selectors.Full,
             solver=solvers.Local,
         ),
-        "centralized": Method(_EVERYWHERE, centralized_fn=training.Centralized),
+        "centralized": Method(
+            "SGD on the pooled examples of all clients, as a reference",
+            centralized_fn=training.Centralized,
+        ),
     },
 }
 """Methods by what distinguishes them; docs/methods.md is generated from them."""
@@ -310,23 +310,21 @@ MODELS: dict[str, Callable[..., Model]] = {
 """Networks; each takes ``num_classes`` first."""
 
 
-_PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
-    "iid": data.iid,
-    "classes_per_client": data.classes_per_client,
-    "shards": data.shards,
-    "dirichlet": data.dirichlet,
-    "quantity_skew": partial(data.quantity_skew, min_partition_size=10),
-    "planted_clusters": data.planted_clusters,
-    "by_column": data.by_column,
-    "natural": data.natural,
-}
-
 PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
     name: Renamed(
         partitioner,
         {"num_clients": "clients", "classes": "classes_per_client", "column": "client"},
     )
-    for name, partitioner in _PARTITIONERS.items()
+    for name, partitioner in {
+        "iid": data.iid,
+        "classes_per_client": data.classes_per_client,
+        "shards": data.shards,
+        "dirichlet": data.dirichlet,
+        "quantity_skew": partial(data.quantity_skew, min_partition_size=10),
+        "planted_clusters": data.planted_clusters,
+        "by_column": data.by_column,
+        "natural": data.natural,
+    }.items()
 }
 """Ways to split examples over clients."""
 

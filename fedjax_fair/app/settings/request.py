@@ -18,11 +18,11 @@ from fedjax_fair.app.settings.command_line import (
 from fedjax_fair.app.settings.config import Config, Preset, TrainingConfig
 from fedjax_fair.app.settings.config_files import load_into
 from fedjax_fair.app.settings.named_methods import method_settings
-from fedjax_fair.app.settings.names import change, places, read
+from fedjax_fair.app.settings.names import change, read, setting_names
 from fedjax_fair.app.settings.presets import resolve
+from fedjax_fair.app.settings.setting import describe_type
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.usage import drop_unused_settings
-from fedjax_fair.app.settings.values import describe_type
 from fedjax_fair.utils.terminal import format_columns
 
 __all__ = ["Request", "request"]
@@ -66,8 +66,8 @@ def request(
     preset = words.pop(0) if is_named else _DEFAULT_PRESET
     if varies:
         late = _settings_after_options(options)
-        words += [options[place] for place in late]
-        options = [word for place, word in enumerate(options) if place not in late]
+        words += [options[index] for index in late]
+        options = [word for index, word in enumerate(options) if index not in late]
     base = lookup("preset", preset, presets, command="fedjax-fair --help").config
     command = f"{kind.__name__.lower()} {preset}"
     needs_help = bool(HELP & set(options))
@@ -109,13 +109,13 @@ def request(
 
 
 def _settings_after_options(options: Sequence[str]) -> list[int]:
-    """Returns the places of settings to vary among options, as in ``--methods fedavg prox=0,1``.
+    """Returns the indices of settings to vary among options, as in ``--methods fedavg prox=0,1``.
 
     A word that directly follows an option is its value, such as a file named ``a=b``.
     """
     return [
-        place
-        for place, (before, word) in enumerate(pairwise(options), start=1)
+        index
+        for index, (before, word) in enumerate(pairwise(options), start=1)
         if _VARIED_SETTING.match(word) and (not before.startswith("-") or "=" in before)
     ]
 
@@ -138,29 +138,26 @@ def _check_replaced(
     config: Config, values: Mapping[str, Any], varied: Mapping[str, Sequence[Any]]
 ) -> None:
     """Raises ``ValueError`` for an option whose value every run replaces by another."""
-    names = {lookup("setting", key, places(config)): key for key in varied}
-    left = [method_settings(config, method) for method in config.methods]
-    used = [method_settings(config, method.partition(":")[0]) for method in config.methods]
+    names = {lookup("setting", name, setting_names(config)): name for name in varied}
+    left, used = (
+        {key for method in methods for key in method_settings(config, method)}
+        for methods in (config.methods, [name.partition(":")[0] for name in config.methods])
+    )
     for option in values:
-        section, _, field = option.removeprefix("--").replace("-", "_").partition(".")
-        shown = f"{option} has no effect"
-        if (section, field) in names:
-            raise ValueError(f"{shown}, because {names[section, field]} is varied; remove it.")
-        is_used, is_left = (
-            any(field in settings.get(section, {}) for settings in each) for each in (used, left)
-        )
-        if is_used and not is_left:
-            names_of_methods = " and ".join(config.methods)
-            raise ValueError(f"{shown}: {names_of_methods} set it; remove it.")
+        section, _, name = option.removeprefix("--").replace("-", "_").partition(".")
+        key, shown = (section, name), f"{option} has no effect"
+        if key in names:
+            raise ValueError(f"{shown}, because {names[key]} is varied; remove it.")
+        if key in used - left:
+            raise ValueError(f"{shown}: {' and '.join(config.methods)} set it; remove it.")
 
 
 def _describe_settings(config: Config) -> dict[str, str]:
     """Describes the settings of the methods, which can be varied."""
     described = {"seeds": "Runs of every configuration, such as 0,1,2 or 0:10."}
-    unique = {place: name for name, place in places(config).items() if "." not in name}
+    unique = {key: name for name, key in setting_names(config).items() if "." not in name}
     for method in config.methods:
-        for section, settings in method_settings(config, method).items():
-            for setting in settings.values():
-                name = unique.get((section, setting.name), f"{section}.{setting.name}")
-                described.setdefault(name, f"{setting.help} ({describe_type(setting.type)})")
+        for key, setting in method_settings(config, method).items():
+            name = unique.get(key, ".".join(key))
+            described.setdefault(name, f"{setting.help} ({describe_type(setting.type)})")
     return described
