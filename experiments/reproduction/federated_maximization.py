@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.common import append_rows, markdown_table, options_of
-from fedjax_fair.app.maximize import movielens
+from fedjax_fair.app.maximization_tasks import movielens
 from fedjax_fair.report.drawing import COLORS, style_axes
 from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular import matroids
