@@ -122,9 +122,9 @@ def test_noise_floors_are_equal_within_rounding(clients, classes, is_class_based
     [
         (ff.models.logistic(7), 57, (9,)),
         (ff.models.mlp(10, (64,)), 31, (64,)),
-        (ff.models.lenet(10), 11, (28, 28, 1)),
+        (ff.models.mlp(7, (16, 16)), 45, (5,)),
     ],
-    ids=["logistic", "mlp", "lenet"],
+    ids=["logistic", "wide", "deep"],
 )
 def test_evaluations_have_the_same_bits_with_brief_options(model, clients, shape, monkeypatch):
     rng = np.random.default_rng(clients)
