@@ -131,7 +131,7 @@ def _check_finite(series: pd.Series) -> None:
         first = series.iloc[int(np.argmin(is_finite))]
         raise ValueError(
             f"label {series.name!r} has values such as {first}, which are infinite as float32; "
-            " expected none, so leave these rows out, or divide the label."
+            "expected none, so leave these rows out, or divide the label."
         )
 
 
