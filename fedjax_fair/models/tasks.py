@@ -83,8 +83,8 @@ def _standardized(model: Model, labels: Any) -> Model:
     mean, scale = values.mean(axis=0), values.std(axis=0)
     scale = np.where(scale <= 1e-12 * np.abs(mean), 1.0, scale)  # Constant up to rounding.
     scale = np.where(scale == 0, 1.0, scale)
-    settings = functions_of(model) | {"loss": _Scaled(model.loss, tuple(scale.tolist()))}
-    settings["loss_unit"] = "1"
+    settings: dict[str, Any] = functions_of(model)
+    settings |= {"loss": _Scaled(model.loss, tuple(scale.tolist())), "loss_unit": "1"}
     return Rescaled(model, tuple(mean.tolist()), tuple(scale.tolist()), **settings)
 
 

@@ -305,15 +305,13 @@ def check_outputs(model: Model, variables: PyTree, data: FederatedData) -> None:
         for array in (data.train.features, data.train.labels)
     )
     predicted = jax.eval_shape(outputs, shapes_of_one_run(variables), features)
-    shape = getattr(predicted, "shape", None)
-    has_axes = shape is not None and (
-        len(shape) == 2 or data.train.labels.ndim > 1 or model.loss is not Model.loss
-    )
-    if not has_axes or not jnp.issubdtype(predicted.dtype, jnp.floating) or shape[:1] != (batch,):
+    shape = getattr(predicted, "shape", ())
+    has_axes = len(shape) == 2 or data.train.labels.ndim > 1 or model.loss is not Model.loss
+    if shape[:1] != (batch,) or not has_axes or not jnp.issubdtype(predicted.dtype, jnp.floating):
         returned = (
-            type(predicted).__name__
-            if shape is None
-            else f"{predicted.dtype}{list(shape)} for {batch} examples"
+            f"{predicted.dtype}{list(shape)} for {batch} examples"
+            if hasattr(predicted, "dtype")
+            else type(predicted).__name__
         )
         raise ValueError(
             f"model with outputs {returned}: expected an array of floats whose first axis are the "

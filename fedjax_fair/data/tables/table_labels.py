@@ -128,9 +128,10 @@ def _check_finite(series: pd.Series) -> None:
     with np.errstate(over="ignore"):
         is_finite = np.isfinite(series.to_numpy(np.float64).astype(np.float32))
     if not is_finite.all():
+        first = series.iloc[int(np.argmin(is_finite))]
         raise ValueError(
-            f"label {series.name!r} has values such as {series[~is_finite].iloc[0]}, which are "
-            "infinite as float32; expected none, so leave these rows out, or divide the label."
+            f"label {series.name!r} has values such as {first}, which are infinite as float32; "
+            "expected none, so leave these rows out, or divide the label."
         )
 
 
