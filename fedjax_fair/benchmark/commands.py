@@ -18,7 +18,7 @@ from fedjax_fair.app.settings.sections import default_hint
 from fedjax_fair.app.terminal.console import format_table
 from fedjax_fair.app.terminal.progress import show_steps
 from fedjax_fair.app.terminal.termination import Termination
-from fedjax_fair.benchmark import collected, costs, entry, export, published, report, runner
+from fedjax_fair.benchmark import collected, costs, entry, export, published, report, runner, tuning
 from fedjax_fair.benchmark.protocol import TRACKS
 from fedjax_fair.benchmark.report_tables import result_tables
 from fedjax_fair.benchmark.unit import is_done
