@@ -29,6 +29,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import jax
 import platformdirs
 
+from fedjax_fair.utils.jax_version import check_jax
 from fedjax_fair.utils.warning import warn
 
 __all__ = ["cache_by_shape", "call", "clear", "compile_in", "enable_compilation_cache", "trimmed"]
@@ -178,6 +179,7 @@ def enable_compilation_cache(folder: str | Path | None = None) -> Path:
     Raises:
         ValueError: If the folder is a file.
     """
+    check_jax()
     configured = os.environ.get("JAX_COMPILATION_CACHE_DIR") if folder is None else None
     if configured and "://" in configured:  # In a cloud.
         return Path(configured)

@@ -17,6 +17,7 @@ from fedjax_fair.training.loop import Callback, Evaluation, train_loop
 from fedjax_fair.training.stacked import stack_trees
 from fedjax_fair.training.train_options import OnNonfinite, TrainOptions
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.jax_version import check_jax
 
 __all__ = ["fit"]
 
@@ -105,6 +106,7 @@ def fit(
         (2,)
     """
     is_list = isinstance(method, Sequence)
+    check_jax()
     checks.seeds("seeds", seeds, different=not is_list)
     if is_list and len(method) != len(seeds):
         raise ValueError(
