@@ -219,16 +219,17 @@ class _OfSensitiveGroups(Tree):
 
 
 class _LossParity(Tree):
-    """Difference of the mean losses of sensitive groups, or of a function of these."""
+    """Difference of the mean losses of sensitive groups, or of their perplexities."""
 
-    function: Callable[[Float[Array, " groups"]], Float[Array, " groups"]] = jnp.asarray
+    perplexity: bool = False
 
     def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
         assert metrics.sensitive is not None
         totals = (
             jnp.sum(each, axis=0) for each in (metrics.sensitive.loss, metrics.sensitive.examples)
         )
-        return group_range(self.function(jnp.divide(*totals)))
+        means = jnp.divide(*totals)
+        return group_range(jnp.exp(means) if self.perplexity else means)
 
 
 def group_range(values: Float[Array, "*batch groups"]) -> Float[Array, "*batch"]:
@@ -347,7 +348,7 @@ PERPLEXITY_PARITY = LOSS_PARITY.replace(
     name=PERPLEXITY.parity,
     description="Test perplexity: difference between sensitive groups",
     unit="1",
-    function=_LossParity(jnp.exp),
+    function=_LossParity(perplexity=True),
     formula="max_u exp(M_u) - min_u exp(M_u)",
 )
 """Difference of the perplexities of sequences."""

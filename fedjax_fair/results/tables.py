@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = [
+    "GROUP_FLOOR",
     "NOISE_FLOOR",
     "SENSITIVE_GROUPS",
     "STAR",
@@ -97,7 +98,7 @@ _LINES = {
 }
 """Lines of cells, by whether any and all columns have one of clients."""
 
-_GROUP_FLOOR = "Noise floor: difference expected from finite groups if all had equal rates."
+GROUP_FLOOR = "Noise floor: difference expected from finite groups if all had equal rates."
 
 
 class Table(NamedTuple):
@@ -173,7 +174,7 @@ def _criterion_table(dataset: xr.Dataset, features: tuple[str, ...]) -> Table:
     columns, has_clients = _criterion_columns(dataset, features)
     rows = list(zip([*_names(dataset), "noise floor"], *columns.values(), strict=True))
     lines = _LINES[(any(has_clients), all(has_clients))]
-    note = f"{SENSITIVE_GROUPS} {lines} {_GROUP_FLOOR} Test examples{_about_means(dataset)}."
+    note = f"{SENSITIVE_GROUPS} {lines} {GROUP_FLOOR} Test examples{_about_means(dataset)}."
     if (num_classes := dataset.sizes["label"]) > 2:
         note += f" Largest difference over the {num_classes} classes, each against all others; "
         note += "of equalized odds, over pairs of a label and a prediction."

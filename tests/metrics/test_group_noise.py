@@ -9,7 +9,7 @@ import fedjax_fair as ff
 from fedjax_fair.metrics import definitions
 from fedjax_fair.metrics import group_fairness as gf
 from fedjax_fair.metrics.group_noise import expected_difference, interval
-from fedjax_fair.results.tables import SENSITIVE_GROUPS
+from fedjax_fair.results.tables import GROUP_FLOOR
 
 
 def folded_normal(shares, sizes):
@@ -128,7 +128,7 @@ def test_the_documented_call_has_intervals_of_results():
 def test_the_noise_floor_of_sensitive_groups_is_defined():
     """Metrics of sensitive groups have one only in their tables."""
     floor = "difference expected from finite groups if all had equal rates"
-    assert floor in SENSITIVE_GROUPS
+    assert floor in GROUP_FLOOR
     assert floor in definitions.TERMS["noise floor"]
     assert "Group fairness by" in definitions.TERMS["noise floor"]
 
