@@ -96,7 +96,7 @@ def constraint(config: Maximize, task: Task) -> matroids.Matroid:
         checks.positive_int("k", config.k, at_most=num_items)
     if config.matroid == "uniform":
         return matroids.Uniform(config.k, num_items)
-    checks.one_of("matroid", config.matroid, ("uniform", "partition", "laminar"))
+    lookup("matroid", config.matroid, dict.fromkeys(("uniform", "partition", "laminar")))
     if task.classes is None:
         raise ValueError(
             f"matroid={config.matroid!r}: items of {task.name} have no classes; use 'uniform' or a "

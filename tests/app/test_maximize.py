@@ -455,8 +455,11 @@ def test_features_of_a_table(tmp_path):
     assert made.sizes.tolist() == [40, 40, 40]
     found = solved(made=made, k=1, sigma=0.5).sel(algorithm="centralized")
     assert made.labels[found["chosen"].values[0].astype(bool)] == ["kind"]
-    # With smoothing the label of 40 examples has nearly its full information, ln 2.
-    np.testing.assert_allclose(found["final_value"], np.log(2), rtol=0.2)
+    # One is added to each of four counts, for 20 examples of each label on a client.
+    joint = np.array([[21, 1, 1, 1], [1, 21, 1, 1]]) / 48
+    independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
+    information = np.sum(joint * np.log(joint / independent))
+    np.testing.assert_allclose(found["final_value"], information, rtol=1e-5)
     with pytest.raises(ValueError, match="label=None: expected a column of"):
         features(MaximizeFeatures(file=file, client="owner"))
     with pytest.raises(ValueError, match=r"client='own': expected a column of .*owner"):

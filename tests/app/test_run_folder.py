@@ -123,7 +123,7 @@ def test_configurations_are_saved_and_loaded(tmp_path_factory, data):
         (b'{"methods": 3}', "methods=3: expected"),
         (b'{"methods": ["fedavg", 3]}', "methods=.*3.*: expected"),
         (b'{"training": {"rounds": "ten"}}', "rounds='ten': expected an integer"),
-        (b'{"command": "maximise"}', "expected one of maximize exemplars"),
+        (b'{"command": "maximise"}', "xpected one of maximize exemplars"),
         (b'{"command": "maximize exemplars", "k": "all"}', "k='all': expected an integer"),
     ],
 )

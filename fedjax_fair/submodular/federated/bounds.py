@@ -98,7 +98,7 @@ def theorem_3_5(
 
 
 def theorem_4_3(
-    run: ContinuousRun, largest: Number, *, cohort_size: int, delta: float, sigma: float
+    run: ContinuousRun, largest: Number, *, cohort_size: int, delta: float, sigma: Number
 ) -> Guarantee:
     r"""Returns the bound of ``fedcg_plus``, as in the paper's appendix.
 

@@ -117,7 +117,7 @@ def methods(
         return bounds.theorem_3_5(run, largest, cohort_size=cohort_size, delta=_DELTA)
 
     def of_fedcg_plus(run, matroid, largest, largest_of_client):
-        error = (sigma or 0.0) * largest_of_client
+        error = 0.0 if sigma is None else sigma * largest_of_client
         sampling = {"cohort_size": cohort_size, "delta": _DELTA, "sigma": error}
         return bounds.theorem_4_3(run, largest, **sampling)
 
