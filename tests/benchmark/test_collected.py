@@ -1,5 +1,6 @@
 """Results of a benchmark as tables: in files, and joined with those of another one."""
 
+import hashlib
 import json
 import shutil
 
@@ -207,9 +208,12 @@ def test_versions_of_both_are_shown(copy_of):
 
 
 def change(folder, name, function):
-    """Changes a table of a report."""
+    """Changes a table of a report, and its digest."""
     file = folder / "report" / f"{name}.csv"
     function(pd.read_csv(file, dtype={"protocol": str})).to_csv(file, index=False)
+    digests = json.loads((folder / "report" / "benchmark.json").read_text())["digests"]
+    digests[name] = hashlib.sha256(file.read_bytes()).hexdigest()
+    change_json(folder, digests=digests)
 
 
 def change_json(folder, **values):
