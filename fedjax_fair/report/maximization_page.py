@@ -82,11 +82,12 @@ def maximization_table(results: xr.Dataset) -> Table:
     if "upper_bound" in results:
         limit = float(results["upper_bound"].min() / greedy.mean())
         note += f" No set has more than {100 * limit:.4g}%, as the gradients of a run show."
-    factors = results["importance_factor"].values
-    note += (
-        f" Importance factors (algorithms 4 and 5): their sum is {factors.sum():.4g}, the largest "
-        f"{factors.max():.3g}, of client {factors.argmax()}."
-    )
+    if "importance_factor" in results:  # Which older results lack.
+        factors = results["importance_factor"].values
+        note += (
+            f" Importance factors (algorithms 4 and 5): their sum is {factors.sum():.4g}, the "
+            f"largest {factors.max():.3g}, of client {factors.argmax()}."
+        )
     totals = {
         "rounds": (results["rounds"], ",.0f"),
         "clients\ncontacted": (results["contacted"].max("round"), ",.0f"),
