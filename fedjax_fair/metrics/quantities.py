@@ -188,7 +188,7 @@ class OfClients(Tree):
     name: str
     fields: tuple[str, ...] = ()
 
-    def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
+    def __call__(self, metrics: ClientMetrics) -> Any:
         """Calls the function."""
         return self.function(
             metrics.custom[self.name], *(getattr(metrics, field) for field in self.fields)

@@ -52,7 +52,8 @@ class FunctionOf(Tree):
     function: Callable[..., Float[Array, ""]]
     names: tuple[str, ...]
 
-    def __call__(self, metrics: ClientMetrics) -> Float[Array, ""]:
+    # Measurements of a central test set are of NumPy, with axes of runs.
+    def __call__(self, metrics: ClientMetrics) -> Any:
         return self.function(*(getattr(metrics, name) for name in self.names))
 
 
