@@ -19,6 +19,7 @@ from fedjax_fair.app.settings.config import (
     MaximizeScores,
 )
 from fedjax_fair.app.settings.suggestions import lookup
+from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.sources.ratings import read_ratings
 from fedjax_fair.data.tables.table_files import as_frame
 from fedjax_fair.submodular import federated as fed
@@ -123,11 +124,8 @@ def _read_matroid(path: str, num_items: int) -> matroids.Matroid:
     try:
         content = json.loads(Path(path).read_text("utf8"))
         ((name, arguments),) = content.items()
-        kind, arrays = (
-            lookup("matroid", name, _MATROIDS),
-            {k: np.array(v) for k, v in arguments.items()},
-        )
-        matroid = kind(**arrays)
+        kind = lookup("matroid", name, _MATROIDS)
+        matroid = kind(**{key: np.array(values) for key, values in arguments.items()})
     except (AttributeError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
@@ -158,13 +156,18 @@ def exemplars(num_clients: int) -> Task:
     digits = data.load("digits", data.classes_per_client(num_clients, 3))
     private, public = digits.train, np.asarray(digits.test.features)
     similarities = similarity(np.asarray(private.features), public)
-    sizes, order = np.asarray(private.sizes), np.asarray(private.order)
+    sizes = np.asarray(private.sizes)
     scores = np.zeros((num_clients, sizes.max(), len(public)), np.float32)
-    for client, images in enumerate(np.split(order, np.cumsum(sizes)[:-1])):
+    for client, images in enumerate(_rows(private)):
         scores[client, : len(images)] = similarities[images] / sizes[client]
     labels = np.asarray(digits.test.labels).astype(str)
     make = fed.combinatorial_public_projects
     return Task("exemplars", make, scores, labels, sizes, public[..., 0], classes=labels)
+
+
+def _rows(examples: ClientExamples) -> list[np.ndarray]:
+    """Returns the indices of each client's examples."""
+    return np.split(np.asarray(examples.order), np.cumsum(np.asarray(examples.sizes))[:-1])
 
 
 def similarity(images: np.ndarray, others: np.ndarray) -> Float[np.ndarray, "images others"]:
@@ -250,7 +253,7 @@ def features(config: MaximizeFeatures) -> Task:
         images = np.asarray(digits.features).reshape(len(digits.labels), -1)
         codes, labels = (images > images.max() / 2).astype(int), np.asarray(digits.labels)
         names = np.array([f"row {row}, column {column}" for row in range(8) for column in range(8)])
-        parts = np.split(np.asarray(digits.order), np.cumsum(np.asarray(digits.sizes))[:-1])
+        parts = _rows(digits)
         title = "pixels of digits"
     else:
         import pandas as pd

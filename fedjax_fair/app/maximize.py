@@ -20,6 +20,7 @@ from fedjax_fair.submodular import federated as fed
 from fedjax_fair.submodular.checked_arrays import as_known_epsilon
 from fedjax_fair.submodular.federated import method_comparison
 from fedjax_fair.submodular.federated.trajectory import step_size
+from fedjax_fair.submodular.matroids import Matroid
 from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
@@ -47,8 +48,7 @@ def solve(
     task: Task, config: Maximize, show: Callable[[str], None] = lambda name: None
 ) -> xr.Dataset:
     """Compares methods, as ``comparison.compare``, with the label and picture of each item."""
-    check(config, task)
-    matroid = constraint(config, task)
+    matroid = check(config, task)
     problem = task.make(task.scores)
     weights = task.sizes / task.sizes.sum() if config.client_weights == "size" else None
     chosen = _methods(config, problem, weights)
@@ -88,8 +88,12 @@ def _methods(config: Maximize, problem: fed.Problem, weights: np.ndarray | None)
     return {name: known[name] for name in dict.fromkeys(names)}
 
 
-def check(config: Maximize, task: Task) -> None:
-    """Raises ``ValueError`` if a setting does not fit a task."""
+def check(config: Maximize, task: Task) -> Matroid:
+    """Checks that settings fit a task, and returns its constraint.
+
+    Raises:
+        ValueError: If one does not.
+    """
     checks.positive_int("rounds", config.rounds, at_most=checks.MAX_INT)
     checks.positive_int("local_steps", config.local_steps, at_most=config.rounds)
     if config.cohort_size != "all":
@@ -102,5 +106,7 @@ def check(config: Maximize, task: Task) -> None:
         as_known_epsilon(config.epsilon)
     for method in config.methods:
         lookup("method", method, dict.fromkeys(method_comparison.NAMES))
-    method_comparison.check_rounding(config.rounding, constraint(config, task))
+    matroid = constraint(config, task)
+    method_comparison.check_rounding(config.rounding, matroid)
     checks.seeds("seeds", config.seeds)
+    return matroid

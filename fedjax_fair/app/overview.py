@@ -119,14 +119,14 @@ def print_overview(arguments: list[str], presets: Mapping[str, Preset] | None = 
     given = (presets or {}).items()
     summaries = PRESETS if presets is None else {name: preset.summary for name, preset in given}
     width = min(80, shutil.get_terminal_size().columns)
-    names = "" if presets else f"Tables of papers, which need --data.dir: {', '.join(PAPERS)}."
+    papers = f"Tables of papers, which need --data.dir: {', '.join(PAPERS)}."
     print(
         *textwrap.wrap("usage: fedjax-fair COMMAND [OPTIONS]", width),
         "\nSimulates fair federated learning.",
         f"\nCommands:\n{format_columns(COMMANDS, indent='  ')}\n",
         *textwrap.wrap("Presets, for `fedjax-fair run [PRESET] [OPTIONS]`:", width),
         f"{format_columns(summaries, indent='  ')}\n",
-        *([f"{textwrap.fill(names, width, break_on_hyphens=False)}\n"] if names else []),
+        *([] if presets else [textwrap.fill(papers, width, break_on_hyphens=False) + "\n"]),
         *textwrap.wrap(_HINTS, width),
         sep="\n",
     )

@@ -11,8 +11,17 @@ from fedjax_fair.benchmark.federations import quantity_of
 from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.results.intervals import format_half_width, format_number
 
-__all__ = ["GROUPS", "MEASURES", "MISSING", "Measure", "difference", "heading", "interval"]
-__all__ += ["measure_of", "value"]
+__all__ = [
+    "GROUPS",
+    "MEASURES",
+    "MISSING",
+    "Measure",
+    "difference",
+    "heading",
+    "interval",
+    "measure_of",
+    "value",
+]
 
 
 class Measure(NamedTuple):

@@ -143,7 +143,7 @@ def set_values(
 
 
 def _names_are_known(config: Config) -> bool:
-    """Whether partition, network and methods exist; those of plugins may not be loaded."""
+    """Looks up partition, network and methods; those of plugins may not be loaded."""
     parts = {part for name in config.methods for part in method_parts(name)}
     partition = config.data.partition
     has_data = partition in PARTITIONERS or (partition is None and config.data.file is not None)

@@ -67,7 +67,7 @@ def unset_defaults(config: Config, varied: Keys = (), num_clients: int | None = 
 
 
 def _has_clients_of_data(config: Config) -> bool:
-    """Whether the number of clients is unknown before data is read."""
+    """Returns True if the number of clients is unknown before data is read."""
     data = config.data
     return data.file is not None or data.client is not None or bool(data.unseen_fraction)
 

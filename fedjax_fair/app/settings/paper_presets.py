@@ -121,7 +121,7 @@ _TUNED = (
     "gifair:prox=0,learning_rate={rate},strength=0.5",
     "equitable:learning_rate={rate},prox=0.01",
 )
-"""What a grid on MNIST chose (docs/reproduction/equitable.md). It chose a ``beta`` of 0 for
+"""Choices of a grid on MNIST (docs/reproduction/equitable.md). It chose a ``beta`` of 0 for
 FairFed, which is FedProx; here is the smallest that is not."""
 _TUNED_RATES = {"mnist": 0.3, "cifar10": 0.1}
 """Step sizes that a grid chose for the network of a setting; its ResNet-18 takes the same. On

@@ -1,4 +1,4 @@
-"""What the arguments of ``run``, ``sweep`` and ``plan`` ask for: a configuration, what varies."""
+"""Requests of ``run``, ``sweep`` and ``plan``: a configuration, and the settings that vary."""
 
 from __future__ import annotations
 

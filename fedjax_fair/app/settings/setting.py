@@ -90,7 +90,7 @@ class Setting(NamedTuple):
 
 
 class Description(NamedTuple):
-    """What the signature and the docstring of a class or function say.
+    """Signature and docstring of a class or function.
 
     Attributes:
         summary: First sentence of the docstring.
@@ -129,7 +129,7 @@ def members(kind: Any) -> tuple[Any, ...]:
 
 
 def is_sequence(kind: Any) -> bool:
-    """Whether a value consists of several strings."""
+    """Returns True if a value consists of several strings."""
     return any(get_origin(member) is tuple for member in members(kind))
 
 
