@@ -265,6 +265,11 @@ def features(config: MaximizeFeatures) -> Task:
                     f"{name}={column!r}: expected a column of {config.file!r}, which has "
                     f"{', '.join(map(str, frame))}; set --{name}."
                 )
+            if (missing := int(frame[column].isna().sum())) > 0:
+                raise ValueError(
+                    f"{name}={column!r}: {missing} rows of {config.file!r} have no value; expected "
+                    "one in each; leave these rows out."
+                )
         columns = frame.drop(columns=[config.label, config.client])
         coded = {name: _codes(column, config.bins) for name, column in columns.items()}
         codes, names = np.column_stack(list(coded.values())), np.array(list(coded), str)

@@ -464,3 +464,12 @@ def test_features_of_a_table(tmp_path):
         features(MaximizeFeatures(file=file, client="owner"))
     with pytest.raises(ValueError, match=r"client='own': expected a column of .*owner"):
         features(MaximizeFeatures(file=file, label="y", client="own"))
+
+
+@pytest.mark.parametrize("column", ["label", "client"])
+def test_rows_without_a_label_or_client_are_named(column, tmp_path):
+    rows = [["x", "label", "client"], [0, 1, "p"], [1, 0, "q"], [1, 1, "q"]]
+    rows[2][rows[0].index(column)] = ""
+    file = table(tmp_path / "examples.csv", rows)
+    with pytest.raises(ValueError, match=f"{column}='{column}': 1 rows of .* have no value"):
+        features(MaximizeFeatures(file=file, label="label", client="client"))
