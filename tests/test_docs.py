@@ -22,6 +22,7 @@ from fedjax_fair.metrics import (
     SUMMARIES,
     definitions,
 )
+from fedjax_fair.metrics.quantities import LOSS_PARITY, PERPLEXITY_PARITY
 from fedjax_fair.results.comparison import default_metrics
 from fedjax_fair.results.tables import sweep_columns
 
@@ -69,7 +70,7 @@ def test_metrics_page_is_current():
 def test_metrics_and_headings_of_tables_are_defined():
     """Once each: a term does not replace a metric."""
     every = SUMMARIES + CLIENT_GROUP_SUMMARIES + SEQUENCE_SUMMARIES + SENSITIVE_GROUP_SUMMARIES
-    every += CENTRAL_SUMMARIES
+    every += (*CENTRAL_SUMMARIES, LOSS_PARITY, PERPLEXITY_PARITY)
     registered = {metric.name for metric in every}
     assert definitions.columns().keys() == registered | definitions.TERMS.keys()
     assert not registered & definitions.TERMS.keys()

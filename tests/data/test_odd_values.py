@@ -1,6 +1,6 @@
 """Arrays, tables and files with values that readers could take for others."""
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pyarrow
@@ -31,8 +31,8 @@ def read(frame, **settings):
 @pytest.mark.parametrize(
     "convert",
     [
-        lambda x: x.astype(ml_dtypes.bfloat16),
-        lambda x: x.astype(ml_dtypes.float8_e4m3fn),
+        lambda x: x.astype(jnp.bfloat16),
+        lambda x: x.astype(jnp.float8_e4m3fn),
         lambda x: x.astype(">f8"),
         np.asfortranarray,
         lambda x: pd.DataFrame(x).astype("Float32"),
@@ -47,7 +47,7 @@ def test_types_of_numbers(convert):
     )
 
 
-@pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4, np.int8, ">i2"])
+@pytest.mark.parametrize("dtype", [jnp.int4, jnp.uint4, np.int8, ">i2"])
 def test_types_of_integers(dtype):
     made = arrays(np.round(np.abs(NUMBERS)).astype(dtype), CLASSES.astype(dtype))
     assert (made.train.features.dtype, made.train.labels.dtype) == (np.int32, np.int32)

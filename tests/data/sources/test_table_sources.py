@@ -281,7 +281,7 @@ def test_a_table_is_shown_run_and_resumed(tmp_path, capsys):
     assert main(["data", "show", *own]) == 0
     shown = capsys.readouterr().out
     assert "3: north, south, west" in shown
-    assert re.search(r"client +class 0 +class 1 +sex=F +sex=M", shown)
+    assert re.search(r"client +class no +class yes +sex=F +sex=M", shown)
     own += ["--methods", "fedavg", "--training.rounds", "2", "--quiet"]
     assert main(["run", *own, "--output", str(tmp_path / "runs")]) == 0
     (folder,) = (tmp_path / "runs").iterdir()
