@@ -1,6 +1,14 @@
-"""Analyses of methods on a common reference, and of models on unseen clients."""
+"""Analyses of methods: on a common reference, on unseen clients, and of contributions."""
 
+from fedjax_fair.analysis.contributions import Contributions, contributions
 from fedjax_fair.analysis.counterfactual import counterfactual
 from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model, undefined_unseen
 
-__all__ = ["counterfactual", "evaluate_unseen", "has_global_model", "undefined_unseen"]
+__all__ = [
+    "Contributions",
+    "contributions",
+    "counterfactual",
+    "evaluate_unseen",
+    "has_global_model",
+    "undefined_unseen",
+]
