@@ -23,6 +23,7 @@ from fedjax_fair.results import task_metrics
 from fedjax_fair.results.history import client_coordinate
 from fedjax_fair.results.intervals import Interval, format_mean, student
 from fedjax_fair.roles import ClientMetric, Metric
+from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.fit import fit
 from fedjax_fair.training.loop import summary_metrics
@@ -32,7 +33,7 @@ from fedjax_fair.utils.terminal import escape_control_chars
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Contributions", "contributions"]
+__all__ = ["Contributions", "check_contributions", "contributions"]
 
 _MAX_CLIENTS = 12
 """Twelve clients have 4,096 coalitions."""
@@ -128,7 +129,7 @@ def contributions(
             on pooled test examples of the task's first quantity, such as
             ``"accuracy_mean_examples"``.
         metrics: Additional metrics, as of ``fit``.
-        runs_per_batch: Most trainings at a time, which share one compiled function.
+        runs_per_batch: Most trainings that are compiled together; all batches share this function.
         folder: Folder of checkpoints, from which a second call continues.
         show: Called with a description of every batch before it runs.
         mesh: Devices, as of ``fit``.
@@ -150,24 +151,15 @@ def contributions(
         >>> bool(abs(found.values.sum(axis=1) - gain).max() < 1e-6)
         True
     """
-    checks.instance("method", method, Round, "Round(model, selector, solver, aggregator)")
     checks.positive_int("rounds", rounds)
     checks.seeds("seeds", seeds)
     checks.positive_int("runs_per_batch", runs_per_batch)
-    _check_clients(data.num_clients, len(seeds))
-    _check_selector(method)
+    utility = check_contributions(method, data, len(seeds), metric, metrics)
     if data.num_partitions not in (None, len(seeds)):
         raise ValueError(
             f"seeds={tuple(seeds)}: expected {data.num_partitions}, one for each partition; pass "
             "that many seeds."
         )
-    if metric is None:
-        sequences = are_sequences(data.test.labels)
-        metric = quantities.quantities_of(method.model.task, metrics, sequences=sequences)[0].pooled
-    summaries = summary_metrics(method.model, data, metrics)
-    ranked = {each.name: each for each in summaries if each.better is not None}
-    checks.one_of("metric", metric, tuple(ranked))
-
     members = coalition_members(data.num_clients)
     methods = [
         method.replace(faults=(*method.faults, Trace(coalition[None]))) for coalition in members
@@ -190,48 +182,63 @@ def contributions(
             metrics=metrics,
             checkpoints=None if folder is None else Path(folder) / f"batch-{start:06d}",
             mesh=mesh,
-        ).dataset[metric]
+        ).dataset[utility.name]
         measured.append(part.isel(round=-1).values)
-    sign = 1 if ranked[metric].better == "higher" else -1
+    sign = 1 if utility.better == "higher" else -1
     utilities = sign * np.concatenate(measured)[: len(runs)].astype(np.float64)
     utilities = utilities.reshape(len(seeds), len(members))
     if not np.isfinite(utilities).all():
         seed, coalition = (int(place[0]) for place in np.nonzero(~np.isfinite(utilities)))
         clients = np.flatnonzero(members[coalition]).tolist()
         raise ValueError(
-            f"metric={metric!r} is {utilities[seed, coalition]} for seed {seeds[seed]} and clients "
-            f"{clients}: expected a finite number for every coalition; choose another metric, or a "
-            "smaller learning rate if training diverges."
+            f"metric={utility.name!r} is {utilities[seed, coalition]} for seed {seeds[seed]} and "
+            f"clients {clients}: expected a finite number for every coalition; choose another "
+            "metric, or a smaller learning rate if training diverges."
         )
     values, left_out = utilities @ shapley_matrix(data.num_clients).T, leave_one_out(utilities)
     about = {key: part.attrs[key] for key in ("long_name", "units", "better") if key in part.attrs}
     dataset = _dataset(values, left_out, utilities, members, data, seeds, about)
-    attrs = {"data": data.name, "metric": metric, "rounds": rounds}
+    attrs = {"data": data.name, "metric": utility.name, "rounds": rounds}
     return Contributions(values, left_out, utilities, dataset.assign_attrs(attrs))
 
 
-def _check_clients(num_clients: int, num_seeds: int) -> None:
-    """Checks that there is a coalition to compare with, and that trainings are not too many."""
-    if 2 <= num_clients <= _MAX_CLIENTS:
-        return
-    needed = f", with 2**{num_clients} coalitions" * (num_clients > 1)
-    if _MAX_CLIENTS < num_clients < 64:
-        needed = f", which need {num_seeds * 2**num_clients:,} trainings"
-    raise ValueError(
-        f"data of {num_clients} clients{needed}: expected 2 to {_MAX_CLIENTS} clients; partition "
-        "the examples over another number of clients."
-    )
+def check_contributions(
+    method: BaseRound,
+    data: FederatedData,
+    num_seeds: int,
+    metric: str | None,
+    metrics: Sequence[Metric | ClientMetric],
+) -> Metric:
+    """Returns the metric that is the utility, and checks the other arguments of `contributions`.
 
-
-def _check_selector(method: Round) -> None:
-    """Checks that the cohort depends on nothing but available clients and the random key."""
+    Raises:
+        ValueError: As `contributions`.
+    """
+    checks.instance("method", method, Round, "Round(model, selector, solver, aggregator)")
+    assert isinstance(method, Round)
+    num_clients = data.num_clients
+    if not 2 <= num_clients <= _MAX_CLIENTS:
+        needed = f", with 2**{num_clients} coalitions" * (num_clients > 1)
+        if _MAX_CLIENTS < num_clients < 64:
+            needed = f", which need {num_seeds * 2**num_clients:,} trainings"
+        raise ValueError(
+            f"data of {num_clients} clients{needed}: expected 2 to {_MAX_CLIENTS} clients; "
+            "partition the examples over another number of clients."
+        )
     sampling = method.selector.sampling
     if sampling is None or sampling.kind == "round_robin":
         raise ValueError(
             f"method.selector={method.selector!r}: expected a selector that depends on neither the "
-            "clients' data nor earlier rounds, because coalitions replace its selection; use "
+            "clients' data nor earlier rounds, because it has to select within each coalition; use "
             "selectors.Full() or selectors.Uniform."
         )
+    if metric is None:
+        sequences = are_sequences(data.test.labels)
+        metric = quantities.quantities_of(method.model.task, metrics, sequences=sequences)[0].pooled
+    summaries = summary_metrics(method.model, data, metrics)
+    ranked = {each.name: each for each in summaries if each.better is not None}
+    checks.one_of("metric", metric, tuple(ranked))
+    return ranked[metric]
 
 
 def _dataset(
