@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
@@ -70,22 +70,22 @@ class Contributions(NamedTuple):
         factor, digits = (f(shown, metric) for f in (task_metrics.scale, task_metrics.digits))
         unit = task_metrics.unit(shown, metric)
         sizes = dataset["train_examples"].values
-        columns = [("client", "examples", "Shapley value", "leave-one-out")]
+        rows: list[tuple[str, ...]] = [("client", "examples", "Shapley value", "leave-one-out")]
         for place, client in enumerate(dataset["client"].values):
             parts = (factor * each[:, place] for each in (self.values, self.leave_one_out))
             size = "varies" if sizes.ndim > 1 else f"{sizes[place]:,}"
-            columns.append(
+            rows.append(
                 (escape_control_chars(client), size, *(format_mean(part, digits) for part in parts))
             )
         ends = (self.utilities[:, -1] - self.utilities[:, 0], self.utilities[:, -1])
         gain, all_clients = (format_mean(factor * end, digits) for end in ends)
-        widths = [max(map(len, column)) for column in zip(*columns, strict=True)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join(
                 cell.ljust(width) if place == 0 else cell.rjust(width)
                 for place, (cell, width) in enumerate(zip(row, widths, strict=True))
             )
-            for row in columns
+            for row in rows
         ]
         seeds = len(self.values)
         about = f"{len(self.utilities[0]):,} coalitions, {seeds} seed{'s' * (seeds > 1)}"
@@ -161,9 +161,8 @@ def contributions(
             "that many seeds."
         )
     members = coalition_members(data.num_clients)
-    methods = [
-        method.replace(faults=(*method.faults, Trace(coalition[None]))) for coalition in members
-    ]
+    faults: Any = method.faults  # A tuple since the constructor.
+    methods = [method.replace(faults=(*faults, Trace(each[None]))) for each in members]
     runs = [(seed, coalition) for seed in range(len(seeds)) for coalition in range(len(members))]
     num_batches = -(-len(runs) // runs_per_batch)
     size = -(-len(runs) // num_batches)
@@ -196,7 +195,7 @@ def contributions(
             "metric, or a smaller learning rate if training diverges."
         )
     values, left_out = utilities @ shapley_matrix(data.num_clients).T, leave_one_out(utilities)
-    about = {key: part.attrs[key] for key in ("long_name", "units", "better") if key in part.attrs}
+    about = {key: part.attrs[key] for key in ("long_name", "units") if key in part.attrs}
     dataset = _dataset(values, left_out, utilities, members, data, seeds, about)
     attrs = {"data": data.name, "metric": utility.name, "rounds": rounds}
     return Contributions(values, left_out, utilities, dataset.assign_attrs(attrs))

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedjax_fair.analysis.shapley import coalition_members, leave_one_out, shapley_matrix
+from fedjax_fair.analysis.shapley import (
+    agreement,
+    coalition_members,
+    gtg_shapley,
+    leave_one_out,
+    shapley_matrix,
+)
 
 
 def by_permutations(utilities, players):
@@ -90,3 +96,42 @@ def test_twelve_players():
     assert members[-1].all()
     weights = np.linspace(0, 1, 12)
     np.testing.assert_allclose(shapley_matrix(12) @ (members @ weights), weights, atol=1e-12)
+
+
+def test_sampled_orders_estimate_the_values():
+    players = 5
+    utilities = np.random.default_rng(0).uniform(size=2**players)
+    utilities[-1] = 2.0  # Far from others, so that no order ends early.
+    exact = shapley_matrix(players) @ utilities
+    estimates = [gtg_shapley(utilities, np.random.default_rng(seed))[0] for seed in range(40)]
+    np.testing.assert_allclose(np.mean(estimates, axis=0), exact, atol=0.03)
+    np.testing.assert_allclose(np.sum(estimates, axis=1), utilities[-1] - utilities[0])
+
+
+def test_orders_end_at_the_utility_of_all_players():
+    # Player 0 alone reaches the utility of all, and others then change it: after player 0, player 1
+    # adds -0.5, or 0.2 after player 2, which counts only in orders that do not end.
+    utilities = np.array([0.0, 1.0, 0.0, 0.5, 0.0, 0.8, 0.0, 1.0])
+
+    def mean_of_player_1(**settings):
+        rngs = map(np.random.default_rng, range(100))
+        return np.mean([gtg_shapley(utilities, rng, **settings)[0][1] for rng in rngs])
+
+    # Three standard errors; the two are 0.05 apart.
+    assert mean_of_player_1() == pytest.approx(0.2 / 6, abs=0.015)
+    assert mean_of_player_1(tolerance=0) == pytest.approx((-0.5 + 0.2 + 0.2) / 6, abs=0.015)
+    small, read = gtg_shapley(1e-3 * utilities, np.random.default_rng(0))
+    assert (small.tolist(), read) == ([0.0, 0.0, 0.0], 2)
+
+
+def test_agreement_is_that_of_scipy():
+    from scipy.stats import pearsonr, spearmanr
+
+    rng = np.random.default_rng(1)
+    estimates, values = rng.integers(-3, 4, size=(2, 12)).astype(float)
+    scores = agreement(estimates, values)
+    assert scores["rank_correlation"] == pytest.approx(spearmanr(estimates, values).statistic)
+    assert scores["correlation"] == pytest.approx(pearsonr(estimates, values).statistic)
+    pairs = zip(estimates, values, strict=True)
+    assert scores["sign_errors"] == sum(a * b <= 0 and (a, b) != (0, 0) for a, b in pairs)
+    assert np.isnan(agreement(np.ones(3), np.arange(3.0))["correlation"])

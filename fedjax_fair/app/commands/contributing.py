@@ -22,6 +22,7 @@ from fedjax_fair.app.terminal.termination import Termination
 from fedjax_fair.results.csv_text import to_csv
 from fedjax_fair.results.files import write_text
 from fedjax_fair.results.folder_lock import locked
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.utils.terminal import escape_control_chars
 
 __all__ = ["run_contributions"]
@@ -50,8 +51,10 @@ def run_contributions(wanted: Request) -> None:
     ):
         write_record(folder, environment() | {"command": command()})
         for group in groups:
+            method = group.rounds[()]
+            assert isinstance(method, Round)
             found[group.name] = contributions(
-                group.rounds[()],
+                method,
                 group.data,
                 rounds=training.rounds or 0,
                 seeds=training.seeds,
