@@ -33,7 +33,7 @@ from fedjax_fair.utils import checks
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["approximate_contributions"]
+__all__ = ["approximate_contributions", "check_approximations"]
 
 
 def approximate_contributions(
@@ -43,7 +43,7 @@ def approximate_contributions(
 
     Args:
         method: The method of ``exact``, with the aggregator ``Mean`` of weights that are uniform or
-            of ``"num_examples"``, and without faults.
+            of ``"num_examples"``, without faults and privacy, and with all clients in every round.
         data: The federated dataset of ``exact``.
         exact: What `contributions` returned for a metric of test examples.
         min_gain: Utility that sampling neglects: GTG-Shapley omits rounds of at most this gain, and
@@ -80,7 +80,7 @@ def approximate_contributions(
     checks.non_negative("min_gain", min_gain)
     seeds, metric = exact.dataset["seed"].values.tolist(), exact.dataset.attrs["metric"]
     utility = check_contributions(method, data, len(seeds), metric, ())
-    _check_mean(method)
+    check_approximations(method, data.num_clients)
     sign = 1 if utility.better == "higher" else -1
     matrix = shapley_matrix(data.num_clients)
     estimates: dict[str, list[np.ndarray]] = {}
@@ -121,15 +121,21 @@ def approximate_contributions(
     return xr.Dataset(columns, coordinates, exact.dataset.attrs)
 
 
-def _check_mean(method: Round) -> None:
-    """Checks that the model of a coalition is the mean of its members' updates in each round."""
+def check_approximations(method: Round, num_clients: int) -> None:
+    """Checks that the model of a coalition is the mean of its members' updates in each round.
+
+    Raises:
+        ValueError: As `approximate_contributions`.
+    """
     aggregator, sampling = method.aggregator, method.selector.sampling
-    if not isinstance(aggregator, Mean) or aggregator.weights == "selector" or method.faults:
+    is_mean = isinstance(aggregator, Mean) and aggregator.weights != "selector"
+    if not is_mean or method.faults or method.privacy is not None:
         raise ValueError(
-            f"method with aggregator={aggregator!r} and faults={method.faults!r}: expected "
-            "aggregators.Mean without faults, whose models of coalitions are means of updates."
+            f"method with aggregator={aggregator!r}, faults={method.faults!r} and "
+            f"privacy={method.privacy!r}: expected aggregators.Mean without faults and privacy, "
+            "whose models of coalitions are means of updates."
         )
-    if sampling is None or sampling.kind != "full":
+    if sampling is None or sampling.cohort_size not in (None, num_clients):
         raise ValueError(
             f"method.selector={method.selector!r}: expected all clients in every round; use "
             "selectors.Full()."

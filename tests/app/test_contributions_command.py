@@ -51,6 +51,24 @@ def test_it_writes_and_prints_the_contributions_of_every_method(tmp_path, capsys
     assert [*tmp_path.iterdir()] == [folder]
 
 
+def test_approximations_are_compared(tmp_path, capsys):
+    command = ["contributions", *SMALL, "--approximations", "--output", str(tmp_path)]
+    assert main(command) == 0
+    (folder,) = tmp_path.iterdir()
+    with (folder / "approximations.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4 * 2 * 3  # Approximations, seeds and clients.
+    found = ff.results.open(folder)
+    left_out = [row for row in rows if row["approximation"] == "leave_one_out"]
+    np.testing.assert_allclose(
+        [float(row["estimate"]) for row in left_out], found.leave_one_out.values.ravel()
+    )
+    shown = capsys.readouterr().out
+    correlation = np.mean([float(row["rank_correlation"]) for row in left_out])
+    (line,) = (line for line in shown.splitlines() if line.strip().startswith("leave_one_out"))
+    assert f"{correlation:.2f}" in line
+
+
 def test_methods_and_output_are_those_of_the_command():
     def read(*arguments):
         return request(options.Contributions, list(arguments), presets.PRESETS, varies=False)
@@ -69,6 +87,7 @@ def test_methods_and_output_are_those_of_the_command():
         ([], "data of 50 clients, which need 3,377,699,720,527,872 trainings: expected 2 to 12"),
         ([*SMALL, "--methods=divfl"], "method.selector=DivFL("),
         ([*SMALL, "--methods=centralized"], "method is a Centralized: expected a Round"),
+        ([*SMALL, "--methods=tilted", "--approximations"], "expected aggregators.Mean without"),
         ([*SMALL, "--metric=speed"], "metric='speed': expected one of"),
         ([*SMALL, "--data.unseen-fraction=0.4"], "data.unseen_fraction=0.4 has no effect on"),
         ([*SMALL, "--training.on-nonfinite=raise"], "training.on_nonfinite='raise' has no effect"),

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fedjax_fair import report, results
 from fedjax_fair.analysis.contributions import Contributions, check_contributions, contributions
+from fedjax_fair.analysis.round_contributions import (
+    approximate_contributions,
+    check_approximations,
+)
 from fedjax_fair.app.build import metrics_of
 from fedjax_fair.app.commands.common import interrupt_hint, print_output_paths
 from fedjax_fair.app.model_files import folder_name
@@ -17,13 +22,19 @@ from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.defaults import format_settings
 from fedjax_fair.app.settings.request import Request
 from fedjax_fair.app.sweep import sweep_folder
+from fedjax_fair.app.terminal.console import format_table
 from fedjax_fair.app.terminal.progress import show_steps
 from fedjax_fair.app.terminal.termination import Termination
 from fedjax_fair.results.csv_text import to_csv
 from fedjax_fair.results.files import write_text
 from fedjax_fair.results.folder_lock import locked
-from fedjax_fair.rounds.round import Round
+from fedjax_fair.results.intervals import format_mean
+from fedjax_fair.results.tables import Table
+from fedjax_fair.results.units import is_percent
 from fedjax_fair.utils.terminal import escape_control_chars
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["run_contributions"]
 
@@ -33,16 +44,19 @@ def run_contributions(wanted: Request) -> None:
     options, config = wanted.options, replace(wanted.config, output=Config.output)
     _check(config)
     training, groups = config.training, groups_of(config)
-    metrics = metrics_of(config, groups[0].data.num_classes)
-    for group in groups:
-        check_contributions(
-            group.rounds[()], group.data, len(training.seeds), options.metric, metrics
-        )
+    data = groups[0].data
+    methods: dict[str, Any] = {group.name: group.rounds[()] for group in groups}
+    metrics = metrics_of(config, data.num_classes)
+    for method in methods.values():
+        check_contributions(method, data, len(training.seeds), options.metric, metrics)
+        if options.approximations:
+            check_approximations(method, data.num_clients)
     own = {"metric": [options.metric], "runs_per_batch": [options.runs_per_batch]}
     folder = sweep_folder(options.output, wanted.name, config, own, None)
     make_folder(folder)
     print(f"Folder: {escape_control_chars(folder)}")
     found: dict[str, Contributions] = {}
+    compared: dict[str, xr.Dataset] = {}
     with (
         interrupt_hint("the same command continues"),
         Termination(at_once=True),
@@ -50,25 +64,29 @@ def run_contributions(wanted: Request) -> None:
         show_steps(quiet=options.quiet) as show,
     ):
         write_record(folder, environment() | {"command": command()})
-        for group in groups:
-            method = group.rounds[()]
-            assert isinstance(method, Round)
-            found[group.name] = contributions(
+        for name, method in methods.items():
+            found[name] = contributions(
                 method,
-                group.data,
+                data,
                 rounds=training.rounds or 0,
                 seeds=training.seeds,
                 metric=options.metric,
                 metrics=metrics,
                 runs_per_batch=options.runs_per_batch,
-                folder=folder / "checkpoints" / folder_name(group.name),
-                show=lambda step, name=group.name: show(f"{name}: {step}"),
-                mesh=group.mesh,
+                folder=folder / "checkpoints" / folder_name(name),
+                show=lambda step, name=name: show(f"{name}: {step}"),
+                mesh=groups[0].mesh,
             )
-        settings = format_settings(config, num_clients=groups[0].data.num_clients)
-        _write(found, settings, folder)
+        _write(found, format_settings(config, num_clients=data.num_clients), folder)
+        if options.approximations:
+            for name, method in methods.items():
+                show(f"{name}: approximations")
+                compared[name] = approximate_contributions(method, data, found[name])
+            _write_approximations(compared, folder)
     for name, each in found.items():
         print(f"\n{escape_control_chars(name)}\n{each!r}")
+        if name in compared:
+            print(format_table(_agreement_table(compared[name])).rstrip())
     print()
     print_output_paths(
         Results=folder / "results.nc",
@@ -91,6 +109,25 @@ def _check(config: Config) -> None:
             )
     if config.distributed:
         raise ValueError("distributed=True: expected False for contributions; remove it.")
+
+
+def _agreement_table(compared: xr.Dataset) -> Table:
+    """Summarizes how far approximations agree with exact values."""
+    scores = {
+        "rank_correlation": "rank\ncorrelation",
+        "correlation": "correlation",
+        "largest_error": "largest\nerror",
+        "sign_errors": "sign\nerrors",
+    }
+    in_percent = is_percent(compared.attrs["metric"])
+    shown = compared.assign(largest_error=compared["largest_error"] * (100 if in_percent else 1))
+    rows = [
+        (name, *(format_mean(shown[score].sel(approximation=name).values, 2) for score in scores))
+        for name in compared["approximation"].values
+    ]
+    unit = "percent" if in_percent else "the unit of the metric"
+    note = f"Largest errors are in {unit}; sign errors are numbers of clients."
+    return Table("Agreement with Shapley values", ("", *scores.values()), rows, note)
 
 
 def _write(found: dict[str, Contributions], settings: str, folder: Path) -> None:
@@ -124,3 +161,13 @@ def _write(found: dict[str, Contributions], settings: str, folder: Path) -> None
     ]
     write_text(folder / "contributions.csv", to_csv(pd.DataFrame(rows)))
     report.contribution_bars(combined).savefig(folder / "contributions.png", dpi=150)
+
+
+def _write_approximations(compared: dict[str, xr.Dataset], folder: Path) -> None:
+    """Writes estimates and their agreement with exact values."""
+    import pandas as pd
+
+    frames = [each.to_dataframe().reset_index() for each in compared.values()]
+    for name, frame in zip(compared, frames, strict=True):
+        frame.insert(0, "method", name)
+    write_text(folder / "approximations.csv", to_csv(pd.concat(frames)))

@@ -132,6 +132,9 @@ class Contributions(Config):
     runs_per_batch: int = 256
     """Most trainings that are compiled together."""
 
+    approximations: bool = False
+    """Compare leave-one-out, numbers of examples and GTG-Shapley with the exact values."""
+
     quiet: bool = False
     """Show no progress."""
 
