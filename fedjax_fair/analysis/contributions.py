@@ -6,7 +6,7 @@ seeds are a batch axis of one compiled function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -154,12 +154,7 @@ def contributions(
     checks.positive_int("rounds", rounds)
     checks.seeds("seeds", seeds)
     checks.positive_int("runs_per_batch", runs_per_batch)
-    utility = check_contributions(method, data, len(seeds), metric, metrics)
-    if data.num_partitions not in (None, len(seeds)):
-        raise ValueError(
-            f"seeds={tuple(seeds)}: expected {data.num_partitions}, one for each partition; pass "
-            "that many seeds."
-        )
+    utility = check_contributions(method, data, seeds, metric, metrics)
     members = coalition_members(data.num_clients)
     faults: Any = method.faults  # A tuple since the constructor.
     methods = [method.replace(faults=(*faults, Trace(each[None]))) for each in members]
@@ -195,8 +190,7 @@ def contributions(
             "metric, or a smaller learning rate if training diverges."
         )
     values, left_out = utilities @ shapley_matrix(data.num_clients).T, leave_one_out(utilities)
-    about = {key: part.attrs[key] for key in ("long_name", "units") if key in part.attrs}
-    dataset = _dataset(values, left_out, utilities, members, data, seeds, about)
+    dataset = _dataset(values, left_out, utilities, members, data, seeds, part.attrs)
     attrs = {"data": data.name, "metric": utility.name, "rounds": rounds}
     return Contributions(values, left_out, utilities, dataset.assign_attrs(attrs))
 
@@ -204,7 +198,7 @@ def contributions(
 def check_contributions(
     method: BaseRound,
     data: FederatedData,
-    num_seeds: int,
+    seeds: Sequence[int],
     metric: str | None,
     metrics: Sequence[Metric | ClientMetric],
 ) -> Metric:
@@ -219,10 +213,15 @@ def check_contributions(
     if not 2 <= num_clients <= _MAX_CLIENTS:
         needed = f", with 2**{num_clients} coalitions" * (num_clients > 1)
         if _MAX_CLIENTS < num_clients < 64:
-            needed = f", which need {num_seeds * 2**num_clients:,} trainings"
+            needed = f", which need {len(seeds) * 2**num_clients:,} trainings"
         raise ValueError(
             f"data of {num_clients} clients{needed}: expected 2 to {_MAX_CLIENTS} clients; "
             "partition the examples over another number of clients."
+        )
+    if data.num_partitions not in (None, len(seeds)):
+        raise ValueError(
+            f"seeds={tuple(seeds)}: expected {data.num_partitions}, one for each partition; pass "
+            "that many seeds."
         )
     sampling = method.selector.sampling
     if sampling is None or sampling.kind == "round_robin":
@@ -247,19 +246,19 @@ def _dataset(
     members: np.ndarray,
     data: FederatedData,
     seeds: Sequence[int],
-    about: dict[str, str],
+    of_metric: Mapping[Any, Any],
 ) -> xr.Dataset:
-    """Combines all values in a dataset."""
+    """Combines all values in a dataset; ``of_metric`` are the attributes of the metric."""
     import xarray as xr
 
-    units = {key: about[key] for key in ("units",) if key in about}
+    about = {"long_name": of_metric["long_name"], "units": of_metric["units"]}
     by_client = ("seed", "client")
     gain = "utility of all clients minus that of all others"
     sizes = np.asarray(data.train.sizes)
     return xr.Dataset(
         {
-            "shapley_value": (by_client, values, {"long_name": "Shapley value"} | units),
-            "leave_one_out": (by_client, left_out, {"long_name": gain} | units),
+            "shapley_value": (by_client, values, about | {"long_name": "Shapley value"}),
+            "leave_one_out": (by_client, left_out, about | {"long_name": gain}),
             "utility": (("seed", "coalition"), utilities, about),
             "member": (("coalition", "client"), members),
             "train_examples": (by_client[-sizes.ndim :], sizes),

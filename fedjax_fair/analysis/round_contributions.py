@@ -79,7 +79,7 @@ def approximate_contributions(
     checks.instance("exact", exact, Contributions, "analysis.contributions(method, data, ...)")
     checks.non_negative("min_gain", min_gain)
     seeds, metric = exact.dataset["seed"].values.tolist(), exact.dataset.attrs["metric"]
-    utility = check_contributions(method, data, len(seeds), metric, ())
+    utility = check_contributions(method, data, seeds, metric, ())
     check_approximations(method, data.num_clients)
     sign = 1 if utility.better == "higher" else -1
     matrix = shapley_matrix(data.num_clients)

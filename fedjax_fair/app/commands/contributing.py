@@ -48,7 +48,7 @@ def run_contributions(wanted: Request) -> None:
     methods: dict[str, Any] = {group.name: group.rounds[()] for group in groups}
     metrics = metrics_of(config, data.num_classes)
     for method in methods.values():
-        check_contributions(method, data, len(training.seeds), options.metric, metrics)
+        check_contributions(method, data, training.seeds, options.metric, metrics)
         if options.approximations:
             check_approximations(method, data.num_clients)
     own = {"metric": [options.metric], "runs_per_batch": [options.runs_per_batch]}
