@@ -60,9 +60,8 @@ def approximate_contributions(
         ValueError: If the method or the metric is another one, or an argument is invalid.
 
     References:
-        Liu, Chen, Zhao, Yu, Liu, Bao, Jiang, Nie, Xu, Yang, *GTG-Shapley: Efficient and Accurate
-        Participant Contribution Evaluation in Federated Learning*, 2022,
-        https://doi.org/10.1145/3501811
+        Liu, Chen, Yu, Liu, Cui, *GTG-Shapley: Efficient and Accurate Participant Contribution
+        Evaluation in Federated Learning*, 2022, https://arxiv.org/abs/2109.02053
 
     Examples:
         >>> import fedjax_fair as ff

@@ -93,9 +93,8 @@ def gtg_shapley(
         The values, and the number of different coalitions that were read.
 
     References:
-        Liu, Chen, Zhao, Yu, Liu, Bao, Jiang, Nie, Xu, Yang, *GTG-Shapley: Efficient and Accurate
-        Participant Contribution Evaluation in Federated Learning*, 2022,
-        https://doi.org/10.1145/3501811
+        Liu, Chen, Yu, Liu, Cui, *GTG-Shapley: Efficient and Accurate Participant Contribution
+        Evaluation in Federated Learning*, 2022, https://arxiv.org/abs/2109.02053
 
     Examples:
         >>> values, _ = gtg_shapley(np.array([0.0, 1.0, 2.0, 3.0]), np.random.default_rng(0))
