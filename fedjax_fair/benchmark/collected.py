@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,8 +39,9 @@ class Collected(NamedTuple):
         failures: Federated dataset, method and reason of each unit without results.
         runs: Table of `measures.table`.
         clients: Table of `measures.clients`.
-        settings: A row per federated dataset, method and criterion, with the settings and the round
-            of the model that counts.
+        settings: A row per federated dataset, method, criterion and block, with the settings, the
+            round of the model that counts, how often the ranges moved, and the settings of which
+            many blocks chose a limit in the end.
         curves: Table of `measures.curves`.
         federations: A row per federated dataset, with the measures of the constant predictor.
         methods: A row per method: kind, summary, paper, command, and its Python file, if any.
@@ -215,10 +217,16 @@ def _settings(found: list[measures.Final]) -> list[dict[str, Any]]:
             "federation": final.federation,
             "method": final.method,
             "criterion": final.criterion,
-            "settings": ", ".join(f"{k}={v:g}" for k, v in final.settings.items()),
-            "round": final.round,
+            "seed": seed,
+            "settings": ", ".join(f"{k}={v:g}" for k, v in settings.items()),
+            "round": float(round),
+            "window": int(final.dataset.attrs["window"]),
+            "at_limit": ", ".join(json.loads(final.dataset.attrs["at_limit"])),
         }
         for final in found
+        for seed, settings, round in zip(
+            final.dataset["seed"].values.tolist(), final.settings, final.rounds, strict=True
+        )
     ]
 
 
@@ -233,6 +241,7 @@ def _federations(found: list[measures.Final]) -> list[dict[str, Any]]:
                 _num_unseen(final.dataset) for final in found if final.federation == name
             ),
             "data_digest": firsts[name].attrs["data_digest"],
+            "test_digest": firsts[name].attrs["test_digest"],
             **{f"constant_{measure}": constants[name, measure] for measure in measures.CONSTANTS},
         }
         for name in FEDERATIONS
@@ -241,8 +250,7 @@ def _federations(found: list[measures.Final]) -> list[dict[str, Any]]:
 
 
 def _num_unseen(dataset: xr.Dataset) -> int:
-    # Results of earlier versions have only those that were evaluated.
-    return int(dataset.attrs.get("unseen_clients", dataset.sizes.get("unseen_client", 0)))
+    return int(dataset.attrs["unseen_clients"])
 
 
 def _methods(folder: Path, found: list[measures.Final], track: str) -> list[dict[str, Any]]:

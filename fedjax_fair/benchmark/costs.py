@@ -7,6 +7,7 @@ from importlib import resources
 from typing import NamedTuple
 
 from fedjax_fair.benchmark.federations import FEDERATIONS
+from fedjax_fair.benchmark.protocol import SETTINGS
 from fedjax_fair.benchmark.runner import Plan
 from fedjax_fair.benchmark.unit import is_done
 from fedjax_fair.results.tables import Table
@@ -57,8 +58,8 @@ def estimate(planned: Plan) -> Table:
     rows, seconds, gigabytes, device = [], 0.0, 0.0, ""
     for name in dict.fromkeys(unit.federation.name for unit in planned.units):
         waiting = [u for u in planned.units if u.federation.name == name and not is_done(u)]
-        runs = len(waiting) * track.num_settings * len(track.tuning_seeds)
-        runs += len(waiting) * len(track.final_seeds)  # With the same setting for all criteria.
+        # With one window, and the same setting for all criteria.
+        runs = len(waiting) * (2 + SETTINGS) * track.num_blocks
         cost = known[FEDERATIONS[name].variant_of or name]  # Variants took as long.
         device = device or cost.planned_for
         of_dataset, memory = len(waiting) * cost.seconds, cost.gigabytes if waiting else 0.0

@@ -65,23 +65,23 @@ class BenchmarkData(NamedTuple):
     unseen: FederatedData
     unseen_ids: Int[np.ndarray, "seeds unseen"]
     data_digest: str
+    test_digest: str
     partition_digests: tuple[str, ...]
 
-    def of_runs(self, first: int, last: int) -> BenchmarkData:
-        """Returns the partitions of runs ``first`` to ``last - 1``, in arrays of equal shapes.
+    def of_runs(self, places: Sequence[int]) -> BenchmarkData:
+        """Returns the partitions of some runs, in arrays of equal shapes.
 
         Examples:
             >>> from fedjax_fair.benchmark.federations import FEDERATIONS
             >>> made = FEDERATIONS["digits"].load(None, seeds=(0, 1, 100))
-            >>> made.of_runs(0, 2).unseen_ids.shape, made.of_runs(2, 3).seen.num_partitions
+            >>> made.of_runs([0, 1]).unseen_ids.shape, made.of_runs([2]).seen.num_partitions
             ((2, 5), 1)
         """
-        places = range(first, last)
         return self._replace(
             seen=self.seen.partitions(places),
             unseen=self.unseen.partitions(places),
-            unseen_ids=self.unseen_ids[first:last],
-            partition_digests=self.partition_digests[first:last],
+            unseen_ids=self.unseen_ids[list(places)],
+            partition_digests=tuple(self.partition_digests[place] for place in places),
         )
 
 
@@ -118,6 +118,7 @@ def partition_pool(pool: Pool, seeds: Sequence[int], min_examples: int = 50) -> 
         unseen,
         np.stack([ids for _, _, ids in parts]),
         _digest(pool.features, pool.labels, pool.sensitive_features),
+        "",
         tuple(_partition_digest(*part[:2]) for part in parts),
     )
 
