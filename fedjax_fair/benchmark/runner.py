@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
@@ -40,7 +41,7 @@ from fedjax_fair.training.loop import Callback, DivergenceError
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.terminal import one_line
 
-__all__ = ["Plan", "failed_units", "failures", "plan", "prepare", "read_folder", "run"]
+__all__ = ["Plan", "failed_units", "failures", "load", "plan", "prepare", "read_folder", "run"]
 
 _SETTINGS, _FAILED = "benchmark.json", "failed.json"
 _MAX_THREADS = 2
@@ -141,7 +142,7 @@ def run(
     for name in names:
         own = [unit for unit in waiting if unit.federation.name == name]
         try:
-            data = _load(own[0], planned.track, data_dir)
+            data = load(own[0], planned.track, data_dir)
         except (ValueError, FileNotFoundError) as error:
             reasons = [_record_failure(unit, error) for unit in own]
             progress.add(name, reasons[0], len(own))
@@ -150,7 +151,11 @@ def run(
             if first or name != names[0]:
                 executable_cache.clear()
                 jax.clear_caches()
-            _finish_all(own[first : first + _MAX_UNITS], planned.track, data, callback_fn, progress)
+            of_process = own[first : first + _MAX_UNITS]
+            with warnings.catch_warnings():
+                # Step sizes of all magnitudes are tried; results say which runs have diverged.
+                warnings.filterwarnings("ignore", message=".*: the update is not finite")
+                _finish_all(of_process, planned.track, data, callback_fn, progress)
     run_cells.write(folder / "cells.jsonl", run_cells.gather(folder))
 
 
@@ -223,7 +228,8 @@ class _Progress:
             self.show(f"{self._done}/{self._total} {name}: {outcome} ({left} left)")
 
 
-def _load(unit: Unit, track: Track, data_dir: str | None) -> BenchmarkInput:
+def load(unit: Unit, track: Track, data_dir: str | None) -> BenchmarkInput:
+    """Reads the federated dataset of a unit with the partitions of all seeds of a track."""
     data, first, phases = unit.federation.load(data_dir, sum(track.seeds.values(), ())), 0, {}
     for phase, seeds in track.seeds.items():
         phases[phase] = data.of_runs(range(first, first + len(seeds)))

@@ -40,7 +40,15 @@ from fedjax_fair.training.loop import Callback
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["BenchmarkInput", "Unit", "is_done", "operations_of", "run_unit"]
+__all__ = [
+    "BenchmarkInput",
+    "Unit",
+    "is_done",
+    "make_rounds",
+    "measures_of",
+    "operations_of",
+    "run_unit",
+]
 
 _CENTRALIZED = "centralized"
 """Method whose minibatches have the examples of a whole cohort's, so that rounds have as many."""
@@ -122,7 +130,7 @@ def run_unit(
     num, quantity = track.num_blocks, unit.federation.quantity
     tried = tuning.range_settings(job.ranges, num)
     found = job.results("range", tried, [Run(j, RANGE_SEED) for j in range(num)])
-    levels = sign(quantity) * _measures(found, _tuned_variables(quantity))["accuracy"]
+    levels = sign(quantity) * measures_of(found, _tuned_variables(quantity))["accuracy"]
     levels = np.where(found["diverged"].values < 0, levels, np.nan)
     ranges = {tuning.RATE: tuning.window(tuning.rates(num), levels), **job.ranges}
     moves, limits, attempt = dict.fromkeys(ranges, 0), {}, 0
@@ -191,7 +199,8 @@ class _Job(NamedTuple):
             trained = self._train(phase, settings, runs, data)
             _save(self.unit, phase, trained.assign_attrs(attrs), data, settings)
         found = results.open(self.unit.file(phase))
-        if found.attrs["partition_digests"] != json.dumps(data.partition_digests):
+        digests = data.data_digest, json.dumps(data.partition_digests)
+        if digests != (found.attrs["data_digest"], found.attrs["partition_digests"]):
             raise ValueError(
                 f"path={str(self.unit.file(phase))!r}: expected results of the same data; use "
                 "another folder."
@@ -310,10 +319,10 @@ def choose(
         return np.where(tuned["diverged"].values < 0, values, np.nan).reshape(-1, num_blocks).T
 
     variables = _tuned_variables(quantity)
-    last = {name: by_block(each) for name, each in _measures(tuned, variables).items()}
+    last = {name: by_block(each) for name, each in measures_of(tuned, variables).items()}
     budget = float(tuned["round"].values[-1]) / relative_operations
     if (within := at_round(tuned, budget)) is not None:
-        last["compute"] = by_block(_measures(within, variables)["accuracy"])
+        last["compute"] = by_block(measures_of(within, variables)["accuracy"])
     if (feature := _parity_feature(unit)) is not None:
         serving = by_model(_by_run(tuned), serving=True).isel(round=-1)
         gaps = sensitive_groups.gaps(serving, [feature])["demographic_parity_difference"]
@@ -325,7 +334,7 @@ def choose(
     return {name: (first + places).tolist() for name, places in tuning.select(last).items()}
 
 
-def _measures(trained: xr.Dataset, variables: Mapping[str, str]) -> dict[str, np.ndarray]:
+def measures_of(trained: xr.Dataset, variables: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Returns variables of the models that serve clients, by run.
 
     They are those after the last round, if results are over ``round``.
@@ -366,9 +375,9 @@ def _save(
     }
     results.save(trained.assign_attrs(attrs), unit.file(phase))
     quantity = unit.federation.quantity
-    measured = {"validation": _measures(trained, _tuned_variables(quantity))}
+    measured = {"validation": measures_of(trained, _tuned_variables(quantity))}
     if name == "final":  # Test examples of other runs are never looked at.
-        measured["test"] = _measures(trained, variables_of(quantity))
+        measured["test"] = measures_of(trained, variables_of(quantity))
     chosen = json.loads(trained.attrs.get("chosen", "{}"))
     environment_ = environment()
     seeds = list(dict.fromkeys(trained["seed"].values.tolist()))
