@@ -33,6 +33,7 @@ __all__ = [
     "constants",
     "curves",
     "finals",
+    "noise_floor",
     "relative",
     "table",
 ]
@@ -252,12 +253,12 @@ def _measures(final: Final) -> dict[str, np.ndarray]:
             measured[name] = gaps[name].values
             measured[f"client_{name}"] = gaps[f"client_{name}"].mean("client").values
     if quantity == ACCURACY:
-        measured["noise_floor"] = _noise_floor(last)
+        measured["noise_floor"] = noise_floor(last)
     measured["operations"] = final.dataset.attrs["flops"] * final.rounds
     return measured | (_communication(final) if final.criterion == _PRIMARY else {})
 
 
-def _noise_floor(last: xr.Dataset) -> np.ndarray:
+def noise_floor(last: xr.Dataset) -> np.ndarray:
     """Returns the standard deviation over clients that equally accurate clients would have.
 
     With the accuracy p of all clients, the fraction of n correct test examples has the variance

@@ -64,7 +64,7 @@ def test_compute_is_relative_to_fedavg(finished):
 
 def test_the_deviation_by_chance_is_that_of_simulated_test_sets(finished):
     final = next(f for f in measures.finals(finished) if f.method == "fedavg")
-    found = measures._noise_floor(final.last)
+    found = measures.noise_floor(final.last)
     counts = final.last["test_examples"].transpose("seed", "client", "class").values
     correct = final.last["test_accuracy"].transpose("seed", "client").values * counts.sum(axis=2)
     rng = np.random.default_rng(0)
