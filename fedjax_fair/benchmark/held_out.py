@@ -35,7 +35,7 @@ TEST_FRACTION, VALIDATION_FRACTION = 0.2, 0.2
 """Fractions of the examples of seen clients, and of the remaining ones."""
 UNSEEN_FRACTION = 0.2
 """Fraction of the clients, or of the examples of which clients are made, that is unseen."""
-_TEST, _VALIDATION, _UNSEEN, _DRAWN, _STRATA = 10, 11, 13, 14, 20
+_TEST, _VALIDATION, _UNSEEN, _STRATA = 10, 11, 13, 14
 """Streams of seeds."""
 _SHRINKAGE = 0.99
 
@@ -156,72 +156,45 @@ def made_clients(name: str, clients: MadeClients, num_fresh: int = 0) -> HeldOut
         num_fresh: Number of the last examples, which are the test pool instead of 16% of all.
 
     Raises:
-        ValueError: When splitting, if there are fewer clients than unseen ones, or the test pool
-            lacks a stratum of a client.
+        ValueError: When splitting, if there are fewer clients than unseen ones, or too few examples
+            of a stratum are held out.
     """
     strata, total = clients.strata, len(clients.strata) - num_fresh
     seen_fraction = 1 - UNSEEN_FRACTION
     test_fraction = 0.0 if num_fresh else seen_fraction * TEST_FRACTION
     seen, test, unseen = split_strata(
-        strata[:total], (seen_fraction - test_fraction, test_fraction)
+        strata[:total], [seen_fraction - test_fraction, test_fraction]
     )
     if num_fresh:
         test = np.arange(total, len(strata))
-    num_strata = int(strata.max()) + 1
-
-    def by_stratum(examples: np.ndarray) -> list[np.ndarray]:
-        return [examples[strata[examples] == stratum] for stratum in range(num_strata)]
-
-    def partition(seed: int) -> tuple[Partition, np.ndarray]:
-        """Returns a partition of the seen part, and its numbers of examples per stratum."""
-        with warnings.catch_warnings():
-            # The protocol fixes the minimum size, up to which clients are filled.
-            warnings.filterwarnings("ignore", message=".* to reach the minimum size of ")
-            made = clients.split(seen, seed)
-        placed = make_partition(seen[made.order], made.sizes, len(strata), made.groups)
-        counts = [np.bincount(strata[own], minlength=num_strata) for own in placed.client_indices]
-        return placed, np.stack(counts)
-
-    def test_of(counts: np.ndarray, rng: np.random.Generator) -> Partition:
-        pools, drawn = by_stratum(test), []
-        room = np.array([len(pool) for pool in pools])
-        for client, row in enumerate(counts):
-            numbers = _largest(row, room, clients.num_test)
-            if not numbers.sum():
-                raise ValueError(
-                    f"{name}: the test pool has {room[row > 0].tolist()} examples of the strata of "
-                    f"client {client}: expected one or more of each; use coarser strata."
-                )
-            drawn.append(
-                _concatenate(
-                    [
-                        rng.choice(pool, n, replace=False)
-                        for pool, n in zip(pools, numbers, strict=True)
-                    ]
-                )
-            )
-        return make_partition(_concatenate(drawn), [len(own) for own in drawn], len(strata))
+    test_pools, unseen_pools = (_by_stratum(part, strata) for part in (test, unseen))
 
     def split(seed: int) -> Split:
-        made, counts = partition(seed)
-        train, validation = split_off(made, VALIDATION_FRACTION, generator(seed, _VALIDATION))
+        made, counts = _partition(clients, seen, seed)
+        parts = split_off(made, VALIDATION_FRACTION, generator(seed, _VALIDATION))
         rng = generator(seed, _UNSEEN)
-        _, others = partition(int(rng.integers(HOLD_OUT)))
+        _, others = _partition(clients, seen, int(rng.integers(HOLD_OUT)))
         if not 1 <= clients.num_unseen <= len(others):
             raise ValueError(
                 f"num_unseen={clients.num_unseen} of {name}: expected 1 to {len(others)}, as many "
                 "as seen clients."
             )
         others = rng.choice(others, clients.num_unseen, replace=False)
-        theirs, others = _draw(
-            others, [rng.permutation(pool) for pool in by_stratum(unseen)], len(strata)
+        others = _shrink(others, np.array([len(pool) for pool in unseen_pools]))
+        if not others.sum(axis=1).all():
+            raise ValueError(
+                f"{name}: the unseen part has too few examples of a stratum for {len(others)} "
+                "unseen clients; use coarser strata, or fewer clients."
+            )
+        theirs = make_partition(_draw(others, unseen_pools, rng), others.sum(axis=1), len(strata))
+        unseen_parts = split_off(theirs, VALIDATION_FRACTION, rng)
+        rng = generator(seed, _TEST)
+        seen_test, unseen_test = (
+            _draw_test(name, numbers, test_pools, clients.num_test, rng, len(strata))
+            for numbers in (counts, others)
         )
-        drawn = generator(seed, _DRAWN)
-        return Split(
-            Parts(train, validation, test_of(counts, drawn)),
-            Parts(*split_off(theirs, VALIDATION_FRACTION, rng), test_of(others, drawn)),
-            len(counts) + np.arange(clients.num_unseen),
-        )
+        ids = len(counts) + np.arange(clients.num_unseen)
+        return Split(Parts(*parts, seen_test), Parts(*unseen_parts, unseen_test), ids)
 
     return HeldOut(seen, test, unseen, split)
 
@@ -253,36 +226,64 @@ def split_strata(
     return [np.sort(order[parts == part]) for part in range(len(fractions) + 1)]
 
 
-def _largest(weights: np.ndarray, room: np.ndarray, limit: int) -> np.ndarray:
-    """Returns the largest numbers in proportion to weights, up to a sum and to the room of each."""
-    totals = range(limit, -1, -1)
-    return next(
-        n for n in (parts_by_weight(total, weights) for total in totals) if (n <= room).all()
-    )
+def _by_stratum(examples: np.ndarray, strata: np.ndarray) -> list[np.ndarray]:
+    return [examples[strata[examples] == stratum] for stratum in range(strata.max() + 1)]
+
+
+def _partition(
+    clients: MadeClients, seen: np.ndarray, seed: int
+) -> tuple[Partition, Int[np.ndarray, "clients strata"]]:
+    """Returns a partition of the seen part, and its numbers of examples per stratum."""
+    with warnings.catch_warnings():
+        # The protocol fixes the minimum size, up to which clients are filled.
+        warnings.filterwarnings("ignore", message=".* to reach the minimum size of ")
+        made = clients.split(seen, seed)
+    strata = clients.strata
+    placed = make_partition(seen[made.order], made.sizes, len(strata), made.groups)
+    counts = [np.bincount(strata[own], minlength=strata.max() + 1) for own in placed.client_indices]
+    return placed, np.stack(counts)
+
+
+def _shrink(counts: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """Multiplies numbers by client and stratum by one factor, so that their sums fit the room."""
+    need = counts.sum(axis=0)
+    factor = min(1.0, np.min(room[need > 0] / need[need > 0]))
+    while True:
+        numbers = np.stack([parts_by_weight(int(factor * row.sum()), row) for row in counts])
+        if (numbers.sum(axis=0) <= room).all():
+            return numbers
+        factor *= _SHRINKAGE  # Numbers were rounded up beyond the room.
 
 
 def _draw(
-    counts: np.ndarray, pools: Sequence[np.ndarray], total: int
-) -> tuple[Partition, np.ndarray]:
-    """Gives clients examples of other pools in proportion to their numbers, as far as these last.
+    counts: np.ndarray, pools: Sequence[np.ndarray], rng: np.random.Generator
+) -> Int[np.ndarray, " drawn"]:
+    """Draws different examples for all clients, by their numbers per stratum; sorted by client."""
+    ends = np.cumsum(counts, axis=0)
+    drawn = [np.split(rng.permutation(pool), of) for pool, of in zip(pools, ends.T, strict=True)]
+    return _concatenate([own[client] for client in range(len(counts)) for own in drawn])
 
-    Returns:
-        The partition of ``total`` examples, and its numbers by client and stratum.
-    """
-    room, need = np.array([len(pool) for pool in pools]), counts.sum(axis=0)
-    share = min(1.0, np.min(room[need > 0] / need[need > 0]))
-    while True:
-        numbers = np.stack([parts_by_weight(int(share * row.sum()), row) for row in counts])
-        if (numbers.sum(axis=0) <= room).all():
-            break
-        share *= _SHRINKAGE  # Numbers were rounded up beyond the room.
-    ends = np.cumsum(numbers, axis=0)
-    order = [
-        pool[last - number : last]
-        for row, lasts in zip(numbers, ends, strict=True)
-        for pool, last, number in zip(pools, lasts, row, strict=True)
-    ]
-    return make_partition(_concatenate(order), numbers.sum(axis=1), total), numbers
+
+def _draw_test(
+    name: str,
+    counts: np.ndarray,
+    pools: Sequence[np.ndarray],
+    limit: int,
+    rng: np.random.Generator,
+    total: int,
+) -> Partition:
+    """Draws the most test examples of each client with its shares of strata, up to a limit."""
+    room, drawn = np.array([len(pool) for pool in pools]), []
+    for client, row in enumerate(counts):
+        possible = (parts_by_weight(number, row) for number in range(limit, 0, -1))
+        numbers = next((each for each in possible if (each <= room).all()), None)
+        if numbers is None:
+            raise ValueError(
+                f"{name}: the test pool has {room[row > 0].tolist()} examples of the strata of "
+                f"client {client}: expected one or more; use coarser strata."
+            )
+        drawn.append(_draw(numbers[None], pools, rng))
+    return make_partition(_concatenate(drawn), [len(own) for own in drawn], total)
 
 
 def _concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
