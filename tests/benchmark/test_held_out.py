@@ -126,6 +126,18 @@ def test_unseen_clients_are_like_seen_ones_shrunk_by_one_factor():
     assert len(shares) > 1  # One of the clients with 300 examples, or both.
 
 
+def test_unseen_clients_are_of_another_partition():
+    pool, seeds = dirichlet_pool(), []
+
+    def split(ids, seed):
+        seeds.append(seed)
+        return pool.clients.split(ids, seed)
+
+    partition_pool(pool._replace(clients=pool.clients._replace(split=split)), (0, 1, 2))
+    assert seeds[::2] == [0, 1, 2]
+    assert len(set(seeds)) == 6
+
+
 def test_fresh_examples_of_clients_of_the_data_are_their_test_examples():
     owners = np.random.default_rng(0).integers(6, size=900)
     clients = data.by_column("owner").split(owners, 0, owner=owners)
