@@ -46,7 +46,11 @@ def add_iid_digits() -> None:
 
     def pool(data_dir: str | None):
         whole = digits.pool(data_dir)
-        return whole._replace(split=lambda seed: data.iid(25).split(whole.labels, seed))
+        iid = data.iid(20)
+        clients = whole.clients._replace(
+            split=lambda examples, seed: iid.split(whole.labels[examples], seed)
+        )
+        return whole._replace(clients=clients)
 
     FEDERATIONS["digits_iid"] = digits._replace(name="digits_iid", pool=pool)
 

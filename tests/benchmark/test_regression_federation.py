@@ -41,7 +41,7 @@ def pool(_):
     owner[partition.order] = np.repeat(np.arange(10), partition.sizes)
     x = rng.normal(size=(TOTAL, 3)).astype("float32")
     ages = 3 + x[:, :1] + (0.2 + owner[:, None] / 5) * rng.normal(size=(TOTAL, 1))
-    return Pool("ages", x, ages.astype("float32"), 1, lambda seed: partition)
+    return Pool("ages", x, ages.astype("float32"), 1, partition)
 
 
 def make_federation():
