@@ -100,7 +100,7 @@ def test_test_examples_have_the_shares_of_the_client(num_fresh):
 
 
 def test_unseen_clients_are_like_seen_ones_shrunk_by_one_factor():
-    """Half of the seen clients have nearly all examples of a stratum, so that it runs out."""
+    """Two of the four seen clients have nearly all examples of a stratum, so that it runs out."""
     strata = numbers(4000, 4)
 
     def split(ids, seed):
