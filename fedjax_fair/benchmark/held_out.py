@@ -38,6 +38,7 @@ UNSEEN_FRACTION = 0.2
 _TEST, _VALIDATION, _UNSEEN, _STRATA = 10, 11, 13, 14
 """Streams of seeds."""
 _SHRINKAGE = 0.99
+"""Step of the factor by which unseen clients shrink until the unseen part suffices."""
 
 
 class Parts(NamedTuple):
@@ -244,13 +245,12 @@ def _partition(
 
 def _shrink(counts: np.ndarray, room: np.ndarray) -> np.ndarray:
     """Multiplies numbers by client and stratum by one factor, so that their sums fit the room."""
-    need = counts.sum(axis=0)
-    factor = min(1.0, np.min(room[need > 0] / need[need > 0]))
+    factor = 1.0
     while True:
         numbers = np.stack([parts_by_weight(int(factor * row.sum()), row) for row in counts])
         if (numbers.sum(axis=0) <= room).all():
             return numbers
-        factor *= _SHRINKAGE  # Numbers were rounded up beyond the room.
+        factor *= _SHRINKAGE
 
 
 def _draw(
