@@ -38,6 +38,7 @@ UNSEEN_FRACTION = 0.2
 _TEST, _VALIDATION, _UNSEEN, _STRATA = 10, 11, 13, 14
 """Streams of seeds."""
 _SHRINKAGE = 0.99
+"""Step of the factor by which unseen clients shrink until the unseen part suffices."""
 
 
 class Parts(NamedTuple):
@@ -52,8 +53,8 @@ class Split(NamedTuple):
     """Partitions of one seed.
 
     Attributes:
-        seen: Those of the clients that may be trained on.
-        unseen: Those of the clients that are never trained on.
+        seen: Partitions over the clients that may be trained on.
+        unseen: Partitions over the clients that are never trained on.
         unseen_ids: Ids of the unseen clients, which no seen client has, ``[unseen]``.
     """
 
@@ -105,17 +106,14 @@ def natural_clients(
         name: Name of the data set, for messages.
         clients: All examples by client. Clients with few examples are left out.
         num_fresh: Number of the last examples, which are the test examples instead of a fifth.
-        min_examples: Minimum number of examples of a client, without these.
+        min_examples: Minimum number of examples of a client, fresh ones not counted.
 
     Raises:
         ValueError: If fewer than two clients remain.
     """
     if num_fresh:
-        first = len(clients.order) + len(clients.unassigned) - num_fresh
-        rest, test = (
-            _where(clients, is_part(clients.order, first))
-            for is_part in (np.less, np.greater_equal)
-        )
+        is_fresh = clients.order >= len(clients.order) + len(clients.unassigned) - num_fresh
+        rest, test = _where(clients, ~is_fresh), _where(clients, is_fresh)
         sizes = rest.sizes
     else:
         rest, test = split_off(clients, TEST_FRACTION, generator(HOLD_OUT, _TEST))
@@ -137,8 +135,9 @@ def natural_clients(
         )
         return Split(of_seen, of_unseen, unseen)
 
-    examples = (_select(rest, seen), _select(test, kept), _select(rest, unseen))
-    return HeldOut(*(np.sort(part.order) for part in examples), split)
+    parts = _select(rest, seen), _select(test, kept), _select(rest, unseen)
+    of_seen, of_tests, of_unseen = (np.sort(part.order) for part in parts)
+    return HeldOut(of_seen, of_tests, of_unseen, split)
 
 
 def made_clients(name: str, clients: MadeClients, num_fresh: int = 0) -> HeldOut:
@@ -246,13 +245,12 @@ def _partition(
 
 def _shrink(counts: np.ndarray, room: np.ndarray) -> np.ndarray:
     """Multiplies numbers by client and stratum by one factor, so that their sums fit the room."""
-    need = counts.sum(axis=0)
-    factor = min(1.0, np.min(room[need > 0] / need[need > 0]))
+    factor = 1.0
     while True:
         numbers = np.stack([parts_by_weight(int(factor * row.sum()), row) for row in counts])
         if (numbers.sum(axis=0) <= room).all():
             return numbers
-        factor *= _SHRINKAGE  # Numbers were rounded up beyond the room.
+        factor *= _SHRINKAGE
 
 
 def _draw(

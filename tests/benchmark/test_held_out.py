@@ -100,7 +100,7 @@ def test_test_examples_have_the_shares_of_the_client(num_fresh):
 
 
 def test_unseen_clients_are_like_seen_ones_shrunk_by_one_factor():
-    """Half of the seen clients have nearly all examples of a stratum, so that it runs out."""
+    """Two of the four seen clients have nearly all examples of a stratum, so that it runs out."""
     strata = numbers(4000, 4)
 
     def split(ids, seed):
@@ -120,7 +120,8 @@ def test_unseen_clients_are_like_seen_ones_shrunk_by_one_factor():
         )
         theirs = np.array([[300, 30, 0, 0] if row[0] else [0, 0, 200, 100] for row in counts])
         factor = min(1, np.min(200 / np.maximum(theirs.sum(axis=0), 1)))
-        assert (np.abs(counts - factor * theirs) <= 2).all()
+        # The factor is found up to one percent, and numbers are rounded.
+        assert (np.abs(counts - factor * theirs) <= 1 + 0.01 * factor * theirs).all()
         assert (counts.sum(axis=0) <= 200).all()
         shares.add(round(factor, 3))
     assert len(shares) > 1  # One of the clients with 300 examples, or both.

@@ -8,7 +8,7 @@ import pytest
 import short_track
 
 from fedjax_fair import results
-from fedjax_fair.benchmark import collected, measures, protocol, report
+from fedjax_fair.benchmark import collected, federations, measures, protocol, report
 
 pytestmark = pytest.mark.integration
 
@@ -23,8 +23,11 @@ def finished(tmp_path_factory):
         ("groups",), METHODS, num_blocks=3,
         variants=("groups_dropouts",), variant_methods=("fedavg", "q_fedavg"),
     )  # fmt: skip
-    with short_track.finished(folder, track):
-        yield folder
+    variant = federations._with_dropouts(federations.FEDERATIONS["groups"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(federations.FEDERATIONS, variant.name, variant)
+        with short_track.finished(folder, track):
+            yield folder
 
 
 def test_variants_have_faults_and_their_own_methods(finished):
