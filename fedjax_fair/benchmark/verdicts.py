@@ -156,7 +156,8 @@ def _judge(
     gain, limited = signs * rows["difference"], set(at_limit)
     # The worse side of a claim is at a limit.
     sides = np.where(gain < 0, rows["method"], baseline)
-    is_limited = [unit in limited for unit in zip(rows["federation"], sides, strict=True)]
+    units = zip(rows["federation"], sides, strict=True)
+    is_limited = np.array([unit in limited for unit in units], bool)
     has_margin = rows["family"] == "F2"
     is_found = rows["p"] < LEVEL
     verdict = np.select(
@@ -278,7 +279,7 @@ def _fairer(
         & ~table["method"].isin(opposed)
     )
     signs = _signs(ranked, baseline, reference, without_spread)
-    is_robust = [signs.get(name, False) for name in table["method"]]
+    is_robust = np.array([signs.get(name, False) for name in table["method"]], bool)
     table["is_robust"] = table["is_fairer"] & is_robust
     return table
 
