@@ -81,7 +81,7 @@ def test_tables_are_read_as_they_were_written(finished):
     assert again.environments == whole.environments
     assert again.constants == pytest.approx(whole.constants)
     pages = [report.contents(each) for each in (again, whole)]
-    for name in ("results", "ranking", "verdicts", "evidence", "curves"):
+    for name in ("results", "ranking", "differences", "curves"):
         frames = [getattr(page, name) for page in pages]
         pd.testing.assert_frame_equal(*frames, check_dtype=False, rtol=1e-6)
 
