@@ -21,13 +21,16 @@ def correlated(rng, hypotheses, blocks, correlation=0.5):
     return np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own
 
 
-def step_down_by_definition(gaps):
-    """Adjusts p values by all flips and all remaining hypotheses, with t tests of SciPy."""
+def step_down_by_definition(gaps, se_pool):
+    """Adjusts p values by all flips and all remaining hypotheses, with t tests of SciPy.
+
+    Only the observed t has the error of the test pool.
+    """
     flips = [
         np.abs(stats.ttest_1samp(gaps * np.array(signs), 0, axis=1).statistic)
         for signs in itertools.product((1, -1), repeat=gaps.shape[1])
     ]
-    observed = np.abs(stats.ttest_1samp(gaps, 0, axis=1).statistic)
+    observed = np.abs(gaps.mean(axis=1)) / np.hypot(stats.sem(gaps, axis=1), se_pool)
     adjusted, running, left = np.zeros(len(gaps)), 0.0, list(range(len(gaps)))
     for index in np.argsort(-observed):
         reached = [max(flip[left]) >= observed[index] * (1 - 1e-9) for flip in flips]
@@ -39,10 +42,13 @@ def step_down_by_definition(gaps):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("hypotheses", "blocks"), [(1, 3), (3, 6), (6, 8)])
-def test_step_down_equals_its_definition(seed, hypotheses, blocks):
+@pytest.mark.parametrize("has_pool", [False, True])
+def test_step_down_equals_its_definition(seed, hypotheses, blocks, has_pool):
     rng = np.random.default_rng(seed)
     gaps = correlated(rng, hypotheses, blocks) + np.linspace(2, 0, hypotheses)[:, None]
-    np.testing.assert_allclose(step_down(gaps).p, step_down_by_definition(gaps))
+    pool = rng.uniform(0, 0.3, hypotheses) * has_pool
+    expected = step_down_by_definition(gaps, pool)
+    np.testing.assert_allclose(step_down(gaps, pool).p, expected)
 
 
 def test_flips_are_common_to_all_hypotheses():
@@ -56,10 +62,10 @@ def test_flips_are_common_to_all_hypotheses():
 
 
 def test_holm_on_t_is_a_bound_for_correlated_hypotheses():
-    """The threshold of the first step is below that of Bonferroni, and above that of one test."""
+    """The threshold of the first step is below that of Bonferroni, and above that of few tests."""
     rng = np.random.default_rng(1)
     found = step_down(correlated(rng, 80, 12))
-    assert stats.norm.isf(0.025) < found.threshold < stats.norm.isf(0.025 / 80)
+    assert stats.norm.isf(0.025 / 8) < found.threshold < stats.norm.isf(0.025 / 80)
     gaps = correlated(rng, 20, 12, 0.9) + np.repeat([1.5, 0], 10)[:, None]
     p = stats.ttest_1samp(gaps, 0, axis=1).pvalue
     # Both test normal differences, so that p values differ by the flips that were drawn.
@@ -140,6 +146,8 @@ def test_equal_methods_and_missing_blocks():
     assert found.p[2] > 2 / 2**5 - 1e-12
     assert np.isnan(found.p[3])
     assert np.isnan(step_down(gaps[3:]).p).all()
+    few = np.array([[1.0] * 6 + [np.nan] * 6])
+    assert step_down(few).threshold == pytest.approx(step_down(few[:, :6]).threshold)
     assert step_down(np.zeros((0, 12))).p.size == 0
     with pytest.raises(ValueError, match="gaps of 21 blocks: expected at most 20"):
         step_down(np.zeros((1, 21)))
