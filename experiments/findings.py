@@ -25,7 +25,7 @@ from fedjax_fair.benchmark.collected import Collected
 from fedjax_fair.benchmark.federations import FEDERATIONS
 from fedjax_fair.benchmark.protocol import TRACKS
 from fedjax_fair.benchmark.ranking import ORDERS
-from fedjax_fair.benchmark.verdicts import FAMILIES
+from fedjax_fair.benchmark.verdicts import FAMILIES, with_baseline
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmark"
 BASELINE = "fedavg"
@@ -53,7 +53,8 @@ def contrasts(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
     for measure, criterion in MEASURES:
         if not ((table["measure"] == measure) & (table["criterion"] == criterion)).any():
             continue
-        runs: Any = statistics.select(table, measure, criterion)
+        compared = with_baseline(table, criterion, BASELINE)
+        runs: Any = statistics.select(compared, measure, criterion)
         for federation, own in runs.groupby(level="federation", sort=False):
             values = own.droplevel("federation")
             for method, other in CONTRASTS:

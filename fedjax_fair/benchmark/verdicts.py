@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["COLUMNS", "DESCRIBED", "FAMILIES", "NO_VERDICT", "differences", "overall"]
-__all__ += ["statements", "undecided"]
+__all__ += ["statements", "undecided", "with_baseline"]
 
 _FAIREST = ORDERS["spread"].criterion
 _GAPS = ("demographic_parity_difference", "equal_opportunity_difference")
@@ -97,7 +97,9 @@ def differences(
     parts = []
     for family, tests in {**FAMILIES, "": DESCRIBED}.items():
         gaps = {
-            (measure, criterion): _gaps(measures, measure, criterion, baseline)
+            (measure, criterion): statistics.differences(
+                with_baseline(measures, criterion, baseline), measure, criterion, baseline
+            )
             for measure, criterion in tests
             if _has(measures, measure, criterion)
         }
@@ -121,16 +123,16 @@ def _has(measures: Any, measure: str, criterion: str) -> bool:
     return bool(measures.loc[chosen, "value"].notna().any())
 
 
-def _gaps(measures: Any, measure: str, criterion: str, baseline: str) -> Any:
+def with_baseline(measures: pd.DataFrame, criterion: str, baseline: str) -> pd.DataFrame:
+    """Adds runs of the baseline with settings of ``mean`` to those of a criterion that it lacks."""
     import pandas as pd
 
-    if criterion == FAMILIES["F3"][0].criterion:
-        is_baseline = measures["method"] == baseline
-        if not (is_baseline & (measures["criterion"] == criterion)).any():
-            is_used = is_baseline & (measures["criterion"] == ORDERS["accuracy"].criterion)
-            used = measures[is_used].assign(criterion=criterion)
-            measures = pd.concat([used, measures], ignore_index=True)
-    return statistics.differences(measures, measure, criterion, baseline)
+    table: Any = measures
+    is_baseline = table["method"] == baseline
+    if (is_baseline & (table["criterion"] == criterion)).any():
+        return table
+    used = table[is_baseline & (table["criterion"] == ORDERS["accuracy"].criterion)]
+    return pd.concat([used.assign(criterion=criterion), table], ignore_index=True)
 
 
 def _errors(index: Any, pool_errors: Any) -> np.ndarray:
