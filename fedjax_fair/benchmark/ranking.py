@@ -26,9 +26,10 @@ ORDERS = {
     "accuracy": Order("accuracy", "mean"),
     "spread": Order("standard_deviation", "fairest"),
     "compute": Order("accuracy", "compute"),
+    "stopped": Order("accuracy", "stopped"),
 }
-"""Orders of a track by name: accuracy, standard deviation over clients, accuracy at equal compute.
-"""
+"""Orders of a track by name: accuracy, standard deviation over clients, accuracy at equal compute,
+and accuracy after the round that is best on validation examples of each run."""
 
 CHANCE_SPREAD: Mapping[str, tuple[str, ...]] = {"embedded": ("groups",)}
 """Federations by track in which chance explains more than half of FedAvg's variance over clients.

@@ -29,7 +29,12 @@ from fedjax_fair.utils.terminal import escape_control_chars
 __all__ = ["ORDER_LABELS", "comparison_tables", "latex", "markdown", "result_tables"]
 __all__ += ["verdict_of", "write_tables"]
 
-ORDER_LABELS = {"accuracy": "accuracy", "spread": "SD", "compute": "accuracy at equal compute"}
+ORDER_LABELS = {
+    "accuracy": "accuracy",
+    "spread": "SD",
+    "compute": "accuracy at equal compute",
+    "stopped": "accuracy, rounds chosen",
+}
 _MAIN = next(iter(GROUPS.values()))
 """Measures of LaTeX tables, which must fit a page."""
 
@@ -145,7 +150,8 @@ def _statements(contents: Contents) -> Table:
         "and SD. Equivalent: within half a point. Fairer: less spread by rank, accuracy not "
         "inferior by half a point on average, and more spread on no dataset. Robust: the same "
         "direction in worst 10% and Gini, without any dataset, and with rounds chosen on "
-        "validation examples."
+        "validation examples. Last round only: another verdict with rounds chosen on validation "
+        "examples."
     )
     headings = ("dataset", "method", "measure", "verdict", "difference", "95% CI", "p")
     return Table("What is known", headings, rows, note)
@@ -174,7 +180,7 @@ def verdict_of(row: dict[str, Any]) -> str:
     """Returns the verdict of a row of statements in words."""
     if row.get("is_fairer") is True:
         return "fairer, robust" if row["is_robust"] else "fairer"
-    return str(row["verdict"])
+    return f"{row['verdict']}{', last round only' if row['needs_last_round'] else ''}"
 
 
 def _ranking(contents: Contents) -> Table:

@@ -6,7 +6,9 @@ Claims are of three families, each with adjusted p values (`statistics.step_down
 - F2: accuracy and spread of each federation;
 - F3: gaps between sensitive groups, of methods of group fairness.
 
-Other measures are described by intervals, and have no verdict.
+F1 and F2 are repeated with the round of each run chosen on validation examples ("stopped"), so that
+claims on accuracy name whether they depend on the rounds. Other measures are described by
+intervals, and have no verdict.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ _FAIREST = ORDERS["spread"].criterion
 _GAPS = ("demographic_parity_difference", "equal_opportunity_difference")
 FAMILIES = {
     "F2": (ORDERS["accuracy"], ORDERS["spread"]),
+    "stopped": (ORDERS["stopped"], ranking.Order("standard_deviation", "stopped")),
     "F3": tuple(ranking.Order(measure, "parity") for measure in _GAPS),
 }
 """Measures and criteria of the families of differences; F1 is of ranks in those of F2."""
@@ -45,6 +48,7 @@ DESCRIBED = (
 """Measures and criteria without verdict."""
 
 NO_VERDICT = ""
+_STOPPED = ORDERS["stopped"].criterion
 COLUMNS = {
     "differences": (
         "family", "federation", "method", "measure", "criterion", "blocks", "difference",
@@ -58,8 +62,6 @@ COLUMNS = {
     ),
 }  # fmt: skip
 """Columns of tables, also where nothing can be compared."""
-_STOPPED = "stopped"
-"""The view of `mean` in which the round of each run is chosen on validation examples."""
 
 
 def differences(
@@ -160,7 +162,7 @@ def _judge(
     sides = np.where(gain < 0, rows["method"], baseline)
     units = zip(rows["federation"], sides, strict=True)
     is_limited = np.array([unit in limited for unit in units], bool)
-    has_margin = rows["family"] == "F2"
+    has_margin = rows["family"].isin(["F2", _STOPPED])
     is_found = rows["p"] < LEVEL
     verdict = np.select(
         [~is_judged, is_found & is_limited, is_found,
@@ -234,16 +236,19 @@ def overall(
         return pd.DataFrame(columns=columns)
     table: Any = pd.concat(parts, ignore_index=True)
     is_tested = (table["order"] != "compute") & (table["blocks"] > 1)
-    keys = table.loc[is_tested, ["order", "method"]].itertuples(index=False)
-    gaps = [(means[name].loc[method] - means[name].loc[baseline]) for name, method in keys]
-    tested = statistics.step_down(pd.DataFrame(gaps).to_numpy())
-    table.loc[is_tested, "p"] = tested.p
+    # The last family is F1.
+    for family in ((_STOPPED, "spread"), ("accuracy", "spread")):
+        is_own = is_tested & table["order"].isin(family)
+        keys = table.loc[is_own, ["order", "method"]].itertuples(index=False)
+        gaps = [means[name].loc[method] - means[name].loc[baseline] for name, method in keys]
+        tested = statistics.step_down(pd.DataFrame(gaps).to_numpy())
+        table.loc[is_own, "p"] = tested.p
     verdict = np.where(table["difference"] < 0, "better", "worse")
     verdict = np.where(table["p"] < LEVEL, verdict, "undecided")
     table["verdict"] = np.where(is_tested, verdict, NO_VERDICT)
     table["blocks_needed"] = [
         statistics.blocks_needed(row.deviation, 1.0, tested.threshold)
-        if row.verdict == "undecided"
+        if row.verdict == "undecided" and row.order != _STOPPED
         else np.nan
         for row in table.itertuples()
     ]
@@ -270,10 +275,9 @@ def _fairer(
     accuracy = _mean_accuracy(ranked, baseline, pool_errors).reindex(table["method"])
     for name, column in (("accuracy_difference", "difference"), ("accuracy_low", "low")):
         table.loc[is_spread, name] = accuracy[column].to_numpy()[is_spread]
-    is_worse = (differences["verdict"] == "worse") & (
-        differences["measure"] == ORDERS["spread"].measure
-    )
-    opposed = set(differences.loc[is_worse, "method"])
+    of_spread = differences[differences["measure"] == ORDERS["spread"].measure]
+    is_worse = (of_spread["family"] == "F2") & (of_spread["verdict"] == "worse")
+    opposed = set(of_spread.loc[is_worse, "method"])
     table["is_fairer"] = (
         is_spread
         & (table["verdict"] == "better")
@@ -334,12 +338,24 @@ def statements(ranks: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows of `overall` and `differences` with a claim, first those of ranks.
 
     Equivalences of differences are adjusted over all rows of F2 (Holm), and left out if they do not
-    hold then. The columns are those of both tables, and ``scope``.
+    hold then. The columns are those of both tables; ``scope``; and ``needs_last_round``, whether a
+    verdict on accuracy is another one with the round of each run chosen on validation examples.
     """
     rows: Any = _joined(ranks, differences)
     p = np.where(rows["family"] == "F2", rows["p_equivalent"], np.nan)
     adjusted = np.where(rows["verdict"] == "equivalent", paired.holm(p.tolist()), np.nan)
     rows["p"] = np.where(rows["verdict"] == "equivalent", adjusted, rows["p"])
+    stopped = {}
+    for table, column in ((ranks.assign(federation=OVERALL), "order"), (differences, "family")):
+        own = table[table[column] == _STOPPED]
+        own = own[own["measure"] == "accuracy"] if "measure" in own else own
+        stopped |= dict(
+            zip(zip(own["federation"], own["method"], strict=True), own["verdict"], strict=True)
+        )
+    of_accuracy = (rows["order"] == "accuracy") | (rows["measure"] == "accuracy")
+    units = zip(rows["scope"], rows["method"], rows["verdict"], strict=True)
+    differs = [stopped.get((scope, name), verdict) != verdict for scope, name, verdict in units]
+    rows["needs_last_round"] = of_accuracy & np.array(differs, bool)
     is_found = rows["verdict"].isin(("better", "worse")) | (adjusted < LEVEL)
     return rows[is_found].reset_index(drop=True)
 
@@ -351,14 +367,15 @@ def undecided(ranks: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
 
 
 def _joined(ranks: Any, differences: Any) -> Any:
-    """Returns the judged rows of both tables."""
+    """Returns the judged rows of both tables, of rounds that are not chosen."""
     import pandas as pd
 
     parts = [
-        ranks.assign(family="F1", scope=OVERALL),
-        differences.assign(scope=differences["federation"]),
+        ranks[ranks["order"] != _STOPPED].assign(family="F1", scope=OVERALL),
+        differences[differences["family"] != _STOPPED].assign(scope=differences["federation"]),
     ]
     columns = list(dict.fromkeys(name for part in parts for name in part))
     parts = [part[part["verdict"] != NO_VERDICT] for part in parts]
     found = [part for part in parts if len(part)]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
+    whole = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+    return whole.reindex(columns=columns)

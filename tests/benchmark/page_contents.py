@@ -31,6 +31,7 @@ def make_measures(seed=0, federations=FEDERATIONS, methods=METHODS):
     """Draws a table of measures with eight blocks."""
     rng = np.random.default_rng(seed)
     runs = [("accuracy", "mean"), ("accuracy", "fairest"), ("accuracy", "compute")]
+    runs += [("accuracy", "stopped")]
     runs += [(name, "fairest") for name in ("standard_deviation", "worst_10pct", "gini")]
     runs += [("standard_deviation", "mean"), ("standard_deviation", "stopped")]
     runs += [("noise_floor", "mean")]

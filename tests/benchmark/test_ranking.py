@@ -73,10 +73,10 @@ def test_only_methods_of_all_federations_at_no_limit_are_ranked_and_counted():
     table = table[~((table.method == "c") & (table.federation == "digits"))]
     found = order(table, [*METHODS, "d"], at_limit={("groups", "b")})
     kept = table[table.method.isin(["fedavg", "a", "d"])]
-    for name, (measure, criterion) in ORDERS.items():
-        if name != "compute":
-            expected = ranks(kept, measure, criterion, [*METHODS, "d"])
-            pd.testing.assert_frame_equal(found[name], expected)
+    assert set(found) == {"accuracy", "spread"}
+    for name, ranked in found.items():
+        expected = ranks(kept, *ORDERS[name], [*METHODS, "d"])
+        pd.testing.assert_frame_equal(ranked, expected)
     assert order(table, METHODS, at_limit={("digits", name) for name in [*METHODS, "d"]}) == {}
 
 

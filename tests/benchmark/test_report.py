@@ -44,11 +44,11 @@ def test_entries_are_ranked_and_change_no_rank():
     keys = ["order", "method"]
     columns = ["rank", "beaten", "difference", "low", "high"]
     both = without.merge(whole, on=keys, suffixes=("", "_whole"))
-    assert len(both) == len(without) == 3 * 4
+    assert len(both) == len(without) == 4 * 4
     for name in columns:
         np.testing.assert_array_equal(both[name], both[f"{name}_whole"])
     entered = whole[whole["method"] == "entered"]
-    assert len(entered) == 3
+    assert len(entered) == 4
     assert entered["rank"].between(1, 5).all()
     assert entered["beaten"].between(0, 1).all()
 
