@@ -1,5 +1,7 @@
 """Contents of a report from a seeded generator: three federations, twelve methods."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 from measure_tables import long_table
@@ -19,6 +21,8 @@ KINDS = {
     "divfl+a_long_name_of_a_method_without_spaces": "pair",
 }  # fmt: skip
 METHODS = tuple(KINDS)
+FOUND_FEDERATIONS = ("digits", "synthetic", "groups")
+FOUND_METHODS = ("fedavg", "ditto", "scaffold", "tilted", "entered")
 BLOCKS = range(1200, 1208)
 REFERENCES = ("fedavg", "centralized", "local_converged")
 
@@ -61,6 +65,27 @@ def make_contents(seed=0, federations=FEDERATIONS, methods=METHODS):
         list(federations), results, verdicts.statements(ranks, differences), ranks, differences,
         verdicts.undecided(ranks, differences), chance_shares(table, "fedavg"), ("groups",), curves,
     )  # fmt: skip
+
+
+def make_found(federations=FOUND_FEDERATIONS, **changes):
+    """Results of a benchmark, as far as the report reads them."""
+    units = pd.DataFrame([(name, m) for name in federations for m in FOUND_METHODS])
+    settings = units.set_axis(["federation", "method"], axis=1).assign(at_limit="")
+    found = {
+        "track": "embedded",
+        "all_runs": make_measures(1, federations, FOUND_METHODS),
+        "constants": {},
+        "federations": pd.DataFrame({"federation": federations}),
+        "methods": pd.DataFrame(
+            {"method": FOUND_METHODS, "kind": "fair", "file": ["", "", "", "", "entered.py"]}
+        ),
+        "settings": settings,
+        "curves": pd.DataFrame(),
+        "pool_errors": pd.DataFrame(
+            columns=["federation", "method", "criterion", "measure", "se"]
+        ).astype({"se": float}),
+    }
+    return SimpleNamespace(**found | changes)
 
 
 def make_about(federations=FEDERATIONS, methods=METHODS):

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from measure_tables import SEEDS, long_table, random_values
+from page_contents import make_found
 from short_track import finished
 
 from fedjax_fair.app.settings.config import DataConfig, ModelConfig
@@ -219,6 +220,20 @@ def test_verdicts_are_those_of_gains(constant):
     assert by_measure["worst_10pct"] == pytest.approx(0.5 / scale, rel=0.01)
     assert by_measure["standard_deviation"] == pytest.approx(-0.5 / scale, rel=0.01)
     assert by_measure["gini"] == pytest.approx(-0.5, rel=0.01)
+
+
+def test_errors_of_the_test_pool_have_the_unit_of_gains():
+    keys = {"federation": "ages", "method": "ditto", "criterion": "mean", "measure": "accuracy"}
+    shown = report.contents(
+        make_found(
+            ("ages",),
+            constants={("ages", "accuracy"): 2.0},
+            pool_errors=pd.DataFrame([keys | {"se": 0.1}]),
+        )
+    )
+    (row,) = shown.differences.merge(pd.DataFrame([keys])).to_dict("records")
+    assert row["se_pool"] == pytest.approx(0.05)
+    assert row["difference"] == pytest.approx(0.05 / 2, rel=0.1)  # A smaller error.
 
 
 def test_text_and_several_labels_have_their_quantity():

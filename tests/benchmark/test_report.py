@@ -1,39 +1,13 @@
 """The report of made tables: what it compares, and what its files say."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
-from page_contents import BLOCKS, make_measures
+from page_contents import BLOCKS, FOUND_FEDERATIONS, FOUND_METHODS, make_found
 
 from fedjax_fair.benchmark import report
 from fedjax_fair.benchmark.report_contents import by_method, unit_of
 from fedjax_fair.benchmark.report_tables import comparison_tables, markdown, write_tables
-
-FEDERATIONS = ("digits", "synthetic", "groups")
-METHODS = ("fedavg", "ditto", "scaffold", "tilted", "entered")
-
-
-def make_found(**changes):
-    """Results of a benchmark, as far as the report reads them."""
-    units = pd.DataFrame([(name, m) for name in FEDERATIONS for m in METHODS])
-    settings = units.set_axis(["federation", "method"], axis=1).assign(at_limit="")
-    found = {
-        "track": "embedded",
-        "all_runs": make_measures(1, FEDERATIONS, METHODS),
-        "constants": {},
-        "federations": pd.DataFrame({"federation": FEDERATIONS}),
-        "methods": pd.DataFrame(
-            {"method": METHODS, "kind": "fair", "file": ["", "", "", "", "entered.py"]}
-        ),
-        "settings": settings,
-        "curves": pd.DataFrame(),
-        "pool_errors": pd.DataFrame(
-            columns=["federation", "method", "criterion", "measure", "se"]
-        ).astype({"se": float}),
-    }
-    return SimpleNamespace(**found | changes)
 
 
 def test_entries_are_ranked_and_change_no_rank():
@@ -83,7 +57,7 @@ def test_spread_of_chance_is_named_and_has_no_verdict():
 
 def test_errors_by_the_test_pool_widen_the_intervals_that_are_shown():
     keys = {"federation": "digits", "criterion": "mean", "measure": "accuracy"}
-    errors = pd.DataFrame([keys | {"method": m, "se": 0.5} for m in METHODS[1:]])
+    errors = pd.DataFrame([keys | {"method": m, "se": 0.5} for m in FOUND_METHODS[1:]])
     shown = report.contents(make_found(pool_errors=errors))
     rows = by_method(shown, "digits")
     assert (rows["accuracy_low"] < -1).all()
@@ -110,7 +84,7 @@ def test_the_files_lead_with_what_is_known(tmp_path):
     assert [table.title for table in tables] == [
         "What is known",
         "Ranking, all datasets",
-        *(f"Differences on {name}" for name in FEDERATIONS),
+        *(f"Differences on {name}" for name in FOUND_FEDERATIONS),
         "What could not be decided",
     ]
     for table in tables:
@@ -141,6 +115,6 @@ def test_blocks_are_the_unit_of_all_intervals():
     assert set(shown.differences["blocks"]) == {len(BLOCKS)}
     rows = by_method(shown, "overall").set_index("method")
     expected = shown.ranking.query("order == 'accuracy'").set_index("method")
-    for name in METHODS[1:]:
+    for name in FOUND_METHODS[1:]:
         assert rows["accuracy_difference"][name] == pytest.approx(expected["difference"][name])
     assert shown.ranking.columns.tolist() == list(report.verdicts.COLUMNS["overall"])

@@ -195,7 +195,12 @@ def test_ranks_and_their_differences_are_those_of_all_federations():
         rank = (sign * values["value"]).groupby([values["federation"], values["seed"]]).rank()
         means = rank.groupby([values["method"], values["seed"]]).mean().unstack("seed")
         both.append(means.loc[list("abcd")] - means.loc["fedavg"])
-    np.testing.assert_allclose([row.p for row in tested], statistics.step_down(pd.concat(both)).p)
+    family = statistics.step_down(pd.concat(both))
+    np.testing.assert_allclose([row.p for row in tested], family.p)
+    for row in tested:
+        needed = statistics.blocks_needed(row.deviation, 1.0, family.threshold)
+        np.testing.assert_equal(row.blocks_needed, needed if row.verdict == "undecided" else np.nan)
+    assert {row.verdict for row in tested} == {"better", "undecided"}
 
 
 def test_fairer_and_robust():
@@ -230,12 +235,15 @@ def test_fairer_needs_accuracy():
 
 
 def test_fairer_needs_no_federation_with_more_spread():
-    opposed = FAIR | {("a", "groups", "standard_deviation", "fairest"): 0.05}
-    # Two federations with the best rank, and one with the worst.
-    others = {(name, None, "standard_deviation", "fairest"): 0.01 for name in "bcd"}
-    ranks, compared = judge(make_table(opposed | others, noise=0.001))
+    shifts = FAIR | {("a", "groups", "standard_deviation", "fairest"): 0.05}
+    # FedAvg has the last rank in the others, so that the mean rank of `a` is better.
+    for name in ("digits", "synthetic"):
+        shifts["fedavg", name, "standard_deviation", "fairest"] = 0.05
+    ranks, compared = judge(make_table(shifts, noise=0.001))
     assert of(compared, "groups", "a", "standard_deviation", "fairest").verdict == "worse"
     row = row_of(ranks)
+    assert row.verdict == "better"
+    assert row.accuracy_low > -statistics.MARGIN
     assert (row.is_fairer, row.is_robust) == (False, False)
 
 
