@@ -22,7 +22,7 @@ from fedjax_fair.benchmark.report_contents import (
 )
 from fedjax_fair.results.comparison_table import latex_table
 from fedjax_fair.results.csv_text import to_csv
-from fedjax_fair.results.intervals import format_p
+from fedjax_fair.results.intervals import format_number, format_p
 from fedjax_fair.results.tables import Table
 from fedjax_fair.utils.terminal import escape_control_chars
 
@@ -191,6 +191,7 @@ def _ranking(contents: Contents) -> Table:
     for name in orders:
         headings += [f"rank by {ORDER_LABELS[name]}", "beaten (%)", f"to {BASELINE}", "95% CI"]
         headings += ["p"] if name != "compute" else []
+        headings += [f"SD / {BASELINE}'s"] if name == "spread" else []
     rows = []
     for method in next(iter(orders.values()), {}):
         cells = [escape_control_chars(method)]
@@ -198,6 +199,7 @@ def _ranking(contents: Contents) -> Table:
             row = of_method[method]
             cells += [f"{row['rank']:.1f}", f"{100 * row['beaten']:.0f}", *_difference(row, 1.0)]
             cells += [format_p(row["p"])] if name != "compute" else []
+            cells += [format_number(row["spread_ratio"], ".2f")] if name == "spread" else []
         rows.append(tuple(cells))
     without = ", ".join(contents.without_spread)
     note = (
@@ -205,7 +207,7 @@ def _ranking(contents: Contents) -> Table:
         f"with settings at no limit of a range; difference to {BASELINE} in ranks, less is better. "
         "Settings: the highest mean validation accuracy; for SD, the least spread within one "
         "point of it; at equal compute, the highest accuracy with the operations of "
-        f"{BASELINE}."
+        f"{BASELINE}. SD / {BASELINE}'s: geometric mean over datasets."
     )
     note += f" Without the spread of {without}, which is mostly chance." if without else ""
     return Table("Ranking, all datasets", tuple(headings), rows, note)

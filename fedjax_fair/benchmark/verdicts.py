@@ -57,8 +57,8 @@ COLUMNS = {
     ),
     "overall": (
         "order", "method", "rank", "beaten", "blocks", "difference", "deviation", "low", "high",
-        "p", "verdict", "blocks_needed", "accuracy_difference", "accuracy_low", "is_fairer",
-        "is_robust",
+        "p", "verdict", "blocks_needed", "spread_ratio", "accuracy_difference", "accuracy_low",
+        "is_fairer", "is_robust",
     ),
 }  # fmt: skip
 """Columns of tables, also where nothing can be compared."""
@@ -207,7 +207,8 @@ def overall(
         beaten; ``difference`` of the rank to that of the baseline, with its 95% interval from
         ``low`` to ``high`` over blocks; ``p`` and ``verdict`` ("better", "worse", "undecided"),
         except at equal compute; ``blocks_needed`` of an undecided row, to find a difference of one
-        rank. In the order by spread: ``accuracy_difference``, the mean over federations of the
+        rank. In the order by spread: ``spread_ratio``, the spread divided by that of the baseline
+        (geometric mean over federations); ``accuracy_difference``, the mean over federations of the
         difference in accuracy with the same settings, and its limit ``accuracy_low``;
         ``is_fairer``, whether the rank is better, accuracy is not inferior, and the spread of no
         federation is worse; and ``is_robust``, whether the rank differences have the same sign in
@@ -267,7 +268,7 @@ def _fairer(
 ) -> Any:
     """Adds the columns of the order by spread."""
     is_spread = table["order"] == "spread"
-    table = table.assign(accuracy_difference=np.nan, accuracy_low=np.nan)
+    table = table.assign(spread_ratio=np.nan, accuracy_difference=np.nan, accuracy_low=np.nan)
     table = table.assign(is_fairer=False, is_robust=False)
     if not (is_spread & (table["verdict"] != NO_VERDICT)).any():
         return table
@@ -275,6 +276,10 @@ def _fairer(
     accuracy = _mean_accuracy(ranked, baseline, pool_errors).reindex(table["method"])
     for name, column in (("accuracy_difference", "difference"), ("accuracy_low", "low")):
         table.loc[is_spread, name] = accuracy[column].to_numpy()[is_spread]
+    own = ranked[~ranked["federation"].isin(list(without_spread))]
+    spread: Any = statistics.select(own, *ORDERS["spread"]).mean(axis=1).unstack("method")
+    ratio = np.exp(np.log(spread.div(spread[baseline], axis=0)).mean())
+    table.loc[is_spread, "spread_ratio"] = table["method"].map(ratio)[is_spread]
     of_spread = differences[differences["measure"] == ORDERS["spread"].measure]
     is_worse = (of_spread["family"] == "F2") & (of_spread["verdict"] == "worse")
     opposed = set(of_spread.loc[is_worse, "method"])
@@ -284,7 +289,7 @@ def _fairer(
         & (table["accuracy_low"] > -MARGIN)
         & ~table["method"].isin(opposed)
     )
-    signs = _signs(ranked, baseline, reference, without_spread)
+    signs = _signs(own, baseline, reference)
     is_robust = np.array([signs.get(name, False) for name in table["method"]], bool)
     table["is_robust"] = table["is_fairer"] & is_robust
     return table
@@ -305,19 +310,16 @@ def _mean_accuracy(measures: Any, baseline: str, pool_errors: Any) -> Any:
     )
 
 
-def _signs(
-    measures: Any, baseline: str, reference: Collection[str], without_spread: Collection[str]
-) -> dict[str, bool]:
+def _signs(measures: Any, baseline: str, reference: Collection[str]) -> dict[str, bool]:
     """Returns which methods have better ranks in every table that robust methods agree in."""
     spread, criterion = ORDERS["spread"]
-    own = measures[~measures["federation"].isin(list(without_spread))]
     tables = [(spread, criterion), ("worst_10pct", criterion), ("gini", criterion)]
     tables += [(spread, _STOPPED)]
-    if not all(_has(own, *one) for one in tables):
+    if not all(_has(measures, *one) for one in tables):
         return {}
     agreed = []
     for one in tables:
-        ranks: Any = ranking.ranks(own, *one, reference)
+        ranks: Any = ranking.ranks(measures, *one, reference)
         agreed.append(_better(ranks, baseline))
         if one == tables[0]:
             of_rows = ranks.index.get_level_values("federation")

@@ -204,9 +204,13 @@ def test_ranks_and_their_differences_are_those_of_all_federations():
 
 
 def test_fairer_and_robust():
-    ranks, _ = judge(make_table(FAIR))
+    table = make_table(FAIR)
+    ranks, _ = judge(table)
     row = row_of(ranks)
     assert (row.verdict, row.is_fairer, row.is_robust) == ("better", True, True)
+    spread = table[(table.measure == "standard_deviation") & (table.criterion == "fairest")]
+    means = spread.groupby(["federation", "method"])["value"].mean().unstack("method")
+    np.testing.assert_allclose(row.spread_ratio, stats.gmean(means["a"] / means["fedavg"]))
     assert not ranks[ranks.method != "a"].is_fairer.any()
     assert not ranks[ranks.order == "accuracy"].is_fairer.any()
 
