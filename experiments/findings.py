@@ -51,20 +51,25 @@ MEASURES = (
 def contrasts(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Yields the difference of each pair of methods in each measure and dataset."""
     for measure, criterion in MEASURES:
-        if not ((table["measure"] == measure) & (table["criterion"] == criterion)).any():
-            continue
         compared = with_baseline(table, criterion, BASELINE)
-        runs: Any = statistics.select(compared, measure, criterion)
-        for federation, own in runs.groupby(level="federation", sort=False):
-            values = own.droplevel("federation")
+        for federation, values in _values(compared, measure, criterion).items():
             for method, other in CONTRASTS:
                 if method in values.index and other in values.index:
-                    yield _row(
-                        federation, method, other, measure, values.loc[method] - values.loc[other]
-                    )
+                    gaps = values.loc[method] - values.loc[other]
+                    yield _row(federation, method, other, measure, gaps)
 
 
-def _row(federation: Any, method: str, other: str, measure: str, gaps: Any) -> dict[str, Any]:
+def _values(table: pd.DataFrame, measure: str, criterion: str) -> dict[str, Any]:
+    """Returns the values of a measure by federation, with a row per method."""
+    whole: Any = table
+    if not ((whole["measure"] == measure) & (whole["criterion"] == criterion)).any():
+        return {}
+    runs: Any = statistics.select(table, measure, criterion)
+    parts = runs.groupby(level="federation", sort=False)
+    return {name: own.droplevel("federation") for name, own in parts}
+
+
+def _row(federation: str, method: str, other: str, measure: str, gaps: Any) -> dict[str, Any]:
     """Returns a row of the table, in points; ``gaps`` are differences by block."""
     of_blocks = statistics.estimate(100 * gaps.to_frame().T).iloc[0]
     columns = ["blocks", "difference", "se_blocks"]
@@ -77,11 +82,7 @@ def _row(federation: Any, method: str, other: str, measure: str, gaps: Any) -> d
 def effects_of_dropouts(table: pd.DataFrame, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yields the difference that dropouts make to a method, in points, paired by block."""
     for measure, criterion in MEASURES:
-        if not ((table["measure"] == measure) & (table["criterion"] == criterion)).any():
-            continue
-        runs: Any = statistics.select(table, measure, criterion)
-        values = dict(list(runs.groupby(level="federation", sort=False)))
-        values = {name: own.droplevel("federation") for name, own in values.items()}
+        values = _values(table, measure, criterion)
         for variant in (name for name in variants if name in values):
             whole = FEDERATIONS[variant].variant_of
             if whole not in values:

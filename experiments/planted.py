@@ -76,7 +76,7 @@ def aliases(table: pd.DataFrame) -> pd.DataFrame:
         p < .05 and the right sign, if there is one.
     """
     rows = []
-    seeds = np.sort(table["seed"].unique()).reshape(-1, 1 + ALIASES, BLOCKS)
+    seeds = np.unique(table["seed"].to_numpy()).reshape(-1, 1 + ALIASES, BLOCKS)
     for federation, own in table.groupby("federation", sort=False):
         reduced = REDUCED_SPREAD[str(federation)]
         for repetition, of_methods in enumerate(seeds):

@@ -137,11 +137,12 @@ def order(
     Returns:
         Tables of `ranks` of the ranked methods by order; without any, no table.
     """
-    methods = measures.groupby("method", sort=False)["federation"].nunique()
-    complete = methods.index[methods == measures["federation"].nunique()]
+    whole: Any = measures
+    federations = whole.groupby("method", sort=False)["federation"].nunique()
+    complete = federations.index[federations == whole["federation"].nunique()]
     limited = {method for _, method in at_limit}
     ranked = [name for name in complete if name not in limited]
-    table = measures[measures["method"].isin(ranked)]
+    table = whole[whole["method"].isin(ranked)]
     found = {}
     for name, (measure, criterion) in ORDERS.items():
         own = table[~table["federation"].isin(list(without_spread))] if name == "spread" else table

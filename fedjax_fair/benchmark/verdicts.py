@@ -108,7 +108,8 @@ def differences(
         gaps = {key: table for key, table in gaps.items() if len(table)}
         if not gaps:
             continue
-        whole: Any = pd.concat(gaps, names=["measure", "criterion"])
+        names: Any = ["measure", "criterion"]
+        whole: Any = pd.concat(gaps, names=names)
         se_pool = _errors(whole.index, pool_errors)
         rows: Any = statistics.estimate(whole, se_pool).reset_index()
         is_judged = _is_judged(rows, family, without_spread)
@@ -117,7 +118,10 @@ def differences(
         rows.loc[is_judged, "p"] = tested.p
         parts.append(_judge(rows, is_judged, baseline, tested.threshold, at_limit))
     columns = list(COLUMNS["differences"])
-    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+    if not parts:
+        return pd.DataFrame(columns=columns)
+    table: Any = pd.concat(parts, ignore_index=True)
+    return table[columns]
 
 
 def _has(measures: Any, measure: str, criterion: str) -> bool:

@@ -306,6 +306,6 @@ def test_a_report_with_published_methods_is_one_command(copy_of, capsys):
     assert set(ranking["method"]) == {"fedavg", "q_fedavg"}
 
 
-def test_without_the_baseline_there_is_no_ranking(copy_of):
+def test_without_the_baseline_nothing_is_compared(copy_of):
     contents = report.contents(collected.collect(copy_of("mine", "q_fedavg", "fine_tuned")))
-    assert contents.ranking.empty
+    assert contents.differences.empty

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from page_contents import BLOCKS, FOUND_FEDERATIONS, FOUND_METHODS, make_found
 
-from fedjax_fair.benchmark import report
+from fedjax_fair.benchmark import protocol, report
 from fedjax_fair.benchmark.report_contents import by_method, unit_of
 from fedjax_fair.benchmark.report_tables import comparison_tables, markdown, write_tables
 
@@ -25,6 +25,22 @@ def test_entries_are_ranked_and_change_no_rank():
     assert len(entered) == 4
     assert entered["rank"].between(1, 5).all()
     assert entered["beaten"].between(0, 1).all()
+
+
+def test_variants_are_a_family_of_their_own(monkeypatch):
+    track = protocol.TRACKS["embedded"]._replace(variants=("groups_dropouts",))
+    monkeypatch.setitem(protocol.TRACKS, "embedded", track)
+    both = report.contents(make_found((*FOUND_FEDERATIONS, "groups_dropouts")))
+    found = make_found((*FOUND_FEDERATIONS, "groups_dropouts"))
+    runs = found.all_runs[found.all_runs["federation"] != "groups_dropouts"]
+    without = report.contents(make_found(all_runs=runs))
+    pd.testing.assert_frame_equal(both.ranking, without.ranking)
+    is_variant = both.differences["federation"] == "groups_dropouts"
+    kept = both.differences[~is_variant].reset_index(drop=True)
+    pd.testing.assert_frame_equal(kept, without.differences)
+    own = both.differences[is_variant & (both.differences["family"] == "F2")]
+    assert own["p"].notna().all()
+    assert len(own) == 2 * 4
 
 
 def test_limits_of_settings_are_marked_and_not_ranked():
