@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from experiments.benchmark_page import page as benchmark_page
@@ -56,7 +57,7 @@ def contrasts(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
             for method, other in CONTRASTS:
                 if method in values.index and other in values.index:
                     gaps = values.loc[method] - values.loc[other]
-                    yield _row(federation, method, other, measure, gaps)
+                    yield _row(federation, method, other, measure, criterion, gaps)
 
 
 def _values(table: pd.DataFrame, measure: str, criterion: str) -> dict[str, Any]:
@@ -69,13 +70,15 @@ def _values(table: pd.DataFrame, measure: str, criterion: str) -> dict[str, Any]
     return {name: own.droplevel("federation") for name, own in parts}
 
 
-def _row(federation: str, method: str, other: str, measure: str, gaps: Any) -> dict[str, Any]:
+def _row(
+    federation: str, method: str, other: str, measure: str, criterion: str, gaps: Any
+) -> dict[str, Any]:
     """Returns a row of the table, in points; ``gaps`` are differences by block."""
     of_blocks = statistics.estimate(100 * gaps.to_frame().T).iloc[0]
     columns = ["blocks", "difference", "se_blocks"]
     return {
         "federation": federation, "method": method, "other": other, "measure": measure,
-        **of_blocks[columns].to_dict(),
+        "criterion": criterion, **of_blocks[columns].to_dict(),
     }  # fmt: skip
 
 
@@ -90,16 +93,23 @@ def effects_of_dropouts(table: pd.DataFrame, variants: Sequence[str]) -> Iterato
             both = values[variant].index.intersection(values[whole].index, sort=False)
             for method in both:
                 gaps = values[variant].loc[method] - values[whole].loc[method]
-                yield _row(variant, method, f"{method} on {whole}", measure, gaps)
+                other = f"{method} on {whole}"
+                yield _row(variant, method, other, measure, criterion, gaps)
 
 
 def findings(found: Collected) -> pd.DataFrame:
-    """Returns the rows of one benchmark, without intervals."""
+    """Returns the rows of one benchmark, without intervals.
+
+    The error by the test pool is known of differences to FedAvg.
+    """
     every: Any = statistics.replace_diverged(found.runs, found.constants)
     variants = TRACKS[found.track].variants
     table = every[~every["federation"].isin(variants)]
     rows = [*contrasts(table), *effects_of_dropouts(every, sorted(variants))]
-    return pd.DataFrame(rows).assign(track=found.track)
+    keys = ["federation", "method", "criterion", "measure", "other"]
+    errors = found.pool_errors.assign(other=BASELINE, se_pool=100 * found.pool_errors["se"])
+    whole = pd.DataFrame(rows).merge(errors[[*keys, "se_pool"]], how="left", on=keys)
+    return whole.assign(track=found.track)
 
 
 def with_intervals(table: pd.DataFrame) -> pd.DataFrame:
@@ -110,7 +120,8 @@ def with_intervals(table: pd.DataFrame) -> pd.DataFrame:
     from scipy import stats
 
     level = statistics.LEVEL / len(table)
-    half = stats.t.isf(level / 2, table["blocks"] - 1) * table["se_blocks"]
+    error = np.hypot(table["se_blocks"], table["se_pool"].fillna(0))
+    half = stats.t.isf(level / 2, table["blocks"] - 1) * error
     return table.assign(
         low=table["difference"] - half, high=table["difference"] + half, level=1 - level
     )
