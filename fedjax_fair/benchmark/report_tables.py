@@ -147,7 +147,7 @@ def _statements(contents: Contents) -> Table:
         f"Claims against {BASELINE} with p below .05, adjusted for all hypotheses of a family: by "
         "step-down max-|t| over the sign flips of blocks, for equivalence by Holm. Families: all "
         "ranks over datasets; accuracy and SD of all datasets; group gaps. Less is better in ranks "
-        "and SD. Equivalent: within half a point. Fairer: less spread by rank, accuracy not "
+        "and SD. Equivalent: within 0.5 of the unit. Fairer: less spread by rank, accuracy not "
         "inferior by half a point on average, and more spread on no dataset. Robust: the same "
         "direction in worst 10% and Gini, without any dataset, and with rounds chosen on "
         "validation examples. Last round only: another verdict with rounds chosen on validation "
@@ -239,7 +239,8 @@ def _differences(contents: Contents, federation: str, family: str) -> Table:
     where = escape_control_chars(federation)
     note = (
         f"Differences to {BASELINE}, with intervals of blocks and test pool. p: adjusted for all "
-        f"{'datasets and methods' if family == 'F2' else 'group gaps'} (step-down max-|t|)."
+        f"{'datasets and methods' if family == 'F2' else 'group gaps'} (step-down max-|t|). "
+        "Limit: no claim, because settings of the worse method are at the limit of a range."
     )
     if family == "F2" and federation in contents.chance:
         note += f" Chance explains {100 * contents.chance[federation]:.0f}% of the variance"
@@ -260,8 +261,8 @@ def _undecided(contents: Contents) -> Table:
         rows.append((*_claim(row), f"{row['blocks']:.0f}", needed))
     note = (
         "Neither a difference nor equivalence is shown. Needed: blocks to find a difference of "
-        "half a point, or of one rank, with probability 0.8 at the threshold of the family; none "
-        "suffice where the test pool is too small."
+        "0.5 of the unit, or of one rank, with probability 0.8 at the threshold of the family; "
+        "none suffice where the test pool is too small."
     )
     headings = ("dataset", "method", "measure", "difference", "95% CI", "blocks", "needed")
     return Table("What could not be decided", headings, rows, note)

@@ -231,8 +231,7 @@ def estimate(gaps: pd.DataFrame, se_pool: np.ndarray | None = None) -> pd.DataFr
         by_blocks = deviation / np.sqrt(blocks)
         pool = np.full(len(gaps), np.nan) if se_pool is None else np.asarray(se_pool, float)
         both = np.hypot(by_blocks, np.nan_to_num(pool))
-        distance = np.where(both > 0, (MARGIN - abs(mean)) / both, np.sign(MARGIN - abs(mean)))
-        distance = np.where(both == 0, np.inf * distance, distance)
+        distance = (MARGIN - abs(mean)) / both
     quantile = stdtrit(freedom, 1 - LEVEL / 2)
     return pd.DataFrame(
         {
