@@ -81,7 +81,7 @@ def test_tables_are_read_as_they_were_written(finished):
     assert again.environments == whole.environments
     assert again.constants == pytest.approx(whole.constants)
     pages = [report.contents(each) for each in (again, whole)]
-    for name in ("results", "ranking", "verdicts", "evidence", "curves"):
+    for name in ("results", "ranking", "differences", "curves"):
         frames = [getattr(page, name) for page in pages]
         pd.testing.assert_frame_equal(*frames, check_dtype=False, rtol=1e-6)
 
@@ -306,6 +306,6 @@ def test_a_report_with_published_methods_is_one_command(copy_of, capsys):
     assert set(ranking["method"]) == {"fedavg", "q_fedavg"}
 
 
-def test_without_the_baseline_there_is_no_ranking(copy_of):
+def test_without_the_baseline_nothing_is_compared(copy_of):
     contents = report.contents(collected.collect(copy_of("mine", "q_fedavg", "fine_tuned")))
-    assert contents.ranking.empty
+    assert contents.differences.empty

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from measure_tables import SEEDS, long_table, random_values
+from page_contents import make_found
 from short_track import finished
 
 from fedjax_fair.app.settings.config import DataConfig, ModelConfig
@@ -157,11 +158,14 @@ def test_reports_have_the_quantity_its_unit_and_direction(folder, found, tmp_pat
     level = contents.results.set_index("method")["accuracy"]
     shown = {row[0]: row[1].split()[0] for row in table.rows}
     assert shown["fedavg"] == f"{level['fedavg']:.3f}"
-    ranks = contents.ranking.query("scope == 'ages'").set_index("method")
-    assert ranks["rank"].idxmin() == level.idxmin()
+    compared = contents.differences.query("family == 'F2' and measure == 'accuracy'")
+    compared = compared.set_index("method")["difference"]
     constant = found.constants["ages", "accuracy"]
-    gain = (level["fedavg"] - level["q_fedavg"]) / constant
-    assert ranks["accuracy_difference"]["q_fedavg"] == pytest.approx(gain, rel=1e-4)
+    for name in METHODS[1:]:  # More is better.
+        gain = (level["fedavg"] - level[name]) / constant
+        assert compared[name] == pytest.approx(gain, rel=1e-4, abs=1e-9)
+    ranks = contents.ranking.query("order == 'accuracy'")
+    assert len(ranks) == len(METHODS)
     assert report_figures.tradeoffs(contents).axes[0].get_ylabel() == "MAE (unit of the label)"
     (rows,) = [rows for _, rows in contents.results.groupby("federation")]
     assert level.idxmin() in report_figures.unsurpassed(rows)
@@ -169,6 +173,9 @@ def test_reports_have_the_quantity_its_unit_and_direction(folder, found, tmp_pat
     text = (tmp_path / "results.md").read_text()
     assert "lowest mean validation MAE over clients" in text
     assert "accuracy" not in text
+    text = (tmp_path / "report.md").read_text()
+    assert "MAE (% of the constant predictor's MAE, + is better)" in text
+    assert "SD (% of the constant predictor's MAE)" in text
     published.write(found, tmp_path / "report")
     again = published.read(tmp_path / "report", "embedded")
     assert again.constants == pytest.approx(found.constants)
@@ -184,15 +191,13 @@ def as_errors(values, federation, constant=2.0):
 
 @pytest.mark.parametrize("federation", ["digits", "synthetic", "groups"])
 def test_errors_are_ranked_as_accuracies(federation):
-    values = random_values(["fedavg", "a", "b", "c"], shift={"b": 2, "c": -1})
-    expected = ranking.ranking(long_table(values), "accuracy", "mean")
+    names = ["fedavg", "a", "b", "c"]
+    values = random_values(names, shift={"b": 2, "c": -1})
+    expected = ranking.ranks(long_table(values), "accuracy", "mean", names)
     errors = long_table(as_errors(values, federation))
     gains = statistics.as_gains(errors, {("ages", "accuracy"): 2.0})
-    found = ranking.ranking(gains, "accuracy", "mean").replace({"scope": {"ages": federation}})
-    keys = ["scope", "rank"]
-    pd.testing.assert_frame_equal(
-        *(table.sort_values(keys, ignore_index=True) for table in (found, expected))
-    )
+    found = ranking.ranks(gains, "accuracy", "mean", names).rename(index={"ages": federation})
+    pd.testing.assert_frame_equal(found.sort_index(), expected.sort_index())
     assert statistics.as_gains(long_table(values), {}).equals(long_table(values))
 
 
@@ -200,19 +205,35 @@ def test_errors_are_ranked_as_accuracies(federation):
 def test_verdicts_are_those_of_gains(constant):
     rng = np.random.default_rng(0)
     parts = []
-    for name in ("accuracy", *verdicts.FAIRNESS_MEASURES):
+    for name in ("accuracy", "standard_deviation", "worst_10pct", "gini"):
         base, noise = 3 + 0.01 * rng.normal(size=len(SEEDS)), 1e-3 * rng.normal(size=len(SEEDS))
         fairer = {"fedavg": base, "fair": base + noise - (0.5 if name != "accuracy" else 0)}
-        parts.append(long_table({"ages": fairer}, measure=name))
+        parts += [
+            long_table({"ages": fairer}, name, criterion) for criterion in ("mean", "fairest")
+        ]
     gains = statistics.as_gains(pd.concat(parts), {("ages", "accuracy"): constant})
-    found = verdicts.evidence(gains, ["fair"], "fedavg").query("scope == 'ages'")
-    assert set(found["verdict"]) == {"fairer"}
-    assert (found["gain"] > 0).all()
+    found = verdicts.differences(gains, "fedavg").set_index(["measure", "criterion"])
+    assert found.verdict["standard_deviation", "fairest"] == "better"
+    assert found.verdict["accuracy", "mean"] == "equivalent"
     scale = 2.0 if constant == 2.0 else 1.0
-    by_measure = found.set_index("measure")["gain"]
+    by_measure = found["difference"].xs("fairest", level="criterion")
     assert by_measure["worst_10pct"] == pytest.approx(0.5 / scale, rel=0.01)
-    assert by_measure["standard_deviation"] == pytest.approx(0.5 / scale, rel=0.01)
-    assert by_measure["gini"] == pytest.approx(0.5, rel=0.01)
+    assert by_measure["standard_deviation"] == pytest.approx(-0.5 / scale, rel=0.01)
+    assert by_measure["gini"] == pytest.approx(-0.5, rel=0.01)
+
+
+def test_errors_of_the_test_pool_have_the_unit_of_gains():
+    keys = {"federation": "ages", "method": "ditto", "criterion": "mean", "measure": "accuracy"}
+    shown = report.contents(
+        make_found(
+            ("ages",),
+            constants={("ages", "accuracy"): 2.0},
+            pool_errors=pd.DataFrame([keys | {"se": 0.1}]),
+        )
+    )
+    (row,) = shown.differences.merge(pd.DataFrame([keys])).to_dict("records")
+    assert row["se_pool"] == pytest.approx(0.05)
+    assert row["difference"] == pytest.approx(0.05 / 2, rel=0.1)  # A smaller error.
 
 
 def test_text_and_several_labels_have_their_quantity():

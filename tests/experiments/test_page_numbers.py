@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments import findings as benchmark_findings
 from experiments.reproduction import pages as claim_pages
 from experiments.reproduction import protocol_pages
 from fedjax_fair.benchmark import published
@@ -144,28 +143,6 @@ def test_curves_are_paired_differences_without_the_untrained_model():
         np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 32))
         expected = gaps.groupby("round").mean()[1:]
         np.testing.assert_allclose(line.get_ydata(), expected, atol=1e-9)
-
-
-def test_rankings_of_the_benchmark_are_those_of_its_reports():
-    page = (BENCHMARK / "README.md").read_text("utf8")
-    tracks = re.findall("<!-- ranking (\\w+) -->", page)
-    assert "embedded" in tracks
-    for track in tracks:
-        table = benchmark_findings.overall(BENCHMARK / track)
-        assert benchmark_findings.with_table(page, f"ranking {track}", table) == page
-
-
-def test_significant_differences_are_those_of_the_rankings():
-    page = (BENCHMARK / "findings.md").read_text("utf8")
-    tracks = re.findall(r"<!-- significant (\w+) -->", page)
-    assert tracks == ["embedded", "standard"]
-    for track in tracks:
-        table = benchmark_findings.significant(BENCHMARK / track)
-        assert benchmark_findings.with_table(page, f"significant {track}", table) == page
-    ranked = pd.read_csv(BENCHMARK / "standard" / "ranking.csv")
-    is_more = (ranked["accuracy_p"] < 0.05) & (ranked["accuracy_difference"] > 0)
-    for scope, rows in ranked[is_more].groupby("scope"):
-        assert f"`{scope}` | `{'`, `'.join(rows['method'])}` |".replace("`overall`", "all") in page
 
 
 def test_verdicts_of_the_benchmark_are_those_of_its_findings():
