@@ -30,7 +30,7 @@ SETTINGS = 8
 
 RANGE_SEED = 1000
 """Seed of the runs that find the window of step sizes."""
-_FIRST_TUNING, _FIRST_FINAL = 1100, 1200
+_FIRST_TUNING, _FIRST_FINAL = 1300, 1200
 
 USED_SEEDS = {"1.0": (*range(3), *range(100, 116)), "1.1": (*range(3), *range(100, 116))}
 """Seeds of earlier versions, which no phase of this one uses."""
@@ -108,8 +108,11 @@ TRACKS = {
     "standard": Track(
         federations=("adult", "mpls_stops", "mnist", "census_income"),
         methods=_EVERY,
-        variants=("adult_dropouts", "mpls_stops_dropouts", "mnist_dropouts"),
-        variant_methods=("fedavg", "q_fedavg", "scaffold", "ditto"),
+        variants=("mnist_cnn", "adult_dropouts", "mpls_stops_dropouts", "mnist_dropouts"),
+        variant_methods=(
+            "fedavg", "centralized", "fine_tuned", "scaffold", "power_of_choice", "q_fedavg",
+            "equitable", "ditto",
+        ),
     ),
     # A run of each method fits into 80 GB.
     "large": Track(

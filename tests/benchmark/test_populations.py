@@ -91,7 +91,7 @@ def test_small_clients_are_left_out():
 
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_embedded_datasets_have_equal_shapes_for_all_seeds(name):
-    made = FEDERATIONS[name].load(None, (1100, 1101, 1200, 1201))
+    made = FEDERATIONS[name].load(None, (1300, 1301, 1200, 1201))
     first, second = made.of_runs(0, 2), made.of_runs(2, 4)
     for one, other in ((first.seen, second.seen), (first.unseen, second.unseen)):
         for part in ("train", "test", "validation"):

@@ -60,7 +60,7 @@ def test_units_are_tuned_and_run(finished):
     windows = {cell["window"] for cell in of_phase["tuning"]}
     assert windows == set(range(len(windows)))
     assert len(of_phase["tuning"]) == 3 * protocol.SETTINGS * len(windows)
-    assert {cell["seed"] - 1100 == cell["block"] for cell in of_phase["tuning"]} == {True}
+    assert {cell["seed"] - 1300 == cell["block"] for cell in of_phase["tuning"]} == {True}
     assert {cell["seed"] - 1200 == cell["block"] for cell in of_phase["final"]} == {True}
     assert {cell["block"] for cell in of_phase["final"]} == {0, 1, 2}
     names = {name for cell in of_phase["final"] for name in cell["criterion"]}

@@ -81,7 +81,7 @@ def test_finished_runs_are_kept_until_their_phase_is(tmp_path, monkeypatch, prep
     assert trained[0] == (1, 1000)
     assert lines[0] == "groups, q_fedavg, range, 1 runs"
     assert len(lines) == len(trained) + 1
-    assert {run.seed for run in trained[1:]} == {1100, 1101, 1200, 1201}
+    assert {run.seed for run in trained[1:]} == {1300, 1301, 1200, 1201}
     left = {file.name for file in files[0].parents[1].iterdir()}
     assert {"range.nc", "tuning-0.nc", "final.nc"} <= left
     assert not left & {"range", "tuning-0", "final"}
