@@ -11,6 +11,7 @@ from fedjax_fair.app.settings.named_methods import method_parts
 from fedjax_fair.app.settings.registry import GROUPS
 from fedjax_fair.benchmark import measures, plugin_methods, run_cells, runner
 from fedjax_fair.benchmark.federations import FEDERATIONS
+from fedjax_fair.benchmark.pool_errors import pool_errors
 from fedjax_fair.benchmark.protocol import CRITERIA
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ BASELINES = ("fedavg", "centralized", "local", "local_converged", "fine_tuned")
 """Methods that show what is possible without federated training, or without fairness."""
 
 _UNIT = ["federation", "method"]
-_BY_UNIT = ("runs", "clients", "settings", "curves", "cells")
+_BY_UNIT = ("runs", "clients", "settings", "curves", "pool_errors", "cells")
 """Tables with rows of each unit."""
 
 
@@ -43,6 +44,8 @@ class Collected(NamedTuple):
             round of the model that counts, how often the ranges moved, and the settings of which
             many blocks chose a limit in the end.
         curves: Table of `measures.curves`.
+        pool_errors: Table of `pool_errors.pool_errors`; without rows of methods that were not run
+            beside FedAvg.
         federations: A row per federated dataset, with the measures of the constant predictor.
         methods: A row per method: kind, summary, paper, command, and its Python file, if any.
         cells: A row per run, also of tuning, with accuracies after the last round.
@@ -55,6 +58,7 @@ class Collected(NamedTuple):
     clients: pd.DataFrame
     settings: pd.DataFrame
     curves: pd.DataFrame
+    pool_errors: pd.DataFrame
     federations: pd.DataFrame
     methods: pd.DataFrame
     cells: pd.DataFrame
@@ -110,6 +114,7 @@ def collect(folder: Path, published: Collected | None = None) -> Collected:
         clients=measures.clients(found),
         settings=pd.DataFrame(_settings(found)),
         curves=measures.curves(found),
+        pool_errors=pool_errors(found),
         federations=pd.DataFrame(_federations(found)),
         methods=pd.DataFrame(_methods(folder, found, track)),
         cells=pd.json_normalize(run_cells.gather(folder)),

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedjax_fair.benchmark import measures, run_cells
+from fedjax_fair.benchmark import measures, pool_errors, run_cells
 from fedjax_fair.benchmark.collected import Collected
 from fedjax_fair.benchmark.protocol import VERSION
 from fedjax_fair.results.csv_text import from_cell, to_csv
@@ -28,6 +28,7 @@ _COLUMNS = {
         "federation", "method", "criterion", "seed", "settings", "round", "window", "at_limit",
     ),
     "curves": ("federation", "method", "round", "accuracy", "low", "high"),
+    "pool_errors": pool_errors.COLUMNS,
     "federations": (
         "federation", "clients", "unseen_clients", "data_digest", "test_digest",
         *(f"constant_{name}" for name in measures.CONSTANTS),

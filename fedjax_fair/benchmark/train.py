@@ -14,6 +14,7 @@ from fedjax_fair import results
 from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.settings.config import Config
+from fedjax_fair.benchmark.pool_errors import answers
 from fedjax_fair.benchmark.populations import BenchmarkData
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.rounds.base_round import BaseRound
@@ -41,6 +42,7 @@ def train(
     adapt_steps: int,
     *,
     padding: int = 0,
+    has_answers: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> xr.Dataset:
     """Trains runs together, and evaluates their models on unseen clients.
@@ -52,6 +54,7 @@ def train(
         data: The federated dataset, with one partition for each seed, in the order of the runs.
         adapt_steps: Local steps on unseen clients.
         padding: Minimum number of runs of the compiled function; further ones are left out.
+        has_answers: Whether results have the predicted test examples (`pool_errors.answers`).
         callbacks: Callbacks of training.
 
     Returns:
@@ -79,6 +82,8 @@ def train(
     if fitted.model.task == "regression":
         errors = constant_errors(data.seen)[places]
         dataset["constant_mean_absolute_error"] = (("seed", "client"), errors)
+    if has_answers and fitted.model.task == "classification":
+        dataset = dataset.assign(answers(fitted, data.seen.partitions(places)))
     if has_global_model(methods[0]):
         measured = evaluate_unseen(
             fitted.model,

@@ -223,6 +223,7 @@ class _Job(NamedTuple):
             runs = f"{unit.federation.name}, {unit.method}, {phase}, {len(piece)} runs"
             return train(
                 self.config, rounds, piece, own, track.adapt_steps, padding=size,
+                has_answers=phase == "final",
                 callbacks=self.callback_fn(runs),
             )  # fmt: skip
 
