@@ -1,9 +1,9 @@
 """Publishes benchmarks in docs/benchmark: ``python -m experiments.findings FOLDER...``.
 
 Each folder is one of ``fedjax-fair benchmark``. Its results, together with those published before
-of other methods and datasets, are written to ``docs/benchmark/TRACK``, their ranking to
-``docs/benchmark/README.md``, and what is significant to ``findings.md``.
-``findings.csv`` has the numbers of ``findings.md``: differences of two methods on a dataset, in
+of other methods and datasets, are written to ``docs/benchmark/TRACK``; what is known, the ranking
+and what is undecided to ``docs/benchmark/README.md``.
+``findings.csv`` has the numbers that pages quote: differences of two methods on a dataset, in
 points, paired by block. Intervals are simultaneous over all its rows. Rows of variants with
 dropouts compare a method with itself without them.
 """
@@ -30,6 +30,12 @@ from fedjax_fair.benchmark.verdicts import FAMILIES, with_baseline
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmark"
 BASELINE = "fedavg"
+TABLES = {
+    "known": "What is known",
+    "ranking": "Ranking, all datasets",
+    "undecided": "What could not be decided",
+}
+"""Titles of the tables that pages show, by the name of their place."""
 CONTRASTS = (
     *((name, "local_converged") for name in ("fedavg", "fine_tuned", "ditto", "fedrep")),
     *((name, "fine_tuned") for name in ("ditto", "fedrep")),
@@ -128,7 +134,7 @@ def with_intervals(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def publish(folder: Path) -> Collected:
-    """Publishes the report of a benchmark, and its overall ranking on the page."""
+    """Publishes the report of a benchmark, and its tables over all datasets on the page."""
     track = str(runner.read_folder(folder)["track"])
     target = DOCS / track
     others = published.read(target, track) if (target / "runs.csv").exists() else None
@@ -137,41 +143,22 @@ def publish(folder: Path) -> Collected:
     benchmark_page.write(made)
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(made, target)
-    for page, name, table in (
-        (DOCS / "README.md", "ranking", overall(target)),
-        (DOCS / "findings.md", "significant", significant(target)),
-    ):
-        text = with_table(page.read_text("utf8"), f"{name} {target.name}", table)
-        page.write_text(text, "utf8")
+    page = DOCS / "README.md"
+    text = page.read_text("utf8")
+    for name, title in TABLES.items():
+        text = with_table(text, f"{name} {track}", table_of(target, title))
+    page.write_text(text, "utf8")
     return found
 
 
-def overall(folder: Path) -> str:
-    """Returns the table of the ranking over all datasets, from a report."""
+def table_of(folder: Path, title: str) -> str:
+    """Returns the table of a report whose title begins so; a dash if the report has none."""
     lines = (folder / "report.md").read_text("utf8").splitlines()
-    title = next(place for place, line in enumerate(lines) if line.startswith("Ranking, all"))
-    rows = lines[title + 2 :]
-    return "\n".join(rows[: rows.index("")])
-
-
-def significant(folder: Path) -> str:
-    """Returns a table of the methods that differ from FedAvg after adjustment, by dataset."""
-    lines = [
-        "| dataset | more accurate | less accurate | less spread | more spread |",
-        "|---|---|---|---|---|",
-    ]
-    ranks = pd.read_csv(folder / "ranking.csv").rename(columns={"order": "measure"})
-    ranks = ranks.assign(federation="all").replace({"measure": {"spread": "standard_deviation"}})
-    differences = pd.read_csv(folder / "differences.csv").query("family == 'F2'")
-    table: Any = pd.concat([ranks, differences])
-    for federation, rows in table.groupby("federation", sort=False):
-        cells = ["all" if federation == "all" else f"`{federation}`"]
-        for measure in ("accuracy", "standard_deviation"):
-            for verdict in ("better", "worse"):
-                is_found = (rows["measure"] == measure) & (rows["verdict"] == verdict)
-                cells.append(", ".join(f"`{name}`" for name in rows["method"][is_found]) or "-")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    place = next((place for place, line in enumerate(lines) if line.startswith(title)), None)
+    if place is None:
+        return "-"
+    rows = lines[place + 2 :]
+    return "\n".join(rows[: rows.index("")] if "" in rows else rows)
 
 
 def with_table(page: str, name: str, table: str) -> str:

@@ -43,19 +43,17 @@ def test_intervals_are_simultaneous_over_all_rows():
     assert table["level"].eq(1 - 0.05 / len(table)).all()
 
 
-def test_pages_have_the_ranking_and_the_verdicts(tmp_path):
+def test_pages_have_the_tables_over_all_datasets(tmp_path):
     contents = make_contents(federations=("digits", "groups", "synthetic"))
     write_tables(contents, tmp_path)
-    ranked = findings.overall(tmp_path).splitlines()
+    shown = {name: findings.table_of(tmp_path, title) for name, title in findings.TABLES.items()}
+    ranked = shown["ranking"].splitlines()
     assert ranked[0].startswith("| method | rank by accuracy |")
     assert len(ranked) == 2 + contents.ranking["method"].nunique()
-    rows = {
-        line.split(" | ")[0].strip("| `"): [cell.strip(" |") for cell in line.split(" | ")[1:]]
-        for line in findings.significant(tmp_path).splitlines()[2:]
-    }
-    assert set(rows) == {"all", "digits", "groups", "synthetic"}
-    assert rows["all"] == ["`scaffold`", "`ditto`", "`ditto`", "`scaffold`"]
-    assert rows["groups"] == ["`scaffold`", "`ditto`", "-", "-"]  # Spread is chance.
+    for name, rows in (("known", contents.statements), ("undecided", contents.undecided)):
+        lines = shown[name].splitlines()
+        assert len(lines) == (2 + len(rows) if len(rows) else 1)
+    assert findings.table_of(tmp_path, "Another table") == "-"
 
 
 def test_a_table_is_replaced_between_its_comments():
