@@ -29,7 +29,7 @@ def copied(tmp_path):
 @pytest.mark.parametrize(
     ("table", "change"),
     [
-        *((table, change_digit) for table in ("runs", "clients", "curves")),
+        *((table, change_digit) for table in ("runs", "clients", "curves", "pool_errors")),
         ("methods", lambda content: content.replace(b"FedAvg", b"FedBest")),
         ("runs", lambda content: content.replace(b"False", b"True", 1)),
         ("cells", lambda content: content[: content.rstrip().rfind(b"\n") + 1]),
