@@ -77,8 +77,6 @@ def contents(found: Collected) -> Contents:
 def _at_limit(found: Collected) -> set[tuple[str, str]]:
     """Returns the federations and methods whose settings are at the limit of a range."""
     settings: Any = found.settings
-    if "at_limit" not in settings:
-        return set()
     limited = settings[settings["at_limit"].astype(bool)]
     return set(zip(limited["federation"], limited["method"], strict=True))
 

@@ -132,7 +132,7 @@ def run_unit(
     found = job.results("range", tried, [Run(j, RANGE_SEED) for j in range(num)])
     levels = sign(quantity) * measures_of(found, _tuned_variables(quantity))["accuracy"]
     levels = np.where(found["diverged"].values < 0, levels, np.nan)
-    ranges = {tuning.RATE: tuning.window(tuning.rates(num), levels), **job.ranges}
+    ranges = {tuning.RATE: tuning.window(tuning.rates(num), levels.tolist()), **job.ranges}
     moves, limits, attempt = dict.fromkeys(ranges, 0), {}, 0
     while True:
         settings = tuning.block_settings(ranges, num)

@@ -1,14 +1,15 @@
 """Contents of a report from a seeded generator: three federations, twelve methods."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 from measure_tables import long_table
 
 from experiments.benchmark_page.page import About
 from fedjax_fair.benchmark import verdicts
+from fedjax_fair.benchmark.collected import Collected
 from fedjax_fair.benchmark.measure_labels import MEASURES
+from fedjax_fair.benchmark.measures import CONSTANTS
+from fedjax_fair.benchmark.pool_errors import COLUMNS
 from fedjax_fair.benchmark.ranking import chance_shares
 from fedjax_fair.benchmark.report_contents import Contents
 
@@ -71,21 +72,23 @@ def make_found(federations=FOUND_FEDERATIONS, **changes):
     """Results of a benchmark, as far as the report reads them."""
     units = pd.DataFrame([(name, m) for name in federations for m in FOUND_METHODS])
     settings = units.set_axis(["federation", "method"], axis=1).assign(at_limit="")
-    found = {
-        "track": "embedded",
-        "all_runs": make_measures(1, federations, FOUND_METHODS),
-        "constants": {},
-        "federations": pd.DataFrame({"federation": federations}),
-        "methods": pd.DataFrame(
+    constants = pd.DataFrame(columns=[f"constant_{name}" for name in CONSTANTS], dtype=float)
+    found = Collected(
+        track="embedded",
+        environments=[],
+        failures=[],
+        runs=make_measures(1, federations, FOUND_METHODS),
+        clients=pd.DataFrame(columns=["federation", "method", "seed"]),
+        settings=settings,
+        curves=pd.DataFrame(),
+        pool_errors=pd.DataFrame(columns=COLUMNS).astype({"se": float}),
+        federations=pd.DataFrame({"federation": federations}).join(constants),
+        methods=pd.DataFrame(
             {"method": FOUND_METHODS, "kind": "fair", "file": ["", "", "", "", "entered.py"]}
         ),
-        "settings": settings,
-        "curves": pd.DataFrame(),
-        "pool_errors": pd.DataFrame(
-            columns=["federation", "method", "criterion", "measure", "se"]
-        ).astype({"se": float}),
-    }
-    return SimpleNamespace(**found | changes)
+        cells=pd.DataFrame(),
+    )
+    return found._replace(**changes)
 
 
 def make_about(federations=FEDERATIONS, methods=METHODS):

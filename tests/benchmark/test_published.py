@@ -13,7 +13,6 @@ from fedjax_fair.benchmark import published
 from fedjax_fair.results.csv_text import from_cell, to_csv
 
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmark" / "embedded"
-TABLES = ("runs", "clients", "settings", "curves", "federations", "methods", "cells")
 
 
 def change_digit(content):

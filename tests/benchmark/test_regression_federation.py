@@ -1,7 +1,5 @@
 """A federated dataset of a regression in the benchmark: errors, of which the largest are worst."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,6 +19,7 @@ from fedjax_fair.benchmark import (
     report,
     report_figures,
     report_tables,
+    run_cells,
     statistics,
     train,
     verdicts,
@@ -62,7 +61,7 @@ def ages():
 
 @pytest.fixture(scope="module")
 def folder(ages, tmp_path_factory):
-    track = protocol.Track(("ages",), METHODS, 4, (0, 1), (100, 101, 102))
+    track = protocol.Track(("ages",), METHODS, num_blocks=3)
     with finished(tmp_path_factory.mktemp("benchmark") / "embedded", track) as folder:
         yield folder
 
@@ -82,7 +81,7 @@ def test_measures_are_of_errors(folder, found):
         .sort_index()
     )
     for method, final in finals.items():
-        for seed in (100, 101, 102):
+        for seed in (1200, 1201, 1202):
             errors = final.last[f"test_{ERROR}"].sel(seed=seed).values
             value = runs.loc[method, seed]["value"]
             expected = {
@@ -96,13 +95,13 @@ def test_measures_are_of_errors(folder, found):
                 assert value[name] == pytest.approx(number, rel=1e-4)
             assert "noise_floor" not in value
     errors, local = (
-        finals[name].last[f"test_{ERROR}"].sel(seed=100).values
+        finals[name].last[f"test_{ERROR}"].sel(seed=1200).values
         for name in ("fedavg", "local_converged")
     )
-    share = runs.loc["fedavg", 100]["value"]["worse_than_local_converged"]
+    share = runs.loc["fedavg", 1200]["value"]["worse_than_local_converged"]
     assert share == pytest.approx((errors > local).mean())
-    unseen = finals["fedavg"].last[f"unseen_{ERROR}"].sel(seed=101).values
-    value = runs.loc["fedavg", 101]["value"]
+    unseen = finals["fedavg"].last[f"unseen_{ERROR}"].sel(seed=1201).values
+    value = runs.loc["fedavg", 1201]["value"]
     assert value["unseen_accuracy"] == pytest.approx(unseen.mean(), rel=1e-5)
     assert value["unseen_worst_10pct"] == pytest.approx(unseen.max(), rel=1e-5)
 
@@ -110,26 +109,26 @@ def test_measures_are_of_errors(folder, found):
 @pytest.mark.integration
 def test_settings_of_the_smallest_validation_errors_are_chosen(folder):
     for method in METHODS:
-        tuning, final = (
-            [json.loads(line) for line in (folder / path).read_text().splitlines()]
-            for path in (f"programs/ages/{method}/{phase}.jsonl" for phase in ("tuning", "final"))
-        )
-        rows = [cell["validation"] | {"hash": cell["settings_hash"]} for cell in tuning]
-        table = pd.DataFrame(rows).groupby("hash").mean()
-        chosen = {
-            criterion: cell["settings_hash"] for cell in final for criterion in cell["criterion"]
-        }
-        if method == "local_converged":  # Its round is chosen too.
-            continue
-        assert chosen["mean"] == table["accuracy"].idxmin()
-        assert chosen["worst"] == table["worst_10pct"].idxmin()
-        near = table[table["accuracy"] <= 1.01 * table["accuracy"].min()]
-        assert chosen["fairest"] == near["standard_deviation"].idxmin()
+        own = folder / "programs" / "ages" / method
+        cells = run_cells.read(own / "final.jsonl")
+        tuned = run_cells.read(own / f"tuning-{cells[0]['window']}.jsonl")
+        for block in range(3):
+            rows = [c["validation"] | c for c in tuned if c["block"] == block]
+            table = pd.DataFrame(rows).set_index("settings_hash")
+            chosen = {
+                criterion: cell["settings_hash"]
+                for cell in cells
+                for criterion in cell["criterion"]
+                if cell["block"] == block
+            }
+            assert chosen["mean"] == table["accuracy"].idxmin()
+            near = table[table["accuracy"] <= 1.01 * table["accuracy"].min()]
+            assert chosen["fairest"] == near["standard_deviation"].idxmin()
 
 
 @pytest.mark.integration
 def test_the_constant_predictor_is_the_median(folder, found):
-    data = federations.FEDERATIONS["ages"].load(None, (100, 101, 102)).seen
+    data = federations.FEDERATIONS["ages"].load(None, (1200, 1201, 1202)).seen
     labels = [
         [
             test.labels[test.order[start : start + size], 0]
@@ -224,10 +223,11 @@ def test_verdicts_are_those_of_gains(constant):
 
 def test_errors_of_the_test_pool_have_the_unit_of_gains():
     keys = {"federation": "ages", "method": "ditto", "criterion": "mean", "measure": "accuracy"}
+    constants = {f"constant_{name}": 2.0 for name in measures.CONSTANTS}
     shown = report.contents(
         make_found(
             ("ages",),
-            constants={("ages", "accuracy"): 2.0},
+            federations=pd.DataFrame([{"federation": "ages", **constants}]),
             pool_errors=pd.DataFrame([keys | {"se": 0.1}]),
         )
     )

@@ -13,8 +13,8 @@ from fedjax_fair.benchmark.report_tables import comparison_tables, markdown, wri
 def test_entries_are_ranked_and_change_no_rank():
     found = make_found()
     whole = report.contents(found).ranking
-    kept = found.all_runs[found.all_runs["method"] != "entered"]
-    without = report.contents(make_found(all_runs=kept)).ranking
+    kept = found.runs[found.runs["method"] != "entered"]
+    without = report.contents(make_found(runs=kept)).ranking
     keys = ["order", "method"]
     columns = ["rank", "beaten", "difference", "low", "high"]
     both = without.merge(whole, on=keys, suffixes=("", "_whole"))
@@ -32,8 +32,8 @@ def test_variants_are_a_family_of_their_own(monkeypatch):
     monkeypatch.setitem(protocol.TRACKS, "embedded", track)
     both = report.contents(make_found((*FOUND_FEDERATIONS, "groups_dropouts")))
     found = make_found((*FOUND_FEDERATIONS, "groups_dropouts"))
-    runs = found.all_runs[found.all_runs["federation"] != "groups_dropouts"]
-    without = report.contents(make_found(all_runs=runs))
+    runs = found.runs[found.runs["federation"] != "groups_dropouts"]
+    without = report.contents(make_found(runs=runs))
     pd.testing.assert_frame_equal(both.ranking, without.ranking)
     is_variant = both.differences["federation"] == "groups_dropouts"
     kept = both.differences[~is_variant].reset_index(drop=True)
@@ -55,9 +55,6 @@ def test_limits_of_settings_are_marked_and_not_ranked():
     compared = limited.differences.set_index(keys)["verdict"]
     assert compared["digits", "ditto", "accuracy", "mean"] == "limit"
     assert compared["groups", "ditto", "accuracy", "mean"] == "worse"
-    # Without the column, nothing is at a limit.
-    settings = found.settings.drop(columns="at_limit")
-    assert "ditto" in set(report.contents(make_found(settings=settings)).ranking["method"])
 
 
 def test_spread_of_chance_is_named_and_has_no_verdict():
@@ -117,8 +114,8 @@ def test_units_are_honest_about_direction():
 
 def test_without_the_baseline_nothing_is_compared():
     found = make_found()
-    runs = found.all_runs[found.all_runs["method"] != "fedavg"]
-    shown = report.contents(make_found(all_runs=runs))
+    runs = found.runs[found.runs["method"] != "fedavg"]
+    shown = report.contents(make_found(runs=runs))
     assert shown.differences.empty
     assert set(shown.ranking["verdict"]) == {""}
     assert shown.statements.empty
