@@ -154,7 +154,7 @@ def run(
             of_process = own[first : first + _MAX_UNITS]
             with warnings.catch_warnings():
                 # Step sizes of all magnitudes are tried; results say which runs have diverged.
-                warnings.filterwarnings("ignore", message=".*: the update is not finite")
+                warnings.filterwarnings("ignore", message=".* (is|are) not finite")
                 _finish_all(of_process, planned.track, data, callback_fn, progress)
     run_cells.write(folder / "cells.jsonl", run_cells.gather(folder))
 

@@ -68,21 +68,21 @@ def make_contents(seed=0, federations=FEDERATIONS, methods=METHODS):
     )  # fmt: skip
 
 
-def make_found(federations=FOUND_FEDERATIONS, **changes):
+def make_found(names=FOUND_FEDERATIONS, **changes):
     """Results of a benchmark, as far as the report reads them."""
-    units = pd.DataFrame([(name, m) for name in federations for m in FOUND_METHODS])
+    units = pd.DataFrame([(name, m) for name in names for m in FOUND_METHODS])
     settings = units.set_axis(["federation", "method"], axis=1).assign(at_limit="")
     constants = pd.DataFrame(columns=[f"constant_{name}" for name in CONSTANTS], dtype=float)
     found = Collected(
         track="embedded",
         environments=[],
         failures=[],
-        runs=make_measures(1, federations, FOUND_METHODS),
+        runs=make_measures(1, names, FOUND_METHODS),
         clients=pd.DataFrame(columns=["federation", "method", "seed"]),
         settings=settings,
         curves=pd.DataFrame(),
         pool_errors=pd.DataFrame(columns=COLUMNS).astype({"se": float}),
-        federations=pd.DataFrame({"federation": federations}).join(constants),
+        federations=pd.DataFrame({"federation": names}).join(constants),
         methods=pd.DataFrame(
             {"method": FOUND_METHODS, "kind": "fair", "file": ["", "", "", "", "entered.py"]}
         ),
