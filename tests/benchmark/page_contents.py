@@ -73,11 +73,13 @@ def make_found(names=FOUND_FEDERATIONS, **changes):
     units = pd.DataFrame([(name, m) for name in names for m in FOUND_METHODS])
     settings = units.set_axis(["federation", "method"], axis=1).assign(at_limit="")
     constants = pd.DataFrame(columns=[f"constant_{name}" for name in CONSTANTS], dtype=float)
+    equal = {name: dict.fromkeys(FOUND_METHODS, [1e6] * len(BLOCKS)) for name in names}
+    operations = long_table(equal, "operations", "mean", BLOCKS)
     found = Collected(
         track="embedded",
         environments=[],
         failures=[],
-        runs=make_measures(1, names, FOUND_METHODS),
+        runs=pd.concat([make_measures(1, names, FOUND_METHODS), operations]),
         clients=pd.DataFrame(columns=["federation", "method", "seed"]),
         settings=settings,
         curves=pd.DataFrame(),

@@ -57,13 +57,14 @@ def test_limits_of_settings_are_marked_and_not_ranked():
     assert compared["groups", "ditto", "accuracy", "mean"] == "worse"
 
 
-def test_spread_of_chance_is_named_and_has_no_verdict():
+@pytest.mark.parametrize("name", ["digits", "groups"])
+def test_spread_of_chance_is_named_and_has_no_verdict(name):
     shown = report.contents(make_found())
-    assert shown.without_spread == ("groups",)
+    assert shown.without_spread == ("digits", "groups")
     is_spread = shown.statements["measure"] == "standard_deviation"
-    assert "groups" not in set(shown.statements.loc[is_spread, "scope"])
-    table = comparison_tables(shown)["differences-groups"]
-    assert f"Chance explains {100 * shown.chance['groups']:.0f}% of the variance" in table.note
+    assert set(shown.statements.loc[is_spread, "scope"]) == {"synthetic"}
+    table = comparison_tables(shown)[f"differences-{name}"]
+    assert f"Chance explains {100 * shown.chance[name]:.0f}% of the variance" in table.note
     assert "so that spread has no verdict" in table.note
     assert {row[-1] for row in table.rows} == {"-"}
 

@@ -85,13 +85,18 @@ def test_the_window_is_a_decade_to_either_side_of_the_best(accuracies, low):
     assert tuning.window([0.01, 0.1, 1.0], accuracies) == Range(low, 100 * low)
 
 
-def test_a_third_of_the_blocks_in_an_outer_eighth_is_a_limit():
+@pytest.mark.parametrize(("num_blocks", "needed"), [(8, 3), (12, 4)])
+def test_a_third_of_the_blocks_in_an_outer_eighth_is_a_limit(num_blocks, needed):
     ranges = {"a": Range(1.0, 1e8), "b": Range(0.0001, 1.0, "linear")}
-    for num in range(13):
+    for num in range(num_blocks + 1):
         for value, side in ((5.0, -1), (5e7, 1), (50.0, 0), (5e6, 0)):
-            chosen = [{"a": value, "b": 1.0}] * num + [{"a": 1e4, "b": 1.0}] * (12 - num)
-            expected = {"a": side} if num >= 4 and side else {}
+            chosen = [{"a": value, "b": 1.0}] * num + [{"a": 1e4, "b": 1.0}] * (num_blocks - num)
+            expected = {"a": side} if num >= needed and side else {}
             assert tuning.at_limits(ranges, chosen) == expected
+
+
+def test_of_two_limits_the_one_of_more_blocks_counts():
+    ranges = {"a": Range(1.0, 1e8), "b": Range(0.0001, 1.0, "linear")}
     chosen = [{"a": 5.0, "b": 0.5}] * 4 + [{"a": 5e7, "b": 0.5}] * 5 + [{"a": 1e4, "b": 0.5}] * 3
     assert tuning.at_limits(ranges, chosen) == {"a": 1}
     assert tuning.moved(ranges["a"], 1) == Range(10.0, 1e9)

@@ -24,7 +24,7 @@ VARIABLES = variables_of(ACCURACY)
 MEAN, SPREAD = VARIABLES["accuracy"], VARIABLES["standard_deviation"]
 
 
-def make_results(runs, levels, tests, spreads=None, diverged=()):
+def make_results(runs, levels, tests, spreads=None, diverged=False):
     """Results ``[runs, rounds]`` from accuracies of validation and of test examples."""
     levels, tests = (np.asarray(each, float) for each in (levels, tests))
     spreads = np.zeros_like(levels) if spreads is None else np.asarray(spreads, float)
@@ -32,7 +32,7 @@ def make_results(runs, levels, tests, spreads=None, diverged=()):
     of_names = dict.fromkeys(VARIABLES.values(), levels) | {SPREAD: spreads}
     values = {validation(name): (dims, array) for name, array in of_names.items()}
     values |= dict.fromkeys(VARIABLES.values(), (dims, tests))
-    places = np.where(np.isin(np.arange(len(runs)), diverged), 1, -1)
+    places = np.where(diverged, 1, -1) * np.ones(len(runs), int)
     return xr.Dataset(
         values | {"diverged": ("run", places)},
         {
@@ -52,8 +52,11 @@ def loaded():
 def run_made(loaded, tmp_path, monkeypatch):
     """Runs a unit with made results, and returns the final ones and what was trained."""
 
-    def run(level, test=lambda level: level, method="fedavg", factor=1.0):
-        """``level(round, seed)`` is the validation accuracy, and ``test`` the test accuracy."""
+    def run(level, test=lambda level: level, method="fedavg", factor=1.0, limit=np.inf):
+        """``level(round, seed)`` is the validation accuracy, and ``test`` the test accuracy.
+
+        Runs with step sizes above ``limit`` diverge.
+        """
         trained = []
 
         def train(config, rounds, runs, data, *_, **__):
@@ -64,7 +67,8 @@ def run_made(loaded, tmp_path, monkeypatch):
             digests = [data.partition_digests[seeds.index(run.seed)] for run in runs]
             rates = [float(rounds[run.setting].solver.learning_rate) for run in runs]
             trained.extend(zip([run.seed for run in runs], rates, digests, strict=True))
-            return make_results(runs, curves, test(curves), np.log(rates)[:, None] + 0 * curves)
+            spreads = np.log(rates)[:, None] + 0 * curves
+            return make_results(runs, curves, test(curves), spreads, np.greater(rates, limit))
 
         monkeypatch.setattr(unit, "train", train)
         folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
@@ -96,6 +100,12 @@ def test_settings_are_chosen_on_validation_examples_of_their_block(run_made):
     spreads = np.where(is_near, rates, np.inf)
     assert chosen["fairest"] == (first + spreads.argmin(axis=1)).tolist()
     assert (final.attrs["window"], final.attrs["at_limit"]) == (0, "{}")
+
+
+def test_diverged_runs_give_no_window(run_made):
+    final, _ = run_made(level_of, limit=0.2)
+    window = {"learning_rate": Range(0.003, 0.3)}  # Around 0.03, although 0.3 would be better.
+    assert json.loads(final.attrs["settings"]) == tuning.block_settings(window, NUM_BLOCKS)
 
 
 @pytest.mark.parametrize("test", [lambda level: 1 - level, lambda level: 0 * level])
@@ -171,7 +181,7 @@ def test_diverged_runs_are_not_chosen():
     runs = tuning_runs()
     levels = np.random.default_rng(0).uniform(0.3, 0.9, (len(runs), len(ROUNDS)))
     levels[:, -1] = np.linspace(0.3, 0.9, len(runs))
-    tuned = make_results(runs, levels, levels, diverged=(14, 13))
+    tuned = make_results(runs, levels, levels, diverged=np.isin(range(16), (13, 14)))
     # The last setting of the first block, and the seventh of the second, have diverged.
     assert unit.choose(tuned, GROUPS, 2, 1.0)["mean"] == [6, 15]
     assert unit.choose(make_results(runs, levels, levels), GROUPS, 2, 1.0)["mean"] == [7, 15]
