@@ -33,7 +33,7 @@ from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.named_methods import resolve_method
 from fedjax_fair.benchmark import runner, tuning
-from fedjax_fair.benchmark.federations import Federation
+from fedjax_fair.benchmark.federations import FEDERATIONS, Federation
 from fedjax_fair.benchmark.protocol import SETTINGS, TRACKS
 from fedjax_fair.benchmark.unit import configuration, is_done, make_rounds
 from fedjax_fair.planning import machines
@@ -57,7 +57,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("fedjax_fair/benchmark/costs.csv"))
     options = parser.parse_args()
     for track, chosen in TRACKS.items():
-        for name in chosen.federations:
+        for name in (*chosen.federations, *chosen.variants):
+            if FEDERATIONS[name].variant_of is not None:
+                continue
             known = pd.DataFrame(columns=["federation"])
             if options.output.exists():
                 known = pd.read_csv(options.output)
@@ -70,6 +72,7 @@ def main() -> None:
                 row = {
                     "seconds": alone(seconds_per_method, *arguments),
                     "gigabytes": alone(gigabytes, *arguments),
+                    "planned_for": "",
                 }
             row = {"federation": name, **row}
             append_rows(known, pd.DataFrame([row]), options.output, digits=3)

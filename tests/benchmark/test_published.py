@@ -60,6 +60,15 @@ def test_texts_that_could_be_formulas_come_back(tmp_path):
     pd.testing.assert_frame_equal(again.runs, known.runs)
 
 
+def test_means_of_the_published_runs_are_those_that_are_shown():
+    shown = pd.read_csv(FOLDER / "results.csv").set_index(["federation", "method"])
+    runs = published.read(FOLDER, "embedded").all_runs.query("criterion == 'mean'")
+    means = runs.pivot_table("value", ["federation", "method"], "measure")
+    for name in ("accuracy", "standard_deviation", "relative_compute", "worse_than_fine_tuned"):
+        values = means[name].reindex(shown.index)
+        pd.testing.assert_series_equal(values, shown[name], check_names=False, rtol=2e-5)
+
+
 @pytest.mark.parametrize(
     "text", ["=1", "+a", "-a\n", "@x", "\ty", "'=1", "''+1", "x=", "-", "'", "-0.5", "+1e5"]
 )
