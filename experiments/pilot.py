@@ -1,8 +1,8 @@
 """Pilot of the benchmark: ``python -m experiments.pilot TRACK [--data-dir FOLDER]``.
 
 Which federated datasets are admitted is decided with seeds of its own, before any tuning run
-(docs/benchmark/protocol.md). Every method with a step size is a row of ``docs/benchmark/pilot.csv``; what the
-file has is not repeated.
+(docs/benchmark/protocol.md). ``docs/benchmark/pilot.csv`` has a row for every method with a step
+size; what it has is not repeated.
 """
 
 from __future__ import annotations
