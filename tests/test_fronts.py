@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 
 import fedjax_fair as ff
+from fedjax_fair.app.cli import main
 
 DIMS = ("algorithm", "seed", "round")
 # Two examples with values that were computed by hand.
@@ -144,3 +145,22 @@ def test_bad_comparisons_are_named():
         ff.analysis.dominance(points, "m1", "m0", -0.1)
     with pytest.raises(ValueError, match="points with one seed"):
         ff.analysis.dominance(points.isel(seed=[0]), "m1", "m0")
+
+
+@pytest.mark.integration
+def test_the_command_shows_the_front_of_a_sweep(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sweep = ["sweep", "digits", "learning_rate=0.001,0.1", "seeds=0:2", "--methods", "fedavg"]
+    assert main([*sweep, "--training.rounds", "4", "--quiet"]) == 0
+    capsys.readouterr()
+    (folder,) = (tmp_path / "sweeps").iterdir()
+    assert main(["compare", str(folder), "--front", "--plot", "front.png"]) == 0
+    out = capsys.readouterr().out
+    assert "Front of 2 methods or settings" in out
+    rows = [line.split() for line in out.splitlines() if line.endswith("%")]
+    share = ff.analysis.front(ff.results.open(folder))["share"].values
+    expected = [f"{100 * value:.0f}%" for value in sorted(share, reverse=True)]
+    assert [row[-1] for row in rows if row[0] != "accuracy_mean_clients,"] == expected
+    assert (tmp_path / "front.png").stat().st_size > 10_000
+    assert main(["compare", str(folder), "--front", "--metrics", "accuracy_minimum"]) == 2
+    assert "expected accuracy and unfairness with --front" in capsys.readouterr().err

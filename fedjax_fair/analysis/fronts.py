@@ -8,13 +8,18 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from fedjax_fair.results.datasets import configurations_as_methods, final_metrics
-from fedjax_fair.results.task_metrics import better, primary
+from fedjax_fair.results.intervals import format_mean, format_number
+from fedjax_fair.results.tables import Table
+from fedjax_fair.results.task_metrics import better, primary, scale
 from fedjax_fair.utils import checks
+from fedjax_fair.utils.terminal import escape_control_chars
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Dominance", "dominance", "front"]
+__all__ = ["Dominance", "dominance", "front", "front_table"]
+
+_MAX_ROWS = 20
 
 
 class Dominance(NamedTuple):
@@ -99,15 +104,19 @@ def front(
         worst = sign * reference[0], reference[1]
     by_seed = list(zip(level.T, gap.T, strict=True))
     is_front = is_known & np.stack([_is_front(*points) for points in by_seed], axis=1)
-    levels = np.unique(gap[is_front])
+    levels = np.unique([*gap[is_front], np.max(gap[is_known], initial=0.0)])
     attained = np.where(gap[..., None] <= levels, level[..., None], -np.inf).max(axis=0)
     dims = ("algorithm", "seed")
     return xr.Dataset(
         {
             "accuracy": (
-                dims, np.where(is_known, sign * level, np.nan), {"metric": names[0], "sign": sign}
+                dims, np.where(is_known, sign * level, np.nan),
+                {"metric": names[0], "sign": sign, "scale": scale(results, names[0])},
             ),
-            "unfairness": (dims, np.where(is_known, gap, np.nan), {"metric": names[1]}),
+            "unfairness": (
+                dims, np.where(is_known, gap, np.nan),
+                {"metric": names[1], "scale": scale(results, names[1])},
+            ),
             "is_front": (dims, is_front),
             "share": ("algorithm", is_front.mean(axis=1)),
             "hypervolume": ("seed", [_area(*points, worst) for points in by_seed]),
@@ -166,6 +175,46 @@ def dominance(points: xr.Dataset, method: str, other: str, margin: float = 0.0) 
         for values in (gains, drops)
     ]
     return Dominance(max(p_values), *p_values)
+
+
+def front_table(points: xr.Dataset) -> Table:
+    """Returns a table of methods or settings, those on the front of most seeds first.
+
+    Args:
+        points: Result of `front`.
+    """
+    order = np.lexsort((points["unfairness"].mean("seed").values, -points["share"].values))
+    shown = points.isel(algorithm=order[:_MAX_ROWS])
+    columns = [shown[name] for name in ("accuracy", "unfairness")]
+    factors = [column.attrs["scale"] for column in columns]
+    rows = [
+        (
+            escape_control_chars(str(name)),
+            *(
+                format_mean(factor * column.values[place], 1 if factor == 100 else 3)
+                for factor, column in zip(factors, columns, strict=True)
+            ),
+            f"{100 * float(shown['share'][place]):.0f}%",
+        )
+        for place, name in enumerate(shown["algorithm"].values)
+    ]
+    names = [column.attrs["metric"] for column in columns]
+    headings = [
+        f"{name}{', %' if factor == 100 else ''}"
+        for name, factor in zip(names, factors, strict=True)
+    ]
+    level, gap = (format_number(value, ".3g") for value in points.attrs["reference"])
+    note = (
+        f"Mean ± half of the 95% CI over {points.sizes['seed']} seeds, after the last round. A "
+        "method is on the front of a seed if no other one is at least as good in both and better "
+        "in one. "
+        f"Hypervolume up to {names[0]} {level} and {names[1]} {gap}: "
+        f"{format_mean(points['hypervolume'].values, 5)}."
+    )
+    total = points.sizes["algorithm"]
+    title = f"Front of {total} methods or settings"
+    title += f", the first {_MAX_ROWS}" if total > _MAX_ROWS else ""
+    return Table(title, ("method", *headings, "on the front"), rows, note)
 
 
 def _direction(results: xr.Dataset, name: str) -> int:
