@@ -152,13 +152,19 @@ def publish(folder: Path) -> Collected:
 
 
 def table_of(folder: Path, title: str) -> str:
-    """Returns the table of a report whose title begins so; a dash if the report has none."""
+    """Returns the table of a report whose title begins so; a dash if the report has none.
+
+    Of what is undecided, only rows over all datasets.
+    """
     lines = (folder / "report.md").read_text("utf8").splitlines()
     place = next((place for place, line in enumerate(lines) if line.startswith(title)), None)
     if place is None:
         return "-"
     rows = lines[place + 2 :]
-    return "\n".join(rows[: rows.index("")] if "" in rows else rows)
+    rows = rows[: rows.index("")] if "" in rows else rows
+    if title == TABLES["undecided"]:
+        rows = [*rows[:2], *(row for row in rows[2:] if row.startswith("| all |"))]
+    return "\n".join(rows)
 
 
 def with_table(page: str, name: str, table: str) -> str:

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from experiments import findings as benchmark_findings
 from experiments.reproduction import pages as claim_pages
 from experiments.reproduction import protocol_pages
 
@@ -104,6 +105,29 @@ def problems(page, text):
 @pytest.mark.parametrize("page", [page for page in PAGES if not WRITTEN.search(page)])
 def test_intervals_are_those_of_committed_tables(page):
     assert problems(page, (ROOT / page).read_text("utf8")) == []
+
+
+def test_the_page_of_the_benchmark_has_the_tables_of_its_report():
+    folder = ROOT / "docs" / "benchmark"
+    page = (folder / "README.md").read_text("utf8")
+    for name, title in benchmark_findings.TABLES.items():
+        found = benchmark_findings.table_of(folder / "embedded", title)
+        assert f"<!-- {name} embedded -->\n{found}\n<!-- end -->" in page
+
+
+def test_pages_name_the_methods_that_are_separated_from_fedavg():
+    folder = ROOT / "docs" / "benchmark" / "embedded"
+    ranked, compared = (pd.read_csv(folder / f"{name}.csv") for name in ("ranking", "differences"))
+    assert not ranked["verdict"].isin(["better", "worse"]).any()
+    compared = compared[compared["verdict"].isin(["better", "worse"])]
+    accuracy = compared[compared["measure"] == "accuracy"].set_index(["federation", "method"])
+    last = accuracy[accuracy["family"] == "F2"]["verdict"].to_dict()
+    assert last == {
+        ("digits", "local_converged"): "worse", ("synthetic", "local_converged"): "better",
+    }  # fmt: skip
+    stopped = accuracy[accuracy["family"] == "stopped"]["verdict"].to_dict()
+    of_synthetic = {("synthetic", "centralized"): "better", ("synthetic", "ditto"): "better"}
+    assert stopped == last | of_synthetic
 
 
 @pytest.mark.parametrize("page", CLAIM_PAGES)
