@@ -388,7 +388,7 @@ def test_the_report_is_written_from_files(finished):
     made = report.write(finished[0])
     text = (made / "results.md").read_text()
     assert all(name in text for name in ("fedavg", "fine_tuned", "local_converged"))
-    assert {"cells.csv", "results.csv", "ranking.md", "figures"} <= {
+    assert {"cells.csv", "results.csv", "ranking.csv", "report.md", "figures"} <= {
         path.name for path in made.iterdir()
     }
 
