@@ -1,11 +1,14 @@
-"""Analyses of methods on a common reference, of models on unseen clients, and Pareto fronts."""
+"""Analyses of methods: on a common reference, on unseen clients, of contributions and of fronts."""
 
+from fedjax_fair.analysis.contributions import Contributions, contributions
 from fedjax_fair.analysis.counterfactual import counterfactual
 from fedjax_fair.analysis.fronts import Dominance, dominance, front, front_table
 from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model, undefined_unseen
 
 __all__ = [
+    "Contributions",
     "Dominance",
+    "contributions",
     "counterfactual",
     "dominance",
     "evaluate_unseen",

@@ -34,6 +34,7 @@ COMMANDS = {
     "run": "Compares methods, and writes a folder with results, figures and a report.",
     "sweep": "Runs all combinations of settings, as in `sweep digits lam=0,0.1 prox=0,0.1`.",
     "plan": "Estimates memory and costs of a run or a sweep: `plan mnist --machine h100`.",
+    "contributions": "Computes exact Shapley values of clients by training with every coalition.",
     "resume": "Continues an interrupted run, or extends a finished one.",
     "show": "Prints the tables of a run; of an unfinished one, its evaluations so far.",
     "compare": "Tests which methods of one or more runs differ with statistical significance.",

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedjax_fair.report import drawing, forest, groups, plots, selection
+from fedjax_fair.report.contribution_bars import contribution_bars
 from fedjax_fair.report.page import page
 from fedjax_fair.results.task_metrics import primary
 
@@ -14,7 +15,15 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-__all__ = ["forest", "groups", "page", "plots", "selection", "standard_figures"]
+__all__ = [
+    "contribution_bars",
+    "forest",
+    "groups",
+    "page",
+    "plots",
+    "selection",
+    "standard_figures",
+]
 
 
 def standard_figures(dataset: xr.Dataset) -> dict[str, Figure]:

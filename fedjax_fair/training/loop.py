@@ -19,7 +19,7 @@ from fedjax_fair.faults.injection import check_faults
 from fedjax_fair.metrics import summaries_of
 from fedjax_fair.metrics.quantities import ACCURACY, Quantity, quantities_of
 from fedjax_fair.numerics.labels import are_sequences
-from fedjax_fair.roles import ClientMetrics, Metric, Model, Variables
+from fedjax_fair.roles import ClientMetric, ClientMetrics, Metric, Model, Variables
 from fedjax_fair.roles.role_errors import explain_callback_errors
 from fedjax_fair.rounds.round_state import RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
@@ -49,6 +49,7 @@ __all__ = [
     "Evaluation",
     "MemoryLimitError",
     "check_runs",
+    "summary_metrics",
     "train_loop",
 ]
 
@@ -134,7 +135,7 @@ def train_loop(
         callback.on_start(rounds, seeds)
     best, model = options.best, method.first.model
     if isinstance(best, str):
-        best = score_by_name(best, _summaries(model, data, options))
+        best = score_by_name(best, summary_metrics(model, data, options.metrics))
     with _open_checkpoints(method, batch, options, checkpoints) as store:
         resumed = store and store.history
         history = resumed or results.History()
@@ -234,15 +235,17 @@ def train_loop(
     return FitResult(dataset, variables, model, trained_rounds, personalized, encoding)
 
 
-def _summaries(model: Model, data: FederatedData, options: TrainOptions) -> Sequence[Metric]:
-    """Returns the metrics of every evaluation."""
+def summary_metrics(
+    model: Model, data: FederatedData, custom: Sequence[Metric | ClientMetric]
+) -> Sequence[Metric]:
+    """Returns the metrics of every evaluation, of which ``custom`` are the user's."""
     return summaries_of(
         client_groups=data.groups is not None,
         validation=data.validation is not None,
         sequences=are_sequences(data.test.labels),
         sensitive_classes=data.num_classes if data.sensitive_names else None,
         task=model.task,
-        custom=options.metrics,
+        custom=custom,
     )
 
 

@@ -135,7 +135,7 @@ def test_help_of_a_preset_shows_its_defaults(capsys, monkeypatch):
     assert "(default: 100)" in described
 
 
-@pytest.mark.parametrize("command", ["run", "sweep", "plan", "data show"])
+@pytest.mark.parametrize("command", ["run", "sweep", "plan", "contributions", "data show"])
 def test_help_wraps_once_and_has_no_latex(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):

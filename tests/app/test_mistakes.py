@@ -252,7 +252,7 @@ def test_a_mistake_ends_in_one_line(arguments, message, tmp_path, capsys, monkey
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["run", "sweep", "plan", "data show"])
+@pytest.mark.parametrize("command", ["run", "sweep", "plan", "contributions", "data show"])
 def test_a_missing_central_test_set_is_named_before_other_settings(
     command, tmp_path, capsys, monkeypatch
 ):

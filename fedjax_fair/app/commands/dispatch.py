@@ -19,6 +19,7 @@ CLASSES = {
     "run": "app.commands.options:Run",
     "sweep": "app.commands.options:Sweep",
     "plan": "app.commands.options:Plan",
+    "contributions": "app.commands.options:Contributions",
     "resume": "app.commands.options:Resume",
     "show": "app.commands.show:Show",
     "compare": "app.commands.show:Compare",
@@ -42,9 +43,10 @@ _WITH_PRESETS = {
     "run": "app.commands.training:run",
     "sweep": "app.commands.training:run_sweep",
     "plan": "app.commands.planning:run_plan",
+    "contributions": "app.commands.contributing:run_contributions",
 }
 _COMPILING = {
-    *("run", "sweep", "plan", "resume", "benchmark", "benchmark enter"),
+    *("run", "sweep", "plan", "contributions", "resume", "benchmark", "benchmark enter"),
     *(name for name in CLASSES if name.startswith("maximize")),
 }
 """Commands that compile; others must not wait for the import of JAX."""
@@ -73,7 +75,7 @@ def dispatch(arguments: list[str], presets: Mapping[str, Preset] | None = None) 
         from fedjax_fair.app.settings.request import request
 
         given = PRESETS | PAPERS if presets is None else presets
-        wanted = request(class_of_command(name), rest, given, varies=name != "run")
+        wanted = request(class_of_command(name), rest, given, varies=name in ("sweep", "plan"))
         run_command = partial(_import(_WITH_PRESETS[name]), wanted)
     else:
         command = class_of_command(name)

@@ -19,7 +19,7 @@ from fedjax_fair.app.settings.config import (
 )
 from fedjax_fair.app.settings.sections import default_hint
 
-__all__ = ["Exemplars", "Movielens", "Plan", "Resume", "Run", "RunPath", "Sweep"]
+__all__ = ["Contributions", "Exemplars", "Movielens", "Plan", "Resume", "Run", "RunPath", "Sweep"]
 
 RunPath = Annotated[str, tyro.conf.arg(metavar="RUN")]
 
@@ -111,6 +111,29 @@ class Plan(Config):
 
     json: bool = False
     """Print bytes, seconds and FLOPs as JSON."""
+
+
+@dataclass(frozen=True)
+class Contributions(Config):
+    """Computes exact Shapley values of clients by training with every coalition."""
+
+    methods: tuple[str, ...] = ("fedavg",)
+    """Methods that coalitions train by, which select clients at random, or all."""
+
+    output: str = "contributions"
+    """Folder in which the folder of results is created; the same command continues its work."""
+
+    config: Annotated[str | None, default_hint()] = None
+    """File of settings, TOML or config.json of a run. Command-line options take precedence."""
+
+    metric: Annotated[str | None, default_hint("that of pooled test examples")] = None
+    """Metric that clients contribute to; `fedjax-fair metrics` lists them."""
+
+    runs_per_batch: int = 256
+    """Most trainings that are compiled together."""
+
+    quiet: bool = False
+    """Show no progress."""
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,9 @@ def request(
         # The help shows the values that would be used.
         start = resolve(_set_eval_every(start, preset_training))
     given = fields_of(Config, start)
-    if start.output == Config.output:
-        del given["output"]  # That of the command is another one.
+    for name in ("methods", "output"):
+        if getattr(start, name) == getattr(Config, name):
+            del given[name]  # Those of the command may be others.
     default = kind(**given)
     if needs_help:
         if varies:
