@@ -1,12 +1,11 @@
 """Publishes benchmarks in docs/benchmark: ``python -m experiments.findings FOLDER...``.
 
 Each folder is one of ``fedjax-fair benchmark``. Its results, together with those published before
-of other methods and datasets, are written to ``docs/benchmark/TRACK``, their ranking to
-``docs/benchmark/README.md``, and what is significant to ``findings.md``.
-``findings.csv`` has the numbers of ``findings.md``: differences of two methods, paired by seed,
-with settings selected by mean validation accuracy. They are in points on a dataset, and in standard
-deviations of FedAvg over all datasets of a track. Rows of variants with dropouts compare a method
-with itself without them.
+of other methods and datasets, are written to ``docs/benchmark/TRACK``; what is known, the ranking
+and what is undecided to ``docs/benchmark/README.md``.
+``findings.csv`` has the numbers that pages quote: differences of two methods on a dataset, in
+points, paired by block. Intervals are simultaneous over all its rows. Rows of variants with
+dropouts compare a method with itself without them.
 """
 
 from __future__ import annotations
@@ -25,11 +24,18 @@ from experiments.benchmark_page import page as benchmark_page
 from fedjax_fair.benchmark import collected, published, report, runner, statistics
 from fedjax_fair.benchmark.collected import Collected
 from fedjax_fair.benchmark.federations import FEDERATIONS
-from fedjax_fair.benchmark.protocol import CRITERIA, TRACKS
-from fedjax_fair.metrics import paired
+from fedjax_fair.benchmark.protocol import TRACKS
+from fedjax_fair.benchmark.ranking import ORDERS
+from fedjax_fair.benchmark.verdicts import FAMILIES, with_baseline
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmark"
 BASELINE = "fedavg"
+TABLES = {
+    "known": "What is known",
+    "ranking": "Ranking, all datasets",
+    "undecided": "What could not be decided",
+}
+"""Titles of the tables that pages show, by the name of their place."""
 CONTRASTS = (
     *((name, "local_converged") for name in ("fedavg", "fine_tuned", "ditto", "fedrep")),
     *((name, "fine_tuned") for name in ("ditto", "fedrep")),
@@ -42,95 +48,93 @@ CONTRASTS = (
 )
 """Pairs of methods that are compared; those that a track lacks are left out."""
 MEASURES = (
-    "accuracy", "standard_deviation", "worst_10pct", "unseen_accuracy", "adapted_accuracy",
-    "demographic_parity_difference", "equal_opportunity_difference",
+    ORDERS["accuracy"], ORDERS["spread"],
+    ("unseen_accuracy", "mean"), ("adapted_accuracy", "mean"),
+    *FAMILIES["F3"],
 )  # fmt: skip
-GAP = "demographic_parity_difference"
+"""Measures that methods are compared in, with the criterion of their settings."""
 
 
 def contrasts(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Yields the difference of each pair, measure and dataset, and over all datasets."""
-    for measure in MEASURES:
-        if measure not in set(table["measure"]):
-            continue
-        runs = statistics.select(table, measure, CRITERIA[0])
-        scales = statistics.scales_of(runs, BASELINE)
-        datasets: Any = runs.index.get_level_values("federation").unique()
-        for method, other in CONTRASTS:
-            for scope in (statistics.OVERALL, *datasets):
-                is_whole = scope == statistics.OVERALL
-                part: Any = runs if is_whole else runs.loc[[scope]]
-                gaps = statistics.differences(part, method, other, scales if is_whole else None)
-                if gaps.size:
-                    gap = paired.interval(statistics.seed_means(gaps))
-                    scale = 1 if is_whole else 100
-                    yield _row(scope, method, other, measure, gap, scale, gaps.shape[1])
+    """Yields the difference of each pair of methods in each measure and dataset."""
+    for measure, criterion in MEASURES:
+        compared = with_baseline(table, criterion, BASELINE)
+        for federation, values in _values(compared, measure, criterion).items():
+            for method, other in CONTRASTS:
+                if method in values.index and other in values.index:
+                    gaps = values.loc[method] - values.loc[other]
+                    yield _row(federation, method, other, measure, criterion, gaps)
+
+
+def _values(table: pd.DataFrame, measure: str, criterion: str) -> dict[str, Any]:
+    """Returns the values of a measure by federation, with a row per method."""
+    whole: Any = table
+    if not ((whole["measure"] == measure) & (whole["criterion"] == criterion)).any():
+        return {}
+    runs: Any = statistics.select(table, measure, criterion)
+    parts = runs.groupby(level="federation", sort=False)
+    return {name: own.droplevel("federation") for name, own in parts}
 
 
 def _row(
-    scope: str, method: str, other: str, measure: str, gap: Any, scale: int = 1, datasets: int = 1
+    federation: str, method: str, other: str, measure: str, criterion: str, gaps: Any
 ) -> dict[str, Any]:
-    """Returns a row of the table, with an interval times ``scale``."""
+    """Returns a row of the table, in points; ``gaps`` are differences by block."""
+    of_blocks = statistics.estimate(100 * gaps.to_frame().T).iloc[0]
+    columns = ["blocks", "difference", "se_blocks"]
     return {
-        "scope": scope, "method": method, "other": other, "measure": measure,
-        "difference": scale * gap.mean, "low": scale * gap.low, "high": scale * gap.high,
-        "p": gap.p, "datasets": datasets,
+        "federation": federation, "method": method, "other": other, "measure": measure,
+        "criterion": criterion, **of_blocks[columns].to_dict(),
     }  # fmt: skip
 
 
-def agreement(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Yields the rank correlation over methods of client fairness and group fairness.
-
-    It is computed for each seed; the interval is over seeds.
-    """
-    from scipy import stats
-
-    if GAP not in set(table["measure"]):
-        return
-    spread, gap = (
-        statistics.select(table, name, CRITERIA[0]) for name in ("standard_deviation", GAP)
-    )
-    for scope, gaps in gap.groupby(level="federation", sort=False):
-        spreads = spread.loc[gaps.index]
-        results: list[Any] = [stats.spearmanr(spreads[seed], gaps[seed]) for seed in gaps.columns]
-        values = [result.statistic for result in results]
-        mean = paired.interval(np.array(values))
-        yield _row(str(scope), "all", "", "rank correlation", mean)
-
-
 def effects_of_dropouts(table: pd.DataFrame, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yields the difference that dropouts make to a method, in points, paired by seed."""
-    for measure in MEASURES:
-        if measure not in set(table["measure"]):
-            continue
-        runs: Any = statistics.select(table, measure, CRITERIA[0])
-        values = dict(list(runs.groupby(level="federation", sort=False)))
-        values = {name: own.droplevel("federation") for name, own in values.items()}
+    """Yields the difference that dropouts make to a method, in points, paired by block."""
+    for measure, criterion in MEASURES:
+        values = _values(table, measure, criterion)
         for variant in (name for name in variants if name in values):
             whole = FEDERATIONS[variant].variant_of
             if whole not in values:
                 continue
             both = values[variant].index.intersection(values[whole].index, sort=False)
-            for method, runs in values[variant].loc[both].iterrows():
-                gap = paired.interval((runs - values[whole].loc[method]).to_numpy())
-                yield _row(variant, str(method), f"{method} on {whole}", measure, gap, 100)
+            for method in both:
+                gaps = values[variant].loc[method] - values[whole].loc[method]
+                other = f"{method} on {whole}"
+                yield _row(variant, method, other, measure, criterion, gaps)
 
 
 def findings(found: Collected) -> pd.DataFrame:
-    """Returns the rows of one benchmark."""
+    """Returns the rows of one benchmark, without intervals.
+
+    The error by the test pool is known of differences to FedAvg.
+    """
     every: Any = statistics.replace_diverged(found.runs, found.constants)
     variants = TRACKS[found.track].variants
     table = every[~every["federation"].isin(variants)]
-    rows = [
-        *contrasts(table),
-        *agreement(table),
-        *effects_of_dropouts(every, sorted(variants)),
-    ]
-    return pd.DataFrame(rows).assign(track=found.track)
+    rows = [*contrasts(table), *effects_of_dropouts(every, sorted(variants))]
+    keys = ["federation", "method", "criterion", "measure", "other"]
+    errors = found.pool_errors.assign(other=BASELINE, se_pool=100 * found.pool_errors["se"])
+    whole = pd.DataFrame(rows).merge(errors[[*keys, "se_pool"]], how="left", on=keys)
+    return whole.assign(track=found.track)
+
+
+def with_intervals(table: pd.DataFrame) -> pd.DataFrame:
+    """Adds intervals that hold for all rows simultaneously: with Bonferroni's level 1 - 0.05 / n.
+
+    Any row of the table may be quoted, so that all of them count.
+    """
+    from scipy import stats
+
+    level = statistics.LEVEL / len(table)
+    error = np.hypot(table["se_blocks"], table["se_pool"].fillna(0))
+    half = stats.t.isf(level / 2, table["blocks"] - 1) * error
+    return table.assign(
+        low=table["difference"] - half, high=table["difference"] + half, level=1 - level
+    )
 
 
 def publish(folder: Path) -> Collected:
-    """Publishes the report of a benchmark, and its overall ranking on the page."""
+    """Publishes the report of a benchmark, and its tables over all datasets on the page."""
     track = str(runner.read_folder(folder)["track"])
     target = DOCS / track
     others = published.read(target, track) if (target / "runs.csv").exists() else None
@@ -139,40 +143,28 @@ def publish(folder: Path) -> Collected:
     benchmark_page.write(made)
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(made, target)
-    for page, name, table in (
-        (DOCS / "README.md", "ranking", overall(target)),
-        (DOCS / "findings.md", "significant", significant(target)),
-    ):
-        text = with_table(page.read_text("utf8"), f"{name} {target.name}", table)
-        page.write_text(text, "utf8")
+    page = DOCS / "README.md"
+    text = page.read_text("utf8")
+    for name, title in TABLES.items():
+        text = with_table(text, f"{name} {track}", table_of(target, title))
+    page.write_text(text, "utf8")
     return found
 
 
-def overall(folder: Path) -> str:
-    """Returns the table of the ranking over all datasets, from a report."""
-    lines = (folder / "ranking.md").read_text("utf8").splitlines()
-    first = next(place for place, line in enumerate(lines) if line.startswith("|"))
-    rows = lines[first:]
-    return "\n".join(rows[: rows.index("")])
+def table_of(folder: Path, title: str) -> str:
+    """Returns the table of a report whose title begins so; a dash if the report has none.
 
-
-def significant(folder: Path) -> str:
-    """Returns a table of the methods that differ from FedAvg after adjustment, by dataset."""
-    table = pd.read_csv(folder / "ranking.csv")
-    lines = [
-        "| dataset | more accurate | less accurate | less spread | more spread |",
-        "|---|---|---|---|---|",
-    ]
-    for scope, rows in table.groupby("scope", sort=False):
-        cells = ["all" if scope == statistics.OVERALL else f"`{scope}`"]
-        for measure, signs in (("accuracy", (1, -1)), ("standard_deviation", (-1, 1))):
-            for sign in signs:
-                is_found = (rows[f"{measure}_p"] < 0.05) & (
-                    sign * rows[f"{measure}_difference"] > 0
-                )
-                cells.append(", ".join(f"`{name}`" for name in rows["method"][is_found]) or "-")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    Of what is undecided, only rows over all datasets.
+    """
+    lines = (folder / "report.md").read_text("utf8").splitlines()
+    place = next((place for place, line in enumerate(lines) if line.startswith(title)), None)
+    if place is None:
+        return "-"
+    rows = lines[place + 2 :]
+    rows = rows[: rows.index("")] if "" in rows else rows
+    if title == TABLES["undecided"]:
+        rows = [*rows[:2], *(row for row in rows[2:] if row.startswith("| all |"))]
+    return "\n".join(rows)
 
 
 def with_table(page: str, name: str, table: str) -> str:
@@ -192,10 +184,11 @@ def main() -> None:
     kept = pd.read_csv(path) if path.exists() else pd.DataFrame()
     tables: dict[Any, Any] = dict(list(kept.groupby("track"))) if len(kept) else {}
     tables |= {track: findings(found) for track, found in last.items()}
-    table = pd.concat([tables[track] for track in TRACKS if track in tables], ignore_index=True)
+    whole_table = pd.concat([tables[track] for track in TRACKS if track in tables])
+    table = with_intervals(whole_table.reset_index(drop=True))
     columns = ["track", *(name for name in table if name != "track")]
     table[columns].to_csv(path, index=False, float_format="%.5g", lineterminator="\n")
-    print(f"{len(table)} rows: {path.name}")
+    print(f"{len(table)} rows, intervals of level {table['level'].iloc[0]:.6f}: {path.name}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Checks of the benchmark with known answers: ``python -m experiments.planted``.
+"""Rates of errors of the benchmark, with known answers: ``python -m experiments.planted``.
 
-- The same method under two names, with other seeds: it is not separated from itself, in twenty
-  repetitions. The method is FedAvg with the step size in the middle of the range.
-- FedAvg on data that is iid over clients is as accurate as centralized SGD, both tuned.
+FedAvg under the names of ten other methods, in other blocks, is compared with itself: in how many
+of 100 repetitions is any of the 20 hypotheses of accuracy and spread rejected? Each repetition
+draws its blocks from twice as many. The same with three points less spread of one method. FedAvg on
+data that is iid over clients is as accurate as centralized SGD.
 
 Results are written to ``docs/benchmark/planted.csv``.
 """
@@ -20,24 +21,26 @@ from fedjax_fair import data
 from fedjax_fair.app.terminal.progress import show_steps
 from fedjax_fair.benchmark import measures, protocol, runner, statistics, verdicts
 from fedjax_fair.benchmark.federations import FEDERATIONS
+from fedjax_fair.benchmark.ranking import ORDERS
+from fedjax_fair.benchmark.statistics import LEVEL
 
 FILE = Path(__file__).parents[1] / "docs" / "benchmark" / "planted.csv"
-REPETITIONS, SEEDS = 20, 16
-FIRST_SEED = 1000
-TRACKS = {
-    "alias": protocol.Track(
-        ("digits", "synthetic", "groups"),
-        ("fedavg",),
-        num_settings=1,
-        tuning_seeds=(0,),
-        final_seeds=tuple(range(FIRST_SEED, FIRST_SEED + 2 * REPETITIONS * SEEDS)),
-    ),
-    "iid": protocol.Track(
-        ("digits_iid",),
-        ("fedavg", "centralized"),
-        final_seeds=tuple(range(FIRST_SEED, FIRST_SEED + SEEDS)),
-    ),
-}
+REPETITIONS, ALIASES, BLOCKS = 100, 10, 8
+REDUCED_SPREAD = {"digits": 0.0, "synthetic": 0.03}
+"""Points, as a fraction, by which the spread of the first alias is reduced."""
+_FIRST_TUNING, _FIRST_FINAL = 100_000, 200_000
+
+
+class _Track(protocol.Track):
+    """A track with blocks of its own."""
+
+    @property
+    def tuning_seeds(self) -> tuple[int, ...]:
+        return tuple(range(_FIRST_TUNING, _FIRST_TUNING + self.num_blocks))
+
+    @property
+    def final_seeds(self) -> tuple[int, ...]:
+        return tuple(range(_FIRST_FINAL, _FIRST_FINAL + self.num_blocks))
 
 
 def add_iid_digits() -> None:
@@ -46,71 +49,80 @@ def add_iid_digits() -> None:
 
     def pool(data_dir: str | None):
         whole = digits.pool(data_dir)
-        return whole._replace(split=lambda seed: data.iid(25).split(whole.labels, seed))
+        iid = data.iid(20)
+        clients = whole.clients._replace(
+            split=lambda examples, seed: iid.split(whole.labels[examples], seed)
+        )
+        return whole._replace(clients=clients)
 
     FEDERATIONS["digits_iid"] = digits._replace(name="digits_iid", pool=pool)
 
 
-def finish(name: str, folder: Path) -> list[measures.Final]:
+def finish(name: str, track: protocol.Track, folder: Path) -> list[measures.Final]:
     """Runs what is missing of a benchmark, and returns its final runs."""
-    protocol.TRACKS[name] = TRACKS[name]
+    protocol.TRACKS[name] = track
     planned = runner.plan(name, folder / name)
     with show_steps() as show:
         runner.run(planned, folder / name, show=show)
     return list(measures.finals(folder / name))
 
 
-def aliases(found: list[measures.Final]) -> pd.DataFrame:
-    """Compares FedAvg with itself: a row per repetition, with the verdict over all datasets."""
-    whole: Any = measures.table([final for final in found if final.criterion == "mean"])
-    constants = measures.constants(found)
+def aliases(table: pd.DataFrame) -> pd.DataFrame:
+    """Compares FedAvg with itself under other names.
+
+    Args:
+        table: Table of measures of FedAvg, with ``BLOCKS`` blocks for itself and for each alias, or
+            more, of which each repetition draws as many without replacement.
+
+    Returns:
+        A row per federation and repetition: ``rejected``, the number of hypotheses with p < .05
+        among those without a difference; and ``found``, whether the one with less spread has
+        p < .05 and the right sign, if there is one.
+    """
     rows = []
-    for repetition in range(REPETITIONS):
-        first = FIRST_SEED + 2 * repetition * SEEDS
-        names = {"fedavg": first, "alias": first + SEEDS}
-        parts = [
-            whole[whole["seed"].between(start, start + SEEDS - 1)].assign(
-                method=name, seed=lambda part, start=start: part["seed"] - start
+    random, seeds = np.random.default_rng(0), np.unique(table["seed"].to_numpy())
+    shape = 1 + ALIASES, BLOCKS
+    drawn = [random.permutation(seeds)[: np.prod(shape)].reshape(shape) for _ in range(REPETITIONS)]
+    for federation, own in table.groupby("federation", sort=False):
+        reduced = REDUCED_SPREAD[str(federation)]
+        for repetition, of_methods in enumerate(drawn):
+            names = ["fedavg", *(f"alias_{i}" for i in range(ALIASES))]
+            place = {seed: (names[i], b) for (i, b), seed in np.ndenumerate(of_methods)}
+            used = own[own["seed"].isin(list(place))]
+            used = used.assign(
+                method=[place[seed][0] for seed in used["seed"]],
+                seed=[place[seed][1] for seed in used["seed"]],
             )
-            for name, start in names.items()
-        ]
-        table = statistics.replace_diverged(pd.concat(parts), constants)
-        judged: Any = verdicts.primary(verdicts.evidence(table, ["alias"], "fedavg"))
-        accuracy: Any = statistics.overall(table, "accuracy", "fedavg", "mean")
-        judged = judged[judged["scope"] == statistics.OVERALL].iloc[0]
-        rows.append(
-            {
-                "check": "alias",
-                "repetition": repetition,
-                "difference": -judged["gain"],
-                "low": -judged["high"],
-                "high": -judged["low"],
-                "is_separated": judged["verdict"] != verdicts.NO_VERDICT,
-                "accuracy_difference": accuracy["difference"].iloc[0],
-                "accuracy_is_separated": bool(accuracy["is_separated"].iloc[0]),
-            }
-        )
+            is_planted = (used["method"] == names[1]) & (
+                used["measure"] == ORDERS["spread"].measure
+            )
+            used["value"] -= reduced * is_planted
+            compared: Any = verdicts.differences(used, "fedavg")
+            compared = compared[compared["family"] == "F2"]
+            is_one = (compared["method"] == names[1]) & (
+                compared["measure"] == ORDERS["spread"].measure
+            )
+            is_true = is_one & (reduced > 0)
+            rows.append(
+                {
+                    "check": "alias",
+                    "federation": federation,
+                    "repetition": repetition,
+                    "hypotheses": int((~is_true).sum()),
+                    "rejected": int((compared["p"][~is_true] < LEVEL).sum()),
+                    "found": (compared["verdict"][is_true] == "better").any() if reduced else None,
+                }
+            )
     return pd.DataFrame(rows)
 
 
-def iid(found: list[measures.Final]) -> pd.DataFrame:
+def iid(table: pd.DataFrame) -> pd.DataFrame:
     """Compares FedAvg with centralized SGD on iid data, by accuracy in points."""
-    compared: Any = statistics.compare(measures.table(found), "accuracy", "centralized", "mean")
-    row = compared.set_index("method").loc["fedavg"]
-    return pd.DataFrame(
-        [
-            {
-                "check": "iid",
-                "repetition": 0,
-                "difference": 100 * row["difference"],
-                "low": 100 * row["low"],
-                "high": 100 * row["high"],
-                "is_separated": bool(row["is_significant"]),
-                "accuracy_difference": np.nan,
-                "accuracy_is_separated": bool(row["is_significant"]),
-            }
-        ]
-    )
+    measure, criterion = ORDERS["accuracy"]
+    gaps: Any = statistics.differences(table, measure, criterion, "centralized")
+    compared = statistics.estimate(gaps).loc[("digits_iid", "fedavg")]
+    row = {"check": "iid", "federation": "digits_iid", "repetition": 0}
+    return pd.DataFrame([row | (100 * compared[["difference", "low", "high"]]).to_dict()])
 
 
 def main() -> None:
@@ -118,9 +130,19 @@ def main() -> None:
     parser.add_argument("--output", default="benchmarks/planted", help="folder of results")
     folder = Path(parser.parse_args().output)
     add_iid_digits()
-    table = pd.concat([aliases(finish("alias", folder)), iid(finish("iid", folder))])
+    number = 2 * (1 + ALIASES) * BLOCKS
+    same = _Track(tuple(REDUCED_SPREAD), ("fedavg",), num_blocks=number)
+    equal = _Track(("digits_iid",), ("fedavg", "centralized"), num_blocks=2 * BLOCKS)
+    table = pd.concat(
+        [
+            aliases(measures.table(finish("alias", same, folder))),
+            iid(measures.table(finish("iid", equal, folder))),
+        ]
+    )
     table.to_csv(FILE, index=False, float_format="%.6g", lineterminator="\n")
-    print(table.to_string(index=False))
+    print(
+        table.groupby(["check", "federation"])[["rejected", "found"]].agg(lambda c: (c > 0).mean())
+    )
 
 
 if __name__ == "__main__":

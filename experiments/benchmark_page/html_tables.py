@@ -1,4 +1,4 @@
-"""Tables of the page as HTML: results per federation, ranking and verdicts."""
+"""Tables of the page as HTML: results per federation, and comparisons with the baseline."""
 
 from __future__ import annotations
 
@@ -11,18 +11,12 @@ from experiments.benchmark_page.drawings import svg
 from experiments.benchmark_page.measure_texts import ABOUT, missing
 from fedjax_fair.benchmark import measure_labels, report_figures
 from fedjax_fair.benchmark.measure_labels import GROUPS, MEASURES
-from fedjax_fair.benchmark.report_contents import (
-    BASELINE,
-    OVERALL,
-    RANKED,
-    Contents,
-    shown_measures,
-    unit_of,
-)
+from fedjax_fair.benchmark.report_contents import OVERALL, Contents, by_method, shown_measures
+from fedjax_fair.benchmark.report_tables import comparison_tables
 from fedjax_fair.report.document import text
-from fedjax_fair.results.intervals import format_p
+from fedjax_fair.results.tables import Table
 
-__all__ = ["anchor", "federation_tables", "link", "minus", "ranking_tables", "verdict_table"]
+__all__ = ["anchor", "comparisons", "federation_tables", "link", "minus"]
 
 
 def anchor(name: str) -> str:
@@ -99,8 +93,9 @@ def _facts(about: dict[str, Any]) -> str:
 def _row(row: dict[str, Any], shown: list[str], group_of: dict[str, int]) -> str:
     details = [text(row["model"])] if row["model"] != "global" else []
     details += ["reference"] if row["is_reference"] else []
+    details += ["settings at a limit"] if row["at_limit"] else []
     if row["diverged"] > 0:
-        details.append(f"{100 * row['diverged']:.0f}% of {int(row['seeds'])} seeds diverged")
+        details.append(f"{100 * row['diverged']:.0f}% of {int(row['seeds'])} blocks diverged")
     name, kind = text(row["method"]), text(row["kind"])
     cells = []
     for measure in shown:
@@ -124,7 +119,7 @@ def _note(results: Any, shown: list[str]) -> str:
     """Explains intervals and missing values."""
     low, high = int(results["seeds"].min()), int(results["seeds"].max())
     count = f"{low}" if low == high else f"{low} to {high}"
-    parts = [f"Mean ± half of the 95% CI over {count} seeds."]
+    parts = [f"Mean ± half of the 95% CI over {count} blocks."]
     missing = _by_reason([name for name in shown if results[name].isna().any()])
     absent = _by_reason([name for name in MEASURES if name not in shown])
     parts += [f"Missing (-): {'; '.join(missing)}."] if missing else []
@@ -140,92 +135,54 @@ def _by_reason(names: list[str]) -> list[str]:
     return [f"{', '.join(dict.fromkeys(labels))} ({why})" for why, labels in reasons.items()]
 
 
-def ranking_tables(contents: Contents) -> str:
-    """Renders a ranking per scope, with a figure of its intervals."""
-    scopes = [OVERALL, *contents.federations]
-    return "".join(
-        _ranking(contents, scope) for scope in scopes if (contents.ranking["scope"] == scope).any()
-    )
+def comparisons(contents: Contents) -> dict[str, str]:
+    """Renders what is known, the ranking, the differences per scope, and what is undecided.
+
+    Returns:
+        HTML of the tables ``statements``, ``ranking`` and ``undecided``, and of ``differences``, a
+        section per scope with a figure of its intervals.
+    """
+    tables = comparison_tables(contents)
+    found = {name: _table(tables[name], name) for name in ("statements", "ranking", "undecided")}
+    scopes = [name for name in (OVERALL, *contents.federations) if len(by_method(contents, name))]
+    return found | {"differences": "".join(_scope(contents, tables, name) for name in scopes)}
 
 
-def _ranking(contents: Contents, scope: str) -> str:
-    table = contents.ranking[contents.ranking["scope"] == scope]
-    unit, scale = unit_of(scope)
-    letters = sorted(set("".join(map(str, table["letters"]))))
-    rows = []
-    for row in table.to_dict("records"):
-        rank = measure_labels.MISSING if np.isnan(row["rank"]) else f"{row['rank']:.0f}"
-        marks = "".join(
-            f"<b>{text(letter)}</b>" if letter in str(row["letters"]) else "<i></i>"
-            for letter in letters
-        )
-        cells = "".join(
-            _difference(row, measure, scale, row["method"] == BASELINE) for measure in RANKED
-        )
-        rows.append(
-            f'<tr><td class="number">{rank}</td><th scope="row">{link(row["method"])}</th>'
-            f'<td class="letters" aria-label="letters {text(row["letters"])}">'
-            f"{marks}</td>{cells}</tr>"
-        )
-    heads = "".join(
-        f'<th scope="col">{MEASURES[name].label}, difference to {text(BASELINE)}'
-        f"<small>{text(unit)}, 95% CI</small></th>"
-        for name in RANKED
-    )
+def _scope(contents: Contents, tables: dict[str, Table], scope: str) -> str:
     title = "All datasets" if scope == OVERALL else scope
+    parts = [
+        _table(tables[name], "ranking")
+        for name in (f"differences-{scope}", f"group-gaps-{scope}")
+        if name in tables
+    ]
+    figure = svg(report_figures.ranking(contents, scope), f"Differences, {title}")
     return (
         f'<section class="federation" data-federation="{text(scope)}"><h3>{text(title)}</h3>'
-        '<div class="scroll" tabindex="0"><table class="ranking"><thead><tr>'
-        '<th scope="col" class="number">rank</th><th scope="col">method</th><th scope="col">letters'
-        f"</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-        f"{svg(report_figures.ranking(contents, scope), f'Differences, {title}')}</section>"
+        f"{''.join(parts)}{figure}</section>"
     )
 
 
-def _difference(row: dict[str, Any], measure: str, scale: float, is_baseline: bool) -> str:
-    point, low, high, p = (
-        float(row[f"{measure}_{key}"]) for key in ("difference", "low", "high", "p")
-    )
-    if is_baseline:
-        return "<td><small>baseline</small></td>"
-    if np.isnan(point):
-        return f'<td title="{missing(measure)}">-</td>'
-    numbers = measure_labels.difference(point, scale)
-    details = [measure_labels.interval(low, high, scale)]
-    details += [] if np.isnan(p) else [f"p {format_p(p)}"]
-    return (
-        f"<td><span>{minus(numbers)}</span>"
-        f"<small>{minus(', '.join(filter(None, details)))}</small></td>"
-    )
-
-
-def verdict_table(contents: Contents) -> str:
-    """Renders the verdict on each method; empty without verdicts."""
-    if contents.verdicts.empty:
+def _table(table: Table, name: str) -> str:
+    """Renders a table of text with its note; empty without rows."""
+    if not table.rows:
         return ""
-    unit, scale = unit_of(OVERALL)
-    rows = []
-    for row in contents.verdicts.to_dict("records"):
-        accuracy = measure_labels.difference(row["accuracy_difference"], 100.0)
-        spread, low, high = (
-            float(row[f"standard_deviation_{part}"]) for part in ("difference", "low", "high")
+    place = table.headings.index("method")
+    heads = "".join(f'<th scope="col">{text(heading)}</th>' for heading in table.headings)
+    rows = "".join(
+        "<tr>"
+        + "".join(
+            f'<th scope="row">{link(cell)}</th>' if at == place else f"<td>{_cell(cell)}</td>"
+            for at, cell in enumerate(row)
         )
-        rows.append(
-            f'<tr><th scope="row">{link(row["method"])}</th>'
-            f'<td>{text(row["verdict"])}</td><td class="number">{int(row["fairer_in"])} of 9</td>'
-            f'<td class="number"><span>{minus(accuracy)}</span></td>'
-            f'<td class="number"><span>{minus(measure_labels.difference(spread, scale))}</span>'
-            f"<small>{minus(measure_labels.interval(low, high, scale))}</small></td></tr>"
-        )
-    return (
-        '<div class="scroll" tabindex="0"><table class="verdicts"><thead><tr>'
-        '<th scope="col">method</th><th scope="col">verdict</th>'
-        '<th scope="col" class="number">fairer in</th>'
-        '<th scope="col" class="number">accuracy<small>points</small></th>'
-        '<th scope="col" class="number">SD'
-        f"<small>{text(unit)}</small></th></tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-        '<p class="how">Verdicts over all datasets, of the SD with settings of the highest mean '
-        "accuracy. Fairer in: of the nine combinations of criterion (mean, worst, fairest) and "
-        "measure (SD, worst 10%, Gini). No verdict: neither fairer nor less fair.</p>"
+        + "</tr>"
+        for row in table.rows
     )
+    return (
+        f'<div class="scroll" tabindex="0"><table class="{name}"><thead><tr>{heads}</tr></thead>'
+        f'<tbody>{rows}</tbody></table></div><p class="how">{text(table.note)}</p>'
+    )
+
+
+def _cell(cell: str) -> str:
+    is_number = cell.lstrip("+-")[:1].isdigit()
+    return minus(cell) if is_number else text(cell)

@@ -1,4 +1,4 @@
-"""The page of a benchmark: findings, results, ranking, trade-offs and a card per method."""
+"""The page of a benchmark: what is known, results, ranking, trade-offs and a card per method."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from fedjax_fair.benchmark.collected import CRITERION, Collected
 from fedjax_fair.benchmark.federations import FEDERATIONS
 from fedjax_fair.benchmark.measure_labels import GROUPS, MEASURES
 from fedjax_fair.benchmark.protocol import TRACKS, VERSION
+from fedjax_fair.benchmark.ranking import ORDERS
 from fedjax_fair.benchmark.report_contents import (
     BASELINE,
     OVERALL,
-    RANKED,
     SETTINGS_ARE,
     Contents,
+    by_method,
 )
+from fedjax_fair.benchmark.report_tables import verdict_of
 from fedjax_fair.report.document import collapsible, details, document, script, text
 
 __all__ = ["About", "describe", "page", "write"]
@@ -76,10 +78,10 @@ def describe(found: Collected) -> About:
         track=found.track,
         environment=_environment(found),
         settings=(
-            f"Every method was tuned over {budget.num_settings} settings with seeds "
-            f"{', '.join(map(str, budget.tuning_seeds))}. Results are of seeds "
-            f"{budget.final_seeds[0]} to {budget.final_seeds[-1]}, whose test examples took no "
-            "part in the selection."
+            f"Each of {len(budget.final_seeds)} blocks tuned every method over settings of its "
+            f"own, with one of the seeds {budget.tuning_seeds[0]} to {budget.tuning_seeds[-1]}. "
+            f"Results are of one final seed per block, {budget.final_seeds[0]} to "
+            f"{budget.final_seeds[-1]}. Test examples took no part in training or selection."
         ),
         command=f"fedjax-fair benchmark {found.track} --resume",
         federations=pd.DataFrame(_federations(found)),
@@ -110,12 +112,11 @@ def _federations(found: Collected) -> list[dict[str, Any]]:
 
 
 def _methods(found: Collected) -> pd.DataFrame:
-    """Returns methods with their settings by federated dataset."""
+    """Returns methods with the settings of their blocks by federated dataset."""
     primary: Any = found.settings[found.settings["criterion"] == CRITERION]
-    tuned = {
-        method: dict(zip(own["federation"], own["settings"], strict=True))
-        for method, own in primary.groupby("method")
-    }
+    tuned: dict[str, dict[str, str]] = {}
+    for (method, federation), own in primary.groupby(["method", "federation"], sort=False):
+        tuned.setdefault(method, {})[federation] = "; ".join(dict.fromkeys(own["settings"]))
     return found.methods.assign(tuned=[tuned[name] for name in found.methods["method"]])
 
 
@@ -131,16 +132,23 @@ def page(contents: Contents, about: About) -> str:
     kinds = list(dict.fromkeys(about.methods["kind"]))
     kinds += [kind for kind in dict.fromkeys(contents.results["kind"]) if kind not in kinds]
     names = contents.federations
-    scopes = [name for name in (OVERALL, *names) if (contents.ranking["scope"] == name).any()]
+    scopes = [name for name in (OVERALL, *names) if len(by_method(contents, name))]
     groups = dict(zip(map(str, range(len(GROUPS))), GROUPS, strict=True))
-    how_ranked = MEASURES[RANKED[0]].label
-    findings = "".join(f"<p>{part}</p>" for part in _findings(contents))
+    compared = tables.comparisons(contents)
     scope = _select("scope", "dataset", dict.fromkeys(scopes), next(iter(scopes), ""))
     body = f"""<h1>{text(about.title)}</h1>
 <p class="note">{text(_subtitle(contents, about))}</p>
 {_navigation()}
-<div class="headline" id="findings">{findings}</div>
-{tables.verdict_table(contents)}
+<h2 id="known-title">What is known</h2>
+<div class="headline" id="findings">{_findings(contents)}</div>
+{compared["statements"]}
+<h2 id="ranking-title">Ranking</h2>
+{compared["ranking"]}
+<h2 id="differences-title">Differences to {text(BASELINE)}</h2>
+<div class="controls">{scope}</div>
+<div id="ranking">{compared["differences"]}</div>
+<h2 id="undecided-title">What could not be decided</h2>
+{compared["undecided"]}
 <h2>How to read this page</h2>
 {_key(contents, about)}
 <h2 id="results-title">Results</h2>
@@ -153,12 +161,6 @@ def page(contents: Contents, about: About) -> str:
 </div>
 <div id="results">{tables.federation_tables(contents, about.federations)}</div>
 {_failures(about)}
-<h2 id="ranking-title">Ranking</h2>
-<p class="how">By {text(how_ranked)}. p: tests against {text(BASELINE)}, paired by seed,
-with Holm's adjustment over methods. Methods with a letter in common are not separated in tests of
-all pairs, with Holm's adjustment over pairs.</p>
-<div class="controls">{scope}</div>
-<div id="ranking">{tables.ranking_tables(contents)}</div>
 <h2 id="tradeoffs-title">Does fairness cost accuracy?</h2>
 <p class="how">Test examples; upper left is best. Lines: 95% intervals. Names of methods that no
 other surpasses in both measures are written.</p>
@@ -184,13 +186,16 @@ def _subtitle(contents: Contents, about: About) -> str:
         f"{len(table)} {noun}{'s' * (len(table) != 1)}"
         for noun, table in (("method", about.methods), ("dataset", about.federations))
     )
-    return f"Protocol {about.protocol}, {about.track} track: {counts}, {count} seeds."
+    return f"Protocol {about.protocol}, {about.track} track: {counts}, {count} blocks."
 
 
 def _navigation() -> str:
     links = {
-        "results-title": "Results",
+        "known-title": "What is known",
         "ranking-title": "Ranking",
+        "differences-title": "Differences",
+        "undecided-title": "Undecided",
+        "results-title": "Results",
         "tradeoffs-title": "Trade-offs",
         "methods-title": "Methods",
         "reproduce": "Reproduce",
@@ -199,32 +204,23 @@ def _navigation() -> str:
     return f'<nav aria-label="sections">{parts}</nav>'
 
 
-def _findings(contents: Contents) -> list[str]:
-    """Returns sentences about the ranking and the verdicts, as HTML."""
-    parts = []
-    ranked = contents.ranking[contents.ranking["scope"] == OVERALL]
-    ranked = ranked[ranked["rank"].notna()].sort_values("rank")
-    measure = MEASURES[RANKED[0]].label
-    if len(ranked):
-        best = ranked.iloc[0]
-        letters = set(str(best["letters"]))
-        same = [
-            row["method"]
-            for row in ranked.iloc[1:].to_dict("records")
-            if letters & set(str(row["letters"]))
-        ]
-        first = tables.link(str(best["method"]))
-        others = ", ".join(map(tables.link, same))
-        parts.append(
-            f"<b>{text(measure).capitalize()}</b>, all datasets: {first} ranks first"
-            + (f". Not separated from it: {others}." if same else ", separated from all others.")
-        )
-    for verdict, rows in contents.verdicts.groupby("verdict", sort=False):
-        names = ", ".join(map(tables.link, rows["method"]))
-        about = text(str(verdict)).capitalize()
-        parts.append(f"<b>{about}</b>, against {text(BASELINE)}: {names}.")
-    parts.append("Claims are about these federations, not about all.")
-    return parts
+def _findings(contents: Contents) -> str:
+    """Returns the methods by claim over all datasets, as HTML."""
+    known: dict[str, list[str]] = {}
+    for row in contents.statements.to_dict("records"):
+        if row["scope"] == OVERALL:
+            measure = MEASURES[ORDERS[row["order"]].measure].label
+            claim = f"{verdict_of(row)} than {BASELINE}, rank by {measure}"
+            known.setdefault(claim, []).append(tables.link(row["method"]))
+    parts = [
+        f"<b>{text(claim[0].upper() + claim[1:])}</b>: {', '.join(who)}."
+        for claim, who in known.items()
+    ]
+    count = len(contents.statements) - sum(map(len, known.values()))
+    parts += [] if known else ["No method differs over all datasets."]
+    parts += [f"{count} claims on single datasets; {len(contents.undecided)} questions are open."]
+    parts += ["Claims are about these datasets, not about all."]
+    return "".join(f"<p>{part}</p>" for part in parts)
 
 
 def _key(contents: Contents, about: About) -> str:
@@ -236,7 +232,7 @@ def _key(contents: Contents, about: About) -> str:
     )
     return (
         f"<p>{text(about.settings)}</p>"
-        '<p class="how">±: half of the 95% CI over seeds. Diverged runs count as a constant '
+        '<p class="how">±: half of the 95% CI over blocks. Diverged runs count as a constant '
         "predictor; their share is below the method's name. Personalized models serve clients "
         "where it says so, global models elsewhere. - is a missing value, with its reason below "
         "the table.</p>"
@@ -262,7 +258,7 @@ def _curves(contents: Contents) -> str:
     figure = svg(report_figures.curves(contents), "Validation accuracy by round")
     return figure and (
         '<h2>How fast does each method learn?</h2><p class="how">Validation accuracy in %, mean '
-        f"over seeds and 95% CI.</p>{figure}"
+        f"over blocks and 95% CI.</p>{figure}"
     )
 
 

@@ -33,9 +33,9 @@ from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.named_methods import resolve_method
 from fedjax_fair.benchmark import runner, tuning
-from fedjax_fair.benchmark.federations import Federation
-from fedjax_fair.benchmark.protocol import TRACKS
-from fedjax_fair.benchmark.unit import PHASES, configuration, is_done, make_rounds
+from fedjax_fair.benchmark.federations import FEDERATIONS, Federation
+from fedjax_fair.benchmark.protocol import SETTINGS, TRACKS
+from fedjax_fair.benchmark.unit import configuration, is_done, make_rounds
 from fedjax_fair.planning import machines
 from fedjax_fair.planning.plan import plan
 
@@ -57,7 +57,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("fedjax_fair/benchmark/costs.csv"))
     options = parser.parse_args()
     for track, chosen in TRACKS.items():
-        for name in chosen.federations:
+        for name in (*chosen.federations, *chosen.variants):
+            if FEDERATIONS[name].variant_of is not None:
+                continue
             known = pd.DataFrame(columns=["federation"])
             if options.output.exists():
                 known = pd.read_csv(options.output)
@@ -70,6 +72,7 @@ def main() -> None:
                 row = {
                     "seconds": alone(seconds_per_method, *arguments),
                     "gigabytes": alone(gigabytes, *arguments),
+                    "planned_for": "",
                 }
             row = {"federation": name, **row}
             append_rows(known, pd.DataFrame([row]), options.output, digits=3)
@@ -107,16 +110,16 @@ def plan_all(track: str, name: str, data_dir: str | None) -> dict[str, Any]:
     machine = machines.find(PLANNED_FOR)
     machines.prepare(machine)
     planned = runner.plan(track, Path(), federations=[name])
-    seeds = planned.track.tuning_seeds[0], planned.track.final_seeds[0]
+    seeds = [of_phase[0] for of_phase in planned.track.seeds.values()]
     loaded = planned.units[0].federation.load(data_dir, seeds)
-    data = {phase: loaded.of_runs(i, i + 1) for i, phase in enumerate(PHASES)}
-    # Criteria that choose the same setting share its final runs.
-    num_runs = planned.track.num_settings * len(planned.track.tuning_seeds)
-    num_runs += len(planned.track.final_seeds)
+    data = {phase: loaded.of_runs([i]) for i, phase in enumerate(planned.track.seeds)}
+    # With one window; criteria that choose the same setting share its final runs.
+    num_runs = (2 + SETTINGS) * planned.track.num_blocks
     seconds, needed = [], []
     for unit in planned.units:
         config = configuration(unit)
-        settings = tuning.settings_of(unit.method, config, planned.track.num_settings)
+        ranges = resolve_method(config, unit.method)[0].ranges
+        settings = tuning.range_settings(ranges, planned.track.num_blocks)
         mesh, seen = mesh_of(1, machines.devices_of(machine)), data["tuning"].seen
         eval_every = config.training.eval_every or 1
         made = plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +11,7 @@ from fedjax_fair.app.settings.named_methods import method_parts
 from fedjax_fair.app.settings.registry import GROUPS
 from fedjax_fair.benchmark import measures, plugin_methods, run_cells, runner
 from fedjax_fair.benchmark.federations import FEDERATIONS
+from fedjax_fair.benchmark.pool_errors import pool_errors
 from fedjax_fair.benchmark.protocol import CRITERIA
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ BASELINES = ("fedavg", "centralized", "local", "local_converged", "fine_tuned")
 """Methods that show what is possible without federated training, or without fairness."""
 
 _UNIT = ["federation", "method"]
-_BY_UNIT = ("runs", "clients", "settings", "curves", "cells")
+_BY_UNIT = ("runs", "clients", "settings", "curves", "pool_errors", "cells")
 """Tables with rows of each unit."""
 
 
@@ -38,9 +40,12 @@ class Collected(NamedTuple):
         failures: Federated dataset, method and reason of each unit without results.
         runs: Table of `measures.table`.
         clients: Table of `measures.clients`.
-        settings: A row per federated dataset, method and criterion, with the settings and the round
-            of the model that counts.
+        settings: A row per federated dataset, method, criterion and block, with the settings, the
+            round of the model that counts, how often the ranges moved, and the settings of which
+            many blocks chose a limit in the end.
         curves: Table of `measures.curves`.
+        pool_errors: Table of `pool_errors.pool_errors`; without rows of methods that were not run
+            beside FedAvg.
         federations: A row per federated dataset, with the measures of the constant predictor.
         methods: A row per method: kind, summary, paper, command, and its Python file, if any.
         cells: A row per run, also of tuning, with accuracies after the last round.
@@ -53,6 +58,7 @@ class Collected(NamedTuple):
     clients: pd.DataFrame
     settings: pd.DataFrame
     curves: pd.DataFrame
+    pool_errors: pd.DataFrame
     federations: pd.DataFrame
     methods: pd.DataFrame
     cells: pd.DataFrame
@@ -108,6 +114,7 @@ def collect(folder: Path, published: Collected | None = None) -> Collected:
         clients=measures.clients(found),
         settings=pd.DataFrame(_settings(found)),
         curves=measures.curves(found),
+        pool_errors=pool_errors(found),
         federations=pd.DataFrame(_federations(found)),
         methods=pd.DataFrame(_methods(folder, found, track)),
         cells=pd.json_normalize(run_cells.gather(folder)),
@@ -215,10 +222,16 @@ def _settings(found: list[measures.Final]) -> list[dict[str, Any]]:
             "federation": final.federation,
             "method": final.method,
             "criterion": final.criterion,
-            "settings": ", ".join(f"{k}={v:g}" for k, v in final.settings.items()),
-            "round": final.round,
+            "seed": seed,
+            "settings": ", ".join(f"{k}={v:g}" for k, v in settings.items()),
+            "round": float(round),
+            "window": int(final.dataset.attrs["window"]),
+            "at_limit": ", ".join(json.loads(final.dataset.attrs["at_limit"])),
         }
         for final in found
+        for seed, settings, round in zip(
+            final.dataset["seed"].values.tolist(), final.settings, final.rounds, strict=True
+        )
     ]
 
 
@@ -233,6 +246,7 @@ def _federations(found: list[measures.Final]) -> list[dict[str, Any]]:
                 _num_unseen(final.dataset) for final in found if final.federation == name
             ),
             "data_digest": firsts[name].attrs["data_digest"],
+            "test_digest": firsts[name].attrs["test_digest"],
             **{f"constant_{measure}": constants[name, measure] for measure in measures.CONSTANTS},
         }
         for name in FEDERATIONS
@@ -241,8 +255,7 @@ def _federations(found: list[measures.Final]) -> list[dict[str, Any]]:
 
 
 def _num_unseen(dataset: xr.Dataset) -> int:
-    # Results of earlier versions have only those that were evaluated.
-    return int(dataset.attrs.get("unseen_clients", dataset.sizes.get("unseen_client", 0)))
+    return int(dataset.attrs["unseen_clients"])
 
 
 def _methods(folder: Path, found: list[measures.Final], track: str) -> list[dict[str, Any]]:

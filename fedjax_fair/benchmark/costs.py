@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import math
 from importlib import resources
 from typing import NamedTuple
 
 from fedjax_fair.benchmark.federations import FEDERATIONS
+from fedjax_fair.benchmark.protocol import SETTINGS
 from fedjax_fair.benchmark.runner import Plan
 from fedjax_fair.benchmark.unit import is_done
 from fedjax_fair.results.tables import Table
@@ -54,19 +56,23 @@ def measured() -> dict[str, Cost]:
 def estimate(planned: Plan) -> Table:
     """Returns a table of the missing units of a plan by federated dataset."""
     known, track = measured(), planned.track
-    rows, seconds, gigabytes, device = [], 0.0, 0.0, ""
+    rows, of_all, device = [], [], ""
     for name in dict.fromkeys(unit.federation.name for unit in planned.units):
         waiting = [u for u in planned.units if u.federation.name == name and not is_done(u)]
-        runs = len(waiting) * track.num_settings * len(track.tuning_seeds)
-        runs += len(waiting) * len(track.final_seeds)  # With the same setting for all criteria.
-        cost = known[FEDERATIONS[name].variant_of or name]  # Variants took as long.
+        # With one window, and the same setting for all criteria.
+        runs = len(waiting) * (2 + SETTINGS) * track.num_blocks
+        # Variants have the examples and the rounds of their dataset.
+        cost = known.get(FEDERATIONS[name].variant_of or name, Cost(math.nan, math.nan))
         device = device or cost.planned_for
-        of_dataset, memory = len(waiting) * cost.seconds, cost.gigabytes if waiting else 0.0
-        seconds, gigabytes = seconds + of_dataset, max(gigabytes, memory)
-        time = _time(of_dataset, cost.planned_for)
-        rows.append((name, str(len(waiting)), f"{runs:,}", time, _memory(memory)))
+        cost = cost._replace(seconds=len(waiting) * cost.seconds)
+        cost = cost if waiting else Cost(0.0, 0.0)
+        of_all.append(cost)
+        rows.append((name, str(len(waiting)), f"{runs:,}", *_shown(cost)))
     num_methods = str(sum(int(row[1]) for row in rows))
-    rows.append(("all", num_methods, "", _time(seconds, device), _memory(gigabytes)))
+    # The sum is NaN if one dataset has no measurement.
+    seconds = sum(cost.seconds for cost in of_all)
+    total = Cost(seconds, max((cost.gigabytes for cost in of_all), default=0.0), device)
+    rows.append(("all", num_methods, "", *_shown(total)))
     return Table(
         f"Estimated costs of the track {planned.name}",
         ("federation", "methods", "runs (at least)", "time", "memory"),
@@ -75,10 +81,10 @@ def estimate(planned: Plan) -> Table:
     )
 
 
-def _time(seconds: float, device: str) -> str:
-    time = f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
-    return f"at least {time}" if device else time
-
-
-def _memory(gigabytes: float) -> str:
-    return f"{gigabytes:.1f} GB"
+def _shown(cost: Cost) -> tuple[str, str]:
+    """Returns time and memory with units."""
+    if math.isnan(cost.seconds):
+        return "not measured", "not measured"
+    hours = cost.seconds / 3600
+    time = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
+    return f"at least {time}" if cost.planned_for else time, f"{cost.gigabytes:.1f} GB"

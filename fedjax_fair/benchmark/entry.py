@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedjax_fair.app.settings.named_methods import resolve_method
 from fedjax_fair.benchmark import entry_checks, plugin_methods, run_cells, tuning
 from fedjax_fair.benchmark.collected import Collected, check_data
 from fedjax_fair.benchmark.protocol import VERSION
@@ -42,7 +43,8 @@ def check(
     data: dict[str, Any] = {}
     for unit in (unit for unit in planned.units if not is_done(unit)):
         name, config = unit.federation.name, configuration(unit)
-        tuning.settings_of(unit.method, config, planned.track.num_settings)
+        for settings in tuning.range_settings(resolve_method(config, unit.method)[0].ranges, 2):
+            resolve_method(config, tuning.with_settings(unit.method, settings))
         show(f"checking {unit.method} on {name}")
         if name not in data:
             loaded = unit.federation.load(data_dir, (_CHECK_SEED,))

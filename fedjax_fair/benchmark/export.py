@@ -45,8 +45,10 @@ def frame(folder: Path) -> pd.DataFrame:
         wide.insert(0, "solver_name", final.method)
         wide.insert(0, "objective_name", f"tuned by {final.criterion}")
         wide["time"] = float("nan")
-        for name, value in final.settings.items():
-            wide[f"p_solver_{name}"] = value
+        seeds = final.dataset["seed"].values.tolist()
+        for name in final.settings[0]:
+            values = [settings[name] for settings in final.settings]
+            wide[f"p_solver_{name}"] = wide["idx_rep"].map(dict(zip(seeds, values, strict=True)))
         rows.append(wide)
     if not rows:
         raise ValueError(f"folder={str(folder)!r}: expected a finished method.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from fedjax_fair.app.settings.config import (
     TrainingConfig,
 )
 from fedjax_fair.benchmark import group_synthetic
+from fedjax_fair.benchmark.held_out import MadeClients
 from fedjax_fair.benchmark.populations import BenchmarkData, Pool, partition_pool
 from fedjax_fair.data.partitions.partitioner import (
     Partition,
@@ -28,14 +29,26 @@ from fedjax_fair.data.partitions.partitioner import (
     make_partition,
 )
 from fedjax_fair.data.sensitive import encode_sensitive
+from fedjax_fair.data.sources.table_sources import TABLES, find_table, read_frames
+from fedjax_fair.data.tables.table_encoding import fit_encoding
+from fedjax_fair.data.tables.table_labels import encode_labels
 from fedjax_fair.metrics.quantities import ACCURACY, Quantity, quantities_of
 
 __all__ = ["FEDERATIONS", "Federation", "quantity_of", "variables_of"]
 
 _LARGEST_SYNTHETIC = 300
 """Examples of a device of `synthetic`, at most; FedProx's sizes are heavy-tailed."""
+_GROUP_EXAMPLES = 3000
+"""Examples of `groups` of which clients are made."""
+_CLIENTS_PER_POPULATION = 8
+_NUM_FRESH = 10_000
+"""Test examples that a data set has beyond those of which clients are made, at most."""
+_NUM_SEQUENCES = 44_422
+"""Sequences of `shakespeare` that clients train on, a fifth; as many are for tests."""
+_EVALUATIONS = 16
 _DROPOUT = 0.3
 """Probability that the result of a participant does not arrive."""
+_WITH_VARIANTS = ("adult", "mpls_stops", "mnist")
 
 
 class Federation(NamedTuple):
@@ -48,7 +61,7 @@ class Federation(NamedTuple):
         pool: ``pool(data_dir) -> Pool`` reads all examples.
         target: Mean of ``quantity`` over clients, for the rounds until it is reached.
         sensitive_feature: The sensitive feature that methods of group fairness use, or None.
-        min_examples: Minimum number of examples of a client.
+        min_examples: Minimum number of examples of a client of the data.
         variant_of: Name of the dataset that this one is with faults of clients, or None.
     """
 
@@ -76,12 +89,7 @@ class Federation(NamedTuple):
 
 
 def _config(
-    model: ModelConfig,
-    rounds: int,
-    cohort: int,
-    steps: int = 10,
-    batch_size: int = 10,
-    evaluations: int = 5,
+    model: ModelConfig, rounds: int, cohort: int, steps: int = 10, batch_size: int = 10
 ) -> Config:
     return Config(
         methods=(),
@@ -89,46 +97,54 @@ def _config(
         model=model,
         solver=SolverConfig(steps=steps, batch_size=batch_size),
         selector=SelectorConfig(cohort_size=cohort),
-        training=TrainingConfig(rounds=rounds, eval_every=rounds // evaluations),
+        training=TrainingConfig(rounds=rounds, eval_every=rounds // _EVALUATIONS),
     )
 
 
-@lru_cache(maxsize=1)
-def _digits(_: str | None) -> Pool:
-    source = data.get_source("digits")
-    return _by_partitioner("digits", source.read(source.find(None)), data.dirichlet(25, 0.3, 50))
+def _by_class(
+    name: str,
+    partitioner: Partitioner,
+    num_unseen: int,
+    max_examples: int | None = None,
+    num_test: int = 100,
+) -> Callable[[str | None], Pool]:
+    """Returns the function that reads a data set of which a partitioner makes clients.
+
+    With ``max_examples``, clients have random training examples, and the test pool has others.
+    """
+
+    @lru_cache(maxsize=1)
+    def pool(data_dir: str | None) -> Pool:
+        source = data.get_source(name)
+        train, test, num_classes, *_ = source.read(source.find(data_dir))
+        if max_examples is not None:
+            train, test = _sample(train, max_examples + _NUM_FRESH), None
+        parts = [part for part in (train, test) if part is not None]
+        features = np.concatenate([part.features for part in parts])
+        labels = np.concatenate([part.labels for part in parts]).astype(np.int32)
+
+        def split(examples: np.ndarray, seed: int) -> Partition:
+            return partitioner.split(labels[examples], seed)
+
+        num_fresh = 0 if max_examples is None else max(0, len(labels) - max_examples)
+        return Pool(
+            name,
+            features if features.dtype == np.uint8 else features.astype(np.float32),
+            labels,
+            num_classes,
+            MadeClients(split, labels, num_unseen, num_test),
+            num_fresh,
+            label_skew_only=partitioner.label_skew_only,
+        )
+
+    return pool
 
 
-def _by_partitioner(name: str, splits: data.Splits, partitioner: Partitioner) -> Pool:
-    """Returns the pool of training and test examples of a data set."""
-    if partitioner.column is not None:
-        splits = splits.without_feature(partitioner.column)
-    parts = [part for part in (splits.train, splits.test) if part is not None]
-    features, labels = (
-        np.concatenate([getattr(part, field) for part in parts]) for field in ("features", "labels")
-    )
-    columns = {
-        key: np.concatenate([np.asarray(part.columns[key]) for part in parts])
-        for key in parts[0].columns
-    }
-    codes, names = None, None
-    if splits.sensitive_features:
-        encoded = encode_sensitive({key: columns[key] for key in splits.sensitive_features}, labels)
-        codes, names = encoded.train, encoded.names
-    return Pool(
-        name,
-        features if features.dtype == np.uint8 else features.astype(_type_of(features)),
-        labels.astype(np.int32),
-        splits.num_classes,
-        lambda seed: partitioner.split(labels, seed, **columns),
-        codes,
-        names,
-        partitioner.label_skew_only,
-    )
-
-
-def _type_of(features: np.ndarray) -> Any:
-    return np.float32 if np.issubdtype(features.dtype, np.floating) else np.int32
+def _sample(examples: data.Examples, number: int) -> data.Examples:
+    """Returns some random examples, or all in another order if they are not more."""
+    chosen = generator(0, 2).permutation(len(examples.labels))[:number]
+    columns = {name: np.asarray(values)[chosen] for name, values in examples.columns.items()}
+    return data.Examples(examples.features[chosen], examples.labels[chosen], columns)
 
 
 @lru_cache(maxsize=1)
@@ -139,125 +155,152 @@ def _synthetic(_: str | None) -> Pool:
     )  # fmt: skip
     sizes, order = np.asarray(made.train.sizes), np.asarray(made.train.order)
     features, labels = np.asarray(made.train.features), np.asarray(made.train.labels)
-    fixed = make_partition(order, sizes, len(labels))
-    return Pool("synthetic(1, 1)", features, labels, made.num_classes, lambda seed: fixed)
+    devices = make_partition(order, sizes, len(labels))
+    return Pool("synthetic(1, 1)", features, labels, made.num_classes, devices)
 
 
 @lru_cache(maxsize=1)
 def _groups(_: str | None) -> Pool:
-    features, labels, groups = group_synthetic.make(3000)
+    features, labels, groups = group_synthetic.make(_GROUP_EXAMPLES + _NUM_FRESH)
     encoded = encode_sensitive({"group": groups}, labels)
 
-    def split(seed: int) -> Partition:
-        return group_synthetic.split(groups, 10, seed)
+    def split(examples: np.ndarray, seed: int) -> Partition:
+        return group_synthetic.split(groups[examples], _CLIENTS_PER_POPULATION, seed)
 
-    return Pool("groups", features, labels, 2, split, encoded.train, encoded.names)
+    clients = MadeClients(split, 2 * labels + groups, num_unseen=6)
+    return Pool("groups", features, labels, 2, clients, _NUM_FRESH, encoded.train, encoded.names)
 
 
-def _source(
-    name: str, partitioner: Partitioner, max_examples: int | None = None, **settings: Any
+def _by_column(
+    name: str, column: str, label: str | None = None, known: str | None = None
 ) -> Callable[[str | None], Pool]:
-    """Returns the function that reads a data set, or at most some random examples of it."""
+    """Returns the function that reads a table whose clients are the values of a column.
+
+    Args:
+        name: Name of the table.
+        column: Column of the clients, which is no feature.
+        label: Column to predict, by default that of the table.
+        known: Sensitive feature. Rows where it is unknown are left out.
+    """
 
     @lru_cache(maxsize=1)
     def pool(data_dir: str | None) -> Pool:
-        source = data.get_source(name)
-        splits = source.read(source.find(data_dir), **settings)
-        if max_examples is not None and len(splits.train.labels) > max_examples:
-            chosen = generator(0, 2).permutation(len(splits.train.labels))[:max_examples]
-            train = splits.train
-            columns = {key: np.asarray(values)[chosen] for key, values in train.columns.items()}
-            train = data.Examples(train.features[chosen], train.labels[chosen], columns)
-            splits = splits._replace(train=train, test=None)
-        return _by_partitioner(name, splits, partitioner)
+        import pandas as pd
+
+        table = TABLES[name]
+        rows = pd.concat(read_frames(find_table(name, data_dir)), ignore_index=True)
+        if known is not None:
+            rows = rows[rows[known] != "Unknown"].reset_index(drop=True)
+        target = table.label if label is None else label
+        (labels,), num_classes, _ = encode_labels([rows], [target])
+        sensitive = encode_sensitive({key: rows[key] for key in table.sensitive_features}, labels)
+        frame = rows.drop(columns=[*{target, table.label, column, *table.exclude}])
+
+        def encode(examples: np.ndarray) -> np.ndarray:
+            return fit_encoding(frame.iloc[examples]).encode(frame, "ignore")
+
+        clients = data.by_column(column).split(labels, 0, **{column: rows[column]})
+        return Pool(
+            name, encode, labels, num_classes, clients,
+            sensitive_features=sensitive.train, sensitive_names=sensitive.names,
+        )  # fmt: skip
 
     return pool
 
 
-_ANIMALS_AND_VEHICLES = (
-    data.Cluster(15, (2, 3, 4, 5, 6, 7), at_most=100),
-    data.Cluster(10, (0, 1, 8, 9), at_most=150),
-)
+@lru_cache(maxsize=1)
+def _shakespeare(data_dir: str | None) -> Pool:
+    source = data.get_source("shakespeare")
+    splits = source.read(source.find(data_dir), length=20)
+    train = _sample(splits.train, 2 * _NUM_SEQUENCES)
+    roles = data.natural().split(train.labels, 0, **train.columns)
+    features, labels = train.features.astype(np.int32), train.labels.astype(np.int32)
+    num_fresh = len(labels) - _NUM_SEQUENCES
+    return Pool("shakespeare", features, labels, splits.num_classes, roles, num_fresh)
+
 
 _WITHOUT_FAULTS = (
     Federation(
         "digits",
         "scikit-learn's 1,797 digits, Dirichlet(0.3) over labels",
-        _config(ModelConfig(name="mlp", hidden=(32,)), rounds=20, cohort=5),
-        _digits,
+        _config(ModelConfig(name="mlp", hidden=(128,)), rounds=96, cohort=5, steps=20),
+        _by_class("digits", data.dirichlet(20, 0.3, 40), num_unseen=5),
         target=0.85,
     ),
     Federation(
         "synthetic",
         "FedProx's synthetic(1, 1), 30 devices of at most 300 examples",
-        _config(ModelConfig(name="mlp", hidden=(32,)), rounds=20, cohort=6),
+        _config(ModelConfig(name="mlp", hidden=(32,)), rounds=96, cohort=6, steps=20),
         _synthetic,
         target=0.6,
     ),
     Federation(
         "groups",
-        "FedFB's data with two sensitive groups, three populations of ten clients",
-        _config(ModelConfig(name="mlp", hidden=(16,)), rounds=20, cohort=6),
+        "FedFB's data with two sensitive groups, three populations of equally many clients",
+        _config(ModelConfig(name="mlp", hidden=(16,)), rounds=32, cohort=6),
         _groups,
         target=0.85,
         sensitive_feature="group",
     ),
     Federation(
-        "mnist",
-        "20,000 images of MNIST, Dirichlet(0.1) over labels, 100 clients",
-        _config(ModelConfig(name="mlp", hidden=(64,)), rounds=50, cohort=10, steps=20),
-        _source("mnist", data.dirichlet(100, 0.1, 50), max_examples=20_000),
-        target=0.85,
-    ),
-    Federation(
-        "cifar10",
-        "CIFAR-10, 15 clients with animals and 10 with vehicles",
-        _config(ModelConfig(name="mlp", hidden=(64,)), rounds=50, cohort=5, steps=20),
-        _source("cifar10", data.planted_clusters(_ANIMALS_AND_VEHICLES)),
-        target=0.35,
-    ),
-    Federation(
         "adult",
         "Adult by occupation",
-        _config(ModelConfig(name="mlp", hidden=(32,)), rounds=40, cohort=5, steps=20),
-        _source("adult", data.by_column("occupation")),
+        _config(ModelConfig(name="mlp", hidden=(32,)), rounds=48, cohort=5, steps=20),
+        _by_column("adult", "occupation"),
         target=0.83,
         sensitive_feature="sex",
     ),
     Federation(
+        "mpls_stops",
+        "police stops in Minneapolis of people of known race by neighborhood; for traffic or a "
+        "suspicion",
+        _config(ModelConfig(name="mlp", hidden=(32,)), rounds=48, cohort=10, steps=20),
+        # Nearly all stops have the same value of the default label, whether there was a search.
+        _by_column("mpls_stops", "neighborhood", label="problem", known="race"),
+        target=0.7,
+        sensitive_feature="race",
+        min_examples=150,
+    ),
+    Federation(
+        "mnist",
+        "20,000 images of MNIST, Dirichlet(0.3) over labels, 100 clients",
+        _config(ModelConfig(name="mlp", hidden=(64,)), 80, cohort=16, batch_size=25),
+        # With 100 test examples of each client, most of the spread would be chance.
+        _by_class(
+            "mnist", data.dirichlet(80, 0.3, 40), num_unseen=20, max_examples=20_000, num_test=400
+        ),
+        target=0.85,
+    ),
+    Federation(
         "census_income",
         "Census-Income by industry",
-        _config(ModelConfig(name="mlp", hidden=(32,)), rounds=40, cohort=6, steps=20),
-        _source("census_income", data.by_column("industry")),
+        _config(ModelConfig(name="mlp", hidden=(32,)), rounds=48, cohort=6, steps=20),
+        _by_column("census_income", "industry"),
         target=0.89,
         sensitive_feature="sex",
     ),
     Federation(
-        "mpls_stops",
-        "police stops in Minneapolis by neighborhood; for traffic or a suspicion",
-        _config(ModelConfig(name="mlp", hidden=(32,)), rounds=40, cohort=10, steps=20),
-        # Nearly all stops have the same value of the default label, whether there was a search.
-        _source("mpls_stops", data.by_column("neighborhood"), label="problem"),
-        target=0.74,
-        sensitive_feature="race",
+        "mnist_cnn",
+        "8,000 images of MNIST, Dirichlet(0.3) over labels, 40 clients; LeNet",
+        _config(ModelConfig(name="lenet"), rounds=48, cohort=8, steps=8, batch_size=25),
+        _by_class("mnist", data.dirichlet(32, 0.3, 40), num_unseen=8, max_examples=8_000),
+        target=0.85,
     ),
     Federation(
         "shakespeare",
         "next characters of roles in Shakespeare, a fifth of their sequences",
-        _config(
-            ModelConfig(name="char_lstm", layers=1, width=32), rounds=40, cohort=5, evaluations=2
-        ),
-        _source("shakespeare", data.natural(), max_examples=44_422, length=20),
+        _config(ModelConfig(name="char_lstm", layers=1, width=32), rounds=48, cohort=5),
+        _shakespeare,
         target=0.25,
         min_examples=200,
     ),
     Federation(
         "cifar10_resnet18",
         "CIFAR-10, Dirichlet(0.3) over labels, 1,000 clients; ResNet-18",
-        _config(ModelConfig(name="resnet18"), rounds=100, cohort=20, batch_size=20, evaluations=4),
-        _source("cifar10", data.dirichlet(1000, 0.3, 20)),
+        _config(ModelConfig(name="resnet18"), rounds=112, cohort=20, batch_size=20),
+        # More test examples would take as long as training.
+        _by_class("cifar10", data.dirichlet(800, 0.3, 16), num_unseen=200, num_test=20),
         target=0.4,
-        min_examples=20,
     ),
 )
 
@@ -271,9 +314,13 @@ def _with_dropouts(federation: Federation) -> Federation:
 
 
 FEDERATIONS = {
-    each.name: each for each in (*_WITHOUT_FAULTS, *map(_with_dropouts, _WITHOUT_FAULTS))
+    each.name: each
+    for each in (
+        *_WITHOUT_FAULTS,
+        *(_with_dropouts(each) for each in _WITHOUT_FAULTS if each.name in _WITH_VARIANTS),
+    )
 }
-"""Federated datasets by name; of each there is one with dropouts, such as ``digits_dropouts``."""
+"""Federated datasets by name; three have a variant with dropouts, such as ``adult_dropouts``."""
 
 
 def quantity_of(federation: str) -> Quantity:

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_fair import results
+from fedjax_fair.benchmark.equal_compute import at_round
 from fedjax_fair.benchmark.federations import FEDERATIONS, quantity_of, variables_of
-from fedjax_fair.benchmark.protocol import CRITERIA, VERSION
+from fedjax_fair.benchmark.protocol import BASELINE, CRITERIA, PARITY, STOPPED, VERSION
 from fedjax_fair.metrics import fairness
 from fedjax_fair.metrics.quantities import ACCURACY, Quantity
 from fedjax_fair.results import sensitive_groups
@@ -32,6 +33,7 @@ __all__ = [
     "constants",
     "curves",
     "finals",
+    "noise_floor",
     "relative",
     "table",
 ]
@@ -43,7 +45,6 @@ CONSTANTS = ("accuracy", "worst_10pct", "standard_deviation", "gini", "dissimila
 """Measures of the constant predictor."""
 
 _GAPS = ("demographic_parity_difference", "equal_opportunity_difference")
-_UNIT_OF_COMPUTE = "fedavg"
 _PRIMARY = CRITERIA[0]
 DIGITS = 7
 """Significant digits of measures."""
@@ -52,30 +53,28 @@ _MEGABYTE = 1e6
 
 
 class Final(NamedTuple):
-    """Final runs of a method with the setting of one criterion.
+    """Final runs of a method with the settings that one criterion has chosen.
 
     Attributes:
         federation: Name of the federated dataset.
         method: The method.
-        criterion: The criterion that has chosen the setting.
-        settings: The setting.
-        round: The round of the model that counts.
+        criterion: The criterion, or `STOPPED`.
+        settings: The setting of each block.
+        rounds: Rounds of training of the model that counts, of each block.
         model: ``"global"`` or ``"personalized"``, the one that serves clients.
         dataset: Results of this model, over ``seed`` and ``round``.
+        last: Results of the model that counts, over ``seed``; None if there is no model within the
+            operations of FedAvg.
     """
 
     federation: str
     method: str
     criterion: str
-    settings: dict[str, float]
-    round: int
+    settings: list[dict[str, float]]
+    rounds: np.ndarray
     model: str
     dataset: xr.Dataset
-
-    @property
-    def last(self) -> xr.Dataset:
-        """Results at the round that counts."""
-        return self.dataset.sel(round=self.round)
+    last: xr.Dataset | None
 
     @property
     def quantity(self) -> Quantity:
@@ -95,26 +94,43 @@ def finals(folder: Path) -> Iterator[Final]:
         if dataset.attrs.get("protocol") != VERSION:
             found = dataset.attrs.get("protocol")
             raise ValueError(f"path={str(file)!r}: expected protocol {VERSION}, got {found}.")
-        settings = json.loads(dataset.attrs["settings"])
-        served: dict[int, tuple[str, xr.Dataset]] = {}
-        for criterion, (setting, round) in json.loads(dataset.attrs["chosen"]).items():
-            if setting not in served:  # Criteria often choose the same setting.
-                served[setting] = _serving(dataset, setting)
-            model, serving = served[setting]
-            yield Final(
-                str(dataset.attrs["federation"]),
-                str(dataset.attrs["method"]),
-                criterion,
-                settings[setting],
-                int(round),
-                model,
-                serving,
-            )
+        yield from _of_unit(dataset)
 
 
-def _serving(dataset: xr.Dataset, setting: int) -> tuple[str, xr.Dataset]:
-    """Returns the kind and the results of the models that serve clients, with one setting."""
-    runs = dataset.isel(run=np.flatnonzero(dataset["setting"].values == setting))
+def _of_unit(dataset: xr.Dataset) -> Iterator[Final]:
+    """Yields the runs of each criterion, and those that are stopped by validation examples."""
+    attrs, of_unit = dataset.attrs, str(dataset.attrs["federation"])
+    settings, chosen = json.loads(attrs["settings"]), json.loads(attrs["chosen"])
+    quantity, budget = quantity_of(of_unit), dataset["round"].values[-1]
+    for criterion in (*CRITERIA, PARITY, STOPPED):
+        places = chosen.get(_PRIMARY if criterion == STOPPED else criterion)
+        if places is None and criterion != "compute":
+            continue
+        own = [settings[place] for place in places or chosen[_PRIMARY]]
+        model, serving = _serving(dataset, places or chosen[_PRIMARY])
+        rounds = np.full(serving.sizes["seed"], budget, float)
+        last = serving.isel(round=-1)
+        if criterion == "compute":
+            rounds = np.minimum(budget, rounds / attrs["relative_operations"])
+            last = at_round(serving, float(rounds[0]))
+        elif criterion == STOPPED:
+            levels = sign(quantity) * serving[validation(quantity.mean)].transpose("seed", "round")
+            best = levels.isel(round=slice(1, None)).fillna(-np.inf).argmax("round") + 1
+            rounds = serving["round"].values[best.values].astype(float)
+            last = serving.isel(round=best)
+        yield Final(of_unit, str(attrs["method"]), criterion, own, rounds, model, serving, last)
+
+
+def _serving(dataset: xr.Dataset, places: list[int]) -> tuple[str, xr.Dataset]:
+    """Returns the kind and the results of the models that serve clients, of one run per block."""
+    of_run = {
+        (setting, seed): i
+        for i, (setting, seed) in enumerate(
+            zip(dataset["setting"].values.tolist(), dataset["seed"].values.tolist(), strict=True)
+        )
+    }
+    seeds = np.unique(dataset["seed"].values).tolist()
+    runs = dataset.isel(run=[of_run[run] for run in zip(places, seeds, strict=True)])
     serving = by_model(runs.drop_vars("setting").swap_dims(run="seed"), serving=True)
     if "algorithm" not in serving.dims:
         return "global", serving
@@ -161,7 +177,7 @@ def clients(found: list[Final]) -> pd.DataFrame:
 
     parts = []
     for final in found:
-        if final.criterion == _PRIMARY:
+        if final.criterion == _PRIMARY and final.last is not None:
             accuracy = final.last[final.quantity.client].transpose("seed", "client")
             names = pd.Index([str(client) for client in range(accuracy.sizes["client"])])
             own = pd.DataFrame(accuracy.values, columns=names)
@@ -190,9 +206,7 @@ def relative(runs: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:
     keys = ["federation", "method", "seed"]
     whole: Any = runs
     counted: Any = whole[(whole["measure"] == "operations") & (whole["criterion"] == _PRIMARY)]
-    of_fedavg = (
-        counted[counted["method"] == _UNIT_OF_COMPUTE].groupby("federation")["value"].first()
-    )
+    of_fedavg = counted[counted["method"] == BASELINE].groupby("federation")["value"].first()
     ratio = counted["value"] / counted["federation"].map(of_fedavg)
     parts = [counted.assign(measure="relative_compute", value=ratio)]
     described = counted.drop(columns=["measure", "value"])
@@ -216,15 +230,18 @@ def relative(runs: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:
 
 
 def _measures(final: Final) -> dict[str, np.ndarray]:
-    """Returns the values of all seeds by measure."""
+    """Returns the values of all seeds by measure; NaN if there is no model."""
     last, quantity = final.last, final.quantity
+    if last is None:
+        return {name: np.full(final.rounds.shape, np.nan) for name in variables_of(quantity)}
     measured = {name: last[variable].values for name, variable in variables_of(quantity).items()}
     if quantity == ACCURACY:
         measured["gini"] = last["accuracy_gini"].values
     else:
         measured["gini"] = _ginis(last[quantity.client].transpose("seed", "client").values)
     measured["loss"] = last["test_loss_mean_clients"].values
-    for name in ("unseen", "adapted"):
+    # Unseen clients get the last model.
+    for name in ("unseen", "adapted") if final.criterion not in ("compute", STOPPED) else ():
         if f"{name}_{quantity.name}" in last:
             values = last[f"{name}_{quantity.name}"].transpose("seed", ...).values
             measured[f"{name}_accuracy"] = np.nanmean(values, axis=1)
@@ -236,13 +253,12 @@ def _measures(final: Final) -> dict[str, np.ndarray]:
             measured[name] = gaps[name].values
             measured[f"client_{name}"] = gaps[f"client_{name}"].mean("client").values
     if quantity == ACCURACY:
-        measured["noise_floor"] = _noise_floor(last)
-    operations = final.dataset.attrs["flops"] * final.round
-    measured["operations"] = np.full(last.sizes["seed"], operations)
-    return measured | _communication(final)
+        measured["noise_floor"] = noise_floor(last)
+    measured["operations"] = final.dataset.attrs["flops"] * final.rounds
+    return measured | (_communication(final) if final.criterion == _PRIMARY else {})
 
 
-def _noise_floor(last: xr.Dataset) -> np.ndarray:
+def noise_floor(last: xr.Dataset) -> np.ndarray:
     """Returns the standard deviation over clients that equally accurate clients would have.
 
     With the accuracy p of all clients, the fraction of n correct test examples has the variance
@@ -278,7 +294,7 @@ def _communication(final: Final) -> dict[str, np.ndarray]:
 
     A run that never reaches the target counts with one evaluation more than there are.
     """
-    data = final.dataset.sel(round=slice(None, final.round))
+    data = final.dataset
     up, down = (data[f"bytes_{way}"].transpose("seed", "round").values for way in ("up", "down"))
     rounds = data["round"].values
     level, way = data[final.quantity.mean].transpose("seed", "round").values, sign(final.quantity)

@@ -19,7 +19,7 @@ from fedjax_fair.app.settings.registry import GROUPS
 from fedjax_fair.results.files import write_text
 from fedjax_fair.training.fingerprint import describe, differences
 
-__all__ = ["Description", "read", "record", "recorded"]
+__all__ = ["Description", "needs_groups", "read", "record", "recorded"]
 
 _LINK = re.compile(r"\[(.*)\]\((.*)\)")
 
@@ -114,3 +114,8 @@ def _describe(name: str, method: Method) -> Description:
     paper, link = source.groups() if source is not None else ("", "")
     files = (path.name for path in plugins.loaded() if name in plugins.methods_of(str(path)))
     return Description(method.describe(), paper, link, next(files, ""))
+
+
+def needs_groups(method: str) -> bool:
+    """Returns whether a method or a part of it needs a sensitive feature."""
+    return any(part in GROUPS["group fairness"] for part in method_parts(method))

@@ -4,13 +4,36 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["CRITERIA", "TRACKS", "VERSION", "Track"]
+__all__ = [
+    "BASELINE", "CRITERIA", "PARITY", "RANGE_SEED", "SETTINGS", "STOPPED", "TRACKS", "USED_SEEDS",
+    "VERSION", "Track",
+]  # fmt: skip
 
-VERSION = "1.1"
+VERSION = "2.0"
 """Version of the protocol. Results of different versions are never combined."""
 
-CRITERIA = ("mean", "worst", "fairest")
+BASELINE = "fedavg"
+"""Method that differences are taken to, and whose operations are the unit of compute."""
+
+CRITERIA = ("mean", "fairest", "compute")
 """Criteria of settings on validation examples (`tuning.select`); the first is the primary one."""
+
+PARITY = "parity"
+"""A further criterion, of methods of group fairness on data with a sensitive feature."""
+
+STOPPED = "stopped"
+"""Results with the settings of the first criterion after the round that is best on validation
+examples of the final run, for all methods alike."""
+
+SETTINGS = 8
+"""Settings that each block tries."""
+
+RANGE_SEED = 1000
+"""Seed of the runs that find the window of step sizes."""
+_FIRST_TUNING, _FIRST_FINAL = 1300, 1200
+
+USED_SEEDS = {"1.0": (*range(3), *range(100, 116)), "1.1": (*range(3), *range(100, 116))}
+"""Seeds of earlier versions, which no phase of this one uses."""
 
 
 class Track(NamedTuple):
@@ -19,32 +42,58 @@ class Track(NamedTuple):
     Attributes:
         federations: Names of federated datasets, of `federations.FEDERATIONS`.
         methods: Default methods.
-        num_settings: Settings that every method is tuned over.
-        tuning_seeds: Seeds of the tuning runs.
-        final_seeds: Seeds of the reported runs, different from the tuning seeds.
+        num_blocks: Number of blocks. A block is the unit of replication: it chooses among settings
+            of its own with one tuning seed, and has one final seed.
         adapt_steps: Local steps of SGD with which an unseen client adapts the global model.
         variants: Federated datasets with faults of clients, which are no part of overall results.
         variant_methods: Default methods on them.
-        reuses_programs: Whether final runs are padded to the number of tuning runs, so that both
-            share compiled functions. It pays where compilation takes longer than training.
         one_run_at_a_time: Whether each run is trained, and saved, alone. It pays where a run keeps
-            the device busy for long.
+            the device busy for long. Otherwise as many runs as blocks are trained together.
     """
 
     federations: tuple[str, ...]
     methods: tuple[str, ...]
-    num_settings: int = 16
-    tuning_seeds: tuple[int, ...] = (0, 1, 2)
-    final_seeds: tuple[int, ...] = tuple(range(100, 110))
+    num_blocks: int = 12
     adapt_steps: int = 10
     variants: tuple[str, ...] = ()
     variant_methods: tuple[str, ...] = ()
-    reuses_programs: bool = False
     one_run_at_a_time: bool = False
 
+    @property
+    def tuning_seeds(self) -> tuple[int, ...]:
+        """The seed of the tuning runs of each block."""
+        return tuple(range(_FIRST_TUNING, _FIRST_TUNING + self.num_blocks))
 
-_STANDARD = ("adult", "mpls_stops", "mnist", "census_income", "shakespeare", "cifar10")
+    @property
+    def final_seeds(self) -> tuple[int, ...]:
+        """The seed of the reported runs of each block."""
+        return tuple(range(_FIRST_FINAL, _FIRST_FINAL + self.num_blocks))
+
+    @property
+    def seeds(self) -> dict[str, tuple[int, ...]]:
+        """Seeds by phase."""
+        return {
+            "range": (RANGE_SEED,),
+            "tuning": self.tuning_seeds,
+            "final": self.final_seeds,
+        }
+
+
 _REFERENCES = ("fedavg", "centralized", "local_converged", "fine_tuned")
+_FAIR = (
+    "agnostic", "drfa", "propfair", "adafed", "fedmgda", "fedfv", "fedfa", "aaggff", "q_fedavg",
+    "tilted", "equitable",
+)  # fmt: skip
+_SELECTORS = (
+    "power_of_choice", "divfl", "divfl:gradients=stale", "subtrunc", "unionfl",
+    "unionfl:gradients=stale", "clustered_by_size", "clustered_by_similarity", "oort", "fedcor",
+)  # fmt: skip
+_PERSONALIZED = (
+    "ditto", "fedper", "fedrep", "lg_fedavg", "fedbabu", "ifca", "per_fedavg", "pfedme", "apfl",
+)  # fmt: skip
+_OF_GROUPS = ("fairfed", "fedfb", "fedminmax", "reweighing", "group_penalty")
+_OTHERS = ("fedprox", "scaffold", "fednova", "feddyn", "fedadam", "median")
+_EVERY = (*_REFERENCES, *_FAIR, *_SELECTORS, *_PERSONALIZED, *_OF_GROUPS, *_OTHERS)
 
 TRACKS = {
     "embedded": Track(
@@ -54,19 +103,16 @@ TRACKS = {
             "power_of_choice", "divfl", "q_fedavg", "tilted", "fedadam", "scaffold", "ditto",
             "fedfb",
         ),
-        final_seeds=tuple(range(100, 116)),
-        reuses_programs=True,
+        num_blocks=8,
     ),
     "standard": Track(
-        federations=_STANDARD,
-        methods=(
-            *_REFERENCES,
-            "local", "power_of_choice", "divfl", "unionfl", "equitable", "q_fedavg", "tilted",
-            "fedadam", "scaffold", "fedprox", "ditto", "fedrep", "median", "fedfb", "fairfed",
-            "divfl+equitable", "scaffold+fedadam",
+        federations=("adult", "mpls_stops", "mnist", "census_income"),
+        methods=_EVERY,
+        variants=("mnist_cnn", "adult_dropouts", "mpls_stops_dropouts", "mnist_dropouts"),
+        variant_methods=(
+            "fedavg", "centralized", "fine_tuned", "scaffold", "power_of_choice", "q_fedavg",
+            "equitable", "ditto",
         ),
-        variants=tuple(f"{name}_dropouts" for name in _STANDARD),
-        variant_methods=("fedavg", "q_fedavg", "scaffold", "ditto"),
     ),
     # A run of each method fits into 80 GB.
     "large": Track(
@@ -76,6 +122,7 @@ TRACKS = {
             "equitable", "q_fedavg", "tilted", "fedadam", "scaffold", "fedprox", "ditto", "fedrep",
             "median", "scaffold+fedadam",
         ),
+        num_blocks=8,
         one_run_at_a_time=True,
     ),
 }  # fmt: skip

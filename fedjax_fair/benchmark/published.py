@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedjax_fair.benchmark import measures, run_cells
+from fedjax_fair.benchmark import measures, pool_errors, run_cells
 from fedjax_fair.benchmark.collected import Collected
 from fedjax_fair.benchmark.protocol import VERSION
 from fedjax_fair.results.csv_text import from_cell, to_csv
@@ -24,20 +24,26 @@ _CLIENT = ("federation", "method", "seed")
 _COLUMNS = {
     "runs": (*_RUN, "operations"),
     "clients": (*_CLIENT, "0"),
-    "settings": ("federation", "method", "criterion", "settings", "round"),
+    "settings": (
+        "federation", "method", "criterion", "seed", "settings", "round", "window", "at_limit",
+    ),
     "curves": ("federation", "method", "round", "accuracy", "low", "high"),
+    "pool_errors": pool_errors.COLUMNS,
     "federations": (
-        "federation", "clients", "unseen_clients", "data_digest",
+        "federation", "clients", "unseen_clients", "data_digest", "test_digest",
         *(f"constant_{name}" for name in measures.CONSTANTS),
     ),
     "methods": ("method", "kind", "summary", "paper", "link", "command", "file"),
-    "cells": ("protocol", *run_cells.KEYS[:3], "seed", "data_digest", "partition_digest", "status"),
+    "cells": (
+        "protocol", *run_cells.KEYS[:3], "block", "window", "seed", "data_digest",
+        "partition_digest", "status",
+    ),
 }  # fmt: skip
 """Columns that each file has."""
 _NUMERIC = {"runs": _RUN, "clients": _CLIENT}
 """Tables whose columns are numbers, except for these."""
-_DIGESTS = ("protocol", "data_digest", "partition_digest")
-_TEXTS = ("summary", "paper", "link", "command", "file", "settings")
+_DIGESTS = ("protocol", "data_digest", "test_digest", "partition_digest")
+_TEXTS = ("summary", "paper", "link", "command", "file", "settings", "at_limit")
 _DIGITS = {"clients": 9, "cells": 9}
 """Digits with which values of float32 are exact; ties of clients and settings stay ties."""
 _DESCRIPTION = "benchmark.json"

@@ -1,148 +1,156 @@
-"""Rankings of methods, with groups of methods that are not separated statistically."""
+"""Order of the methods of a track: mean ranks over federations and blocks."""
 
 from __future__ import annotations
 
-import itertools
-import string
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedjax_fair.benchmark import statistics
-from fedjax_fair.benchmark.statistics import OVERALL, differences, seed_means
-from fedjax_fair.metrics import paired
-from fedjax_fair.utils import checks
+from fedjax_fair.benchmark.statistics import direction, select
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["groups", "ranking"]
+__all__ = ["CHANCE_SPREAD", "ORDERS", "Order", "chance_shares", "mean_ranks", "order", "ranks"]
 
 
-def ranking(
-    measures: pd.DataFrame, measure: str, criterion: str, *, baseline: str = "fedavg"
+class Order(NamedTuple):
+    """An order of methods: by which measure, with settings selected by which criterion."""
+
+    measure: str
+    criterion: str
+
+
+ORDERS = {
+    "accuracy": Order("accuracy", "mean"),
+    "spread": Order("standard_deviation", "fairest"),
+    "compute": Order("accuracy", "compute"),
+    "stopped": Order("accuracy", "stopped"),
+}
+"""Orders of a track by name: accuracy, standard deviation over clients, accuracy at equal compute,
+and accuracy after the round that is best on validation examples of each run."""
+
+CHANCE_SPREAD: Mapping[str, tuple[str, ...]] = {
+    "embedded": ("digits", "groups"),
+    "standard": ("mnist_cnn",),
+}
+"""Federations by track in which chance explains more than half of FedAvg's variance over clients.
+
+Their spread enters no rank and no claim (rule I4 of the protocol).
+"""
+
+
+def chance_shares(measures: pd.DataFrame, baseline: str) -> dict[str, float]:
+    """Returns which share of the baseline's variance over clients chance explains, by federation.
+
+    It is the mean square of the deviation by chance divided by that of the measured deviation, over
+    blocks, with settings of the highest mean accuracy.
+    """
+    runs: Any = measures[
+        (measures["method"] == baseline) & (measures["criterion"] == ORDERS["accuracy"].criterion)
+    ]
+    squares = (runs["value"] ** 2).groupby([runs["measure"], runs["federation"]], sort=False)
+    means = squares.mean()
+    if "noise_floor" not in means:
+        return {}
+    return (means["noise_floor"] / means["standard_deviation"]).dropna().to_dict()
+
+
+def ranks(
+    measures: pd.DataFrame, measure: str, criterion: str, reference: Collection[str]
 ) -> pd.DataFrame:
-    """Ranks methods overall and per federation.
+    """Ranks the methods of each federation in each block among the methods of a reference set.
 
-    Two methods are separated if the paired t test by seed is significant after adjustment for all
-    pairs of methods of the scope (Holm).
+    Equal values have the mean of their ranks. A diverged or missing run is last. Other methods than
+    those of the reference set change no rank.
 
     Args:
-        measures: Table of measures.
+        measures: Table of measures. Where a method ran with other criteria only, it is last.
         measure: A measure of the table.
         criterion: Criterion that selected the settings.
-        baseline: Method that scales a federation by its standard deviation over seeds.
+        reference: Methods.
 
     Returns:
-        A row per scope (``overall`` or a federation) and method, the best first: ``rank`` from 1;
-        and ``letters`` of the groups: methods that have a letter in common are not separated.
-        Overall, only methods that ran wherever the baseline did are ranked; the others come last,
-        with rank NaN and no letters.
+        A row per federation and method, with a column per block; 1 is the best rank. Blocks that no
+        method of a federation has are NaN.
 
     Raises:
-        ValueError: For an unknown measure, baseline or criterion, and fewer than two seeds.
-    """
-    import pandas as pd
-
-    runs: Any = statistics.select(measures, measure, criterion)
-    methods = statistics.methods_of(runs)
-    checks.one_of("baseline", baseline, methods)
-    sign = statistics.direction(measure)
-    scales = statistics.scales_of(runs, baseline)
-    gaps = {name: differences(runs, name, baseline, scales) for name in methods}
-    with_baseline = {federation for federation, method in runs.index if method == baseline}
-    whole = runs[runs.index.get_level_values("federation").isin(with_baseline)]
-    means = {
-        name: sign * float(np.mean(seed_means(gaps[name]))) if gaps[name].size else np.nan
-        for name in statistics.methods_of(whole)
-    }
-    complete = {
-        name: mean for name, mean in means.items() if set(gaps[baseline]) <= set(gaps[name])
-    }
-    tables = [_scope(whole, OVERALL, complete, scales)]
-    for federation, own in runs.groupby(level="federation", sort=False):
-        means = {method: sign * float(values.mean()) for (_, method), values in own.iterrows()}
-        tables.append(_scope(own, federation, means, None))
-    return pd.concat(tables, ignore_index=True)
-
-
-def _scope(runs: Any, scope: str, means: dict[str, float], scales: Any) -> Any:
-    """Ranks the methods that have a mean."""
-    import pandas as pd
-
-    ranked = [name for name, mean in means.items() if not np.isnan(mean)]
-    ranked.sort(key=lambda name: -means[name])
-    letters = groups(ranked, _separated(runs, ranked, scales))
-    others = [name for name in statistics.methods_of(runs) if name not in ranked]
-    return pd.DataFrame(
-        {
-            "scope": scope,
-            "method": [*ranked, *others],
-            "rank": [*range(1, len(ranked) + 1), *[np.nan] * len(others)],
-            "letters": [letters.get(name, "") for name in (*ranked, *others)],
-        }
-    ).astype({"rank": float})
-
-
-def _separated(runs: Any, methods: Sequence[str], scales: Any) -> set[frozenset[str]]:
-    """Returns the pairs of methods that are separated."""
-    pairs = list(itertools.combinations(methods, 2))
-    gaps = [seed_means(differences(runs, *pair, scales)) for pair in pairs]
-    adjusted = paired.holm([paired.interval(one).p for one in gaps], len(pairs))
-    return {
-        frozenset(pair)
-        for pair, p, one in zip(pairs, adjusted, gaps, strict=True)
-        if p < statistics.LEVEL and len(one) >= statistics.MIN_SEEDS
-    }
-
-
-def groups(methods: Sequence[str], separated: set[frozenset[str]]) -> dict[str, str]:
-    """Assigns letters so that two methods share one exactly if they are not separated.
-
-    A letter is a maximal set of methods without a separated pair (compact letter display).
-
-    Args:
-        methods: Methods, the best first.
-        separated: Pairs of methods that are separated.
-
-    Returns:
-        Letters by method; the letters of the best method come first. After ``z`` follow ``A``
-        to ``Z``, and then ``a1``.
+        ValueError: As `statistics.select`.
 
     Examples:
-        >>> groups(["ditto", "divfl", "fedavg"], {frozenset(["ditto", "fedavg"])})
-        {'ditto': 'a', 'divfl': 'ab', 'fedavg': 'b'}
+        >>> import pandas as pd
+        >>> run = {"federation": "digits", "criterion": "mean", "measure": "accuracy"}
+        >>> run |= {"is_diverged": False}
+        >>> table = pd.DataFrame(
+        ...     run | {"method": method, "seed": 1200 + block, "value": value}
+        ...     for method, values in {"fedavg": [0.5, 0.5], "ditto": [0.7, 0.5]}.items()
+        ...     for block, value in enumerate(values)
+        ... )
+        >>> ranks(table, "accuracy", "mean", ["fedavg", "ditto"]).loc["digits", "ditto"].tolist()
+        [1.0, 1.5]
     """
-    neighbors = {
-        name: {o for o in methods if o != name and frozenset((name, o)) not in separated}
-        for name in methods
-    }
-    rank = {name: position for position, name in enumerate(methods)}
-    cliques = sorted(sorted(rank[name] for name in one) for one in _cliques(neighbors))
-    letters = dict.fromkeys(methods, "")
-    for index, clique in enumerate(cliques):
-        repeat, position = divmod(index, len(string.ascii_letters))
-        letter = string.ascii_letters[position] + (str(repeat) if repeat else "")
-        for position in clique:
-            letters[methods[position]] += letter
-    return letters
+    import pandas as pd
+
+    units: Any = measures.loc[measures["measure"] == measure, ["federation", "method"]]
+    kept = measures.assign(value=measures["value"].mask(measures["is_diverged"].astype(bool)))
+    # Federations of which the criterion has no run have no rank.
+    runs: Any = select(kept, measure, criterion)
+    units = units[units["federation"].isin(runs.index.get_level_values("federation"))]
+    runs = runs.reindex(pd.MultiIndex.from_frame(units.drop_duplicates()))
+    parts = []
+    for _, own in runs.groupby(level="federation", sort=False):
+        levels = direction(measure) * own.to_numpy()
+        is_run = ~np.isnan(levels).all(axis=0)
+        levels = np.nan_to_num(levels, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+        is_reference = own.index.get_level_values("method").isin(list(reference))
+        others = levels[is_reference, None]
+        better = np.sum(others > levels, axis=0)
+        equal = np.sum(others == levels, axis=0) - is_reference[:, None]
+        rank = np.where(is_run, 1 + better + equal / 2, np.nan)
+        parts.append(pd.DataFrame(rank, own.index, own.columns))
+    return pd.concat(parts)
 
 
-def _cliques(neighbors: dict[str, set[str]]) -> list[set[str]]:
-    """Finds all maximal cliques (Bron and Kerbosch, 1973, with pivots)."""
-    found = []
+def mean_ranks(ranks: pd.DataFrame) -> pd.DataFrame:
+    """Returns the mean of `ranks` over federations by method, in blocks that all of them have."""
+    table: Any = ranks
+    means = table.groupby(level="method", sort=False).mean()
+    return means.loc[:, table.notna().all()]
 
-    def extend(clique: set[str], candidates: set[str], excluded: set[str]) -> None:
-        if not candidates and not excluded:
-            found.append(clique)
-            return
-        pivot = max(candidates | excluded, key=lambda name: len(neighbors[name] & candidates))
-        for name in candidates - neighbors[pivot]:
-            near = neighbors[name]
-            extend(clique | {name}, candidates & near, excluded & near)
-            candidates, excluded = candidates - {name}, excluded | {name}
 
-    if neighbors:
-        extend(set(), set(neighbors), set())
+def order(
+    measures: pd.DataFrame,
+    reference: Collection[str],
+    *,
+    without_spread: Collection[str] = (),
+    at_limit: Collection[tuple[str, str]] = (),
+) -> dict[str, pd.DataFrame]:
+    """Ranks the methods of a track in each of `ORDERS` that the table has a criterion of.
+
+    Only methods that ran on all federations, and whose settings are at no limit of a range, are
+    ranked, and only these methods of the reference set count.
+
+    Args:
+        measures: Table of measures of all federations of the track.
+        reference: Methods among which all methods are ranked.
+        without_spread: Federations that do not count in the order by spread.
+        at_limit: Federations and methods whose settings are at the limit of a range.
+
+    Returns:
+        Tables of `ranks` of the ranked methods by order; without any, no table.
+    """
+    whole: Any = measures
+    federations = whole.groupby("method", sort=False)["federation"].nunique()
+    complete = federations.index[federations == whole["federation"].nunique()]
+    limited = {method for _, method in at_limit}
+    ranked = [name for name in complete if name not in limited]
+    table = whole[whole["method"].isin(ranked)]
+    found = {}
+    for name, (measure, criterion) in ORDERS.items():
+        own = table[~table["federation"].isin(list(without_spread))] if name == "spread" else table
+        if ((own["measure"] == measure) & (own["criterion"] == criterion)).any():
+            found[name] = ranks(
+                own, measure, criterion, [one for one in ranked if one in reference]
+            )
     return found

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair.benchmark import collected, published, ranking, run_cells, statistics, verdicts
 from fedjax_fair.benchmark.collected import BASELINES, CRITERION, Collected
 from fedjax_fair.benchmark.protocol import TRACKS
-from fedjax_fair.benchmark.report_contents import BASELINE, COLUMNS, OVERALL, RANKED, Contents
+from fedjax_fair.benchmark.report_contents import BASELINE, Contents
 from fedjax_fair.benchmark.report_figures import write_figures
 from fedjax_fair.benchmark.report_tables import write_tables
 from fedjax_fair.metrics import paired
@@ -44,26 +43,49 @@ def write(folder: Path, found: Collected | None = None, shown: Contents | None =
 
 def contents(found: Collected) -> Contents:
     """Returns what the report shows."""
+    import pandas as pd
+
     table: Any = statistics.replace_diverged(found.all_runs, found.constants)
     gains: Any = statistics.as_gains(table, found.constants)
-    is_variant = table["federation"].isin(TRACKS[found.track].variants)
-    parts = [gains[~is_variant], gains[is_variant]]
-    evidence = _compare(_evidence, COLUMNS["evidence"], parts)
+    pool_errors: Any = statistics.as_gains(found.pool_errors, found.constants, column="se")
+    without_spread = ranking.CHANCE_SPREAD.get(found.track, ())
+    options: Any = {
+        "pool_errors": pool_errors.assign(se=pool_errors["se"].abs()),
+        "without_spread": without_spread,
+        "at_limit": _at_limit(found),
+    }
+    is_variant = gains["federation"].isin(TRACKS[found.track].variants)
+    whole, variants = gains[~is_variant], gains[is_variant]
+    # Variants have families of their own, and no part in overall results.
+    parts = [verdicts.differences(part, BASELINE, **options) for part in (whole, variants)]
+    reference = found.methods.loc[found.methods["file"] == "", "method"].tolist()
+    ranks = verdicts.overall(whole, BASELINE, reference, parts[0], **options)
+    differences = pd.concat(filter(len, parts), ignore_index=True) if len(parts[0]) else parts[0]
     return Contents(
         federations=found.federations["federation"].tolist(),
         results=_results(found, table),
-        ranking=_compare(_ranking, COLUMNS["ranking"], parts),
-        verdicts=_verdicts(evidence),
-        evidence=evidence,
+        statements=verdicts.statements(ranks, differences),
+        ranking=ranks,
+        differences=differences,
+        undecided=verdicts.undecided(ranks, differences),
+        chance=ranking.chance_shares(table, BASELINE),
+        without_spread=without_spread,
         curves=found.curves,
     )
+
+
+def _at_limit(found: Collected) -> set[tuple[str, str]]:
+    """Returns the federations and methods whose settings are at the limit of a range."""
+    settings: Any = found.settings
+    limited = settings[settings["at_limit"].astype(bool)]
+    return set(zip(limited["federation"], limited["method"], strict=True))
 
 
 def _results(found: Collected, runs: Any) -> pd.DataFrame:
     import pandas as pd
 
     kinds = dict(zip(found.methods["method"], found.methods["kind"], strict=True))
-    rows = []
+    at_limit, rows = _at_limit(found), []
     chosen = runs[runs["criterion"] == CRITERION]
     for (federation, method), own in chosen.groupby(["federation", "method"], sort=False):
         row = {
@@ -74,52 +96,10 @@ def _results(found: Collected, runs: Any) -> pd.DataFrame:
             "seeds": own["seed"].nunique(),
             "diverged": float(own.drop_duplicates("seed")["is_diverged"].mean()),
             "is_reference": method in BASELINES,
+            "at_limit": (federation, method) in at_limit,
         }
         for measure, values in own.groupby("measure", sort=False)["value"]:
             mean = paired.interval(values.to_numpy(float))
             row |= {measure: mean.mean, f"{measure}_half": mean.high - mean.mean}
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def _compare(
-    compare_fn: Callable[[Any], Any], columns: Iterable[str], tables: list[Any]
-) -> pd.DataFrame:
-    """Compares methods over the first table, and on each federated dataset of all tables."""
-    import pandas as pd
-
-    parts = []
-    for place, table in enumerate(tables):
-        if BASELINE in set(table["method"]) and table["method"].nunique() > 1:
-            rows = compare_fn(table)
-            parts.append(rows if place == 0 else rows[rows["scope"] != OVERALL])
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(columns))
-
-
-def _ranking(table: Any) -> pd.DataFrame:
-    """Joins ranks by accuracy with the differences to the baseline, whose p are adjusted."""
-    has_baseline = table.loc[table["method"] == BASELINE, "federation"]
-    table = table[table["federation"].isin(has_baseline)]
-    ranked: Any = ranking.ranking(table, RANKED[0], CRITERION, baseline=BASELINE)
-    for measure in RANKED:
-        both: Any = statistics.by_scope(table, measure, BASELINE, CRITERION)
-        both = both.rename(columns={"p_holm": "p"}).set_index(["scope", "method"])
-        both = both[["difference", "low", "high", "p"]]
-        ranked = ranked.join(both.add_prefix(f"{measure}_"), on=["scope", "method"])
-    return ranked
-
-
-def _evidence(table: Any) -> pd.DataFrame:
-    """Compares all other methods with the baseline in all measures of fairness."""
-    others = [name for name in dict.fromkeys(table["method"]) if name != BASELINE]
-    return verdicts.evidence(table, others, BASELINE)
-
-
-def _verdicts(evidence: Any) -> pd.DataFrame:
-    """Returns the primary verdict on each method over all federated datasets."""
-    judged: Any = verdicts.primary(evidence[evidence["scope"] == OVERALL])
-    is_robust = judged["is_robust"] & (judged["verdict"] != verdicts.NO_VERDICT)
-    judged["verdict"] += is_robust.map({True: ", robust", False: ""})
-    for name, column in {"difference": "gain", "low": "high", "high": "low"}.items():
-        judged[f"standard_deviation_{name}"] = -judged[column]
-    return judged[list(COLUMNS["verdicts"])]

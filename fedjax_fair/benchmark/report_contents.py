@@ -9,34 +9,17 @@ from fedjax_fair.benchmark.measure_labels import MEASURES
 from fedjax_fair.benchmark.statistics import OVERALL
 from fedjax_fair.metrics.quantities import ACCURACY
 
-__all__ = ["BASELINE", "COLUMNS", "OVERALL", "RANKED", "SETTINGS_ARE", "Contents"]
-__all__ += ["settings_are", "shown_measures", "unit_of"]
+__all__ = ["BASELINE", "OVERALL", "RANKED", "SETTINGS_ARE", "Contents"]
+__all__ += ["by_method", "settings_are", "shown_measures", "unit_of"]
 
 BASELINE = "fedavg"
 """Method that differences are taken to."""
 
 RANKED = ("accuracy", "standard_deviation")
-"""Measures whose differences to the baseline are shown; the first is that of the ranking."""
+"""Measures whose differences to the baseline have verdicts, of family F2."""
 
 SETTINGS_ARE = "highest mean validation accuracy over clients"
 """Criterion that selected the settings by accuracies, in words."""
-
-_SIDES = ("difference", "low", "high", "p")
-COLUMNS = {
-    "ranking": (
-        "scope", "method", "rank", "letters",
-        *(f"{measure}_{side}" for measure in RANKED for side in _SIDES),
-    ),
-    "verdicts": (
-        "method", "verdict", "fairer_in", "accuracy_difference", "standard_deviation_difference",
-        "standard_deviation_low", "standard_deviation_high",
-    ),
-    "evidence": (
-        "method", "scope", "criterion", "measure", "gain", "low", "high", "p_holm",
-        "accuracy_difference", "accuracy_low", "verdict",
-    ),
-}  # fmt: skip
-"""Columns of comparisons, also where nothing can be compared."""
 
 
 class Contents(NamedTuple):
@@ -45,31 +28,59 @@ class Contents(NamedTuple):
     Attributes:
         federations: Names, in their order.
         results: A row per federation and method: ``kind``, ``model`` ("global" or "personalized"),
-            a column per measure with the mean over seeds and a column ``{measure}_half`` with
-            half of its 95% interval, ``seeds``, ``diverged`` (share of seeds) and
-            ``is_reference``.
-        ranking: A row per ``scope`` ("overall" or a federation) and method, the best first:
-            ``rank`` (NaN: not ranked), ``letters`` (methods with a common letter cannot be told
-            apart), and for ``accuracy`` and ``standard_deviation`` the columns
-            ``{measure}_difference`` to the baseline, ``_low``, ``_high`` and ``_p``.
-        verdicts: A row per method over all federations: ``verdict``, ``fairer_in`` (of nine
-            combinations of criterion and measure), ``accuracy_difference`` (a fraction), and
-            ``standard_deviation_difference`` in the overall unit, with ``_low`` and ``_high``.
-        evidence: As of `verdicts.evidence`.
+            a column per measure with the mean over blocks and a column ``{measure}_half`` with
+            half of its 95% interval, ``seeds`` (blocks), ``diverged`` (share of seeds),
+            ``is_reference`` and ``at_limit`` (whether settings are at the limit of a range).
+        statements: As of `verdicts.statements`: what is known.
+        ranking: As of `verdicts.overall`: ranks over all federations.
+        differences: As of `verdicts.differences`: differences to the baseline per federation.
+        undecided: As of `verdicts.undecided`.
+        chance: Share of the baseline's variance over clients that chance explains, by federation.
+        without_spread: Federations whose spread has no rank and no verdict.
         curves: As of `measures.curves`.
     """
 
     federations: list[str]
     results: Any
+    statements: Any
     ranking: Any
-    verdicts: Any
-    evidence: Any
+    differences: Any
+    undecided: Any
+    chance: dict[str, float]
+    without_spread: tuple[str, ...]
     curves: Any
 
 
 def shown_measures(results: Any) -> list[str]:
     """Returns the measures that any row has, in the order of columns."""
     return [name for name in MEASURES if name in results and bool(results[name].notna().any())]
+
+
+def by_method(contents: Contents, scope: str) -> Any:
+    """Returns the comparisons of a scope with the baseline.
+
+    Returns:
+        A row per method, the best in accuracy first, with the columns ``{measure}_difference``,
+        ``_low``, ``_high``, ``_p`` and ``_verdict`` for each of `RANKED`: differences of ranks over
+        all federations, otherwise of measures.
+    """
+    if scope == OVERALL:
+        names = {"accuracy": RANKED[0], "spread": RANKED[1]}
+        table = contents.ranking[contents.ranking["order"].isin(list(names))]
+        table = table.assign(measure=table["order"].map(names))
+    else:
+        table = contents.differences
+        table = table[(table["federation"] == scope) & (table["family"] == "F2")]
+    table = table.set_index("method")
+    parts = [
+        table.loc[table["measure"] == name, ["difference", "low", "high", "p", "verdict"]]
+        for name in RANKED
+    ]
+    parts = [part.add_prefix(f"{name}_") for name, part in zip(RANKED, parts, strict=True)]
+    joined = parts[0].join(parts[1], how="outer")
+    sign = 1 if scope == OVERALL else -1  # Less is better in ranks.
+    order = (sign * joined[f"{RANKED[0]}_difference"].astype(float)).argsort(kind="stable")
+    return joined.iloc[order].reset_index()
 
 
 def settings_are(federation: str) -> str:
@@ -79,10 +90,13 @@ def settings_are(federation: str) -> str:
     return words if quantity.better == "higher" else words.replace("highest", "lowest")
 
 
-def unit_of(scope: str) -> tuple[str, float]:
+def unit_of(scope: str, measure: str) -> tuple[str, float]:
     """Returns the unit of differences in a scope, and the factor from stored values to it."""
     if scope == OVERALL:
-        return f"seed SDs of {BASELINE}", 1.0
-    if quantity_of(scope) == ACCURACY:
+        return "ranks", 1.0
+    quantity = quantity_of(scope)
+    if quantity == ACCURACY or measure not in RANKED:
         return "points", 100.0
-    return "% of the constant predictor's, + is better", 100.0
+    unit = f"% of the constant predictor's {quantity.heading}"
+    is_turned = quantity.better == "lower" and measure == RANKED[0]
+    return f"{unit}, + is better" if is_turned else unit, 100.0

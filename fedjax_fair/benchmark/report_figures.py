@@ -10,7 +10,14 @@ import numpy as np
 
 from fedjax_fair.benchmark.federations import quantity_of
 from fedjax_fair.benchmark.measure_labels import MEASURES, heading, measure_of
-from fedjax_fair.benchmark.report_contents import BASELINE, OVERALL, RANKED, Contents, unit_of
+from fedjax_fair.benchmark.report_contents import (
+    BASELINE,
+    OVERALL,
+    RANKED,
+    Contents,
+    by_method,
+    unit_of,
+)
 from fedjax_fair.report import drawing
 
 if TYPE_CHECKING:
@@ -49,38 +56,32 @@ def write_figures(contents: Contents, folder: Path) -> list[Path]:
     return paths
 
 
-def ranking(contents: Contents, scope: str | None = None) -> Figure | None:
+def ranking(contents: Contents, scope: str = OVERALL) -> Figure | None:
     """Differences to the baseline in a scope, with 95% intervals, the best on top."""
     from matplotlib.figure import Figure
 
-    table = contents.ranking
-    # By default the first one, which is over all federations if they were compared.
-    scope = scope or str(next(iter(table["scope"]), OVERALL))
-    rows = table[(table["scope"] == scope) & (table["method"] != BASELINE)]
-    if rows.empty:
+    table = by_method(contents, scope)
+    rows = table[(table["method"] != BASELINE)].to_dict("records")
+    if not rows:
         return None
-    unit, scale = unit_of(scope)
     figure = Figure(figsize=(7.0, 1.1 + 0.24 * len(rows)), layout="constrained")
+    color = drawing.COLORS[0]
     for axes, name in zip(figure.subplots(1, 2, sharey=True), RANKED, strict=True):
-        for height, row in enumerate(rows.to_dict("records")):
+        unit, scale = unit_of(scope, name)
+        for height, row in enumerate(rows):
             point, low, high = (
                 scale * float(row[f"{name}_{key}"]) for key in ("difference", "low", "high")
             )
-            is_separated = low > 0 or high < 0
-            color = drawing.COLORS[0]
             axes.hlines(height, low, high, color=color, linewidth=1.5)
-            fill = color if is_separated else "white"
+            fill = color if row[f"{name}_verdict"] in ("better", "worse") else "white"
             axes.plot(point, height, "o", color=color, markerfacecolor=fill, markersize=5)
         axes.axvline(0, color="0.5", linewidth=1)
         drawing.style_axes(axes)
         axes.set_xlabel(f"{measure_of(scope, name).label} ({unit})", size=9)
-    labels = [
-        f"{drawing.escape_mathtext(row['method'])}  {row['letters']}"
-        for row in rows.to_dict("records")
-    ]
+    labels = [drawing.escape_mathtext(row["method"]) for row in rows]
     figure.axes[0].set_yticks(range(len(rows)), labels, size=8)
     figure.axes[0].set_ylim(len(rows) - 0.5, -0.5)
-    note = f"Difference to {BASELINE}, 95% CI; filled: interval excludes zero"
+    note = f"Difference to {BASELINE}, 95% CI; filled: adjusted p < .05"
     figure.supxlabel(drawing.escape_mathtext(note), size=8, color="0.35")
     return figure
 

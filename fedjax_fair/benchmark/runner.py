@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from datetime import timedelta
@@ -17,13 +18,21 @@ import jax
 from fedjax_fair.app.run_folder import make_folder
 from fedjax_fair.app.run_record import environment
 from fedjax_fair.app.settings import presets
-from fedjax_fair.app.settings.named_methods import method_parts, resolve_method
-from fedjax_fair.app.settings.registry import GROUPS
+from fedjax_fair.app.settings.named_methods import resolve_method
 from fedjax_fair.benchmark import plugin_methods, run_cells
 from fedjax_fair.benchmark.federations import FEDERATIONS, Federation
-from fedjax_fair.benchmark.populations import BenchmarkData
-from fedjax_fair.benchmark.protocol import TRACKS, VERSION, Track
-from fedjax_fair.benchmark.unit import PHASES, Unit, is_done, run_unit
+from fedjax_fair.benchmark.plugin_methods import needs_groups
+from fedjax_fair.benchmark.protocol import BASELINE, TRACKS, VERSION, Track
+from fedjax_fair.benchmark.tuning import RATE
+from fedjax_fair.benchmark.unit import (
+    BenchmarkInput,
+    Unit,
+    configuration,
+    is_done,
+    make_rounds,
+    operations_of,
+    run_unit,
+)
 from fedjax_fair.parallel.cores import num_usable_cores
 from fedjax_fair.results.files import write_text
 from fedjax_fair.results.folder_lock import locked
@@ -32,7 +41,7 @@ from fedjax_fair.training.loop import Callback, DivergenceError
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.terminal import one_line
 
-__all__ = ["Plan", "failed_units", "failures", "plan", "prepare", "read_folder", "run"]
+__all__ = ["Plan", "failed_units", "failures", "load", "plan", "prepare", "read_folder", "run"]
 
 _SETTINGS, _FAILED = "benchmark.json", "failed.json"
 _MAX_THREADS = 2
@@ -94,7 +103,7 @@ def plan(
         Unit(FEDERATIONS[name], method, folder / "programs" / name / method)
         for name in names
         for method in dict.fromkeys(methods or defaults[name])
-        if FEDERATIONS[name].sensitive_feature is not None or not _needs_groups(method)
+        if FEDERATIONS[name].sensitive_feature is not None or not needs_groups(method)
     ]
     return Plan(track, chosen, units[part - 1 :: parts])
 
@@ -103,11 +112,6 @@ def _check_method(federation: Federation, method: str) -> None:
     """Raises ``ValueError`` for an unknown method or setting."""
     config = replace(federation.config, methods=(method,))
     resolve_method(presets.resolve(config), method)
-
-
-def _needs_groups(method: str) -> bool:
-    """Returns whether a method or a part of it needs a sensitive feature."""
-    return any(part in GROUPS["group fairness"] for part in method_parts(method))
 
 
 def run(
@@ -134,12 +138,11 @@ def run(
     prepare(planned, folder)
     waiting = [unit for unit in planned.units if not is_done(unit)]
     progress = _Progress(waiting, show)
-    data: dict[str, BenchmarkData] = {}
     names = list(dict.fromkeys(unit.federation.name for unit in waiting))
     for name in names:
         own = [unit for unit in waiting if unit.federation.name == name]
         try:
-            data = _load(own[0], planned.track, data_dir)
+            data = load(own[0], planned.track, data_dir)
         except (ValueError, FileNotFoundError) as error:
             reasons = [_record_failure(unit, error) for unit in own]
             progress.add(name, reasons[0], len(own))
@@ -148,14 +151,18 @@ def run(
             if first or name != names[0]:
                 executable_cache.clear()
                 jax.clear_caches()
-            _finish_all(own[first : first + _MAX_UNITS], planned.track, data, callback_fn, progress)
+            of_process = own[first : first + _MAX_UNITS]
+            with warnings.catch_warnings():
+                # Step sizes of all magnitudes are tried; results say which runs have diverged.
+                warnings.filterwarnings("ignore", message=".* (is|are) not finite")
+                _finish_all(of_process, planned.track, data, callback_fn, progress)
     run_cells.write(folder / "cells.jsonl", run_cells.gather(folder))
 
 
 def _finish_all(
     units: Sequence[Unit],
     track: Track,
-    data: Mapping[str, BenchmarkData],
+    data: BenchmarkInput,
     callback_fn: Callable[[str], Sequence[Callback]],
     progress: _Progress,
 ) -> None:
@@ -174,7 +181,7 @@ def _finish_all(
 def _finish(
     unit: Unit,
     track: Track,
-    data: Mapping[str, BenchmarkData],
+    data: BenchmarkInput,
     callback_fn: Callable[[str], Sequence[Callback]],
     progress: _Progress,
 ) -> None:
@@ -221,11 +228,15 @@ class _Progress:
             self.show(f"{self._done}/{self._total} {name}: {outcome} ({left} left)")
 
 
-def _load(unit: Unit, track: Track, data_dir: str | None) -> dict[str, BenchmarkData]:
-    data = unit.federation.load(data_dir, (*track.tuning_seeds, *track.final_seeds))
-    num_tuning = len(track.tuning_seeds)
-    parts = (0, num_tuning), (num_tuning, num_tuning + len(track.final_seeds))
-    return {phase: data.of_runs(*part) for phase, part in zip(PHASES, parts, strict=True)}
+def load(unit: Unit, track: Track, data_dir: str | None) -> BenchmarkInput:
+    """Reads the federated dataset of a unit with the partitions of all seeds of a track."""
+    data, first, phases = unit.federation.load(data_dir, sum(track.seeds.values(), ())), 0, {}
+    for phase, seeds in track.seeds.items():
+        phases[phase] = data.of_runs(range(first, first + len(seeds)))
+        first += len(seeds)
+    baseline = unit._replace(method=BASELINE)
+    (round,) = make_rounds(baseline, configuration(baseline), [{RATE: 0.1}], phases)
+    return BenchmarkInput(phases, operations_of(round, phases["tuning"]))
 
 
 def failed_units(folder: Path) -> list[tuple[str, str, str]]:

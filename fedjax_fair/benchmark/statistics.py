@@ -1,20 +1,20 @@
-"""Paired comparisons of methods with a baseline, per federation and over all federations.
+"""Differences of methods to a baseline, paired by block, and tests of families of differences.
 
-Results over all federations are about these federations only: seeds are the sampled unit, and
-federations are fixed. All functions read the table of measures (`measures.table`).
+A block is a tuning seed with its settings, the setting that it selects, and a final seed; the final
+seed names it. Blocks are the sampled unit, and federations are fixed, so that results are about
+these federations only. Tables of measures are as of `measures.table`.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fedjax_fair.benchmark.federations import quantity_of
-from fedjax_fair.metrics import paired
 from fedjax_fair.metrics.quantities import ACCURACY
-from fedjax_fair.results.comparison import MIN_SEEDS
 from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
@@ -23,25 +23,34 @@ if TYPE_CHECKING:
 __all__ = [
     "HIGHER_IS_BETTER",
     "LEVEL",
+    "MARGIN",
     "OVERALL",
+    "Family",
     "as_gains",
-    "by_scope",
-    "compare",
+    "blocks_needed",
     "differences",
     "direction",
-    "methods_of",
-    "overall",
+    "estimate",
     "replace_diverged",
-    "scales_of",
-    "seed_means",
     "select",
+    "step_down",
 ]
 
 LEVEL = 0.05
-"""Significance level of Holm-adjusted p values."""
+"""Significance level of adjusted p values."""
+
+MARGIN = 0.005
+"""Differences of accuracy and spread below half a point count as equivalent."""
 
 OVERALL = "overall"
 """Name of the scope of all federations."""
+
+_POWER = 0.8
+_MIN_BLOCKS = 6
+"""The signs of fewer blocks give no p value below `LEVEL`."""
+_MAX_BLOCKS = 2**20
+_MAX_FLIPPED = 20
+"""Blocks whose signs are enumerated, at most."""
 
 HIGHER_IS_BETTER = (
     "accuracy",
@@ -64,7 +73,9 @@ def direction(measure: str) -> int:
     return 1 if measure in HIGHER_IS_BETTER else -1
 
 
-def as_gains(measures: pd.DataFrame, constants: Mapping[tuple[str, str], float]) -> pd.DataFrame:
+def as_gains(
+    measures: pd.DataFrame, constants: Mapping[tuple[str, str], float], column: str = "value"
+) -> pd.DataFrame:
     """Makes errors comparable with accuracies: fractions, of which more are better.
 
     Errors and their spread are divided by the mean error of the constant predictor, and errors,
@@ -73,6 +84,7 @@ def as_gains(measures: pd.DataFrame, constants: Mapping[tuple[str, str], float])
     Args:
         measures: Table of measures.
         constants: Values of the constant predictor by federation and measure.
+        column: Column of the values.
     """
 
     def factor(federation: str, measure: str) -> float:
@@ -85,7 +97,7 @@ def as_gains(measures: pd.DataFrame, constants: Mapping[tuple[str, str], float])
 
     table: Any = measures
     factors = [factor(*key) for key in zip(table["federation"], table["measure"], strict=True)]
-    return table.assign(value=table["value"] * factors)
+    return table.assign(**{column: table[column] * factors})
 
 
 def replace_diverged(
@@ -154,202 +166,199 @@ def select(measures: pd.DataFrame, measure: str, criterion: str) -> pd.DataFrame
     return pd.concat(parts, names=["federation"])
 
 
-def methods_of(runs: pd.DataFrame) -> tuple[str, ...]:
-    """Returns the methods of `select`, in their order."""
-    return tuple(runs.index.get_level_values("method").unique())
-
-
-def scales_of(runs: pd.DataFrame, method: str) -> pd.Series:
-    """Computes the standard deviation of a method over seeds, by federation."""
-    is_method = runs.index.get_level_values("method") == method
-    values: Any = runs[is_method].droplevel("method")
-    return values.apply(lambda own: paired.interval(own.dropna().to_numpy()).deviation, axis=1)
-
-
 def differences(
-    runs: pd.DataFrame, method: str, other: str, scales: pd.Series | None = None
+    measures: pd.DataFrame, measure: str, criterion: str, baseline: str
 ) -> pd.DataFrame:
-    """Computes the differences ``method - other`` by seed and federation.
-
-    Args:
-        runs: Runs of one measure, of `select`.
-        method: A method.
-        other: The method that it is compared with.
-        scales: Numbers by which the differences of each federation are divided. Federations
-            without a positive one are left out.
+    """Computes the differences of all other methods to the baseline, by block.
 
     Returns:
-        A row per seed with runs in all columns, and a column per federation in which both methods
-        have two or more runs with equal seeds.
-    """
-    names = runs.index.get_level_values("method")
-    own, others = (runs[names == name].droplevel("method") for name in (method, other))
-    gaps: Any = own - others.reindex(own.index)
-    is_kept = gaps.notna().sum(axis=1) > 1
-    if scales is not None:
-        of_gaps = scales.reindex(gaps.index)
-        gaps, is_kept = gaps.div(of_gaps, axis=0), is_kept & (of_gaps > 0)
-    return gaps[is_kept].T.dropna()
-
-
-def seed_means(gaps: pd.DataFrame) -> np.ndarray:
-    """Averages `differences` over federations, for each seed."""
-    with np.errstate(invalid="ignore"):  # Infinite losses have no mean.
-        return gaps.to_numpy().T.mean(axis=0) if gaps.size else np.zeros(0)
-
-
-def compare(measures: pd.DataFrame, measure: str, baseline: str, criterion: str) -> pd.DataFrame:
-    """Compares all methods with a baseline in each federation, paired by seed.
-
-    Args:
-        measures: Table of measures.
-        measure: A measure of the table.
-        baseline: A method of the table.
-        criterion: Criterion that selected the settings.
-
-    Returns:
-        A row per federation and method: ``mean`` over seeds; ``difference`` to the baseline over
-        the ``pairs`` of runs with equal seeds, with its 95% interval from ``low`` to ``high``
-        (Student's t) and the p value ``p``; ``p_holm``, adjusted for the methods of the federation
-        (also those that equal the baseline in every seed, whose p is NaN); and ``is_significant``,
-        whether ``p_holm < 0.05`` with at least five pairs. Columns of differences are NaN for the
-        baseline, and for all methods where the baseline has not run.
+        A row per federation and method, where the baseline ran, and a column per block. A value
+        that is missing or infinite in one of both methods is NaN.
 
     Raises:
-        ValueError: For an unknown measure, baseline or criterion, and fewer than two seeds.
+        ValueError: As `select`.
 
     Examples:
         >>> import pandas as pd
         >>> run = {"federation": "digits", "criterion": "mean", "measure": "accuracy"}
         >>> run |= {"is_diverged": False}
         >>> table = pd.DataFrame(
-        ...     run | {"method": method, "seed": 100 + seed, "value": value}
-        ...     for method, values in {"fedavg": [0.7, 0.8], "ditto": [0.75, 0.95]}.items()
-        ...     for seed, value in enumerate(values)
+        ...     run | {"method": method, "seed": 1200 + block, "value": value}
+        ...     for method, values in {"fedavg": [0.5, 0.75], "ditto": [0.75, 1.0]}.items()
+        ...     for block, value in enumerate(values)
         ... )
-        >>> compared = compare(table, "accuracy", "fedavg", "mean").set_index("method")
-        >>> round(compared.difference["ditto"].item(), 3), compared.pairs["ditto"].item()
-        (0.1, 2)
+        >>> differences(table, "accuracy", "mean", "fedavg").loc["digits", "ditto"].tolist()
+        [0.25, 0.25]
     """
-    return _compare(_select_with(measures, measure, baseline, criterion), baseline)
+    runs: Any = select(measures, measure, criterion)
+    names = runs.index.get_level_values("method")
+    of_baseline, others = runs[names == baseline].droplevel("method"), runs[names != baseline]
+    federations = others.index.get_level_values("federation")
+    is_compared = federations.isin(of_baseline.index)
+    others, federations = others[is_compared], federations[is_compared]
+    return (others - of_baseline.loc[federations].to_numpy()).replace([np.inf, -np.inf], np.nan)
 
 
-def _select_with(measures: Any, measure: str, baseline: str, criterion: str) -> Any:
-    runs = select(measures, measure, criterion)
-    checks.one_of("baseline", baseline, methods_of(runs))
-    return runs
-
-
-def _compare(runs: Any, baseline: str) -> Any:
-    import pandas as pd
-
-    rows = []
-    for (federation, method), values in runs.iterrows():
-        own = values.dropna()
-        is_compared = method != baseline and (federation, baseline) in runs.index
-        gaps = (own - runs.loc[federation, baseline]).dropna() if is_compared else own.iloc[:0]
-        rows.append(
-            {"federation": federation, "method": method, "mean": own.mean(), "pairs": len(gaps)}
-            | _test(gaps.to_numpy())
-        )
-    table = pd.DataFrame(rows)
-    parts = [_adjust(own) for _, own in table.groupby("federation", sort=False)]
-    return pd.concat(parts, ignore_index=True)
-
-
-def _test(gaps: np.ndarray) -> dict[str, float]:
-    test = paired.interval(gaps)
-    return {"difference": test.mean, "low": test.low, "high": test.high, "p": test.p}
-
-
-def _adjust(table: Any) -> Any:
-    """Adds Holm-adjusted p values over the comparisons of a table, and the significance."""
-    adjusted = np.array(paired.holm(table["p"].tolist(), int((table["pairs"] > 1).sum())))
-    is_significant = (adjusted < LEVEL) & (table["pairs"] >= MIN_SEEDS)
-    return table.assign(p_holm=adjusted, is_significant=is_significant)
-
-
-def overall(
-    measures: pd.DataFrame, measure: str, baseline: str, criterion: str, *, is_scaled: bool = True
-) -> pd.DataFrame:
-    """Compares all methods with a baseline over all federations in which both ran.
-
-    The differences of a federation are divided by the baseline's standard deviation over seeds in
-    that federation, and averaged over federations for each seed. Student's interval is that of the
-    means per seed. Only seeds with runs in all these federations count.
+def estimate(gaps: pd.DataFrame, se_pool: np.ndarray | None = None) -> pd.DataFrame:
+    """Estimates mean differences with Student's intervals of B - 1 degrees of freedom.
 
     Args:
-        measures: Table of measures.
-        measure: A measure of the table.
-        baseline: A method of the table.
-        criterion: Criterion that selected the settings.
-        is_scaled: Whether to divide by the baseline's standard deviation. If not, differences have
-            the unit of the measure.
+        gaps: Differences ``[hypotheses, blocks]``; NaN is missing.
+        se_pool: Standard errors ``[hypotheses]`` by the test pool, which all blocks share. NaN
+            counts as 0.
 
     Returns:
-        A row per method without the baseline: ``difference``, ``low``, ``high``, ``p``, ``p_holm``
-        (over all methods) and ``is_significant`` as for `compare`; ``pairs``, the number of seeds;
-        ``federations``, names separated by commas, and ``num_federations``; ``same_sign``, the
-        number of federations whose difference has the sign of the overall one; ``is_opposed``,
-        whether a federation differs significantly in the other direction; ``is_stable``, whether
-        the 95% interval still lies on the same side of zero, or still includes it, if any one
-        federation is left out; and ``is_separated``, whether the difference is significant with at
-        least 5 of 6 signs equal, none opposed, and stable.
+        A row per hypothesis: ``blocks`` without NaN; the mean ``difference``; the ``deviation`` of
+        a block; ``se_blocks`` and ``se_pool``; the 95% interval by blocks alone, from
+        ``low_blocks`` to ``high_blocks``, and with both standard errors, from ``low`` to ``high``;
+        and ``p_equivalent``, of two one-sided tests against `MARGIN` with both. It is below 0.05 if
+        the 90% interval is within the margin. With one block, only the difference is known.
+
+    Examples:
+        >>> import pandas as pd
+        >>> row = estimate(pd.DataFrame([[2.0, 3.0, 1.0]]), np.array([0.5])).loc[0]
+        >>> row[["difference", "high_blocks", "high"]].round(2).tolist()
+        [2.0, 4.48, 5.29]
+    """
+    import pandas as pd
+    from scipy.special import stdtr, stdtrit  # scipy.stats takes much longer to import.
+
+    blocks = gaps.notna().sum(axis=1).to_numpy()
+    mean = gaps.mean(axis=1).to_numpy()
+    freedom = np.where(blocks > 1, blocks - 1, np.nan)
+    deviation = gaps.std(axis=1).to_numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        by_blocks = deviation / np.sqrt(blocks)
+        pool = np.full(len(gaps), np.nan) if se_pool is None else np.asarray(se_pool, float)
+        both = np.hypot(by_blocks, np.nan_to_num(pool))
+        distance = (MARGIN - abs(mean)) / both
+    quantile = stdtrit(freedom, 1 - LEVEL / 2)
+    return pd.DataFrame(
+        {
+            "blocks": blocks, "difference": mean, "deviation": deviation,
+            "se_blocks": by_blocks, "se_pool": pool,
+            "low_blocks": mean - quantile * by_blocks, "high_blocks": mean + quantile * by_blocks,
+            "low": mean - quantile * both, "high": mean + quantile * both,
+            "p_equivalent": stdtr(freedom, -distance),
+        },
+        gaps.index,
+    )  # fmt: skip
+
+
+class Family(NamedTuple):
+    """Tests of a family of hypotheses.
+
+    Attributes:
+        p: Adjusted p value of each hypothesis, NaN with fewer than two blocks.
+        threshold: What the absolute normal score of a hypothesis must exceed in the first step to
+            be rejected at `LEVEL`; infinite with too few blocks.
+    """
+
+    p: np.ndarray
+    threshold: float
+
+
+def step_down(gaps: np.ndarray, se_pool: np.ndarray | None = None) -> Family:
+    r"""Adjusts p values of mean differences for all hypotheses of a family.
+
+    Westfall and Young's step-down procedure with the maximum of \|t\| over all sign flips of
+    blocks. A flip changes the sign of a block in all hypotheses, which keeps their dependence, so
+    that the familywise error is controlled if the differences of blocks are jointly symmetric
+    around 0. An observed t has both standard errors, and flips have that of blocks alone, because
+    the error by the test pool is equal in all blocks.
+
+    Values of \|t\| are compared as normal scores (Wallace, 1959), which are increasing in them, so
+    that hypotheses with fewer blocks do not dominate the maximum.
+
+    Args:
+        gaps: Differences ``[hypotheses, blocks]``; NaN is missing.
+        se_pool: Standard errors ``[hypotheses]`` by the test pool, as for `estimate`.
 
     Raises:
-        ValueError: For an unknown measure, baseline or criterion, and fewer than two seeds.
-    """
-    import pandas as pd
+        ValueError: If there are more than 20 blocks, whose flips are too many.
 
-    runs = _select_with(measures, measure, baseline, criterion)
-    by_federation = _compare(runs, baseline).set_index(["method", "federation"])
-    scales = scales_of(runs, baseline) if is_scaled else None
-    rows = []
-    for method in methods_of(runs):
-        if method == baseline:
-            continue
-        gaps: Any = differences(runs, method, baseline, scales)
-        means = seed_means(gaps)
-        whole = _test(means)
-        parts = by_federation.loc[[(method, name) for name in gaps]]
-        signs, sign = np.sign(parts["difference"].to_numpy()), np.sign(whole["difference"])
-        rest = (gaps.drop(columns=name) for name in gaps if gaps.shape[1] > 1)
-        rows.append(
-            {"method": method, **whole, "pairs": len(means)}
-            | {"federations": ", ".join(gaps), "num_federations": gaps.shape[1]}
-            | {
-                "same_sign": int(np.sum(signs == sign)),
-                "is_opposed": bool(np.any(parts["is_significant"] & (signs == -sign))),
-                "is_stable": all(_side(_test(seed_means(one))) == _side(whole) for one in rest),
-            }
+    Examples:
+        >>> gaps = np.array([[1.0, 2, 3, 2, 1, 2, 3, 2], [1, -1, 2, -2, 1, -2, 2, -1]])
+        >>> step_down(gaps).p.tolist()
+        [0.015625, 1.0]
+    """
+    values = np.asarray(gaps, float)
+    if values.shape[1] > _MAX_FLIPPED:
+        raise ValueError(
+            f"gaps of {values.shape[1]} blocks: expected at most {_MAX_FLIPPED}; all "
+            "combinations of their signs are enumerated."
         )
-    if not rows:
-        raise ValueError(f"measures: expected another method than the baseline {baseline!r}.")
-    table = _adjust(pd.DataFrame(rows))
-    is_agreed = 6 * table["same_sign"] >= 5 * table["num_federations"]
-    is_separated = table["is_significant"] & is_agreed & ~table["is_opposed"] & table["is_stable"]
-    return table.assign(is_separated=is_separated)
+    number = np.sum(~np.isnan(values), axis=1)
+    p = np.full(len(values), np.nan)
+    tested = np.flatnonzero(number > 1)
+    if not len(tested):
+        return Family(p, np.inf)
+    number, values = number[tested], np.nan_to_num(values[tested])
+    pool = np.zeros(len(tested)) if se_pool is None else np.nan_to_num(se_pool)[tested]
+    # The other half of the flips has the same |t|. The first flip changes no sign.
+    codes = np.arange(2 ** (values.shape[1] - 1))
+    signs = 1.0 - 2.0 * (codes[:, None] >> np.arange(values.shape[1]) & 1)
+    squares = number * np.sum(values**2, axis=1)
+    # t^2 = (n - 1) r / (1 - r), with r = (sum of n values)^2 / (n times the sum of their squares).
+    # The variance of a flip, a difference of large sums, is not needed.
+    shares = (signs @ values.T) ** 2 / np.where(squares > 0, squares, 1)
+    of_pool = number**2 * (number - 1) * pool**2
+    total = squares + of_pool
+    observed = _score(shares[0] * (squares / np.where(total > 0, total, 1)), number)
+    scores = _score(shares, number)
+    order = np.argsort(-observed, kind="stable")
+    # Maxima over the hypotheses that are not rejected before.
+    largest = np.maximum.accumulate(scores[:, order[::-1]], axis=1)[:, ::-1]
+    # Equal sums in another order may differ by rounding.
+    reached = np.mean(largest >= observed[order] * (1 - 1e-9), axis=0)
+    p[tested[order]] = np.maximum.accumulate(reached)
+    rejected = int(np.ceil(LEVEL * len(codes))) - 1
+    threshold = np.sort(largest[:, 0])[::-1][rejected] if rejected else np.inf
+    return Family(p, float(threshold))
 
 
-def by_scope(
-    measures: pd.DataFrame, measure: str, baseline: str, criterion: str, *, is_scaled: bool = True
-) -> pd.DataFrame:
-    """Returns the rows of `compare` and `overall`, by ``scope``; ``is_clear`` is significance.
+def _score(share: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Returns the normal score of t with n - 1 degrees of freedom, t^2 = (n - 1) r / (1 - r)."""
+    freedom = number - 1
+    with np.errstate(divide="ignore"):
+        logarithm = -np.log1p(-np.minimum(share, 1))
+    return (8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(freedom * logarithm)
 
-    Arguments are as of `overall`, whose scope is ``overall``; others are federations.
+
+def blocks_needed(
+    deviation: float, difference: float, threshold: float = 1.96, se_pool: float = 0.0
+) -> float:
+    """Computes the number of blocks with which a true difference is found with probability 0.8.
+
+    Args:
+        deviation: Standard deviation of a block.
+        difference: The true difference, above 0.
+        threshold: Normal score that t must exceed, of `Family`.
+        se_pool: Standard error by the test pool, which more blocks do not reduce.
+
+    Returns:
+        Infinity for more than a million; NaN for an unknown deviation.
+
+    Examples:
+        >>> blocks_needed(deviation=1.0, difference=0.5)
+        34.0
+        >>> blocks_needed(deviation=1.0, difference=0.5, threshold=3.5)
+        82.0
     """
-    import pandas as pd
+    from scipy.special import nctdtr, ndtr, stdtrit
 
-    arguments = (measures, measure, baseline, criterion)
-    whole: Any = overall(*arguments, is_scaled=is_scaled)
-    parts: Any = compare(*arguments)
-    columns = ["method", "scope", "difference", "low", "high", "p_holm", "is_clear"]
-    both = (
-        whole.assign(scope=OVERALL, is_clear=whole["is_separated"])[columns],
-        parts.assign(scope=parts["federation"], is_clear=parts["is_significant"])[columns],
-    )
-    return pd.concat(both, ignore_index=True)
+    if np.isnan(deviation) or np.isinf(threshold):
+        return np.nan
 
+    def is_enough(blocks: int) -> bool:
+        error = np.hypot(deviation / np.sqrt(blocks), np.nan_to_num(se_pool))
+        shift = difference / error if error > 0 else np.inf
+        if shift > 30:  # The power is 1, and `nctdtr` fails.
+            return True
+        limit = -stdtrit(blocks - 1, ndtr(-threshold))
+        return bool(1 - nctdtr(blocks - 1, shift, limit) >= _POWER)
 
-def _side(test: dict[str, float]) -> int:
-    return int(test["low"] > 0) - int(test["high"] < 0)
+    if not is_enough(_MAX_BLOCKS):
+        return np.inf
+    tried = range(_MIN_BLOCKS, _MAX_BLOCKS)
+    return float(_MIN_BLOCKS + bisect.bisect_left(tried, True, key=is_enough))

@@ -1,7 +1,8 @@
-"""Training of the runs of one method: all together, or one at a time."""
+"""Training of the runs of one method, in pieces."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +14,7 @@ from fedjax_fair import results
 from fedjax_fair.analysis.unseen import evaluate_unseen, has_global_model
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.settings.config import Config
+from fedjax_fair.benchmark.pool_errors import answers
 from fedjax_fair.benchmark.populations import BenchmarkData
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.rounds.base_round import BaseRound
@@ -22,7 +24,7 @@ from fedjax_fair.training.loop import Callback
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Run", "constant_errors", "train", "train_singly"]
+__all__ = ["Run", "constant_errors", "train", "train_in_pieces"]
 
 
 class Run(NamedTuple):
@@ -40,6 +42,7 @@ def train(
     adapt_steps: int,
     *,
     padding: int = 0,
+    has_answers: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> xr.Dataset:
     """Trains runs together, and evaluates their models on unseen clients.
@@ -51,6 +54,7 @@ def train(
         data: The federated dataset, with one partition for each seed, in the order of the runs.
         adapt_steps: Local steps on unseen clients.
         padding: Minimum number of runs of the compiled function; further ones are left out.
+        has_answers: Whether results have the predicted test examples (`pool_errors.answers`).
         callbacks: Callbacks of training.
 
     Returns:
@@ -78,6 +82,8 @@ def train(
     if fitted.model.task == "regression":
         errors = constant_errors(data.seen)[places]
         dataset["constant_mean_absolute_error"] = (("seed", "client"), errors)
+    if has_answers and fitted.model.task == "classification":
+        dataset = dataset.assign(answers(fitted, data.seen.partitions(places)))
     if has_global_model(methods[0]):
         measured = evaluate_unseen(
             fitted.model,
@@ -123,24 +129,26 @@ def _learning_rates(methods: Sequence[Any]) -> list[float]:
     return [float(rate) for rate in rates]
 
 
-# A vmap of ResNet-18 takes longer than a loop on an accelerator (docs/accelerators.md). Single runs
-# share a compiled function, and each is saved, so that an interruption costs one run. Methods
-# follow each other, because two would need twice the memory.
-def train_singly(
-    train_run: Callable[[Run, BenchmarkData], xr.Dataset],
+# A vmap of ResNet-18 takes longer than a loop on an accelerator (docs/accelerators.md), so that its
+# pieces are single runs. All pieces share a compiled function, and each is saved, so that an
+# interruption costs one piece.
+def train_in_pieces(
+    train_piece: Callable[[Sequence[Run], BenchmarkData], xr.Dataset],
     rounds: Sequence[BaseRound],
     runs: Sequence[Run],
     data: BenchmarkData,
     folder: Path,
+    size: int,
 ) -> xr.Dataset:
-    """Trains runs one after the other, each with its own file, which the next call reads.
+    """Trains runs in pieces, each with its own file, which the next call reads.
 
     Args:
-        train_run: Trains one run, given the dataset with its partition only.
+        train_piece: Trains some runs, given the dataset with the partitions of their seeds.
         rounds: The round of each setting.
         runs: The runs.
-        data: As for `train`.
+        data: The federated dataset, with one partition for each seed, in the order of the runs.
         folder: Folder of the files.
+        size: Runs of a piece, at most.
 
     Returns:
         Results as of `train`.
@@ -153,20 +161,20 @@ def train_singly(
     folder.mkdir(parents=True, exist_ok=True)
     seeds = list(dict.fromkeys(run.seed for run in runs))
     parts: list[xr.Dataset] = []
-    for run in runs:
-        place, file = seeds.index(run.seed), folder / f"{run.setting:02d}-{run.seed}.nc"
-        own = data.of_runs(place, place + 1)
+    for number, first in enumerate(range(0, len(runs), size)):
+        piece, file = runs[first : first + size], folder / f"{number:02d}.nc"
+        own = data.of_runs([seeds.index(seed) for seed in dict.fromkeys(r.seed for r in piece)])
         made_of = {
-            "method": str(rounds[run.setting]),
+            "methods": json.dumps([str(rounds[run.setting]) for run in piece]),
             "data_digest": own.data_digest,
-            "partition_digest": own.partition_digests[0],
+            "partition_digests": json.dumps(own.partition_digests),
         }
         if not file.exists():
-            results.save(train_run(run, own).assign_attrs(made_of), file)
+            results.save(train_piece(piece, own).assign_attrs(made_of), file)
         parts.append(results.open(file))
         if not made_of.items() <= parts[-1].attrs.items():
             raise ValueError(
-                f"path={str(file)!r}: expected results of the same method and data; use another "
+                f"path={str(file)!r}: expected results of the same methods and data; use another "
                 "folder."
             )
     return xr.concat(

@@ -1,4 +1,4 @@
-"""Tuning and final runs of one method on one federated dataset."""
+"""Range finding, tuning and final runs of one method on one federated dataset."""
 
 from __future__ import annotations
 
@@ -17,18 +17,22 @@ from fedjax_fair.app.build import method_round
 from fedjax_fair.app.run_record import environment
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.named_methods import method_settings
+from fedjax_fair.app.settings.method import Range
+from fedjax_fair.app.settings.named_methods import method_settings, resolve_method
 from fedjax_fair.app.settings.names import change
 from fedjax_fair.benchmark import run_cells, tuning
 from fedjax_fair.benchmark.compute import count_flops
+from fedjax_fair.benchmark.equal_compute import at_round
 from fedjax_fair.benchmark.federations import Federation, variables_of
+from fedjax_fair.benchmark.plugin_methods import needs_groups
 from fedjax_fair.benchmark.populations import BenchmarkData
-from fedjax_fair.benchmark.protocol import CRITERIA, VERSION, Track
-from fedjax_fair.benchmark.train import Run, train, train_singly
+from fedjax_fair.benchmark.protocol import PARITY, RANGE_SEED, SETTINGS, VERSION, Track
+from fedjax_fair.benchmark.train import Run, train, train_in_pieces
 from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.metrics.quantities import ACCURACY, Quantity
+from fedjax_fair.metrics.quantities import Quantity
+from fedjax_fair.results import sensitive_groups
 from fedjax_fair.results.models import by_model
-from fedjax_fair.results.task_metrics import validation
+from fedjax_fair.results.task_metrics import sign, validation
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import run
 from fedjax_fair.training.loop import Callback
@@ -36,22 +40,45 @@ from fedjax_fair.training.loop import Callback
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["PHASES", "TUNED_ROUND", "VALIDATION", "Unit", "is_done", "run_unit"]
+__all__ = [
+    "BenchmarkInput",
+    "Unit",
+    "is_done",
+    "make_rounds",
+    "measures_of",
+    "operations_of",
+    "run_unit",
+]
 
-PHASES = ("tuning", "final")
 _CENTRALIZED = "centralized"
 """Method whose minibatches have the examples of a whole cohort's, so that rounds have as many."""
 _COUNTED_ROUNDS = 5
-TUNED_ROUND = ("local_converged",)
-"""Methods whose round is chosen on validation examples, with the settings."""
+_SPREADS = ("standard_deviation", PARITY)
+"""Measures of which less is better, whatever clients are measured by."""
+_MAX_MOVES = {tuning.RATE: 2}
+"""Moves of a range whose limit was chosen; of other settings one."""
 
 
 def _tuned_variables(quantity: Quantity) -> dict[str, str]:
+    """Returns variables on validation examples, by measure."""
     return {name: validation(variables_of(quantity)[name]) for name in tuning.MEASURES}
 
 
-VALIDATION = _tuned_variables(ACCURACY)
-"""Variables on which settings are selected by accuracies, by measure."""
+def _parity_feature(unit: Unit) -> str | None:
+    """Returns the sensitive feature whose gap chooses settings of methods of group fairness."""
+    return unit.federation.sensitive_feature if needs_groups(unit.method) else None
+
+
+class BenchmarkInput(NamedTuple):
+    """What all units of a federated dataset share.
+
+    Attributes:
+        phases: The dataset by phase, with one partition for each seed of the phase.
+        operations: Floating-point operations of a round of FedAvg.
+    """
+
+    phases: Mapping[str, BenchmarkData]
+    operations: float
 
 
 class Unit(NamedTuple):
@@ -73,59 +100,157 @@ class Unit(NamedTuple):
 
 
 def is_done(unit: Unit) -> bool:
-    """Returns whether both phases of a unit have their files."""
-    return all((unit.folder / f"{phase}.jsonl").exists() for phase in PHASES)
+    """Returns whether the last phase of a unit has its file."""
+    return (unit.folder / "final.jsonl").exists()
 
 
 def run_unit(
     unit: Unit,
     track: Track,
-    data: Mapping[str, BenchmarkData],
+    data: BenchmarkInput,
     callback_fn: Callable[[str], Sequence[Callback]] = lambda runs: (),
 ) -> None:
     """Trains the missing runs of a unit, and writes their files.
 
+    Step sizes of all magnitudes are tried once and give the window of step sizes. Each block then
+    chooses among settings of its own. If many blocks choose a limit, its range moves and all blocks
+    choose anew. The chosen settings train with the final seed of their block.
+
     Args:
         unit: The method and the federated dataset.
-        track: Seeds and number of settings.
-        data: Federated datasets by phase, with one partition for each seed of the phase.
+        track: Seeds and number of blocks.
+        data: The federated dataset.
         callback_fn: Makes the callbacks of a batch of runs from its description.
 
     Raises:
         ValueError: If the method cannot run on this dataset, or a file is damaged or of other data.
     """
-    config = configuration(unit)
-    settings = tuning.settings_of(unit.method, config, track.num_settings)
-    rounds = make_rounds(unit, config, settings, data)
+    job = _Job(unit, track, data, configuration(unit), callback_fn)
     unit.folder.mkdir(parents=True, exist_ok=True)
-    planned = [Run(i, seed) for i in range(len(settings)) for seed in track.tuning_seeds]
-    if not (unit.folder / "tuning.jsonl").exists():
-        tuned = _train(unit, "tuning", config, track, rounds, planned, data["tuning"], callback_fn)
-        _save(unit, "tuning", tuned, data["tuning"], settings, {})
-    tuned = results.open(unit.file("tuning"))
-    if tuned.attrs["data_digest"] != data["tuning"].data_digest:
-        raise ValueError(
-            f"path={str(unit.file('tuning'))!r}: expected results of the same data; use another "
-            "folder."
-        )
-    chosen = choose(tuned, unit.method, len(settings), unit.federation.quantity)
-    if not (unit.folder / "final.jsonl").exists():
+    num, quantity = track.num_blocks, unit.federation.quantity
+    tried = tuning.range_settings(job.ranges, num)
+    found = job.results("range", tried, [Run(j, RANGE_SEED) for j in range(num)])
+    levels = sign(quantity) * measures_of(found, _tuned_variables(quantity))["accuracy"]
+    levels = np.where(found["diverged"].values < 0, levels, np.nan)
+    ranges = {tuning.RATE: tuning.window(tuning.rates(num), levels.tolist()), **job.ranges}
+    moves, limits, attempt = dict.fromkeys(ranges, 0), {}, 0
+    while True:
+        settings = tuning.block_settings(ranges, num)
         runs = [
-            Run(setting, seed)
-            for setting in dict.fromkeys(choice.setting for choice in chosen.values())
-            for seed in track.final_seeds
+            Run(SETTINGS * block + place, seed)
+            for place in range(SETTINGS)
+            for block, seed in enumerate(track.tuning_seeds)
         ]
-        final = _train(unit, "final", config, track, rounds, runs, data["final"], callback_fn)
-        final.attrs["flops"] = flops_per_round(rounds[runs[0].setting], data["final"], runs[0].seed)
-        _save(unit, "final", final, data["final"], settings, chosen)
+        tuned = job.results(f"tuning-{attempt}", settings, runs)
+        relative = job.relative_operations(settings[0])
+        chosen = choose(tuned, unit, num, relative)
+        of_mean = [settings[place] for place in chosen["mean"]]
+        limits = tuning.at_limits(ranges, of_mean)
+        movable = [name for name in limits if moves[name] < _MAX_MOVES.get(name, 1)]
+        moved = {name: tuning.moved(ranges[name], limits[name]) for name in movable}
+        moved = {name: values for name, values in moved.items() if job.can_have(name, values)}
+        if not moved:
+            break
+        ranges, attempt = ranges | moved, attempt + 1
+        moves |= {name: moves[name] + 1 for name in moved}
+    places = [
+        (place, seed)
+        for of_blocks in chosen.values()
+        for place, seed in zip(of_blocks, track.final_seeds, strict=True)
+    ]
+    attrs = {
+        "chosen": json.dumps(chosen),
+        "at_limit": json.dumps(limits),
+        "window": attempt,
+        "relative_operations": relative,
+        "flops": relative * data.operations,
+    }
+    job.results("final", settings, [Run(*place) for place in dict.fromkeys(places)], attrs)
 
 
-def flops_per_round(round: BaseRound, data: BenchmarkData, seed: int) -> float:
+class _Job(NamedTuple):
+    """A unit with what its phases need."""
+
+    unit: Unit
+    track: Track
+    data: BenchmarkInput
+    config: Config
+    callback_fn: Callable[[str], Sequence[Callback]]
+
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        """Ranges of the settings in addition to the step size."""
+        return resolve_method(self.config, self.unit.method)[0].ranges
+
+    def results(
+        self,
+        phase: str,
+        settings: Sequence[Mapping[str, float]],
+        runs: Sequence[Run],
+        attrs: Mapping[str, Any] = {},
+    ) -> xr.Dataset:
+        """Returns the results of a phase, which are trained if they are missing."""
+        name = phase.partition("-")[0]
+        data = self.data.phases[name]
+        if name == "tuning" and _parity_feature(self.unit) is not None:
+            # Gaps of groups are measured on test examples, in whose place are those of validation.
+            data = data._replace(seen=data.seen._replace(test=data.seen.validation))
+        if not (self.unit.folder / f"{phase}.jsonl").exists():
+            trained = self._train(phase, settings, runs, data)
+            _save(self.unit, phase, trained.assign_attrs(attrs), data, settings)
+        found = results.open(self.unit.file(phase))
+        digests = data.data_digest, json.dumps(data.partition_digests)
+        if digests != (found.attrs["data_digest"], found.attrs["partition_digests"]):
+            raise ValueError(
+                f"path={str(self.unit.file(phase))!r}: expected results of the same data; use "
+                "another folder."
+            )
+        return found
+
+    def _train(
+        self,
+        phase: str,
+        settings: Sequence[Mapping[str, float]],
+        runs: Sequence[Run],
+        data: BenchmarkData,
+    ) -> xr.Dataset:
+        """Trains the runs of a phase in pieces, each of which is saved."""
+        unit, track = self.unit, self.track
+        rounds = make_rounds(unit, self.config, settings, self.data.phases)
+        size = 1 if track.one_run_at_a_time else track.num_blocks
+
+        def train_piece(piece: Sequence[Run], own: BenchmarkData) -> xr.Dataset:
+            runs = f"{unit.federation.name}, {unit.method}, {phase}, {len(piece)} runs"
+            return train(
+                self.config, rounds, piece, own, track.adapt_steps, padding=size,
+                has_answers=phase == "final",
+                callbacks=self.callback_fn(runs),
+            )  # fmt: skip
+
+        return train_in_pieces(train_piece, rounds, runs, data, unit.folder / phase, size)
+
+    def relative_operations(self, settings: Mapping[str, float]) -> float:
+        """Returns the operations of a round relative to those of FedAvg."""
+        (round,) = make_rounds(self.unit, self.config, [settings], self.data.phases)
+        return operations_of(round, self.data.phases["tuning"]) / self.data.operations
+
+    def can_have(self, name: str, values: Range) -> bool:
+        """Returns whether the method takes both ends of a range: a fraction, say, has limits."""
+        others = {other: own.low for other, own in self.ranges.items()}
+        ends = [{tuning.RATE: 0.1, **others, name: end} for end in values[:2]]
+        try:
+            make_rounds(self.unit, self.config, ends, self.data.phases)
+        except ValueError:
+            return False
+        return True
+
+
+def operations_of(round: BaseRound, data: BenchmarkData) -> float:
     """Returns the mean number of floating-point operations of the first rounds of training."""
     seen, rounds = data.seen.partition(0), _COUNTED_ROUNDS
 
     def train(round: BaseRound, data: FederatedData) -> Any:
-        return run(round, round.init(jax.random.key(seed), data), data, rounds)
+        return run(round, round.init(jax.random.key(0), data), data, rounds)
 
     return count_flops(train, round, seen) / rounds
 
@@ -157,7 +282,7 @@ def make_rounds(
     """
     clients = [part.seen.train.sizes for part in data.values()]
     seen = next(iter(data.values())).seen
-    # Equal for both phases, which share compiled functions.
+    # Equal for all phases, which share compiled functions.
     largest = min(int(np.max(sizes, axis=-1).min()) for sizes in clients)
     made: list[BaseRound] = []
     for values in settings:
@@ -171,71 +296,54 @@ def make_rounds(
     return made
 
 
-def _train(
-    unit: Unit,
-    phase: str,
-    config: Config,
-    track: Track,
-    rounds: Sequence[BaseRound],
-    runs: Sequence[Run],
-    data: BenchmarkData,
-    callback_fn: Callable[[str], Sequence[Callback]],
-) -> xr.Dataset:
-    """Trains the runs of a phase."""
-    name = f"{unit.federation.name}, {unit.method}"
-    if track.one_run_at_a_time:
-
-        def train_run(run: Run, own: BenchmarkData) -> xr.Dataset:
-            callbacks = callback_fn(f"{name}, setting {run.setting}, seed {run.seed}")
-            return train(config, rounds, [run], own, track.adapt_steps, callbacks=callbacks)
-
-        return train_singly(train_run, rounds, runs, data, unit.folder / phase)
-    padding = len(rounds) * len(track.tuning_seeds) if track.reuses_programs else 0
-    callbacks = callback_fn(f"{name}, {len(runs)} runs")
-    return train(
-        config, rounds, runs, data, track.adapt_steps, padding=padding, callbacks=callbacks
-    )
-
-
-class Choice(NamedTuple):
-    """A setting that a criterion has chosen, and the round of the model that counts."""
-
-    setting: int
-    round: int
-
-
 def choose(
-    tuned: xr.Dataset, method: str, num_settings: int, quantity: Quantity = ACCURACY
-) -> dict[str, Choice]:
-    """Chooses the setting of each criterion, on validation examples of the tuning runs.
+    tuned: xr.Dataset, unit: Unit, num_blocks: int, relative_operations: float
+) -> dict[str, list[int]]:
+    """Chooses the setting of each block by each criterion, on validation examples.
 
-    The last round counts, except for methods that train until convergence: the round of their
-    models is chosen with the setting. Errors are divided by the smallest mean error of a setting,
-    so that the tolerance of the criterion ``fairest`` is a percentage of it.
+    Errors are divided by the smallest mean error of the block, so that the tolerance of the
+    criterion ``fairest`` is a percentage of it. Without a model within the operations of FedAvg
+    there is no choice for the criterion ``compute``.
+
+    Args:
+        tuned: Tuning runs: the first setting of every block, then the second, ...
+        unit: The method and the federated dataset.
+        num_blocks: Number of blocks.
+        relative_operations: Operations of a round relative to those of FedAvg.
+
+    Returns:
+        Places in the settings of all blocks, one for each block, by criterion.
     """
-    serving = by_model(_by_run(tuned), serving=True)
-    arrays = {}
-    for name, variable in _tuned_variables(quantity).items():
-        values = serving[variable]
-        values = values.isel(algorithm=0) if "algorithm" in values.dims else values
-        values = values.where(tuned["diverged"].values[:, None] < 0)
-        by_setting = values.values.reshape(num_settings, -1, values.sizes["round"])
-        arrays[name] = by_setting[..., 1:] if method in TUNED_ROUND else by_setting[..., -1:]
+    quantity = unit.federation.quantity
+
+    def by_block(values: np.ndarray) -> np.ndarray:
+        return np.where(tuned["diverged"].values < 0, values, np.nan).reshape(-1, num_blocks).T
+
+    variables = _tuned_variables(quantity)
+    last = {name: by_block(each) for name, each in measures_of(tuned, variables).items()}
+    budget = float(tuned["round"].values[-1]) / relative_operations
+    if (within := at_round(tuned, budget)) is not None:
+        last["compute"] = by_block(measures_of(within, variables)["accuracy"])
+    if (feature := _parity_feature(unit)) is not None:
+        serving = by_model(_by_run(tuned), serving=True).isel(round=-1)
+        gaps = sensitive_groups.gaps(serving, [feature])["demographic_parity_difference"]
+        last[PARITY] = by_block(gaps.values.reshape(-1))
     if quantity.better == "lower":
-        means = arrays["accuracy"].mean(axis=1)
-        scale = np.min(means, initial=np.inf, where=np.isfinite(means))
-        signs = {name: 1 if name == "standard_deviation" else -1 for name in arrays}
-        arrays = {name: signs[name] * value / scale for name, value in arrays.items()}
-    num_rounds = arrays["accuracy"].shape[-1]
-    pairs = {
-        name: np.moveaxis(value, -1, 1).reshape(num_settings * num_rounds, -1)
-        for name, value in arrays.items()
-    }
-    evaluated = tuned["round"].values[-num_rounds:]
-    return {
-        criterion: Choice(index // num_rounds, int(evaluated[index % num_rounds]))
-        for criterion, index in tuning.select(pairs).items()
-    }
+        smallest = np.nanmin(last["accuracy"], axis=1, keepdims=True)
+        last = {n: (1 if n in _SPREADS else -1) * each / smallest for n, each in last.items()}
+    first = SETTINGS * np.arange(num_blocks)
+    return {name: (first + places).tolist() for name, places in tuning.select(last).items()}
+
+
+def measures_of(trained: xr.Dataset, variables: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Returns variables of the models that serve clients, by run.
+
+    They are those after the last round, if results are over ``round``.
+    """
+    serving = by_model(_by_run(trained), serving=True)[list(variables.values())]
+    for dim, place in (("round", -1), ("algorithm", 0)):
+        serving = serving.isel({dim: place}) if dim in serving.dims else serving
+    return {name: serving[variable].values for name, variable in variables.items()}
 
 
 def _by_run(trained: xr.Dataset) -> xr.Dataset:
@@ -249,33 +357,40 @@ def _save(
     trained: xr.Dataset,
     data: BenchmarkData,
     settings: Sequence[Mapping[str, float]],
-    chosen: Mapping[str, Choice],
 ) -> None:
     """Writes the results of a phase and its cells, which mark it as done."""
+    name, _, window = phase.partition("-")
+    window = int(window or trained.attrs.get("window", 0))
     described = {
         "protocol": VERSION,
         "federation": unit.federation.name,
         "method": unit.method,
-        "phase": phase,
+        "phase": name,
     }
     attrs = described | {
         "settings": json.dumps([dict(values) for values in settings]),
-        "chosen": json.dumps({name: list(choice) for name, choice in chosen.items()}),
         "data_digest": data.data_digest,
+        "test_digest": data.test_digest,
+        "partition_digests": json.dumps(data.partition_digests),
         "unseen_clients": data.unseen.num_clients,
     }
     results.save(trained.assign_attrs(attrs), unit.file(phase))
-    of_run = _cell_measures(trained, phase, unit.federation.quantity)
+    quantity = unit.federation.quantity
+    measured = {"validation": measures_of(trained, _tuned_variables(quantity))}
+    if name == "final":  # Test examples of other runs are never looked at.
+        measured["test"] = measures_of(trained, variables_of(quantity))
+    chosen = json.loads(trained.attrs.get("chosen", "{}"))
     environment_ = environment()
     seeds = list(dict.fromkeys(trained["seed"].values.tolist()))
     lines = []
     for i, (setting, seed) in enumerate(
         zip(trained["setting"].values.tolist(), trained["seed"].values.tolist(), strict=True)
     ):
-        criteria = [name for name in CRITERIA if name in chosen and chosen[name].setting == setting]
+        criteria = [criterion for criterion, places in chosen.items() if setting in places]
         lines.append(
             described
             | ({"criterion": criteria} if chosen else {})
+            | {"block": 0 if name == "range" else setting // SETTINGS, "window": window}
             | {
                 "settings": dict(settings[setting]),
                 "settings_hash": run_cells.settings_hash(
@@ -289,23 +404,7 @@ def _save(
                 "device": environment_["device"],
                 "status": "diverged" if trained["diverged"].values[i] >= 0 else "ok",
             }
-            | {part: {k: float(v[i]) for k, v in of_run[part].items()} for part in of_run}
+            | {part: {k: float(v[i]) for k, v in own.items()} for part, own in measured.items()}
         )
     run_cells.write(unit.folder / f"{phase}.jsonl", lines)
-    shutil.rmtree(unit.folder / phase, ignore_errors=True)  # Runs that were saved alone.
-
-
-def _cell_measures(
-    trained: xr.Dataset, phase: str, quantity: Quantity
-) -> dict[str, dict[str, np.ndarray]]:
-    """Returns measures of the models that serve clients, after the last round, by run."""
-    serving = by_model(_by_run(trained), serving=True)
-    names = {"validation": _tuned_variables(quantity)}
-    if phase == "final":  # Test examples of tuning runs are never looked at.
-        names["test"] = {k: v.removeprefix("validation_") for k, v in names["validation"].items()}
-    measured: dict[str, dict[str, np.ndarray]] = {}
-    for part, variables in names.items():
-        last = serving[list(variables.values())].isel(round=-1)
-        last = last.isel(algorithm=0) if "algorithm" in last.dims else last
-        measured[part] = {name: last[variable].values for name, variable in variables.items()}
-    return measured
+    shutil.rmtree(unit.folder / phase, ignore_errors=True)  # Pieces.

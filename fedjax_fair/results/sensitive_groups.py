@@ -87,6 +87,7 @@ def columns(
     for name, sums, unit in (("accuracy", correct, "1"), ("loss", loss, loss_unit)):
         if name == "accuracy" and not has_accuracy:
             continue
+        sums = np.asarray(sums, np.float64)  # Sums of diverged losses overflow in float32.
         long_name = f"{name.capitalize()} on pooled {whole}"
         add(f"sensitive_group_{name}", pooled, _ratio(sums, examples, 2), long_name, unit)
         long_name = f"{name.capitalize()} on {whole} and client"

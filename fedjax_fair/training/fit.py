@@ -76,8 +76,8 @@ def fit(
 
     Returns:
         Metrics of every client as ``dataset``, which ``fedjax_fair.results`` describes, and the
-        models. With a list of methods, the runs are along ``seed``, the network is the one of the
-        first method, and methods that differ have no personalized models.
+        models. With a list of methods, the runs are along ``seed``, and the network is the one of
+        the first method.
 
     Raises:
         ValueError: If the data or a setting is invalid, the methods differ in structure, the
@@ -128,6 +128,4 @@ def fit(
     with RunBatch(data, seeds, mesh) as batch:
         stacked = stack_trees(methods)
         result = train_loop(stacked, batch, options, callbacks, checkpoints)
-    # Personalized models are made with the settings of the first method.
-    personalized = None if stacked.per_run else result.personalized
-    return result._replace(model=methods[0].model, personalized=personalized)
+    return result._replace(model=methods[0].model)

@@ -21,7 +21,6 @@ from fedjax_fair.metrics.quantities import ACCURACY, Quantity, quantities_of
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.roles import ClientMetric, ClientMetrics, Metric, Model, Variables
 from fedjax_fair.roles.role_errors import explain_callback_errors
-from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round_state import RoundInfo, RoundState
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.best import BestModelTracker, score_by_name
@@ -231,7 +230,7 @@ def train_loop(
         # In client order, because devices may have the rows of their clients only.
         clients = state.clients and state.clients.replace(arrays=saved.clients)
         states = saved.state._replace(clients=clients)
-        personalized = _personalized_models(method.first, states, data)
+        personalized = _personalized_models(method, states, data)
     model, encoding = method.first.model, data.encoding
     return FitResult(dataset, variables, model, trained_rounds, personalized, encoding)
 
@@ -251,7 +250,7 @@ def summary_metrics(
 
 
 def _personalized_models(
-    round: BaseRound, states: RoundState, data: FederatedData
+    method: Stacked, states: RoundState, data: FederatedData
 ) -> Callable[[int, int], Variables]:
     """Returns a function from the index of a run and a client to its model.
 
@@ -262,7 +261,8 @@ def _personalized_models(
     states = jax.device_get(states._replace(key=()))
 
     @jax.jit
-    def model_of(key, state, data, client):
+    def model_of(key, settings, state, data, client):
+        round = method.structure.fill(method.shared, settings)
         state = state._replace(key=jax.random.wrap_key_data(key, impl=implementation))
         return round.personalize(state, data)(client)
 
@@ -271,7 +271,8 @@ def _personalized_models(
         if data.num_partitions is not None:
             arrays = jax.tree.map(lambda leaf: leaf[run], partition_arrays(data))
             partition = with_partition_arrays(data, arrays)
-        return jax.device_get(model_of(key_data[run], state, partition, np.int32(client)))
+        settings = tuple(leaf[run] for leaf in method.per_run)
+        return jax.device_get(model_of(key_data[run], settings, state, partition, np.int32(client)))
 
     return personalized
 

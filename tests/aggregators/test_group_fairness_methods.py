@@ -305,6 +305,21 @@ def test_fedminmax_follows_its_formulas():
     np.testing.assert_allclose(sent["cell_weights"][:, 0] @ (people / people.sum()), 1, rtol=1e-5)
 
 
+def test_the_risk_of_an_absent_group_is_the_mean_of_the_others():
+    """Group 2 has training examples, but no person among the participants."""
+    features = (FEATURES[0]._replace(values=("F", "M", "X")),)
+    codes = np.array(DATA.train.sensitive_features)
+    codes[people_of(DATA.train, 4)] = 2
+    train = DATA.train._replace(sensitive_features=codes)
+    data = DATA._replace(train=train, sensitive_names=features)
+    # The first cohort is clients 0 to 3.
+    first_four = selectors.RoundRobin(4)
+    _, infos = states(aggregators.FedMinMaxMean(0.1), WEIGHTED, data, 1, first_four)
+    risks = of_groups(infos[0], "risk")
+    assert risks[0] != pytest.approx(risks[1])
+    assert risks[2] == pytest.approx(risks[:2].mean())
+
+
 def test_fedminmax_ends_at_the_worst_group():
     _, infos = states(aggregators.FedMinMaxMean(1e4), WEIGHTED, rounds=1)
     worst = int(of_groups(infos[0], "risk").argmax())

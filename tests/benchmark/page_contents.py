@@ -2,9 +2,15 @@
 
 import numpy as np
 import pandas as pd
+from measure_tables import long_table
 
 from experiments.benchmark_page.page import About
+from fedjax_fair.benchmark import verdicts
+from fedjax_fair.benchmark.collected import Collected
 from fedjax_fair.benchmark.measure_labels import MEASURES
+from fedjax_fair.benchmark.measures import CONSTANTS
+from fedjax_fair.benchmark.pool_errors import COLUMNS
+from fedjax_fair.benchmark.ranking import chance_shares
 from fedjax_fair.benchmark.report_contents import Contents
 
 FEDERATIONS = ("digits", "groups", "<script>alert(1)</script>&")
@@ -16,7 +22,32 @@ KINDS = {
     "divfl+a_long_name_of_a_method_without_spaces": "pair",
 }  # fmt: skip
 METHODS = tuple(KINDS)
+FOUND_FEDERATIONS = ("digits", "synthetic", "groups")
+FOUND_METHODS = ("fedavg", "ditto", "scaffold", "tilted", "entered")
+BLOCKS = range(1200, 1208)
 REFERENCES = ("fedavg", "centralized", "local_converged")
+
+
+SHIFTS = {"ditto": -0.05, "scaffold": 0.04}
+"""Differences of accuracy and of spread that methods have."""
+
+
+def make_measures(seed=0, federations=FEDERATIONS, methods=METHODS):
+    """Draws a table of measures with eight blocks."""
+    rng = np.random.default_rng(seed)
+    runs = [("accuracy", "mean"), ("accuracy", "fairest"), ("accuracy", "compute")]
+    runs += [("accuracy", "stopped")]
+    runs += [(name, "fairest") for name in ("standard_deviation", "worst_10pct", "gini")]
+    runs += [("standard_deviation", "mean"), ("standard_deviation", "stopped")]
+    runs += [("noise_floor", "mean")]
+    return pd.concat([
+        long_table(
+            {name: {m: rng.normal(0.5 + SHIFTS.get(m, 0), 0.005, len(BLOCKS)) for m in methods}
+             for name in federations},
+            measure, criterion, BLOCKS,
+        )
+        for measure, criterion in runs
+    ], ignore_index=True)  # fmt: skip
 
 
 def make_contents(seed=0, federations=FEDERATIONS, methods=METHODS):
@@ -24,31 +55,42 @@ def make_contents(seed=0, federations=FEDERATIONS, methods=METHODS):
     results = pd.DataFrame(
         [_result(rng, federation, method) for federation in federations for method in methods]
     )
-    ranking = pd.DataFrame(
-        [row for scope in ("overall", *federations) for row in _ranking(rng, scope, methods)]
-    )
-    verdicts = pd.DataFrame([
-        {
-            "method": method,
-            "verdict": str(rng.choice(["fairer", "no verdict", "fairer, trade-off"])),
-            "fairer_in": int(rng.integers(10)), "accuracy_difference": rng.normal(0, 0.02),
-            "standard_deviation_difference": rng.normal(0, 0.02),
-            "standard_deviation_low": -0.04, "standard_deviation_high": 0.04,
-        }
-        for method in methods if method != "fedavg"
-    ])  # fmt: skip
-    evidence = pd.DataFrame([
-        {
-            "method": method, "scope": scope, "criterion": "mean", "measure": "gini",
-            "gain": rng.normal(0, 0.02), "low": -0.04, "high": 0.04, "p_holm": rng.uniform(),
-            "accuracy_difference": 0.0, "accuracy_low": -0.01, "verdict": "no verdict",
-        }
-        for method in methods if method != "fedavg" for scope in ("overall", *federations)
-    ])  # fmt: skip
+    table = make_measures(seed, federations, methods)
+    options = {"without_spread": ("groups",), "at_limit": {("digits", "tilted")}}
+    differences = verdicts.differences(table, "fedavg", **options)
+    ranks = verdicts.overall(table, "fedavg", methods, differences, **options)
     curves = pd.concat([
         _curve(rng, federation, method) for federation in federations for method in methods
     ], ignore_index=True)  # fmt: skip
-    return Contents(list(federations), results, ranking, verdicts, evidence, curves)
+    return Contents(
+        list(federations), results, verdicts.statements(ranks, differences), ranks, differences,
+        verdicts.undecided(ranks, differences), chance_shares(table, "fedavg"), ("groups",), curves,
+    )  # fmt: skip
+
+
+def make_found(names=FOUND_FEDERATIONS, **changes):
+    """Results of a benchmark, as far as the report reads them."""
+    units = pd.DataFrame([(name, m) for name in names for m in FOUND_METHODS])
+    settings = units.set_axis(["federation", "method"], axis=1).assign(at_limit="")
+    constants = pd.DataFrame(columns=[f"constant_{name}" for name in CONSTANTS], dtype=float)
+    equal = {name: dict.fromkeys(FOUND_METHODS, [1e6] * len(BLOCKS)) for name in names}
+    operations = long_table(equal, "operations", "mean", BLOCKS)
+    found = Collected(
+        track="embedded",
+        environments=[],
+        failures=[],
+        runs=pd.concat([make_measures(1, names, FOUND_METHODS), operations]),
+        clients=pd.DataFrame(columns=["federation", "method", "seed"]),
+        settings=settings,
+        curves=pd.DataFrame(),
+        pool_errors=pd.DataFrame(columns=COLUMNS).astype({"se": float}),
+        federations=pd.DataFrame({"federation": names}).join(constants),
+        methods=pd.DataFrame(
+            {"method": FOUND_METHODS, "kind": "fair", "file": ["", "", "", "", "entered.py"]}
+        ),
+        cells=pd.DataFrame(),
+    )
+    return found._replace(**changes)
 
 
 def make_about(federations=FEDERATIONS, methods=METHODS):
@@ -85,8 +127,9 @@ def _result(rng, federation, method):
     row = {
         "federation": federation, "method": method, "kind": KINDS[method],
         "model": "personalized" if KINDS[method] == "personalization" else "global",
-        "seeds": 16, "diverged": 0.125 if method == "tilted" else 0.0,
+        "seeds": len(BLOCKS), "diverged": 0.125 if method == "tilted" else 0.0,
         "is_reference": method in REFERENCES,
+        "at_limit": (federation, method) == ("digits", "tilted"),
     }  # fmt: skip
     for name in MEASURES:
         row[name] = rng.uniform(0.6, 0.9) if "accuracy" in name else rng.uniform(0.02, 0.3)
@@ -100,20 +143,6 @@ def _result(rng, federation, method):
         if (is_people and federation != "groups") or not has_reached or not has_unseen:
             row[name] = row[f"{name}_half"] = np.nan
     return row
-
-
-def _ranking(rng, scope, methods):
-    for place, method in enumerate(methods):
-        letters = "abcd"[place // 4] + ("abcd"[place // 4 + 1] if place % 4 == 3 else "")
-        row = {"scope": scope, "method": method, "rank": place + 1.0, "letters": letters}
-        for name in ("accuracy", "standard_deviation"):
-            difference, half = rng.normal(0, 0.03), rng.uniform(0.005, 0.03)
-            numbers = (difference, difference - half, difference + half, rng.uniform())
-            if method == "fedavg":
-                numbers = (np.nan,) * 4
-            sides = ("difference", "low", "high", "p")
-            row |= {f"{name}_{side}": number for side, number in zip(sides, numbers, strict=True)}
-        yield row
 
 
 def _curve(rng, federation, method):

@@ -53,11 +53,11 @@ class Outcome(NamedTuple):
 
 
 def shorten(patch: Any) -> None:
-    """Makes the embedded track one short federated dataset, four settings and three final seeds."""
+    """Makes the embedded track one short federated dataset with three blocks."""
     from fedjax_fair.benchmark import protocol
 
     shorten_training(patch, "groups")
-    track = protocol.Track(("groups",), METHODS, 4, (0, 1), (100, 101, 102), reuses_programs=True)
+    track = protocol.Track(("groups",), METHODS, num_blocks=3)
     patch.setitem(protocol.TRACKS, "embedded", track)
 
 

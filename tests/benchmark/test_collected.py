@@ -18,14 +18,14 @@ from fedjax_fair.benchmark.collected import Collected
 pytestmark = pytest.mark.integration
 
 METHODS = ("fedavg", "fine_tuned", "q_fedavg", "local_converged")
-TABLES = ("runs", "clients", "settings", "curves", "federations", "methods", "cells")
+TABLES = tuple(published._COLUMNS)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A benchmark of one short federated dataset, with the tables of its report."""
     folder = tmp_path_factory.mktemp("benchmark") / "embedded"
-    track = protocol.Track(("groups",), METHODS, 2, (0, 1), (100, 101, 102))
+    track = protocol.Track(("groups",), METHODS, num_blocks=3)
     with short_track.finished(folder, track):
         write_tables(folder)
         yield folder
@@ -81,7 +81,7 @@ def test_tables_are_read_as_they_were_written(finished):
     assert again.environments == whole.environments
     assert again.constants == pytest.approx(whole.constants)
     pages = [report.contents(each) for each in (again, whole)]
-    for name in ("results", "ranking", "verdicts", "evidence", "curves"):
+    for name in ("results", "ranking", "differences", "curves"):
         frames = [getattr(page, name) for page in pages]
         pd.testing.assert_frame_equal(*frames, check_dtype=False, rtol=1e-6)
 
@@ -159,15 +159,15 @@ def test_unseen_clients_are_counted_also_without_a_global_model(copy_of):
 
 
 def test_missing_values_stay_missing(finished):
-    """Of one run; a measure that a method lacks has no rows."""
+    """Of one block, by four criteria; a measure that a method lacks has no rows."""
     whole = collected.collect(finished)
     runs = whole.runs.copy()
-    is_one = (runs["method"] == "fedavg") & (runs["seed"] == 101) & (runs["measure"] == "loss")
+    is_one = (runs["method"] == "fedavg") & (runs["seed"] == 1201) & (runs["measure"] == "loss")
     runs.loc[is_one, "value"] = np.nan
     folder = finished.parent / "missing"
     published.write(whole._replace(runs=runs), folder)
     again = published.read(folder, "embedded").runs
-    assert again["value"].isna().sum() == is_one.sum() == 3
+    assert again["value"].isna().sum() == is_one.sum() == 4
     assert len(again) == len(runs)
 
 
@@ -234,7 +234,7 @@ def change_json(folder, **values):
         ),
         (
             lambda folder: change_json(folder, protocol="0.9"),
-            "expected results of the protocol '1.1', got '0.9'",
+            "expected results of the protocol '2.0', got '0.9'",
         ),
         (lambda folder: change_json(folder, failures=None), "expected the folder of a report"),
         (
@@ -306,6 +306,6 @@ def test_a_report_with_published_methods_is_one_command(copy_of, capsys):
     assert set(ranking["method"]) == {"fedavg", "q_fedavg"}
 
 
-def test_without_the_baseline_there_is_no_ranking(copy_of):
+def test_without_the_baseline_nothing_is_compared(copy_of):
     contents = report.contents(collected.collect(copy_of("mine", "q_fedavg", "fine_tuned")))
-    assert contents.ranking.empty
+    assert contents.differences.empty

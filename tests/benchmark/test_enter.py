@@ -135,8 +135,10 @@ def test_a_method_is_ranked_among_published_ones(entered):
     folder, outcomes = entered
     assert outcomes["published"].status == 0
     found = published.read(folder / "elsewhere" / "embedded" / "report", "embedded")
-    ranking = report.contents(found).ranking.set_index(["scope", "method"])
-    assert np.isfinite(ranking.loc[("groups", "growing"), "accuracy_difference"])
+    compared = report.contents(found).differences
+    compared = compared[(compared["method"] == "growing") & (compared["measure"] == "accuracy")]
+    assert np.isfinite(compared["difference"]).all()
+    assert len(compared)
     assert {"fedavg", "size_power"} <= set(found.methods["method"])
     programs = folder / "elsewhere" / "embedded" / "programs" / "groups"
     assert [path.name for path in programs.iterdir()] == ["growing"]

@@ -133,34 +133,44 @@ def test_missing_values_have_reasons(plain):
     cells = re.findall(r'<td[^>]*data-value=""([^>]*)>-</td>', plain)
     assert cells
     assert all(re.fullmatch(r' title=".+"', about) for about in cells)
-    first = plain[: plain.index('data-federation="groups"')]
+    results = plain[plain.index('id="results"') :]
+    first = results[: results.index('data-federation="groups"')]
     assert "Not shown: demographic parity" in first
     assert "the federation has no sensitive feature" in first
     assert "rounds to target, MB to target (the target was not reached)" in first
 
 
-def test_groups_of_the_ranking_are_those_of_the_contents(contents, plain):
-    for scope, rows in contents.ranking.groupby("scope", sort=False):
-        start = plain.index(
-            f'data-federation="{html.escape(str(scope))}"', plain.index('"ranking"')
-        )
-        section = plain[start : plain.index("</section>", start)]
-        found = re.findall(r'aria-label="letters (\w+)">(.*?)</td>', section)
-        assert [letters for letters, _ in found] == list(rows["letters"])
-        for letters, marks in found:
-            assert "".join(re.findall(r"<b>(\w)</b>", marks)) == letters
-            assert marks.count("<b>") + marks.count("<i>") == 4
+def test_the_page_leads_with_what_is_known(contents, plain):
+    assert len(contents.statements) > 10
+    start = plain.index('class="statements"')
+    assert start < plain.index('id="ranking"') < plain.index('class="undecided"')
+    assert plain.index('class="undecided"') < plain.index('id="results"')
+    for name in ("statements", "undecided"):
+        start = plain.index(f'class="{name}"')
+        part = plain[start : plain.index("</table>", start)]
+        rows = re.findall(r"<tr>(.*?)</tr>", part)[1:]
+        assert len(rows) == len(getattr(contents, name)) > 0
+        for row, expected in zip(rows, getattr(contents, name).to_dict("records"), strict=True):
+            scale = 1 if expected["scope"] == "overall" else 100
+            shown = f"{scale * expected['difference']:+.2f}".replace("-", "&minus;")
+            assert f"<td>{shown}</td>" in row
+            assert f'href="#{tables.anchor(expected["method"])}"' in row
 
 
-def test_the_headline_names_the_best_and_those_not_told_apart(contents):
-    ranking = contents.ranking.copy()
-    overall = ranking["scope"] == "overall"
-    ranking.loc[overall, "letters"] = ["a", "ab", "b", *["c"] * 9]
-    text = "".join(parsed(page(contents._replace(ranking=ranking), ABOUT)).text)
-    assert "fedavg ranks first. Not separated from it: centralized." in text
-    ranking.loc[overall, "letters"] = ["a", *["c"] * 11]
-    text = "".join(parsed(page(contents._replace(ranking=ranking), ABOUT)).text)
-    assert "fedavg ranks first, separated from all others." in text
+def test_the_headline_names_claims_over_all_datasets(contents):
+    known = contents.statements.copy()
+    ranks = known[known["scope"] == "overall"]
+    assert len(ranks) == 4
+    spread = {"ditto": (True, False), "scaffold": (False, False)}
+    for method, (is_fairer, is_robust) in spread.items():
+        place = ranks.index[(ranks["method"] == method) & (ranks["order"] == "spread")]
+        known.loc[place, ["is_fairer", "is_robust"]] = is_fairer, is_robust
+    text = "".join(parsed(page(contents._replace(statements=known), ABOUT)).text)
+    assert "Better than fedavg, rank by accuracy: scaffold." in text
+    assert "Worse than fedavg, rank by accuracy: ditto." in text
+    assert "Fairer than fedavg, rank by SD: ditto." in text
+    nothing = page(contents._replace(statements=known.iloc[:0]), ABOUT)
+    assert "No method differs over all datasets." in "".join(parsed(nothing).text)
 
 
 def test_unsurpassed_methods(contents):
@@ -201,21 +211,15 @@ def test_empty_parts_and_single_seeds_have_pages(contents, tmp_path):
     results[halves] = np.nan
     results.loc[results["federation"] == "digits", ["accuracy", "standard_deviation"]] = np.nan
     small = contents._replace(
-        results=results, ranking=contents.ranking.iloc[:0], verdicts=contents.verdicts.iloc[:0],
-        curves=contents.curves.iloc[:0],
+        results=results, curves=contents.curves.iloc[:0],
+        **{name: getattr(contents, name).iloc[:0]
+           for name in ("statements", "ranking", "differences", "undecided")},
     )  # fmt: skip
     text = page(small, ABOUT)
     parsed(text)
     assert "nan" not in text
-    assert len(write_tables(small, tmp_path)) == 9
+    assert len(write_tables(small, tmp_path)) == 8
     assert "ranking" not in {path.stem for path in write_figures(small, tmp_path)}
-
-
-def test_verdicts_have_the_number_of_agreeing_combinations(contents, plain):
-    start = plain.index('class="verdicts"')
-    table = plain[start : plain.index("</table>", start)]
-    found = [int(number) for number in re.findall(r">(\d) of 9<", table)]
-    assert found == contents.verdicts["fairer_in"].tolist()
 
 
 def test_counts_and_reasons_are_named(plain):
@@ -235,14 +239,25 @@ def test_tables_are_written(contents, tmp_path):
     with (tmp_path / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["accuracy"]) for row in rows] == contents.results["accuracy"].tolist()
-    with (tmp_path / "evidence.csv").open(newline="") as file:
-        gains = [float(row["gain"]) for row in csv.DictReader(file)]
-    np.testing.assert_allclose(gains, contents.evidence["gain"], rtol=1e-5)
+    for name in ("ranking", "differences"):
+        again = pd.read_csv(tmp_path / f"{name}.csv", keep_default_na=False, na_values=[""])
+        expected = getattr(contents, name)
+        assert again["method"].tolist() == expected["method"].tolist()
+        columns = ["difference", "low", "high", "p", "blocks_needed"]
+        np.testing.assert_array_equal(again[columns], expected[columns].astype(float))
+    report = (tmp_path / "report.md").read_text()
+    titles = ("What is known", "Ranking", "Differences on digits", "What could not be decided")
+    places = [report.index(title) for title in titles]
+    assert places == sorted(places)
+    assert "Chance explains" in report
+    assert "so that spread has no verdict" in report
     lines = (tmp_path / "results.md").read_text().splitlines()
     assert sum(line.startswith("| fedavg |") for line in lines) == len(FEDERATIONS)
     widths = {line.count("|") for line in lines if line.startswith("|")}
     assert len(widths) == 2  # With and without measures of group fairness.
-    assert "| tilted, 12% diverged |" in "\n".join(lines)
+    text = "\n".join(lines)
+    assert "| tilted (limit), 12% diverged |" in text
+    assert "| tilted, 12% diverged |" in text
     latex = (tmp_path / "results-digits.tex").read_text()
     first = contents.results.iloc[0]
     mean, half = 100 * first["accuracy"], 100 * first["accuracy_half"]

@@ -13,7 +13,6 @@ from fedjax_fair.benchmark import published
 from fedjax_fair.results.csv_text import from_cell, to_csv
 
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmark" / "embedded"
-TABLES = ("runs", "clients", "settings", "curves", "federations", "methods", "cells")
 
 
 def change_digit(content):
@@ -29,7 +28,7 @@ def copied(tmp_path):
 @pytest.mark.parametrize(
     ("table", "change"),
     [
-        *((table, change_digit) for table in ("runs", "clients", "curves")),
+        *((table, change_digit) for table in ("runs", "clients", "curves", "pool_errors")),
         ("methods", lambda content: content.replace(b"FedAvg", b"FedBest")),
         ("runs", lambda content: content.replace(b"False", b"True", 1)),
         ("cells", lambda content: content[: content.rstrip().rfind(b"\n") + 1]),
@@ -59,6 +58,15 @@ def test_texts_that_could_be_formulas_come_back(tmp_path):
     again = published.read(tmp_path, "embedded")
     pd.testing.assert_frame_equal(again.methods, methods)
     pd.testing.assert_frame_equal(again.runs, known.runs)
+
+
+def test_means_of_the_published_runs_are_those_that_are_shown():
+    shown = pd.read_csv(FOLDER / "results.csv").set_index(["federation", "method"])
+    runs = published.read(FOLDER, "embedded").all_runs.query("criterion == 'mean'")
+    means = runs.pivot_table("value", ["federation", "method"], "measure")
+    for name in ("accuracy", "standard_deviation", "relative_compute", "worse_than_fine_tuned"):
+        values = means[name].reindex(shown.index)
+        pd.testing.assert_series_equal(values, shown[name], check_names=False, rtol=2e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,172 +1,109 @@
-"""Rankings and groups, against brute force."""
-
-import itertools
-import string
+"""Orders of methods, against SciPy and by construction."""
 
 import numpy as np
 import pandas as pd
 import pytest
+from measure_tables import SEEDS, long_table, random_values
 from scipy import stats
 
-from fedjax_fair.benchmark.ranking import groups, ranking
-from fedjax_fair.benchmark.statistics import replace_diverged
+from fedjax_fair.benchmark.ranking import ORDERS, chance_shares, mean_ranks, order, ranks
 
 METHODS = ["fedavg", "a", "b", "c"]
-LEVELS = {"digits": (0.5, 0.1), "synthetic": (0.7, 0.01), "groups": (0.9, 0.03)}
 
 
-def draw(shift, seed=0, measure="accuracy", seeds=16):
-    """Returns normal values ``{federation: {method: values}}`` and the table of measures."""
-    rng = np.random.default_rng(seed)
+@pytest.mark.parametrize(("measure", "sign"), [("accuracy", -1), ("gini", 1)])
+def test_ranks_equal_scipy(measure, sign):
+    rng = np.random.default_rng(0)
     values = {
-        federation: {
-            name: level + spread * (rng.normal(size=seeds) + shift.get(name, 0)) for name in METHODS
-        }
-        for federation, (level, spread) in LEVELS.items()
+        name: {method: rng.integers(0, 4, len(SEEDS)) / 4 for method in METHODS}
+        for name in ("digits", "groups")
     }
-    return values, to_table(values, measure)
+    found = ranks(long_table(values, measure), measure, "mean", METHODS)
+    for name, methods in values.items():
+        expected = stats.rankdata(sign * np.array(list(methods.values())), axis=0)
+        np.testing.assert_array_equal(found.loc[name].loc[METHODS], expected)
+    expected = (found.loc["digits"] + found.loc["groups"]) / 2
+    pd.testing.assert_frame_equal(mean_ranks(found).loc[METHODS], expected.loc[METHODS])
 
 
-def to_table(values, measure="accuracy"):
-    return pd.DataFrame(
-        {
-            "federation": federation,
-            "method": method,
-            "criterion": "mean",
-            "seed": 100 + seed,
-            "measure": measure,
-            "value": value,
-            "is_diverged": False,
-        }
-        for federation, methods in values.items()
-        for method, runs in methods.items()
-        for seed, value in enumerate(runs)
-    )
+def test_an_entry_changes_no_published_rank():
+    values = random_values(METHODS)
+    reference = ["fedavg", "b", "c"]
+    whole = ranks(long_table(values), "accuracy", "mean", reference)
+    for name in values:
+        without = {method: values[name][method] for method in reference}
+        alone = ranks(long_table({name: without}), "accuracy", "mean", reference)
+        pd.testing.assert_frame_equal(whole.loc[[name]].loc[alone.index], alone)
+        # As in the table of the reference set and the entry.
+        expected = stats.rankdata(-np.array([values[name][m] for m in METHODS]), axis=0)
+        np.testing.assert_array_equal(whole.loc[name].loc["a"], expected[1])
 
 
-def separated_by_definition(samples):
-    """Tests all pairs of ``{method: values by seed}`` with Holm's procedure."""
-    pairs = list(itertools.combinations(samples, 2))
-    p_values = [stats.ttest_rel(samples[one], samples[two]).pvalue for one, two in pairs]
-    order, found = np.argsort(p_values), set()
-    for step, index in enumerate(order):
-        if p_values[index] * (len(pairs) - step) >= 0.05:
-            break
-        found.add(frozenset(pairs[index]))
-    return found
+def test_diverged_and_missing_runs_are_last():
+    values = random_values(METHODS)
+    values["digits"]["a"][3] = np.nan
+    table = long_table(values)
+    is_diverged = (table.federation == "digits") & (table.seed == 1203) & (table.method == "b")
+    # Its loss may be finite, and its accuracy that of a constant predictor.
+    table.loc[is_diverged, ["is_diverged", "value"]] = [True, 1.0]
+    found = ranks(table, "accuracy", "mean", METHODS).loc["digits"]
+    assert found.loc[["a", "b"], 1203].tolist() == [3.5, 3.5]
+    assert (found.loc[["fedavg", "c"], 1203] <= 2).all()
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_ranking_equals_brute_force(seed):
-    values, table = draw({"a": 1, "b": -0.8, "c": 2.2}, seed)
-    found = ranking(table, "accuracy", "mean")
-    assert list(dict.fromkeys(found.scope)) == ["overall", *LEVELS]
-    scaled = {
-        name: np.mean(
-            [
-                (runs[name] - runs["fedavg"]) / runs["fedavg"].std(ddof=1)
-                for runs in values.values()
-            ],
-            axis=0,
-        )
-        for name in METHODS
-    }
-    for scope, rows in found.groupby("scope"):
-        samples = scaled if scope == "overall" else values[scope]
-        means = {name: runs.mean() for name, runs in samples.items()}
-        assert rows.method.tolist() == sorted(METHODS, key=lambda name: -means[name])
-        assert rows["rank"].tolist() == [1, 2, 3, 4]
-        separated = separated_by_definition(samples)
-        letters = dict(zip(rows.method, rows.letters, strict=True))
-        for pair in itertools.combinations(METHODS, 2):
-            shares = bool(set(letters[pair[0]]) & set(letters[pair[1]]))
-            assert shares == (frozenset(pair) not in separated)
+def test_methods_without_a_model_at_equal_compute_are_last():
+    values = random_values(METHODS)
+    equal = {name: {m: runs[m] for m in METHODS[:3]} for name, runs in values.items()}
+    table = pd.concat([long_table(values), long_table(equal, criterion="compute")])
+    found = order(table, METHODS)
+    assert set(found) == {"accuracy", "compute"}
+    assert (found["compute"].xs("c", level="method") == 4).all(axis=None)
 
 
-def test_lower_is_better():
-    _, table = draw({"a": 1, "b": -1, "c": 3}, measure="gini")
-    found = ranking(table, "gini", "mean")
-    assert found[found.scope == "overall"].method.tolist() == ["b", "fedavg", "a", "c"]
-
-
-def test_equal_methods_share_a_group_and_planted_ones_do_not():
-    found = ranking(draw({"c": 2})[1], "accuracy", "mean")
-    letters = found[found.scope == "overall"].set_index("method").letters.to_dict()
-    assert letters == {"c": "a", "a": "b", "b": "b", "fedavg": "b"}
-
-
-def test_methods_without_all_federations_come_last():
-    values, _ = draw({"c": 2})
-    del values["digits"]["c"]
-    found = ranking(to_table(values), "accuracy", "mean")
-    last = found[found.scope == "overall"].iloc[-1]
-    assert last.method == "c"
-    assert np.isnan(last["rank"])
-    assert last.letters == ""
-    assert found[found.scope == "digits"].shape[0] == 3
-    del values["digits"]["fedavg"]
-    found = ranking(to_table(values), "accuracy", "mean")
-    overall = found[found.scope == "overall"].set_index("method")
-    assert overall["rank"].notna().all()
-    assert found[found.scope == "digits"]["rank"].tolist() == [1, 2]
-
-
-def test_few_seeds_are_not_separated():
-    found = ranking(draw({"c": 50}, seeds=4)[1], "accuracy", "mean")
-    assert set(found.letters) == {"a"}
-
-
-def test_constants_replace_diverged_runs():
-    _, table = draw({})
-    is_diverged = (table.federation == "digits") & (table.method == "a")
-    table.loc[is_diverged, ["is_diverged", "value"]] = [True, np.nan]
-    without = ranking(table, "accuracy", "mean")
-    assert np.isnan(without.set_index(["scope", "method"])["rank"]["digits", "a"])
-    constants = {("digits", "accuracy"): 0.0}
-    found = ranking(replace_diverged(table, constants), "accuracy", "mean")
-    assert found[found.scope == "digits"].method.tolist()[-1] == "a"
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_groups_are_maximal(seed):
-    rng = np.random.default_rng(seed)
-    names = list(string.ascii_uppercase[: rng.integers(1, 8)])
-    pairs = [frozenset(pair) for pair in itertools.combinations(names, 2)]
-    separated = {pair for pair in pairs if rng.random() < rng.random()}
-    letters = groups(names, separated)
-
-    def is_group(subset):
-        return not any(frozenset(pair) in separated for pair in itertools.combinations(subset, 2))
-
-    subsets = [
-        set(subset)
-        for size in range(1, len(names) + 1)
-        for subset in itertools.combinations(names, size)
-        if is_group(subset)
+def spreads_and_accuracies(methods=METHODS, shift=None):
+    parts = [
+        long_table(random_values(methods, seed=i, shift=shift), *ORDERS[name])
+        for i, name in enumerate(("accuracy", "spread"))
     ]
-    maximal = [one for one in subsets if not any(one < other for other in subsets)]
-    used = sorted(set("".join(letters.values())))
-    found = [{name for name in names if letter in letters[name]} for letter in used]
-    assert sorted(map(sorted, found)) == sorted(map(sorted, maximal))
-    assert letters[names[0]].startswith("a")
+    return pd.concat(parts, ignore_index=True)
 
 
-def test_groups_of_nothing_and_of_many():
-    assert groups([], set()) == {}
-    names = [f"m{index}" for index in range(60)]
-    separated = {frozenset(pair) for pair in itertools.combinations(names, 2)}
-    letters = groups(names, separated)
-    assert len(set(letters.values())) == 60
-    assert [letters[f"m{index}"] for index in (25, 26, 51, 52)] == ["z", "A", "Z", "a1"]
+def test_only_methods_of_all_federations_at_no_limit_are_ranked_and_counted():
+    table = spreads_and_accuracies([*METHODS, "d"])
+    table = table[~((table.method == "c") & (table.federation == "digits"))]
+    found = order(table, [*METHODS, "d"], at_limit={("groups", "b")})
+    kept = table[table.method.isin(["fedavg", "a", "d"])]
+    assert set(found) == {"accuracy", "spread"}
+    for name, ranked in found.items():
+        expected = ranks(kept, *ORDERS[name], [*METHODS, "d"])
+        pd.testing.assert_frame_equal(ranked, expected)
+    assert order(table, METHODS, at_limit={("digits", name) for name in [*METHODS, "d"]}) == {}
 
 
-def test_errors():
-    table = draw({})[1]
-    with pytest.raises(ValueError, match="baseline='x': expected one of 'fedavg'"):
-        ranking(table, "accuracy", "mean", baseline="x")
-    with pytest.raises(ValueError, match="measure='x'"):
-        ranking(table, "x", "mean")
-    with pytest.raises(ValueError, match="criterion='x'"):
-        ranking(table, "accuracy", "x")
-    with pytest.raises(ValueError, match="two or more seeds"):
-        ranking(table[table.seed == 100], "accuracy", "mean")
+def test_spread_that_is_mostly_chance_has_no_rank():
+    table = spreads_and_accuracies()
+    found = order(table, METHODS, without_spread=("groups",))
+    assert set(found["accuracy"].index.get_level_values(0)) == {"digits", "synthetic", "groups"}
+    assert set(found["spread"].index.get_level_values(0)) == {"digits", "synthetic"}
+
+
+def test_blocks_that_a_federation_lacks_are_left_out():
+    values = random_values(METHODS)
+    table = long_table(values)
+    table = table[(table.federation != "digits") | (table.seed < 1208)]
+    found = ranks(table, "accuracy", "mean", METHODS)
+    assert found.loc["digits"].isna().sum().tolist() == [0] * 8 + [4] * 4
+    assert mean_ranks(found).columns.tolist() == list(SEEDS[:8])
+
+
+def test_chance_is_the_ratio_of_mean_squares():
+    rng = np.random.default_rng(0)
+    spread, floor = rng.uniform(0.1, 0.2, (2, len(SEEDS)))
+    parts = [
+        long_table({"digits": {"fedavg": values, "a": values / 9}}, measure)
+        for measure, values in (("standard_deviation", spread), ("noise_floor", floor))
+    ]
+    parts.append(long_table({"ages": {"fedavg": spread}}, "standard_deviation"))
+    shares = chance_shares(pd.concat(parts), "fedavg")
+    assert shares == pytest.approx({"digits": np.mean(floor**2) / np.mean(spread**2)})
+    assert chance_shares(parts[0], "fedavg") == {}

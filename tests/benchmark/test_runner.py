@@ -52,51 +52,85 @@ def test_units_are_tuned_and_run(finished):
     folder, lines = finished
     found = run_cells.read(folder / "cells.jsonl")
     done = [cell for cell in found if cell["method"] == "fedavg"]
-    assert [cell["phase"] for cell in done].count("tuning") == 8
-    finals = [cell for cell in done if cell["phase"] == "final"]
-    assert {cell["seed"] for cell in finals} == {100, 101, 102}
-    assert {name for cell in finals for name in cell["criterion"]} == set(protocol.CRITERIA)
-    assert all("test" not in cell for cell in done if cell["phase"] == "tuning")
-    assert {cell["status"] for cell in done} == {"ok"}
-    tuned = {json.dumps(c["settings"]) for c in done if c["phase"] == "tuning"}
-    assert len(tuned) == 4
+    of_phase = {
+        phase: [cell for cell in done if cell["phase"] == phase]
+        for phase in ("range", "tuning", "final")
+    }
+    assert [cell["seed"] for cell in of_phase["range"]] == [1000] * 3
+    windows = {cell["window"] for cell in of_phase["tuning"]}
+    assert windows == set(range(len(windows)))
+    assert len(of_phase["tuning"]) == 3 * protocol.SETTINGS * len(windows)
+    assert {cell["seed"] - 1300 == cell["block"] for cell in of_phase["tuning"]} == {True}
+    assert {cell["seed"] - 1200 == cell["block"] for cell in of_phase["final"]} == {True}
+    assert {cell["block"] for cell in of_phase["final"]} == {0, 1, 2}
+    names = {name for cell in of_phase["final"] for name in cell["criterion"]}
+    assert names == set(protocol.CRITERIA)
+    assert all("test" not in cell for cell in done if cell["phase"] != "final")
+    # Step sizes of all magnitudes are tried, and diverged ones are not chosen.
+    assert {cell["status"] for cell in done} == {"ok", "diverged"}
+    assert {cell["status"] for cell in of_phase["final"]} == {"ok"}
+    tuned = {json.dumps(c["settings"]) for c in of_phase["tuning"] if c["window"] == 0}
+    assert len(tuned) == 3 * protocol.SETTINGS
     assert any("fedbn: " in line and "batch normalization" in line for line in lines)
     failed = json.loads((folder / "programs" / "groups" / "fedbn" / "failed.json").read_text())
     assert "batch normalization" in failed["reason"]
 
 
-def test_the_choice_is_that_of_validation_examples(finished):
+def test_each_block_chooses_among_its_own_settings_on_validation_examples(finished):
     folder, _ = finished
-    tuned = results.open(folder / "programs" / "groups" / "fedavg" / "tuning.nc")
-    last = tuned["validation_accuracy_mean_clients"].isel(round=-1).values.reshape(4, 2)
-    final = results.open(folder / "programs" / "groups" / "fedavg" / "final.nc")
-    chosen = json.loads(final.attrs["chosen"])
-    assert chosen["mean"] == [int(np.argmax(last.mean(axis=1))), 4]
+    cells = [c for c in run_cells.read(folder / "cells.jsonl") if c["method"] == "fedavg"]
+    last = max(cell["window"] for cell in cells)
+    for block in range(3):
+        own = [c for c in cells if c["block"] == block and c["window"] == last]
+        tuned = [cell for cell in own if cell["phase"] == "tuning"]
+        best = max(tuned, key=lambda cell: cell["validation"]["accuracy"])
+        (final,) = [c for c in own if c["phase"] == "final" and "mean" in c["criterion"]]
+        assert final["settings"] == best["settings"]
 
 
-def test_the_round_of_converged_training_is_chosen(finished):
+def test_the_window_is_around_the_best_step_size(finished):
     folder, _ = finished
-    tuned = results.open(folder / "programs" / "groups" / "local_converged" / "tuning.nc")
-    values = tuned["personalized_validation_accuracy_mean_clients"].values.reshape(4, 2, 3)
-    means = values.mean(axis=1)[:, 1:]
-    setting, place = np.unravel_index(np.argmax(means), means.shape)
-    final = results.open(folder / "programs" / "groups" / "local_converged" / "final.nc")
-    assert json.loads(final.attrs["chosen"])["mean"] == [setting, (2, 4)[place]]
+    cells = [c for c in run_cells.read(folder / "cells.jsonl") if c["method"] == "fedavg"]
+    tried = [cell for cell in cells if cell["phase"] == "range"]
+    best = max(tried, key=lambda cell: cell["validation"]["accuracy"])["settings"]["learning_rate"]
+    rates = [
+        cell["settings"]["learning_rate"]
+        for cell in cells
+        if cell["phase"] == "tuning" and cell["window"] == 0
+    ]
+    assert best / 10 < min(rates) < best / 5
+    assert 5 * best < max(rates) < 10 * best
 
 
-def test_final_runs_equal_runs_without_padding(finished, tmp_path, monkeypatch):
-    folder, _ = finished
-    track = protocol.TRACKS["embedded"]._replace(reuses_programs=False)
-    monkeypatch.setitem(protocol.TRACKS, "embedded", track)
-    runner.run(runner.plan("embedded", tmp_path, ["fedavg"]), tmp_path)
-    padded, plain = (
-        results.open(each / "programs" / "groups" / "fedavg" / "final.nc")
-        for each in (folder, tmp_path)
-    )
-    assert padded.attrs["chosen"] == plain.attrs["chosen"]
-    # Another number of runs may change the order of sums.
-    np.testing.assert_allclose(padded["test_accuracy"], plain["test_accuracy"], atol=0.05)
-    np.testing.assert_allclose(padded["test_loss"], plain["test_loss"], rtol=1e-4)
+def test_a_window_moves_where_blocks_choose_its_limit(finished):
+    """With four rounds of training, the largest step sizes are best."""
+    cells = [c for c in run_cells.read(finished[0] / "cells.jsonl") if c["method"] == "fedavg"]
+    windows = {}
+    for cell in cells:
+        if cell["phase"] == "tuning":
+            windows.setdefault(cell["window"], []).append(cell)
+    assert len(windows) > 1
+    for number, of_window in windows.items():
+        rates = [cell["settings"]["learning_rate"] for cell in of_window]
+        chosen = [
+            max(
+                (cell for cell in of_window if cell["block"] == block),
+                key=lambda cell: cell["validation"]["accuracy"],
+            )["settings"]["learning_rate"]
+            for block in range(3)
+        ]
+        # A third of three blocks is one; eighths of two decades.
+        low, high = min(rates) * 10**0.2, max(rates) / 10**0.2
+        is_at_limit = any(rate < low or rate > high for rate in chosen)
+        assert is_at_limit == (number < len(windows) - 1) or number == 2
+
+
+def test_no_seed_of_earlier_versions_is_used():
+    for track in protocol.TRACKS.values():
+        seeds = [seed for of_phase in track.seeds.values() for seed in of_phase]
+        assert len(seeds) == len(set(seeds))
+        for used in protocol.USED_SEEDS.values():
+            assert not set(seeds) & set(used)
 
 
 def test_final_runs_are_equal_with_fewer_clients_at_a_time(finished, tmp_path, monkeypatch):
@@ -119,24 +153,24 @@ def test_measures_equal_those_of_the_client_accuracies(finished):
     table = collected.collect(folder).all_runs
     table = table.set_index(["method", "criterion", "measure", "seed"])["value"]
     by_method = {final.method: final for final in found if final.criterion == "mean"}
-    accuracy = by_method["fedavg"].last["test_accuracy"].sel(seed=101).values
+    accuracy = by_method["fedavg"].last["test_accuracy"].sel(seed=1201).values
     local = by_method["local_converged"]
     assert (by_method["fedavg"].model, local.model) == ("global", "personalized")
-    assert table["fedavg", "mean", "accuracy", 101] == pytest.approx(np.nanmean(accuracy))
-    assert table["fedavg", "mean", "standard_deviation", 101] == pytest.approx(
+    assert table["fedavg", "mean", "accuracy", 1201] == pytest.approx(np.nanmean(accuracy))
+    assert table["fedavg", "mean", "standard_deviation", 1201] == pytest.approx(
         np.nanstd(accuracy), rel=1e-5
     )
-    other = local.dataset["test_accuracy"].sel(seed=101, round=local.round).values
+    other = local.last["test_accuracy"].sel(seed=1201).values
     share = np.mean((accuracy < other)[~np.isnan(accuracy)])
-    assert table["fedavg", "mean", "worse_than_local_converged", 101] == pytest.approx(share)
-    assert ("local_converged", "mean", "worse_than_local_converged", 101) not in table
-    assert ("local_converged", "mean", "unseen_accuracy", 101) not in table
-    unseen = by_method["fedavg"].last["unseen_accuracy"].sel(seed=101).values
-    assert table["fedavg", "mean", "unseen_accuracy", 101] == pytest.approx(unseen.mean())
-    assert table["fedavg", "mean", "unseen_worst_10pct", 101] == pytest.approx(unseen.min())
+    assert table["fedavg", "mean", "worse_than_local_converged", 1201] == pytest.approx(share)
+    assert ("local_converged", "mean", "worse_than_local_converged", 1201) not in table
+    assert ("local_converged", "mean", "unseen_accuracy", 1201) not in table
+    unseen = by_method["fedavg"].last["unseen_accuracy"].sel(seed=1201).values
+    assert table["fedavg", "mean", "unseen_accuracy", 1201] == pytest.approx(unseen.mean())
+    assert table["fedavg", "mean", "unseen_worst_10pct", 1201] == pytest.approx(unseen.min())
     # Four rounds of six clients, each of which receives and sends a model.
     model = 2 * 16 + 16 + 16 * 2 + 2
-    assert table["fedavg", "mean", "megabytes_up", 101] == pytest.approx(4 * 6 * model * 4 / 1e6)
+    assert table["fedavg", "mean", "megabytes_up", 1201] == pytest.approx(4 * 6 * model * 4 / 1e6)
 
 
 def test_rounds_until_the_target():
@@ -148,7 +182,9 @@ def test_rounds_until_the_target():
         },
         {"seed": [0, 1], "round": [0, 2, 4]},
     )
-    final = measures.Final("groups", "fedavg", "mean", {}, 4, "global", dataset)
+    final = measures.Final(
+        "groups", "fedavg", "mean", [{}, {}], np.array([4, 4]), "global", dataset, None
+    )
     found = measures._communication(final)
     assert found["rounds_to_target"].tolist() == [2, 6]
     assert found["megabytes_to_target"].tolist() == [2, 6]
@@ -157,7 +193,7 @@ def test_rounds_until_the_target():
 def test_the_constant_predictor_predicts_the_most_frequent_class():
     counts = np.array([[3, 1], [1, 1], [4, 0]])
     dataset = xr.Dataset({"test_examples": (("client", "class"), counts)})
-    final = measures.Final("groups", "fedavg", "mean", {}, 4, "global", dataset)
+    final = measures.Final("groups", "fedavg", "mean", [], np.zeros(0), "global", dataset, None)
     found = measures.constants([final])
     assert found["groups", "accuracy"] == pytest.approx(np.mean([0.75, 0.5, 1]))
     assert found["groups", "worst_10pct"] == 0.5
@@ -213,7 +249,7 @@ def test_results_of_other_data_are_not_continued(finished, tmp_path, monkeypatch
     monkeypatch.setitem(federations.FEDERATIONS, "groups", short._replace(pool=lambda _: other))
     lines = []
     runner.run(runner.plan("embedded", copy, ["fedavg"]), copy, show=lines.append)
-    assert "tuning.nc': expected results of the same data" in lines[0]
+    assert "range.nc': expected results of the same data" in lines[0]
 
 
 def test_shards_divide_the_units(tmp_path):
@@ -254,7 +290,7 @@ def test_nothing_is_lost_on_a_full_disk(finished, tmp_path):
     runner.run(runner.plan("embedded", folder, ["fine_tuned"]), folder)
     done = (folder / "programs" / "groups" / "fine_tuned" / "final.nc").read_bytes()
     planned = runner.plan("embedded", folder, ["fine_tuned", "fedavg"])
-    with full_disk(8192), pytest.raises(OSError, match=rf"{REASON}: .*fedavg.tuning\.nc'"):
+    with full_disk(8192), pytest.raises(OSError, match=rf"{REASON}: .*fedavg.range.00\.nc'"):
         runner.run(planned, folder)
     assert (folder / "programs" / "groups" / "fine_tuned" / "final.nc").read_bytes() == done
     assert [unit.is_done(each) for each in planned.units] == [True, False]
@@ -278,10 +314,10 @@ def test_half_written_files_are_named_and_run_again(finished, tmp_path, capsys):
     assert "delete the file to run it again" in error
     assert error.count("\n") == 1
     (own / "final.jsonl").unlink()
-    (own / "tuning.nc").write_bytes((own / "tuning.nc").read_bytes()[:-100])
+    (own / "tuning-0.nc").write_bytes((own / "tuning-0.nc").read_bytes()[:-100])
     shown = []
     runner.run(runner.plan("embedded", copy, ["fedavg"]), copy, show=shown.append)
-    assert "tuning.nc': expected undamaged results" in shown[0]
+    assert "tuning-0.nc': expected undamaged results" in shown[0]
     for file in own.glob("*.jsonl"):
         file.unlink()
     runner.run(runner.plan("embedded", copy, ["fedavg"]), copy)
@@ -312,7 +348,7 @@ def test_missing_data_is_shown_once_and_the_rest_continues(finished, tmp_path, m
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda cell: cell | {"protocol": "0.9"}, "line 1: expected protocol 1.1, got 0.9"),
+        (lambda cell: cell | {"protocol": "0.9"}, "line 1: expected protocol 2.0, got 0.9"),
         (lambda cell: cell | {"settings": {"learning_rate": 9.0}}, "line 1: the cell was edited"),
         (lambda cell: cell | {"validation": {"accuracy": 1.0}}, "line 1: the cell was edited"),
         (lambda cell: {"protocol": protocol.VERSION}, "line 1: expected a cell; delete the file"),
@@ -331,7 +367,7 @@ def test_results_of_another_protocol_or_damaged_ones_are_refused(finished, tmp_p
     shutil.copytree(finished[0], copy)
     described = json.loads((copy / "benchmark.json").read_text())
     (copy / "benchmark.json").write_text(json.dumps(described | {"protocol": "0.9"}))
-    with pytest.raises(ValueError, match=r"expected protocol 1.1, got 0.9; use another folder"):
+    with pytest.raises(ValueError, match=r"expected protocol 2.0, got 0.9; use another folder"):
         runner.run(runner.plan("embedded", copy), copy)
     (copy / "benchmark.json").write_text(json.dumps(described | {"track": "standard"}))
     with pytest.raises(ValueError, match=r"expected a benchmark of the track 'embedded', not"):
@@ -352,7 +388,7 @@ def test_the_report_is_written_from_files(finished):
     made = report.write(finished[0])
     text = (made / "results.md").read_text()
     assert all(name in text for name in ("fedavg", "fine_tuned", "local_converged"))
-    assert {"cells.csv", "results.csv", "ranking.md", "figures"} <= {
+    assert {"cells.csv", "results.csv", "ranking.csv", "report.md", "figures"} <= {
         path.name for path in made.iterdir()
     }
 
@@ -376,11 +412,11 @@ def test_exported_columns_are_those_of_benchopt(finished):
     pd.testing.assert_frame_equal(pd.read_parquet(file), table, check_dtype=False, rtol=1e-5)
     assert not table.duplicated([*names, "idx_rep", "stop_val"]).any()
     one = table.query(
-        "solver_name == 'fedavg' and objective_name == 'tuned by mean' and idx_rep == 100"
+        "solver_name == 'fedavg' and objective_name == 'tuned by mean' and idx_rep == 1200"
     )
     assert one["stop_val"].tolist() == [0, 2, 4]
     dataset = next(final for final in measures.finals(finished[0]) if final.method == "fedavg")
-    expected = dataset.dataset["accuracy_mean_clients"].sel(seed=100).values
+    expected = dataset.dataset["accuracy_mean_clients"].sel(seed=1200).values
     np.testing.assert_allclose(one["objective_accuracy"], expected, rtol=1e-5)
 
 
@@ -394,10 +430,9 @@ def test_parquet_without_pyarrow_is_one_line(finished, monkeypatch, capsys):
 
 def test_an_entry_is_one_hashed_file(finished):
     file = entry.write(finished[0], "fedavg")
-    assert len(entry.read(file)) == 8 + 3 * len(
-        {json.dumps(c["settings"]) for c in entry.read(file) if c["phase"] == "final"}
-    )
-    file.write_text(file.read_text().replace('"seed": 100', '"seed": 101', 1))
+    cells = [c for c in run_cells.gather(finished[0]) if c["method"] == "fedavg"]
+    assert sorted(map(json.dumps, entry.read(file))) == sorted(map(json.dumps, cells))
+    file.write_text(file.read_text().replace('"seed": 1200', '"seed": 1201', 1))
     with pytest.raises(ValueError, match="expected an unedited file"):
         entry.read(file)
     with pytest.raises(ValueError, match="method='ditto': expected finished runs"):

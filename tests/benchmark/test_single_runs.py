@@ -13,7 +13,7 @@ from fedjax_fair.benchmark import federations, protocol, runner, unit
 
 pytestmark = pytest.mark.integration
 
-TRACK = protocol.Track(("groups",), ("q_fedavg", "ditto"), 2, (0, 1), (100, 101))
+TRACK = protocol.Track(("groups",), ("q_fedavg", "ditto"), num_blocks=2)
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def together(tmp_path_factory):
 @pytest.mark.parametrize("method", TRACK.methods)
 def test_runs_equal_those_that_are_trained_together(method, together, tmp_path, prepared):
     runner.run(runner.plan("embedded", tmp_path, [method]), tmp_path)
-    for phase in ("tuning", "final"):
+    for phase in ("range", "tuning-0", "final"):
         one, other = (
             results.open(folder / "programs" / "groups" / method / f"{phase}.nc")
             for folder in (tmp_path, together)
@@ -63,12 +63,12 @@ def interrupted(folder, monkeypatch, after):
         patch.setattr(unit, "train", count)
         with pytest.raises(KeyboardInterrupt):
             runner.run(runner.plan("embedded", folder, ["q_fedavg"]), folder)
-    return sorted((folder / "programs" / "groups" / "q_fedavg" / "tuning").iterdir())
+    return sorted((folder / "programs" / "groups" / "q_fedavg" / "range").iterdir())
 
 
 def test_finished_runs_are_kept_until_their_phase_is(tmp_path, monkeypatch, prepared):
-    files = interrupted(tmp_path, monkeypatch, after=3)
-    assert [file.name for file in files] == ["00-0.nc", "00-1.nc", "01-0.nc"]
+    files = interrupted(tmp_path, monkeypatch, after=1)
+    assert [file.name for file in files] == ["00.nc"]
     trained, whole = [], unit.train
 
     def count(config, rounds, runs, *arguments, **options):
@@ -78,13 +78,13 @@ def test_finished_runs_are_kept_until_their_phase_is(tmp_path, monkeypatch, prep
     monkeypatch.setattr(unit, "train", count)
     lines = []
     runner.run(runner.plan("embedded", tmp_path, ["q_fedavg"]), tmp_path, show=lines.append)
-    assert trained[0] == (1, 1)
-    assert lines[0] == "groups, q_fedavg, setting 1, seed 1"
+    assert trained[0] == (1, 1000)
+    assert lines[0] == "groups, q_fedavg, range, 1 runs"
     assert len(lines) == len(trained) + 1
-    assert {run.seed for run in trained[1:]} == {100, 101}
+    assert {run.seed for run in trained[1:]} == {1300, 1301, 1200, 1201}
     left = {file.name for file in files[0].parents[1].iterdir()}
-    assert {"tuning.nc", "final.nc"} <= left
-    assert not left & {"tuning", "final"}
+    assert {"range.nc", "tuning-0.nc", "final.nc"} <= left
+    assert not left & {"range", "tuning-0", "final"}
 
 
 def test_runs_of_other_settings_are_refused(tmp_path, monkeypatch, prepared):
@@ -95,7 +95,7 @@ def test_runs_of_other_settings_are_refused(tmp_path, monkeypatch, prepared):
     lines = []
     planned = runner.plan("embedded", tmp_path, ["q_fedavg"])
     runner.run(planned, tmp_path, show=lines.append)
-    assert "00-0.nc': expected results of the same method and data" in lines[0]
+    assert "00.nc': expected results of the same methods and data" in lines[0]
 
 
 def test_unfinished_runs_are_results_that_need_resume(tmp_path, monkeypatch, prepared, capsys):

@@ -40,29 +40,67 @@ def _sobol(num):
     return points
 
 
-@pytest.mark.parametrize("num", [1, 2, 16, 32])
-def test_settings_are_a_centered_sobol_sequence(num):
+@pytest.mark.parametrize("num_blocks", [1, 3, 8, 12])
+def test_settings_of_blocks_are_a_centered_sobol_sequence(num_blocks):
     ranges = {"a": Range(0.01, 1.0), "b": Range(1.0, 3.0, "linear"), "c": Range(1e-5, 0.1)}
-    u = _sobol(num) + 0.5 / num
+    num = 8 * num_blocks
+    whole = 2 ** int(np.ceil(np.log2(num)))
+    u = _sobol(num) + 0.5 / whole
     expected = np.stack([10 ** (2 * u[:, 0] - 2), 1 + 2 * u[:, 1], 10 ** (4 * u[:, 2] - 5)], 1)
-    settings = tuning.sobol_settings(ranges, num)
+    settings = tuning.block_settings(ranges, num_blocks)
     assert [list(values) for values in settings] == [["a", "b", "c"]] * num
     actual = np.array([list(values.values()) for values in settings])
     np.testing.assert_allclose(actual, expected, rtol=5.1e-3)
-    for column in u.T:  # One value in each part.
-        np.testing.assert_allclose(np.sort(column), (np.arange(num) + 0.5) / num)
     for value in actual.flat:
         assert float(f"{value:.3g}") == value
+    for block in u.reshape(num_blocks, 8, 3):  # One value of each setting in each eighth.
+        np.testing.assert_array_equal(np.sort(np.floor(8 * block), axis=0).T, [range(8)] * 3)
+    for column in u.T:
+        assert len(set(column)) == num
 
 
-def test_all_methods_try_the_same_learning_rates():
-    rates = {
-        tuple(values["learning_rate"] for values in tuning.settings_of(name, CONFIG, 16))
-        for name in ("fedavg", "fedadam", "divfl+equitable", "local_converged")
-    }
-    assert len(rates) == 1
-    assert min(min(rates)) > tuning.LEARNING_RATES.low
-    assert max(max(rates)) < tuning.LEARNING_RATES.high
+def test_range_finding_spans_four_decades():
+    for num in (8, 12):
+        rates = tuning.rates(num)
+        assert rates[0] == 0.003
+        np.testing.assert_allclose(np.diff(np.log10(rates)), 4 / num, atol=2e-3)
+
+
+def test_range_finding_has_the_batch_axes_of_tuning():
+    """Other settings are at the center of their ranges, up to the last of three digits."""
+    ranges = {"q": Range(0.001, 15.0), "beta": Range(0.1, 0.9, "linear")}
+    settings = tuning.range_settings(ranges, 12)
+    assert [values["learning_rate"] for values in settings] == tuning.rates(12)
+    for name, center in {"q": (0.001 * 15.0) ** 0.5, "beta": 0.5}.items():
+        values = [values[name] for values in settings]
+        assert len(set(values)) == 2
+        np.testing.assert_allclose(values, center, rtol=0.011)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "low"),
+    [([0.1, 0.9, 0.5], 0.01), ([0.9, np.nan, np.inf], 0.001), ([np.nan] * 3, 0.001)],
+)
+def test_the_window_is_a_decade_to_either_side_of_the_best(accuracies, low):
+    assert tuning.window([0.01, 0.1, 1.0], accuracies) == Range(low, 100 * low)
+
+
+@pytest.mark.parametrize(("num_blocks", "needed"), [(8, 3), (12, 4)])
+def test_a_third_of_the_blocks_in_an_outer_eighth_is_a_limit(num_blocks, needed):
+    ranges = {"a": Range(1.0, 1e8), "b": Range(0.0001, 1.0, "linear")}
+    for num in range(num_blocks + 1):
+        for value, side in ((5.0, -1), (5e7, 1), (50.0, 0), (5e6, 0)):
+            chosen = [{"a": value, "b": 1.0}] * num + [{"a": 1e4, "b": 1.0}] * (num_blocks - num)
+            expected = {"a": side} if num >= needed and side else {}
+            assert tuning.at_limits(ranges, chosen) == expected
+
+
+def test_of_two_limits_the_one_of_more_blocks_counts():
+    ranges = {"a": Range(1.0, 1e8), "b": Range(0.0001, 1.0, "linear")}
+    chosen = [{"a": 5.0, "b": 0.5}] * 4 + [{"a": 5e7, "b": 0.5}] * 5 + [{"a": 1e4, "b": 0.5}] * 3
+    assert tuning.at_limits(ranges, chosen) == {"a": 1}
+    assert tuning.moved(ranges["a"], 1) == Range(10.0, 1e9)
+    assert tuning.moved(ranges["a"], -1) == Range(0.1, 1e7)
 
 
 def test_every_range_belongs_to_a_method():
@@ -119,7 +157,6 @@ def test_ranges_are_of_traced_settings(name):
         setting = used[lookup("setting", key, setting_names(config))]
         assert setting.traced
         assert values.low / 2 <= setting.default <= values.high * 2
-    assert len(tuning.settings_of(name, CONFIG, 16)) == 16
 
 
 @pytest.mark.parametrize("name", [n for n in METHODS if METHODS[n].centralized_fn is None])
@@ -127,7 +164,7 @@ def test_settings_share_compiled_functions(name):
     rounds = []
     config = change(change(CONFIG, "solver", "epochs", None), "solver", "steps", 5)
     for end in ("low", "high"):
-        own = change(config, "solver", "learning_rate", getattr(tuning.LEARNING_RATES, end))
+        own = change(config, "solver", "learning_rate", tuning.rates(8)[end == "high"])
         for key, values in METHODS[name].ranges.items():
             own = change(own, *lookup("setting", key, setting_names(own)), getattr(values, end))
         rounds.append(method_round(own, name, 10, 100, num_clients=20))
@@ -138,11 +175,6 @@ def test_settings_share_compiled_functions(name):
 def test_combined_methods_have_the_ranges_of_both():
     method, _ = resolve_method(CONFIG, "subtrunc+q_fedavg")
     assert method.ranges == {**METHODS["subtrunc"].ranges, **METHODS["q_fedavg"].ranges}
-    assert list(tuning.settings_of("subtrunc+q_fedavg", CONFIG, 2)[0]) == [
-        "learning_rate",
-        "lam",
-        "q",
-    ]
 
 
 def test_names_with_settings_are_parsed():
@@ -154,60 +186,50 @@ def test_names_with_settings_are_parsed():
     assert resolve_method(CONFIG, name)[1].solver.batch_size == 20
 
 
-def _brute_force(accuracy, worst, deviation):
-    means = []
-    for rows in zip(accuracy, worst, deviation, strict=True):
-        values = [sum(row) / len(row) for row in rows]
-        means.append(values if np.isfinite(values).all() else None)
-    finite = [i for i, row in enumerate(means) if row is not None]
-    if not finite:
-        return [0] * 3
-    best = max(means[i][0] for i in finite)
-    near = [i for i in finite if means[i][0] > best - 0.01 - 1e-6]
+def _brute_force(accuracy, deviation, compute, parity):
+    """Returns the choices of a block."""
+    values = [*zip(accuracy, deviation, strict=True)]
+    finite = [i for i, row in enumerate(values) if np.isfinite(row).all()]
+    known = [i for i, value in enumerate(compute) if np.isfinite(value)]
+    best = max((accuracy[i] for i in finite), default=0)
+    near = [i for i in finite if accuracy[i] > best - 0.01 - 1e-6]
+    equal = [i for i in near if np.isfinite(parity[i])]
     return [
-        min(finite, key=lambda i: (-round(means[i][0], 7), i)),
-        min(finite, key=lambda i: (-round(means[i][1], 7), i)),
-        min(near, key=lambda i: (round(means[i][2], 7), i)),
+        min(finite, key=lambda i: (-round(accuracy[i], 7), i), default=0),
+        min(near, key=lambda i: (round(deviation[i], 7), i), default=0),
+        min(known, key=lambda i: (-round(compute[i], 7), i), default=0),
+        min(equal, key=lambda i: (round(parity[i], 7), i), default=0),
     ]
 
 
 @pytest.mark.parametrize("seed", range(100))
 def test_selection_equals_brute_force(seed):
     random = np.random.default_rng(seed)
-    shape = random.integers(1, 9), random.integers(1, 4)
+    shape = random.integers(1, 4), random.integers(1, 9)
     # Few different values, for ties; steps of 0.005, for means at the tolerance.
-    values = [random.integers(160, 166, shape) * 0.005 for _ in range(3)]
+    values = [random.integers(160, 166, shape) * 0.005 for _ in range(4)]
     for value in values:
-        value[random.random(shape) < 0.05] = random.choice([np.nan, np.inf, -np.inf])
-    chosen = tuning.select(dict(zip(tuning.MEASURES, values, strict=True)))
-    assert list(chosen) == ["mean", "worst", "fairest"]
-    assert list(chosen.values()) == _brute_force(*values)
-
-
-def test_nothing_is_selected_if_all_settings_diverged():
-    nan = np.full((3, 2), np.nan)
-    chosen = tuning.select(dict.fromkeys(tuning.MEASURES, nan))
-    assert set(chosen.values()) == {0}
+        value[random.random(shape) < 0.1] = random.choice([np.nan, np.inf, -np.inf])
+    names = ("accuracy", "standard_deviation", "compute", "parity")
+    chosen = tuning.select(dict(zip(names, values, strict=True)))
+    assert list(chosen) == ["mean", "fairest", "compute", "parity"]
+    for block, of_block in enumerate(zip(*values, strict=True)):
+        assert [indices[block] for indices in chosen.values()] == _brute_force(*of_block)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: tuning.sobol_settings({"a": Range(1.0, 2.0)}, 12), "num=12: expected a power"),
-        (lambda: tuning.sobol_settings({"a": Range(1.0, 2.0)}, 0), "num=0: expected a power"),
-        (lambda: tuning.sobol_settings({}, 2), "expected one or more ranges"),
-        (lambda: tuning.sobol_settings({"a": Range(0.0, 2.0)}, 2), "a=.*: expected 0 < low"),
-        (lambda: tuning.sobol_settings({"a": Range(1.0, np.nan)}, 2), "a=.*: expected 0 < low"),
-        (lambda: tuning.sobol_settings({"a": Range(1, 2, "x")}, 2), "a=.*: expected scale"),  # pyright: ignore[reportArgumentType]
-        (lambda: tuning.select({"accuracy": [[1.0]]}), "no worst_10pct"),
+        (lambda: tuning.block_settings({}, 2), "expected one or more ranges"),
+        (lambda: tuning.block_settings({"a": Range(0.0, 2.0)}, 2), "a=.*: expected 0 < low"),
+        (lambda: tuning.block_settings({"a": Range(1.0, np.nan)}, 2), "a=.*: expected 0 < low"),
+        (lambda: tuning.block_settings({"a": Range(1, 2, "x")}, 2), "a=.*: expected scale"),  # pyright: ignore[reportArgumentType]
+        (lambda: tuning.select({"accuracy": [[1.0]]}), "no standard_deviation"),
         (lambda: tuning.select({n: [1.0] for n in tuning.MEASURES}), "shape \\(1,\\)"),
         (
-            lambda: tuning.select(
-                {"accuracy": [[1.0]], "worst_10pct": [[1.0]], "standard_deviation": [[1.0, 2]]}
-            ),
+            lambda: tuning.select({"accuracy": [[1.0]], "standard_deviation": [[1.0, 2]]}),
             "expected one shape",
         ),
-        (lambda: tuning.settings_of("fedavgg", CONFIG, 2), "fedavg"),
     ],
 )
 def test_bad_arguments(call, message):

@@ -17,12 +17,11 @@ from scipy import stats
 from experiments import findings as benchmark_findings
 from experiments.reproduction import pages as claim_pages
 from experiments.reproduction import protocol_pages
-from fedjax_fair.benchmark import published
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = ROOT / "docs" / "reproduction" / "numbers.csv"
-BENCHMARK = ROOT / "docs" / "benchmark"
-PAGES = ["README.md", "docs/comparison.md", "docs/benchmark/findings.md"] + [
+BENCHMARK = ROOT / "docs" / "benchmark" / "1.1"
+PAGES = ["README.md", "docs/comparison.md", "docs/benchmark/1.1/findings.md"] + [
     path.relative_to(ROOT).as_posix() for path in sorted(NUMBERS.parent.glob("*.md"))
 ]
 MINUS = "\N{MINUS SIGN}"
@@ -108,6 +107,29 @@ def test_intervals_are_those_of_committed_tables(page):
     assert problems(page, (ROOT / page).read_text("utf8")) == []
 
 
+def test_the_page_of_the_benchmark_has_the_tables_of_its_report():
+    folder = ROOT / "docs" / "benchmark"
+    page = (folder / "README.md").read_text("utf8")
+    for name, title in benchmark_findings.TABLES.items():
+        found = benchmark_findings.table_of(folder / "embedded", title)
+        assert f"<!-- {name} embedded -->\n{found}\n<!-- end -->" in page
+
+
+def test_pages_name_the_methods_that_are_separated_from_fedavg():
+    folder = ROOT / "docs" / "benchmark" / "embedded"
+    ranked, compared = (pd.read_csv(folder / f"{name}.csv") for name in ("ranking", "differences"))
+    assert not ranked["verdict"].isin(["better", "worse"]).any()
+    compared = compared[compared["verdict"].isin(["better", "worse"])]
+    accuracy = compared[compared["measure"] == "accuracy"].set_index(["federation", "method"])
+    last = accuracy[accuracy["family"] == "F2"]["verdict"].to_dict()
+    assert last == {
+        ("digits", "local_converged"): "worse", ("synthetic", "local_converged"): "better",
+    }  # fmt: skip
+    stopped = accuracy[accuracy["family"] == "stopped"]["verdict"].to_dict()
+    of_synthetic = {("synthetic", "centralized"): "better", ("synthetic", "ditto"): "better"}
+    assert stopped == last | of_synthetic
+
+
 @pytest.mark.parametrize("page", CLAIM_PAGES)
 def test_tables_of_claims_are_those_of_their_runs(page):
     found = claim_pages.blocks((ROOT / page).read_text("utf8"))
@@ -144,28 +166,6 @@ def test_curves_are_paired_differences_without_the_untrained_model():
         np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 32))
         expected = gaps.groupby("round").mean()[1:]
         np.testing.assert_allclose(line.get_ydata(), expected, atol=1e-9)
-
-
-def test_rankings_of_the_benchmark_are_those_of_its_reports():
-    page = (BENCHMARK / "README.md").read_text("utf8")
-    tracks = re.findall("<!-- ranking (\\w+) -->", page)
-    assert "embedded" in tracks
-    for track in tracks:
-        table = benchmark_findings.overall(BENCHMARK / track)
-        assert benchmark_findings.with_table(page, f"ranking {track}", table) == page
-
-
-def test_significant_differences_are_those_of_the_rankings():
-    page = (BENCHMARK / "findings.md").read_text("utf8")
-    tracks = re.findall(r"<!-- significant (\w+) -->", page)
-    assert tracks == ["embedded", "standard"]
-    for track in tracks:
-        table = benchmark_findings.significant(BENCHMARK / track)
-        assert benchmark_findings.with_table(page, f"significant {track}", table) == page
-    ranked = pd.read_csv(BENCHMARK / "standard" / "ranking.csv")
-    is_more = (ranked["accuracy_p"] < 0.05) & (ranked["accuracy_difference"] > 0)
-    for scope, rows in ranked[is_more].groupby("scope"):
-        assert f"`{scope}` | `{'`, `'.join(rows['method'])}` |".replace("`overall`", "all") in page
 
 
 def test_verdicts_of_the_benchmark_are_those_of_its_findings():
@@ -286,19 +286,9 @@ def test_repeated_runs_of_the_benchmark_are_those_of_their_table():
     assert (before["equal"] == before["runs"]).all()
     for page, form in (
         ("protocol.md", f"{equal:,} of {runs:,} were equal to six digits"),
-        ("enter.md", f"of {runs:,} repeated final runs, {equal:,} were equal to six digits"),
+        ("findings.md", f"of {runs:,}, {equal:,} were equal to six digits"),
     ):
         assert form in words((BENCHMARK / page).read_text("utf8"))
-
-
-@pytest.mark.parametrize("track", ["embedded", "standard"])
-def test_methods_can_be_ranked_among_the_published_ones(track):
-    found = published.read(BENCHMARK / track, track)
-    shown = pd.read_csv(BENCHMARK / track / "results.csv").set_index(["federation", "method"])
-    primary = found.all_runs.query("criterion == 'mean'")
-    means = primary.pivot_table("value", ["federation", "method"], "measure")
-    names = ["accuracy", "standard_deviation", "relative_compute", "worse_than_fine_tuned"]
-    np.testing.assert_allclose(means.loc[shown.index, names], shown[names], rtol=2e-5)
 
 
 def test_planted_checks_of_the_benchmark_have_their_answers():

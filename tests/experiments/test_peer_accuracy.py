@@ -17,12 +17,14 @@ from fedjax_fair.benchmark.federations import FEDERATIONS
 
 PAGE = Path(accuracy.FILE).with_suffix(".md")
 ALL = Settings(batch_size=10**6, steps=3, learning_rate=0.2, prox=0.0, seed=0)
+SEED = 5
+"""With it no hidden unit is within 1e-5 of zero, where rounding would switch its gradient."""
 
 
 @pytest.fixture(scope="module")
 def arrays(tmp_path_factory):
     file = tmp_path_factory.mktemp("peers") / "synthetic.npz"
-    trainings.write("synthetic", 3, file)
+    trainings.write("synthetic", SEED, file)
     return dict(np.load(file))
 
 
@@ -73,7 +75,7 @@ def test_trainings_here_equal_numpy(prox, arrays):
 
 
 def test_files_have_the_partition_of_the_benchmark(arrays):
-    data = FEDERATIONS["synthetic"].load(None, (3,)).seen
+    data = FEDERATIONS["synthetic"].load(None, (SEED,)).seen
     for prefix, part in {"": data.train, "test_": data.test}.items():
         np.testing.assert_array_equal(arrays[f"{prefix}sizes"], part.sizes[0])
     owned = [set(arrays[f"{prefix}rows"].tolist()) for prefix in ("", "test_")]

@@ -172,6 +172,20 @@ def test_a_fit_finds_clients_whose_losses_change_together():
     assert info["log_likelihood"][-1] > drawn + 1
 
 
+def test_a_fit_weights_observations_by_their_age():
+    losses = np.cumsum(0.1 * np.random.default_rng(2).normal(size=(7, 6)), axis=0)
+    selector = selectors.FedCor(2, warmup=6, history_discount=0.5, history_length=6)
+    _, states, info = rounds_of(selector, losses)
+    assert states.rounds[-1].tolist() == [1, 2, 3, 4, 5, 6]
+    embeddings, changes = (jnp.asarray(one[-1]) for one in (states.embeddings, states.changes))
+    expected, without = (
+        log_likelihood(embeddings, changes, jnp.float32(discount ** np.arange(5.0, -1, -1)))
+        for discount in (0.5, 1.0)
+    )
+    np.testing.assert_allclose(info["log_likelihood"][-1], expected, rtol=1e-4)
+    assert abs(expected - without) > 0.01 * abs(expected)
+
+
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
     ("settings", "message"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -22,7 +22,7 @@ from fedjax_fair.app.settings import plugins
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.config_files import as_dict
 from fedjax_fair.app.settings.sections import default_hint
-from fedjax_fair.app.terminal.console import format_results, print_tables
+from fedjax_fair.app.terminal.console import format_results, format_table, print_tables
 from fedjax_fair.results.comparison import default_metrics, gaps_by_feature
 from fedjax_fair.results.comparison_table import COLUMNS, LATEX_COLUMNS, comparison_table
 from fedjax_fair.results.folder_lock import is_locked
@@ -33,6 +33,7 @@ from fedjax_fair.utils.warning import warn
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.figure import Figure
 
 __all__ = ["Compare", "Show"]
 
@@ -100,6 +101,10 @@ class Compare:
     ] = ()
     """Metrics to compare."""
 
+    front: bool = False
+    """Show which methods or settings no other one surpasses in accuracy and fairness, instead of
+    tests; --metrics names the two measures."""
+
     unpaired: bool = False
     """Compare runs of different seeds, which has less power."""
 
@@ -116,7 +121,7 @@ class Compare:
     ] = ()
 
     plot: Annotated[str | None, tyro.conf.arg(metavar="FILE"), default_hint("no plot")] = None
-    """File for a forest plot of the differences, such as differences.png, .svg or .pdf."""
+    """File for a forest plot of the differences, or the front, such as plot.png, .svg or .pdf."""
 
     def __call__(self) -> None:
         with _expected_structure():
@@ -125,6 +130,9 @@ class Compare:
     def _compare(self) -> None:
         paths = _label(path for run in self.runs for path in _runs_in(Path(run)))
         opened = {label: results.open(path) for label, path in paths.items()}
+        if self.front:
+            self._show_front(results.merge_runs(opened))
+            return
         dataset, defaults = default_metrics(results.merge_runs(opened))
         notes = [_describe_different_settings(paths, opened), _describe_different_records(paths)]
         differ = ". ".join(note for note in notes if note)
@@ -152,7 +160,23 @@ class Compare:
             texts[1:] = [text.partition("\n")[2] for text in texts[1:]]
         print(*texts, sep="\n" if self.format in ("csv", "terminal") else "\n\n")
         if self.plot is not None:
-            _save_forest_plot(plotted, Path(self.plot))
+            from fedjax_fair.report import forest  # Imports matplotlib.
+
+            _save_figure(lambda: forest.differences(plotted), Path(self.plot))
+
+    def _show_front(self, dataset: xr.Dataset) -> None:
+        from fedjax_fair.analysis import front, front_table
+
+        if len(self.metrics) not in (0, 2):
+            raise ValueError(
+                f"metrics={self.metrics!r}: expected accuracy and unfairness with --front, or none."
+            )
+        points = front(dataset, *self.metrics)
+        print(format_table(front_table(points)))
+        if self.plot is not None:
+            from fedjax_fair.report import fronts  # Imports matplotlib.
+
+            _save_figure(lambda: fronts.attainment(points), Path(self.plot))
 
 
 @contextmanager
@@ -220,10 +244,8 @@ def _by_name(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _save_forest_plot(compared: list[xr.Dataset], path: Path) -> None:
+def _save_figure(draw: Callable[[], Figure], path: Path) -> None:
     from matplotlib.backend_bases import FigureCanvasBase
-
-    from fedjax_fair.report import forest  # Imports matplotlib.
 
     formats = FigureCanvasBase.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in formats:
@@ -231,7 +253,7 @@ def _save_forest_plot(compared: list[xr.Dataset], path: Path) -> None:
             f"plot={str(path)!r}: expected a file name that ends with .{', .'.join(formats)}."
         )
     try:
-        forest.differences(compared).savefig(path, dpi=150)
+        draw().savefig(path, dpi=150)
     except OSError as error:
         raise ValueError(f"plot={str(path)!r}: {error.strerror or error}.") from None
 

@@ -27,7 +27,15 @@ from fedjax_fair.data.tables.table_encoding import check_columns, fit_encoding
 from fedjax_fair.data.tables.table_files import Frame, as_frame
 from fedjax_fair.data.tables.table_labels import encode_labels
 
-__all__ = ["TABLES", "TableFiles", "TableSet", "find_table", "read_table", "table_source"]
+__all__ = [
+    "TABLES",
+    "TableFiles",
+    "TableSet",
+    "find_table",
+    "read_frames",
+    "read_table",
+    "table_source",
+]
 
 _TEST_FRACTION, _TEST_SEED = 0.2, 0
 
@@ -200,8 +208,12 @@ def _existing(folder: Path, file: str) -> Path | None:
     return next((path for path in (folder / file, folder / f"{file}.gz") if path.is_file()), None)
 
 
-def _read_frames(files: TableFiles) -> list[Frame]:
-    """Reads the training rows, and the test rows if there is a split."""
+def read_frames(files: TableFiles) -> list[Frame]:
+    """Reads the training rows of a table, and the test rows if there is a publisher's split.
+
+    Raises:
+        DamagedError: As `read_table`.
+    """
     table = TABLES[files.name]
     try:
         if not files.is_prepared:
@@ -238,7 +250,7 @@ def read_table(files: TableFiles, label: str | None = None) -> Splits:
     Raises:
         DamagedError: If a file lacks columns or is no table.
     """
-    table, frames = TABLES[files.name], _read_frames(files)
+    table, frames = TABLES[files.name], read_frames(files)
     if label is not None:
         table = table._replace(label=label, exclude=(*table.exclude, table.label))
     if len(frames) == 1:
