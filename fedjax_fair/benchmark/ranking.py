@@ -126,7 +126,7 @@ def order(
     without_spread: Collection[str] = (),
     at_limit: Collection[tuple[str, str]] = (),
 ) -> dict[str, pd.DataFrame]:
-    """Ranks the methods of a track in each of `ORDERS` that the table has a criterion of.
+    """Ranks the methods of a track in each of `ORDERS` that the table has values of.
 
     Only methods that ran on all federations, and whose settings are at no limit of a range, are
     ranked, and only these methods of the reference set count.
@@ -149,7 +149,9 @@ def order(
     found = {}
     for name, (measure, criterion) in ORDERS.items():
         own = table[~table["federation"].isin(list(without_spread))] if name == "spread" else table
-        if ((own["measure"] == measure) & (own["criterion"] == criterion)).any():
+        is_chosen = (own["measure"] == measure) & (own["criterion"] == criterion)
+        values = own[is_chosen & ~own["is_diverged"].astype(bool)].dropna(subset="value")
+        if values["seed"].nunique() > 1:
             found[name] = ranks(
                 own, measure, criterion, [one for one in ranked if one in reference]
             )

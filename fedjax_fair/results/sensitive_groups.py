@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -104,13 +104,14 @@ def columns(
             if rate.by_class is None:  # The accuracy is above.
                 continue
             function, dims, long_name = rate.function, pooled, rate.long_name
+            options = {}
             if num_classes > 2:
-                function = partial(rate.by_class, classes=range(num_classes))
+                function, options = rate.by_class, {"classes": range(num_classes)}
                 dims = (*pooled, "class")
                 long_name = (
                     f"{rate.name.replace('_', ' ').capitalize()} of a class against all others"
                 )
-            values = _on_host(function, counts.sum(axis=2))
+            values = _on_host(counts.sum(axis=2), function, **options)
             add(f"sensitive_group_{rate.name}", dims, values, f"{long_name}, pooled {whole}")
     calibration = recorded.get(f"{prefix}{_RECORDED}calibration_error")
     if calibration is not None:
@@ -120,7 +121,7 @@ def columns(
     sums = GroupSums(*fields)
     for criterion in group_fairness.CRITERIA:
         if counts is not None or (has_accuracy and not needs_classes(criterion)):
-            values = _on_host(partial(client_difference, criterion), sums)
+            values = _on_host(sums, client_difference, criterion)
             num_classes = 2 if counts is None else counts.shape[-1]
             long_name = f"{describe(criterion, num_classes=num_classes)}, of each client"
             add(f"client_{criterion}_difference", _COUNTS[:3], values, long_name)
@@ -212,12 +213,12 @@ def gaps(dataset: xr.Dataset, features: Sequence[str] | None = None) -> xr.Datas
     counts = feature_counts(dataset, features)
     variables = {}
     for criterion in group_fairness.CRITERIA:
-        function, name = partial(group_fairness.difference, criterion), f"{criterion}_difference"
+        function, name = group_fairness.difference, f"{criterion}_difference"
         long_name = describe(criterion, num_classes=counts.shape[-1])
         attributes = {"long_name": long_name, "units": "1"}
-        pooled = _on_host(function, counts.values.sum(axis=-4))
+        pooled = _on_host(counts.values.sum(axis=-4), function, criterion)
         variables[name] = (counts.dims[:-4], pooled, attributes)
-        of_clients = _on_host(function, counts.values)
+        of_clients = _on_host(counts.values, function, criterion)
         variables[f"client_{name}"] = (counts.dims[:-3], of_clients, attributes)
     return xr.Dataset(variables, counts.drop_vars("sensitive_group").coords)
 
@@ -353,5 +354,12 @@ def _ratio(sums: np.ndarray, examples: np.ndarray, axis: int | None = None) -> n
     return np.divide(sums, examples, out=np.full(sums.shape, np.nan), where=examples > 0)
 
 
-def _on_host(function: Any, values: Any) -> np.ndarray:
-    return np.asarray(jax.jit(function)(jax.tree.map(jnp.asarray, values)))
+def _on_host(values: Any, function: Any, *arguments: Any, **options: Any) -> np.ndarray:
+    jitted = _jitted(function, *arguments, **options)
+    return np.asarray(jitted(jax.tree.map(jnp.asarray, values)))
+
+
+@lru_cache(maxsize=64)
+def _jitted(function: Any, *arguments: Any, **options: Any) -> Any:
+    """Returns one jitted function for equal arguments; another one would compile again."""
+    return jax.jit(partial(function, *arguments, **options))

@@ -68,6 +68,14 @@ def spreads_and_accuracies(methods=METHODS, shift=None):
     return pd.concat(parts, ignore_index=True)
 
 
+def test_without_a_model_of_any_method_there_is_no_order():
+    known, unknown = (
+        long_table(random_values(METHODS), "accuracy", c) for c in ("mean", "compute")
+    )
+    for lost in (unknown.assign(value=np.nan), unknown.assign(is_diverged=True)):
+        assert set(order(pd.concat([known, lost]), METHODS)) == {"accuracy"}
+
+
 def test_only_methods_of_all_federations_at_no_limit_are_ranked_and_counted():
     table = spreads_and_accuracies([*METHODS, "d"])
     table = table[~((table.method == "c") & (table.federation == "digits"))]
