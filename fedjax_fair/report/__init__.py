@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedjax_fair.report import drawing, forest, groups, plots, selection
+from fedjax_fair.report.attainment import attained
 from fedjax_fair.report.contribution_bars import contribution_bars
 from fedjax_fair.report.page import page
 from fedjax_fair.results.task_metrics import primary
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "attained",
     "contribution_bars",
     "forest",
     "groups",

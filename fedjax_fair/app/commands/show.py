@@ -174,9 +174,9 @@ class Compare:
         points = front(dataset, *self.metrics)
         print(format_table(front_table(points)))
         if self.plot is not None:
-            from fedjax_fair.report import fronts  # Imports matplotlib.
+            from fedjax_fair.report import attainment  # Imports matplotlib.
 
-            _save_figure(lambda: fronts.attainment(points), Path(self.plot))
+            _save_figure(lambda: attainment.attained(points), Path(self.plot))
 
 
 @contextmanager

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-__all__ = ["attainment"]
+__all__ = ["attained"]
 
 
-def attainment(points: xr.Dataset) -> Figure:
+def attained(points: xr.Dataset) -> Figure:
     """Plots methods or settings, and the best accuracy with at most some unfairness.
 
     The line is the mean over seeds with its 95% interval, where all seeds attain an accuracy, and
@@ -36,16 +36,16 @@ def attainment(points: xr.Dataset) -> Figure:
         ...     },
         ...     {"algorithm": ["fedavg", "ditto"], "seed": [0]},
         ... )
-        >>> attainment(front(runs)).axes[0].get_xlabel()
+        >>> attained(front(runs)).axes[0].get_xlabel()
         'client_dissimilarity, %'
     """
     figure, axes = drawing.single_axes(3.8)
     factor = {name: points[name].attrs["scale"] for name in ("accuracy", "unfairness")}
     levels = factor["unfairness"] * points["level"].values
-    attained = factor["accuracy"] * points["attainment"].transpose("level", "seed").values
-    is_complete = np.isfinite(attained).all(axis=1)
-    ends = [paired.interval(row) for row in attained]
-    means = np.array([np.nanmean(row) for row in attained])
+    best = factor["accuracy"] * points["attainment"].transpose("level", "seed").values
+    is_complete = np.isfinite(best).all(axis=1)
+    ends = [paired.interval(row) for row in best]
+    means = np.array([np.nanmean(row) for row in best])
     low, high = (np.array([getattr(end, side) for end in ends]) for side in ("low", "high"))
     color = drawing.COLORS[0]
     shown = np.where(is_complete, means, np.nan)
