@@ -69,7 +69,7 @@ def test_holm_on_t_is_a_bound_for_correlated_hypotheses():
     gaps = correlated(rng, 20, 12, 0.9) + np.repeat([1.5, 0], 10)[:, None]
     p = stats.ttest_1samp(gaps, 0, axis=1).pvalue
     # Both test normal differences, so that p values differ by the flips that were drawn.
-    assert np.mean(step_down(gaps).p <= paired.holm(p) + 0.02) > 0.9
+    assert np.mean(step_down(gaps).p <= paired.holm(p.tolist()) + 0.02) > 0.9
     assert step_down(gaps).p[:10].max() < 0.05
 
 
