@@ -60,6 +60,9 @@ def verify_equal(found: Collected, expected: Collected):
         if name == "runs":  # By measure or by run.
             keys = [*published._RUN[:5], "measure"]
             one, other = (table.sort_values(keys, ignore_index=True) for table in (one, other))
+        if name == "pool_errors":  # By criterion or by method.
+            keys = list(published._COLUMNS[name][:4])
+            one, other = (table.sort_values(keys, ignore_index=True) for table in (one, other))
         if name == "cells":
             columns = [c for c in one if c.startswith(("test.", "validation."))] + ["seed"]
             one, other = one[columns], other[columns]
@@ -302,8 +305,8 @@ def test_a_report_with_published_methods_is_one_command(copy_of, capsys):
     assert f"'{others / 'report'}' is one" in capsys.readouterr().err
     assert main(["benchmark", "report", str(mine), "--published", str(others / "report")]) == 0
     assert "report" in capsys.readouterr().out
-    ranking = pd.read_csv(mine / "report" / "ranking.csv")
-    assert set(ranking["method"]) == {"fedavg", "q_fedavg"}
+    compared = pd.read_csv(mine / "report" / "differences.csv")
+    assert set(compared["method"]) == {"q_fedavg"}
 
 
 def test_without_the_baseline_nothing_is_compared(copy_of):
