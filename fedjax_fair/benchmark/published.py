@@ -178,8 +178,8 @@ def _check_rows(folder: Path, tables: dict[str, Any]) -> None:
 
 
 def _to_long(runs: Any) -> Any:
-    """Returns the rows of `measures.table`; a measure that a unit lacks has none."""
-    unit = ["federation", "method", "measure"]
+    """Returns the rows of `measures.table`; a measure that a criterion lacks has none."""
+    unit = ["federation", "method", "criterion", "measure"]
     long = runs.melt(list(_RUN), var_name="measure", value_name="value")
     is_measured = long.groupby(unit)["value"].transform("count") > 0
     columns = [*_RUN[:-1], "measure", "value", _RUN[-1]]

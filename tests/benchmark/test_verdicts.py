@@ -195,7 +195,7 @@ def test_ranks_and_their_differences_are_those_of_all_federations():
         rank = (sign * values["value"]).groupby([values["federation"], values["seed"]]).rank()
         means = rank.groupby([values["method"], values["seed"]]).mean().unstack("seed")
         both.append(means.loc[list("abcd")] - means.loc["fedavg"])
-    family = statistics.step_down(pd.concat(both))
+    family = statistics.step_down(pd.concat(both).to_numpy())
     np.testing.assert_allclose([row.p for row in tested], family.p)
     for row in tested:
         needed = statistics.blocks_needed(row.deviation, 1.0, family.threshold)
