@@ -241,7 +241,7 @@ def test_partitions_and_networks_have_to_fit(variables, unseen, as_users_call):
 
 
 def test_a_batch_returns_the_models_of_all_runs():
-    """Those of each method; with different methods there are no personalized models."""
+    """Those of each method, also personalized ones."""
     data = make_federation()
 
     def method(rate, solver=lambda sgd: sgd):
@@ -258,5 +258,11 @@ def test_a_batch_returns_the_models_of_all_runs():
             np.testing.assert_allclose(mine[run], expected[0], rtol=1e-5, atol=1e-7)
     assert batch.rounds.tolist() == [2, 2]
     local = [method(rate, solvers.Local) for rate in RATES]
-    assert fit(local, data, rounds=1, seeds=SEEDS).personalized is None
-    assert fit(local[:1] * 2, data, rounds=1, seeds=SEEDS).personalized is not None
+    personalized = fit(local, data, rounds=1, seeds=SEEDS).personalized
+    assert personalized is not None
+    for run, seed in enumerate(SEEDS):
+        alone = fit(local[run], data, rounds=1, seeds=(seed,)).personalized
+        assert alone is not None
+        models = personalized(run, 1), alone(0, 1)
+        for mine, expected in zip(*map(jax.tree.leaves, models), strict=True):
+            np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-7)
