@@ -224,7 +224,7 @@ def _settings(found: list[measures.Final]) -> list[dict[str, Any]]:
             "criterion": final.criterion,
             "seed": seed,
             "settings": ", ".join(f"{k}={v:g}" for k, v in settings.items()),
-            "round": float(round),
+            "round": float(f"{round:.{measures.DIGITS}g}"),
             "window": int(final.dataset.attrs["window"]),
             "at_limit": ", ".join(json.loads(final.dataset.attrs["at_limit"])),
         }
