@@ -12,7 +12,9 @@ from typing import Any
 
 from fedjax_fair.benchmark import measures, pool_errors, run_cells
 from fedjax_fair.benchmark.collected import Collected
+from fedjax_fair.benchmark.federations import variables_of
 from fedjax_fair.benchmark.protocol import VERSION
+from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.results.csv_text import from_cell, to_csv
 from fedjax_fair.results.files import write_text
 from fedjax_fair.utils.terminal import one_line
@@ -178,9 +180,14 @@ def _check_rows(folder: Path, tables: dict[str, Any]) -> None:
 
 
 def _to_long(runs: Any) -> Any:
-    """Returns the rows of `measures.table`; a measure that a criterion lacks has none."""
-    unit = ["federation", "method", "criterion", "measure"]
+    """Returns the rows of `measures.table`; a measure that a criterion lacks has none.
+
+    A criterion without a model has NaN of the measures that every model has.
+    """
+    unit = ["federation", "method", "criterion"]
     long = runs.melt(list(_RUN), var_name="measure", value_name="value")
-    is_measured = long.groupby(unit)["value"].transform("count") > 0
+    is_measured = long.groupby([*unit, "measure"])["value"].transform("count") > 0
+    is_missing = long.groupby(unit)["value"].transform("count") == 0
+    is_measured |= is_missing & long["measure"].isin(list(variables_of(ACCURACY)))
     columns = [*_RUN[:-1], "measure", "value", _RUN[-1]]
     return long.loc[is_measured, columns].reset_index(drop=True)

@@ -51,10 +51,9 @@ def join(mine, others):
     return collected.collect(mine, published.read(others / "report", "embedded"))
 
 
-def measured(runs):
-    """Sorts runs; files have none of a criterion without a model (equal compute)."""
+def in_order(runs):
     keys = [*published._RUN[:5], "measure"]
-    return runs.dropna(subset="value").sort_values(keys, ignore_index=True)
+    return runs.sort_values(keys, ignore_index=True)
 
 
 def verify_equal(found: Collected, expected: Collected):
@@ -64,7 +63,7 @@ def verify_equal(found: Collected, expected: Collected):
     for name in TABLES:
         one, other = (pd.DataFrame(getattr(each, name)) for each in (found, expected))
         if name == "runs":
-            one, other = measured(one), measured(other)
+            one, other = in_order(one), in_order(other)
         if name == "pool_errors":  # By criterion or by method.
             keys = list(published._COLUMNS[name][:4])
             one, other = (table.sort_values(keys, ignore_index=True) for table in (one, other))
@@ -74,7 +73,7 @@ def verify_equal(found: Collected, expected: Collected):
         kind = exact if name in ("runs", "clients", "settings", "methods") else rounded
         pd.testing.assert_frame_equal(one, other, **kind)
     pd.testing.assert_frame_equal(
-        *(measured(each.all_runs) for each in (found, expected)),
+        *(in_order(each.all_runs) for each in (found, expected)),
         **exact,
     )
 
