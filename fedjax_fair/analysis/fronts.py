@@ -171,8 +171,7 @@ def dominance(points: xr.Dataset, method: str, other: str, margin: float = 0.0) 
     )
     drops = (chosen["unfairness"][1] - chosen["unfairness"][0]).values
     p_values = [
-        float(stats.ttest_1samp(values, 0, alternative="greater").pvalue)
-        for values in (gains, drops)
+        float(stats.ttest_1samp(values, 0, alternative="greater")[1]) for values in (gains, drops)
     ]
     return Dominance(max(p_values), *p_values)
 
@@ -236,7 +235,7 @@ def _is_front(
     """Returns which points no other one dominates, of levels (more is better) and gaps."""
     at_least = (level[:, None] >= level) & (gap[:, None] <= gap)
     is_better = (level[:, None] > level) | (gap[:, None] < gap)
-    return ~(at_least & is_better).any(axis=0)
+    return np.logical_not(np.any(at_least & is_better, axis=0, keepdims=True))[0]
 
 
 def _area(level: Any, gap: Any, worst: tuple[float, float]) -> float:
