@@ -170,9 +170,8 @@ def dominance(points: xr.Dataset, method: str, other: str, margin: float = 0.0) 
         + margin
     )
     drops = (chosen["unfairness"][1] - chosen["unfairness"][0]).values
-    p_values = [
-        float(stats.ttest_1samp(values, 0, alternative="greater")[1]) for values in (gains, drops)
-    ]
+    tests: Any = [stats.ttest_1samp(each, 0, alternative="greater") for each in (gains, drops)]
+    p_values = [float(test.pvalue) for test in tests]
     return Dominance(max(p_values), *p_values)
 
 
