@@ -24,12 +24,11 @@ from experiments.benchmark_page import page as benchmark_page
 from fedjax_fair.benchmark import collected, published, report, runner, statistics
 from fedjax_fair.benchmark.collected import Collected
 from fedjax_fair.benchmark.federations import FEDERATIONS
-from fedjax_fair.benchmark.protocol import TRACKS
+from fedjax_fair.benchmark.protocol import BASELINE, TRACKS
 from fedjax_fair.benchmark.ranking import ORDERS
 from fedjax_fair.benchmark.verdicts import FAMILIES, with_baseline
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmark"
-BASELINE = "fedavg"
 TABLES = {
     "known": "What is known",
     "ranking": "Ranking, all datasets",

@@ -1,4 +1,4 @@
-"""Which settings no other one surpasses in accuracy and in fairness (Pareto fronts)."""
+"""Pareto fronts: settings that no other one surpasses in accuracy and in fairness."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_ROWS = 20
 
 
 class Dominance(NamedTuple):
-    """Whether one method is fairer than another and not less accurate, over paired seeds.
+    """Test of one method as fairer than another and not less accurate, over paired seeds.
 
     Attributes:
         p: P value of both together, the larger one (intersection-union test).

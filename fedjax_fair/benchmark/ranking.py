@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fedjax_fair.benchmark.protocol import STOPPED
 from fedjax_fair.benchmark.statistics import direction, select
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ ORDERS = {
     "accuracy": Order("accuracy", "mean"),
     "spread": Order("standard_deviation", "fairest"),
     "compute": Order("accuracy", "compute"),
-    "stopped": Order("accuracy", "stopped"),
+    STOPPED: Order("accuracy", STOPPED),
 }
 """Orders of a track by name: accuracy, standard deviation over clients, accuracy at equal compute,
 and accuracy after the round that is best on validation examples of each run."""

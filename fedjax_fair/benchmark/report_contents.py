@@ -6,14 +6,12 @@ from typing import Any, NamedTuple
 
 from fedjax_fair.benchmark.federations import quantity_of
 from fedjax_fair.benchmark.measure_labels import MEASURES
+from fedjax_fair.benchmark.protocol import BASELINE
 from fedjax_fair.benchmark.statistics import OVERALL
 from fedjax_fair.metrics.quantities import ACCURACY
 
 __all__ = ["BASELINE", "OVERALL", "RANKED", "SETTINGS_ARE", "Contents"]
 __all__ += ["by_method", "settings_are", "shown_measures", "unit_of"]
-
-BASELINE = "fedavg"
-"""Method that differences are taken to."""
 
 RANKED = ("accuracy", "standard_deviation")
 """Measures whose differences to the baseline have verdicts, of family F2."""

@@ -133,7 +133,7 @@ def run_unit(
     levels = sign(quantity) * measures_of(found, _tuned_variables(quantity))["accuracy"]
     levels = np.where(found["diverged"].values < 0, levels, np.nan)
     ranges = {tuning.RATE: tuning.window(tuning.rates(num), levels.tolist()), **job.ranges}
-    moves, limits, attempt = dict.fromkeys(ranges, 0), {}, 0
+    moves, attempt = dict.fromkeys(ranges, 0), 0
     while True:
         settings = tuning.block_settings(ranges, num)
         runs = [
@@ -142,9 +142,7 @@ def run_unit(
             for block, seed in enumerate(track.tuning_seeds)
         ]
         tuned = job.results(f"tuning-{attempt}", settings, runs)
-        relative = job.relative_operations(settings[0])
-        chosen = choose(tuned, unit, num, relative)
-        of_mean = [settings[place] for place in chosen["mean"]]
+        of_mean = [settings[place] for place in choose(tuned, unit, num)["mean"]]
         limits = tuning.at_limits(ranges, of_mean)
         movable = [name for name in limits if moves[name] < _MAX_MOVES.get(name, 1)]
         moved = {name: tuning.moved(ranges[name], limits[name]) for name in movable}
@@ -153,6 +151,9 @@ def run_unit(
             break
         ranges, attempt = ranges | moved, attempt + 1
         moves |= {name: moves[name] + 1 for name in moved}
+    # Operations are counted once, and not for each window.
+    relative = job.relative_operations(settings[0])
+    chosen = choose(tuned, unit, num, relative)
     places = [
         (place, seed)
         for of_blocks in chosen.values()
@@ -297,7 +298,7 @@ def make_rounds(
 
 
 def choose(
-    tuned: xr.Dataset, unit: Unit, num_blocks: int, relative_operations: float
+    tuned: xr.Dataset, unit: Unit, num_blocks: int, relative_operations: float | None = None
 ) -> dict[str, list[int]]:
     """Chooses the setting of each block by each criterion, on validation examples.
 
@@ -309,7 +310,8 @@ def choose(
         tuned: Tuning runs: the first setting of every block, then the second, ...
         unit: The method and the federated dataset.
         num_blocks: Number of blocks.
-        relative_operations: Operations of a round relative to those of FedAvg.
+        relative_operations: Operations of a round relative to those of FedAvg; None leaves out the
+            criterion ``compute``.
 
     Returns:
         Places in the settings of all blocks, one for each block, by criterion.
@@ -321,9 +323,10 @@ def choose(
 
     variables = _tuned_variables(quantity)
     last = {name: by_block(each) for name, each in measures_of(tuned, variables).items()}
-    budget = float(tuned["round"].values[-1]) / relative_operations
-    if (within := at_round(tuned, budget)) is not None:
-        last["compute"] = by_block(measures_of(within, variables)["accuracy"])
+    if relative_operations is not None:
+        budget = float(tuned["round"].values[-1]) / relative_operations
+        if (within := at_round(tuned, budget)) is not None:
+            last["compute"] = by_block(measures_of(within, variables)["accuracy"])
     if (feature := _parity_feature(unit)) is not None:
         serving = by_model(_by_run(tuned), serving=True).isel(round=-1)
         gaps = sensitive_groups.gaps(serving, [feature])["demographic_parity_difference"]

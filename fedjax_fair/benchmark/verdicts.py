@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_fair.benchmark import ranking, statistics
+from fedjax_fair.benchmark.protocol import PARITY, STOPPED
 from fedjax_fair.benchmark.ranking import ORDERS
 from fedjax_fair.benchmark.statistics import LEVEL, MARGIN, OVERALL, direction
 from fedjax_fair.metrics import paired
@@ -33,8 +34,8 @@ _FAIREST = ORDERS["spread"].criterion
 _GAPS = ("demographic_parity_difference", "equal_opportunity_difference")
 FAMILIES = {
     "F2": (ORDERS["accuracy"], ORDERS["spread"]),
-    "stopped": (ORDERS["stopped"], ranking.Order("standard_deviation", "stopped")),
-    "F3": tuple(ranking.Order(measure, "parity") for measure in _GAPS),
+    STOPPED: (ORDERS[STOPPED], ranking.Order("standard_deviation", STOPPED)),
+    "F3": tuple(ranking.Order(measure, PARITY) for measure in _GAPS),
 }
 """Measures and criteria of the families of differences; F1 is of ranks in those of F2."""
 
@@ -48,7 +49,6 @@ DESCRIBED = (
 """Measures and criteria without verdict."""
 
 NO_VERDICT = ""
-_STOPPED = ORDERS["stopped"].criterion
 COLUMNS = {
     "differences": (
         "family", "federation", "method", "measure", "criterion", "blocks", "difference",
@@ -166,7 +166,7 @@ def _judge(
     sides = np.where(gain < 0, rows["method"], baseline)
     units = zip(rows["federation"], sides, strict=True)
     is_limited = np.array([unit in limited for unit in units], bool)
-    has_margin = rows["family"].isin(["F2", _STOPPED])
+    has_margin = rows["family"].isin(["F2", STOPPED])
     is_found = rows["p"] < LEVEL
     verdict = np.select(
         [~is_judged, is_found & is_limited, is_found,
@@ -242,7 +242,7 @@ def overall(
     table: Any = pd.concat(parts, ignore_index=True)
     is_tested = (table["order"] != "compute") & (table["blocks"] > 1)
     # The last family is F1.
-    for family in ((_STOPPED, "spread"), ("accuracy", "spread")):
+    for family in ((STOPPED, "spread"), ("accuracy", "spread")):
         is_own = is_tested & table["order"].isin(family)
         keys = table.loc[is_own, ["order", "method"]].itertuples(index=False)
         gaps = [means[name].loc[method] - means[name].loc[baseline] for name, method in keys]
@@ -253,7 +253,7 @@ def overall(
     table["verdict"] = np.where(is_tested, verdict, NO_VERDICT)
     table["blocks_needed"] = [
         statistics.blocks_needed(row.deviation, 1.0, tested.threshold)
-        if row.verdict == "undecided" and row.order != _STOPPED
+        if row.verdict == "undecided" and row.order != STOPPED
         else np.nan
         for row in table.itertuples()
     ]
@@ -318,7 +318,7 @@ def _signs(measures: Any, baseline: str, reference: Collection[str]) -> dict[str
     """Returns which methods have better ranks in every table that robust methods agree in."""
     spread, criterion = ORDERS["spread"]
     tables = [(spread, criterion), ("worst_10pct", criterion), ("gini", criterion)]
-    tables += [(spread, _STOPPED)]
+    tables += [(spread, STOPPED)]
     if not all(_has(measures, *one) for one in tables):
         return {}
     agreed = []
@@ -353,7 +353,7 @@ def statements(ranks: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
     rows["p"] = np.where(rows["verdict"] == "equivalent", adjusted, rows["p"])
     stopped = {}
     for table, column in ((ranks.assign(federation=OVERALL), "order"), (differences, "family")):
-        own = table[table[column] == _STOPPED]
+        own = table[table[column] == STOPPED]
         own = own[own["measure"] == "accuracy"] if "measure" in own else own
         stopped |= dict(
             zip(zip(own["federation"], own["method"], strict=True), own["verdict"], strict=True)
@@ -377,8 +377,8 @@ def _joined(ranks: Any, differences: Any) -> Any:
     import pandas as pd
 
     parts = [
-        ranks[ranks["order"] != _STOPPED].assign(family="F1", scope=OVERALL),
-        differences[differences["family"] != _STOPPED].assign(scope=differences["federation"]),
+        ranks[ranks["order"] != STOPPED].assign(family="F1", scope=OVERALL),
+        differences[differences["family"] != STOPPED].assign(scope=differences["federation"]),
     ]
     columns = list(dict.fromkeys(name for part in parts for name in part))
     parts = [part[part["verdict"] != NO_VERDICT] for part in parts]
