@@ -88,6 +88,9 @@ class WithServerOptimizer(Aggregator):
     def check_solver(self, solver):
         self.inner.check_solver(solver)
 
+    def check_model(self, model):
+        self.inner.check_model(model)
+
     def init(self, context):
         inner = checked_calls.init(self.inner, context)
         return OptimizerState(inner, self.optimizer.init(context.variables.params))

@@ -23,7 +23,16 @@ from fedjax_fair.communication.opaque import secure_sums
 from fedjax_fair.faults.injection import renormalize_sum
 from fedjax_fair.numerics.secure_sum import SecureAggregation
 from fedjax_fair.numerics.trees import all_finite, tree_bytes
-from fedjax_fair.roles import Aggregator, Cohort, Context, Faults, LocalResult, Selector, Variables
+from fedjax_fair.roles import (
+    Aggregator,
+    Cohort,
+    Context,
+    Faults,
+    LocalResult,
+    Selector,
+    Solver,
+    Variables,
+)
 from fedjax_fair.utils import checks
 
 __all__ = [
@@ -69,7 +78,11 @@ class Received(NamedTuple):
 
 
 def check(
-    settings: Communication, selector: Selector, aggregator: Aggregator, faults: Sequence[Faults]
+    settings: Communication,
+    selector: Selector,
+    solver: Solver,
+    aggregator: Aggregator,
+    faults: Sequence[Faults],
 ) -> None:
     """Raises a ``ValueError`` if settings are not compatible with each other or with the roles."""
     if settings.compression is not None:
@@ -91,6 +104,13 @@ def check(
             raise ValueError(
                 "compression does not reduce the four bytes per parameter that masks of "
                 "aggregation='secure' take; use one of the two."
+            )
+    for name in ("compression", "privacy"):
+        if solver.is_sent is not None and getattr(settings, name) is not None:
+            raise ValueError(
+                f"{name}: {type(solver).__name__} sends a part of the update, which varies, and "
+                f"{name} would change the rest; use a solver that sends the same arrays in all "
+                "rounds."
             )
     if settings.privacy is not None:
         example = "communication.DifferentialPrivacy(1.0, 1.0)"

@@ -149,6 +149,11 @@ class Pretrained(Model):
         check_variables(jax.eval_shape(self.model.init, key, x), variables)
         return variables
 
+    @property
+    def bind_state(self):
+        bind_state = self.model.bind_state
+        return None if bind_state is None else lambda state: self.replace(model=bind_state(state))
+
     def apply(self, params, state, x, *, train, key, example_mask=None):
         return apply_masked(self.model.apply, params, state, x, train, key, example_mask)
 

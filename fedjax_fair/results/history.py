@@ -96,7 +96,8 @@ class History:
 
     def add_rounds(self, info: RoundInfo) -> None:
         """Records a chunk of rounds: leaves ``[seeds, rounds, cohort]`` or ``[seeds, rounds]``."""
-        rounds = {name: getattr(info, name) for name in (*_PER_SLOT, "available")}
+        unnamed = ("available", "bytes_up", "bytes_down")
+        rounds = {name: getattr(info, name) for name in (*_PER_SLOT, *unnamed)}
         # Booleans could not be NaN, which pads methods with fewer slots.
         rounds = {
             name: value.astype(np.int8) if value.dtype == bool else value
@@ -317,16 +318,17 @@ def _communication(recorded: dict[str, Any], traffic: Traffic) -> dict[str, Any]
     participants = recorded["rounds"].get("clients", none) >= 0
     receivers = participants & (recorded["rounds"].get("available", participants) > 0)
     responders = participants & (recorded["rounds"].get("responded", none) > 0)
-    up, down = (
-        np.pad(counts.sum(axis=2).cumsum(axis=1), [(0, 0), (1, 0)])[:, recorded["evaluated"]]
-        for counts in (responders, receivers)
-    )
+
+    def total(mask, name, each):
+        sizes = mask * np.asarray(recorded["rounds"].get(name, each), np.int64)
+        return np.pad(sizes.sum(axis=2).cumsum(axis=1), [(0, 0), (1, 0)])[:, recorded["evaluated"]]
+
     attributes = {"units": "byte", "population": "all clients", "weighting": "sum"}
     return {
         name: (("seed", "round"), values, {"long_name": f"Sent {way} clients so far"} | attributes)
         for name, values, way in (
-            ("bytes_up", up * traffic.up, "by"),
-            ("bytes_down", down * traffic.down, "to"),
+            ("bytes_up", total(responders, "bytes_up", traffic.up), "by"),
+            ("bytes_down", total(receivers, "bytes_down", traffic.down), "to"),
         )
     }
 

@@ -219,7 +219,8 @@ def aggregate(
     check_update(aggregator, "aggregate", update, context.variables)
     _check_state(place, new_state, state)
     weights = _check_weights(place, aggregation.weights, size)
-    return update, new_state, Aggregation(weights, _check_info(place, aggregation.info, size))
+    info = _check_info(place, aggregation.info, size)
+    return update, new_state, aggregation._replace(weights=weights, info=info)
 
 
 def init(role: Selector | Aggregator, context: Context) -> PyTree:

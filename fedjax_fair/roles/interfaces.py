@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.roles.context import Client, Cohort, Context, Info, LocalResult, ServerView
-from fedjax_fair.roles.model import Variables
+from fedjax_fair.roles.model import Model, Variables
 from fedjax_fair.utils.tree import Tree
 
 
@@ -125,6 +125,11 @@ class Solver(Tree):
         is_personal: Method ``is_personal(variables, model, x) -> Variables`` of booleans, one for
             each array, true for those that are not communicated: the server never changes them. Of
             the batch ``x`` only the shape and dtype matter.
+        is_sent: Method ``is_sent(variables, client) -> Variables`` of booleans that broadcast to
+            each array, if clients do not send all elements of an update, because the server knows
+            the others. ``client`` has the state after training.
+        is_received: As ``is_sent``, if clients do not receive all elements of the model.
+            ``client`` has the state before training.
     """
 
     fixed_num_steps: ClassVar[bool] = False
@@ -135,6 +140,11 @@ class Solver(Tree):
     # An average of models that are never used is no result, so its metrics are NaN.
     has_global_model: ClassVar[bool] = True
     is_personal: ClassVar[Callable[..., PyTree] | None] = None
+    is_sent: ClassVar[Callable[..., PyTree] | None] = None
+    is_received: ClassVar[Callable[..., PyTree] | None] = None
+
+    def check_model(self, model: Model) -> None:
+        """Raises a ``ValueError`` if the model is not of the kind that this solver trains."""
 
     def init(self, key: Key[Array, ""], variables: Variables, client: Client) -> PyTree:
         """Returns the state of one client before its first round; by default none."""
@@ -151,10 +161,15 @@ class Aggregation(NamedTuple):
     Attributes:
         weights: Weight of each participant, non-negative, summing to 1.
         info: Diagnostics (``aggregation_<name>`` in results).
+        state_update: Change of the state that only the server changes (`Model.bind_state`); None
+            for no change.
+        bytes_down: Bytes of this change that each participant receives.
     """
 
     weights: Float[Array, " cohort"]
     info: Info
+    state_update: PyTree = None
+    bytes_down: int = 0
 
 
 class Aggregator(Tree):
@@ -177,6 +192,9 @@ class Aggregator(Tree):
 
     def check_solver(self, solver: Solver) -> None:
         """Raises a ``ValueError`` if the local solver has other settings than this one assumes."""
+
+    def check_model(self, model: Model) -> None:
+        """Raises a ``ValueError`` if the model is not of the kind whose updates it combines."""
 
     def init(self, context: Context) -> PyTree:
         """Returns the state at the initial model."""

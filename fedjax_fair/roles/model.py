@@ -6,7 +6,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,14 @@ class Model(Tree):
         task: What it predicts, which determines the metrics of results
             (`fedjax_fair.metrics.quantities.of_task`).
         loss_unit: Unit of the loss.
+        bind_state: Method ``bind_state(state) -> Model``, if only the server changes
+            ``Variables.state``: clients and roles then see this model, which holds the state, and
+            variables without state. The aggregator changes it by ``Aggregation.state_update``.
     """
+
+    # Arrays in the model and not in the variables, so that clients neither copy, store nor send
+    # them, and privacy, compression and robust rules do not see them.
+    bind_state: ClassVar[Callable[..., Model] | None] = None
 
     _: KW_ONLY
     loss: Callable[..., Float[Array, " batch"]] = optax.softmax_cross_entropy_with_integer_labels

@@ -14,7 +14,7 @@ from fedjax_fair.faults import injection
 from fedjax_fair.numerics import target
 from fedjax_fair.numerics.trees import all_finite, tree_bytes
 from fedjax_fair.parallel import collectives
-from fedjax_fair.roles import Cohort, Context, LocalResult, Solver, Variables, checked_calls
+from fedjax_fair.roles import Client, Cohort, Context, LocalResult, Solver, Variables, checked_calls
 from fedjax_fair.rounds import client_state
 
 __all__ = ["Trained", "default_clients_per_batch", "occurrences_of", "train_cohort"]
@@ -28,12 +28,16 @@ class Trained(NamedTuple):
         results: Stacked results, which are zeros with a loss of NaN where there is no response.
         status: Status of the uploads.
         rows: New rows of the store of client states.
+        bytes_up: Bytes of each update by `Solver.is_sent`; None without this method.
+        bytes_down: Bytes of the model that each participant receives by `Solver.is_received`.
     """
 
     cohort: Cohort
     results: LocalResult
     status: injection.UploadStatus
     rows: dict[str, Array]
+    bytes_up: Int[Array, " cohort"] | None
+    bytes_down: Int[Array, " cohort"] | None
 
 
 def train_cohort(
@@ -92,6 +96,8 @@ def train_cohort(
         )
         trained = checked_calls.solve(solver, key_client, start, participant)
         state = trained.state  # It stays on the client, so that no other role sees it.
+        received = _mask(solver.is_received, start, participant)
+        sent = _mask(solver.is_sent, start, participant._replace(state=state))
         # A client that is drawn repeatedly adds its residual once.
         used = jax.tree.map(lambda leaf: jnp.where(occurrence == 0, leaf, 0), row.residual)
         result, residual = encode_update(client, occurrence, trained._replace(state=()), used)
@@ -101,10 +107,16 @@ def train_cohort(
             result, status = send(client, result, responded)
             assert status.responded is not None
             residual = jax.tree.map(partial(jnp.where, status.responded), residual, used)
+            if sent is not None:  # Faults change all elements of an update.
+                update = jax.tree.map(
+                    partial(_keep_unsent, status.responded), sent, result.update, trained.update
+                )
+                result = result._replace(update=update)
         if jax.tree.leaves(state):
             status = status._replace(state_nonfinite=~all_finite(state))
         rows = client_state.pack_row(client_state.ClientRow(state, residual))
-        return (result, status, rows), result.update
+        traffic = _num_bytes(sent, start), _num_bytes(received, start)
+        return (result, status, rows, traffic), result.update
 
     arguments = (occurrences, cohort.instructions, responded)
     num_local = collectives.per_device(examples, cohort.clients.shape[0])
@@ -114,7 +126,7 @@ def train_cohort(
     batch_size = batch_size if batch_size > 1 else None
     weighted_sum = None
     if weights is None:
-        results, status, rows = collectives.map_local_clients(
+        results, status, rows, traffic = collectives.map_local_clients(
             examples,
             lambda client, arguments: train(client, arguments)[0],
             cohort.clients,
@@ -122,15 +134,41 @@ def train_cohort(
             batch_size,
         )
     else:
-        (results, status, rows), weighted_sum = collectives.map_and_sum(
+        (results, status, rows, traffic), weighted_sum = collectives.map_and_sum(
             examples, train, weights, cohort.clients, arguments, batch_size
         )
-    loss, steps, counts = collectives.all_reduce(
-        examples, (results.loss, results.steps, jax.tree.map(jnp.int32, status))
+    loss, steps, counts, traffic = collectives.all_reduce(
+        examples, (results.loss, results.steps, jax.tree.map(jnp.int32, status), traffic)
     )
     results = results._replace(loss=loss, steps=steps, weighted_sum=weighted_sum)
     status = jax.tree.map(lambda count: count > 0, counts)
-    return Trained(cohort._replace(responded=status.responded), results, status, rows)
+    return Trained(cohort._replace(responded=status.responded), results, status, rows, *traffic)
+
+
+def _mask(
+    method: Callable[..., Variables] | None, variables: Variables, client: Client
+) -> Variables | None:
+    if method is None:
+        return None
+    masks = method(variables, client)
+    return jax.tree.map(lambda mask, leaf: jnp.broadcast_to(mask, leaf.shape), masks, variables)
+
+
+def _num_bytes(mask: Variables | None, variables: Variables) -> Int[Array, ""] | None:
+    if mask is None:
+        return None
+    pairs = zip(jax.tree.leaves(mask), jax.tree.leaves(variables), strict=True)
+    return sum(
+        (jnp.sum(mask, dtype=jnp.int32) * leaf.dtype.itemsize for mask, leaf in pairs),
+        start=jnp.int32(0),
+    )
+
+
+def _keep_unsent(
+    responded: Bool[Array, ""], is_sent: Bool[Array, "..."], arrived: Array, trained: Array
+) -> Array:
+    """Returns the arrived update, with the elements of local training where nothing is sent."""
+    return jnp.where(is_sent | ~responded, arrived, trained)
 
 
 def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:

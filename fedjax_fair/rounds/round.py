@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -102,6 +102,8 @@ class Round(BaseRound):
         checks.instance("solver", self.solver, Solver, "solvers.SGD(0.1, batch_size=10, epochs=1)")
         checks.instance("aggregator", self.aggregator, Aggregator, "aggregators.Mean()")
         self.aggregator.check_solver(self.solver)
+        self.solver.check_model(self.model)
+        self.aggregator.check_model(self.model)
         for role in (self.selector, self.aggregator):
             name = f"{type(role).__name__}.server_view"
             checks.one_of(name, role.server_view, get_args(ServerView))
@@ -117,7 +119,14 @@ class Round(BaseRound):
                     f"faults: {type(fault).__name__} defines none of {', '.join(FAULT_METHODS)}; "
                     "define at least one of these methods."
                 )
-        communication.check(self._communication, self.selector, self.aggregator, self._faults)
+        communication.check(
+            self._communication, self.selector, self.solver, self.aggregator, self._faults
+        )
+        if self.model.bind_state is not None and any(f.history_length for f in self._faults):
+            raise ValueError(
+                f"faults: stale clients would train from past models with the present state of "
+                f"{type(self.model).__name__}; use faults.Dropout or faults.Stragglers."
+            )
 
     @property
     def _faults(self) -> tuple[Faults, ...]:
@@ -147,14 +156,20 @@ class Round(BaseRound):
         """Whether the global model is a result."""
         return self.solver.has_global_model
 
+    def _context(self, round: Int[Array, ""], variables: Variables, data: FederatedData) -> Context:
+        """Returns the context, whose model holds the state that only the server changes."""
+        model = self.model
+        if model.bind_state is not None:
+            model, variables = model.bind_state(variables.state), Variables(variables.params, {})
+        return make_context(model, round, variables, data)
+
     def init(self, key: Key[Array, ""], data: FederatedData) -> RoundState:
         """Returns the state before the first round."""
         data = jax.tree.map(jnp.asarray, data)
         variables = self.model.init(derive_key(key, Purpose.INIT), data.train.features[:1])
         round = jnp.zeros((), jnp.int32)
-        context = make_context(self.model, round, variables, data)._replace(
-            key=derive_key(key, Purpose.ROLES)
-        )
+        context = self._context(round, variables, data)._replace(key=derive_key(key, Purpose.ROLES))
+        shared = context.variables
         aggregator_context = self._visible_context(self.aggregator, context)
         aggregator = checked_calls.init(self.aggregator, aggregator_context)
         return RoundState(
@@ -166,18 +181,18 @@ class Round(BaseRound):
             ),
             aggregator=aggregator,
             participation=jnp.zeros(data.num_clients, jnp.int32),
-            communication=communication.init(self._communication, variables),
-            model_history=injection.init_model_history(self._faults, variables),
+            communication=communication.init(self._communication, shared),
+            model_history=injection.init_model_history(self._faults, shared),
             clients=client_state.init_store(
                 self.solver,
                 derive_key(key, Purpose.CLIENTS),
-                self.model,
-                variables,
+                context.model,
+                shared,
                 data.train,
                 self._broadcast(aggregator, aggregator_context),
                 communication.residual_width(
                     self._communication,
-                    communication.shared_leaves(variables, self._is_personal(context)),
+                    communication.shared_leaves(shared, self._is_personal(context)),
                 ),
                 self.client_state_dtype,
                 data.sensitive_names,
@@ -189,14 +204,14 @@ class Round(BaseRound):
     ) -> Callable[[Int[Array, ""]], Variables]:
         """Returns a function from a client's id to its model; see `BaseRound.personalize`."""
         key = derive_key(state.key, Purpose.PERSONALIZE, state.round)
-        context = make_context(self.model, state.round, state.variables, data)
+        context = self._context(state.round, state.variables, data)
         broadcast = self._broadcast(
             state.aggregator, self._visible_context(self.aggregator, context)
         )
 
         def model_of(client):
             participant = client_state.make_client(
-                self.model,
+                context.model,
                 data.train,
                 client,
                 state.round,
@@ -205,7 +220,12 @@ class Round(BaseRound):
                 sensitive_names=data.sensitive_names,
             )
             key_client = jax.random.fold_in(key, client)
-            return checked_calls.personalize(self.solver, key_client, state.variables, participant)
+            personalized = checked_calls.personalize(
+                self.solver, key_client, context.variables, participant
+            )
+            if self.model.bind_state is None:
+                return personalized
+            return Variables(personalized.params, state.variables.state)
 
         return model_of
 
@@ -238,7 +258,9 @@ class Round(BaseRound):
             aggregator=kept.aggregator,
             participation=state.participation.at[cohort.responder_ids].add(1, mode="drop"),
             communication=received.state,
-            model_history=injection.append_model(state.model_history, state.round, state.variables),
+            model_history=injection.append_model(
+                state.model_history, state.round, context.variables
+            ),
             clients=client_state.write_rows(
                 state.clients, data.train, cohort, trained.rows, kept.is_unwritten
             ),
@@ -253,9 +275,9 @@ class Round(BaseRound):
             nonfinite=trained.status.nonfinite,
             selector=selected.info,
             aggregator=aggregated.info | received.info,
-            traffic=self._traffic(state.variables, instructed, results.sends),
             state_nonfinite=trained.status.state_nonfinite,
             available=None if context.available is None else context.available[cohort.clients],
+            **self._traffic(context.variables, instructed, trained, aggregated),
         )
 
     def _available(self, keys: Keys, state: RoundState, data: FederatedData) -> Context:
@@ -263,8 +285,7 @@ class Round(BaseRound):
         available = injection.available(
             self._faults, keys[Purpose.FAULTS], state.round, data.num_clients
         )
-        context = make_context(self.model, state.round, state.variables, data)
-        return context._replace(available=available)
+        return self._context(state.round, state.variables, data)._replace(available=available)
 
     def _select(self, keys: Keys, state: RoundState, context: Context) -> _Selected:
         visible = self._visible_context(self.selector, context)
@@ -370,6 +391,12 @@ class Round(BaseRound):
             instructed.is_personal,
             update,
         )
+        if self.model.bind_state is not None:
+            change = aggregation.state_update
+            if change is None:
+                change = jax.tree.map(jnp.zeros_like, state.variables.state)
+            update = Variables(update.params, change)
+            checked_calls.check_update(self.aggregator, "aggregate", update, state.variables)
         finite = is_applied = all_finite(update)
         if cohort.responded is not None:
             any_responded = jnp.any(cohort.responded)
@@ -379,7 +406,9 @@ class Round(BaseRound):
         update = jax.tree.map(
             lambda leaf: jnp.where(is_applied, leaf, jnp.zeros_like(leaf)), update
         )
-        return _Aggregated(update, new_state, finite, *aggregation)
+        return _Aggregated(
+            update, new_state, finite, aggregation.weights, aggregation.info, aggregation.bytes_down
+        )
 
     def _observe(
         self,
@@ -400,18 +429,27 @@ class Round(BaseRound):
         if self.solver.is_personal is None:
             return jax.tree.map(lambda leaf: False, context.variables)
         x = context.examples.features[:1]
-        return self.solver.is_personal(context.variables, self.model, x)
+        return self.solver.is_personal(context.variables, context.model, x)
 
     def _traffic(
-        self, variables: Variables, instructed: _Instructed, sends: dict[str, PyTree]
-    ) -> Traffic:
+        self,
+        variables: Variables,
+        instructed: _Instructed,
+        trained: Trained,
+        aggregated: _Aggregated,
+    ) -> dict[str, Any]:
+        """Returns the fields of `RoundInfo` with bytes."""
         shared = communication.shared_leaves(variables, instructed.is_personal)
-        cohort_size = max((leaf.shape[0] for leaf in jax.tree.leaves(sends)), default=1)
-        return Traffic(
-            up=communication.bytes_up(self._communication, shared)
-            + tree_bytes(sends) // cohort_size,
-            down=tree_bytes(shared) + tree_bytes(instructed.broadcast),
-        )
+        sends = tree_bytes(trained.results.sends) // trained.cohort.clients.shape[0]
+        broadcast = tree_bytes(instructed.broadcast) + aggregated.bytes_down
+        return {
+            "traffic": Traffic(
+                up=communication.bytes_up(self._communication, shared) + sends,
+                down=tree_bytes(shared) + broadcast,
+            ),
+            "bytes_up": None if trained.bytes_up is None else trained.bytes_up + sends,
+            "bytes_down": None if trained.bytes_down is None else trained.bytes_down + broadcast,
+        }
 
 
 class _Selected(NamedTuple):
@@ -446,6 +484,7 @@ class _Aggregated(NamedTuple):
     is_finite: Bool[Array, ""]
     weights: Float[Array, " cohort"]
     info: Info
+    bytes_down: int
 
 
 class _Kept(NamedTuple):

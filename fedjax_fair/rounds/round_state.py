@@ -87,10 +87,13 @@ class RoundInfo(NamedTuple):
         nonfinite: Whether each sent update had a NaN or an infinity.
         selector: Info of the selector.
         aggregator: Info of the aggregator and of privacy.
-        traffic: Bytes per participant, which are structure.
+        traffic: Bytes per participant, which are structure; upper bounds if they vary.
         state_nonfinite: Whether each new state of a client had a NaN or an infinity and was not
             stored; None without state.
         available: Whether each selected client was available; None if all were.
+        bytes_up: Bytes that each participant sends, in place of ``traffic.up``; None if they do not
+            vary (`Solver.is_sent`).
+        bytes_down: Bytes that each participant receives, in place of ``traffic.down``.
     """
 
     clients: Int[Array, " cohort"]
@@ -105,6 +108,8 @@ class RoundInfo(NamedTuple):
     traffic: Traffic
     state_nonfinite: Bool[Array, " cohort"] | None = None
     available: Bool[Array, " cohort"] | None = None
+    bytes_up: Int[Array, " cohort"] | None = None
+    bytes_down: Int[Array, " cohort"] | None = None
 
 
 def derive_key(

@@ -205,7 +205,8 @@ class SGD(Solver):
             anchor: Parameters that the proximal term pulls to; by default the ones of the global
                 model.
             gradient_offset: Added to every gradient, before decay, proximal term and momentum.
-            is_trained: Variables of booleans, one for each array: others stay as they are.
+            is_trained: Variables of booleans, one for each array, which may be traced: others stay
+                as they are.
             batch_loss: ``batch_loss(losses, mask, indices, outputs) -> scalar``, the loss of a
                 minibatch from the losses of its examples ``[batch]``, the mask of those that are
                 not padding, their indices and the outputs of the model; by default the mean.
@@ -361,7 +362,13 @@ def _is_zero(number: Number) -> bool:
 
 def _merge(is_trained: Variables, trained: Variables, other: Variables) -> Variables:
     """Returns the trained arrays, and the others where an array is not trained."""
-    return jax.tree.map(lambda choose, new, old: new if choose else old, is_trained, trained, other)
+
+    def merge(choose, new, old):
+        if isinstance(choose, jax.Array):
+            return jnp.where(choose, new, old)
+        return new if choose else old
+
+    return jax.tree.map(merge, is_trained, trained, other)
 
 
 def _add_scaled(gradient, scale: Number, params, origin=None):
