@@ -5,15 +5,20 @@ from fedjax_fair.aggregators.adafed import AdaFed
 from fedjax_fair.aggregators.equitable import Equitable
 from fedjax_fair.aggregators.fairfed import FairFed
 from fedjax_fair.aggregators.feddyn_server import FedDynMean
+from fedjax_fair.aggregators.fedex_lora import FedEx
 from fedjax_fair.aggregators.fedfa import FedFA
 from fedjax_fair.aggregators.fedfb import FedFBMean
 from fedjax_fair.aggregators.fedfv import FedFV
+from fedjax_fair.aggregators.fedit import FedIT
 from fedjax_fair.aggregators.fedmgda import FedMGDA
 from fedjax_fair.aggregators.fedminmax import FedMinMaxMean
 from fedjax_fair.aggregators.fednova_server import FedNovaMean
+from fedjax_fair.aggregators.flexlora import FlexLoRA
 from fedjax_fair.aggregators.fltrust import FLTrust
 from fedjax_fair.aggregators.gifair import GIFAIR
+from fedjax_fair.aggregators.hetlora_server import HetLoRAMean
 from fedjax_fair.aggregators.ifca_server import IFCAMean
+from fedjax_fair.aggregators.lora_fair import LoRAFair
 from fedjax_fair.aggregators.mean import Mean
 from fedjax_fair.aggregators.mime_lite_server import MimeLiteMean
 from fedjax_fair.aggregators.q_fedavg import QFedAvg
@@ -39,15 +44,20 @@ __all__ = [
     "FLTrust",
     "FairFed",
     "FedDynMean",
+    "FedEx",
     "FedFA",
     "FedFBMean",
     "FedFV",
+    "FedIT",
     "FedMGDA",
     "FedMinMaxMean",
     "FedNovaMean",
+    "FlexLoRA",
     "GeometricMedian",
+    "HetLoRAMean",
     "IFCAMean",
     "Krum",
+    "LoRAFair",
     "Mean",
     "Median",
     "MimeLiteMean",

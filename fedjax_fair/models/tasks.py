@@ -130,6 +130,11 @@ class Rescaled(Model):
         return self.model.features(params, state, x)
 
     @property
+    def bind_state(self):
+        bind_state = self.model.bind_state
+        return None if bind_state is None else lambda state: self.replace(model=bind_state(state))
+
+    @property
     def frozen(self):
         return self.model.frozen
 

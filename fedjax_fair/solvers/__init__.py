@@ -9,8 +9,10 @@ from fedjax_fair.solvers.feddyn import FedDyn
 from fedjax_fair.solvers.fednova import FedNova
 from fedjax_fair.solvers.fedper import FedPer
 from fedjax_fair.solvers.fedrep import FedRep
+from fedjax_fair.solvers.fedsa_lora import FedSALoRA
 from fedjax_fair.solvers.fine_tuned import FineTuned
 from fedjax_fair.solvers.group_penalty import GroupPenalty
+from fedjax_fair.solvers.hetlora import HetLoRA
 from fedjax_fair.solvers.ifca import IFCA
 from fedjax_fair.solvers.lg_fedavg import LGFedAvg
 from fedjax_fair.solvers.local import Local
@@ -18,6 +20,8 @@ from fedjax_fair.solvers.mime_lite import MimeLite
 from fedjax_fair.solvers.per_fedavg import PerFedAvg
 from fedjax_fair.solvers.pfedme import PFedMe
 from fedjax_fair.solvers.propfair import PropFair
+from fedjax_fair.solvers.rank_limited import RankLimited
+from fedjax_fair.solvers.rolora import RoLoRA
 from fedjax_fair.solvers.scaffold import Scaffold
 from fedjax_fair.solvers.sgd import SGD
 
@@ -33,13 +37,17 @@ __all__ = [
     "FedNova",
     "FedPer",
     "FedRep",
+    "FedSALoRA",
     "FineTuned",
     "GroupPenalty",
+    "HetLoRA",
     "LGFedAvg",
     "Local",
     "MimeLite",
     "PFedMe",
     "PerFedAvg",
     "PropFair",
+    "RankLimited",
+    "RoLoRA",
     "Scaffold",
 ]
