@@ -175,6 +175,9 @@ def method_round(
     method, method_config = resolve_method(config, name)
     if model is None:
         model = _make_model(method_config.model, num_classes, config.data.target)
+    if method.network is not None:
+        with explain_errors(name):
+            model = class_of(method.network)(model)
     classes, solver_settings = role_classes(method), method_config.solver
     if method.centralized_fn is not None:
         # Pooled training has no global model for a proximal term.

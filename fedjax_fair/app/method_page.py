@@ -22,6 +22,7 @@ from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.numerics.trees import tree_bytes
+from fedjax_fair.roles import Model
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.rounds.round_state import RoundInfo, RoundState
@@ -47,6 +48,7 @@ _TITLES = {
     "server": "Server optimizers",
     "drift": "Drift correction",
     "personalized": "Personalized models",
+    "adapters": "Low-rank adapters",
     "robust": "Robust aggregation",
     "reference": "References",
 }
@@ -68,6 +70,8 @@ _REASONS = {
     "the solver also sends": "Clients send more than an update, and compression and clipping are "
     "defined for updates.",
     "models with running statistics": "Noise would corrupt the running statistics of the network.",
+    "sends a part of the update": "Clients send a part of the update, and compression and noise "
+    "would change the rest.",
 }
 """Reasons of refusals by a part of their message."""
 
@@ -84,7 +88,8 @@ def tables() -> str:
 
 def _experiment() -> Experiment:
     """Returns rounds of all methods, with the groups, steps, cohort and network that some need."""
-    methods = tuple(name for name in registry.METHODS if name not in _NORMALIZED)
+    others = {*_NORMALIZED, *registry.GROUPS["adapters"]}
+    methods = tuple(name for name in registry.METHODS if name not in others)
     config = replace(
         presets.PRESETS["equitable"].config,
         methods=methods,
@@ -94,13 +99,20 @@ def _experiment() -> Experiment:
     fedavg = drop_unused_settings(presets.resolve(replace(config, methods=("fedavg",))))
     plain = build(fedavg)
     experiment = build(presets.resolve(config), _with_people(plain.data))
-    network = models.resnet18(experiment.data.num_classes, norm="batch")
-    for name in _NORMALIZED:
+    classes, clients = experiment.data.num_classes, experiment.data.num_clients
+    networks = dict.fromkeys(_NORMALIZED, models.resnet18(classes, norm="batch"))
+    networks |= dict.fromkeys(registry.GROUPS["adapters"], _adapted(experiment.data))
+    for name, network in networks.items():
         config = replace(experiment.config, methods=(name,))
-        classes, clients = experiment.data.num_classes, experiment.data.num_clients
         round = method_round(config, name, classes, model=network, num_clients=clients)
         experiment.rounds[name] = round
     return experiment
+
+
+def _adapted(data: FederatedData) -> Model:
+    network = models.mlp(data.num_classes)
+    variables = network.init(jax.random.key(0), data.train.features[:1])
+    return models.lora(network, variables, rank=4)
 
 
 def _with_people(data: FederatedData) -> FederatedData:
@@ -121,10 +133,16 @@ def _row(name: str, method: Method, experiment: Experiment) -> tuple[str, ...]:
     costs = ("", "", "")
     if isinstance(round, Round):
         state, info = _trace(round, experiment)
-        model = tree_bytes(state.variables)
+        shared = round.model.bind_state is not None
+        model = tree_bytes(state.variables.params if shared else state.variables)
         kept = tree_bytes(state.clients) / experiment.data.num_clients
         costs = tuple(
-            _multiple(size / model) for size in (info.traffic.up, info.traffic.down, kept)
+            bound + _multiple(size / model)
+            for bound, size in (
+                ("" if info.bytes_up is None else "≤ ", info.traffic.up),
+                ("" if info.bytes_down is None else "≤ ", info.traffic.down),
+                ("", kept),
+            )
         )
     roles = [*(method.roles() or registry.role_classes(method)).values(), method.centralized_fn]
     names = [name for role in roles if role is not None for name in class_names(role)]

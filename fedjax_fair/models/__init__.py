@@ -4,7 +4,7 @@ from fedjax_fair.models.classic import cifar100_cnn, cifar_cnn, femnist_cnn, len
 from fedjax_fair.models.conv import Conv, max_pool
 from fedjax_fair.models.frozen import freeze
 from fedjax_fair.models.lora import lora
-from fedjax_fair.models.lora_variants import with_residual
+from fedjax_fair.models.lora_variants import with_fixed_a, with_residual
 from fedjax_fair.models.resnet import resnet18
 from fedjax_fair.models.tasks import as_multi_label, as_regression
 from fedjax_fair.models.text import char_lstm, char_transformer
@@ -30,5 +30,6 @@ __all__ = [
     "mlp",
     "pretrained",
     "resnet18",
+    "with_fixed_a",
     "with_residual",
 ]

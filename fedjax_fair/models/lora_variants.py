@@ -48,8 +48,24 @@ def check_lora(user: str, model: Model, *, both: bool = True) -> LoRA:
 def with_fixed_a(model: Model) -> LoRA:
     """Returns a model with adapters of which only B is trained, as of ``lora(..., train="b")``.
 
+    Args:
+        model: From `lora`.
+
     Raises:
         ValueError: If it has no adapters.
+
+    References:
+        Sun, Li, Li, Ding, *Improving LoRA in Privacy-preserving Federated Learning*, 2024,
+        https://arxiv.org/abs/2403.12313
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> network = ff.models.mlp(10, hidden=(32,))
+        >>> x = jnp.zeros((1, 64))
+        >>> adapted = ff.models.lora(network, network.init(jax.random.key(0), x), rank=4)
+        >>> params = with_fixed_a(adapted).init(jax.random.key(1), x).params
+        >>> jax.tree.map(jnp.shape, params["adapters"])
+        {'body/Dense_0/kernel': {'b': (4, 32)}, 'head/kernel': {'b': (4, 10)}}
     """
     adapted = check_lora("train='b'", model)
     return lora(
@@ -78,6 +94,10 @@ def with_residual(model: Model) -> ResidualLoRA:
 
     Raises:
         ValueError: If it has no adapters, or A is fixed.
+
+    References:
+        Singhal, Ponkshe, Vepakomma, *FedEx-LoRA: Exact Aggregation for Federated and Efficient
+        Fine-Tuning of Foundation Models*, 2024, https://arxiv.org/abs/2410.09432
 
     Examples:
         >>> import fedjax_fair as ff

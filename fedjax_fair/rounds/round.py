@@ -102,8 +102,6 @@ class Round(BaseRound):
         checks.instance("solver", self.solver, Solver, "solvers.SGD(0.1, batch_size=10, epochs=1)")
         checks.instance("aggregator", self.aggregator, Aggregator, "aggregators.Mean()")
         self.aggregator.check_solver(self.solver)
-        self.solver.check_model(self.model)
-        self.aggregator.check_model(self.model)
         for role in (self.selector, self.aggregator):
             name = f"{type(role).__name__}.server_view"
             checks.one_of(name, role.server_view, get_args(ServerView))
@@ -122,6 +120,8 @@ class Round(BaseRound):
         communication.check(
             self._communication, self.selector, self.solver, self.aggregator, self._faults
         )
+        self.solver.check_model(self.model)
+        self.aggregator.check_model(self.model)
         if self.model.bind_state is not None and any(f.history_length for f in self._faults):
             raise ValueError(
                 f"faults: stale clients would train from past models with the present state of "

@@ -13,7 +13,6 @@ from jaxtyping import PyTree
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, models, selectors, solvers
 from fedjax_fair.aggregators.flexlora import low_rank
-from fedjax_fair.models.lora_variants import with_fixed_a
 from fedjax_fair.roles import Cohort, LocalResult, Selector, Variables
 from fedjax_fair.rounds.round import Round
 
@@ -353,7 +352,7 @@ def test_one_step_from_zero_leaves_a_and_no_error():
     ("make", "solver", "aggregator"),
     [
         (models.with_residual, SGD, aggregators.FedEx()),
-        (with_fixed_a, SGD, aggregators.Mean("num_examples")),
+        (models.with_fixed_a, SGD, aggregators.Mean("num_examples")),
         (lambda model: model, solvers.RoLoRA(SGD), aggregators.Mean("num_examples")),
     ],
     ids=["fedex", "ffa", "rolora"],
@@ -426,7 +425,7 @@ def test_noise_faults_and_other_aggregators_leave_residuals():
 
 
 def test_ffa_depends_on_the_step_size_times_the_square_of_alpha():
-    ffa, doubled = (with_fixed_a(adapted(alpha=alpha)) for alpha in (4.0, 8.0))
+    ffa, doubled = (models.with_fixed_a(adapted(alpha=alpha)) for alpha in (4.0, 8.0))
     mean = aggregators.Mean("num_examples")
     (*_, one), _ = states(whole_cohort(ffa, SGD.replace(momentum=0.5), mean), 3)
     slower = SGD.replace(momentum=0.5, learning_rate=0.3 / 4)
@@ -452,7 +451,7 @@ def test_rolora_trains_one_factor_in_each_round():
 
 def test_rolora_without_odd_rounds_is_ffa():
     """Rounds of step size zero change nothing, so rounds 0, 2 and 4 are those of FFA-LoRA."""
-    ffa, mean = with_fixed_a(adapted()), aggregators.Mean("num_examples")
+    ffa, mean = models.with_fixed_a(adapted()), aggregators.Mean("num_examples")
 
     def even(round):
         return jnp.where(round % 2 == 0, 0.3, 0.0)
@@ -714,7 +713,7 @@ def test_roles_of_adapters_need_both_factors(role):
     with pytest.raises(ValueError, match=f"^{kind} needs a model with low-rank adapters, not "):
         round.replace(**{name: role})
     with pytest.raises(ValueError, match=f"^{kind} needs both factors of the adapters, .*'both'"):
-        round.replace(**{"model": with_fixed_a(adapted()), name: role})
+        round.replace(**{"model": models.with_fixed_a(adapted()), name: role})
 
 
 @pytest.mark.parametrize(

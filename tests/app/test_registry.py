@@ -40,6 +40,13 @@ AVERAGES = {
     "lg_fedavg": "num_examples",
     "fedbn": "uniform",  # Li et al., 2021, algorithm 1
     "fedbabu": "num_examples",
+    "fedit": "num_examples",  # Zhang et al., section 4
+    "ffa_lora": "num_examples",
+    "fedsa_lora": "num_examples",  # Guo et al., released code
+    "rolora": "num_examples",
+    "fedex_lora": "num_examples",
+    "lora_fair": "num_examples",
+    "flexlora": "num_examples",
     "fedprox": "num_examples",
     "propfair": "num_examples",
     "group_penalty": "num_examples",
@@ -65,6 +72,7 @@ OWN = {
     "fedmgda",
     "adafed",
     "ifca",
+    "hetlora",
     "centralized",
 } | {"median", "trimmed_mean", "krum", "geometric_median", "norm_clipping", "centered_clipping"}
 

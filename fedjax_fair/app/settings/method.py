@@ -59,6 +59,7 @@ class Method(NamedTuple):
         aggregator: Class of the aggregator; None for ``aggregators.Mean``.
         server_optimizer: Class of the optimizer that applies the update of the aggregator; None to
             add the update unchanged.
+        network: Function that changes the network, such as `models.with_residual`; None for none.
         weighting: Default weights of the mean.
         centralized_fn: Makes a round of a model and a solver, for training on pooled examples.
         linked_settings: Settings of the solver by the parameters of other roles that they set.
@@ -71,13 +72,17 @@ class Method(NamedTuple):
     solver: Callable[..., Solver] | None = None
     aggregator: Callable[..., Aggregator] | None = None
     server_optimizer: Callable[..., ServerOptimizer] | None = None
+    network: Callable[[Model], Model] | None = None
     weighting: Literal["uniform", "num_examples"] = "num_examples"
     centralized_fn: Callable[[Model, Solver], BaseRound] | None = None
     linked_settings: Mapping[str, str] = {}
     ranges: Mapping[str, Range] = {}
 
     def roles(self) -> dict[str, Callable[..., Any]]:
-        """Returns the classes of the roles in which the method differs from federated averaging."""
+        """Returns the classes of the roles in which the method differs from federated averaging.
+
+        A function that changes the network counts as one.
+        """
         if self.centralized_fn is not None:
             return {}
         return {name: role for name, role in self._asdict().items() if callable(role)}

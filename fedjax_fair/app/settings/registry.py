@@ -213,6 +213,30 @@ GROUPS: dict[str, dict[str, Method]] = {
             weighting="uniform",
         ),
     },
+    "adapters": {
+        "fedit": Method(aggregator=aggregators.FedIT),
+        "ffa_lora": Method(
+            "FedAvg of the factors B of low-rank adapters, whose factors A are fixed",
+            network=models.with_fixed_a,
+        ),
+        "fedsa_lora": Method(
+            "Shared factors A of low-rank adapters, and factors B of each client",
+            solver=solvers.FedSALoRA,
+        ),
+        "rolora": Method(
+            "One factor of low-rank adapters is trained in even rounds, the other in odd ones",
+            solver=solvers.RoLoRA,
+            aggregator=aggregators.FedIT,
+        ),
+        "fedex_lora": Method(aggregator=aggregators.FedEx, network=models.with_residual),
+        "lora_fair": Method(aggregator=aggregators.LoRAFair),
+        "flexlora": Method(solver=solvers.RankLimited, aggregator=aggregators.FlexLoRA),
+        "hetlora": Method(
+            "Low-rank adapters of a rank that each client lowers, weighted by their norms",
+            solver=solvers.HetLoRA,
+            aggregator=aggregators.HetLoRAMean,
+        ),
+    },
     "robust": {
         "median": Method(aggregator=aggregators.Median),
         "trimmed_mean": Method(aggregator=aggregators.TrimmedMean),
@@ -274,6 +298,8 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
     "per_fedavg": {"inner_learning_rate": Range(0.001, 0.1)},
     "pfedme": {"personal_prox": Range(5.0, 30.0), "inner_learning_rate": Range(0.005, 0.1)},
     "apfl": {"mixing_weight": Range(0.1, 0.9, "linear")},
+    "lora_fair": {"aggregator.strength": Range(0.001, 1.0)},
+    "hetlora": {"solver.strength": Range(1e-4, 0.1)},
     "trimmed_mean": {"trim": Range(0.05, 0.4, "linear")},
     "norm_clipping": {"bound": Range(0.1, 10.0)},
     "centered_clipping": {"bound": Range(0.1, 10.0)},
