@@ -11,11 +11,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_fair import aggregators, models
+from fedjax_fair import aggregators
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.experiment_data import Experiment, load_data, split_clients
 from fedjax_fair.app.memory import check_memory, min_memory
 from fedjax_fair.app.model_files import read_fitted
+from fedjax_fair.app.networks import make_network, with_parameters
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config, ModelConfig
 from fedjax_fair.app.settings.constructors import class_of, construct, settings_of
@@ -31,7 +32,7 @@ from fedjax_fair.data.text.leaf_users import is_leaf
 from fedjax_fair.metrics import predictions
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device
-from fedjax_fair.roles import ClientMetric, Model, ServerView, Task, Variables
+from fedjax_fair.roles import ClientMetric, Model, ServerView, Variables
 from fedjax_fair.roles.role_errors import explain_errors
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import Round
@@ -67,10 +68,10 @@ def build(
     for name in config.methods:
         model_config = resolve_method(config, name)[1].model
         if model_config not in networks:
-            network = _make_network(model_config, federation.num_classes, config.data.target)
+            network = make_network(model_config, federation.num_classes, config.data.target)
             _check_network(str(model_config.name), network, federation, config.data.file)
             example = federation.train.features[:1]
-            networks[model_config] = _with_weights(network, model_config, example)
+            networks[model_config] = _adapt(network, model_config, example)
         rounds[name] = method_round(
             config,
             name,
@@ -179,8 +180,8 @@ def method_round(
     """
     method, method_config = resolve_method(config, name)
     if model is None:
-        network = _make_network(method_config.model, num_classes, config.data.target)
-        model = _with_weights(network, method_config.model)
+        network = make_network(method_config.model, num_classes, config.data.target)
+        model = _adapt(network, method_config.model)
     classes, solver_settings = role_classes(method), method_config.solver
     if method.centralized_fn is not None:
         # Pooled training has no global model for a proximal term.
@@ -248,49 +249,21 @@ def metrics_of(config: Config, num_classes: int) -> list[ClientMetric]:
     return made
 
 
-def _make_network(model_config: ModelConfig, num_classes: int, target: Task | None) -> Model:
-    network = lookup("model.name", str(model_config.name), MODELS)
-    model = construct(network, model_config, num_classes=num_classes)
-    if target in ("regression", "multi_label"):
-        model = (models.as_regression if target == "regression" else models.as_multi_label)(model)
-    return models.in_bfloat16(model) if model_config.compute == "bfloat16" else model
-
-
-def _with_weights(network: Model, settings: ModelConfig, example: Any = None) -> Model:
+def _adapt(network: Model, settings: ModelConfig, example: Any = None) -> Model:
     """Returns a network with the initial and the frozen parameters of a configuration.
 
     Args:
         network: The network.
         settings: The section ``model``.
-        example: Features ``[1, ...]``, for frozen parameters that are random.
+        example: Features ``[1, ...]``, for frozen parameters without a file.
     """
-    if settings.weights is settings.trainable is settings.lora is None:
-        return network
-    if settings.weights is None:
-        variables = jax.device_get(network.init(jax.random.key(0), example))
-    else:
+    if settings.weights is not None:
         variables = _weights(settings.weights, settings.weights_names)
-    try:
-        if settings.lora is not None:
-            model = _LORA(
-                network,
-                variables,
-                lora=settings.lora,
-                lora_alpha=settings.lora_alpha,
-                lora_targets=settings.lora_targets,
-                trainable=settings.trainable or (),
-            )
-        elif settings.trainable is not None:
-            model = models.freeze(
-                network, variables, settings.trainable, fresh=settings.fresh or False
-            )
-        else:
-            model = models.pretrained(network, variables)
-        if example is not None:
-            jax.eval_shape(model.init, jax.random.key(0), example)
-    except ValueError as error:
-        raise ValueError(f"model.{error}".replace("model.variables", "model.weights")) from None
-    return model
+    elif settings.trainable is None and settings.lora is None:
+        return network
+    else:
+        variables = jax.device_get(network.init(jax.random.key(0), example))
+    return with_parameters(network, settings, variables, example)
 
 
 def _weights(weights: str, names: str | None) -> Variables:
@@ -329,9 +302,9 @@ def load_model(
 
     def make_model(config: Config, base: Path | None, num_outputs: int) -> Model:
         settings = resolve_method(config, method)[1].model
-        network = _make_network(settings, num_outputs, config.data.target)
+        network = make_network(settings, num_outputs, config.data.target)
         weights = None if base is None else str(base)
-        model = _with_weights(network, replace(settings, weights=weights, weights_names=None))
+        model = _adapt(network, replace(settings, weights=weights, weights_names=None))
         return method_round(config, method, num_outputs, model=model).model
 
     return read_fitted(folder, method, seed, client, make_model)

@@ -216,7 +216,10 @@ def train_loop(
             if store is not None and (stop or history.round == rounds or store.due):
                 store.save(functions.to_saved(state), history, best_tracker)
 
-    dataset = results.to_dataset(history, seeds, data, functions.traffic, options.metrics, model)
+    num_trained = sum(leaf[0].size for leaf in jax.tree.leaves(state.variables.params))
+    dataset = results.to_dataset(
+        history, seeds, data, functions.traffic, options.metrics, model, num_trained
+    )
     warn_of_divergence(dataset)
     warn_of_repeated_clients(dataset)
     for callback in callbacks:
