@@ -76,7 +76,7 @@ def test_only_a_part_is_trained_sent_and_stored(base, tmp_path, capsys):
 @pytest.mark.parametrize(
     "options",
     [
-        ["--model.trainable=head", "--model.fresh"],
+        ["--model.trainable=head", "--model.fresh", "--solver.steps=20"],
         ["--model.lora=2", "--model.lora-alpha=4", "--model.trainable=head"],
         ["--model.lora=2", "--model.lora-targets=body"],
     ],
@@ -181,10 +181,10 @@ def test_frozen_parameters_are_in_plans(capsys):
         ("--model.trainable haed", "model.trainable='haed' matches no parameter; expected some of"),
         ("--model.trainable (", "model.trainable='(': expected a regular expression"),
         ("--model.lora 11", "model.lora=11: expected at most 10, the smaller side of head/kernel"),
-        ("--model.lora 0", "model.lora=0: expected a positive integer"),
-        ("--model.lora 2 --model.lora-alpha 0", "model.lora_alpha=0.0: expected a positive number"),
+        ("--model.lora 0", "model.lora=0: expected an integer >= 1."),
+        ("--model.lora 2 --model.lora-alpha 0", "model.lora_alpha=0.0: expected a number > 0."),
         ("--model.lora 2 --model.lora-targets body/Dense_0/bias", "model.lora_targets: body/"),
-        ("--model.lora 2 --model.lora-targets head --model.trainable head", "model: head/kernel is"),
+        ("--model.lora 2 --model.lora-targets head --model.trainable head", "model: head/kernel "),
         ("--model.lora 2 --model.trainable head --model.fresh", "model.fresh=True: expected no"),
         ("--model.lora-alpha 2", "--model.lora-alpha has no effect without --model.lora; remove"),
         ("--model.lora-targets x", "--model.lora-targets has no effect without --model.lora; rem"),
@@ -193,10 +193,10 @@ def test_frozen_parameters_are_in_plans(capsys):
         ("--methods fedavg:lora_alpha=2", "lora_alpha has no effect without lora"),
         ("--model.weights x.npz", "model.weights='x.npz': expected a .npz or .safetensors file"),
         ("--model.weights BASE", "expected RUN/METHOD/SEED, such as"),
-        ("--model.weights BASE/fedprox/0", "method='fedprox': expected 'fedavg'"),
+        ("--model.weights BASE/fedprox/0", "method='fedprox': expected one of 'fedavg'"),
         ("--model.weights BASE/fedavg/7", "seed=7: expected one of 0, 1."),
         ("--model.weights BASE/fedavg/0 --model.hidden 5", "model.weights: .params['body']"),
-        ("--model.weights BASE/fedavg/0 --model.name logistic", "model.weights: expected"),
+        ("--model.weights BASE/fedavg/0 --model.hidden 5 5", "model.weights: expected .params['body"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(options, message, base, capsys):
