@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         solvers,
         submodular,
     )
-    from fedjax_fair.app.model_files import load_model
+    from fedjax_fair.app.build import load_model
     from fedjax_fair.app.sweep import sweep
     from fedjax_fair.roles import (
         Aggregation,
@@ -79,7 +79,7 @@ __all__ = [
 ]
 
 _NAMES_OF = {
-    "app.model_files": "load_model",
+    "app.build": "load_model",
     "app.sweep": "sweep",
     "roles": "Aggregation Aggregator Cohort Faults LocalResult Model Selector Solver Variables",
     "rounds.round": "Round run",

@@ -352,10 +352,9 @@ def test_context_measures_the_current_model(model, federation):
     ],
 )
 def test_default_clients_per_batch(platform, devices, steps, model_bytes, expected):
-    variables = Variables({"kernel": np.zeros(model_bytes // 4, np.float32)}, {})
     solver = solvers.SGD(0.1, 2, **steps)
     with target.tracing_for(platform, devices):
-        chosen = default_clients_per_batch(solver, variables, 100)
+        chosen = default_clients_per_batch(solver, model_bytes, 100)
     assert min(chosen, 100) == expected
 
 

@@ -9,7 +9,7 @@ __all__ = ["FedEx"]
 
 
 class FedEx(AdapterAggregator):
-    r"""Averages the factors of adapters, and adds the covariance to a residual of the kernel.
+    r"""Averages the factors of low-rank adapters, and adds the error of their product to the base.
 
     .. math:: R \leftarrow R + \sum_i p_i (A_i - \bar A)(B_i - \bar B)
 

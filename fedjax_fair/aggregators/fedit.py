@@ -9,7 +9,7 @@ __all__ = ["FedIT"]
 
 
 class FedIT(AdapterAggregator):
-    r"""Averages the factors :math:`A_i` and :math:`B_i` of adapters separately.
+    r"""Averages the two factors of low-rank adapters separately.
 
     The update is that of `Mean`. The product :math:`\bar A \bar B` of the means is not the mean of
     the products; their difference is the covariance of the factors. Info: ``aggregation_error``,

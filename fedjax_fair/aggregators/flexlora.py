@@ -19,20 +19,19 @@ __all__ = ["FlexLoRA", "low_rank"]
 
 
 class FlexLoRA(AdapterAggregator):
-    r"""Replaces the factors of adapters by a singular value decomposition of the mean product.
+    r"""Replaces low-rank adapters by the singular value decomposition of their mean product.
 
-    .. math:: \sum_i p_i A_i B_i = U \Sigma V^\top, \qquad A \leftarrow U_{:, :r}, \quad
-        B \leftarrow \Sigma_{:r} V_{:, :r}^\top
+    .. math:: \sum_i p_i A_i B_i = U \Sigma V^\top, \qquad A \leftarrow U_r, \quad
+        B \leftarrow \Sigma_r V_r^\top
 
-    No other factors of rank :math:`r` have a product that is nearer to the mean. The first
-    :math:`r_i` columns of :math:`A` and rows of :math:`B` are the best factors of rank
-    :math:`r_i`, which clients of `solvers.RankLimited` train.
+    with the :math:`r` largest singular values and their vectors. No other product of rank :math:`r`
+    is nearer to the mean. The first columns of A and rows of B are the best factors of a lower
+    rank, which clients of `solvers.RankLimited` train.
 
-    The paper does not divide :math:`\Sigma` between the factors in its text. Here it is in
-    :math:`B`, so that :math:`A` has entries near :math:`1 / \sqrt{in}` as at the start, and
-    directions without weight can be trained: if both factors were zero, so would be their
-    gradients. Arrays that are trained as a whole are averaged. Info: ``aggregation_error``, the
-    norm of the part of the mean product that is beyond the rank, as of `FedIT`.
+    The singular values are all in B, so that A has entries near :math:`1 / \sqrt{in}` as at the
+    start, and directions without weight can be trained: if both factors were zero, so would be
+    their gradients. Arrays that are trained as a whole are averaged. Info: ``aggregation_error``,
+    the norm of the part of the mean product that is beyond the rank, as of `FedIT`.
 
     Args:
         weights: The weights :math:`p_i`, as of `Mean`.

@@ -24,10 +24,10 @@ Objective = Literal["least_squares", "cosine"]
 
 
 class LoRAFair(AdapterAggregator):
-    r"""Averages the factors of adapters, and corrects :math:`\bar B` by :math:`\Delta`.
+    r"""Averages the factors of low-rank adapters, and corrects B towards the mean product.
 
-    With the mean of the products :math:`M = \sum_i p_i A_i B_i` and the strength :math:`\lambda`,
-    the objective ``"least_squares"`` is
+    The mean :math:`\bar B` changes by :math:`\Delta`. With the mean of the products :math:`M =
+    \sum_i p_i A_i B_i` and the strength :math:`\lambda`, the objective ``"least_squares"`` is
 
     .. math:: \min_\Delta \lVert M - \bar A (\bar B + \Delta) \rVert^2
         + \lambda \lVert \Delta \rVert^2,

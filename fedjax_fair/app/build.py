@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_fair import aggregators, models
+from fedjax_fair import aggregators
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.experiment_data import Experiment, load_data, split_clients
 from fedjax_fair.app.memory import check_memory, min_memory
+from fedjax_fair.app.model_files import read_fitted
+from fedjax_fair.app.networks import make_network, with_parameters
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config, ModelConfig
 from fedjax_fair.app.settings.constructors import class_of, construct, settings_of
@@ -23,19 +26,21 @@ from fedjax_fair.app.settings.names import option_of, values_of
 from fedjax_fair.app.settings.registry import COHORT_SIZE, METRICS, MODELS, role_classes
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.usage import check_unused_settings, make_communication, make_faults
+from fedjax_fair.app.weights import read_weights
 from fedjax_fair.data import FederatedData
 from fedjax_fair.data.text.leaf_users import is_leaf
 from fedjax_fair.metrics import predictions
 from fedjax_fair.parallel.cores import CORES
 from fedjax_fair.parallel.mesh import is_run_on_one_device
-from fedjax_fair.roles import ClientMetric, Model, ServerView, Task
+from fedjax_fair.roles import ClientMetric, Model, ServerView, Variables
 from fedjax_fair.roles.role_errors import explain_errors
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import Round
+from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.memory_estimate import total_memory
 from fedjax_fair.utils import checks
 
-__all__ = ["build", "method_round", "metrics_of", "server_view"]
+__all__ = ["build", "load_model", "method_round", "metrics_of", "server_view"]
 
 
 def build(
@@ -63,9 +68,10 @@ def build(
     for name in config.methods:
         model_config = resolve_method(config, name)[1].model
         if model_config not in networks:
-            network = _make_model(model_config, federation.num_classes, config.data.target)
+            network = make_network(model_config, federation.num_classes, config.data.target)
             _check_network(str(model_config.name), network, federation, config.data.file)
-            networks[model_config] = network
+            example = federation.train.features[:1]
+            networks[model_config] = _adapt(network, model_config, example)
         rounds[name] = method_round(
             config,
             name,
@@ -174,10 +180,13 @@ def method_round(
     """
     method, method_config = resolve_method(config, name)
     if model is None:
-        model = _make_model(method_config.model, num_classes, config.data.target)
+        network = make_network(method_config.model, num_classes, config.data.target)
+        model = _adapt(network, method_config.model)
     if method.network is not None:
-        with explain_errors(name):
+        try:
             model = class_of(method.network)(model)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
     classes, solver_settings = role_classes(method), method_config.solver
     if method.centralized_fn is not None:
         # Pooled training has no global model for a proximal term.
@@ -245,12 +254,65 @@ def metrics_of(config: Config, num_classes: int) -> list[ClientMetric]:
     return made
 
 
-def _make_model(model_config: ModelConfig, num_classes: int, target: Task | None) -> Model:
-    network = lookup("model.name", str(model_config.name), MODELS)
-    model = construct(network, model_config, num_classes=num_classes)
-    if target in ("regression", "multi_label"):
-        model = (models.as_regression if target == "regression" else models.as_multi_label)(model)
-    return models.in_bfloat16(model) if model_config.compute == "bfloat16" else model
+def _adapt(network: Model, settings: ModelConfig, example: Any = None) -> Model:
+    """Returns a network with the initial and the frozen parameters of a configuration.
+
+    Args:
+        network: The network.
+        settings: The section ``model``.
+        example: Features ``[1, ...]``, for frozen parameters without a file.
+    """
+    if settings.weights is not None:
+        variables = _weights(settings.weights, settings.weights_names)
+    elif settings.trainable is None and settings.lora is None:
+        return network
+    else:
+        variables = jax.device_get(network.init(jax.random.key(0), example))
+    return with_parameters(network, settings, variables, example)
+
+
+def _weights(weights: str, names: str | None) -> Variables:
+    """Reads the variables of a network from a file, or of a method and a seed of a run."""
+    path = Path(weights)
+    runs = [folder for folder in (path, *path.parents) if (folder / "config.json").is_file()]
+    if path.is_file() or not runs:
+        return read_weights(weights, names)
+    method, seed = [*path.relative_to(runs[0]).parts, "", ""][:2]
+    if not seed.isdecimal() or names is not None:
+        raise ValueError(
+            f"model.weights={weights!r}: expected RUN/METHOD/SEED, such as "
+            f"{str(runs[0] / 'fedavg' / '0')!r}, and no names of arrays."
+        )
+    return load_model(runs[0], method, int(seed)).variables_for(int(seed), merged=True)
+
+
+def load_model(
+    folder: str | Path, method: str, seed: int | None = None, client: int | str | None = None
+) -> FitResult:
+    """Reads results and trained models of a method from a run folder.
+
+    Models of a table also predict for tables, whose columns are encoded as in training.
+
+    Args:
+        folder: The folder.
+        method: The method.
+        seed: The seed; by default all.
+        client: Id or name of a client, whose personalized models are the result's variables; by
+            default these are the global models.
+
+    Raises:
+        ValueError: If there is no such run, method, seed or personalized model, or the files are
+            damaged.
+    """
+
+    def make_model(config: Config, base: Path | None, num_outputs: int) -> Model:
+        settings = resolve_method(config, method)[1].model
+        network = make_network(settings, num_outputs, config.data.target)
+        weights = None if base is None else str(base)
+        model = _adapt(network, replace(settings, weights=weights, weights_names=None))
+        return method_round(config, method, num_outputs, model=model).model
+
+    return read_fitted(folder, method, seed, client, make_model)
 
 
 def server_view(method: Method) -> str:

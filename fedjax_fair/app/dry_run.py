@@ -78,7 +78,7 @@ def num_compilations(config: Config) -> int:
 
 def _costs(groups: Sequence[Group]) -> dict[str, str]:
     """Describes runs that are compiled together, if memory holds them all, and their memory."""
-    rows, memory = {}, {}
+    rows, memory, frozen = {}, {}, 0
     for number, group in enumerate(groups, 1):
         fixed = [f"{name}={value}" for name, value in group.labels.items()]
         axes = [f"{axis.name}={','.join(map(str, axis.values))}" for axis in group.axes]
@@ -90,9 +90,12 @@ def _costs(groups: Sequence[Group]) -> dict[str, str]:
         )
         needed = min_memory(method, method_config, len(group.runs), group.data, group.mesh)
         memory[group.name] = sum(needed.values())
+        frozen = max(frozen, tree_bytes(method.model.frozen))
     runs = sum(len(group.runs) for group in groups)
     compilations = sum(num_compilations(group.config) for group in groups)
     largest = max(memory, key=memory.__getitem__)
+    if frozen:
+        rows["frozen parameters"] = f"{format_bytes(frozen)}, once for all clients and seeds"
     return rows | {
         "total": f"{runs} runs, {compilations} compilations",
         "memory": f"{format_bytes(tree_bytes(groups[0].data))} of data; {largest} needs "

@@ -15,7 +15,12 @@ from fedjax_fair import results
 from fedjax_fair.app.build import metrics_of
 from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
-from fedjax_fair.app.model_files import folder_name, save_model, save_personalized
+from fedjax_fair.app.model_files import (
+    folder_name,
+    save_base,
+    save_model,
+    save_personalized,
+)
 from fedjax_fair.app.run_folder import MetricsLog, RunFolder
 from fedjax_fair.app.settings.config_files import as_dict
 from fedjax_fair.app.settings.defaults import format_settings
@@ -105,8 +110,11 @@ def execute(
         ):
             measured = add_unseen(experiment, name, fitted) if is_main else fitted.dataset
             done[name] = add_epsilon(measured, privacy[name]).assign_attrs(attrs)
-            save_model(fitted.variables, folder.models / folder_name(name))
-            save_personalized(fitted, folder.models / folder_name(name))
+            path, base = folder.models / folder_name(name), None
+            if is_main:
+                base = save_base(fitted.model, experiment.data, folder.models)
+            save_model(fitted.variables, path, base)
+            save_personalized(fitted, path)
             if is_main:
                 results.save(results.combine(done), folder.results)
         if not is_main:

@@ -14,6 +14,7 @@ from fedjax_fair.parallel.collectives import AXIS
 from fedjax_fair.parallel.mesh import num_run_groups
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.solvers.sgd import STEPS_PER_BLOCK
+from fedjax_fair.training.memory_estimate import array_bytes
 
 __all__ = ["check_memory", "format_bytes", "min_memory"]
 
@@ -25,16 +26,20 @@ def min_memory(
 
     Returns:
         Bytes, by the settings that decide: of the states of the clients of a device, if there are
-        any; of other states, a model and a gradient; of the drawn examples of a client and the
-        features of a minibatch.
+        any; of the arrays that runs share, such as frozen parameters; of other states, a model and
+        a gradient; of the drawn examples of a client and the features of a minibatch.
     """
     state = jax.eval_shape(method.init, jax.random.key(0), data.partition(0))
     runs = -(-num_runs // num_run_groups(mesh))
     # The device with the most clients has at least the mean.
     shards = 1 if mesh is None else mesh.shape.get(AXIS, 1)
     clients = -(-tree_bytes(state.clients) // shards)
-    subject = f"data.clients={data.num_clients}: the states of clients in {num_runs} runs"
-    client_states = {subject: runs * clients} if clients else {}
+    arrays = array_bytes(jax.tree.leaves(method))
+    optional = {
+        f"data.clients={data.num_clients}: the states of clients in {num_runs} runs": runs
+        * clients,
+        "model: the arrays that runs share": arrays,
+    }
     model, solver = tree_bytes(state.variables), config.solver
     train: Any = data.train
     batch_size = solver.batch_size or 0
@@ -43,7 +48,7 @@ def min_memory(
     label = train.labels.nbytes // len(train.labels) + train.order.itemsize
     drawn = (solver.steps or STEPS_PER_BLOCK) * (label + 1)
     features = train.features.nbytes // len(train.features)
-    return client_states | {
+    return {subject: size for subject, size in optional.items() if size} | {
         f"training.seeds: {num_runs} runs of a model of {format_bytes(model)}": runs
         * tree_bytes(state._replace(key=None, clients=()))
         + 2 * model,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -10,22 +11,31 @@ import jax
 import numpy as np
 
 from fedjax_fair import results
-from fedjax_fair.app.build import method_round
 from fedjax_fair.app.run_folder import RunFolder
 from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.weights import check_base, write_base
+from fedjax_fair.data import FederatedData
 from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel import processes
-from fedjax_fair.results.files import verify_checksum, write_checksum, written_by_orbax
-from fedjax_fair.roles import Variables
+from fedjax_fair.results.files import (
+    verify_checksum,
+    write_checksum,
+    write_text,
+    written_by_orbax,
+)
+from fedjax_fair.roles import Model, Variables
 from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.terminal import one_line
 from fedjax_fair.utils.warning import warn
 
-__all__ = ["folder_name", "load_model", "save_model", "save_personalized"]
+__all__ = ["folder_name", "read_fitted", "save_base", "save_model", "save_personalized"]
 
 _MAX_NAME = 120
 _PERSONALIZED = ".personalized"
+_BASE = "base.txt"
+"""Has the name of the file with the frozen parameters of a model."""
+
 _MAX_BYTES = 2**30
 """Size of the personalized models of a method that a run folder stores."""
 
@@ -43,8 +53,11 @@ def folder_name(method: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 20]}-{digest}"
 
 
-def save_model(variables: Variables, path: Path) -> None:
-    """Writes or replaces variables, leaves ``[seeds, ...]``; all processes must call it."""
+def save_model(variables: Variables, path: Path, base: str | None = None) -> None:
+    """Writes or replaces variables, leaves ``[seeds, ...]``; all processes must call it.
+
+    ``base`` is the name of the file next to ``path`` that has the frozen parameters, if any.
+    """
     import orbax.checkpoint as ocp
 
     # A background thread would print its errors instead of raising them.
@@ -54,7 +67,22 @@ def save_model(variables: Variables, path: Path) -> None:
         arguments = ocp.args.StandardSave(variables._asdict())
         checkpointer.save(path.absolute(), arguments, force=True)
     if processes.is_main_process():
+        if base is not None:
+            write_text(path / _BASE, base)
         write_checksum(path)
+
+
+def save_base(model: Model, data: FederatedData, folder: Path) -> str | None:
+    """Writes the initial parameters of a network of which a part is frozen, once for all methods.
+
+    Returns:
+        The name of the file in ``folder``; None if no part is frozen.
+    """
+    start = model.init(jax.random.key(0), data.train.features[:1])
+    if (network := model.merge(start)) is start:
+        return None
+    folder.mkdir(exist_ok=True)
+    return write_base(jax.device_get(network), folder)
 
 
 def save_personalized(fitted: FitResult, path: Path) -> None:
@@ -80,23 +108,17 @@ def save_personalized(fitted: FitResult, path: Path) -> None:
     save_model(stacked, path)
 
 
-def load_model(
-    folder: str | Path, method: str, seed: int | None = None, client: int | str | None = None
+def read_fitted(
+    folder: str | Path,
+    method: str,
+    seed: int | None,
+    client: int | str | None,
+    make_model: Callable[[Config, Path | None, int], Model],
 ) -> FitResult:
-    """Reads results and trained models of a method from a run folder.
+    """Implements `fedjax_fair.load_model`.
 
-    Models of a table also predict for tables, whose columns are encoded as in training.
-
-    Args:
-        folder: The folder.
-        method: The method.
-        seed: The seed; by default all.
-        client: Id or name of a client, whose personalized models are the result's variables; by
-            default these are the global models.
-
-    Raises:
-        ValueError: If there is no such run, method, seed or personalized model, or the files are
-            damaged.
+    ``make_model`` makes the network from the configuration, the file with the frozen parameters if
+    there are any, and the number of outputs.
     """
     run = RunFolder(folder)
     config = run.config()
@@ -110,14 +132,18 @@ def load_model(
     seeds = dataset["seed"].values.tolist()
     if seed is not None and seed not in seeds:
         raise ValueError(f"seed={seed!r}: expected one of {', '.join(map(str, seeds))}.")
-    variables = _read(run.models / folder_name(method))
+    saved = run.models / folder_name(method)
+    variables, base = _read(saved), None
+    if (saved / _BASE).exists():
+        base = run.models / (saved / _BASE).read_text("utf8")
+        check_base(base)
     dataset = dataset.sel(algorithm=method, drop=True)
     if seed is not None:
         place = seeds.index(seed)
         dataset = dataset.sel(seed=[seed])
         variables = jax.tree.map(lambda leaf: leaf[place : place + 1], variables)
     num_outputs = dataset.sizes.get("output", dataset.sizes["class"])
-    model = method_round(config, method, num_outputs).model
+    model = make_model(config, base, num_outputs)
     rounds = np.full(dataset.sizes["seed"], dataset["round"].values[-1])
     own = run.models / f"{folder_name(method)}{_PERSONALIZED}"
     if not own.is_dir():

@@ -6,7 +6,8 @@
 ``encoding.json``  The encoding of a table, for new rows.
 ``metrics.jsonl``  One line per evaluation, method and seed.
 ``checkpoints/``   The latest state of each method.
-``models/``        The trained models of each method, for ``fedjax_fair.load_model``.
+``models/``        The trained models of each method, for ``fedjax_fair.load_model``; frozen
+                   parameters, once for all methods and seeds, as ``base-CHECKSUM.npz``.
 ``results.nc``     The results of finished methods, as one Dataset.
 ``plots/``         Figures drawn from ``results.nc``.
 ``report.html``    Results and figures on one page.

@@ -120,6 +120,7 @@ def groups_of(
                     name,
                     data.num_classes,
                     largest_client(data),
+                    ready.rounds[name].model,
                     num_clients=data.num_clients,
                 )
                 for values in configurations

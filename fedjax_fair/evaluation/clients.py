@@ -42,7 +42,6 @@ from fedjax_fair.evaluation.sums import (
     sum_by_owner,
 )
 from fedjax_fair.numerics.labels import MASKED_LABEL, are_sequences, count_labels, sum_labels
-from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.parallel import collectives
 from fedjax_fair.roles import (
     ClientMetric,
@@ -167,7 +166,7 @@ def personalized_performance(
 
     variables = jax.eval_shape(personalized, jax.ShapeDtypeStruct((), jnp.int32))
     return map_sums_of_parts(
-        sum_fns_of, divide_by_labels, parts, client_bytes=tree_bytes(variables)
+        sum_fns_of, divide_by_labels, parts, client_bytes=model.client_bytes(variables)
     )
 
 

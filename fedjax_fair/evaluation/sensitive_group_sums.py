@@ -16,7 +16,6 @@ from fedjax_fair.evaluation.sums import map_sums
 from fedjax_fair.metrics.group_fairness import calibration_error
 from fedjax_fair.metrics.sensitive_group_metrics import MAX_COUNTED
 from fedjax_fair.numerics.labels import are_sequences, count_labels, sum_labels
-from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.roles import GroupSums, Model, Variables
 
 __all__ = [
@@ -154,7 +153,7 @@ def personalized_group_sums(
         return sum_fn
 
     variables = jax.eval_shape(personalized, jax.ShapeDtypeStruct((), jnp.int32))
-    client_bytes = tree_bytes(variables)
+    client_bytes = model.client_bytes(variables)
     sums = map_sums(sum_fn_of, lambda sums, size: sums, examples, client_bytes=client_bytes)
     bins = None if sums.bins is None else jnp.sum(sums.bins, axis=0)
     of_clients = jax.tree.map(lambda leaf: leaf[:, 0], sums._replace(bins=None))

@@ -27,7 +27,13 @@ from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_runs import CompiledRuns
 from fedjax_fair.training.jitted import make_functions
-from fedjax_fair.training.memory_estimate import Memory, device_bytes, free_memory, transient_bytes
+from fedjax_fair.training.memory_estimate import (
+    Memory,
+    array_bytes,
+    device_bytes,
+    free_memory,
+    transient_bytes,
+)
 from fedjax_fair.training.stacked import stack_trees
 from fedjax_fair.training.train_options import TrainOptions
 
@@ -131,6 +137,7 @@ def plan(
         data=device_bytes(data_shapes),
         states=device_bytes((state, run_shapes)),
         temporaries=max(needed),
+        model=array_bytes(stacked.shared),
     )
     records = rounds / chunk * tree_bytes(steps.lowered.out_info[1])
     records += num_evaluations(rounds, eval_every) * tree_bytes(evaluation.lowered.out_info)

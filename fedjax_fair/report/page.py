@@ -40,6 +40,7 @@ from fedjax_fair.results.tables import (
     add_central,
     clients_table,
     methods_table,
+    notes,
     sensitive_group_tables,
     unseen_tables,
 )
@@ -163,10 +164,10 @@ def _configuration(dataset: xr.Dataset, config: dict[str, Any]) -> str:
 
 
 def _settings_and_privacy(dataset: xr.Dataset) -> str:
-    """Paragraphs of all settings with their values, of epsilon and of Byzantine clients."""
+    """Paragraphs of all settings with their values, and of `results.tables.notes`."""
     attrs = dataset.attrs
     parts = [f"Settings: {attrs['settings']}"] if "settings" in attrs else []
-    parts += [attrs[name] for name in ("privacy", "byzantine") if name in attrs]
+    parts += notes(dataset)
     return "".join(f'<p class="note">{text(part)}</p>' for part in parts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 from fedjax_fair import metrics
@@ -147,6 +148,7 @@ def to_dataset(
     traffic: Traffic,
     custom_metrics: Sequence[Metric | ClientMetric] = (),
     model: Model | None = None,
+    num_trained: int = 0,
 ) -> xr.Dataset:
     """Converts the records of a run to a Dataset.
 
@@ -157,6 +159,7 @@ def to_dataset(
         traffic: Bytes that a participant communicates in a round.
         custom_metrics: Metrics in addition to those of the package.
         model: The network, for its task and the unit of its loss; by default of classification.
+        num_trained: Trained parameters, which results have if others are frozen.
     """
     import xarray as xr
 
@@ -211,6 +214,11 @@ def to_dataset(
         columns["update_nonfinite"] = (per_round[:2], nonfinite, attributes)
     attributes = {"long_name": "First round whose update was not finite, or -1"}
     columns["diverged"] = ("seed", first_nonfinite, attributes)
+    frozen = () if model is None else jax.tree.leaves(model.frozen)
+    for kind, count in (("trained", num_trained), ("frozen", sum(leaf.size for leaf in frozen))):
+        if frozen:
+            attributes = _attributes(f"Number of {kind} parameters", "1")
+            columns[f"{kind}_parameters"] = ("seed", np.full(len(seeds), count), attributes)
     for role in ("selection", "aggregation"):
         for name, values in recorded[role].items():
             attributes = {"long_name": f"{role.capitalize()}: {name.replace('_', ' ')}"}

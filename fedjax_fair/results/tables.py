@@ -54,6 +54,7 @@ __all__ = [
     "clients_table",
     "final_tables",
     "methods_table",
+    "notes",
     "progress_table",
     "sensitive_group_tables",
     "sweep_columns",
@@ -129,6 +130,31 @@ def final_tables(dataset: xr.Dataset) -> list[Table]:
     unseen = unseen_tables(dataset)
     of_outputs = [_outputs_table(models)] if "output" in models.dims else []
     return [methods, *of_outputs, *unseen, *groups, *clients, *sensitive_group_tables(models)]
+
+
+def notes(dataset: xr.Dataset) -> list[str]:
+    """Returns sentences about privacy, Byzantine clients and frozen parameters, if any."""
+    known = [dataset.attrs[name] for name in ("privacy", "byzantine") if name in dataset.attrs]
+    if "frozen_parameters" not in dataset:
+        return known
+    parts = []
+    for name in map(str, dataset["algorithm"].values):
+        own = dataset.sel(algorithm=name)
+        trained, frozen = own["trained_parameters"], own["frozen_parameters"]
+        if frozen.notnull().any():
+            share = 100 * trained / (trained + frozen)
+            sent = own["bytes_up"].isel(round=-1) / 1e6
+            parts.append(
+                f"{name} trains {_range(trained, ',.0f')} and freezes {_range(frozen, ',.0f')} "
+                f"({_range(share, '.3g')}% trained), and its clients sent {_range(sent, ',.3g')} MB"
+            )
+    return [*known, f"Parameters: {'; '.join(parts)}."]
+
+
+def _range(values: xr.DataArray, style: str) -> str:
+    """Formats the least and the largest value, which differ in a sweep."""
+    ends = (format(float(end), style) for end in (values.min(), values.max()))
+    return " to ".join(dict.fromkeys(ends))
 
 
 def unseen_tables(dataset: xr.Dataset) -> list[Table]:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.faults import injection
 from fedjax_fair.numerics import target
-from fedjax_fair.numerics.trees import all_finite, tree_bytes
+from fedjax_fair.numerics.trees import all_finite
 from fedjax_fair.parallel import collectives
 from fedjax_fair.roles import Client, Cohort, Context, LocalResult, Solver, Variables, checked_calls
 from fedjax_fair.rounds import client_state
@@ -121,7 +121,8 @@ def train_cohort(
     arguments = (occurrences, cohort.instructions, responded)
     num_local = collectives.per_device(examples, cohort.clients.shape[0])
     if clients_per_batch is None:
-        clients_per_batch = default_clients_per_batch(solver, context.variables, num_local)
+        model_bytes = context.model.client_bytes(context.variables)
+        clients_per_batch = default_clients_per_batch(solver, model_bytes, num_local)
     batch_size = collectives.equal_batch_size(examples, cohort.clients.shape[0], clients_per_batch)
     batch_size = batch_size if batch_size > 1 else None
     weighted_sum = None
@@ -171,12 +172,12 @@ def _keep_unsent(
     return jnp.where(is_sent | ~responded, arrived, trained)
 
 
-def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size: int) -> int:
+def default_clients_per_batch(solver: Solver, model_bytes: int, cohort_size: int) -> int:
     """Returns the default number of clients per vmapped batch on the target device.
 
     Args:
         solver: Trains each client.
-        variables: The model, of which only the size counts.
+        model_bytes: Bytes of the arrays that a client has copies of (`Model.client_bytes`).
         cohort_size: Participants that one device trains.
     """
     device = target.current()
@@ -186,7 +187,7 @@ def default_clients_per_batch(solver: Solver, variables: Variables, cohort_size:
     if device.is_cpu and not solver.fixed_num_steps:
         return 1
     limit = cohort_size if device.clients_trained is None else device.clients_trained
-    model_bytes = max(1, tree_bytes(variables))
+    model_bytes = max(1, model_bytes)
     if device.model_bytes is not None and model_bytes > device.model_bytes:
         return 1
     if device.models_bytes is not None:

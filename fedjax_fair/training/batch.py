@@ -22,8 +22,9 @@ from fedjax_fair.data.federated import (
     with_partition_arrays,
 )
 from fedjax_fair.parallel.cores import CORES, num_usable_cores, pad_to_multiple, replicate_on_cores
-from fedjax_fair.parallel.mesh import num_run_groups, shard_data, split_runs
+from fedjax_fair.parallel.mesh import num_run_groups, replicate, shard_data, split_runs
 from fedjax_fair.training.executable_cache import compile_in, trimmed
+from fedjax_fair.training.stacked import Stacked
 from fedjax_fair.utils import checks
 
 __all__ = ["RunBatch", "check_debugging"]
@@ -64,6 +65,7 @@ class RunBatch:
         self.one_run_per_core = 1 < self.cores <= len(seeds)
         self.groups = num_run_groups(mesh)
         self.multiple = self.cores if self.one_run_per_core else self.groups
+        self._placed: dict[int, tuple[Any, jax.Array]] = {}
         self._trimmed = ExitStack()
         # All processes must compile in the same order.
         self._threads = ThreadPoolExecutor(1 if jax.process_count() > 1 else num_usable_cores())
@@ -105,6 +107,26 @@ class RunBatch:
         if self.one_run_per_core:
             return seeds, replicate_on_cores(hyperparams, self.mesh)
         return seeds, split_runs(hyperparams, self.mesh)
+
+    def place_shared(self, method: Stacked) -> Stacked:
+        """Returns a method whose arrays without an axis of runs are on all devices, each once.
+
+        Methods with the same network share its arrays. Scalars stay on the host.
+        """
+
+        def place(leaf):
+            if self.mesh is None:
+                return jax.device_put(leaf)
+            if self.mesh.axis_names == (CORES,):
+                return replicate_on_cores(leaf, self.mesh)
+            return replicate(leaf, self.mesh)
+
+        for leaf in method.shared:
+            if np.ndim(leaf) and id(leaf) not in self._placed:
+                # With the array of the host, so that no other one gets the same id.
+                self._placed[id(leaf)] = leaf, place(leaf)
+        shared = (self._placed.get(id(leaf), (None, leaf))[1] for leaf in method.shared)
+        return method._replace(shared=tuple(shared))
 
     def compile(
         self, lowered: Any, group: Hashable, options: dict[str, Any] | None = None

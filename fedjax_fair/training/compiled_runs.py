@@ -25,7 +25,13 @@ from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.checkpoints import SavedState
 from fedjax_fair.training.diagnosis import is_constant
 from fedjax_fair.training.jitted import make_functions
-from fedjax_fair.training.memory_estimate import Memory, device_bytes, total_memory, transient_bytes
+from fedjax_fair.training.memory_estimate import (
+    Memory,
+    array_bytes,
+    device_bytes,
+    total_memory,
+    transient_bytes,
+)
 from fedjax_fair.training.stacked import Stacked
 from fedjax_fair.training.train_options import TrainOptions
 from fedjax_fair.utils.warning import warn
@@ -58,12 +64,11 @@ class CompiledRuns:
         round, model = method.first, method.field("model")
         self.is_centralized = round.is_centralized
         seeds, self._per_run = batch.place(method.per_run)
-        self._shared = method.shared
+        placed = batch.place_shared(method)._replace(per_run=self._per_run)
+        self._shared = placed.shared
         self._is_personalized = round.is_personalized
-        if self._is_personalized:
-            self._evaluated = self._per_run, self._shared
-        else:
-            self._evaluated = batch.place(model.per_run)[1], model.shared
+        evaluated = placed if self._is_personalized else placed.field("model")
+        self._evaluated = evaluated.per_run, evaluated.shared
         arguments = seeds, self._per_run, self._shared, self._evaluated, batch.data
         shapes = tuple(map(jax.typeof, jax.tree.leaves(arguments)))
         functions = make_functions(
@@ -130,6 +135,7 @@ class CompiledRuns:
             states=copies * states // batch.groups,
             temporaries=batch.cores * max(map(transient_bytes, executables)),
             records=records,
+            model=array_bytes(self._shared),
         )
 
     def _client_state_bytes(self) -> int:

@@ -79,6 +79,8 @@ class FitResult(NamedTuple):
         rounds = " to ".join(map(str, sorted({int(self.rounds.min()), int(self.rounds.max())})))
         counted = dataset["train_examples"].attrs.get("units", "examples")
         sizes = [int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(self.variables.params)]
+        frozen = sum(leaf.size for leaf in jax.tree.leaves(self.model.frozen))
+        also = f", and {frozen:,} frozen for all seeds" if frozen else ""
         shown = [*map(str, seeds[:6]), *(["..."] if len(seeds) > 6 else [])]
         return "\n".join(
             [
@@ -86,11 +88,13 @@ class FitResult(NamedTuple):
                 f"{dataset.sizes['client']:,} clients, {train:,} + {test:,} {counted}",
                 f"runs        {len(seeds):,} seeds ({', '.join(shown)}), models of round {rounds}, "
                 f"{dataset.sizes['round']:,} evaluations",
-                f"parameters  {sum(sizes):,} in {len(sizes):,} arrays, for each seed",
+                f"parameters  {sum(sizes):,} in {len(sizes):,} arrays, for each seed{also}",
             ]
         )
 
-    def variables_for(self, seed: int, client: int | str | None = None) -> Variables:
+    def variables_for(
+        self, seed: int, client: int | str | None = None, *, merged: bool = False
+    ) -> Variables:
         """Returns the variables of one seed, as NumPy arrays.
 
         A Flax module takes them as ``network.apply({"params": params, **state}, ...)``.
@@ -99,6 +103,8 @@ class FitResult(NamedTuple):
             seed: The seed.
             client: Id or name of the client whose personalized model is returned; by default the
                 global model.
+            merged: Whether to return the variables of the whole network if a part of it is frozen
+                or has adapters (`Model.merge`), instead of the trained part.
 
         Raises:
             ValueError: If there is no such seed or client, or the method has no such model.
@@ -108,8 +114,10 @@ class FitResult(NamedTuple):
             raise ValueError(f"seed={seed!r}: expected one of {', '.join(map(str, seeds))}.")
         index = seeds.index(seed)
         if client is not None:
-            return self._personalized_model(index, client)
-        return jax.tree.map(lambda leaf: np.asarray(leaf[index]), self.variables)
+            variables = self._personalized_model(index, client)
+        else:
+            variables = jax.tree.map(lambda leaf: np.asarray(leaf[index]), self.variables)
+        return jax.tree.map(np.asarray, self.model.merge(variables)) if merged else variables
 
     def _personalized_model(self, index: int, client: int | str) -> Variables:
         if self.personalized is None:

@@ -63,7 +63,7 @@ class MemoryLimitError(RuntimeError):
 
     def __init__(self, memory: Memory, limit: int) -> None:
         super().__init__(f"the runs need {memory.total:,} bytes, more than {limit:,}.")
-        self.fits = max(0, limit - memory.data) / (memory.total - memory.data)
+        self.fits = max(0, limit - memory.shared) / (memory.total - memory.shared)
 
 
 class Evaluation(NamedTuple):
@@ -165,7 +165,9 @@ def train_loop(
             model.task, options.metrics, sequences=are_sequences(data.test.labels)
         )
 
-        measure_centrally = make_central_evaluation(method, data, options.metrics)
+        measure_centrally = make_central_evaluation(
+            batch.place_shared(method), data, options.metrics
+        )
 
         def evaluate(
             cohort: Int[np.ndarray, "seeds cohort"], info: RoundInfo | None = None
@@ -214,7 +216,10 @@ def train_loop(
             if store is not None and (stop or history.round == rounds or store.due):
                 store.save(functions.to_saved(state), history, best_tracker)
 
-    dataset = results.to_dataset(history, seeds, data, functions.traffic, options.metrics, model)
+    num_trained = sum(leaf[0].size for leaf in jax.tree.leaves(state.variables.params))
+    dataset = results.to_dataset(
+        history, seeds, data, functions.traffic, options.metrics, model, num_trained
+    )
     warn_of_divergence(dataset)
     warn_of_repeated_clients(dataset)
     for callback in callbacks:
@@ -261,8 +266,8 @@ def _personalized_models(
     states = jax.device_get(states._replace(key=()))
 
     @jax.jit
-    def model_of(key, settings, state, data, client):
-        round = method.structure.fill(method.shared, settings)
+    def model_of(key, shared, settings, state, data, client):
+        round = method.structure.fill(shared, settings)
         state = state._replace(key=jax.random.wrap_key_data(key, impl=implementation))
         return round.personalize(state, data)(client)
 
@@ -272,7 +277,8 @@ def _personalized_models(
             arrays = jax.tree.map(lambda leaf: leaf[run], partition_arrays(data))
             partition = with_partition_arrays(data, arrays)
         settings = tuple(leaf[run] for leaf in method.per_run)
-        return jax.device_get(model_of(key_data[run], settings, state, partition, np.int32(client)))
+        arguments = key_data[run], method.shared, settings, state, partition, np.int32(client)
+        return jax.device_get(model_of(*arguments))
 
     return personalized
 

@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jaxtyping import PyTree
 
 from fedjax_fair.numerics.trees import tree_bytes
 
-__all__ = ["Memory", "device_bytes", "free_memory", "total_memory", "transient_bytes"]
+__all__ = [
+    "Memory",
+    "array_bytes",
+    "device_bytes",
+    "free_memory",
+    "total_memory",
+    "transient_bytes",
+]
 
 
 class Memory(NamedTuple):
-    """Bytes of one device that a batch of runs needs; ``temporaries`` include outputs."""
+    """Bytes of one device that a batch of runs needs.
+
+    ``temporaries`` include outputs. ``model`` are the arrays of the model that runs share, such as
+    frozen parameters; ``states`` have the trained ones.
+    """
 
     data: int
     states: int
     temporaries: int
     records: int = 0
+    model: int = 0
 
     @property
     def total(self) -> int:
         """The sum."""
         return sum(self)
+
+    @property
+    def shared(self) -> int:
+        """The bytes that do not depend on the number of runs."""
+        return self.data + self.model
 
     def by_purpose(self) -> dict[str, int]:
         """Returns the fields that are not 0, by name."""
@@ -32,7 +51,12 @@ class Memory(NamedTuple):
 
     def max_runs(self, runs: int, limit: float) -> int:
         """Returns how many runs fit into ``limit`` bytes if ``runs`` need this much."""
-        return max(0, int((limit - self.data) * runs / (self.total - self.data)))
+        return max(0, int((limit - self.shared) * runs / (self.total - self.shared)))
+
+
+def array_bytes(leaves: Iterable[Any]) -> int:
+    """Returns the bytes of the distinct arrays among some leaves, without scalars."""
+    return tree_bytes(list({id(leaf): leaf for leaf in leaves if np.ndim(leaf)}.values()))
 
 
 def device_bytes(tree: PyTree) -> int:

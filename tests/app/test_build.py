@@ -9,7 +9,7 @@ import pytest
 from conftest import with_sensitive_feature
 from jax.sharding import Mesh
 
-from fedjax_fair import aggregators, selectors, server_optimizers, solvers
+from fedjax_fair import aggregators, models, selectors, server_optimizers, solvers
 from fedjax_fair.app.build import build, method_round
 from fedjax_fair.app.memory import check_memory, min_memory
 from fedjax_fair.app.settings import presets, registry
@@ -116,6 +116,14 @@ ROLES = {
     "geometric_median": (*FEDAVG[:2], aggregators.GeometricMedian()),
     "norm_clipping": (*FEDAVG[:2], aggregators.NormClipping()),
     "centered_clipping": (*FEDAVG[:2], aggregators.CenteredClipping()),
+    "fedit": (*FEDAVG[:2], aggregators.FedIT()),
+    "ffa_lora": FEDAVG,
+    "fedsa_lora": (FEDAVG[0], solvers.FedSALoRA(SGD), FEDAVG[2]),
+    "rolora": (FEDAVG[0], solvers.RoLoRA(SGD), aggregators.FedIT()),
+    "fedex_lora": (*FEDAVG[:2], aggregators.FedEx()),
+    "lora_fair": (*FEDAVG[:2], aggregators.LoRAFair()),
+    "flexlora": (FEDAVG[0], solvers.RankLimited(SGD), aggregators.FlexLoRA()),
+    "hetlora": (FEDAVG[0], solvers.HetLoRA(SGD), aggregators.HetLoRAMean()),
     "fedavgm": (*FEDAVG[:2], optimized(server_optimizers.FedAvgM())),
     "fedadagrad": (*FEDAVG[:2], optimized(server_optimizers.FedAdagrad())),
     "fedadam": (*FEDAVG[:2], optimized(server_optimizers.FedAdam())),
@@ -124,10 +132,12 @@ ROLES = {
 }
 """Selector, solver and aggregator of every method; tests of the roles say what they compute."""
 HIDDEN = ModelConfig(name="mlp", hidden=(8,))
-OTHER_MODELS = dict.fromkeys(("fedper", "fedrep", "lg_fedavg", "fedbabu"), HIDDEN) | {
-    "fedbn": ModelConfig(name="resnet18", norm="batch")
-}
-"""Models of methods for which logistic regression has too few layers."""
+OTHER_MODELS = (
+    dict.fromkeys(("fedper", "fedrep", "lg_fedavg", "fedbabu"), HIDDEN)
+    | {"fedbn": ModelConfig(name="resnet18", norm="batch")}
+    | dict.fromkeys(registry.GROUPS["adapters"], ModelConfig(name="logistic", lora=2))
+)
+"""Models of methods that need more than logistic regression."""
 
 
 @pytest.mark.parametrize("name", registry.METHODS)
@@ -429,8 +439,14 @@ def test_settings_annotated_as_traced_can_be_traced(name):
         own = config
         for (section, setting), value in zip(traced, values, strict=True):
             own = replace(own, **{section: replace(getattr(own, section), **{setting: value})})
-        return method_round(own, name, 10).init(key, with_sensitive_feature(FEDERATION))
+        round = method_round(own, name, 10, model=network)
+        return round.init(key, with_sensitive_feature(FEDERATION))
 
+    network = None
+    if name in registry.GROUPS["adapters"]:
+        plain = models.logistic(10)
+        variables = plain.init(jax.random.key(0), FEDERATION.train.features[:1])
+        network = models.lora(plain, variables, rank=2)
     values = [jnp.asarray(setting.type(0.5)) for setting in traced.values()]
     values[list(traced).index(("solver", "learning_rate"))] = jnp.float32(0.1)
     jax.eval_shape(init, values, jax.random.key(0))

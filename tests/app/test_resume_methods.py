@@ -14,7 +14,7 @@ import fedjax_fair as ff
 from fedjax_fair.app.build import largest_client, method_round
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config, ModelConfig, SelectorConfig, SolverConfig
-from fedjax_fair.app.settings.registry import METHODS
+from fedjax_fair.app.settings.registry import GROUPS, METHODS
 from fedjax_fair.app.settings.usage import drop_unused_settings
 from fedjax_fair.training.loop import Callback
 
@@ -37,6 +37,8 @@ OWN_SETTINGS = {
     "equitable": "num_clusters=2",
     "divfl+equitable": "num_clusters=2",
     "krum": "byzantine=0",
+    "flexlora": "ranks=1",
+    "hetlora": "solver.strength=1.0,decay=0.5",
 }
 """Settings for few clients, and with which all parts of a state matter within four rounds."""
 
@@ -45,6 +47,9 @@ def make_method(name):
     written = f"{name}:{OWN_SETTINGS[name]}" if name in OWN_SETTINGS else name
     own = drop_unused_settings(replace(CONFIG, methods=(written,)))
     model = normalized_model() if name == "fedbn" else MODEL
+    if name in GROUPS["adapters"]:
+        variables = MODEL.init(jax.random.key(0), DATA.train.features[:1])
+        model = ff.models.lora(MODEL, variables, rank=2)
     return method_round(own, written, DATA.num_classes, largest_client(DATA), model)
 
 

@@ -119,6 +119,13 @@ def method(name, config=CONFIG, model=None, clients=None):
     return trained(round, clients, summaries=True)
 
 
+def method_of_adapters(name):
+    """A run of a network with adapters of rank 3, of which some clients have rank 1."""
+    variables = network().init(jax.random.key(0), federation().train.features[:1])
+    config = replace(CONFIG, solver=replace(CONFIG.solver, ranks=(1, 3)))
+    return method(name, config, models.lora(network(), variables, rank=3))
+
+
 def method_on_people(name):
     """A run on clients with sensitive features."""
     return method(name, clients=make_people(sizes=(20, 30) * 6), model=models.mlp(2, hidden=(4,)))
@@ -161,6 +168,7 @@ PERSONALIZED = (
     *("apfl", "ifca", "fedbn"),
 )
 FAIR_TO_GROUPS = ("fedfb", "fedminmax", "reweighing")
+ADAPTERS = tuple(registry.GROUPS["adapters"])
 OWN_FILES = {
     "informed_selection": SELECTIVE,
     "fair_methods": FAIR,
@@ -168,6 +176,7 @@ OWN_FILES = {
     "personalized_methods": PERSONALIZED,
     "group_fairness_methods": FAIR_TO_GROUPS,
     "local_models": ("local_converged",),
+    "adapter_methods": ADAPTERS,
 }
 """Methods by file, which were recorded on other machines than ``methods``."""
 
@@ -176,6 +185,8 @@ def method_case(name):
     """The case of a method in the data, model and settings that it needs."""
     if name in FAIR_TO_GROUPS:
         return partial(method_on_people, name)
+    if name in ADAPTERS:
+        return partial(method_of_adapters, name)
     if name == "fedbn":
         return partial(method, name, model=NORMALIZED)
     return partial(method, name, PLANTED if name == "gifair" else CONFIG)

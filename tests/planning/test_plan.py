@@ -75,6 +75,15 @@ def test_states_of_clients_are_counted_once(digits):
     assert memory["temporaries"] < 0.8 * states  # The initialization returns the states.
 
 
+def test_arrays_that_runs_share_are_counted_once(digits):
+    base = fedavg(steps=4)
+    variables = jax.device_get(base.model.init(jax.random.key(0), digits.train.features[:1]))
+    round = base.replace(model=ff.models.pretrained(base.model, variables))
+    for seeds in ((0,), (0, 1, 2)):
+        memory = plan(HERE, [round], seeds, digits, **SCHEDULE).memory
+        assert memory["model"] == 4 * (64 * 10 + 10)
+
+
 def test_parallel_runs_take_nine_tenths_of_memory(planned):
     each = (planned.memory["states"] + planned.memory["temporaries"]) / 2
     free = 0.9 * HERE.memory - planned.memory["data"]

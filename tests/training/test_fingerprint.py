@@ -82,11 +82,17 @@ CONFIG = replace(
 @pytest.mark.parametrize("name", sorted(set(registry.METHODS) - {"centralized"}))
 def test_every_hyperparameter_of_every_method_is_described(name):
     config = drop_unused_settings(replace(CONFIG, methods=(name,)))
+    network = None
+    if name in registry.GROUPS["adapters"]:
+        plain = models.logistic(10)
+        network = models.lora(plain, plain.init(jax.random.key(0), jnp.zeros((1, 4))), rank=2)
     for key, setting in method_settings(config, name).items():
         if not setting.traced:
             continue
         one, other = (
-            describe(round=method_round(config, f"{name}:{'.'.join(key)}={value}", 10))
+            describe(
+                round=method_round(config, f"{name}:{'.'.join(key)}={value}", 10, model=network)
+            )
             for value in ((2, 3) if setting.type is int else (0.25, 0.375))
         )
         assert one != other, key

@@ -35,6 +35,8 @@ PATHS = {
     "--data.file",
     "--file",
     "--folder",
+    "--model.weights",
+    "--model.weights-names",
     "--output",
     "--published",
     "--plot",

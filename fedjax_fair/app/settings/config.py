@@ -118,10 +118,26 @@ class _Model:
         name: Network: logistic, mlp, lenet, cifar_cnn, cifar100_cnn, femnist_cnn, resnet18,
             char_lstm or char_transformer.
         compute: Precision of layers; parameters are float32.
+        weights: Initial parameters: an .npz or .safetensors file, or RUN/METHOD/SEED of a run.
+        weights_names: JSON file with the name in the file of weights of the array of each path, or
+            [name, axes] to transpose it.
+        trainable: Parameters that are trained and sent, by regular expressions of their paths, such
+            as head or body/Dense_0/kernel. All others are frozen.
+        fresh: Start the trained parameters at random, of any number of classes.
+        lora: Rank of the low-rank adapters (LoRA) of frozen kernels.
+        lora_alpha: Scale of adapters times their rank.
+        lora_targets: Kernels that have adapters, as in trainable.
     """
 
     name: Annotated[str | None, _OF_DATA] = None
     compute: Literal["float32", "bfloat16"] = "float32"
+    weights: Annotated[str | None, default_hint("random, of each seed")] = None
+    weights_names: Annotated[str | None, default_hint("names are paths")] = None
+    trainable: Annotated[tuple[str, ...] | None, default_hint("all")] = None
+    fresh: Annotated[bool | None, default_hint("False")] = None
+    lora: Annotated[int | None, default_hint("no adapters")] = None
+    lora_alpha: Annotated[float | None, default_hint("the rank")] = None
+    lora_targets: Annotated[tuple[str, ...] | None, default_hint("all frozen kernels")] = None
 
 
 class DataConfig(section({**PARTITIONERS, **READERS}, _Data)):

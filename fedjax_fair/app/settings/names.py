@@ -14,6 +14,7 @@ from fedjax_fair.app.settings.suggestions import lookup
 __all__ = [
     "ALTERNATIVES",
     "NETWORK",
+    "OF_ANOTHER",
     "SettingKey",
     "change",
     "keys_by_name",
@@ -33,7 +34,18 @@ ALTERNATIVES = {
 }
 """Settings of which exactly one is used."""
 
-NETWORK = (("model", "name"), ("model", "compute"))
+OF_ANOTHER = {
+    ("model", "weights_names"): ("model", "weights"),
+    ("model", "fresh"): ("model", "trainable"),
+    ("model", "lora_alpha"): ("model", "lora"),
+    ("model", "lora_targets"): ("model", "lora"),
+}
+"""Settings of a network that are only used with another one."""
+
+NETWORK = (
+    *(("model", name) for name in ("name", "compute", "weights", "trainable", "lora")),
+    *OF_ANOTHER,
+)
 """Settings of every network."""
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fedjax_fair.metrics.definitions import HINT
 from fedjax_fair.report.maximization_page import maximization_table
-from fedjax_fair.results.tables import Table, final_tables
+from fedjax_fair.results.tables import Table, final_tables, notes
 from fedjax_fair.results.task_metrics import primary
 from fedjax_fair.utils.terminal import escape_control_chars
 
@@ -34,9 +34,8 @@ def print_tables(results: xr.Dataset) -> None:
     if "settings" in results.attrs:
         print(textwrap.fill(escape_control_chars(f"Settings: {results.attrs['settings']}"), width))
     print(*map(format_results, final_tables(results)), sep="\n")
-    for name in ("privacy", "byzantine"):
-        if name in results.attrs:
-            print(textwrap.fill(escape_control_chars(results.attrs[name]), width))
+    for note in notes(results):
+        print(textwrap.fill(escape_control_chars(note), width))
 
 
 def format_results(table: Table) -> str:
