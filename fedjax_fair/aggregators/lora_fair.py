@@ -53,7 +53,7 @@ class LoRAFair(AdapterAggregator):
 
     References:
         Bian, Wang, Zhang, Xu, *LoRA-FAIR: Federated LoRA Fine-Tuning with Aggregation and
-        Initialization Refinement*, 2024, https://arxiv.org/abs/2411.14961, equation 8
+        Initialization Refinement*, 2024, https://arxiv.org/abs/2411.14961; equation 8
 
     Examples:
         >>> LoRAFair(strength=0.01)

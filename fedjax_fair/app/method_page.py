@@ -66,7 +66,7 @@ _REASONS = {
     "needs vectors of single clients": "Secure sums hide the vectors of single clients that the "
     "method reads.",
     "requires equal weights": "The privacy guarantee is that of a mean with equal weights; "
-    "`--aggregator.weights uniform` gives them where the method has weights by examples.",
+    "`--aggregator.weights uniform` gives them where `aggregators.Mean` has weights by examples.",
     "the solver also sends": "Clients send more than an update, and compression and clipping are "
     "defined for updates.",
     "models with running statistics": "Noise would corrupt the running statistics of the network.",

@@ -485,6 +485,16 @@ def test_byzantine_clients_change_the_trained_factor_of_rolora_only():
         assert np.abs(other["b"] - one["b"]).max() > 0.1
 
 
+def test_secure_sums_leave_the_fixed_factor_of_rolora():
+    round = whole_cohort(adapted(), solvers.RoLoRA(SGD), aggregators.Mean(), aggregation="secure")
+    (before, after), (info,) = states(round, 1)
+    for path in ADAPTED:
+        old, new = (state.variables.params["adapters"][path] for state in (before, after))
+        np.testing.assert_array_equal(new["a"], old["a"])
+        assert np.abs(new["b"]).max() > 0
+    assert info.bytes_up.tolist() == [4 * 2 * (5 + NUM_CLASSES)] * len(SIZES)
+
+
 def test_bytes_of_results_add_up_over_rounds():
     method = whole_cohort(adapted(), solvers.RoLoRA(SGD), aggregators.FedIT())
     result = ff.fit(method, DATA, rounds=3, seeds=(0, 1), eval_every=1)

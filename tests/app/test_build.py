@@ -119,7 +119,7 @@ ROLES = {
     "fedit": (*FEDAVG[:2], aggregators.FedIT()),
     "ffa_lora": FEDAVG,
     "fedsa_lora": (FEDAVG[0], solvers.FedSALoRA(SGD), FEDAVG[2]),
-    "rolora": (FEDAVG[0], solvers.RoLoRA(SGD), aggregators.FedIT()),
+    "rolora": (FEDAVG[0], solvers.RoLoRA(SGD), FEDAVG[2]),
     "fedex_lora": (*FEDAVG[:2], aggregators.FedEx()),
     "lora_fair": (*FEDAVG[:2], aggregators.LoRAFair()),
     "flexlora": (FEDAVG[0], solvers.RankLimited(SGD), aggregators.FlexLoRA()),

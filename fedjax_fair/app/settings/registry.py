@@ -226,7 +226,6 @@ GROUPS: dict[str, dict[str, Method]] = {
         "rolora": Method(
             "One factor of low-rank adapters is trained in even rounds, the other in odd ones",
             solver=solvers.RoLoRA,
-            aggregator=aggregators.FedIT,
         ),
         "fedex_lora": Method(aggregator=aggregators.FedEx, network=models.with_residual),
         "lora_fair": Method(aggregator=aggregators.LoRAFair),
