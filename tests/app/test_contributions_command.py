@@ -88,6 +88,10 @@ def test_methods_and_output_are_those_of_the_command():
         ([*SMALL, "--methods=divfl"], "method.selector=DivFL("),
         ([*SMALL, "--methods=centralized"], "method is a Centralized: expected a Round"),
         ([*SMALL, "--methods=tilted", "--approximations"], "expected aggregators.Mean without"),
+        (
+            [*SMALL, "--training.metrics=macro_f1", "--metric=macro_f1", "--approximations"],
+            "metric='macro_f1': expected one of",
+        ),
         ([*SMALL, "--metric=speed"], "metric='speed': expected one of"),
         ([*SMALL, "--data.unseen-fraction=0.4"], "data.unseen_fraction=0.4 has no effect on"),
         ([*SMALL, "--training.on-nonfinite=raise"], "training.on_nonfinite='raise' has no effect"),
