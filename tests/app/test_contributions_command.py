@@ -50,6 +50,11 @@ def test_it_writes_and_prints_the_contributions_of_every_method(tmp_path, capsys
     assert capsys.readouterr().out.partition("\n\n")[2] == printed.partition("\n\n")[2]
     assert [*tmp_path.iterdir()] == [folder]
 
+    assert main(["show", str(folder)]) == 0
+    shown = capsys.readouterr().out.strip()
+    assert shown
+    assert shown in printed
+
 
 def test_approximations_are_compared(tmp_path, capsys):
     command = ["contributions", *SMALL, "--approximations", "--output", str(tmp_path)]
