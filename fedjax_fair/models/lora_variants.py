@@ -67,7 +67,7 @@ def with_fixed_a(model: Model) -> LoRA:
         >>> jax.tree.map(jnp.shape, params["adapters"])
         {'body/Dense_0/kernel': {'b': (4, 32)}, 'head/kernel': {'b': (4, 10)}}
     """
-    adapted = check_lora("train='b'", model)
+    adapted = check_lora("with_fixed_a", model)
     return lora(
         adapted.model,
         Frozen.merge(adapted, adapted.start),

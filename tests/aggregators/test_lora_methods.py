@@ -415,6 +415,22 @@ def test_clients_neither_store_nor_send_residuals():
     assert np.abs(personal.state["residual"]["head/kernel"]).max() > 0
 
 
+def test_no_array_of_clients_has_the_sides_of_a_kernel():
+    """Neither the base with its residual nor products have an axis of clients."""
+    plain = models.mlp(NUM_CLASSES, hidden=(11,))
+    variables = plain.init(jax.random.key(0), DATA.train.features[:1])
+    model = models.lora(plain, variables, rank=2)
+    solver = SGD.replace(batch_size=3)  # Activations have other sides than kernels.
+    exact = whole_cohort(models.with_residual(model), solver, aggregators.FedEx())
+    flexible = whole_cohort(model, solver, aggregators.FlexLoRA())
+    whole = whole_cohort(plain, solver, aggregators.Mean())
+    for round, is_expected in ((exact, False), (flexible, False), (whole, True)):
+        round = round.replace(clients_per_batch=len(SIZES))
+        state = jax.eval_shape(round.init, jax.random.key(0), DATA)
+        text = jax.jit(round.step).lower(state, DATA).compile().as_text()
+        assert (f"[{len(SIZES)},4,11]" in text) == is_expected
+
+
 def test_noise_faults_and_other_aggregators_leave_residuals():
     model = models.with_residual(adapted())
     noise = faults.Byzantine((0, 1), "noise")
