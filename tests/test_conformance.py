@@ -188,8 +188,9 @@ AGGREGATORS = {
     "fedex": aggregators.FedEx,
     "flexlora": aggregators.FlexLoRA,
     "lora_fair": aggregators.LoRAFair,
+    # The slope of a cosine is large at small products, where it amplifies rounding.
     "lora_fair, of the cosine": partial(
-        aggregators.LoRAFair, objective="cosine", num_steps=5, step_size=0.1
+        aggregators.LoRAFair, objective="cosine", num_steps=2, step_size=0.001
     ),
     "hetlora_mean": aggregators.HetLoRAMean,
     "mean": aggregators.Mean,
