@@ -61,6 +61,7 @@ class FlexLoRA(AdapterAggregator):
             adapters[path] = {"a": new_a - pair["a"], "b": new_b - pair["b"]}
             errors[path] = found[path].mean_product - product(new_a, new_b)
         mean = results.weighted_sum
+        assert mean is not None  # `compute_weights` is defined.
         update = Variables(mean.params | {"adapters": adapters}, mean.state)
         return update, state, Aggregation(weights, aggregation_error(errors, found))
 

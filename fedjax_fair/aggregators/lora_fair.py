@@ -77,6 +77,7 @@ class LoRAFair(AdapterAggregator):
         found = moments(weights, cohort, results, context)
         solve = self._least_squares if self.objective == "least_squares" else self._cosine
         mean = results.weighted_sum
+        assert mean is not None  # `compute_weights` is defined.
         adapters, errors = {}, {}
         for path, one in found.items():
             change = mean.params["adapters"][path]

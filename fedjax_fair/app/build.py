@@ -182,11 +182,6 @@ def method_round(
     if model is None:
         network = make_network(method_config.model, num_classes, config.data.target)
         model = _adapt(network, method_config.model)
-    if method.network is not None:
-        try:
-            model = class_of(method.network)(model)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
     classes, solver_settings = role_classes(method), method_config.solver
     if method.centralized_fn is not None:
         # Pooled training has no global model for a proximal term.
@@ -213,7 +208,7 @@ def method_round(
         aggregator = aggregators.WithServerOptimizer(aggregator, optimizer)
     try:
         return Round(
-            model,
+            model if method.network is None else class_of(method.network)(model),
             selector,
             solver,
             aggregator,

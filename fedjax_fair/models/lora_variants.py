@@ -68,6 +68,7 @@ def with_fixed_a(model: Model) -> LoRA:
         {'body/Dense_0/kernel': {'b': (4, 32)}, 'head/kernel': {'b': (4, 10)}}
     """
     adapted = check_lora("with_fixed_a", model)
+    assert adapted.start is not None
     return lora(
         adapted.model,
         Frozen.merge(adapted, adapted.start),
@@ -138,7 +139,7 @@ class ResidualLoRA(LoRA):
             return kernel + (scale * residual).reshape(kernel.shape)
 
         params = jax.tree_util.tree_map_with_path(changed, self.base.params)
-        return LoRA(**_fields(self) | {"base": Variables(params, self.base.state)})
+        return LoRA(**_fields(self)).replace(base=Variables(params, self.base.state))
 
     def apply(self, params, state, x, *, train, key, example_mask=None):
         bound = self.bind_state(state)

@@ -159,10 +159,8 @@ def _num_bytes(mask: Variables | None, variables: Variables) -> Int[Array, ""] |
     if mask is None:
         return None
     pairs = zip(jax.tree.leaves(mask), jax.tree.leaves(variables), strict=True)
-    return sum(
-        (jnp.sum(mask, dtype=jnp.int32) * leaf.dtype.itemsize for mask, leaf in pairs),
-        start=jnp.int32(0),
-    )
+    sizes = [jnp.sum(mask, dtype=jnp.int32) * leaf.dtype.itemsize for mask, leaf in pairs]
+    return jnp.sum(jnp.stack(sizes), dtype=jnp.int32)
 
 
 def _keep_unsent(
