@@ -296,7 +296,7 @@ def adapted_model():
 def model_of(names):
     if "fedex" in names:
         return models.with_residual(adapted_model())
-    if any("lora" in name for name in names):
+    if any("lora" in name or name == "fedit" for name in names):
         return adapted_model()
     return normalized_model() if "fedbn" in names else linear_model()
 

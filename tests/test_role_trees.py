@@ -115,6 +115,20 @@ CASES = {
         {},
         {"num_models": 4, "weights": "num_examples"},
     ),
+    "FedIT": Case(
+        lambda: aggregators.FedIT("uniform"),
+        "FedIT(weights='uniform')",
+        structure={"weights": "num_examples"},
+    ),
+    "FedEx": Case(aggregators.FedEx, "FedEx()", structure={"weights": "uniform"}),
+    "FlexLoRA": Case(aggregators.FlexLoRA, "FlexLoRA()", structure={"weights": "uniform"}),
+    "LoRAFair": Case(
+        lambda: aggregators.LoRAFair(strength=0.5),
+        "LoRAFair(strength=0.5)",
+        {"strength": 1.0, "step_size": 0.5},
+        {"objective": "cosine", "num_steps": 10, "weights": "uniform"},
+    ),
+    "HetLoRAMean": Case(aggregators.HetLoRAMean, "HetLoRAMean()"),
     "MimeLiteMean": Case(
         lambda: aggregators.MimeLiteMean(beta=0.5),
         "MimeLiteMean(beta=0.5)",

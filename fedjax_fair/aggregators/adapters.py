@@ -102,8 +102,8 @@ def gather_adapters(
     cohort: Cohort, results: LocalResult, context: Context
 ) -> dict[str, dict[str, Float[Array, "cohort ..."]]]:
     """Returns the updates of adapters of all participants on every device."""
-    updates = results.update.params["adapters"]
-    return context.map_clients(lambda client, update: update, cohort.clients, updates)
+    updates = context.map_clients(lambda client, update: update, cohort.clients, results.update)
+    return updates.params["adapters"]
 
 
 def weighted_product(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import linear_model
-from test_conformance import AGGREGATORS, FEDERATION, SELECTORS
+from test_conformance import AGGREGATORS, FEDERATION, SELECTORS, model_of
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, communication, faults, selectors, solvers
@@ -147,11 +147,11 @@ SOLVER_OF = {
 """The solver that an aggregator needs."""
 
 
-def traced(selector=None, aggregator=None):
+def traced(selector=None, aggregator=None, model=None):
     """Traces a round with secure aggregation."""
     sgd = solvers.SGD(0.1, 2, steps=2)
     round = Round(
-        linear_model(),
+        model or linear_model(),
         selector or selectors.Uniform(3),
         next((make(sgd) for kind, make in SOLVER_OF.items() if isinstance(aggregator, kind)), sgd),
         aggregator or aggregators.Mean(),
@@ -183,7 +183,7 @@ def test_aggregators_need_their_server_view(name):
         traced(selector, AGGREGATORS[name]())
     if server_view != "aggregate":
         with pytest.raises(ValueError, match="aggregation='secure'"):
-            traced(aggregator=level(AGGREGATORS[name](), LESS[server_view]))
+            traced(None, level(AGGREGATORS[name](), LESS[server_view]), model_of((name,)))
 
 
 SUM_ALONE = {
