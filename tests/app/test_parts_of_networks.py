@@ -196,7 +196,7 @@ def test_frozen_parameters_are_in_plans(capsys):
         ("--model.weights BASE/fedprox/0", "method='fedprox': expected one of 'fedavg'"),
         ("--model.weights BASE/fedavg/7", "seed=7: expected one of 0, 1."),
         ("--model.weights BASE/fedavg/0 --model.hidden 5", "model.weights: .params['body']"),
-        ("--model.weights BASE/fedavg/0 --model.hidden 5 5", "model.weights: expected .params['body"),
+        ("--model.weights BASE/fedavg/0 --model.hidden 5 5", "model.weights: expected .params['bo"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(options, message, base, capsys):

@@ -119,8 +119,8 @@ class _Model:
             char_lstm or char_transformer.
         compute: Precision of layers; parameters are float32.
         weights: Initial parameters: an .npz or .safetensors file, or RUN/METHOD/SEED of a run.
-        weights_names: JSON file with the name in the file of weights of the array of each path, or
-            [name, axes] to transpose it.
+        weights_names: JSON file with the name, in the file of weights, of the array of each path;
+            or a list of name and axes to transpose it.
         trainable: Parameters that are trained and sent, by regular expressions of their paths, such
             as head or body/Dense_0/kernel. All others are frozen.
         fresh: Start the trained parameters at random, of any number of classes.
