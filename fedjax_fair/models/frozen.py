@@ -16,9 +16,8 @@ from fedjax_fair.numerics.tree_paths import (
     Chosen,
     check_patterns,
     insert_part,
-    is_chosen,
     layers_of,
-    name_of,
+    mask_of,
     names_of,
     part_of,
 )
@@ -192,20 +191,10 @@ def split_network(
 
 def is_trained(variables: Variables, trainable: Chosen) -> Variables:
     """Returns which arrays of a network are trained; of its state all or none."""
-
-    def by_path(path: Any, leaf: Any) -> bool:
-        return is_chosen(trainable, name_of(path), leaf)
-
-    def of_state(path: Any, leaf: Any) -> bool:
-        # Flax's Linen puts the name of a collection before the name of the layer.
-        names = name_of(path), name_of(path[1:])
-        return any(is_chosen(trainable, name, leaf) for name in names)
-
-    state = jax.tree_util.tree_map_with_path(of_state, variables.state)
+    state = mask_of(trainable, variables.state, in_collections=True)
     all_trained = all(jax.tree.leaves(state))
     return Variables(
-        jax.tree_util.tree_map_with_path(by_path, variables.params),
-        jax.tree.map(lambda _: all_trained, state),
+        mask_of(trainable, variables.params), jax.tree.map(lambda _: all_trained, state)
     )
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "insert_part",
     "is_chosen",
     "layers_of",
+    "mask_of",
     "name_of",
     "names_of",
     "part_of",
@@ -95,6 +96,23 @@ def check_patterns(argument: str, chosen: Any, names: Sequence[str] | None = Non
                 f"{argument}={one!r} matches no parameter; expected some of {layers_of(names)}."
             )
     return tuple(chosen)
+
+
+def mask_of(chosen: Chosen, tree: PyTree, *, in_collections: bool = False) -> PyTree:
+    """Returns whether each array of a tree is chosen.
+
+    Args:
+        chosen: Expressions or function.
+        tree: The tree.
+        in_collections: Whether names may omit the first key of a path, as Flax's Linen puts the
+            name of a collection before the name of a layer.
+    """
+
+    def is_in(path: Any, leaf: Any) -> bool:
+        names = [name_of(path)] + [name_of(path[1:])] * in_collections
+        return any(is_chosen(chosen, name, leaf) for name in names)
+
+    return jax.tree_util.tree_map_with_path(is_in, tree)
 
 
 def part_of(tree: PyTree, mask: PyTree) -> Any:

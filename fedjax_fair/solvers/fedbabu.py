@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair.solvers.split import check_head_layers, find_head
+from fedjax_fair.numerics.tree_paths import Chosen, check_patterns
+from fedjax_fair.solvers.split import find_head
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 from fedjax_fair.utils import checks
 
@@ -23,7 +22,7 @@ class FedBABU(WrappedSGD):
 
     Args:
         solver: SGD of the body, and of fine-tuning with the learning rate of the current round.
-        head_layers: Names of the layers of the head, as of `FedPer`.
+        head_layers: Layers of the head, as of `FedPer`.
         finetune_epochs: Epochs of fine-tuning, >= 0; 5 in the paper.
 
     Raises:
@@ -38,12 +37,13 @@ class FedBABU(WrappedSGD):
         >>> fedbabu = FedBABU(SGD(0.1, batch_size=50, epochs=4, momentum=0.9), finetune_epochs=5)
     """
 
-    head_layers: Sequence[str] | None = None
+    head_layers: Chosen | None = None
     finetune_epochs: int = 5
 
     def __post_init__(self):
         super().__post_init__()
-        check_head_layers(self.head_layers)
+        if self.head_layers is not None:
+            self._convert(head_layers=check_patterns("head_layers", self.head_layers))
         checks.non_negative_int("finetune_epochs", self.finetune_epochs, at_most=checks.MAX_INT)
 
     def is_personal(self, variables, model, x):

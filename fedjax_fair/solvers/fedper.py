@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from fedjax_fair.solvers.split import SplitSolver, check_head_layers, find_head
+from fedjax_fair.numerics.tree_paths import Chosen, check_patterns
+from fedjax_fair.solvers.split import SplitSolver, find_head
 
 __all__ = ["FedPer"]
 
@@ -19,11 +18,12 @@ class FedPer(SplitSolver):
 
     Args:
         solver: SGD.
-        head_layers: Names of the layers of the head, as paths of parameters such as ``"head"`` or
-            ``"body/Dense_1"``; by default those after `Model.features`.
+        head_layers: Expressions of the paths of the head's layers, such as ``("head",)`` or
+            ``("body/Dense_1", "head")``, or a function, as ``trainable`` of `models.freeze`; by
+            default the layers after `Model.features`.
 
     Raises:
-        ValueError: If the solver is no `SGD`; while tracing, if there is no layer of a name, or by
+        ValueError: If the solver is no `SGD`; while tracing, if an expression matches nothing, or by
             default none before or after `Model.features`.
 
     References:
@@ -36,11 +36,12 @@ class FedPer(SplitSolver):
         >>> two_layers = fedper.replace(head_layers=("body/Dense_1", "head"))
     """
 
-    head_layers: Sequence[str] | None = None
+    head_layers: Chosen | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        check_head_layers(self.head_layers)
+        if self.head_layers is not None:
+            self._convert(head_layers=check_patterns("head_layers", self.head_layers))
 
     def is_personal(self, variables, model, x):
         return find_head(self.head_layers, variables, model, x)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
+from fedjax_fair.numerics.tree_paths import Chosen, check_patterns
 from fedjax_fair.roles import Client, LocalResult, Variables
 from fedjax_fair.solvers.ditto import PERSONAL_KEY
-from fedjax_fair.solvers.split import SplitSolver, check_head_layers, find_head, keep_personal
+from fedjax_fair.solvers.split import SplitSolver, find_head, keep_personal
 from fedjax_fair.utils import checks
 
 __all__ = ["FedRep"]
@@ -33,7 +33,7 @@ class FedRep(SplitSolver):
     Args:
         solver: SGD, whose ``epochs`` or ``steps`` are for the head (:math:`\tau_h`); 10 epochs
             in the paper.
-        head_layers: Names of the layers of the head, as of `FedPer`.
+        head_layers: Layers of the head, as of `FedPer`.
         body_epochs: :math:`\tau_\phi` >= 0, epochs of the body; 1 or 5 in the paper.
 
     Raises:
@@ -48,12 +48,13 @@ class FedRep(SplitSolver):
         >>> fedrep = FedRep(SGD(0.01, batch_size=10, epochs=10, momentum=0.5), body_epochs=1)
     """
 
-    head_layers: Sequence[str] | None = None
+    head_layers: Chosen | None = None
     body_epochs: int = 1
 
     def __post_init__(self):
         super().__post_init__()
-        check_head_layers(self.head_layers)
+        if self.head_layers is not None:
+            self._convert(head_layers=check_patterns("head_layers", self.head_layers))
         checks.non_negative_int("body_epochs", self.body_epochs, at_most=checks.MAX_INT)
 
     @property

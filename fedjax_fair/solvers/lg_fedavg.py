@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax
 
-from fedjax_fair.solvers.split import SplitSolver, check_head_layers, find_head
+from fedjax_fair.numerics.tree_paths import Chosen, check_patterns
+from fedjax_fair.solvers.split import SplitSolver, find_head
 
 __all__ = ["LGFedAvg"]
 
@@ -23,7 +22,7 @@ class LGFedAvg(SplitSolver):
 
     Args:
         solver: SGD.
-        head_layers: Names of the layers of the head, as of `FedPer`.
+        head_layers: Layers of the head, as of `FedPer`.
 
     Raises:
         ValueError: As of `FedPer`.
@@ -38,11 +37,12 @@ class LGFedAvg(SplitSolver):
         >>> lg_fedavg = LGFedAvg(SGD(0.1, batch_size=10, epochs=1))
     """
 
-    head_layers: Sequence[str] | None = None
+    head_layers: Chosen | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        check_head_layers(self.head_layers)
+        if self.head_layers is not None:
+            self._convert(head_layers=check_patterns("head_layers", self.head_layers))
 
     def is_personal(self, variables, model, x):
         is_head = find_head(self.head_layers, variables, model, x)

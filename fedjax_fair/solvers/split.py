@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -11,10 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
 from fedjax_fair.numerics.dependence import dependence
+from fedjax_fair.numerics.tree_paths import Chosen, check_patterns, layers_of, mask_of, names_of
 from fedjax_fair.roles import Client, LocalResult, Model, Variables
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 
-__all__ = ["SplitSolver", "check_head_layers", "find_head"]
+__all__ = ["SplitSolver", "find_head"]
 
 
 class SplitSolver(WrappedSGD):
@@ -56,51 +56,36 @@ def keep_personal(mask: Variables, start: Variables, result: LocalResult) -> Loc
     return result._replace(update=update, state=_personal(mask, trained), sends={})
 
 
-def check_head_layers(head_layers: Any) -> None:
-    """Checks the setting ``head_layers``."""
-    is_tuple = isinstance(head_layers, tuple) and all(isinstance(n, str) for n in head_layers)
-    if head_layers is not None and not is_tuple:
-        raise ValueError(
-            f"head_layers={head_layers!r}: expected None or names of layers, such as ('head',)."
-        )
-
-
 def find_head(
-    head_layers: Sequence[str] | None, variables: Variables, model: Model, x: Shaped[Any, "..."]
+    head_layers: Chosen | None, variables: Variables, model: Model, x: Shaped[Any, "..."]
 ) -> Variables:
     """Returns which arrays belong to the head of a model.
 
     Args:
-        head_layers: Names of its layers, which are paths of parameters; None for the layers after
-            `Model.features`: arrays that the outputs depend on, but the features do not.
+        head_layers: Expressions of paths or a function, as ``trainable`` of `models.freeze`; None
+            for the layers after `Model.features`: arrays that the outputs depend on, but the
+            features do not.
         variables: The variables.
         model: The model.
         x: A batch of inputs.
 
     Raises:
-        ValueError: If there is no layer of a name, or the features do not divide the model.
+        ValueError: If an expression matches nothing, or the features do not divide the model.
     """
     if head_layers is None:
         return _after_features(variables, model, x)
-    names = _layer_names(variables)
-    for name in head_layers:
-        if not any(_is_inside(path, name) for path in names):
-            raise ValueError(f"head_layers: {name!r} is no layer; expected some of {_list(names)}.")
-
-    def is_head(path: Any, leaf: Array) -> bool:
-        keys = _keys(path)[1:]
-        # Flax's Linen puts the name of a collection before the name of the layer.
-        paths = ["/".join(keys)] + ["/".join(keys[1:])] * (path[0].name == "state")
-        return any(_is_inside(each, name) for each in paths for name in head_layers)
-
-    return jax.tree_util.tree_map_with_path(is_head, variables)
+    check_patterns("head_layers", head_layers, names_of(variables.params))
+    return Variables(
+        mask_of(head_layers, variables.params),
+        mask_of(head_layers, variables.state, in_collections=True),
+    )
 
 
 def _after_features(variables: Variables, model: Model, x: Shaped[Any, "..."]) -> Variables:
     def outputs(params, state, x):
         return model.apply(params, state, x, train=False, key=None)[0]
 
-    names = _list(_layer_names(variables))
+    names = layers_of(names_of(variables.params))
     try:
         in_features = jax.tree.leaves(dependence(model.features, *variables, x)[:2])
     except ValueError as error:
@@ -111,30 +96,12 @@ def _after_features(variables: Variables, model: Model, x: Shaped[Any, "..."]) -
     num_params = len(jax.tree.leaves(variables.params))
     if not any(is_head[:num_params]) or all(is_head[:num_params]):
         part = "no" if not any(is_head[:num_params]) else "only"
+        frozen = ", because the others are frozen" if jax.tree.leaves(model.frozen) else ""
         raise ValueError(
-            f"head_layers=None: the model has {part} layers after Model.features; expected layers "
-            f"before and after; name the head's layers among {names}."
+            f"head_layers=None: the model has {part} layers after Model.features{frozen}; "
+            f"expected layers before and after; name the head's layers among {names}."
         )
     return jax.tree.unflatten(jax.tree.structure(variables), is_head)
-
-
-def _keys(path: Any) -> list[str]:
-    return [jax.tree_util.keystr((key,), simple=True) for key in path]
-
-
-def _layer_names(variables: Variables) -> list[str]:
-    """Returns the paths of all parameters."""
-    leaves = jax.tree_util.tree_leaves_with_path(variables.params)
-    return ["/".join(_keys(path)) for path, _ in leaves]
-
-
-def _list(paths: list[str]) -> str:
-    """Lists the layers of parameters, or parameters that are in none."""
-    return ", ".join(dict.fromkeys(path.rpartition("/")[0] or path for path in paths))
-
-
-def _is_inside(path: str, layer: str) -> bool:
-    return f"{path}/".startswith(f"{layer}/")
 
 
 def _personal(mask: Variables, variables: Variables) -> tuple[Array, ...]:

@@ -309,6 +309,12 @@ def heads(model, head_layers=None):
     return {jax.tree_util.keystr(path, simple=True, separator="/") for path, one in leaves if one}
 
 
+def frozen_body():
+    network = ff.models.mlp(3, (5,))
+    variables = network.init(KEY, FEDERATION.train.features[:1])
+    return ff.models.freeze(network, variables, ("head",))
+
+
 def layer(name):
     return {f"params/{name}/kernel", f"params/{name}/bias"}
 
@@ -346,7 +352,8 @@ def test_the_head_is_after_the_features_or_named(model, head_layers, expected):
         (lambda: heads(normalized_model()),
          "head_layers=None"),
         (lambda: heads(ff.models.mlp(3, (5,)), ("Dense_0",)),
-         "head_layers:"),
+         "head_layers='Dense_0' matches no parameter; expected some of body/Dense_0, head"),
+        (lambda: heads(frozen_body()), "only layers after Model.features, because the others are"),
         (lambda: solvers.FedPer(SGD, "head"), "head_layers='head'"),
         (lambda: solvers.FedPer(3), "solver"),
         (lambda: solvers.FedRep(SGD, body_epochs=-1), "body_epochs=-1"),

@@ -1,0 +1,121 @@
+"""Every registered method with a frozen first layer: what it holds, sends and trains."""
+
+import pickle
+from dataclasses import replace
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+from conftest import with_sensitive_feature
+
+import fedjax_fair as ff
+from fedjax_fair import models
+from fedjax_fair.app.build import build, method_round
+from fedjax_fair.app.settings import presets, registry
+from fedjax_fair.app.settings.config import (
+    Config,
+    DataConfig,
+    SelectorConfig,
+    SolverConfig,
+    TrainingConfig,
+)
+
+# A few steps do not suffice for all classes.
+pytestmark = pytest.mark.filterwarnings("ignore:.*the prediction is class")
+
+CONFIG = presets.resolve(
+    Config(
+        methods=("fedavg",),
+        data=DataConfig(name="digits", partition="planted_clusters", clusters="digits"),
+        solver=SolverConfig(steps=2),
+        selector=SelectorConfig(cohort_size=5),
+        training=TrainingConfig(rounds=2, seeds=(0,)),
+    )
+)
+FROZEN = (64, 9)
+"""Shape of the frozen kernel."""
+
+
+@cache
+def federation():
+    return with_sensitive_feature(build(CONFIG).data)
+
+
+@cache
+def network(is_frozen, has_statistics):
+    model = models.mlp(10, hidden=(9, 8))
+    if has_statistics:
+        model = models.resnet18(10, norm="batch")
+    if not is_frozen:
+        return model
+    variables = jax.jit(model.init)(jax.random.key(0), federation().train.features[:1])
+    if has_statistics:  # The normalization that stays on clients, without layers before it.
+        return models.freeze(model, variables, is_no_head)
+    return models.freeze(model, variables, ("body/Dense_1", "head"))
+
+
+def is_no_head(path, array):
+    return path != "head/kernel"
+
+
+def round_of(name, is_frozen):
+    config = replace(CONFIG, methods=(name,))
+    return method_round(config, name, 10, model=network(is_frozen, name == "fedbn"))
+
+
+def traced(name, is_frozen):
+    """Returns the shapes of the state, and what a participant communicates."""
+    round = round_of(name, is_frozen)
+    state = jax.eval_shape(round.init, jax.random.key(0), federation())
+    _, info = jax.eval_shape(round.step, state, federation())
+    return state, info.traffic
+
+
+@pytest.mark.parametrize("name", registry.METHODS)
+def test_methods_hold_and_send_the_trained_part(name):
+    (state, ours), (_, theirs) = (traced(name, is_frozen) for is_frozen in (True, False))
+    size = 10 * 8 if name == "fedbn" else FROZEN[0] * FROZEN[1]
+    shape = (512, 10) if name == "fedbn" else FROZEN
+    assert not [leaf for leaf in jax.tree.leaves(state) if leaf.shape[-2:] == shape]
+    if name in ("centralized", "local", "local_converged", "lg_fedavg"):  # The first layer is not communicated.
+        assert ours == theirs or name == "centralized"
+        return
+    assert ours.up <= theirs.up - 4 * size
+    assert ours.down <= theirs.down - 4 * size
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", registry.METHODS)
+def test_methods_train_and_go_on_from_their_state(name):
+    if name == "fedbn":
+        pytest.skip("ResNet-18 takes minutes; its state is traced above.")
+    round = round_of(name, True)
+    init, step = jax.jit(round.init), jax.jit(round.step)
+    start = init(jax.random.key(0), federation())
+    first, _ = step(start, federation())
+    stored = pickle.loads(pickle.dumps(jax.device_get(first._replace(key=None))))
+    resumed = jax.tree.map(jax.numpy.asarray, stored)._replace(key=first.key)
+    second, _ = step(first, federation())
+    again, _ = step(resumed, federation())
+    for mine, other in zip(jax.tree.leaves(second), jax.tree.leaves(again), strict=True):
+        if not jax.dtypes.issubdtype(mine.dtype, jax.dtypes.prng_key):
+            np.testing.assert_array_equal(mine, other)
+    held = jax.tree.leaves((first.variables, getattr(first, "clients", ())))
+    before = jax.tree.leaves((start.variables, getattr(start, "clients", ())))
+    assert any(not np.array_equal(*pair) for pair in zip(held, before, strict=True))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(second.variables))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto"])
+def test_checkpoints_resume_bit_for_bit(tmp_path, name):
+    round, seeds = round_of(name, True), (0, 1)
+    whole = ff.fit(round, federation(), rounds=4, seeds=seeds, eval_every=2)
+    ff.fit(round, federation(), rounds=2, seeds=seeds, eval_every=2, checkpoints=tmp_path)
+    resumed = ff.fit(round, federation(), rounds=4, seeds=seeds, eval_every=2, checkpoints=tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, whole.variables, resumed.variables)
+    other = round.replace(
+        model=round.model.replace(base=jax.tree.map(np.negative, round.model.base))
+    )
+    with pytest.raises(ValueError, match=r"model\.base"):
+        ff.fit(other, federation(), rounds=6, seeds=seeds, eval_every=2, checkpoints=tmp_path)
