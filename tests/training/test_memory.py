@@ -58,6 +58,45 @@ def test_the_estimate_is_near_what_is_used(runs, rounds, eval_every, clients, wi
     assert 0.75 * estimate < used < 1.25 * estimate
 
 
+FROZEN = """
+import sys
+import jax
+import fedjax_fair as ff
+from experiments.benchmarks.memory import Watch, resident
+
+clients, seeds = map(int, sys.argv[1:])
+data, watch, before = ff.data.load("digits", ff.data.iid(100)), Watch(), resident("VmRSS")
+network = ff.models.mlp(10, hidden=(8000, 8000, 16))
+base = jax.device_get(network.init(jax.random.key(0), data.train.features[:1]))
+method = ff.Round(
+    ff.models.freeze(network, base, ("head",)),
+    ff.selectors.Uniform(clients),
+    ff.solvers.SGD(0.1, 1, steps=1),
+    ff.aggregators.Mean(),
+    clients_per_batch=clients,
+)
+ff.fit(method, data, rounds=1, seeds=range(seeds), train_loss=False, callbacks=[watch])
+print(watch.reported, resident("VmHWM") - before, 4 * 8000 * (64 + 8000 + 16))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(("clients", "seeds"), [(1, 1), (100, 1), (1, 8)])
+def test_memory_grows_by_one_copy_of_a_frozen_network(clients, seeds):
+    done = subprocess.run(
+        [sys.executable, "-c", FROZEN, str(clients), str(seeds)],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"XLA_FLAGS": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    estimate, used, base = map(int, done.stdout.split())
+    assert base < estimate < 1.1 * base
+    assert 0.9 * estimate < used < 1.5 * base
+
+
 SHAPES = """
 import fedjax_fair as ff
 from experiments.benchmarks.memory import resident
