@@ -96,7 +96,7 @@ class Frozen(Model):
     def init(self, key, x):
         network = jax.eval_shape(self.model.init, key, x)
         if self.start is None:
-            check_patterns("trainable", self.trainable, names_of(network.params))
+            check_patterns("trainable", self.trainable, _names(network))
             drawn = self.model.init(key, x)
             mask = is_trained(drawn, self.trainable)
             start = Variables(*map(part_of, drawn, mask))
@@ -181,12 +181,16 @@ def split_network(
                 f"variables: {jax.tree_util.keystr(path)} has NaN or infinite values: expected "
                 "finite numbers; pass the variables of a run that did not diverge."
             )
-    names = None if fresh else names_of(variables.params)
+    names = None if fresh else _names(variables)
     trainable = check_patterns("trainable", trainable, names)
     mask = is_trained(variables, trainable)
     base = jax.tree.map(lambda is_part, leaf: None if is_part else leaf, mask, variables)
     start = None if fresh else Variables(*map(part_of, variables, mask))
     return base, start, trainable
+
+
+def _names(variables: Variables) -> list[str]:
+    return names_of(variables.params) + names_of(variables.state, in_collections=True)
 
 
 def is_trained(variables: Variables, trainable: Chosen) -> Variables:

@@ -27,14 +27,21 @@ Chosen = Sequence[str] | Callable[[str, Any], bool]
 _MAX_LAYERS = 10
 
 
-def names_of(tree: PyTree) -> list[str]:
+def names_of(tree: PyTree, *, in_collections: bool = False) -> list[str]:
     """Returns the path of each array, its keys joined by ``/``.
+
+    Args:
+        tree: The tree.
+        in_collections: Whether also without its first key, as in `mask_of`.
 
     Examples:
         >>> names_of({"body": {"kernel": 1.0}, "heads": [2.0, 3.0]})
         ['body/kernel', 'heads/0', 'heads/1']
     """
-    return [name_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    return [name_of(path) for path in paths] + [
+        name_of(path[1:]) for path in paths * in_collections
+    ]
 
 
 def layers_of(names: Sequence[str]) -> str:

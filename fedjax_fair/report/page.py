@@ -87,10 +87,13 @@ def page(
     quantity = primary(shown)
     floors = noise_floor(extended, [*columns, quantity.dissimilarity])
     numbers = contents(shown, floors[quantity.dissimilarity].values)
-    note = ""
+    note, fronts = "", []
     if settings:
+        from fedjax_fair.analysis.fronts import front, front_table  # Imports training.
+
         numbers["settings"] = _settings(dataset, settings)
         note = " Of many configurations the best one is partly so by chance."
+        fronts = [front_table(front(dataset))]
     table = add_central(methods_table(extended, columns, floors), extended)
     title = f"Fair federated learning on {dataset.attrs['data']}"
     body = f"""<h1>{text(title)}</h1>
@@ -100,6 +103,7 @@ def page(
 <p id="finding">{text(_finding(extended, columns, table, floors))}</p>
 {html_table(table)}
 <p class="note">{text(f"{table.note}{note} {HINT}")}</p>
+{_tables(fronts)}
 {_forest_plots(extended, columns)}
 {_tables(unseen)}
 {_tables([clients_table(shown)] if has_client_names(shown) else [])}

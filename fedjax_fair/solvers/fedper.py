@@ -23,8 +23,8 @@ class FedPer(SplitSolver):
             default the layers after `Model.features`.
 
     Raises:
-        ValueError: If the solver is no `SGD`; while tracing, if an expression matches nothing, or by
-            default none before or after `Model.features`.
+        ValueError: If the solver is no `SGD`; while tracing, if an expression matches nothing, or
+            by default no layer is before or after `Model.features`.
 
     References:
         Arivazhagan, Aggarwal, Singh, Choudhary, *Federated Learning with Personalization Layers*,

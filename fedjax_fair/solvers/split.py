@@ -74,7 +74,8 @@ def find_head(
     """
     if head_layers is None:
         return _after_features(variables, model, x)
-    check_patterns("head_layers", head_layers, names_of(variables.params))
+    names = names_of(variables.params) + names_of(variables.state, in_collections=True)
+    check_patterns("head_layers", head_layers, names)
     return Variables(
         mask_of(head_layers, variables.params),
         mask_of(head_layers, variables.state, in_collections=True),

@@ -50,6 +50,11 @@ def test_it_writes_and_prints_the_contributions_of_every_method(tmp_path, capsys
     assert capsys.readouterr().out.partition("\n\n")[2] == printed.partition("\n\n")[2]
     assert [*tmp_path.iterdir()] == [folder]
 
+    assert main(["show", str(folder)]) == 0
+    shown = capsys.readouterr().out.strip()
+    assert shown
+    assert shown in printed
+
 
 def test_approximations_are_compared(tmp_path, capsys):
     command = ["contributions", *SMALL, "--approximations", "--output", str(tmp_path)]
@@ -88,6 +93,10 @@ def test_methods_and_output_are_those_of_the_command():
         ([*SMALL, "--methods=divfl"], "method.selector=DivFL("),
         ([*SMALL, "--methods=centralized"], "method is a Centralized: expected a Round"),
         ([*SMALL, "--methods=tilted", "--approximations"], "expected aggregators.Mean without"),
+        (
+            [*SMALL, "--training.metrics=macro_f1", "--metric=macro_f1", "--approximations"],
+            "metric='macro_f1': expected one of",
+        ),
         ([*SMALL, "--metric=speed"], "metric='speed': expected one of"),
         ([*SMALL, "--data.unseen-fraction=0.4"], "data.unseen_fraction=0.4 has no effect on"),
         ([*SMALL, "--training.on-nonfinite=raise"], "training.on_nonfinite='raise' has no effect"),

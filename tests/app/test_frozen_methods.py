@@ -78,7 +78,12 @@ def test_methods_hold_and_send_the_trained_part(name):
     size = 10 * 8 if name == "fedbn" else FROZEN[0] * FROZEN[1]
     shape = (512, 10) if name == "fedbn" else FROZEN
     assert not [leaf for leaf in jax.tree.leaves(state) if leaf.shape[-2:] == shape]
-    if name in ("centralized", "local", "local_converged", "lg_fedavg"):  # The first layer is not communicated.
+    if name in (
+        "centralized",
+        "local",
+        "local_converged",
+        "lg_fedavg",
+    ):  # The first layer is not communicated.
         assert ours == theirs or name == "centralized"
         return
     assert ours.up <= theirs.up - 4 * size

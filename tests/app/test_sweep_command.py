@@ -9,6 +9,7 @@ import xarray as xr
 from small_run import SMALL
 
 from fedjax_fair import results
+from fedjax_fair.analysis import front, front_table
 from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands import options, training
 from fedjax_fair.app.run_groups import plan_sweep
@@ -77,6 +78,9 @@ def test_sweep_runs_every_configuration_and_ranks_them(tmp_path, capsys):
     page = (folder / "report.html").read_text("utf8")
     assert "What is the effect of each setting?" in page
     assert "fedavg, learning_rate=0.1" in page  # Which does not read the other setting.
+    found = front_table(front(dataset))
+    assert found.title in page
+    assert found.rows[0][1] in page[page.index(found.title) :]
     validation = dataset["validation_accuracy_mean_clients"].isel(round=-1)
     best = validation.stack(configuration=("algorithm", "lam", "learning_rate"))
     best = best.isel(configuration=int(best.mean("seed").argmax("configuration")))

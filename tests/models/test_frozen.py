@@ -275,6 +275,25 @@ def test_frozen_statistics_stay_and_are_those_of_evaluation():
     np.testing.assert_array_equal(trained, evaluated)
 
 
+class NormalizedTwice(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+        for name in ("first", "second"):
+            x = nn.Dense(8, name=f"{name}_dense")(flat(x))
+            x = nn.relu(nn.BatchNorm(use_running_average=not train, name=name)(x))
+        return nn.Dense(10, name="head")(x)
+
+
+def test_all_statistics_are_frozen_if_one_is():
+    network = ff.models.from_flax(NormalizedTwice())
+    base = network.init(KEY, X)
+    model = ff.models.freeze(network, base, ("second", "head"))
+    start = model.init(KEY, X)
+    assert sorted(start.params) == ["head", "second"]
+    assert start.state == {}
+    assert_equal(model.merge(start), base)
+
+
 def test_trained_statistics_need_trained_layers_before_them():
     network = ff.models.from_flax(Normalized())
     base = network.init(KEY, X)

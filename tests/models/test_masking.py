@@ -105,6 +105,7 @@ MODELS = {
     "nnx": ff.models.from_flax(NnxNet),
     "functions": FUNCTIONS,
     "pretrained": ff.models.pretrained(FUNCTIONS, init(jax.random.key(1), X)),
+    "frozen": ff.models.freeze(FUNCTIONS, init(jax.random.key(1), X), ("kernel", "mean", "var")),
     "own_linen": ff.models.from_flax(OwnMasked()),
     "own_nnx": ff.models.from_flax(OwnNnxMasked),
 }

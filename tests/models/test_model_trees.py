@@ -124,6 +124,18 @@ MADE = {
         "    variables=Variables(params={'head': {'bias': [0.0, 0.0, 0.0], "
         "'kernel': float64[4, 3]}}, state={}),\n)",
     ),
+    "frozen": (
+        lambda: models.freeze(models.logistic(3), start(), ["head/bias"]),
+        lambda: models.freeze(models.logistic(3), start(), ["head"]),
+        "Frozen(\n    model=LinenModel(module=Classifier(body=Body(), num_classes=3)),\n"
+        "    trainable=('head/bias',),\n)",
+    ),
+    "lora": (
+        lambda: models.lora(models.logistic(3), start(), rank=1),
+        lambda: models.lora(models.logistic(3), start(), rank=2),
+        "LoRA(\n    model=LinenModel(module=Classifier(body=Body(), num_classes=3)),\n"
+        "    trainable=(),\n    targets=('head/kernel',),\n    rank=1,\n    alpha=1.0,\n)",
+    ),
 }
 
 
@@ -173,6 +185,8 @@ def test_other_pretrained_variables_do_not_recompile():
 
 WRAPPERS = {
     "bfloat16": models.in_bfloat16,
+    "frozen": lambda model: models.freeze(model, start(), ("head",)),
+    "lora": lambda model: models.lora(model, start(), rank=1),
     "pretrained": lambda model: models.pretrained(model, start()),
 }
 

@@ -48,8 +48,9 @@ def run_contributions(wanted: Request) -> None:
     methods: dict[str, Any] = {group.name: group.rounds[()] for group in groups}
     metrics = metrics_of(config, data.num_classes)
     for method in methods.values():
-        check_contributions(method, data, training.seeds, options.metric, metrics)
-        if options.approximations:
+        utility = check_contributions(method, data, training.seeds, options.metric, metrics)
+        if options.approximations:  # They are of metrics of the package.
+            check_contributions(method, data, training.seeds, utility.name, ())
             check_approximations(method, data.num_clients)
     own = {"metric": [options.metric], "runs_per_batch": [options.runs_per_batch]}
     folder = sweep_folder(options.output, wanted.name, config, own, None)

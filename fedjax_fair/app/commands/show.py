@@ -49,7 +49,7 @@ RunPaths = Annotated[
 
 @dataclass(frozen=True)
 class Show:
-    """Prints the tables of a run; of an unfinished one, its evaluations so far."""
+    """Prints the tables of a run, or of contributions; of an unfinished run, its evaluations."""
 
     run: Positional[RunPath]
     """The run folder, or its results.nc."""
@@ -60,7 +60,11 @@ class Show:
             rounds = _unfinished_rounds(path)
             if rounds is None:
                 with _expected_structure():
-                    print_tables(results.open(path))
+                    dataset = results.open(path)
+                    if "shapley_value" in dataset:
+                        _print_contributions(dataset)
+                    else:
+                        print_tables(dataset)
                 return
             print(format_results(progress_table(read_evaluations(path / "metrics.jsonl"), rounds)))
         except ValueError as error:
@@ -69,6 +73,15 @@ class Show:
             print("The run continues in another process.")
         else:
             print(f"Unfinished: `{resume_command(path, plugins.loaded())}` continues.")
+
+
+def _print_contributions(dataset: xr.Dataset) -> None:
+    from fedjax_fair.analysis.contributions import Contributions  # Imports training.
+
+    for name in dataset["algorithm"].values:
+        own = dataset.sel(algorithm=name)
+        parts = (own[part].values for part in ("shapley_value", "leave_one_out", "utility"))
+        print(f"\n{escape_control_chars(name)}\n{Contributions(*parts, own)!r}")
 
 
 def _unfinished_rounds(path: Path) -> int | None:
