@@ -190,7 +190,7 @@ def test_frozen_parameters_are_in_plans(capsys):
         ("--model.lora-targets x", "--model.lora-targets has no effect without --model.lora; rem"),
         ("--model.fresh", "--model.fresh has no effect without --model.trainable; remove it."),
         ("--model.weights-names x", "--model.weights-names has no effect without --model.weights"),
-        ("--methods fedavg:lora_alpha=2", "lora_alpha has no effect without lora"),
+        ("--methods fedavg:lora_alpha=2", "--model.lora-alpha has no effect without --model.lora;"),
         ("--model.weights x.npz", "model.weights='x.npz': expected a .npz or .safetensors file"),
         ("--model.weights BASE", "expected RUN/METHOD/SEED, such as"),
         ("--model.weights BASE/fedprox/0", "method='fedprox': expected one of 'fedavg'"),
