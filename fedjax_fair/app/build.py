@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -269,7 +270,8 @@ def _adapt(network: Model, settings: ModelConfig, example: Any = None) -> Model:
         example: Features ``[1, ...]``, for frozen parameters without a file.
     """
     if settings.weights is not None:
-        variables = _weights(settings.weights, settings.weights_names)
+        files = settings.weights, settings.weights_names
+        variables = _weights(*files, _last_change(*files))
     elif settings.trainable is None and settings.lora is None:
         return network
     elif example is None:
@@ -279,7 +281,16 @@ def _adapt(network: Model, settings: ModelConfig, example: Any = None) -> Model:
     return with_parameters(network, settings, variables, example)
 
 
-def _weights(weights: str, names: str | None) -> Variables:
+def _last_change(*files: str | None) -> float:
+    """Returns the time of the last change of files, or of the run that they are in."""
+    paths = [Path(file) for file in files if file is not None]
+    existing = [path for each in paths for path in (each, *each.parents[:2]) if path.exists()]
+    return max(path.stat().st_mtime for path in existing)
+
+
+# All methods and configurations of a sweep share the arrays.
+@lru_cache(maxsize=1)
+def _weights(weights: str, names: str | None, last_change: float) -> Variables:
     """Reads the variables of a network from a file, or of a method and a seed of a run."""
     path = Path(weights)
     runs = [folder for folder in (path, *path.parents) if (folder / "config.json").is_file()]
