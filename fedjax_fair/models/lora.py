@@ -349,7 +349,8 @@ def _add_product(
         return outputs
     inputs = args[0] if args else kwargs["inputs"]
     a, b = (factor.astype(inputs.dtype) for factor in factors[path])
-    axes = _dense_axes(context.module)
+    # Flax sorts the axes.
+    axes = sorted(axis % inputs.ndim for axis in _dense_axes(context.module))
     rows = jnp.moveaxis(inputs, axes, range(-len(axes), 0))
     rows = rows.reshape(*rows.shape[: rows.ndim - len(axes)], -1)
     return outputs + (scale * ((rows @ a) @ b)).reshape(outputs.shape).astype(outputs.dtype)

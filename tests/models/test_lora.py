@@ -36,6 +36,19 @@ class Attention(nn.Module):
         return nn.Dense(10, name="head")(self.features(x))
 
 
+class Mixer(nn.Module):
+    """Inputs along axes that are not the last ones."""
+
+    @nn.compact
+    def features(self, x):
+        x = nn.DenseGeneral(5, axis=1, name="mix")(x.reshape(len(x), 24, 8))
+        return nn.DenseGeneral(7, axis=(2, 1), name="narrow")(nn.relu(x))
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(10, name="head")(self.features(x))
+
+
 class Convolutions(nn.Module):
     @nn.compact
     def features(self, x):
@@ -64,6 +77,7 @@ class Nnx(nnx.Module):
 NETWORKS = {
     "dense": (NETWORK, X),
     "attention": (ff.models.from_flax(Attention()), IMAGES),
+    "mixer": (ff.models.from_flax(Mixer()), IMAGES),
     "convolutions": (ff.models.from_flax(Convolutions()), IMAGES),
     "transformer": (
         ff.models.char_transformer(20, width=8, layers=1, heads=2),
