@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,7 +19,7 @@ from fedjax_fair.app.memory import check_memory, min_memory
 from fedjax_fair.app.model_files import read_fitted
 from fedjax_fair.app.networks import make_network, with_parameters
 from fedjax_fair.app.settings import presets
-from fedjax_fair.app.settings.config import Config, ModelConfig
+from fedjax_fair.app.settings.config import Config, DataConfig, ModelConfig
 from fedjax_fair.app.settings.constructors import class_of, construct, settings_of
 from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.named_methods import method_identity, resolve_method
@@ -40,7 +41,7 @@ from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.memory_estimate import total_memory
 from fedjax_fair.utils import checks
 
-__all__ = ["build", "load_model", "method_round", "metrics_of", "server_view"]
+__all__ = ["build", "load_model", "make_model", "method_round", "metrics_of", "server_view"]
 
 
 def build(
@@ -68,10 +69,7 @@ def build(
     for name in config.methods:
         model_config = resolve_method(config, name)[1].model
         if model_config not in networks:
-            network = make_network(model_config, federation.num_classes, config.data.target)
-            _check_network(str(model_config.name), network, federation, config.data.file)
-            example = federation.train.features[:1]
-            networks[model_config] = _adapt(network, model_config, example)
+            networks[model_config] = make_model(model_config, federation, config.data)
         rounds[name] = method_round(
             config,
             name,
@@ -128,6 +126,20 @@ def _check_all_clients(mesh: Mesh | None, config: Config, why: str) -> None:
         raise ValueError(
             f"devices={config.devices!r}: expected 1, 'auto' or 'runs=R,clients=1' {why}."
         )
+
+
+def make_model(
+    settings: ModelConfig, data: FederatedData, data_config: DataConfig | None = None
+) -> Model:
+    """Makes the network of the section ``model``, with its initial and frozen parameters.
+
+    Raises:
+        ValueError: If a setting is out of range, or the network does not take the features.
+    """
+    data_config = data_config or DataConfig()
+    network = make_network(settings, data.num_classes, data_config.target)
+    _check_network(str(settings.name), network, data, data_config.file)
+    return _adapt(network, settings, data.train.features[:1])
 
 
 def _check_network(name: str, model: Model, federation: FederatedData, file: str | None) -> None:
@@ -258,15 +270,27 @@ def _adapt(network: Model, settings: ModelConfig, example: Any = None) -> Model:
         example: Features ``[1, ...]``, for frozen parameters without a file.
     """
     if settings.weights is not None:
-        variables = _weights(settings.weights, settings.weights_names)
+        files = settings.weights, settings.weights_names
+        variables = _weights(*files, _last_change(*files))
     elif settings.trainable is None and settings.lora is None:
         return network
+    elif example is None:
+        raise ValueError("model.weights=None: expected weights, of which a part is frozen.")
     else:
         variables = jax.device_get(network.init(jax.random.key(0), example))
     return with_parameters(network, settings, variables, example)
 
 
-def _weights(weights: str, names: str | None) -> Variables:
+def _last_change(*files: str | None) -> float:
+    """Returns the time of the last change of files, or of the run that they are in."""
+    paths = [Path(file) for file in files if file is not None]
+    existing = [path for each in paths for path in (each, *each.parents[:2]) if path.exists()]
+    return max(path.stat().st_mtime for path in existing)
+
+
+# All methods and configurations of a sweep share the arrays.
+@lru_cache(maxsize=1)
+def _weights(weights: str, names: str | None, last_change: float) -> Variables:
     """Reads the variables of a network from a file, or of a method and a seed of a run."""
     path = Path(weights)
     runs = [folder for folder in (path, *path.parents) if (folder / "config.json").is_file()]

@@ -11,6 +11,7 @@ import jax
 from fedjax_fair import models
 from fedjax_fair.app.settings.config import ModelConfig
 from fedjax_fair.app.settings.constructors import Renamed, construct
+from fedjax_fair.app.settings.names import OF_ANOTHER, option_of
 from fedjax_fair.app.settings.registry import MODELS
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.roles import Model, Task, Variables
@@ -28,7 +29,17 @@ _NAMES = {
 
 
 def make_network(settings: ModelConfig, num_classes: int, target: Task | None) -> Model:
-    """Makes the network of the section ``model``, whose parameters are random."""
+    """Makes the network of the section ``model``, whose parameters are random.
+
+    Raises:
+        ValueError: If there is no such network, or a setting has no effect without another one.
+    """
+    for (_, name), (_, other) in OF_ANOTHER.items():
+        if getattr(settings, name) is not None and getattr(settings, other) is None:
+            needed = option_of("model", other)
+            raise ValueError(
+                f"{option_of('model', name)} has no effect without {needed}; remove it."
+            )
     network = lookup("model.name", str(settings.name), MODELS)
     model = construct(network, settings, num_classes=num_classes)
     if target in ("regression", "multi_label"):

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
-from fedjax_fair.app.build import build, largest_client, method_round
+from fedjax_fair.app.build import build, largest_client, make_model, method_round
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.constructors import Setting
-from fedjax_fair.app.settings.named_methods import method_settings
+from fedjax_fair.app.settings.named_methods import method_settings, resolve_method
 from fedjax_fair.app.settings.names import NETWORK, SettingKey, change, setting_names, vary
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.data.federated import FederatedData
@@ -113,6 +113,8 @@ def groups_of(
             used = [axis for axis in traced if _setting(fixed_config, name, axis) is not None]
             unused = [axis for axis in traced if axis not in used]
             configurations = list(product(*(axis.values for axis in used)))
+            network = resolve_method(fixed_config, name)[1].model
+            model = make_model(network, data, fixed_config.data)
             # Making all rounds first checks all values before anything runs.
             rounds = {
                 values: method_round(
@@ -120,7 +122,7 @@ def groups_of(
                     name,
                     data.num_classes,
                     largest_client(data),
-                    ready.rounds[name].model,
+                    model,
                     num_clients=data.num_clients,
                 )
                 for values in configurations

@@ -69,7 +69,8 @@ def write_base(variables: Variables, folder: Path) -> str:
         The name of the file.
     """
     content = io.BytesIO()
-    np.savez(content, **flatten_dict(variables._asdict(), sep="/"))
+    arrays: dict[str, Any] = dict(flatten_dict(variables._asdict(), sep="/"))
+    np.savez(content, **arrays)
     name = f"base-{_checksum(content.getvalue())}.npz"
     if not (folder / name).exists():
         write_bytes(folder / name, content.getvalue())

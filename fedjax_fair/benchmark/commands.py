@@ -14,6 +14,7 @@ from tyro.conf import Positional
 from fedjax_fair.app.commands.common import interrupt_hint, print_output_paths
 from fedjax_fair.app.settings import plugins, registry
 from fedjax_fair.app.settings.command_line import parse
+from fedjax_fair.app.settings.config import PartConfig
 from fedjax_fair.app.settings.sections import default_hint
 from fedjax_fair.app.terminal.console import format_table
 from fedjax_fair.app.terminal.progress import show_steps
@@ -111,6 +112,8 @@ class BenchmarkEnter(_Units):
 
     published: PublishedPath = None
 
+    model: PartConfig = field(default_factory=PartConfig)
+
     def __call__(self) -> None:
         """Runs the command; ``cli`` has loaded the file."""
         names = list(plugins.methods_of(self.file))
@@ -120,7 +123,7 @@ class BenchmarkEnter(_Units):
                 "name."
             )
         folder = Path(self.output) / self.track
-        planned = runner.plan(self.track, folder, names, self.federations)
+        planned = runner.plan(self.track, folder, names, self.federations, part=self.model)
         others = _published(self.published, self.track)
         runner.prepare(planned, folder)
         print(f"Benchmark folder: {escape_control_chars(folder)}")

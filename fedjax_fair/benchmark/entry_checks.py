@@ -32,9 +32,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
-from fedjax_fair.app.build import largest_client, method_round
+from fedjax_fair.app.build import largest_client, make_model, method_round
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
+from fedjax_fair.app.settings.named_methods import resolve_method
 from fedjax_fair.benchmark.relabeling import RelabeledSelector, RelabeledSolver, permute_clients
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData, validate
@@ -81,7 +82,8 @@ def check_method(name: str, config: Config, data: FederatedData) -> None:
     config = presets.resolve(replace(config, methods=(name,)))
     data = data.partition(0)
     largest, num_clients = largest_client(data), data.num_clients
-    round = method_round(config, name, data.num_classes, largest, num_clients=num_clients)
+    model = make_model(resolve_method(config, name)[1].model, data, config.data)
+    round = method_round(config, name, data.num_classes, largest, model, num_clients=num_clients)
     check_round(name, round, data)
 
 

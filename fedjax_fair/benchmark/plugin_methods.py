@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedjax_fair.app.settings import plugins
+from fedjax_fair.app.settings.config import PartConfig
 from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.named_methods import find_method, method_parts
 from fedjax_fair.app.settings.registry import GROUPS
@@ -41,8 +42,10 @@ class Description(NamedTuple):
 
 
 # The same command would otherwise continue with results of former code.
-def record(folder: Path, methods: Iterable[str]) -> None:
+def record(folder: Path, methods: Iterable[str], part: PartConfig | None = None) -> None:
     """Writes the descriptions of methods of plugins, which must be those of earlier runs.
+
+    ``part`` is the trained part of networks.
 
     Raises:
         ValueError: If the folder has results of other code under the same name.
@@ -52,7 +55,8 @@ def record(folder: Path, methods: Iterable[str]) -> None:
             continue
         method = find_method(name)
         # Results do not depend on the summary.
-        code = describe(method=method._replace(summary=""))
+        given = part if part != PartConfig() else None
+        code = describe(method=method._replace(summary=""), model=given)
         file, shown = _file(folder, name), _describe(name, method)
         before = recorded(folder, name) if _has_results(folder, name) else {}
         if before and (changed := differences(code, before["code"])):

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ import jax
 from fedjax_fair.app.run_folder import make_folder
 from fedjax_fair.app.run_record import environment
 from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import PartConfig
 from fedjax_fair.app.settings.named_methods import resolve_method
 from fedjax_fair.benchmark import plugin_methods, run_cells
 from fedjax_fair.benchmark.federations import FEDERATIONS, Federation
@@ -58,11 +59,13 @@ class Plan(NamedTuple):
         name: Name of the track.
         track: The track.
         units: Units of this machine.
+        part: Initial parameters and the trained part of networks.
     """
 
     name: str
     track: Track
     units: list[Unit]
+    part: PartConfig = PartConfig()
 
 
 def plan(
@@ -71,6 +74,7 @@ def plan(
     methods: Sequence[str] | None = None,
     federations: Sequence[str] | None = None,
     shard: tuple[int, int] = (1, 1),
+    part: PartConfig | None = None,
 ) -> Plan:
     """Plans the units of a benchmark.
 
@@ -82,6 +86,7 @@ def plan(
         methods: Methods; by default those of the track.
         federations: Federated datasets; by default those of the track.
         shard: This machine's share: ``(3, 8)`` for the third of eight.
+        part: Initial parameters and the trained part of networks.
 
     Raises:
         ValueError: If a name or a setting is unknown, or the shard is out of range.
@@ -96,16 +101,22 @@ def plan(
         _check_method(FEDERATIONS[names[0]], method)
     defaults = dict.fromkeys(chosen.federations, chosen.methods)
     defaults |= dict.fromkeys(chosen.variants, chosen.variant_methods)
-    part, parts = shard
-    if not 1 <= part <= parts:
-        raise ValueError(f"shard={part}/{parts}: expected I/N with 1 <= I <= N.")
+    own, shares = shard
+    if not 1 <= own <= shares:
+        raise ValueError(f"shard={own}/{shares}: expected I/N with 1 <= I <= N.")
+    part = part or PartConfig()
     units = [
-        Unit(FEDERATIONS[name], method, folder / "programs" / name / method)
+        Unit(_with_part(FEDERATIONS[name], part), method, folder / "programs" / name / method)
         for name in names
         for method in dict.fromkeys(methods or defaults[name])
         if FEDERATIONS[name].sensitive_feature is not None or not needs_groups(method)
     ]
-    return Plan(track, chosen, units[part - 1 :: parts])
+    return Plan(track, chosen, units[own - 1 :: shares], part)
+
+
+def _with_part(federation: Federation, part: PartConfig) -> Federation:
+    model = replace(federation.config.model, **asdict(part))
+    return federation._replace(config=replace(federation.config, model=model))
 
 
 def _check_method(federation: Federation, method: str) -> None:
@@ -234,7 +245,8 @@ def load(unit: Unit, track: Track, data_dir: str | None) -> BenchmarkInput:
     for phase, seeds in track.seeds.items():
         phases[phase] = data.of_runs(range(first, first + len(seeds)))
         first += len(seeds)
-    baseline = unit._replace(method=BASELINE)
+    whole = FEDERATIONS[unit.federation.name]
+    baseline = unit._replace(federation=whole, method=BASELINE)
     (round,) = make_rounds(baseline, configuration(baseline), [{RATE: 0.1}], phases)
     return BenchmarkInput(phases, operations_of(round, phases["tuning"]))
 
@@ -275,7 +287,7 @@ def prepare(planned: Plan, folder: Path) -> None:
     """
     make_folder(folder)
     _describe_benchmark(planned, folder)
-    plugin_methods.record(folder, (unit.method for unit in planned.units))
+    plugin_methods.record(folder, (unit.method for unit in planned.units), planned.part)
 
 
 def _describe_benchmark(planned: Plan, folder: Path) -> None:

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from fedjax_fair import results
-from fedjax_fair.app.build import method_round
+from fedjax_fair.app.build import make_model, method_round
 from fedjax_fair.app.run_record import environment
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
@@ -285,9 +285,10 @@ def make_rounds(
     seen = next(iter(data.values())).seen
     # Equal for all phases, which share compiled functions.
     largest = min(int(np.max(sizes, axis=-1).min()) for sizes in clients)
+    model = make_model(resolve_method(config, unit.method)[1].model, seen, config.data)
     made: list[BaseRound] = []
     for values in settings:
-        name, model = tuning.with_settings(unit.method, values), made[0].model if made else None
+        name = tuning.with_settings(unit.method, values)
         made.append(
             method_round(
                 config, name, seen.num_classes, largest, model, num_clients=seen.num_clients

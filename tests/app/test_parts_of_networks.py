@@ -10,7 +10,11 @@ import pytest
 
 import fedjax_fair as ff
 from fedjax_fair.app import experiment
+from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
+from fedjax_fair.app.run_groups import groups_of
+from fedjax_fair.app.settings import presets
+from fedjax_fair.app.settings.config import Config, ModelConfig
 from fedjax_fair.numerics.trees import tree_bytes
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
@@ -190,13 +194,13 @@ def test_frozen_parameters_are_in_plans(capsys):
         ("--model.lora-targets x", "--model.lora-targets has no effect without --model.lora; rem"),
         ("--model.fresh", "--model.fresh has no effect without --model.trainable; remove it."),
         ("--model.weights-names x", "--model.weights-names has no effect without --model.weights"),
-        ("--methods fedavg:lora_alpha=2", "lora_alpha has no effect without lora"),
+        ("--methods fedavg:lora_alpha=2", "--model.lora-alpha has no effect without --model.lora;"),
         ("--model.weights x.npz", "model.weights='x.npz': expected a .npz or .safetensors file"),
         ("--model.weights BASE", "expected RUN/METHOD/SEED, such as"),
         ("--model.weights BASE/fedprox/0", "method='fedprox': expected one of 'fedavg'"),
         ("--model.weights BASE/fedavg/7", "seed=7: expected one of 0, 1."),
         ("--model.weights BASE/fedavg/0 --model.hidden 5", "model.weights: .params['body']"),
-        ("--model.weights BASE/fedavg/0 --model.hidden 5 5", "model.weights: expected .params['body"),
+        ("--model.weights BASE/fedavg/0 --model.hidden 5 5", "model.weights: expected .params['bo"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(options, message, base, capsys):
@@ -204,6 +208,29 @@ def test_a_mistake_is_one_line(options, message, base, capsys):
     assert main(["run", "digits", *SMALL, "--methods=fedavg", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+def test_a_network_that_does_not_fit_is_refused():
+    """Before it is placed on a device."""
+    model = ModelConfig(hidden=(20000,), trainable=("head",))
+    config = presets.resolve(Config(methods=("fedavg",), model=model))
+    with pytest.raises(ValueError, match="model: the arrays that runs share need"):
+        build(config, memory=5.9e6)
+
+
+def test_methods_and_configurations_share_weights(base):
+    model = ModelConfig(weights=f"{base}/fedavg/0", hidden=(16,), trainable=("head",))
+    config = presets.resolve(Config(methods=("fedavg", "fedavg:lora=2"), model=model))
+    groups = groups_of(config)
+    kernels = [
+        leaf
+        for group in groups
+        for round in group.rounds.values()
+        for leaf in jax.tree.leaves(round.model)
+        if np.shape(leaf) == (64, 16)
+    ]
+    assert len(kernels) == 2
+    assert kernels[0] is kernels[1]
 
 
 def test_training_everything_is_noted(base):

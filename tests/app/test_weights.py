@@ -1,6 +1,7 @@
 """Files of weights."""
 
 import json
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +18,8 @@ MEAN = np.ones(4, np.float32)
 
 def write_safetensors(path, arrays, types):
     """Writes a file as https://huggingface.co/docs/safetensors specifies."""
-    header, data = {"__metadata__": {"format": "pt"}}, b""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
     for name, array in arrays.items():
         start, data = len(data), data + array.tobytes()
         header[name] = {
@@ -81,7 +83,8 @@ def test_arrays_of_safetensors_are_renamed_and_transposed(tmp_path):
 )
 def test_names_of_arrays_are_checked(names, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    np.savez("x.npz", **{"a": BIAS, "a/b": BIAS})
+    arrays: dict[str, Any] = {"a": BIAS, "a/b": BIAS}
+    np.savez("x.npz", **arrays)
     if names is not None:
         (tmp_path / "names.json").write_text(names)
     with pytest.raises(ValueError, match=message):

@@ -3,6 +3,7 @@
 * ``compare FIRST LAST MESH ...`` prints the distance of meshes of eight devices, or of three cores,
   from one device, for some of the methods below.
 * ``evaluations MESH ...`` prints it for an evaluation.
+* ``frozen MESH ...`` prints it for networks of which a part is frozen.
 * ``people MESH ...`` prints it for results with counts of people, and how many variables have them.
 * ``runs MESH COUNT ...`` prints it for ``fit`` with ``COUNT`` runs, each with a partition if
   ``own`` follows the number, as on a GPU if ``gpu`` does.
@@ -273,6 +274,23 @@ def evaluations(*meshes):
         print(json.dumps({"mesh": name, "distance": largest, "groups": groups}))
 
 
+def frozen(*meshes):
+    """The distance of a frozen network, and of one with adapters, from one device."""
+    network, key = ff.models.mlp(3, hidden=(5,)), jax.random.key(7)
+    base = jax.device_get(network.init(key, FEDERATION.train.features[:1]))
+    options = {"rounds": 2, "eval_every": 1, "seeds": range(3)}
+    for model in (
+        ff.models.freeze(network, base, ("head",)),
+        ff.models.lora(network, base, rank=2, trainable=("head",)),
+    ):
+        method = make_stateful("ditto").replace(model=model)
+        one = ff.fit(method, FEDERATION, **options).dataset
+        for name in meshes:
+            many = ff.fit(method, FEDERATION, **options, mesh=mesh_named(name)).dataset
+            largest = max(distance(one[each].values, many[each].values) for each in one)
+            print(json.dumps({"mesh": name, "distance": largest}))
+
+
 def people(*meshes):
     """The distance of results of two classes by group, also of personalized models."""
     data = ff.data.hold_out(make_people(sizes=SIZES), 0.3)
@@ -504,6 +522,8 @@ if __name__ == "__main__":
             runs(mesh, *cases)
         case ["evaluations", *meshes]:
             evaluations(*meshes)
+        case ["frozen", *meshes]:
+            frozen(*meshes)
         case ["people", *meshes]:
             people(*meshes)
         case ["resume", name, seeds, model, *meshes]:

@@ -151,6 +151,12 @@ def test_evaluations_on_several_devices_equal_one():
         assert line["groups"] == groups(line["mesh"])
 
 
+def test_frozen_networks_on_several_devices_equal_those_of_one():
+    lines = printed("frozen", *MESHES)
+    assert [line["mesh"] for line in lines] == [*MESHES, *MESHES]
+    assert max(line["distance"] for line in lines) < 1e-5
+
+
 def test_metrics_of_people_on_several_devices_equal_those_of_one():
     """Counts by label and prediction, and their differences, of global and personalized models."""
     lines = printed("people", *MESHES)

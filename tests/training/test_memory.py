@@ -58,6 +58,59 @@ def test_the_estimate_is_near_what_is_used(runs, rounds, eval_every, clients, wi
     assert 0.75 * estimate < used < 1.25 * estimate
 
 
+FROZEN = """
+import sys
+import jax
+import numpy as np
+import fedjax_fair as ff
+from experiments.benchmarks.memory import resident
+
+clients, seeds = map(int, sys.argv[1:])
+data, key = ff.data.load("digits", ff.data.iid(100)), jax.random.key(0)
+
+class Estimate(ff.Callback):
+    def on_compiled(self, num_bytes):
+        self.num_bytes = num_bytes
+
+def train(width):
+    network, estimate = ff.models.mlp(10, hidden=(width, width, 16)), Estimate()
+    shapes = jax.eval_shape(network.init, key, data.train.features[:1])
+    base = jax.tree.map(lambda leaf: np.full(leaf.shape, 0.01, np.float32), shapes)
+    method = ff.Round(
+        ff.models.freeze(network, base, ("head",)),
+        ff.selectors.Uniform(clients),
+        ff.solvers.SGD(0.1, 1, steps=1),
+        ff.aggregators.Mean(),
+        clients_per_batch=clients,
+    )
+    before = resident("VmRSS")
+    ff.fit(
+        method, data, rounds=1, seeds=range(seeds), train_loss=False, callbacks=[estimate]
+    )
+    return estimate.num_bytes, resident("VmHWM") - before
+
+train(16)
+print(*train(8000), 4 * 8000 * (64 + 8000 + 16))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(("clients", "seeds"), [(1, 1), (100, 1), (1, 8)])
+def test_memory_grows_by_one_copy_of_a_frozen_network(clients, seeds):
+    done = subprocess.run(
+        [sys.executable, "-c", FROZEN, str(clients), str(seeds)],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"XLA_FLAGS": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    estimate, used, base = map(int, done.stdout.split())
+    assert base < estimate < 1.1 * base
+    assert 0.98 * base < used < base + 64 * 2**20  # The executables of new shapes take 40 MB.
+
+
 SHAPES = """
 import fedjax_fair as ff
 from experiments.benchmarks.memory import resident

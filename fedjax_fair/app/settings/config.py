@@ -37,6 +37,7 @@ __all__ = [
     "MaximizeMovielens",
     "MaximizeScores",
     "ModelConfig",
+    "PartConfig",
     "Preset",
     "RatingsConfig",
     "SelectorConfig",
@@ -111,26 +112,22 @@ class _Data:
 
 
 @dataclass(frozen=True)
-class _Model:
-    """Settings of every network.
+class PartConfig:
+    """Initial parameters and the trained part of a network.
 
     Attributes:
-        name: Network: logistic, mlp, lenet, cifar_cnn, cifar100_cnn, femnist_cnn, resnet18,
-            char_lstm or char_transformer.
-        compute: Precision of layers; parameters are float32.
         weights: Initial parameters: an .npz or .safetensors file, or RUN/METHOD/SEED of a run.
-        weights_names: JSON file with the name in the file of weights of the array of each path, or
-            [name, axes] to transpose it.
+        weights_names: JSON file with the name, in the file of weights, of the array of each path;
+            or a list of name and axes to transpose it.
         trainable: Parameters that are trained and sent, by regular expressions of their paths, such
-            as head or body/Dense_0/kernel. All others are frozen.
+            as head or body/Dense_0/kernel. All others are frozen, without weights at random values
+            that seeds share.
         fresh: Start the trained parameters at random, of any number of classes.
         lora: Rank of the low-rank adapters (LoRA) of frozen kernels.
         lora_alpha: Scale of adapters times their rank.
         lora_targets: Kernels that have adapters, as in trainable.
     """
 
-    name: Annotated[str | None, _OF_DATA] = None
-    compute: Literal["float32", "bfloat16"] = "float32"
     weights: Annotated[str | None, default_hint("random, of each seed")] = None
     weights_names: Annotated[str | None, default_hint("names are paths")] = None
     trainable: Annotated[tuple[str, ...] | None, default_hint("all")] = None
@@ -138,6 +135,20 @@ class _Model:
     lora: Annotated[int | None, default_hint("no adapters")] = None
     lora_alpha: Annotated[float | None, default_hint("the rank")] = None
     lora_targets: Annotated[tuple[str, ...] | None, default_hint("all frozen kernels")] = None
+
+
+@dataclass(frozen=True)
+class _Model(PartConfig):
+    """Settings of every network.
+
+    Attributes:
+        name: Network: logistic, mlp, lenet, cifar_cnn, cifar100_cnn, femnist_cnn, resnet18,
+            char_lstm or char_transformer.
+        compute: Precision of layers; parameters are float32.
+    """
+
+    name: Annotated[str | None, _OF_DATA] = None
+    compute: Literal["float32", "bfloat16"] = "float32"
 
 
 class DataConfig(section({**PARTITIONERS, **READERS}, _Data)):

@@ -8,7 +8,7 @@ from typing import Any
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.constructors import settings_of
 from fedjax_fair.app.settings.named_methods import method_settings
-from fedjax_fair.app.settings.names import SettingKey, setting_names, values_of
+from fedjax_fair.app.settings.names import FILES, SettingKey, setting_names, values_of
 from fedjax_fair.app.settings.registry import COHORT_SIZE, PARTITIONERS
 from fedjax_fair.app.settings.setting import REQUIRED
 from fedjax_fair.app.settings.suggestions import lookup
@@ -118,7 +118,7 @@ def format_settings(config: Config, varied: Keys = (), num_clients: int | None =
     names = {key: name for name, key in reversed(setting_names(config).items())}
     defaults, parts = unset_defaults(config, varied, num_clients), []
     for key, value in values_of(config).items():
-        if key[1] in ("dir", "file") or key in varied:
+        if key in FILES or key in varied:
             continue
         by_method = defaults.get(key)
         if value is not None or by_method:

@@ -12,7 +12,6 @@ from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.names import (
     ALTERNATIVES,
     NETWORK,
-    OF_ANOTHER,
     SettingKey,
     change,
     keys_by_name,
@@ -143,10 +142,6 @@ def _with_settings(method: Method, config: Config, text: str) -> _Variant:
             raise ValueError(f"expected {name} once.")
         given[key] = read(config, ".".join(key), value)
         config = change(config, *key, given[key])
-    values = values_of(config)
-    for key in given.keys() & OF_ANOTHER.keys():
-        if values[OF_ANOTHER[key]] is None:
-            raise ValueError(f"{key[1]} has no effect without {OF_ANOTHER[key][1]}; remove it.")
     return method, vary(config, given), given
 
 

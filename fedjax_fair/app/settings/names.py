@@ -13,6 +13,7 @@ from fedjax_fair.app.settings.suggestions import lookup
 
 __all__ = [
     "ALTERNATIVES",
+    "FILES",
     "NETWORK",
     "OF_ANOTHER",
     "SettingKey",
@@ -33,6 +34,9 @@ ALTERNATIVES = {
     ("solver", "epochs"): ("solver", "steps"),
 }
 """Settings of which exactly one is used."""
+
+FILES = (("data", "dir"), ("data", "file"), ("model", "weights"), ("model", "weights_names"))
+"""Settings that are paths; ``weights`` alone are those of clients."""
 
 OF_ANOTHER = {
     ("model", "weights_names"): ("model", "weights"),
@@ -104,7 +108,7 @@ def values_of(config: Config) -> dict[SettingKey, Any]:
 
 
 def setting_names(config: Config) -> dict[str, SettingKey]:
-    """Returns the names of settings: ``section.name``, and ``name`` if it is unique.
+    """Returns the names of settings: ``section.name``, and ``name`` if it is unique, of no file.
 
     Examples:
         >>> setting_names(Config())["lam"]
@@ -116,8 +120,9 @@ def setting_names(config: Config) -> dict[str, SettingKey]:
 def keys_by_name(keys: Iterable[SettingKey]) -> dict[str, SettingKey]:
     """As ``setting_names``, of some settings."""
     full = {f"{section}.{name}": (section, name) for section, name in keys}
-    count = Counter(name for _, name in full.values())
-    return {key[1]: key for key in full.values() if count[key[1]] == 1} | full
+    short = [key for key in full.values() if key not in FILES]
+    count = Counter(name for _, name in short)
+    return {key[1]: key for key in short if count[key[1]] == 1} | full
 
 
 def read(config: Config, name: str, text: str) -> Any:

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.constructors import construct, settings_of
 from fedjax_fair.app.settings.named_methods import Settings, resolve_method, used_settings
-from fedjax_fair.app.settings.names import (
-    NETWORK,
-    OF_ANOTHER,
-    SettingKey,
-    change,
-    option_of,
-    values_of,
-)
+from fedjax_fair.app.settings.names import NETWORK, SettingKey, change, option_of, values_of
 from fedjax_fair.app.settings.registry import (
     COMMUNICATION,
     FAULTS,
@@ -144,8 +137,6 @@ def check_unused_settings(config: Config) -> None:
             keys = _PRIVACY if name == "delta" else enabling
             needed = " or ".join(option_of(section, key) for key in keys)
             raise ValueError(f"{option} has no effect without {needed}; remove it.")
-        if (other := OF_ANOTHER.get((section, name))) is not None:
-            raise ValueError(f"{option} has no effect without {option_of(*other)}; remove it.")
         user = "file" if config.data.file is not None else "name" if name == "dir" else "partition"
         reader = {
             "data": f"data.{user}={getattr(config.data, user)!r}",
@@ -174,15 +165,12 @@ def _users(section: str, name: str) -> str:
 
 def _unused_values(config: Config) -> dict[SettingKey, Any]:
     """Returns the values of unused settings that are not None."""
-    used = {*run_settings(config), *(("data", name) for name in _data_settings(config))}
+    used = {*NETWORK, *run_settings(config), *(("data", name) for name in _data_settings(config))}
     used |= {(section, key) for section, table in _OPTIONAL.items() for key in table}
     if _enabled(config, "communication").keys() & set(_PRIVACY):
         used.add(("communication", "delta"))
     for name in config.methods:
-        method, method_config = resolve_method(config, name)
-        values = values_of(method_config)
-        used |= used_settings(method, method_config).keys()
-        used |= {key for key in NETWORK if values[OF_ANOTHER.get(key, key)] is not None}
+        used |= used_settings(*resolve_method(config, name)).keys()
     return {
         key: value
         for key, value in values_of(config).items()
