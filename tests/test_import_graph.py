@@ -51,9 +51,9 @@ def test_rooms_have_an_order_and_few_arrows():
 
 
 def test_names_of_files_occur_once():
-    # Folders of tests are not packages, so that pytest refuses the second of two modules with one name.
+    # Folders of tests are not packages, so that pytest refuses a second module of one name.
     for paths in (PATHS.values(), Path(__file__).parent.rglob("*.py")):
-        counts = Counter(
-            path.name for path in paths if path.name not in ("__init__.py", "conftest.py")
-        )
-        assert counts and not {name for name, count in counts.items() if count > 1}
+        names = {"__init__.py", "conftest.py"}
+        counts = Counter(path.name for path in paths if path.name not in names)
+        assert counts
+        assert not {name for name, count in counts.items() if count > 1}

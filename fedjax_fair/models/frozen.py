@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
 from fedjax_fair.models.wrappers import check_variables, functions_of
@@ -143,13 +144,16 @@ class Frozen(Model):
 
     def _run(self, whole, state, x, train, key, example_mask):
         if self.has_frozen_state:
-            outputs, _ = self.model.apply(*whole, x, train=False, key=key)
+            outputs, _ = self.model.apply(whole.params, whole.state, x, train=False, key=key)
             return outputs, state
-        outputs, new = apply_masked(self.model.apply, *whole, x, train, key, example_mask)
+        outputs, new = apply_masked(
+            self.model.apply, whole.params, whole.state, x, train, key, example_mask
+        )
         return outputs, part_of(new, jax.tree.map(lambda _: True, new)) if state else state
 
     def features(self, params, state, x):
-        return self.model.features(*Frozen.merge(self, Variables(params, state)), x)
+        whole = Frozen.merge(self, Variables(params, state))
+        return self.model.features(whole.params, whole.state, x)
 
     def __str__(self) -> str:
         return f"{self!r}\n{self._describe()}"
@@ -176,7 +180,7 @@ def split_network(
     """
     checks.instance("variables", variables, Variables, "fitted.variables_for(seed=0)")
     for path, leaf in jax.tree_util.tree_leaves_with_path(variables):
-        if not isinstance(leaf, jax.core.Tracer) and not np.isfinite(leaf).all():
+        if not isinstance(leaf, Tracer) and not np.isfinite(leaf).all():
             raise ValueError(
                 f"variables: {jax.tree_util.keystr(path)} has NaN or infinite values: expected "
                 "finite numbers; pass the variables of a run that did not diverge."

@@ -164,11 +164,13 @@ class LoRA(Frozen):
     def init(self, key, x):
         start, layers = super().init(key, x), self._layers(x)
         kernels = _by_name(jax.eval_shape(self.model.init, key, x).params)
-        sides = {path: _sides(path, kernels[path], self.in_axes, layers) for path in self.targets}
-        for path, both in sides.items():
+        sides: dict[str, tuple[int, int]] = {}
+        for path in self.targets:
+            both = _sides(path, kernels[path], self.in_axes, layers)
             if both is None:
                 raise _unknown_axes(path, kernels[path])
             _check_rank(self.rank, path, both)
+            sides[path] = both
         drawn = {} if self.factors else _draw_factors(key, sides, self.rank)
         params: dict[str, Any] = {
             "adapters": {
@@ -258,10 +260,10 @@ def _choose_targets(params: PyTree, targets: Chosen | None, trainable: Chosen) -
     if targets is None:
         chosen = [name for name in kernels if not is_chosen(trainable, name, leaves[name])]
     else:
-        targets = check_patterns("targets", targets, list(leaves))
-        chosen = [name for name, leaf in leaves.items() if is_chosen(targets, name, leaf)]
+        patterns = check_patterns("targets", targets, list(leaves))
+        chosen = [name for name, leaf in leaves.items() if is_chosen(patterns, name, leaf)]
         # An expression for a layer means its kernel.
-        chosen = [name for name in chosen if leaves[name].ndim > 1 or targets == (name,)]
+        chosen = [name for name in chosen if leaves[name].ndim > 1 or patterns == (name,)]
     for name in chosen:
         if leaves[name].ndim < 2:
             raise ValueError(

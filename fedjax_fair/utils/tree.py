@@ -43,7 +43,7 @@ _CHILDREN = "__children__"
 # `flax.struct` and `register_dataclass` call the constructor when JAX rebuilds an instance, so that
 # its checks would see tracers and stacked arrays, and `stack`, `vmap` and `eval_shape` would fail.
 # Equinox does not, but is another dependency and takes 0.2 s to import.
-@dataclass_transform(frozen_default=True, eq_default=False)
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(dataclasses.field,))
 class Tree:
     """Base class that makes subclasses frozen dataclasses and pytrees, without a decorator.
 

@@ -80,8 +80,11 @@ def _print_contributions(dataset: xr.Dataset) -> None:
 
     for name in dataset["algorithm"].values:
         own = dataset.sel(algorithm=name)
-        parts = (own[part].values for part in ("shapley_value", "leave_one_out", "utility"))
-        print(f"\n{escape_control_chars(name)}\n{Contributions(*parts, own)!r}")
+        shapley, left_out, utility = (
+            own[part].values for part in ("shapley_value", "leave_one_out", "utility")
+        )
+        found = Contributions(shapley, left_out, utility, own)
+        print(f"\n{escape_control_chars(name)}\n{found!r}")
 
 
 def _unfinished_rounds(path: Path) -> int | None:
