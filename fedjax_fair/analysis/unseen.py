@@ -203,10 +203,11 @@ def _measurement(
         return values | values_of("adapted", after, outputs_fn, model, data)
 
     def measure_runs(runs, shared, data):
-        def measure(run, data, store):
+        def measure(run, data, store, shared):
             return measure_run(run, shared, data), store
 
-        return over_runs(measure, mesh, one_run_per_core=one_run_per_core)(runs, data)[0]
+        mapped = over_runs(measure, mesh, one_run_per_core=one_run_per_core)
+        return mapped(runs, data, shared=shared)[0]
 
     return jax.jit(measure_runs)
 

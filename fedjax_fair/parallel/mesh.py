@@ -187,7 +187,8 @@ def over_mesh(function: Callable[..., PyTree], mesh: Mesh) -> Callable:
 
     ``function`` may cross devices with `fedjax_fair.parallel.collectives` only, and must return the
     same on all devices of a group. With groups, its leaves ``[runs, ...]`` belong to one group.
-    The returned function takes all runs, and data from ``shard_data``. A third argument is the
+    The returned function takes all runs, and data from ``shard_data``, or a pair of data and of
+    arrays that every device has. A third argument is the
     state of the clients, ``[runs, clients, ...]``, which ``function`` returns after its result;
     each device has the rows of its clients.
     """
@@ -198,11 +199,13 @@ def over_mesh(function: Callable[..., PyTree], mesh: Mesh) -> Callable:
     def mapped(values, data, *stores):
         # With check_vma, JAX would add a collective to each gradient by replicated parameters, and
         # devices would reach them unequally often.
-        store_spec = _store_spec(mesh, data)
+        is_pair = type(data) is tuple
+        store_spec = _store_spec(mesh, data[0] if is_pair else data)
+        data_spec = (_specs(data[0]), _REPLICATED) if is_pair else _specs(data)
         return jax.shard_map(
             function,
             mesh=mesh,
-            in_specs=(runs_spec, _specs(data), *(store_spec for _ in stores)),
+            in_specs=(runs_spec, data_spec, *(store_spec for _ in stores)),
             out_specs=(runs_spec, store_spec) if stores else runs_spec,
             check_vma=False,
         )(values, data, *stores)

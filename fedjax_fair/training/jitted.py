@@ -120,16 +120,16 @@ def _training(
     mapped = partial(over_runs, mesh=mesh, one_run_per_core=one_run_per_core)
 
     def init(runs, shared, data):
-        def init_run(run, data, store):
+        def init_run(run, data, store, shared):
             seed, leaves = run
             state = structure.fill(shared, leaves).init(jax.random.key(seed), data)
             return state._replace(clients=()), state.clients
 
-        state, store = mapped(init_run)(runs, data)
+        state, store = mapped(init_run)(runs, data, shared=shared)
         return state._replace(clients=store)
 
     def step(state, per_run, shared, data, length):
-        def step_run(run, data, store):
+        def step_run(run, data, store, shared):
             state, leaves = run
             method = structure.fill(shared, leaves)
             # A scan as in `fedjax_fair.run`, here for fewer calls between `fit` and a solver.
@@ -141,7 +141,7 @@ def _training(
             return (state._replace(clients=()), info), state.clients
 
         runs = state._replace(clients=()), per_run
-        (state, info), store = mapped(step_run)(runs, data, state.clients)
+        (state, info), store = mapped(step_run)(runs, data, state.clients, shared)
         return state._replace(clients=store), info
 
     return jax.jit(init), jax.jit(step, static_argnums=4, donate_argnums=0)
@@ -158,12 +158,13 @@ def _evaluation(
     measure = _measurements(train_loss, custom_metrics)
 
     def evaluate_runs(runs, shared, data):
-        def evaluate_run(run, data, store):
+        def evaluate_run(run, data, store, shared):
             (variables, participation, cohort), leaves = run
             model = structure.fill(shared, leaves)
             return measure(model, variables, data, participation, cohort), store
 
-        return over_runs(evaluate_run, mesh, one_run_per_core=one_run_per_core)(runs, data)[0]
+        mapped = over_runs(evaluate_run, mesh, one_run_per_core=one_run_per_core)
+        return mapped(runs, data, shared=shared)[0]
 
     return jax.jit(evaluate_runs)
 
@@ -179,7 +180,7 @@ def _personalized_evaluation(
     measure = _measurements(train_loss, custom_metrics)
 
     def evaluate_runs(runs, shared, data):
-        def evaluate_run(run, data, store):
+        def evaluate_run(run, data, store, shared):
             (state, cohort), leaves = run
             round = structure.fill(shared, leaves)
             measured = measure(
@@ -196,7 +197,7 @@ def _personalized_evaluation(
         (state, cohort), leaves = runs
         runs = (state._replace(clients=()), cohort), leaves
         mapped = over_runs(evaluate_run, mesh, one_run_per_core=one_run_per_core)
-        return mapped(runs, data, state.clients)[0]
+        return mapped(runs, data, state.clients, shared)[0]
 
     return jax.jit(evaluate_runs)
 
@@ -245,24 +246,26 @@ def over_runs(
     An accelerator vmaps over runs. A CPU and devices that share runs loop over them.
 
     Args:
-        function: ``function(run, data, store) -> (result, store)``, with the clients' state of a
-            run, or ``()``.
+        function: ``function(run, data, store, shared) -> (result, store)``, with the clients' state
+            of a run, or ``()``, and arrays that all runs share.
         mesh: Devices; None for one.
         one_run_per_core: Whether each device of a mesh of cores makes whole runs.
 
     Returns:
-        ``mapped(runs, data, store=()) -> (results, store)``.
+        ``mapped(runs, data, store=(), shared=()) -> (results, store)``.
     """
 
     # The models of one run fit into the cache of a CPU. On devices that share runs, a vmap would
     # wait for the worst assignment of a cohort to devices.
-    def over(runs, data, store):
+    def over(runs, data_and_shared, store):
+        data, shared = data_and_shared
+
         def call(run, store=store):
             arguments, partition = run
             with_partition = (
                 with_partition_arrays(data, partition) if partition is not None else data
             )
-            return function(arguments, with_partition, store)
+            return function(arguments, with_partition, store, shared)
 
         if is_run_on_one_device(mesh) and not target.current().is_cpu:
             return jax.vmap(call)(runs, store)
@@ -282,8 +285,8 @@ def over_runs(
     if mesh is not None:
         over = cores.over_runs(over, mesh) if one_run_per_core else over_mesh(over, mesh)
 
-    def mapped(runs, data: FederatedData, store: Store | tuple[()] = ()):
+    def mapped(runs, data: FederatedData, store: Store | tuple[()] = (), shared: Any = ()):
         partitions = None if data.num_partitions is None else partition_arrays(data)
-        return over((runs, partitions), data, store)
+        return over((runs, partitions), (data, shared), store)
 
     return mapped

@@ -279,11 +279,11 @@ def frozen(*meshes):
     network, key = ff.models.mlp(3, hidden=(5,)), jax.random.key(7)
     base = jax.device_get(network.init(key, FEDERATION.train.features[:1]))
     options = {"rounds": 2, "eval_every": 1, "seeds": range(3)}
-    for model in (
-        ff.models.freeze(network, base, ("head",)),
-        ff.models.lora(network, base, rank=2, trainable=("head",)),
-    ):
-        method = make_stateful("ditto").replace(model=model)
+    for solver, model in {
+        "scaffold": ff.models.freeze(network, base, ("head",)),
+        "ditto": ff.models.lora(network, base, rank=2, trainable=("head",)),
+    }.items():
+        method = make_stateful(solver).replace(model=model)
         one = ff.fit(method, FEDERATION, **options).dataset
         for name in meshes:
             many = ff.fit(method, FEDERATION, **options, mesh=mesh_named(name)).dataset

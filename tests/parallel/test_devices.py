@@ -351,7 +351,11 @@ def test_groups_of_one_device_equal_one(runs):
 def test_an_accelerator_vmaps_over_runs_that_it_does_not_share(platform, mesh, is_vmap):
     meshes = {None: None, "alone": client_mesh(1, runs=1), "shared": client_mesh(1)}
     data = FEDERATION if mesh is None else shard_data(FEDERATION, meshes[mesh])
-    mapped = over_runs(lambda run, data, store: (run + data.train.sizes.sum(), store), meshes[mesh])
+
+    def function(run, data, store, shared):
+        return run + data.train.sizes.sum(), store
+
+    mapped = over_runs(function, meshes[mesh])
     with tracing_for(platform):
         program = jax.make_jaxpr(mapped)(np.arange(2, dtype=np.int32), data)
     assert ("scan" in str(program)) is not is_vmap
