@@ -102,7 +102,7 @@ def lora(
         checks.positive("alpha", alpha)
     base, start, trainable = split_network(variables, trainable)
     kernels = _choose_targets(variables.params, targets, trainable)
-    given = tuple((in_axes or {}).items())
+    given = tuple(_checked_axes(in_axes).items())
     layers = _nnx_layers(model)
     sides = {path: _sides(path, kernel, given, layers) for path, kernel in kernels.items()}
     for path, both in sides.items():
@@ -251,6 +251,19 @@ class _Layer(NamedTuple):
 
     in_axes: int
     is_dense: bool
+
+
+def _checked_axes(in_axes: Any) -> Mapping[str, int]:
+    if in_axes is None:
+        return {}
+    is_mapping = isinstance(in_axes, Mapping)
+    if not is_mapping or not all(checks.is_int(num) and num > 0 for num in in_axes.values()):
+        raise ValueError(
+            f"in_axes={in_axes!r}: expected numbers of input axes by path, such as "
+            "{'attention/query/kernel': 1}."
+        )
+    check_patterns("in_axes", tuple(in_axes))
+    return in_axes
 
 
 def _choose_targets(params: PyTree, targets: Chosen | None, trainable: Chosen) -> dict[str, Any]:
