@@ -100,9 +100,9 @@ def lora(
     checks.one_of("train", train, ("both", "b"))
     if alpha is not None:
         checks.positive("alpha", alpha)
+    given = tuple(_checked_axes(in_axes).items())
     base, start, trainable = split_network(variables, trainable)
     kernels = _choose_targets(variables.params, targets, trainable)
-    given = tuple(_checked_axes(in_axes).items())
     layers = _nnx_layers(model)
     sides = {path: _sides(path, kernel, given, layers) for path, kernel in kernels.items()}
     for path, both in sides.items():

@@ -49,7 +49,7 @@ RunPaths = Annotated[
 
 @dataclass(frozen=True)
 class Show:
-    """Prints the tables of a run, or of contributions; of an unfinished run, its evaluations."""
+    """Prints the tables of a run or of contributions; of an unfinished run, its evaluations."""
 
     run: Positional[RunPath]
     """The run folder, or its results.nc."""
