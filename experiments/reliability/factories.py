@@ -112,6 +112,8 @@ def bad_values(function: Callable[..., Any], name: str) -> Iterator[tuple[str, A
         bad |= {repr(value): value for value in (1.5, 2.0, -1, 10**30 + 0.5)}
     if "None" not in annotation:
         bad["None"] = None
+    if "Mapping" in annotation:
+        del bad["{'a': 1}"]
     yield from bad.items()
 
 

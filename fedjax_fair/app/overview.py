@@ -36,7 +36,8 @@ COMMANDS = {
     "plan": "Estimates memory and costs of a run or a sweep: `plan mnist --machine h100`.",
     "contributions": "Computes exact Shapley values of clients by training with every coalition.",
     "resume": "Continues an interrupted run, or extends a finished one.",
-    "show": "Prints the tables of a run or of contributions; of an unfinished run, its evaluations.",
+    "show": "Prints the tables of a run or of contributions; of an unfinished run, its "
+    "evaluations.",
     "compare": "Tests which methods of one or more runs differ with statistical significance.",
     "benchmark": "Compares tuned methods by a fixed protocol: `benchmark` or `benchmark standard`.",
     "benchmark enter": "Checks, tunes and runs the methods of a Python file, and writes one file "

@@ -103,6 +103,7 @@ def lora(
     given = tuple(_checked_axes(in_axes).items())
     base, start, trainable = split_network(variables, trainable)
     kernels = _choose_targets(variables.params, targets, trainable)
+    check_patterns("in_axes", [path for path, _ in given], list(kernels))
     layers = _nnx_layers(model)
     sides = {path: _sides(path, kernel, given, layers) for path, kernel in kernels.items()}
     for path, both in sides.items():
@@ -262,7 +263,6 @@ def _checked_axes(in_axes: Any) -> Mapping[str, int]:
             f"in_axes={in_axes!r}: expected numbers of input axes by path, such as "
             "{'attention/query/kernel': 1}."
         )
-    check_patterns("in_axes", tuple(in_axes))
     return in_axes
 
 

@@ -319,6 +319,7 @@ def stacked():
         (lambda: refused(rank=2, alpha=0), "alpha=0: expected a number > 0"),
         (lambda: refused(rank=2, train="a"), "train='a'"),
         (lambda: refused(rank=2, in_axes={"head": 0}), "in_axes={'head': 0}: expected numbers"),
+        (lambda: refused(rank=2, in_axes={"a": 1}), "in_axes='a' matches no parameter; .* head"),
         (lambda: refused(rank=2, targets=("hed",)), "targets='hed' matches no parameter"),
         (lambda: refused(rank=2, targets=("head/bias",)), "head/bias has 1 axis: expected kernels"),
         (lambda: refused(rank=2, targets=("head/kernel",), trainable=("head",)),
