@@ -2,6 +2,8 @@
 
 from fedjax_fair.models.classic import cifar100_cnn, cifar_cnn, femnist_cnn, lenet, logistic, mlp
 from fedjax_fair.models.conv import Conv, max_pool
+from fedjax_fair.models.frozen import freeze
+from fedjax_fair.models.lora import lora
 from fedjax_fair.models.resnet import resnet18
 from fedjax_fair.models.tasks import as_multi_label, as_regression
 from fedjax_fair.models.text import char_lstm, char_transformer
@@ -17,10 +19,12 @@ __all__ = [
     "cifar100_cnn",
     "cifar_cnn",
     "femnist_cnn",
+    "freeze",
     "from_flax",
     "in_bfloat16",
     "lenet",
     "logistic",
+    "lora",
     "max_pool",
     "mlp",
     "pretrained",

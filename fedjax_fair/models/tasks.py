@@ -129,6 +129,16 @@ class Rescaled(Model):
     def features(self, params, state, x):
         return self.model.features(params, state, x)
 
+    @property
+    def frozen(self):
+        return self.model.frozen
+
+    def merge(self, variables):
+        return self.model.merge(variables)
+
+    def client_bytes(self, variables):
+        return self.model.client_bytes(variables)
+
 
 def as_multi_label(model: Model) -> Model:
     """Returns the same network for multi-label classification.

@@ -14,7 +14,14 @@ from fedjax_fair.roles import Model, Variables
 from fedjax_fair.roles.model import apply_masked
 from fedjax_fair.utils import checks
 
-__all__ = ["Bfloat16", "Pretrained", "functions_of", "in_bfloat16", "pretrained"]
+__all__ = [
+    "Bfloat16",
+    "Pretrained",
+    "check_variables",
+    "functions_of",
+    "in_bfloat16",
+    "pretrained",
+]
 
 
 def functions_of(model: Model) -> dict[str, Any]:
@@ -37,7 +44,8 @@ def in_bfloat16(model: Model) -> Model:
         The model, with the same initial variables.
 
     Raises:
-        ValueError: In ``init``, if the network has state.
+        ValueError: If a part of the network is frozen, whose products would stay ``float32``; in
+            ``init``, if the network has state.
 
     Examples:
         >>> import fedjax_fair as ff
@@ -48,6 +56,11 @@ def in_bfloat16(model: Model) -> Model:
         >>> {str(leaf.dtype) for leaf in jax.tree.leaves((variables, features))}
         {'float32'}
     """
+    if jax.tree.leaves(model.frozen):
+        raise ValueError(
+            f"in_bfloat16: {type(model).__name__} is frozen in part: expected the network itself; "
+            "use freeze(in_bfloat16(model), ...), or lora in the same way."
+        )
     return Bfloat16(model, **functions_of(model))
 
 
@@ -133,20 +146,7 @@ class Pretrained(Model):
 
     def init(self, key, x):
         variables = jax.tree.map(jnp.asarray, self.variables)
-        expected = jax.eval_shape(self.model.init, key, x)
-        if jax.tree.structure(expected) != jax.tree.structure(variables):
-            raise ValueError(
-                f"variables: expected {_paths(expected)}, got {_paths(variables)}; pass the "
-                "variables of this model."
-            )
-        leaves = jax.tree_util.tree_leaves_with_path(expected)
-        for (path, leaf), given in zip(leaves, jax.tree.leaves(variables), strict=True):
-            if (given.shape, given.dtype) != (leaf.shape, leaf.dtype):
-                raise ValueError(
-                    f"variables: {jax.tree_util.keystr(path)} is {given.dtype}{list(given.shape)}: "
-                    f"expected {leaf.dtype}{list(leaf.shape)}; pass the variables of a model of "
-                    "equal size."
-                )
+        check_variables(jax.eval_shape(self.model.init, key, x), variables)
         return variables
 
     def apply(self, params, state, x, *, train, key, example_mask=None):
@@ -154,6 +154,40 @@ class Pretrained(Model):
 
     def features(self, params, state, x):
         return self.model.features(params, state, x)
+
+    @property
+    def frozen(self):
+        return self.model.frozen
+
+    def merge(self, variables):
+        return self.model.merge(variables)
+
+    def client_bytes(self, variables):
+        return self.model.client_bytes(variables)
+
+
+def check_variables(expected: Variables, given: Variables) -> None:
+    """Checks that variables have the structure, shapes and types of a network.
+
+    Raises:
+        ValueError: If not.
+    """
+    if jax.tree.structure(expected) != jax.tree.structure(given):
+        raise ValueError(
+            f"variables: expected {_paths(expected)}, got {_paths(given)}; pass the variables of "
+            "this model."
+        )
+    leaves = jax.tree_util.tree_leaves_with_path(expected)
+    for (path, leaf), one in zip(leaves, jax.tree.leaves(given), strict=True):
+        if (one.shape, one.dtype) == (leaf.shape, leaf.dtype):
+            continue
+        advice = "pass the variables of a model of equal size"
+        if one.shape[1:] == leaf.shape:
+            advice = "choose one seed with FitResult.variables_for(seed)"
+        raise ValueError(
+            f"variables: {jax.tree_util.keystr(path)} is {one.dtype}{list(one.shape)}: "
+            f"expected {leaf.dtype}{list(leaf.shape)}; {advice}."
+        )
 
 
 def _paths(variables: Variables) -> str:

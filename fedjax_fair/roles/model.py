@@ -14,6 +14,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair.numerics.dependence import dependence
+from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.utils.tree import Tree
 
 Task = Literal["classification", "regression", "multi_label"]
@@ -95,6 +96,19 @@ class Model(Tree):
         self, params: PyTree, state: PyTree, x: Shaped[Any, "batch ..."]
     ) -> Float[Array, "batch width"]:
         """Returns activations of the last hidden layer, in evaluation mode."""
+
+    @property
+    def frozen(self) -> PyTree:
+        """Arrays of the network that are no variables, because nothing changes them."""
+        return ()
+
+    def merge(self, variables: Variables) -> Variables:
+        """Returns the variables of the whole network."""
+        return variables
+
+    def client_bytes(self, variables: Variables) -> int:
+        """Returns the bytes of the arrays that a client has copies of while it trains."""
+        return tree_bytes(variables)
 
     @staticmethod
     def from_functions(
