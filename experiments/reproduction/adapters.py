@@ -22,11 +22,8 @@ import fedjax_fair as ff
 from experiments.common import append_rows, options_of
 from experiments.reproduction.adapters_plan import (
     COHORT,
-    EVAL_EVERY,
     FEDERATIONS,
     GROUPS,
-    METHODS,
-    RATES,
     ROUNDS,
     make_round,
 )
@@ -64,8 +61,8 @@ def main() -> None:
 def tune(name: str, file: Path, data_dir: str | None) -> None:
     """Trains every method with every step size, and appends validation accuracies."""
     runs = Runs(name, FEDERATIONS[name].tuning_seeds, data_dir)
-    for method in METHODS:
-        for rate in RATES:
+    for method in runs.federation.methods:
+        for rate in runs.federation.rates:
             key = {"federation": name, "algorithm": method, "learning_rate": rate}
             if not is_known(file, key):
                 done, _ = runs.train(method, rate, ROUNDS)
@@ -130,7 +127,7 @@ class Runs:
             self._loaded[0],
             rounds=rounds,
             seeds=self.seeds,
-            eval_every=EVAL_EVERY,
+            eval_every=self.federation.eval_every,
             train_loss=False,
             mesh=MESH,
             callbacks=[timer],
@@ -149,13 +146,14 @@ class Runs:
         }
 
     def _round(self, method: str, rate: float, base: Variables) -> ff.Round:
-        network = self.federation.model(self._loaded[0].num_classes)
-        return make_round(METHODS[method], network, base, rate)
+        return make_round(self.federation, self._loaded[0].num_classes, method, rate, base)
 
     @cached_property
     def _loaded(self) -> tuple[FederatedData, list[Variables]]:
         """The federated dataset, and the network of every seed, trained on the base's examples."""
         base_data, data = self.federation.load(self.data_dir, self.seeds)
+        if self.seeds == self.federation.seeds:
+            data = data._replace(validation=None)  # Evaluations would take longer.
         reference = ff.Centralized(
             self.federation.model(data.num_classes), self.federation.pretraining
         )

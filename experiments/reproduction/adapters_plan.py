@@ -14,18 +14,18 @@ from fedjax_fair.data import FederatedData
 from fedjax_fair.data.sources.shakespeare import find_shakespeare, read_roles
 from fedjax_fair.data.text.windows import characters, make_windows
 from fedjax_fair.roles import Model, Solver, Variables
+from fedjax_fair.solvers import SGD
 
 __all__ = [
-    "ALL", "COHORT", "EVAL_EVERY", "FEDERATIONS", "GROUPS", "METHODS", "RANKS", "RATES", "ROUNDS",
-    "Federation", "Method", "make_round",
+    "ALL", "COHORT", "FEDERATIONS", "GROUPS", "METHODS", "RANKS", "ROUNDS",
+    "Federation", "make_round",
 ]  # fmt: skip
 
-RATES = (0.03, 0.1, 0.3, 1.0, 3.0)
-ROUNDS, EVAL_EVERY, COHORT = 44, 2, 5
+ROUNDS, COHORT = 48, 5
 CLIENTS_PER_GROUP, GROUPS = 10, ("near", "far")
 """Groups of clients: near to the data of the base, and far from it."""
 ALPHA, VALIDATION_FRACTION, DIGITS_TEST_FRACTION = 0.3, 0.2, 0.4
-NUM_BASE_DIGITS, LENGTH, WINDOWS = 300, 40, (100, 100)
+NUM_BASE_DIGITS, LENGTH, WINDOWS = 300, 40, (100, 60)
 """Images of the base, characters of a window, and windows of a role for training and testing."""
 COMEDIES = (
     "a-midsummer-night-s-dream", "all-s-well-that-ends-well", "as-you-like-it",
@@ -50,6 +50,10 @@ class Federation(NamedTuple):
         model: The network for a number of classes.
         pretraining: Solver of a round of pretraining.
         pretraining_rounds: Number of these rounds.
+        eval_every: Rounds between evaluations.
+        sgd: Local training of a client in a round, for a step size.
+        rates: Step sizes to choose from.
+        methods: Names of the methods that are trained.
         tuning_seeds: Seeds of the choice of step sizes.
         seeds: Seeds of the results.
     """
@@ -58,6 +62,10 @@ class Federation(NamedTuple):
     model: Callable[[int], Model]
     pretraining: Solver
     pretraining_rounds: int
+    eval_every: int
+    sgd: Callable[[float], SGD]
+    rates: tuple[float, ...]
+    methods: tuple[str, ...]
     tuning_seeds: tuple[int, ...]
     seeds: tuple[int, ...]
 
@@ -140,28 +148,8 @@ def _federate(name, features, labels, train, test, num_classes, seed) -> Federat
     )
 
 
-FEDERATIONS = {
-    "digits": Federation(
-        digits,
-        lambda num_classes: ff.models.mlp(num_classes, hidden=(128, 128)),
-        ff.solvers.SGD(0.1, 20, steps=100),
-        10,
-        tuple(range(1490, 1494)),
-        tuple(range(1500, 1520)),
-    ),
-    "shakespeare": Federation(
-        shakespeare,
-        lambda num_classes: ff.models.char_transformer(num_classes, width=64, layers=2),
-        ff.solvers.SGD(2e-3, 32, steps=100, optimizer=optax.adam),
-        10,
-        (1490, 1491),
-        tuple(range(1500, 1510)),
-    ),
-}
-
-
 class Method(NamedTuple):
-    """What clients train and send.
+    """What clients train.
 
     Attributes:
         rank: Rank of the adapters of all kernels but the head's; 0 for the head alone, None for the
@@ -191,16 +179,45 @@ METHODS = {
 }
 
 
-def make_round(method: Method, network: Model, base: Variables, rate: float) -> ff.Round:
+FEDERATIONS = {
+    "digits": Federation(
+        digits,
+        lambda num_classes: ff.models.mlp(num_classes, hidden=(128, 128)),
+        SGD(0.1, 20, steps=100),
+        10,
+        2,
+        lambda rate: SGD(rate, batch_size=10, steps=10),
+        (0.01, 0.03, 0.1, 0.3, 1.0),
+        tuple(METHODS),
+        tuple(range(1490, 1494)),
+        tuple(range(1500, 1520)),
+    ),
+    "shakespeare": Federation(
+        shakespeare,
+        lambda num_classes: ff.models.char_transformer(num_classes, width=32, layers=2),
+        SGD(2e-3, 32, steps=100, optimizer=optax.adam),
+        10,
+        4,
+        lambda rate: SGD(rate, batch_size=10, steps=5, optimizer=optax.adam),
+        (0.0003, 0.001, 0.003, 0.01),
+        (ALL, "head", *RANKS),
+        (1490,),
+        tuple(range(1500, 1510)),
+    ),
+}
+
+
+def make_round(
+    federation: Federation, num_classes: int, method: str, rate: float, base: Variables
+) -> ff.Round:
     """Returns the round of a method that starts from a base."""
-    if method.rank is None:
+    network, (rank, train, wrap) = federation.model(num_classes), METHODS[method]
+    if rank is None:
         model = ff.models.pretrained(network, base)
-    elif method.rank == 0:
+    elif rank == 0:
         model = ff.models.freeze(network, base, ("head",))
     else:
-        model = ff.models.lora(
-            network, base, rank=method.rank, trainable=("head",), train=method.train
-        )
-    sgd = ff.solvers.SGD(rate, batch_size=10, steps=10)
+        model = ff.models.lora(network, base, rank=rank, trainable=("head",), train=train)
     selector = ff.selectors.Uniform(COHORT)
-    return ff.Round(model, selector, method.solver(sgd, model), ff.aggregators.Mean("num_examples"))
+    solver = wrap(federation.sgd(rate), model)
+    return ff.Round(model, selector, solver, ff.aggregators.Mean("num_examples"))

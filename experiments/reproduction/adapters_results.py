@@ -10,7 +10,7 @@ import pandas as pd
 
 from experiments.common import markdown_table
 from experiments.reproduction import verdicts
-from experiments.reproduction.adapters_plan import ALL, FEDERATIONS, METHODS, RANKS, ROUNDS
+from experiments.reproduction.adapters_plan import ALL, FEDERATIONS, RANKS, ROUNDS
 from experiments.reproduction.runs import load
 from fedjax_fair.metrics import paired
 from fedjax_fair.results.intervals import format_p
@@ -38,8 +38,9 @@ def chosen_rates(tuning: Any, federation: str) -> dict[tuple[str, float], int]:
     training has others in addition, the best after the rounds in which it sends as many bytes as
     another method in all of its rounds.
     """
-    rates = {(method, best_rate(tuning, federation, method)): ROUNDS for method in METHODS}
-    for method in METHODS:
+    methods = FEDERATIONS[federation].methods
+    rates = {(method, best_rate(tuning, federation, method)): ROUNDS for method in methods}
+    for method in methods:
         if rounds := rounds_of_bytes(tuning, federation, method):
             key = ALL, best_rate(tuning, federation, ALL, rounds)
             rates[key] = max(rounds, rates.get(key, 0))
@@ -88,9 +89,9 @@ def nearest_rounds(runs: Any, federation: str, rate: float, accuracy: pd.Series)
 def summarize(runs: Any, tuning: Any) -> pd.DataFrame:
     """Computes one row per method, moment and measure: differences to full training by seed."""
     rows = []
-    for federation in FEDERATIONS:
+    for federation, study in FEDERATIONS.items():
         rate_of_all = best_rate(tuning, federation, ALL)
-        for method in METHODS:
+        for method in study.methods:
             rounds = rounds_of_bytes(tuning, federation, method)
             if method == ALL:
                 continue
@@ -136,10 +137,10 @@ def summarize(runs: Any, tuning: Any) -> pd.DataFrame:
 def levels(runs: Any, tuning: Any, costs: Any) -> pd.DataFrame:
     """Computes means over seeds: of the base before training, and of methods after all rounds."""
     rows = []
-    for federation in FEDERATIONS:
+    for federation, study in FEDERATIONS.items():
         base = values_of(runs, federation, ALL, best_rate(tuning, federation, ALL), 0)
         rows.append({"federation": federation, "method": "base"} | base.mean().to_dict())
-        for method in METHODS:
+        for method in study.methods:
             rate = best_rate(tuning, federation, method)
             means = values_of(runs, federation, method, rate).mean().to_dict()
             cost = _rows(costs, federation, method).iloc[0].to_dict()
