@@ -59,14 +59,16 @@ def main() -> None:
 
 
 def tune(name: str, file: Path, data_dir: str | None) -> None:
-    """Trains every method with every step size, and appends validation accuracies."""
+    """Trains every method with every step size, and appends mean validation accuracies."""
     runs = Runs(name, FEDERATIONS[name].tuning_seeds, data_dir)
     for method in runs.federation.methods:
         for rate in runs.federation.rates:
             key = {"federation": name, "algorithm": method, "learning_rate": rate}
             if not is_known(file, key):
                 done, _ = runs.train(method, rate, ROUNDS)
-                append(file, key, rows_of(done, {"accuracy": f"validation_{ACCURACY}"}))
+                rows = rows_of(done, {"accuracy": f"validation_{ACCURACY}"}).drop(columns="seed")
+                means = rows.groupby("round", as_index=False).mean()
+                append(file, key, means.astype({"bytes_up": int}))
 
 
 def train(name: str, files: dict[str, Path], data_dir: str | None) -> None:
@@ -94,7 +96,7 @@ def append(file: Path, key: dict[str, Any], rows: pd.DataFrame) -> None:
     """Appends rows of a method with a step size to a file."""
     known = load(file)
     keys = pd.DataFrame([key] * len(rows), rows.index)
-    append_rows(known if len(known) else pd.DataFrame(), keys.join(rows), file)
+    append_rows(known if len(known) else pd.DataFrame(), keys.join(rows), file, digits=5)
 
 
 def rows_of(done: xr.Dataset, columns: dict[str, str]) -> pd.DataFrame:

@@ -86,12 +86,17 @@ def nearest_rounds(runs: Any, federation: str, rate: float, accuracy: pd.Series)
     return (table - accuracy).abs().idxmin()
 
 
+def trained(runs: Any) -> list[str]:
+    """Returns the federated datasets that have runs."""
+    return [name for name in FEDERATIONS if (runs["federation"] == name).any()]
+
+
 def summarize(runs: Any, tuning: Any) -> pd.DataFrame:
     """Computes one row per method, moment and measure: differences to full training by seed."""
     rows = []
-    for federation, study in FEDERATIONS.items():
+    for federation in trained(runs):
         rate_of_all = best_rate(tuning, federation, ALL)
-        for method in study.methods:
+        for method in FEDERATIONS[federation].methods:
             rounds = rounds_of_bytes(tuning, federation, method)
             if method == ALL:
                 continue
@@ -137,10 +142,10 @@ def summarize(runs: Any, tuning: Any) -> pd.DataFrame:
 def levels(runs: Any, tuning: Any, costs: Any) -> pd.DataFrame:
     """Computes means over seeds: of the base before training, and of methods after all rounds."""
     rows = []
-    for federation, study in FEDERATIONS.items():
+    for federation in trained(runs):
         base = values_of(runs, federation, ALL, best_rate(tuning, federation, ALL), 0)
         rows.append({"federation": federation, "method": "base"} | base.mean().to_dict())
-        for method in study.methods:
+        for method in FEDERATIONS[federation].methods:
             rate = best_rate(tuning, federation, method)
             means = values_of(runs, federation, method, rate).mean().to_dict()
             cost = _rows(costs, federation, method).iloc[0].to_dict()
@@ -206,10 +211,11 @@ def figure(runs: Any, tuning: Any, table: Any) -> Figure:
     """Draws accuracies against bytes, and differences in spread to full training."""
     from matplotlib.figure import Figure
 
-    drawn = Figure(figsize=(11, 6.4), layout="constrained")
-    axes = drawn.subplots(len(FEDERATIONS), 3)
+    federations = trained(runs)
+    drawn = Figure(figsize=(11, 3.2 * len(federations)), layout="constrained")
+    axes = drawn.subplots(len(federations), 3, squeeze=False)
     shown = [ALL, "head", *RANKS]
-    for row, federation in zip(axes, FEDERATIONS, strict=True):
+    for row, federation in zip(axes, federations, strict=True):
         for method in shown:
             rate = best_rate(tuning, federation, method)
             own = _rows(runs, federation, method)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from scipy import stats
 from experiments.reproduction import adapters_plan as plan
 from experiments.reproduction import adapters_results as results
 
+ROOT = Path(__file__).parents[2]
 SEEDS = range(4)
 BYTES = {"head": 5, "lora r=1": 9, "lora r=4": 12, "lora r=16": 40, "fedsa r=4": 9, "local r=4": 0}
 
@@ -138,3 +140,18 @@ def test_full_training_has_the_best_step_size_for_each_budget():
     rates = results.chosen_rates(pd.concat([runs, early]), "digits")
     expected = {(method, 0.1): plan.ROUNDS for method in plan.METHODS}
     assert rates == expected | {(plan.ALL, 1.0): 4}
+
+
+def test_costs_are_those_of_the_layers():
+    costs = pd.read_csv(ROOT / "docs/reproduction/adapters-costs.csv")
+    costs = costs.set_index(["federation", "algorithm"])[["parameters", "bytes"]]
+    sides, head = [(64, 128), (128, 128)], 128 * 10 + 10
+    full = sum(inputs * outputs + outputs for inputs, outputs in sides) + head
+    both = sum(map(sum, sides))
+    expected = {
+        "full": (full, full), "head": (head, head), "ffa r=4": (4 * 256 + head,) * 2,
+        "fedsa r=4": (4 * both + head, 4 * 192 + head), "local r=4": (4 * both + head, 0),
+        **{f"lora r={rank}": (rank * both + head,) * 2 for rank in (1, 4, 16)},
+    }  # fmt: skip
+    for method, (parameters, sent) in expected.items():
+        assert tuple(costs.loc["digits", method]) == (parameters, 4 * sent), method
