@@ -66,7 +66,9 @@ def tune(name: str, file: Path, data_dir: str | None) -> None:
             key = {"federation": name, "algorithm": method, "learning_rate": rate}
             if not is_known(file, key):
                 done, _ = runs.train(method, rate, ROUNDS)
-                rows = rows_of(done, {"accuracy": f"validation_{ACCURACY}"}).drop(columns="seed")
+                rows: Any = rows_of(done, {"accuracy": f"validation_{ACCURACY}"}).drop(
+                    columns="seed"
+                )
                 means = rows.groupby("round", as_index=False).mean()
                 append(file, key, means.astype({"bytes_up": int}))
 
@@ -88,7 +90,7 @@ def train(name: str, files: dict[str, Path], data_dir: str | None) -> None:
 
 def is_known(file: Path, key: dict[str, Any]) -> bool:
     """Returns whether a file has rows of a method with a step size."""
-    known = load(file)
+    known: Any = load(file)
     return len(known) > 0 and bool((known[list(key)] == pd.Series(key)).all(axis=1).any())
 
 

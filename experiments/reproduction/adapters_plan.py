@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import optax
@@ -159,7 +159,7 @@ class Method(NamedTuple):
     """
 
     rank: int | None = None
-    train: str = "both"
+    train: Literal["both", "b"] = "both"
     solver: Callable[[Solver, Model], Solver] = lambda sgd, model: sgd
 
 

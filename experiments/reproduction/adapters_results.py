@@ -67,9 +67,7 @@ def _rows(runs: Any, federation: str, method: str) -> Any:
     return runs[(runs["federation"] == federation) & (runs["algorithm"] == method)]
 
 
-def values_of(
-    runs: Any, federation: str, method: str, rate: float, rounds: int | pd.Series = ROUNDS
-) -> pd.DataFrame:
+def values_of(runs: Any, federation: str, method: str, rate: float, rounds: Any = ROUNDS) -> Any:
     """Returns the measures of each seed after some rounds, in % and points, by seed."""
     rows = _rows(runs, federation, method)
     rows = rows[rows["learning_rate"] == rate].assign(gap=lambda rows: rows["near"] - rows["far"])
@@ -77,7 +75,7 @@ def values_of(
     return 100 * rows[rows["round"] == wanted].set_index("seed")[[*MEASURES, "near", "far"]]
 
 
-def nearest_rounds(runs: Any, federation: str, rate: float, accuracy: pd.Series) -> pd.Series:
+def nearest_rounds(runs: Any, federation: str, rate: float, accuracy: Any) -> Any:
     """Returns, by seed, the evaluation of full training with the nearest mean accuracy, in %."""
     rows = _rows(runs, federation, ALL)
     table = 100 * rows[rows["learning_rate"] == rate].pivot(
@@ -233,7 +231,7 @@ def figure(runs: Any, tuning: Any, table: Any) -> Figure:
                             capsize=3, label=at)  # fmt: skip
         row[2].axhline(0, color="0.6", linewidth=0.8)
         row[2].set(
-            title="spread over clients less that of full training",
+            title="spread less that of full training",
             ylabel="points (95% CI)",
             xticks=range(len(shown) - 1),
         )
