@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from experiments.reproduction import (
+    adapters_results,
     calibrate,
     counterfactual,
     cross,
@@ -25,6 +26,10 @@ from fedjax_fair.app.settings.paper_presets import PAPERS, SELECTION_TABLES
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
 WRITERS = {
+    "adapters": lambda file: (
+        [shutil.copy(PAGES / f"adapters-{part}.csv", file.parent) for part in ("tuning", "costs")],
+        adapters_results.write_tables(file),
+    ),
     "calibration-cifar10": lambda file: calibrate.write_table("cifar10", file),
     "calibration-mnist": lambda file: calibrate.write_table("mnist", file),
     "counterfactual-mnist": counterfactual.write_table,
