@@ -138,4 +138,4 @@ def aggregation_error(
     """Returns the info of the norm of errors of all adapters, relative to the mean products."""
     total = optax.tree.norm([one.mean_product for one in found.values()], squared=True)
     error = optax.tree.norm(errors, squared=True) / jnp.where(total > 0, total, 1)
-    return {"aggregation_error": jnp.sqrt(jnp.where(total > 0, error, 0))}
+    return {"error": jnp.sqrt(jnp.where(total > 0, error, 0))}

@@ -18,7 +18,7 @@ class FedEx(AdapterAggregator):
     change of :math:`R`, of rank at most :math:`(k - 1) r` for :math:`k` participants, or the change
     itself if it is smaller. What a client misses while it is absent does not count.
 
-    Info: ``aggregation_error``, as of `FedIT`, before the residual corrects it.
+    Info: ``error``, as of `FedIT`, before the residual corrects it.
 
     Args:
         weights: The weights :math:`p_i`, as of `Mean`.

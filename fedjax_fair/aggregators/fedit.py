@@ -12,7 +12,7 @@ class FedIT(AdapterAggregator):
     r"""Averages the two factors of low-rank adapters separately.
 
     The update is that of `Mean`. The product :math:`\bar A \bar B` of the means is not the mean of
-    the products; their difference is the covariance of the factors. Info: ``aggregation_error``,
+    the products; their difference is the covariance of the factors. Info: ``error``,
     its norm relative to that of :math:`\sum_i p_i A_i B_i`, over all adapters.
 
     Args:

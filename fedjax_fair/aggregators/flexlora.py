@@ -30,7 +30,7 @@ class FlexLoRA(AdapterAggregator):
 
     The singular values are all in B, so that A has entries near :math:`1 / \sqrt{in}` as at the
     start, and directions without weight can be trained: if both factors were zero, so would be
-    their gradients. Arrays that are trained as a whole are averaged. Info: ``aggregation_error``,
+    their gradients. Arrays that are trained as a whole are averaged. Info: ``error``,
     the norm of the part of the mean product that is beyond the rank, as of `FedIT`.
 
     Args:

@@ -37,7 +37,7 @@ class LoRAFair(AdapterAggregator):
     .. math:: \min_\Delta 1 - \cos(M, \bar A (\bar B + \Delta)) + \lambda \lVert \Delta \rVert^2,
 
     is the paper's, whose term of :math:`\lambda` has no square; gradient descent minimizes it for
-    each adapter. It ignores the norm of the product. Info: ``aggregation_error``, as of `FedIT`,
+    each adapter. It ignores the norm of the product. Info: ``error``, as of `FedIT`,
     after the correction.
 
     Args:
