@@ -33,7 +33,6 @@ from fedjax_fair.benchmark.compute import count_flops
 from fedjax_fair.data import FederatedData
 from fedjax_fair.parallel.cores import default_core_mesh
 from fedjax_fair.roles import Variables
-from fedjax_fair.training.loop import Callback
 
 MESH = default_core_mesh()
 ACCURACY = "accuracy_mean_clients"
@@ -65,7 +64,7 @@ def tune(name: str, file: Path, data_dir: str | None) -> None:
         for rate in runs.federation.rates:
             key = {"federation": name, "algorithm": method, "learning_rate": rate}
             if not is_known(file, key):
-                done, _ = runs.train(method, rate, ROUNDS)
+                done = runs.train(method, rate, ROUNDS)
                 rows: Any = rows_of(done, {"accuracy": f"validation_{ACCURACY}"}).drop(
                     columns="seed"
                 )
@@ -80,10 +79,10 @@ def train(name: str, files: dict[str, Path], data_dir: str | None) -> None:
         key = {"federation": name, "algorithm": method, "learning_rate": rate}
         if is_known(files["runs"], key):
             continue
-        done, milliseconds = runs.train(method, rate, rounds)
+        done = runs.train(method, rate, rounds)
         if rounds == ROUNDS:
             sent = float(done["bytes_up"][0, -1]) / ROUNDS / COHORT
-            costs = {"bytes": sent, **runs.count(method), "milliseconds": milliseconds}
+            costs = {"bytes": sent, **runs.count(method)}
             append(files["costs"], key, pd.DataFrame([costs]))
         append(files["runs"], key, rows_of(done, COLUMNS))
 
@@ -119,13 +118,9 @@ class Runs:
         self.name, self.federation, self.seeds = name, FEDERATIONS[name], seeds
         self.data_dir = data_dir
 
-    def train(self, method: str, rate: float, rounds: int) -> tuple[xr.Dataset, float]:
-        """Trains a method from the base of each seed.
-
-        Returns:
-            The results, and the milliseconds of a round and its share of evaluations.
-        """
-        timer = Timer()
+    def train(self, method: str, rate: float, rounds: int) -> xr.Dataset:
+        """Trains a method from the base of each seed."""
+        started = time.perf_counter()
         done = ff.fit(
             [self._round(method, rate, base) for base in self._loaded[1]],
             self._loaded[0],
@@ -134,11 +129,10 @@ class Runs:
             eval_every=self.federation.eval_every,
             train_loss=False,
             mesh=MESH,
-            callbacks=[timer],
         ).dataset
-        milliseconds = 1000 * timer.seconds / rounds / len(self.seeds)
-        print(f"{self.name}, {method}, {rate:g}: {milliseconds:.1f} ms a round", flush=True)
-        return done, milliseconds
+        seconds = time.perf_counter() - started
+        print(f"{self.name}, {method}, step size {rate:g}: {seconds:.0f} s", flush=True)
+        return done
 
     def count(self, method: str) -> dict[str, float]:
         """Counts the trained parameters, and the operations in matrix products of a round."""
@@ -169,19 +163,6 @@ class Runs:
         accuracy = float(fitted.dataset[ACCURACY][:, -1].mean())
         print(f"{self.name}: base, accuracy {100 * accuracy:.1f} %", flush=True)
         return data, [fitted.variables_for(seed) for seed in self.seeds]
-
-
-class Timer(Callback):
-    """Seconds since compilation."""
-
-    def on_compiled(self, num_bytes: int) -> None:
-        """Starts the timer."""
-        self.started = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """Seconds until now."""
-        return time.perf_counter() - self.started
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from experiments.reproduction import verdicts
 from experiments.reproduction.adapters_plan import ALL, FEDERATIONS, RANKS, ROUNDS
 from experiments.reproduction.runs import load
 from fedjax_fair.metrics import paired
-from fedjax_fair.results.intervals import format_p
+from fedjax_fair.results.intervals import format_number, format_p
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +27,7 @@ MEASURES = {
     "dissimilarity": "dissimilarity",
     "gap": "near less far",
 }
+ENDS = ["difference", "low", "high"]
 AT = ("equal rounds", "equal bytes", "equal mean")
 """Moments of full training that a method after its last round is compared with."""
 
@@ -169,7 +170,7 @@ def markdown(table: Any, means: Any) -> str:
     measures = [*MEASURES, "near", "far"]
     headings = (
         "method", "step size", "trained", "sent per client and round, kB", "operations, G",
-        "ms per round", *(MEASURES.get(name, name) for name in measures),
+        *(MEASURES.get(name, name) for name in measures),
     )  # fmt: skip
     for federation, rows in means.groupby("federation", sort=False):
         cells = [
@@ -184,8 +185,10 @@ def markdown(table: Any, means: Any) -> str:
         for (method, at), group in rows.groupby(["method", "at"], sort=False):
             by_measure = group.set_index("measure")
             parts = [
-                f"{row['difference']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"
-                for row in (by_measure.loc[name] for name in MEASURES)
+                "{} ({} to {})".format(
+                    *(format_number(value, "+.2f") for value in by_measure.loc[name, ENDS])
+                )
+                for name in MEASURES
             ]
             p = by_measure.loc["spread", "p_holm"]
             shown = at if at == "equal rounds" else f"{at}, round {group['rounds'].iloc[0]:.3g}"
@@ -198,10 +201,10 @@ def markdown(table: Any, means: Any) -> str:
 
 def _costs(row: dict[str, Any]) -> list[str]:
     if np.isnan(row["parameters"]):
-        return [""] * 5
+        return [""] * 4
     return [
         f"{row['rate']:g}", f"{row['parameters']:,.0f}", f"{row['bytes'] / 1000:.1f}",
-        f"{row['operations'] / 1e9:.2f}", f"{row['milliseconds']:.0f}",
+        f"{row['operations'] / 1e9:.2f}",
     ]  # fmt: skip
 
 
