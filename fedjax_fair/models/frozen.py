@@ -130,8 +130,7 @@ class Frozen(Model):
         return self.base
 
     def merge(self, variables):
-        base = jax.tree.map(jnp.asarray, self.base)
-        return Variables(*map(insert_part, base, variables))
+        return jax.tree.map(jnp.asarray, Variables(*map(insert_part, self.base, variables)))
 
     @property
     def has_frozen_state(self) -> bool:

@@ -229,7 +229,8 @@ class LoRA(Frozen):
 
     def _factors(self, params: PyTree, path: str) -> tuple[Array, Array]:
         pair = params["adapters"][path]
-        return jnp.asarray((self.factors[path] if self.factors else pair)["a"]), pair["b"]
+        fixed = self.factors[path] if self.factors else pair
+        return jnp.asarray(fixed["a"]), jnp.asarray(pair["b"])
 
     def _layers(self, x: Any) -> dict[str, _Layer]:
         linen = _inside(self.model, LinenModel)

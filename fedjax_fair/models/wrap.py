@@ -27,8 +27,9 @@ from fedjax_fair.utils.terminal import one_line
 __all__ = ["LinenModel", "NNXModel", "classifier", "from_flax", "scale_bytes"]
 
 
-def scale_bytes(x: Shaped[Array, "batch ..."]) -> Shaped[Array, "batch ..."]:
+def scale_bytes(x: Shaped[Any, "batch ..."]) -> Shaped[Array, "batch ..."]:
     """Converts ``uint8`` inputs to ``float32`` in ``[0, 1]``; returns others unchanged."""
+    x = jnp.asarray(x)  # Eager calls may have arrays of NumPy.
     return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
 
 
@@ -89,7 +90,7 @@ def from_flax(
 
 
 @contextlib.contextmanager
-def _explain_input(module: type, x: Array) -> Iterator[None]:
+def _explain_input(module: type, x: Shaped[Any, "batch ..."]) -> Iterator[None]:
     """Adds the shape of the input to errors of a module, which often expects another shape."""
     try:
         yield
