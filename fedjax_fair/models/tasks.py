@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Shaped
 
-from fedjax_fair.models.wrappers import functions_of
+from fedjax_fair.models.wrappers import Wrapper, functions_of
 from fedjax_fair.roles import LABEL_UNIT, Model
 from fedjax_fair.roles.model import apply_masked
 from fedjax_fair.utils import checks
@@ -100,7 +100,7 @@ class _Scaled(NamedTuple):
         return self.loss(outputs / scale, targets / scale)
 
 
-class Rescaled(Model):
+class Rescaled(Wrapper):
     """A network whose outputs are standardized labels, from `as_regression`.
 
     Args:
@@ -109,12 +109,8 @@ class Rescaled(Model):
         scale: Standard deviation of the labels; 1 for constant ones.
     """
 
-    model: Model
     mean: tuple[float, ...]
     scale: tuple[float, ...]
-
-    def init(self, key, x):
-        return self.model.init(key, x)
 
     def apply(self, params, state, x, *, train, key, example_mask=None):
         outputs, state = apply_masked(self.model.apply, params, state, x, train, key, example_mask)
@@ -125,24 +121,6 @@ class Rescaled(Model):
                 "target of standardize; give the last layer as many outputs."
             )
         return outputs * scale + mean, state
-
-    def features(self, params, state, x):
-        return self.model.features(params, state, x)
-
-    @property
-    def bind_state(self):
-        bind_state = self.model.bind_state
-        return None if bind_state is None else lambda state: self.replace(model=bind_state(state))
-
-    @property
-    def frozen(self):
-        return self.model.frozen
-
-    def merge(self, variables):
-        return self.model.merge(variables)
-
-    def client_bytes(self, variables):
-        return self.model.client_bytes(variables)
 
 
 def as_multi_label(model: Model) -> Model:

@@ -17,6 +17,7 @@ from fedjax_fair.utils import checks
 __all__ = [
     "Bfloat16",
     "Pretrained",
+    "Wrapper",
     "check_variables",
     "functions_of",
     "in_bfloat16",
@@ -27,6 +28,40 @@ __all__ = [
 def functions_of(model: Model) -> dict[str, Any]:
     """Returns the functions of outputs of a model, such as its loss."""
     return {field.name: getattr(model, field.name) for field in dataclasses.fields(Model)}
+
+
+class Wrapper(Model):
+    """Base class of models that differ from another one in some methods.
+
+    Args:
+        model: The other one.
+    """
+
+    model: Model
+
+    def init(self, key, x):
+        return self.model.init(key, x)
+
+    def apply(self, params, state, x, *, train, key, example_mask=None):
+        return apply_masked(self.model.apply, params, state, x, train, key, example_mask)
+
+    def features(self, params, state, x):
+        return self.model.features(params, state, x)
+
+    @property
+    def frozen(self):
+        return self.model.frozen
+
+    def merge(self, variables):
+        return self.model.merge(variables)
+
+    def client_bytes(self, variables):
+        return self.model.client_bytes(variables)
+
+    @property
+    def bind_state(self):
+        bind_state = self.model.bind_state
+        return None if bind_state is None else lambda state: self.replace(model=bind_state(state))
 
 
 # Accelerators were not measured. On digits (MLP, 50 clients, 100 rounds, five seeds) accuracy is
@@ -64,14 +99,12 @@ def in_bfloat16(model: Model) -> Model:
     return Bfloat16(model, **functions_of(model))
 
 
-class Bfloat16(Model):
+class Bfloat16(Wrapper):
     """A model whose layers compute in ``bfloat16``, from `in_bfloat16`.
 
     Args:
         model: The model that computes.
     """
-
-    model: Model
 
     def init(self, key, x):
         variables = self.model.init(key, x)
@@ -130,7 +163,7 @@ def pretrained(model: Model, variables: Variables) -> Model:
     return Pretrained(model, variables, **functions_of(model))
 
 
-class Pretrained(Model):
+class Pretrained(Wrapper):
     """A model with given initial variables, from `pretrained`.
 
     Args:
@@ -138,7 +171,6 @@ class Pretrained(Model):
         variables: Initial variables. Others of the same shapes do not cause recompilation.
     """
 
-    model: Model
     variables: PyTree
 
     def __post_init__(self):
@@ -148,27 +180,6 @@ class Pretrained(Model):
         variables = jax.tree.map(jnp.asarray, self.variables)
         check_variables(jax.eval_shape(self.model.init, key, x), variables)
         return variables
-
-    @property
-    def bind_state(self):
-        bind_state = self.model.bind_state
-        return None if bind_state is None else lambda state: self.replace(model=bind_state(state))
-
-    def apply(self, params, state, x, *, train, key, example_mask=None):
-        return apply_masked(self.model.apply, params, state, x, train, key, example_mask)
-
-    def features(self, params, state, x):
-        return self.model.features(params, state, x)
-
-    @property
-    def frozen(self):
-        return self.model.frozen
-
-    def merge(self, variables):
-        return self.model.merge(variables)
-
-    def client_bytes(self, variables):
-        return self.model.client_bytes(variables)
 
 
 def check_variables(expected: Variables, given: Variables) -> None:
