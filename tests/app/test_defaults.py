@@ -18,7 +18,7 @@ from fedjax_fair.app.settings.config import Config, DataConfig, ModelConfig, Sol
 from fedjax_fair.app.settings.defaults import format_settings, unset_defaults
 from fedjax_fair.app.settings.named_methods import method_settings
 from fedjax_fair.app.settings.names import change
-from fedjax_fair.app.settings.registry import METHODS
+from fedjax_fair.app.settings.registry import GROUPS, METHODS
 from fedjax_fair.app.settings.usage import drop_unused_settings
 
 SMALL = [
@@ -44,6 +44,8 @@ def resolved(*methods):
     config = Config(methods=methods, data=data, solver=SolverConfig(steps=2))
     if "fedbn" in methods:
         config = replace(config, model=ModelConfig(name="resnet18", norm="batch"))
+    if set(methods) & set(GROUPS["adapters"]):
+        config = replace(config, model=ModelConfig(lora=2))
     return drop_unused_settings(presets.resolve(config))
 
 
