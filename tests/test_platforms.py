@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from conftest import with_sensitive_feature
 
-from fedjax_fair import aggregators, data, selectors, solvers, submodular
+from fedjax_fair import aggregators, data, models, selectors, solvers, submodular
 from fedjax_fair.app.build import method_round
 from fedjax_fair.app.experiment_data import load_data
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
-from fedjax_fair.app.settings.registry import METHODS
+from fedjax_fair.app.settings.registry import GROUPS, METHODS
 from fedjax_fair.models import Conv, from_flax
 from fedjax_fair.numerics import target
 from fedjax_fair.rounds.round import Round
@@ -146,9 +146,13 @@ def test_all_products_but_those_of_networks_have_full_precision(name):
     if name == "fedbn":
         model = replace(config.model, name="resnet18", norm="batch")
     config = replace(config, model=model, solver=solver)
-    federated = with_sensitive_feature(grouped_digits())
+    federated, network = with_sensitive_feature(grouped_digits()), None
+    if name in GROUPS["adapters"]:
+        plain = models.mlp(10)
+        variables = plain.init(jax.random.key(0), federated.train.features[:1])
+        network = models.lora(plain, variables, rank=2)
     with target.tracing_for("tpu"):
-        round = method_round(config, name, 10)
+        round = method_round(config, name, 10, model=network)
         state = jax.eval_shape(round.init, jax.random.key(0), federated)
         traced = jax.make_jaxpr(round.step)(state, federated)
     all_products = list(products(traced.jaxpr))
