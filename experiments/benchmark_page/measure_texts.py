@@ -31,6 +31,7 @@ ABOUT = {
     "rounds_to_target": "until the stated mean accuracy",
     "megabytes_to_target": "of all clients until the stated mean accuracy",
     "relative_compute": "floating-point operations in products of training, of clients and server",
+    "trained_share": "of methods that train a part of the network",
 }
 """What each measure is."""
 
@@ -43,4 +44,6 @@ def missing(measure: str) -> str:
         return "the federation has no unseen clients, or the method has no such model"
     if measure in GROUPS["group fairness"]:
         return "the federation has no sensitive feature"
+    if measure == "trained_share":
+        return "the whole network is trained"
     return "the target was not reached" if measure.endswith("_to_target") else "not measured"

@@ -71,6 +71,7 @@ MEASURES = {
     "rounds_to_target": Measure("rounds to target", "rounds", 1.0, 0),
     "megabytes_to_target": Measure("MB to target", "MB", 1.0, 1),
     "relative_compute": Measure("compute", "times fedavg", 1.0, 2),
+    "trained_share": Measure("trained", "% of parameters", 100.0, 1),
 }
 """Measures by name, in the order of columns."""
 

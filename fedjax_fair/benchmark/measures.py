@@ -292,7 +292,8 @@ def _ginis(of_runs: np.ndarray) -> np.ndarray:
 def _communication(final: Final) -> dict[str, np.ndarray]:
     """Returns megabytes in total, and rounds and megabytes until the target.
 
-    A run that never reaches the target counts with one evaluation more than there are.
+    A run that never reaches the target counts with one evaluation more than there are. If
+    parameters are frozen, also the share of trained ones.
     """
     data = final.dataset
     up, down = (data[f"bytes_{way}"].transpose("seed", "round").values for way in ("up", "down"))
@@ -303,7 +304,10 @@ def _communication(final: Final) -> dict[str, np.ndarray]:
     first = np.where(is_reached.any(axis=1), is_reached.argmax(axis=1), len(rounds) - 1)
     factor = np.where(is_reached.any(axis=1), 1.0, longer)
     total = (up + down)[np.arange(len(first)), first]
-    return {
+    trained, share = data.get("trained_parameters"), {}
+    if trained is not None:
+        share["trained_share"] = (trained / (trained + data["frozen_parameters"])).values
+    return share | {
         "megabytes_up": up[:, -1] / _MEGABYTE,
         "megabytes_down": down[:, -1] / _MEGABYTE,
         "rounds_to_target": rounds[first] * factor,

@@ -65,7 +65,7 @@ def freeze(model: Model, variables: Variables, trainable: Chosen, *, fresh: bool
             model=LinenModel(module=Classifier(body=Body(hidden=(32,)), num_classes=10)),
             trainable=('head',),
         )
-        trained: 330 parameters in 2 arrays
+        trained and sent: 330 parameters in 2 arrays
         frozen: 2,080 parameters in 2 arrays
     """
     check_network("freeze", model)
@@ -158,7 +158,7 @@ class Frozen(Model):
         return f"{self!r}\n{self._describe()}"
 
     def _describe(self) -> str:
-        return f"{_count('trained', self.start)}\n{_count('frozen', self.frozen)}"
+        return f"{_count('trained and sent', self.start)}\n{_count('frozen', self.frozen)}"
 
 
 def _count(what: str, tree: PyTree) -> str:

@@ -245,7 +245,7 @@ class LoRA(Frozen):
         size = f"{self.rank * sum(known):,} parameters"
         if len(known) < len(sides):
             size += f", and those of {len(sides) - len(known)} kernels with more axes"
-        return f"{super()._describe()}\nadapters of rank {self.rank}: {size}"
+        return f"{super()._describe()}\nadapters of rank {self.rank}, trained and sent: {size}"
 
 
 class _Layer(NamedTuple):

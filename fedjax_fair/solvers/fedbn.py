@@ -40,9 +40,10 @@ class FedBN(SplitSolver):
     def is_personal(self, variables, model, x):
         modules = {path for path, keys in _groups(variables.state).items() if keys == _STATISTICS}
         if not modules:
+            none = "none that is trained" if jax.tree.leaves(model.frozen) else "none"
             raise ValueError(
                 "FedBN needs a model with batch normalization, such as models.resnet18(10, "
-                "norm='batch'); this one has none."
+                f"norm='batch'); this one has {none}."
             )
         params = _groups(variables.params)
         # The state of Flax's Linen has a collection around the modules, the state of NNX has not.

@@ -357,6 +357,7 @@ def test_tables_sort_search_and_filter(seen, contents):
     assert did["heads"] == 2 + len(measures.GROUPS["accuracy and fairness"])
     assert did["costs"] == [
         "method", "kind", "upload", "download", "rounds to target", "MB to target", "compute",
+        "trained",
     ]  # fmt: skip
     for names in did["missingLast"]:
         assert set(names[-2:]) == {"divfl", "tilted"}

@@ -188,6 +188,10 @@ def test_rounds_until_the_target():
     found = measures._communication(final)
     assert found["rounds_to_target"].tolist() == [2, 6]
     assert found["megabytes_to_target"].tolist() == [2, 6]
+    assert "trained_share" not in found
+    counts = {"trained_parameters": ("seed", [1, 1]), "frozen_parameters": ("seed", [3, 3])}
+    found = measures._communication(final._replace(dataset=dataset.assign(counts)))
+    assert found["trained_share"].tolist() == [0.25, 0.25]
 
 
 def test_the_constant_predictor_predicts_the_most_frequent_class():

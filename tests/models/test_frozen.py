@@ -306,6 +306,13 @@ def test_trained_statistics_need_trained_layers_before_them():
     assert all(not np.array_equal(*pair) for pair in zip(before, after, strict=True))
 
 
+def test_personal_statistics_have_to_be_trained():
+    network = ff.models.from_flax(Normalized())
+    model = ff.models.freeze(network, network.init(KEY, X), ("head",))
+    with pytest.raises(ValueError, match=r"FedBN .*; this one has none that is trained"):
+        fitted(model, ff.solvers.FedBN(SOLVERS["plain"]), rounds=1)
+
+
 NAN = jax.tree.map(lambda leaf: leaf * np.nan, BASE)
 
 

@@ -272,9 +272,9 @@ def test_a_fixed_factor_is_not_sent_and_equal_for_all_seeds():
 def test_printed_counts():
     model = ff.models.lora(NETWORK, BASE, rank=4, trainable=("head",))
     printed = str(model)
-    assert "trained: 170 parameters in 2 arrays" in printed
+    assert "trained and sent: 170 parameters in 2 arrays" in printed
     assert "frozen: 1,040 parameters in 2 arrays" in printed
-    assert "adapters of rank 4: 320 parameters" in printed
+    assert "adapters of rank 4, trained and sent: 320 parameters" in printed
     network, x = NETWORKS["attention"]
     unknown = str(ff.models.lora(network, network.init(KEY, x), rank=2))
     assert "and those of 4 kernels with more axes" in unknown
