@@ -93,7 +93,8 @@ def page(
 
         numbers["settings"] = _settings(dataset, settings)
         note = " Of many configurations the best one is partly so by chance."
-        fronts = [front_table(front(dataset))]
+        of_settings = front_table(front(dataset))
+        fronts = [of_settings._replace(note=f"{of_settings.note}{note}")]
     table = add_central(methods_table(extended, columns, floors), extended)
     title = f"Fair federated learning on {dataset.attrs['data']}"
     body = f"""<h1>{text(title)}</h1>

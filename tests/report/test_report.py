@@ -161,6 +161,10 @@ def test_the_page_needs_no_other_file_and_escapes_names(dataset):
     assert json.loads(reader.numbers)["methods"] == [NASTY, "b"]
 
 
+def names_of(num_values):
+    return [f"{['fedavg', 'divfl'][j]}, prox={i}" for i in range(num_values) for j in range(2)]
+
+
 @pytest.mark.parametrize("has_validation", [False, True])
 def test_the_page_of_a_sweep_has_its_best_configurations(has_validation):
     runs = [make_results(seeds=2, clients=5) for _ in range(6)]
@@ -172,8 +176,10 @@ def test_the_page_of_a_sweep_has_its_best_configurations(has_validation):
     swept = xr.concat(runs, xr.DataArray([0, 1, 2, 3, 4, 5], dims="prox", name="prox"))
     shared = {name: runs[0][name] for name in ("train_examples", "test_examples")}
     reader = Reader(report.page(swept.assign(shared), {}, {}))
-    numbers, (table, _) = json.loads(reader.numbers), reader.tables
-    names = [f"{['fedavg', 'divfl'][j]}, prox={i}" for i in range(6) for j in range(2)]
+    numbers, (table, of_front, _) = json.loads(reader.numbers), reader.tables
+    assert of_front[0][0] == "method"
+    assert {row[0].strip() for row in of_front[1:]} <= set(names_of(6))
+    names = names_of(6)
     best = [names[place] for place in np.argsort(-level.ravel())]
     best = best[:-11:-1] if has_validation else best[:10]
     assert numbers["methods"] == [row[0].strip() for row in table[1:-1]] == best
