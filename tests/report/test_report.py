@@ -177,7 +177,7 @@ def test_the_page_of_a_sweep_has_its_best_configurations(has_validation):
     shared = {name: runs[0][name] for name in ("train_examples", "test_examples")}
     reader = Reader(report.page(swept.assign(shared), {}, {}))
     numbers, (table, of_front, _) = json.loads(reader.numbers), reader.tables
-    assert of_front[0][0] == "method"
+    assert of_front[0][0].strip() == "method"
     assert {row[0].strip() for row in of_front[1:]} <= set(names_of(6))
     names = names_of(6)
     best = [names[place] for place in np.argsort(-level.ravel())]
