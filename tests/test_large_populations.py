@@ -8,9 +8,8 @@ from collections import Counter
 import jax
 import numpy as np
 import pytest
-from conftest import linear_model
 from jax.extend.core import ClosedJaxpr, Jaxpr
-from test_conformance import AGGREGATORS, PAIRS, SELECTORS, SOLVERS
+from test_conformance import AGGREGATORS, PAIRS, SELECTORS, model_of, roles_of
 
 from fedjax_fair import faults
 from fedjax_fair.data.client_examples import ClientExamples
@@ -100,13 +99,8 @@ SOLVER_OF = {aggregator: solver for solver, aggregator in PAIRS.items()}
 
 
 def round_of(selector="uniform", aggregator="mean", **options):
-    return Round(
-        linear_model(),
-        SELECTORS[selector](),
-        SOLVERS[SOLVER_OF.get(aggregator, "sgd")](),
-        AGGREGATORS[aggregator](),
-        **options,
-    )
+    names = selector, SOLVER_OF.get(aggregator, "sgd"), aggregator
+    return Round(model_of(names), *roles_of(names), **options)
 
 
 def assert_updates_in_place(operations_and_states):

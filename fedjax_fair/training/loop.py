@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -216,7 +217,7 @@ def train_loop(
             if store is not None and (stop or history.round == rounds or store.due):
                 store.save(functions.to_saved(state), history, best_tracker)
 
-    num_trained = sum(leaf[0].size for leaf in jax.tree.leaves(state.variables.params))
+    num_trained = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(state.variables.params))
     dataset = results.to_dataset(
         history, seeds, data, functions.traffic, options.metrics, model, num_trained
     )

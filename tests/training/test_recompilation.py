@@ -74,6 +74,7 @@ def test_equal_methods_and_other_hyperparameters_and_seeds_compile_nothing(name)
     assert others == 0
     assert not other.equals(first)
     jax.clear_caches()
+    assert counted(lambda: run(make(0.5, 0.1)))[0] == 0  # Executables stay.
     executable_cache.clear()
     assert counted(lambda: run(make(0.5, 0.1)))[0] > 0  # Compilations are counted.
 

@@ -186,7 +186,7 @@ def program(workload: Workload, form: str, mesh: Mesh | None = None) -> tuple[Ca
         with layers():
             return ff.run(round, state, data, ROUNDS)
 
-    def sweep(own, data, store):
+    def sweep(own, data, store, shared):
         state, rate = own
         with layers():
             return ff.run(round_of(rate), state, data, ROUNDS), store
