@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import aggregate, linear_model, make_federation
-from test_conformance import AGGREGATORS, FEDERATION, SELECTORS, Scaling
+from test_conformance import AGGREGATORS, FEDERATION, SELECTORS, Scaling, model_of
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers
@@ -47,9 +47,11 @@ def run_with(faults=(), selector=None, aggregator=None, solver=None, *, drop_non
 
 
 @cache
-def context():
-    model = linear_model()
+def context(aggregator="mean"):
+    model = model_of(("uniform", "sgd", aggregator))
     variables = model.init(jax.random.key(0), DATA.train.features[:1])
+    if model.bind_state is not None:  # As rounds do.
+        model, variables = model.bind_state(variables.state), variables._replace(state={})
     return make_context(model, jnp.int32(1), variables, DATA)
 
 
@@ -82,9 +84,10 @@ def test_faults_of_probability_zero_change_no_bit(selector, aggregator):
     assert same.responded.all()
 
 
-def random_results(rng, size):
+def random_results(rng, size, aggregator="mean"):
     update = jax.tree.map(
-        lambda leaf: rng.normal(size=(size, *leaf.shape)).astype(np.float32), context().variables
+        lambda leaf: rng.normal(size=(size, *leaf.shape)).astype(np.float32),
+        context(aggregator).variables,
     )
     loss = rng.uniform(1, 2, size=size).astype(np.float32)
     steps = np.full(size, 3, np.int32)
@@ -104,19 +107,19 @@ def cohort_of(clients, instructions=None):
 @pytest.mark.parametrize("name", sorted(AGGREGATORS.keys() - {"aaggff, in a silo"}))
 def test_aggregators_ignore_clients_without_response(name):
     clients, responded = [0, 3, 4, 1, 5], np.array([True, False, True, True, False])
-    results = random_results(np.random.default_rng(0), len(clients))
-    aggregator = AGGREGATORS[name]()
-    state = aggregator.init(context()._replace(key=jax.random.key(1)))
+    results = random_results(np.random.default_rng(0), len(clients), name)
+    aggregator, at = AGGREGATORS[name](), context(name)
+    state = aggregator.init(at._replace(key=jax.random.key(1)))
     factors = np.asarray([1.1, 0.9, 1.2, 1.0, 0.8], np.float32)
     cohort = cohort_of(clients, {"loss_weight": factors})
     smaller, smaller_results = jax.tree.map(lambda leaf: leaf[responded], (cohort, results))
     smaller = smaller._replace(weights=smaller.weights / smaller.weights.sum())
-    expected = aggregate(aggregator, state, smaller, smaller_results, context())
+    expected = aggregate(aggregator, state, smaller, smaller_results, at)
 
     zeroed = jax.tree.map(
         lambda leaf: np.where(responded.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0), results
     )
-    actual = aggregate(aggregator, state, cohort._replace(responded=responded), zeroed, context())
+    actual = aggregate(aggregator, state, cohort._replace(responded=responded), zeroed, at)
     chex.assert_trees_all_close(actual[:2], expected[:2], rtol=2e-5, atol=1e-6)
     np.testing.assert_allclose(actual[2].weights[responded], expected[2].weights, rtol=2e-5)
     assert (actual[2].weights[~responded] == 0).all()

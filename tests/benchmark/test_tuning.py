@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_fair import models
 from fedjax_fair.app.build import method_round
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.method import Range
 from fedjax_fair.app.settings.named_methods import method_settings, resolve_method
 from fedjax_fair.app.settings.names import change, setting_names
-from fedjax_fair.app.settings.registry import METHODS, RANGES
+from fedjax_fair.app.settings.registry import GROUPS, METHODS, RANGES
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.benchmark import tuning
 from fedjax_fair.training.stacked import stack_trees
@@ -161,13 +164,17 @@ def test_ranges_are_of_traced_settings(name):
 
 @pytest.mark.parametrize("name", [n for n in METHODS if METHODS[n].centralized_fn is None])
 def test_settings_share_compiled_functions(name):
-    rounds = []
+    rounds, network = [], None
+    if name in GROUPS["adapters"]:
+        plain = models.logistic(10)
+        variables = plain.init(jax.random.key(0), jnp.zeros((1, 64)))
+        network = models.lora(plain, variables, rank=2)
     config = change(change(CONFIG, "solver", "epochs", None), "solver", "steps", 5)
     for end in ("low", "high"):
         own = change(config, "solver", "learning_rate", tuning.rates(8)[end == "high"])
         for key, values in METHODS[name].ranges.items():
             own = change(own, *lookup("setting", key, setting_names(own)), getattr(values, end))
-        rounds.append(method_round(own, name, 10, 100, num_clients=20))
+        rounds.append(method_round(own, name, 10, 100, model=network, num_clients=20))
     # The learning rate and each range differ between the rounds.
     assert len(stack_trees(rounds).per_run) >= 1 + len(METHODS[name].ranges)
 
