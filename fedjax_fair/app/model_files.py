@@ -78,9 +78,9 @@ def save_base(model: Model, data: FederatedData, folder: Path) -> str | None:
     Returns:
         The name of the file in ``folder``; None if no part is frozen.
     """
-    start = model.init(jax.random.key(0), data.train.features[:1])
-    if (network := model.merge(start)) is start:
+    if model.frozen == ():  # Not an empty tree, as of `freeze` with all arrays trained.
         return None
+    network = model.merge(model.init(jax.random.key(0), data.train.features[:1]))
     folder.mkdir(exist_ok=True)
     return write_base(jax.device_get(network), folder)
 

@@ -25,7 +25,7 @@ from fedjax_fair.roles import Model, Variables
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.tree import Number
 
-__all__ = ["LoRA", "lora"]
+__all__ = ["LoRA", "inside", "lora"]
 
 
 def lora(
@@ -175,7 +175,7 @@ class LoRA(Frozen):
         drawn = {} if self.factors else _draw_factors(key, sides, self.rank)
         params: dict[str, Any] = {
             "adapters": {
-                path: {name: drawn[path] for name in ("a",) if path in drawn}
+                path: ({"a": drawn[path]} if path in drawn else {})
                 | {"b": jnp.zeros((self.rank, out))}
                 for path, (_, out) in sides.items()
             }
@@ -189,7 +189,7 @@ class LoRA(Frozen):
 
     def client_bytes(self, variables):
         """Adds the kernels to which products are added."""
-        is_copied = self.merged or _inside(self.model, LinenModel) is None
+        is_copied = self.merged or inside(self.model, LinenModel) is None
         kernels = _by_name(self.base.params)
         copied = [kernels[path] for path in self.targets if is_copied or kernels[path].ndim > 3]
         return tree_bytes(variables) + tree_bytes(copied)
@@ -233,7 +233,7 @@ class LoRA(Frozen):
         return jnp.asarray(fixed["a"]), jnp.asarray(pair["b"])
 
     def _layers(self, x: Any) -> dict[str, _Layer]:
-        linen = _inside(self.model, LinenModel)
+        linen = inside(self.model, LinenModel)
         if linen is None:
             return _nnx_layers(self.model)
         return _linen_layers(linen, tuple(x.shape), jnp.dtype(x.dtype))
@@ -381,7 +381,7 @@ def _kernel_path(module: nn.Module) -> str:
     return "/".join((*module.path, "kernel"))
 
 
-def _inside(model: Any, kind: type) -> Any:
+def inside(model: Any, kind: type) -> Any:
     """Returns the model of a kind inside wrappers, or None."""
     while isinstance(model, Model) and not isinstance(model, kind):
         model = getattr(model, "model", None)
@@ -422,7 +422,7 @@ _LINEN_LAYERS = (nn.Dense, nn.DenseGeneral, nn.Conv, Conv)
 def _nnx_layers(model: Model) -> dict[str, _Layer]:
     """Returns the layers of an NNX module that are known, by the paths of their kernels."""
     layers: dict[str, _Layer] = {}
-    if (inner := _inside(model, NNXModel)) is None:
+    if (inner := inside(model, NNXModel)) is None:
         return layers
     module = nnx.eval_shape(lambda: inner.factory(rngs=nnx.Rngs(0)))
     for path, node in nnx.iter_graph(module):

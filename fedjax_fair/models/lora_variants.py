@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from fedjax_fair.models.frozen import Frozen
-from fedjax_fair.models.lora import LoRA, lora
+from fedjax_fair.models.lora import LoRA, inside, lora
 from fedjax_fair.models.wrappers import functions_of
 from fedjax_fair.numerics.tree_paths import name_of
 from fedjax_fair.roles import Model, Variables
@@ -29,10 +29,8 @@ def check_lora(user: str, model: Model, *, both: bool = True) -> LoRA:
     Raises:
         ValueError: If it has no adapters, or a factor is fixed.
     """
-    inner: Any = model
-    while isinstance(inner, Model) and not isinstance(inner, LoRA):
-        inner = getattr(inner, "model", None)
-    if not isinstance(inner, LoRA):
+    inner = inside(model, LoRA)
+    if inner is None:
         raise ValueError(
             f"{user} needs a model with low-rank adapters, not {type(model).__name__}; use "
             "models.lora(model, variables, rank=4), which is --model.lora 4 on the command line."
