@@ -289,7 +289,8 @@ class Programs(NamedTuple):
 @cache
 def adapted_model():
     network = linear_model()
-    variables = network.init(jax.random.key(0), FEDERATION.train.features[:1])
+    with jax.ensure_compile_time_eval():  # The first call may be inside a compiled function.
+        variables = network.init(jax.random.key(0), FEDERATION.train.features[:1])
     return models.lora(network, variables, rank=2, trainable=("bias",))
 
 

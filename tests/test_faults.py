@@ -49,7 +49,8 @@ def run_with(faults=(), selector=None, aggregator=None, solver=None, *, drop_non
 @cache
 def context(aggregator="mean"):
     model = model_of(("uniform", "sgd", aggregator))
-    variables = model.init(jax.random.key(0), DATA.train.features[:1])
+    with jax.ensure_compile_time_eval():  # The first call may be inside a compiled function.
+        variables = model.init(jax.random.key(0), DATA.train.features[:1])
     if model.bind_state is not None:  # As rounds do.
         model, variables = model.bind_state(variables.state), variables._replace(state={})
     return make_context(model, jnp.int32(1), variables, DATA)
