@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.roles import Info, Variables
 from fedjax_fair.rounds import client_state
-from fedjax_fair.timing import Clock
+from fedjax_fair.schedules.schedule import RoundTiming
 from fedjax_fair.utils.tree import Tree
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "Purpose",
     "RoundInfo",
     "RoundState",
-    "RoundTiming",
     "Traffic",
     "derive_key",
 ]
@@ -84,26 +83,6 @@ class Traffic(Tree):
 
     up: int
     down: int
-
-
-class RoundTiming(NamedTuple):
-    """A round in virtual time.
-
-    Attributes:
-        clock: Time after the round.
-        staleness: Updates of the global model since the version that each participant was sent.
-        dispatched: Start of each participant's task.
-        arrived: Arrival of each result, also of one that came too late; the start if there is none.
-        spent: Time of tasks that ended in this round, by device class.
-        lost: Its part whose results do not count.
-    """
-
-    clock: Clock
-    staleness: Int[Array, " cohort"]
-    dispatched: Clock
-    arrived: Clock
-    spent: Clock
-    lost: Clock
 
 
 class RoundInfo(NamedTuple):

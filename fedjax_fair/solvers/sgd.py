@@ -135,6 +135,28 @@ class SGD(Solver):
         """True if all clients take equally many steps."""
         return self.steps is not None
 
+    def num_examples(
+        self, sizes: Int[Array, "..."], max_steps: Int[Array, "..."] | None = None
+    ) -> Int[Array, "..."]:
+        """Returns the examples that training on clients of some sizes processes.
+
+        Examples:
+            >>> sgd = SGD(0.1, batch_size=4, epochs=2)
+            >>> sgd.num_examples(jnp.array([4, 10])).tolist()
+            [8, 20]
+            >>> sgd.num_examples(jnp.array([4, 10]), max_steps=jnp.int32(3)).tolist()
+            [8, 10]
+        """
+        per_epoch = _ceil_div(sizes, self.batch_size)
+        steps = self.steps if self.epochs is None else self.epochs * per_epoch
+        steps = jnp.broadcast_to(jnp.asarray(steps, jnp.int32), sizes.shape)
+        if max_steps is not None:
+            steps = jnp.minimum(steps, max_steps)
+        if self.replacement:
+            return steps * self.batch_size
+        epochs, rest = jnp.divmod(steps, per_epoch)
+        return epochs * sizes + rest * self.batch_size
+
     def rate(self, round: Int[Array, ""]) -> Number:
         """Returns the step size in an absolute round."""
         return self.learning_rate(round) if callable(self.learning_rate) else self.learning_rate
