@@ -40,6 +40,7 @@ from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.memory_estimate import Memory
 from fedjax_fair.training.stacked import Stacked
 from fedjax_fair.training.train_options import TrainOptions
+from fedjax_fair.utils.warning import warn
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -107,13 +108,16 @@ class Callback:
 
 
 def check_runs(method: Stacked, data: FederatedData) -> None:
-    """Checks the faults of a method's runs, before anything is compiled.
+    """Checks the faults and the schedules of a method's runs, before anything is compiled.
 
     Raises:
         ValueError: If one does not fit the number of clients.
     """
     for leaves in zip(*method.per_run, strict=True) if method.per_run else [()]:
-        check_faults(method.structure.fill(method.shared, leaves), data.num_clients)
+        round = method.structure.fill(method.shared, leaves)
+        check_faults(round, data.num_clients)
+        if round.schedule is not None:
+            round.schedule.check(data.num_clients)
 
 
 @explain_callback_errors()
@@ -135,6 +139,11 @@ def train_loop(
     for callback in callbacks:
         callback.on_start(rounds, seeds)
     best, model = options.best, method.first.model
+    if options.until_seconds is not None and method.first.schedule is None:
+        raise ValueError(
+            f"until_seconds={options.until_seconds}: expected None, because the method has no "
+            "schedule; add schedule=schedules.Synchronous(...) or remove it."
+        )
     if isinstance(best, str):
         best = score_by_name(best, summary_metrics(model, data, options.metrics))
     with _open_checkpoints(method, batch, options, checkpoints) as store:
@@ -191,6 +200,13 @@ def train_loop(
             stops = [callback.on_evaluation(evaluation) for callback in callbacks]
             return any(stop is True for stop in stops)
 
+        def is_late() -> bool:
+            """Returns whether all runs have passed the virtual time at which they end."""
+            if options.until_seconds is None:
+                return False
+            clock = functions.unpad_runs(state.schedule.clock)
+            return bool((clock.as_seconds() >= options.until_seconds).all())
+
         # A resumed run does not repeat the evaluation of its checkpoint, but its warnings.
         stop = False
         if store is not None and resumed:
@@ -199,6 +215,7 @@ def train_loop(
             )
             if is_monitored:
                 monitor.replay(history)
+            stop = is_late()
         else:
             stop = evaluate(functions.empty_cohort)
         # Compiled functions cannot raise, so the host checks the diagnostics of each chunk.
@@ -213,7 +230,7 @@ def train_loop(
             monitor.check_weights(info, history.round)
             monitor.check_states(info, history.round)
             history.add_rounds(info)
-            stop = evaluate(info.clients[:, -1], info)
+            stop = evaluate(info.clients[:, -1], info) or is_late()
             if store is not None and (stop or history.round == rounds or store.due):
                 store.save(functions.to_saved(state), history, best_tracker)
 
@@ -222,6 +239,8 @@ def train_loop(
         history, seeds, data, functions.traffic, options.metrics, model, num_trained
     )
     warn_of_divergence(dataset)
+    if options.until_seconds is not None:
+        _warn_of_early_end(dataset, options.until_seconds)
     warn_of_repeated_clients(dataset)
     for callback in callbacks:
         callback.on_end(dataset)
@@ -307,6 +326,20 @@ def _open_checkpoints(
         options.eval_every,
         allow_changed_code=options.allow_changed_code,
     )
+
+
+def _warn_of_early_end(dataset: xr.Dataset, until_seconds: float) -> None:
+    reached = dataset.virtual_time.isel(round=-1)
+    early = reached < until_seconds
+    if early.any():
+        each = ", ".join(
+            f"seed {seed} at {seconds:.6g} s"
+            for seed, seconds in zip(dataset.seed.values[early], reached.values[early], strict=True)
+        )
+        warn(
+            f"until_seconds={until_seconds:g}: after {dataset.sizes['training_round']} rounds "
+            f"{each}; pass more rounds."
+        )
 
 
 def _check_finite(
