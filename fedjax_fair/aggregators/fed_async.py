@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from fedjax_fair.aggregators.staleness import Polynomial, StalenessFactor, staleness_of
+from fedjax_fair.aggregators.staleness_factors import Polynomial, StalenessFactor, staleness_of
 from fedjax_fair.numerics.trees import scale_tree
 from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView
 from fedjax_fair.utils import checks

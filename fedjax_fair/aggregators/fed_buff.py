@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, get_args
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_fair.aggregators.staleness import Polynomial, StalenessFactor, staleness_of
+from fedjax_fair.aggregators.staleness_factors import Polynomial, StalenessFactor, staleness_of
 from fedjax_fair.numerics.trees import scale_tree
 from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, ServerView
 from fedjax_fair.utils import checks

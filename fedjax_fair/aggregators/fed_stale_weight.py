@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from fedjax_fair.aggregators.staleness import staleness_of
+from fedjax_fair.aggregators.staleness_factors import staleness_of
 from fedjax_fair.aggregators.whole_cohort import normalize_weights
 from fedjax_fair.numerics.trees import scale_tree
 from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Number, ServerView
@@ -38,17 +38,14 @@ class FedStaleWeight(Aggregator):
 
     Normalization within the buffer undoes a part of the aim, because a buffer without slow clients
     counts as much as one with them. With ``exact`` (an extension of the paper), the weight is
-    :math:`(\tau_k + e_k) / N` without normalization, for :math:`N` clients, where :math:`e_k` is 1
-    if the result arrived at the moment of the update, so that the next task of its client starts
-    from the new model, otherwise 0. The sum of a client's weights is then the number of versions of
-    the model between its first and its present task, divided by :math:`N`, which is equal for all
-    clients that are always in training, up to the tasks in progress. The variance of the update is
-    higher. If more results than a buffer holds arrive at one moment, those of the earlier buffers
-    count for one version only.
+    :math:`g_k / N` without normalization, for :math:`N` clients, where :math:`g_k` is the number of
+    rounds since the last one to which the client contributed, or since the start. Up to a round
+    :math:`t` in which it contributes, the weights of a client sum to :math:`t / N`, so that all
+    clients have equal influence, whatever their speeds and however often they are selected. Several
+    results of a client in one buffer share :math:`g_k`. The variance of the update is higher.
 
-    Running statistics are averaged with normalized weights. Info: the mean staleness
-    :math:`\bar\tau_k`, or :math:`\tau_k + e_k`, as ``influence``; and the factor ``scale`` of the
-    mean with normalized weights.
+    Running statistics are averaged with normalized weights. Info: :math:`\bar\tau_k` or the share
+    of :math:`g_k`, as ``influence``; and the factor ``scale`` of the mean with normalized weights.
 
     Args:
         learning_rate: :math:`\eta` > 0.
@@ -75,19 +72,21 @@ class FedStaleWeight(Aggregator):
         checks.positive("learning_rate", self.learning_rate)
 
     def init(self, context):
-        return () if self.exact else jnp.full((context.num_clients, _WINDOW), _NONE, jnp.int32)
+        if self.exact:
+            return jnp.zeros(context.num_clients, jnp.int32)
+        return jnp.full((context.num_clients, _WINDOW), _NONE, jnp.int32)
 
     # Without `compute_weights`: after training it is known which results count.
     def aggregate(self, state, cohort, results, context):
         valid = cohort.responded_mask
         scale = jnp.asarray(self.learning_rate, jnp.float32)
         if self.exact:
-            assert cohort.timing is not None  # As in `staleness_of`.
-            influence = staleness_of(cohort) + cohort.timing.is_last.astype(jnp.int32)
-            influence = jnp.where(valid, influence, 0).astype(jnp.float32)
+            counted = context.round + 1
+            influence = _share_rounds(counted - state[cohort.clients], cohort)
             scale *= jnp.sum(influence) / context.num_clients
+            state = state.at[cohort.responder_ids].set(counted, mode="drop")
         else:
-            windows, influence = _append_staleness(state[cohort.clients], cohort, valid)
+            windows, influence = _append_staleness(state[cohort.clients], cohort)
             state = state.at[cohort.responder_ids].set(windows, mode="drop")
         weights = normalize_weights(valid, jnp.where(jnp.any(influence > 0), influence, 1))
         mean = context.weighted_sum(weights, results.update)
@@ -95,24 +94,32 @@ class FedStaleWeight(Aggregator):
         return update, state, Aggregation(weights, {"influence": influence, "scale": scale})
 
 
+def _share_rounds(rounds: Int[Array, " cohort"], cohort: Cohort) -> Float[Array, " cohort"]:
+    """Divides the rounds of each client by its number of responses; 0 without response."""
+    is_same = cohort.clients[:, None] == cohort.clients[None, :]
+    num_responses = jnp.sum(is_same & cohort.responded_mask[None, :], axis=1, dtype=jnp.int32)
+    return jnp.where(cohort.responded_mask, rounds / jnp.maximum(num_responses, 1), 0)
+
+
 def _append_staleness(
-    windows: Int[Array, "cohort window"], cohort: Cohort, valid: Bool[Array, " cohort"]
+    windows: Int[Array, "cohort window"], cohort: Cohort
 ) -> tuple[Int[Array, "cohort window"], Float[Array, " cohort"]]:
-    """Adds the staleness of valid results to the windows of their clients, newest first.
+    """Adds the staleness of results that arrived to the windows of their clients, newest first.
 
     Returns:
         The windows after all results, equal in all slots of a client; and the mean after each,
-        0 if it is not valid.
+        0 without response.
     """
 
     def append(windows, arrival):
-        slot, client, staleness, is_valid = arrival
+        slot, client, staleness, responded = arrival
         appended = jnp.roll(windows, 1, axis=1).at[:, 0].set(staleness)
-        is_changed = (cohort.clients == client) & is_valid
+        is_changed = (cohort.clients == client) & responded
         windows = jnp.where(is_changed[:, None], appended, windows)
         own = windows[slot]
         mean = jnp.mean(own.astype(jnp.float32), where=own != _NONE)
-        return windows, jnp.where(is_valid, mean, 0)
+        return windows, jnp.where(responded, mean, 0)
 
     slots = jnp.arange(cohort.clients.shape[0], dtype=jnp.int32)
-    return jax.lax.scan(append, windows, (slots, cohort.clients, staleness_of(cohort), valid))
+    arrivals = slots, cohort.clients, staleness_of(cohort), cohort.responded_mask
+    return jax.lax.scan(append, windows, arrivals)
