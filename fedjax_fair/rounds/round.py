@@ -173,11 +173,6 @@ class Round(BaseRound):
                 f"schedule: clients would train from past models with the present state of "
                 f"{type(self.model).__name__}; use schedules.Synchronous."
             )
-        if self.aggregator.uses_local_models and schedule.buffer_size != 1:
-            raise ValueError(
-                f"buffer_size={schedule.buffer_size}: {name} updates the model with every result; "
-                "expected 1, or use aggregators.FedBuff."
-            )
 
     @property
     def _faults(self) -> tuple[Faults, ...]:
