@@ -91,7 +91,7 @@ DEFINITIONS = {
         better="higher",
     ),
     "never_arrived": Definition(
-        "share of clients without a result so far", "clients with r_i = 0 / m", better="lower"
+        "share of clients without a result so far", "(clients with r_i = 0) / m", better="lower"
     ),
     "first_arrival_time": Definition(
         "time of the first result of a client that counts; undefined if there is none",
@@ -132,7 +132,7 @@ def summarize(
     Args:
         results: Results with virtual time.
         by: The classes of clients: their device classes, or ground-truth groups.
-        target: Accuracy for ``time_to_accuracy``, in ``(0, 1]``; choose it before the runs.
+        target: Accuracy for ``time_to_accuracy``, in ``[0, 1]``; choose it before the runs.
 
     Returns:
         The metrics over ``round`` and the classes, over ``round``, or over ``client``. They are

@@ -61,6 +61,7 @@ from fedjax_fair.results.history import (
 )
 from fedjax_fair.results.models import by_model
 from fedjax_fair.results.timing_variables import Devices
+from fedjax_fair.results.virtual_time import at_seconds
 from fedjax_fair.results.worse_off import share_worse_off
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "RECORDED",
     "Devices",
     "History",
+    "at_seconds",
     "by_model",
     "class_based",
     "combine",
