@@ -161,7 +161,7 @@ def run(names, data, mesh=None):
         SOLVERS[solver](),
         combining,
         faults=FAULTS[: 1 if communication else 2] if has_faults else (),
-        schedule=schedule_of(combining),
+        schedule=schedule_of(combining, data.num_clients),
         **(COMMUNICATION[communication[0]] if communication else {}),
     )
 
