@@ -77,7 +77,8 @@ def test_times_are_recorded_in_seconds_of_double_precision():
             np.testing.assert_array_equal(dataset[f"cohort_{name}"], joined(timings, name))
         time = joined(timings, "clock")
         np.testing.assert_array_equal(dataset["update_time"], time)
-        assert (time % 1 > 0).any() and dataset["update_time"].dtype == np.float64
+        assert (time % 1 > 0).any()
+        assert dataset["update_time"].dtype == np.float64
         assert (dataset["virtual_time"][:, 0] == 0).all()
         np.testing.assert_array_equal(dataset["virtual_time"][:, 1:], time[:, [1, 4]])
         for name, kind in (("class_seconds", "spent"), ("class_lost_seconds", "lost")):
@@ -129,4 +130,5 @@ def test_a_run_without_rounds_has_classes_but_no_times():
     )
     devices = results.Devices(NAMES, np.arange(data.num_clients) % 2, False)
     dataset = results.to_dataset(history, SEEDS, data, Traffic(1, 1), devices=devices)
-    assert (dataset["class_device_accuracy"] == 1).all() and "virtual_time" not in dataset
+    assert (dataset["class_device_accuracy"] == 1).all()
+    assert "virtual_time" not in dataset
