@@ -1,9 +1,10 @@
 """Variables of virtual time in results."""
 
 import numpy as np
-from conftest import make_federation
+from conftest import linear_model, make_federation
 
-from fedjax_fair import results
+import fedjax_fair as ff
+from fedjax_fair import aggregators, results, schedules, selectors, solvers, timing
 from fedjax_fair.metrics import speed
 from fedjax_fair.roles import ClientMetrics
 from fedjax_fair.rounds.round_state import RoundInfo, RoundTiming, Traffic
@@ -42,6 +43,7 @@ def make_history(data, timed=True):
         # Beyond 24 bits of float32.
         timing = RoundTiming(
             clock(2**30 + durations // 1000, durations % 1000),
+            true,
             rng.integers(0, 4, clients.shape),
             clock(starts // 1000, starts % 1000),
             clock(2**30 + starts // 1000, 1),
@@ -77,7 +79,8 @@ def test_times_are_recorded_in_seconds_of_double_precision():
             np.testing.assert_array_equal(dataset[f"cohort_{name}"], joined(timings, name))
         time = joined(timings, "clock")
         np.testing.assert_array_equal(dataset["update_time"], time)
-        assert (time % 1 > 0).any() and dataset["update_time"].dtype == np.float64
+        assert (time % 1 > 0).any()
+        assert dataset["update_time"].dtype == np.float64
         assert (dataset["virtual_time"][:, 0] == 0).all()
         np.testing.assert_array_equal(dataset["virtual_time"][:, 1:], time[:, [1, 4]])
         for name, kind in (("class_seconds", "spent"), ("class_lost_seconds", "lost")):
@@ -129,4 +132,44 @@ def test_a_run_without_rounds_has_classes_but_no_times():
     )
     devices = results.Devices(NAMES, np.arange(data.num_clients) % 2, False)
     dataset = results.to_dataset(history, SEEDS, data, Traffic(1, 1), devices=devices)
-    assert (dataset["class_device_accuracy"] == 1).all() and "virtual_time" not in dataset
+    assert (dataset["class_device_accuracy"] == 1).all()
+    assert "virtual_time" not in dataset
+
+
+def test_runs_have_the_devices_and_times_of_their_schedule():
+    """Also runs of one batch with other devices."""
+    data = make_federation()
+    classes = np.arange(data.num_clients) % 2
+
+    def round(kinds):
+        times = timing.ClientTimes(
+            np.where(kinds == 0, 1.0, 8.0), device_class=kinds, class_names=NAMES
+        )
+        return ff.Round(
+            linear_model(),
+            selectors.Full(),
+            solvers.SGD(0.1, 2, steps=1),
+            aggregators.Mean(),
+            schedule=schedules.Asynchronous(times, buffer_size=2),
+        )
+
+    settings = {"rounds": 6, "eval_every": 3}
+    alone = [ff.fit(round(kinds), data, **settings).dataset for kinds in (classes, 1 - classes)]
+    methods = [round(classes), round(1 - classes)]
+    both = ff.fit(methods, data, seeds=(0, 0), **settings).dataset
+    for run, (kinds, single) in enumerate(zip((classes, 1 - classes), alone, strict=True)):
+        np.testing.assert_array_equal(single["device_class_of"], kinds)
+        assert (single["is_asynchronous"] == 1).all()
+        # A step takes two examples, or the only one of a client.
+        length = (single["cohort_arrived"] - single["cohort_dispatched"]).values
+        trained = single["cohort_clients"].values
+        examples = np.minimum(data.train.sizes, 2)
+        expected = (examples * np.where(kinds == 0, 1.0, 8.0))[trained]
+        np.testing.assert_allclose(length, expected)
+        arrivals = [single["participation"][..., kinds == c].sum("client") for c in range(2)]
+        shares = single["class_participation_share"].sel(device_class=list(NAMES))
+        expected = arrivals[1] / (arrivals[0] + arrivals[1])
+        np.testing.assert_allclose(shares[..., 1], expected)
+        np.testing.assert_array_equal(both["device_class_of"][run], kinds)
+        for name in ("update_time", "class_weight_share", "first_arrival_time"):
+            np.testing.assert_allclose(both[name][run], single[name][0])

@@ -73,12 +73,12 @@ DEFINITIONS = {
         better="higher",
     ),
     "device_accuracy_gap": Definition(
-        "best device class less worst",
+        "difference in accuracy of the best and the worst device class",
         "max - min of class_device_accuracy",
         better="lower",
     ),
     "device_accuracy_minimum": Definition(
-        "worst device class", "min of class_device_accuracy", better="higher"
+        "accuracy of the worst device class", "min of class_device_accuracy", better="higher"
     ),
     "participation_parity": Definition(
         "lowest participation share of a class relative to its share of the clients; 1 is equal",
@@ -112,7 +112,9 @@ DEFINITIONS = {
         better="higher",
     ),
     "accuracy_over_time_minimum": Definition(
-        "worst class", "min of accuracy_over_time", better="higher"
+        "mean accuracy of the worst class over virtual time",
+        "min of accuracy_over_time",
+        better="higher",
     ),
 }
 """Metrics by name."""
@@ -222,7 +224,8 @@ def summarize(
 def _attributes(name: str) -> dict[str, str]:
     """Returns the attributes of a metric's variable."""
     definition = DEFINITIONS[name]
-    about = {"long_name": definition.description.partition(".")[0].partition(";")[0]}
+    long_name = definition.description.partition(".")[0].partition(";")[0]
+    about = {"long_name": f"{long_name[0].upper()}{long_name[1:]}"}
     about |= {"units": definition.unit, "population": "all clients", "weighting": "uniform"}
     return about | ({"better": definition.better} if definition.better else {})
 
@@ -257,7 +260,7 @@ def _of_levels(
         following = np.append(following[..., 1:], following[..., -1:], axis=-1)
         return np.nan_to_num(following - times)
 
-    dims = {"input_core_dims": [["round"]], "output_core_dims": [["round"]]}
+    dims: Any = {"input_core_dims": [["round"]], "output_core_dims": [["round"]]}
     areas = levels * xr.apply_ufunc(widths, time, **dims)
     last = time.max("round")
     mean = areas.sum("round", min_count=1) / last.where(last > 0)

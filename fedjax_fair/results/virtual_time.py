@@ -49,7 +49,7 @@ def at_seconds(dataset: xr.Dataset, seconds: float) -> xr.Dataset:
     if (least := lengths.min()) < seconds:
         name = lengths.where(lengths == least, drop=True)["algorithm"].values[0]
         raise ValueError(
-            f"at_seconds={seconds:g}: a run of {name} has ended at {float(least):g} virtual "
+            f"at_seconds={seconds:g}: a run of {name} has ended at {float(least)} virtual "
             "seconds; expected at most that, or train it for longer."
         )
     last = (dataset["virtual_time"] <= seconds).cumsum("round").argmax("round")

@@ -23,6 +23,7 @@ from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.roles import ClientMetric, ClientMetrics, Metric, Model, Variables
 from fedjax_fair.roles.role_errors import explain_callback_errors
 from fedjax_fair.rounds.round_state import RoundInfo, RoundState
+from fedjax_fair.schedules import Asynchronous
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.best import BestModelTracker, score_by_name
 from fedjax_fair.training.central_evaluation import make_central_evaluation
@@ -235,8 +236,9 @@ def train_loop(
                 store.save(functions.to_saved(state), history, best_tracker)
 
     num_trained = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(state.variables.params))
+    devices = _devices(method, data.num_clients)
     dataset = results.to_dataset(
-        history, seeds, data, functions.traffic, options.metrics, model, num_trained
+        history, seeds, data, functions.traffic, options.metrics, model, num_trained, devices
     )
     warn_of_divergence(dataset)
     if options.until_seconds is not None:
@@ -258,6 +260,23 @@ def train_loop(
         personalized = _personalized_models(method, states, data)
     model, encoding = method.first.model, data.encoding
     return FitResult(dataset, variables, model, trained_rounds, personalized, encoding)
+
+
+def _devices(method: Stacked, num_clients: int) -> results.Devices | None:
+    """Returns the devices of the clients in all runs; None without a schedule."""
+    schedule = method.first.schedule
+    if schedule is None:
+        return None
+    times = method.field("schedule").field("times")
+    # Runs of a batch may have other devices.
+    runs = list(zip(*times.per_run, strict=True)) or [()]
+    each = [times.structure.fill(times.shared, leaves).device_class for leaves in runs]
+    classes = np.stack([np.broadcast_to(np.asarray(one), (num_clients,)) for one in each])
+    is_asynchronous = isinstance(schedule, Asynchronous)
+    are_equal = bool((classes == classes[0]).all())
+    return results.Devices(
+        schedule.times.class_names, classes[0] if are_equal else classes, is_asynchronous
+    )
 
 
 def summary_metrics(

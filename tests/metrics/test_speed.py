@@ -141,7 +141,8 @@ def test_methods_with_other_evaluations_have_their_own_metrics():
         own = together.sel(algorithm=name, drop=True)
         xr.testing.assert_allclose(own.sel(round=each["round"]), each)
         later = own["class_participation_share"].drop_sel(round=each["round"].values)
-        assert later.sizes["round"] and np.isnan(later).all()
+        assert later.sizes["round"]
+        assert np.isnan(later).all()
 
 
 def test_ground_truth_groups_are_classes_too():

@@ -153,8 +153,8 @@ class Compare:
         if self.at_seconds is not None:
             if self.average_last != 1:
                 raise ValueError(
-                    f"average_last={self.average_last}: expected 1 with --at-seconds, which selects "
-                    "one evaluation."
+                    f"average_last={self.average_last}: expected 1 with --at-seconds, which "
+                    "selects one evaluation."
                 )
             merged = results.at_seconds(merged, self.at_seconds)
         if self.front:
