@@ -147,15 +147,20 @@ class SGD(Solver):
             >>> sgd.num_examples(jnp.array([4, 10]), max_steps=jnp.int32(3)).tolist()
             [8, 10]
         """
+        steps = self.num_steps(sizes, max_steps)
+        if self.replacement:
+            return steps * self.batch_size
+        epochs, rest = jnp.divmod(steps, _ceil_div(sizes, self.batch_size))
+        return epochs * sizes + rest * self.batch_size
+
+    def num_steps(
+        self, sizes: Int[Array, "..."], max_steps: Int[Array, "..."] | None = None
+    ) -> Int[Array, "..."]:
+        """Returns the steps of training on clients of some sizes."""
         per_epoch = _ceil_div(sizes, self.batch_size)
         steps = self.steps if self.epochs is None else self.epochs * per_epoch
         steps = jnp.broadcast_to(jnp.asarray(steps, jnp.int32), sizes.shape)
-        if max_steps is not None:
-            steps = jnp.minimum(steps, max_steps)
-        if self.replacement:
-            return steps * self.batch_size
-        epochs, rest = jnp.divmod(steps, per_epoch)
-        return epochs * sizes + rest * self.batch_size
+        return steps if max_steps is None else jnp.minimum(steps, max_steps)
 
     def rate(self, round: Int[Array, ""]) -> Number:
         """Returns the step size in an absolute round."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,10 @@ from fedjax_fair.utils.tree import Number, Tree
 from fedjax_fair.utils.warning import warn
 
 __all__ = ["QUANTITIES", "ClientTimes", "lognormal", "quantity_rng"]
+
+
+ClientArray = Float[Array | np.ndarray, " clients"] | Sequence[float]
+"""A value for each client. Its name makes fields children."""
 
 
 class Quantity(NamedTuple):
@@ -73,12 +78,13 @@ class ClientTimes(Tree):
         16000
     """
 
-    seconds_per_example: Float[Array, " clients"]
-    seconds_per_task: Float[Array, " clients"] | float = 0.0
-    download_bytes_per_second: Float[Array, " clients"] | float = np.inf
-    upload_bytes_per_second: Float[Array, " clients"] | float = np.inf
+    seconds_per_example: ClientArray
+    _: KW_ONLY
+    seconds_per_task: ClientArray | float = 0.0
+    download_bytes_per_second: ClientArray | float = np.inf
+    upload_bytes_per_second: ClientArray | float = np.inf
     jitter: Number = 0.0
-    device_class: Int[Array, " clients"] | int = 0
+    device_class: Int[Array | np.ndarray, " clients"] | Sequence[int] | int = 0
     class_names: tuple[str, ...] = ("all",)
     online: Online | None = None
 
@@ -106,11 +112,10 @@ class ClientTimes(Tree):
                 )
             classes = classes.astype(np.int32)
         self._convert(**arrays, device_class=classes)
-        seconds = self.seconds_per_example, self.seconds_per_task
-        rates = self.download_bytes_per_second, self.upload_bytes_per_second
-        if any(isinstance(array, Tracer) for array in (*seconds, *rates)):
-            return
-        if not np.any(seconds) and np.all(np.isinf(rates)):
+        no_time = (0.0, 0.0, np.inf, np.inf)
+        if not any(isinstance(array, Tracer) for array in arrays.values()) and all(
+            np.all(array == none) for array, none in zip(arrays.values(), no_time, strict=True)
+        ):
             raise ValueError(
                 "times: every task would take 0 seconds; set seconds_per_example or "
                 "seconds_per_task."
@@ -139,11 +144,15 @@ class ClientTimes(Tree):
             bytes_up: Bytes that it sends.
         """
         factor = jnp.exp(self.jitter * jax.random.normal(key))
-        work = (jnp.float32(value) for value in (examples, bytes_down, bytes_up))
-        seconds = self._seconds(*work, factor, lambda values: jnp.asarray(values)[client])
+        examples, down, up = map(jnp.float32, (examples, bytes_down, bytes_up))
+        seconds = self._seconds(
+            examples, down, up, factor, lambda array: jnp.asarray(array)[client]
+        )
         return jnp.clip(jnp.round(1000 * seconds), 1, _MAX_MILLISECONDS).astype(jnp.int32)
 
-    def _seconds(self, examples, bytes_down, bytes_up, factor=1.0, take=lambda values: values):
+    def _seconds(
+        self, examples, bytes_down, bytes_up, factor: Any = 1.0, take=lambda values: values
+    ):
         return (
             bytes_down / take(self.download_bytes_per_second)
             + take(self.seconds_per_task)

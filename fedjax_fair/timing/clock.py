@@ -27,8 +27,8 @@ class Clock(NamedTuple):
         milliseconds: The rest, from 0 to 999.
 
     Examples:
-        >>> start = Clock(jnp.int32(3), jnp.int32(700))
-        >>> start.advance(jnp.int32(1400)).as_seconds().item()
+        >>> start = Clock(np.int32(3), np.int32(700))
+        >>> start.advance(np.int32(1400)).as_seconds().item()
         5.1
     """
 

@@ -44,11 +44,11 @@ class Online(Tree):
         7000
     """
 
-    offsets: Int[Array, " clients_and_one"]
-    transitions: Int[Array, " total"]
-    online_before: Int[Array, " total"]
-    is_online_last: Bool[Array, " clients"]
-    period: Int[Array, " clients"]
+    offsets: Int[Array | np.ndarray, " clients_and_one"]
+    transitions: Int[Array | np.ndarray, " total"]
+    online_before: Int[Array | np.ndarray, " total"]
+    is_online_last: Bool[Array | np.ndarray, " clients"]
+    period: Int[Array | np.ndarray, " clients"]
 
     @classmethod
     def from_intervals(

@@ -133,7 +133,9 @@ def _by_client(table: Table, num_clients: int, client_names: Sequence[str] | Non
         rows[client] = row
     if rows.min() < 0:
         missing = range(num_clients) if client_names is None else client_names
-        raise ValueError(f"{table.name}: client {missing[rows.argmin()]!r} has no row; add one.")
+        raise ValueError(
+            f"{table.name}: client {missing[int(rows.argmin())]!r} has no row; add one."
+        )
     values = {}
     for name in QUANTITIES.keys() & table.columns.keys():
         numbers = list(map(read_number, table.columns[name]))
