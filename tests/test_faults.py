@@ -103,7 +103,7 @@ def cohort_of(clients, instructions=None):
     clients = jnp.asarray(clients, jnp.int32)
     shares = jnp.linspace(1, 2, clients.size, dtype=jnp.float32)
     ones = jnp.ones(clients.shape, jnp.int32)
-    timing = Timing(staleness=clients, milliseconds=ones, is_last=ones < 0)
+    timing = Timing(staleness=clients, milliseconds=ones)
     return Cohort(clients, shares / shares.sum(), instructions or {}, timing=timing)
 
 

@@ -85,12 +85,10 @@ class Timing(NamedTuple):
     Attributes:
         staleness: Updates of the global model since the version that each participant was sent.
         milliseconds: Duration of its task, >= 1.
-        is_last: Whether its arrival completed the update.
     """
 
     staleness: Int[Array, " cohort"]
     milliseconds: Int[Array, " cohort"]
-    is_last: Bool[Array, " cohort"]
 
 
 class Cohort(NamedTuple):

@@ -71,7 +71,8 @@ def train_cohort(
         broadcast: From ``Aggregator.broadcast``.
         store: State of the clients.
         model_history: See ``RoundState``.
-        models_sent: Models and broadcast values that the participants were sent, if not the present ones.
+        models_sent: Models and broadcast values that the participants were sent, if not the present
+            ones.
         uses_local_models: Whether updates are relative to the global model of the context.
         clients_per_batch: Clients per vmapped batch; None for the default.
         encode_update: ``encode_update(client, occurrence, result, residual)``: the result as the
@@ -102,14 +103,6 @@ def train_cohort(
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
         trained = checked_calls.solve(solver, key_client, start, participant)
-        if uses_local_models:
-            update = jax.tree.map(
-                lambda update, start, now: update + (start - now),
-                trained.update,
-                start,
-                context.variables,
-            )
-            trained = trained._replace(update=update)
         state = trained.state  # It stays on the client, so that no other role sees it.
         received = _mask(solver.is_received, start, participant)
         sent = _mask(solver.is_sent, start, participant._replace(state=state))
@@ -127,6 +120,16 @@ def train_cohort(
                     partial(_keep_unsent, status.responded), sent, result.update, trained.update
                 )
                 result = result._replace(update=update)
+        if uses_local_models:
+            # The client cannot know it, so that neither compression nor faults see it.
+            arrives = True if status.responded is None else status.responded
+            update = jax.tree.map(
+                lambda update, start, now: jnp.where(arrives, update + (start - now), update),
+                result.update,
+                start,
+                context.variables,
+            )
+            result = result._replace(update=update)
         if jax.tree.leaves(state):
             status = status._replace(state_nonfinite=~all_finite(state))
         rows = client_state.pack_row(client_state.ClientRow(state, residual))

@@ -239,7 +239,7 @@ class Asynchronous(Schedule):
             weights=_normalized(results.weight, counts),
             instructions=results.instructions,
             responded=None if always else counts,
-            timing=Timing(staleness, results.duration, slots == events.num_results - 1),
+            timing=Timing(staleness, results.duration),
         )
         arrived = events.arrived
         times = RoundTiming(
@@ -318,7 +318,7 @@ class Asynchronous(Schedule):
         row: Int[Array, ""],
         is_allowed: Bool[Array, ""],
     ) -> _Events:
-        """Fills free slots with idle candidates, first with those that have no task of the round."""
+        """Fills free slots with idle candidates, first those without a task of this round."""
         tasks, clients = events.tasks, candidates.clients
         is_ready = events.is_idle & self.is_online(clients, events.clock)
         order = jnp.lexsort((events.uses, ~is_ready)).astype(jnp.int32)

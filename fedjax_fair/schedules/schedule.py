@@ -1,4 +1,4 @@
-"""What synchronous and asynchronous rounds share: durations of tasks, and clients that go offline."""
+"""What synchronous and asynchronous rounds share: durations of tasks, clients that go offline."""
 
 from __future__ import annotations
 

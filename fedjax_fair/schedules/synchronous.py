@@ -133,11 +133,7 @@ class Synchronous(Schedule):
         last = jnp.max(jnp.where(counts, ends, 0))
         otherwise = jnp.max(jnp.where(starts, ends, 0)) if self.deadline is None else deadline
         elapsed = jnp.where(num_counted == num_responses, last, otherwise)
-        timing = Timing(
-            staleness=jnp.zeros(size, jnp.int32),
-            milliseconds=ends,
-            is_last=counts & (rank == num_counted - 1),
-        )
+        timing = Timing(staleness=jnp.zeros(size, jnp.int32), milliseconds=ends)
         counts &= num_counted >= self.min_responses
         classes = self.classes_of(clients)
         num_classes = len(self.times.class_names)

@@ -72,8 +72,8 @@ def fit(
             each seed's best evaluation, or the first of equal ones, instead of the last model. Use
             validation examples (`data.hold_out`): selection by test metrics biases them.
         memory_limit: Bytes that the runs may need.
-        until_seconds: Virtual seconds after which the runs end: at the first evaluation at which all
-            have passed them, or after ``rounds`` rounds. The method needs a schedule.
+        until_seconds: Virtual seconds after which the runs end: at the first evaluation at which
+            all have passed them, or after ``rounds`` rounds. The method needs a schedule.
         mesh: Devices from ``parallel.client_mesh`` or ``parallel.core_mesh``; by default one. With
             several processes, every process must call ``fit`` with the same arguments.
 

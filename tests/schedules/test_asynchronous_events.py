@@ -115,6 +115,8 @@ def test_events_are_those_of_a_queue(kind, slots, buffer_size, max_staleness, of
         np.testing.assert_array_equal(sent, [[t.version for t in each] for each in tasks])
         in_ms = lambda clock: np.round(1000 * clock.as_seconds()).astype(int)  # noqa: E731
         np.testing.assert_array_equal(in_ms(found.arrived), [[t.end for t in e] for e in tasks])
-        np.testing.assert_array_equal(in_ms(found.dispatched), [[t.start for t in e] for e in tasks])
+        np.testing.assert_array_equal(
+            in_ms(found.dispatched), [[t.start for t in e] for e in tasks]
+        )
         np.testing.assert_array_equal(in_ms(found.clock), ends)
         assert np.unique(np.diff(ends)).size > 1

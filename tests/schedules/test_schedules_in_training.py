@@ -9,7 +9,9 @@ from test_conformance import FEDERATION, SELECTORS
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, communication, faults, schedules, selectors, solvers
+from fedjax_fair.rounds.client_state import make_client
 from fedjax_fair.rounds.round import run
+from fedjax_fair.rounds.round_state import Purpose, derive_key
 from fedjax_fair.timing import ClientTimes
 
 DATA = make_federation()
@@ -22,9 +24,7 @@ SPEEDS = ClientTimes(np.linspace(0.1, 0.9, NUM), seconds_per_task=0.5, jitter=0.
 def method(schedule=None, selector=None, aggregator=None, solver=SGD, **settings):
     selector = selector or selectors.Uniform(4)
     aggregator = aggregator or aggregators.Mean("uniform")
-    return ff.Round(
-        linear_model(), selector, solver, aggregator, schedule=schedule, **settings
-    )
+    return ff.Round(linear_model(), selector, solver, aggregator, schedule=schedule, **settings)
 
 
 def trained(round, rounds=10, data=DATA):
@@ -87,31 +87,27 @@ def test_updates_are_of_the_models_that_were_sent():
             row, version = tasks.row[slot], tasks.version[slot]
             stored = jax.tree.map(lambda leaf, row=row: leaf[row], state.schedule.models[0])
             assert_equal(stored, states[version].variables)
-        total = 0
-        for slot, client in enumerate(np.asarray(info.clients)):
+        clients, total = np.asarray(info.clients), 0
+        for slot, client in enumerate(clients):
             sent = states[index - int(info.timing.staleness[slot])]
-            key = jax.random.fold_in(
-                ff.rounds.round_state.derive_key(
-                    state.key, ff.rounds.round_state.Purpose.SOLVE, index
-                ),
-                int(client),
-            )
-            at = ff.rounds.client_state.make_client(
-                round.model, data.train, jnp.int32(client), sent.round
-            )
-            solved = SGD.solve(jax.random.fold_in(key, 0), sent.variables, at)
+            key = jax.random.fold_in(derive_key(state.key, Purpose.SOLVE, index), int(client))
+            at = make_client(round.model, data.train, jnp.int32(client), sent.round)
+            occurrence = int(np.sum(clients[:slot] == client))
+            solved = SGD.solve(jax.random.fold_in(key, occurrence), sent.variables, at)
             total = total + np.asarray(solved.update.params["kernel"]) / 2
         change = state.variables.params["kernel"] - states[index].variables.params["kernel"]
         np.testing.assert_allclose(change, total, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(SELECTORS))
+@pytest.mark.parametrize("name", sorted(filter(str.isidentifier, SELECTORS)))
 def test_selectors_never_start_a_client_twice(name):
     selector = SELECTORS[name]()
     schedule = schedules.Asynchronous(SPEEDS, buffer_size=2)
     _, info = trained(method(schedule, selector), 12, FEDERATION)
     clients = np.asarray(info.clients).ravel()
-    start, end = (getattr(info.timing, name).as_seconds().ravel() for name in ("dispatched", "arrived"))
+    start, end = (
+        getattr(info.timing, name).as_seconds().ravel() for name in ("dispatched", "arrived")
+    )
     for client in np.unique(clients):
         own = clients == client
         order = np.argsort(start[own])
@@ -136,7 +132,7 @@ def test_runs_continue_with_tasks_in_flight(tmp_path, buffer_size):
     if buffer_size is not None:
         schedule = schedules.Asynchronous(SPEEDS, buffer_size=buffer_size)
     solver = solvers.Scaffold(SGD)
-    round = method(schedule, aggregator=aggregators.ScaffoldServer(), solver=solver)
+    round = method(schedule, aggregator=aggregators.ScaffoldMean(), solver=solver)
     settings = {"seeds": (0, 1), "eval_every": 1}
     whole = ff.fit(round, DATA, rounds=7, **settings)
     for rounds in (3, 5, 7):
