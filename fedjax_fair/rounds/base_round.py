@@ -10,7 +10,7 @@ from jaxtyping import Array, Int, Key
 
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.roles import Model, Variables
-from fedjax_fair.rounds.round_state import RoundInfo, RoundState
+from fedjax_fair.rounds.round_state import RoundInfo, RoundState, Traffic
 from fedjax_fair.schedules import Schedule
 from fedjax_fair.utils.tree import Tree
 
@@ -48,6 +48,9 @@ class BaseRound(Tree):
         With ``skip_nonfinite``, a round whose update is not applied changes neither the state of
         the aggregator nor the states of clients, and the selector does not observe it.
         """
+
+    def check_tasks(self, data: FederatedData, traffic: Traffic) -> None:
+        """Checks the durations of tasks by this traffic, on the host; by default there are none."""
 
     @property
     def is_personalized(self) -> bool:

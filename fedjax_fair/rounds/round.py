@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.communication import pipeline as communication
@@ -259,6 +260,24 @@ class Round(BaseRound):
         assert isinstance(self.schedule, Synchronous)
         return self.schedule.init(cohort.clients.shape[0])
 
+    def check_tasks(self, data: FederatedData, traffic: Traffic) -> None:
+        """Checks the durations of tasks; see `BaseRound.check_tasks`.
+
+        Raises:
+            ValueError: If a task takes more than 24 days.
+        """
+        if self.schedule is None:
+            return
+        examples = checked_calls.call(
+            self.solver, "num_examples", jnp.asarray(data.train.sizes), None
+        )
+        self.schedule.times.check_tasks(
+            np.reshape(examples, (-1, data.num_clients)).max(axis=0),  # Of all partitions.
+            traffic.down,
+            traffic.up,
+            can_abort=self.schedule.offline == "abort",
+        )
+
     def personalize(
         self, state: RoundState, data: FederatedData
     ) -> Callable[[Int[Array, ""]], Variables]:
@@ -449,14 +468,14 @@ class Round(BaseRound):
             cohort, expected = injection.apply_faults(self._faults, key, cohort, context)
             responded = expected if responded is None else responded & expected
         if isinstance(self.schedule, Synchronous):
-            timing, responded, *timed = self.schedule.respond(
+            timing, responded, times, tasks = self.schedule.respond(
                 derive_key(state.key, Purpose.SCHEDULE),
                 state.schedule,
                 cohort,
                 responded,
                 self._work(state, cohort, instructed.broadcast, context),
             )
-            cohort, timed = cohort._replace(timing=timing), _Timed(*timed)
+            cohort, timed = cohort._replace(timing=timing), _Timed(times, tasks)
         if responded is not None:
             send = partial(injection.send, self._faults, key, drop_nonfinite, context)
         # Masked updates are summed after training, when the responding clients are known.

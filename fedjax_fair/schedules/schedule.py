@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import KW_ONLY
 from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Key
+import numpy as np
+from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fedjax_fair.timing import Clock
 from fedjax_fair.timing.client_times import ClientTimes
@@ -77,10 +79,14 @@ class Schedule(Tree):
         """Raises a ``ValueError`` if the times are not of so many clients."""
         self.times.check(num_clients)
 
+    @abstractmethod
+    def available(self, state: PyTree) -> Bool[Array, " clients"] | None:
+        """Returns the mask of clients that can start; None for all."""
+
     @property
     def num_clients(self) -> int:
         """Number of clients that have times."""
-        return jnp.shape(self.times.seconds_per_example)[0]
+        return np.shape(self.times.seconds_per_example)[0]
 
     def online(self, clock: Clock) -> Bool[Array, " clients"] | None:
         """Returns the mask of clients that are online; None if all always are."""

@@ -190,7 +190,8 @@ class ClientTimes(Tree):
         Raises:
             ValueError: If a task takes more than 24 days.
         """
-        seconds = np.asarray(self._seconds(examples, bytes_down, bytes_up))
+        work = (np.asarray(each, np.float64) for each in (examples, bytes_down, bytes_up))
+        seconds = self._seconds(*work, take=np.asarray)
         if (longest := seconds.max()) > MAX_PERIOD:
             raise ValueError(
                 f"client {seconds.argmax()}: a task of {longest:g} seconds; expected at most "

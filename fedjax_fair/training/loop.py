@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from fedjax_fair.metrics.quantities import ACCURACY, Quantity, quantities_of
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.roles import ClientMetric, ClientMetrics, Metric, Model, Variables
 from fedjax_fair.roles.role_errors import explain_callback_errors
+from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round_state import RoundInfo, RoundState
 from fedjax_fair.schedules import Asynchronous
 from fedjax_fair.training.batch import RunBatch
@@ -108,14 +109,18 @@ class Callback:
         """Called once, with the dataset of the `FitResult`."""
 
 
+def _rounds_of(method: Stacked) -> Iterator[BaseRound]:
+    for leaves in zip(*method.per_run, strict=True) if method.per_run else [()]:
+        yield method.structure.fill(method.shared, leaves)
+
+
 def check_runs(method: Stacked, data: FederatedData) -> None:
     """Checks the faults and the schedules of a method's runs, before anything is compiled.
 
     Raises:
         ValueError: If one does not fit the number of clients.
     """
-    for leaves in zip(*method.per_run, strict=True) if method.per_run else [()]:
-        round = method.structure.fill(method.shared, leaves)
+    for round in _rounds_of(method):
         check_faults(round, data.num_clients)
         if round.schedule is not None:
             round.schedule.check(data.num_clients)
@@ -156,6 +161,8 @@ def train_loop(
                 f"{history.round}; pass at least as many, or use another folder."
             )
         functions = (functions_fn or partial(CompiledRuns, method, batch, options))()
+        for round in _rounds_of(method):
+            round.check_tasks(data, functions.traffic)
         # Callbacks start before compilation, which they may report; a sweep that exceeds its limit
         # ends here and chooses a smaller batch.
         # The compiler reports this memory. An estimate before compilation would have to know the

@@ -189,3 +189,9 @@ def test_times_are_of_all_clients():
     times = ClientTimes(np.ones(3))
     with pytest.raises(ValueError, match="times of 3 clients: expected 6"):
         ff.fit(method(schedules.Synchronous(times)), DATA, rounds=1)
+
+
+def test_times_in_milliseconds_are_found_before_the_first_round():
+    times = ClientTimes(np.full(NUM, 1e6))  # Clients process up to six examples.
+    with pytest.raises(ValueError, match=r"client \d: a task of 6e\+06 seconds; expected at most"):
+        ff.fit(method(schedules.Synchronous(times)), DATA, rounds=1)
