@@ -47,9 +47,7 @@ class Server:
     def receive(self, clients, updates, staleness, responded=None):
         """Returns the update of the model, and the aggregation."""
         size = len(clients)
-        timing = Timing(
-            np.asarray(staleness, np.int32), np.full(size, 7, np.int32), np.arange(size) == size - 1
-        )
+        timing = Timing(np.asarray(staleness, np.int32), np.full(size, 7, np.int32))
         cohort = Cohort(
             np.asarray(clients, np.int32),
             np.full(size, 1 / size, np.float32),
