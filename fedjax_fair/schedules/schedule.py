@@ -151,9 +151,7 @@ def no_time(*shape: int) -> Clock:
     return Clock(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.int32))
 
 
-def add_time(
-    total: Clock, places: Int[Array, " tasks"], milliseconds: Int[Array, " tasks"]
-) -> Clock:
+def add_time(total: Clock, places: Int[Array, "..."], milliseconds: Int[Array, "..."]) -> Clock:
     """Adds the durations of tasks to the totals at their places; others are beyond the last one."""
     seconds = total.seconds.at[places].add(milliseconds // 1000, mode="drop")
     rest = total.milliseconds.at[places].add(milliseconds % 1000, mode="drop")

@@ -378,7 +378,7 @@ def _minibatch(
     return _Batch(indices, client.examples.labels[indices], mask)
 
 
-def _ceil_div(size: Int[Array, ""], batch_size: int) -> Int[Array, ""]:
+def _ceil_div(size: Int[Array, "..."], batch_size: int) -> Int[Array, "..."]:
     return (size + batch_size - 1) // batch_size
 
 

@@ -43,4 +43,5 @@ class Clock(NamedTuple):
 
     def as_seconds(self) -> np.ndarray:
         """Returns seconds in float64, on the host."""
-        return np.asarray(self.seconds, np.float64) + np.asarray(self.milliseconds) / _SECOND
+        rest = np.asarray(self.milliseconds) / _SECOND
+        return np.asarray(np.asarray(self.seconds, np.float64) + rest)
