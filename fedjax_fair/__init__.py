@@ -17,10 +17,12 @@ if TYPE_CHECKING:
         parallel,
         report,
         results,
+        schedules,
         selectors,
         server_optimizers,
         solvers,
         submodular,
+        timing,
     )
     from fedjax_fair.app.build import load_model
     from fedjax_fair.app.sweep import sweep
@@ -71,11 +73,13 @@ __all__ = [
     "report",
     "results",
     "run",
+    "schedules",
     "selectors",
     "server_optimizers",
     "solvers",
     "submodular",
     "sweep",
+    "timing",
 ]
 
 _NAMES_OF = {

@@ -8,7 +8,6 @@ neither SGD nor its reports matter.
 
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
-from inspect import ismodule
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -25,15 +24,27 @@ from conftest import (
     with_sensitive_feature,
 )
 
-from fedjax_fair import aggregators, faults, models, selectors, server_optimizers, solvers
+from fedjax_fair import (
+    aggregators,
+    faults,
+    models,
+    schedules,
+    selectors,
+    server_optimizers,
+    solvers,
+)
 from fedjax_fair.numerics.sketch import CountSketch
-from fedjax_fair.roles import LocalResult, Solver
+from fedjax_fair.roles import Aggregator, LocalResult, Selector, Solver
 from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.submodular import Modular
+from fedjax_fair.timing import ClientTimes
 
 
 class Scaling(Solver):
     """Shrinks the model, that of small clients the most."""
+
+    def num_examples(self, sizes, max_steps=None):
+        return sizes
 
     def solve(self, key, variables, client):
         step = 0.3 / client.size.astype(jnp.float32)
@@ -131,7 +142,17 @@ SOLVERS = {
     "rank_limited": lambda: solvers.RankLimited(solvers.SGD(0.1, 2, epochs=1), (1, 2)),
     "hetlora": lambda: solvers.HetLoRA(solvers.SGD(0.1, 2, epochs=1), (1, 2)),
 }
-AGGREGATORS = {
+ASYNCHRONOUS = {
+    "fed_async": aggregators.FedAsync,
+    "fed_buff": aggregators.FedBuff,
+    "fed_buff by size": partial(aggregators.FedBuff, 0.5, weights="num_examples", normalize=True),
+    "ca2fl": aggregators.CA2FL,
+    "fed_stale_weight": aggregators.FedStaleWeight,
+    "fed_stale_weight, exact": partial(aggregators.FedStaleWeight, exact=True),
+    "area": aggregators.AREA,
+}
+"""Aggregators that need a schedule."""
+AGGREGATORS = ASYNCHRONOUS | {
     "mean by size": partial(aggregators.Mean, "num_examples"),
     "mean by cohort": partial(aggregators.Mean, "selector"),
     "mean with a server optimizer": partial(
@@ -222,6 +243,7 @@ TOGETHER = (
     ("uniform", "sgd", "fedex"),
     ("uniform", "sgd", "lora_fair"),
     ("uniform", "sgd", "lora_fair, of the cosine"),
+    *(("uniform", "scaling", name) for name in ASYNCHRONOUS),
 )
 """Roles that need each other."""
 TOLERANCES = {"fedcor": 1e-3, "adafed": 1e-4}
@@ -308,9 +330,24 @@ def roles_of(names):
     return SELECTORS[selector](), solvers[solver](), AGGREGATORS[aggregator]()
 
 
+def schedule_of(aggregator, num_clients=FEDERATION.num_clients):
+    """Returns the schedule that an aggregator needs, if any; clients differ in speed."""
+    if not aggregator.needs_schedule:
+        return None
+    times = ClientTimes(np.linspace(0.1, 1, num_clients, dtype=np.float32))
+    buffer_size = 1 if isinstance(aggregator, aggregators.FedAsync) else 2
+    return schedules.Asynchronous(times, buffer_size=buffer_size)
+
+
+def round_of(names, **options):
+    selector, solver, aggregator = roles_of(names)
+    schedule = schedule_of(aggregator)
+    return Round(model_of(names), selector, solver, aggregator, schedule=schedule, **options)
+
+
 @lru_cache(maxsize=1)
 def programs(names):
-    round = Round(model_of(names), *roles_of(names))
+    round = round_of(names)
     traced = []
 
     def recorded(key, data):
@@ -340,7 +377,11 @@ def test_nothing_is_left_out():
         (aggregators, AGGREGATORS),
     ):
         public = (getattr(package, name) for name in package.__all__)
-        classes = {role for role in public if not ismodule(role)}
+        classes = {
+            role
+            for role in public
+            if isinstance(role, type) and issubclass(role, Selector | Solver | Aggregator)
+        }
         assert classes <= {type(make()) for make in cases.values()}
 
 
@@ -423,14 +464,15 @@ def test_state_keeps_its_structure_and_types(names):
 
 @pytest.mark.parametrize(
     "names",
-    [names for names in CLASSES if "fedex" not in names],  # It refuses stale clients.
+    # FedEx and asynchronous rounds refuse stale clients.
+    [names for names in CLASSES if names[2] not in {"fedex", *ASYNCHRONOUS}],
     ids=" | ".join,
     indirect=True,
     scope="module",
 )
 def test_faults_that_need_older_models_keep_the_structure_of_the_state(names):
     late = [faults.Staleness(0.5, max_staleness=2), faults.Dropout(0.5)]
-    round = Round(model_of(names), *roles_of(names), faults=late)
+    round = round_of(names, faults=late)
 
     def program(key, data):
         start = round.init(key, data)

@@ -13,7 +13,7 @@ from test_conformance import AGGREGATORS, FEDERATION, SELECTORS, Scaling, model_
 import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, selectors, solvers
 from fedjax_fair.faults import injection
-from fedjax_fair.roles import Aggregator, Cohort, LocalResult
+from fedjax_fair.roles import Aggregator, Cohort, LocalResult, Timing
 from fedjax_fair.rounds.round import Round, run
 from fedjax_fair.rounds.round_context import make_context
 from fedjax_fair.rounds.round_state import Purpose, derive_key
@@ -102,10 +102,12 @@ def random_results(rng, size, aggregator="mean"):
 def cohort_of(clients, instructions=None):
     clients = jnp.asarray(clients, jnp.int32)
     shares = jnp.linspace(1, 2, clients.size, dtype=jnp.float32)
-    return Cohort(clients, shares / shares.sum(), instructions or {})
+    ones = jnp.ones(clients.shape, jnp.int32)
+    timing = Timing(staleness=clients, milliseconds=ones)
+    return Cohort(clients, shares / shares.sum(), instructions or {}, timing=timing)
 
 
-@pytest.mark.parametrize("name", sorted(AGGREGATORS.keys() - {"aaggff, in a silo"}))
+@pytest.mark.parametrize("name", sorted(AGGREGATORS.keys() - {"aaggff, in a silo", "fed_async"}))
 def test_aggregators_ignore_clients_without_response(name):
     clients, responded = [0, 3, 4, 1, 5], np.array([True, False, True, True, False])
     results = random_results(np.random.default_rng(0), len(clients), name)

@@ -9,7 +9,15 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr
-from test_conformance import AGGREGATORS, PAIRS, SELECTORS, model_of, roles_of
+from test_conformance import (
+    AGGREGATORS,
+    ASYNCHRONOUS,
+    PAIRS,
+    SELECTORS,
+    model_of,
+    roles_of,
+    schedule_of,
+)
 
 from fedjax_fair import faults
 from fedjax_fair.data.client_examples import ClientExamples
@@ -100,7 +108,9 @@ SOLVER_OF = {aggregator: solver for solver, aggregator in PAIRS.items()}
 
 def round_of(selector="uniform", aggregator="mean", **options):
     names = selector, SOLVER_OF.get(aggregator, "sgd"), aggregator
-    return Round(model_of(names), *roles_of(names), **options)
+    roles = roles_of(names)
+    options = {"schedule": schedule_of(roles[2], CLIENTS)} | options
+    return Round(model_of(names), *roles, **options)
 
 
 def assert_updates_in_place(operations_and_states):
@@ -117,10 +127,20 @@ def test_a_selector_touches_few_clients(selector):
 
 @pytest.mark.parametrize(
     "aggregator",
-    sorted(AGGREGATORS.keys() - set().union({"mean"}, *ALL_OF_AGGREGATORS.values())),
+    sorted(AGGREGATORS.keys() - set().union({"mean"}, ASYNCHRONOUS, *ALL_OF_AGGREGATORS.values())),
 )
 def test_an_aggregator_touches_few_clients(aggregator):
     assert_updates_in_place(touches_all(round_of(aggregator=aggregator)))
+
+
+@pytest.mark.parametrize("aggregator", ASYNCHRONOUS)
+def test_an_asynchronous_aggregator_touches_few_clients(aggregator):
+    """In addition to the schedule, which masks clients in training and sorts none."""
+    round = round_of(aggregator=aggregator)
+    large, num_states = touches_all(round)
+    alone, _ = touches_all(round_of(schedule=round.schedule))
+    assert not set(alone) & {"sort", "top_k", "random_bits"}
+    assert_updates_in_place((large - alone, num_states - 1))  # One counts the participation.
 
 
 def test_dropped_clients_are_those_of_the_cohort():

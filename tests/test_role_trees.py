@@ -104,6 +104,35 @@ CASES = {
         {"epsilon": 0.25, "step_length": 2.0},
         {"weights": "num_examples"},
     ),
+    "FedAsync": Case(
+        lambda: aggregators.FedAsync(0.5),
+        "FedAsync(mixing=0.5)",
+        {"mixing": 0.25, "staleness": aggregators.Polynomial(1.0)},
+        {"staleness": aggregators.Hinge()},
+    ),
+    "FedBuff": Case(
+        lambda: aggregators.FedBuff(staleness=aggregators.Hinge(2.0)),
+        "FedBuff(staleness=Hinge(slope=2.0))",
+        {"learning_rate": 0.5, "staleness": aggregators.Hinge(3.0)},
+        {"staleness": aggregators.Constant(), "weights": "num_examples", "normalize": True},
+    ),
+    "CA2FL": Case(
+        lambda: aggregators.CA2FL(0.5), "CA2FL(learning_rate=0.5)", {"learning_rate": 2.0}
+    ),
+    "FedStaleWeight": Case(
+        lambda: aggregators.FedStaleWeight(0.5),
+        "FedStaleWeight(learning_rate=0.5)",
+        {"learning_rate": 2.0},
+        {"exact": True},
+    ),
+    "AREA": Case(aggregators.AREA, "AREA()"),
+    "Constant": Case(aggregators.Constant, "Constant()"),
+    "Polynomial": Case(
+        lambda: aggregators.Polynomial(1.0), "Polynomial(exponent=1.0)", {"exponent": 2.0}
+    ),
+    "Hinge": Case(
+        lambda: aggregators.Hinge(delay=4.0), "Hinge(delay=4.0)", {"slope": 2.0, "delay": 3.0}
+    ),
     "ScaffoldMean": Case(
         aggregators.ScaffoldMean, "ScaffoldMean()", {}, {"weights": "num_examples"}
     ),

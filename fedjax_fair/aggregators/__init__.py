@@ -2,8 +2,13 @@
 
 from fedjax_fair.aggregators.aaggff import AAggFF
 from fedjax_fair.aggregators.adafed import AdaFed
+from fedjax_fair.aggregators.area import AREA
+from fedjax_fair.aggregators.ca2fl import CA2FL
 from fedjax_fair.aggregators.equitable import Equitable
 from fedjax_fair.aggregators.fairfed import FairFed
+from fedjax_fair.aggregators.fed_async import FedAsync
+from fedjax_fair.aggregators.fed_buff import FedBuff
+from fedjax_fair.aggregators.fed_stale_weight import FedStaleWeight
 from fedjax_fair.aggregators.feddyn_server import FedDynMean
 from fedjax_fair.aggregators.fedex_lora import FedEx
 from fedjax_fair.aggregators.fedfa import FedFA
@@ -32,17 +37,23 @@ from fedjax_fair.aggregators.robust import (
     TrimmedMean,
 )
 from fedjax_fair.aggregators.scaffold_server import ScaffoldMean
+from fedjax_fair.aggregators.staleness_factors import Constant, Hinge, Polynomial
 from fedjax_fair.aggregators.tilted import Tilted
 from fedjax_fair.aggregators.with_server_optimizer import WithServerOptimizer
 
 __all__ = [
+    "AREA",
+    "CA2FL",
     "GIFAIR",
     "AAggFF",
     "AdaFed",
     "CenteredClipping",
+    "Constant",
     "Equitable",
     "FLTrust",
     "FairFed",
+    "FedAsync",
+    "FedBuff",
     "FedDynMean",
     "FedEx",
     "FedFA",
@@ -52,9 +63,11 @@ __all__ = [
     "FedMGDA",
     "FedMinMaxMean",
     "FedNovaMean",
+    "FedStaleWeight",
     "FlexLoRA",
     "GeometricMedian",
     "HetLoRAMean",
+    "Hinge",
     "IFCAMean",
     "Krum",
     "LoRAFair",
@@ -62,6 +75,7 @@ __all__ = [
     "Median",
     "MimeLiteMean",
     "NormClipping",
+    "Polynomial",
     "QFedAvg",
     "ReweighingMean",
     "ScaffoldMean",

@@ -10,7 +10,7 @@ from fedjax_fair.numerics.products import weighted_total
 from fedjax_fair.numerics.trees import all_finite
 from fedjax_fair.roles import Cohort, Context, LocalResult, Variables
 
-__all__ = ["gather_updates", "mask_updates", "normalize_weights", "weighted_sum"]
+__all__ = ["gather_updates", "mask_updates", "normalize_weights", "replace_rows", "weighted_sum"]
 
 
 def gather_updates(
@@ -42,6 +42,30 @@ def normalize_weights(
     """Divides the weights of valid updates by their sum; the other weights are zeros."""
     masked = jnp.where(valid, weights, 0.0)
     return masked / jnp.maximum(jnp.sum(masked), 1e-30)
+
+
+def replace_rows(
+    table: Float[Array, "clients width"],
+    cohort: Cohort,
+    valid: Bool[Array, " cohort"],
+    rows: Float[Array, "cohort width"],
+) -> tuple[Float[Array, "clients width"], Float[Array, " width"]]:
+    """Replaces the row of each client by that of its last valid result, by one scatter.
+
+    Returns:
+        The new table, and the sum of the changes of its rows.
+
+    Examples:
+        >>> cohort = Cohort(jnp.array([2, 0, 2]), jnp.ones(3) / 3)
+        >>> rows = jnp.array([[1.0], [2.0], [3.0]])
+        >>> table, change = replace_rows(jnp.ones((3, 1)), cohort, jnp.ones(3, bool), rows)
+        >>> table.tolist(), change.tolist()
+        ([[2.0], [1.0], [3.0]], [3.0])
+    """
+    is_last = cohort._replace(responded=valid).is_last_response
+    changes = jnp.where(is_last[:, None], rows - table[cohort.clients], 0)
+    ids = jnp.where(is_last, cohort.clients, table.shape[0])
+    return table.at[ids].set(rows, mode="drop"), jnp.sum(changes, axis=0)
 
 
 def weighted_sum(updates: PyTree, weights: Float[Array, " cohort"]) -> PyTree:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from fedjax_fair.aggregators.area import AREA
 from fedjax_fair.aggregators.fedfb import FedFBMean
 from fedjax_fair.aggregators.ifca_server import IFCAMean
 from fedjax_fair.numerics.trees import all_finite
@@ -17,6 +18,14 @@ from fedjax_fair.server_optimizers import ServerOptimizer
 from fedjax_fair.utils import checks
 
 __all__ = ["WithServerOptimizer"]
+
+
+_REFUSED = (
+    (IFCAMean, "of one model", "change the first of several models only"),
+    (FedFBMean, "that measures no losses at its new model", "lead to another model"),
+    (AREA, "whose model is not a mean of stored models", "lead to another model"),
+)
+"""Aggregators that an optimizer would break: expectation and consequence."""
 
 
 class OptimizerState(NamedTuple):
@@ -38,8 +47,8 @@ class WithServerOptimizer(Aggregator):
         optimizer: The optimizer, of `fedjax_fair.server_optimizers`.
 
     Raises:
-        ValueError: If an argument is not of its type, or the aggregator has several models or
-            measures losses at its new model.
+        ValueError: If an argument is not of its type, or the aggregator has several models,
+            measures losses at its new model, or keeps it equal to a mean of stored models.
 
     References:
         Reddi et al., *Adaptive Federated Optimization*, 2021, https://arxiv.org/abs/2003.00295
@@ -58,16 +67,12 @@ class WithServerOptimizer(Aggregator):
         checks.instance("inner", self.inner, Aggregator, "aggregators.Mean()")
         example = "server_optimizers.FedAdam(0.01)"
         checks.instance("optimizer", self.optimizer, ServerOptimizer, example)
-        if isinstance(self.inner, IFCAMean):
-            raise ValueError(
-                f"inner={self.inner!r}: expected an aggregator of one model; the optimizer would "
-                "change the first of several models only; use IFCAMean alone."
-            )
-        if isinstance(self.inner, FedFBMean):
-            raise ValueError(
-                f"inner={self.inner!r}: expected an aggregator that measures no losses at its new "
-                "model; the optimizer would lead to another model; use FedFBMean alone."
-            )
+        for kind, expected, reason in _REFUSED:
+            if isinstance(self.inner, kind):
+                raise ValueError(
+                    f"inner={self.inner!r}: expected an aggregator {expected}; the optimizer would "
+                    f"{reason}; use {kind.__name__} alone."
+                )
 
     @property
     def server_view(self):
@@ -76,6 +81,14 @@ class WithServerOptimizer(Aggregator):
     @property
     def equal_weights(self):
         return self.inner.equal_weights
+
+    @property
+    def needs_schedule(self):
+        return self.inner.needs_schedule
+
+    @property
+    def uses_local_models(self):
+        return self.inner.uses_local_models
 
     @property
     def compute_weights(self):

@@ -4,8 +4,8 @@
 ground-truth groups of clients are known, `SEQUENCE_SUMMARIES` where examples have sequences of
 labels, `CENTRAL_SUMMARIES` those of a central test set, and `SENSITIVE_GROUP_SUMMARIES` those of
 data with sensitive features. `predictions` has metrics on request, `thresholds` makes rates of
-sensitive groups equal after training, `paired` compares runs, and `noise` estimates the effect of
-finite test sets.
+sensitive groups equal after training, `paired` compares runs, `speed` has metrics of virtual time,
+and `noise` estimates the effect of finite test sets.
 
 Examples:
     >>> from fedjax_fair.metrics import SUMMARIES
@@ -25,6 +25,7 @@ from fedjax_fair.metrics import (
     performance,
     predictions,
     quantities,
+    speed,
     thresholds,
 )
 from fedjax_fair.metrics.clustering import adjusted_rand_index, normalized_mutual_information
@@ -68,6 +69,7 @@ __all__ = [
     "performance",
     "predictions",
     "quantities",
+    "speed",
     "summaries_of",
     "thresholds",
 ]

@@ -6,6 +6,7 @@ import textwrap
 
 from fedjax_fair.metrics.quantities import LOSS_PARITY, PERPLEXITY_PARITY
 from fedjax_fair.metrics.sensitive_group_metrics import SENSITIVE_GROUP_SUMMARIES
+from fedjax_fair.metrics.speed import DEFINITIONS
 from fedjax_fair.metrics.summaries import (
     CENTRAL_SUMMARIES,
     CLIENT_GROUP_SUMMARIES,
@@ -169,10 +170,24 @@ _GROUP_FAIRNESS = (
     "smaller than the difference of groups.",
 )
 
+_SPEED = (
+    "## Virtual time",
+    "Results of runs with a schedule have these metrics by class of devices. A result is one that "
+    "counts: it arrived, in time and not too stale. r_i is the number of results of client i. "
+    '`metrics.speed.summarize(dataset, by="planted_group")` computes them by ground-truth group, '
+    "and with `target=0.8` also `time_to_accuracy`, for which seeds without a value must be "
+    "counted: `accuracy_over_time` has no missing values.",
+)
+
 
 def columns() -> dict[str, str]:
     """Returns the definitions of metrics and terms by name."""
-    return {metric.name: _sentence(metric) for metric in _METRICS} | TERMS
+    of_time = {
+        name: f"{one.description}: {one.formula}. {one.range}"
+        f"{f', {one.better} is better' if one.better else ''}."
+        for name, one in DEFINITIONS.items()
+    }
+    return {metric.name: _sentence(metric) for metric in _METRICS} | of_time | TERMS
 
 
 def page() -> str:
@@ -195,15 +210,24 @@ def page() -> str:
         rows.append((f"`{metric.name}`", definition, f"`{metric.formula}`", *over, has_floor))
     terms = [("term", "definition"), ("---", "---")]
     terms += [(f"`{name}`", text) for name, text in TERMS.items()]
-    of_metrics, of_terms = (
-        "\n".join(f"| {' | '.join(row)} |" for row in table) for table in (rows, terms)
+    speeds = [("metric", "definition", "formula", "range", "better"), ("---",) * 5]
+    speeds += [
+        (f"`{name}`", one.description, f"`{one.formula}`", one.range, one.better or "-")
+        for name, one in DEFINITIONS.items()
+    ]
+    of_metrics, of_speeds, of_terms = (
+        "\n".join(f"| {' | '.join(row)} |" for row in table) for table in (rows, speeds, terms)
     )
     symbols = textwrap.fill(SYMBOLS, 120)
-    section = "\n\n".join(
-        textwrap.fill(text, 120, subsequent_indent="  " if text.startswith("- ") else "")
-        for text in _GROUP_FAIRNESS
+    of_groups, of_time = (
+        "\n\n".join(
+            textwrap.fill(text, 120, subsequent_indent="  " if text.startswith("- ") else "")
+            for text in section
+        )
+        for section in (_GROUP_FAIRNESS, _SPEED)
     )
-    parts = [_HEAD, symbols, of_metrics, section, "## Terms of tables", of_terms]
+    parts = [_HEAD, symbols, of_metrics, of_groups, of_time, of_speeds]
+    parts += ["## Terms of tables", of_terms]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree
 
-__all__ = ["all_finite", "tree_bytes"]
+from fedjax_fair.utils.tree import Number
+
+__all__ = ["all_finite", "scale_tree", "tree_bytes"]
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
@@ -17,6 +19,16 @@ def all_finite(tree: PyTree) -> Bool[Array, ""]:
         False
     """
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def scale_tree(tree: PyTree, factor: Number) -> PyTree:
+    """Multiplies a tree of arrays by a scalar, and keeps the types of the arrays.
+
+    Examples:
+        >>> scale_tree({"a": jnp.ones(2, jnp.bfloat16)}, jnp.float32(0.5))
+        {'a': Array([0.5, 0.5], dtype=bfloat16)}
+    """
+    return jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, tree)
 
 
 def tree_bytes(tree: PyTree) -> int:

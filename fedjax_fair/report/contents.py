@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_fair.report import drawing
+from fedjax_fair.report import drawing, speed_charts
 from fedjax_fair.results import task_metrics
 from fedjax_fair.results.datasets import class_names, has_client_names
 from fedjax_fair.results.intervals import student
 from fedjax_fair.results.model_names import is_repeated
 from fedjax_fair.results.task_metrics import primary
+from fedjax_fair.results.virtual_time import at_common_time
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -60,13 +61,30 @@ def contents(dataset: xr.Dataset, floors: np.ndarray) -> dict[str, Any]:
         "clients": _clients(dataset),
         "start": drawing.first_difference(later),
     }
+    last = at_common_time(dataset)
+    pairs = (
+        _curves(_in_unit(last, name, _SEEDS)) for name in (quantity.dissimilarity, quantity.mean)
+    )
     numbers["tradeoff"] = [
         [[column[-1] for column in curve[1:]] if curve[0] else None for curve in pair]
-        for pair in zip(numbers["dissimilarity"], numbers["level"], strict=True)
+        for pair in zip(*pairs, strict=True)
     ]
+    over_time: dict[str, Any] = {"level": level, "dissimilarity": spread}
     if drawing.is_known(dataset, quantity.group):
         groups = _in_unit(dataset, quantity.group, ("planted_group", *_SEEDS))
-        numbers["groups"] = [_curves(group) for group in groups.transpose("planted_group", ...)]
+        over_time["groups"] = groups.transpose("planted_group", ...)
+        numbers["groups"] = [_curves(group) for group in over_time["groups"]]
+    if "virtual_time" in dataset:
+        numbers["times"] = {
+            name: {"label": label} | {kind: _curves_by(dataset, values, name)
+                                      for kind, values in over_time.items()}
+            for name, label in speed_charts.AXES.items()
+        }  # fmt: skip
+        of_class = f"class_device_{quantity.name}"
+        classes = _in_unit(dataset, of_class, ("device_class", *_SEEDS))
+        classes = classes.transpose("device_class", ...)
+        numbers["class_speed"] = _curves_by(dataset, classes, "virtual_time")
+        numbers |= speed_charts.speed(dataset)
     if "aggregation_nmi" in dataset:
         agreement = drawing.mean_so_far(dataset, "aggregation_nmi")
         numbers["cluster_agreement"] = [
@@ -86,6 +104,14 @@ def _in_unit(dataset: xr.Dataset, name: str, dims: tuple[str, ...]) -> xr.DataAr
 def _curves(values: xr.DataArray) -> list[Curve]:
     """The curve of each method."""
     return [curve_of(values["round"].values, runs) for runs in values.values]
+
+
+def _curves_by(dataset: xr.Dataset, values: xr.DataArray, clock: str) -> list[Any]:
+    """The curve of each method against a time; of values over classes, a list for each class."""
+    if values.ndim == 4:
+        return [_curves_by(dataset, each, clock) for each in values]
+    times = drawing.by_method(dataset, clock, _SEEDS)
+    return [curve_of(at, runs) for at, runs in speed_charts.by_time(values, times)]
 
 
 def curve_of(places: np.ndarray, runs: np.ndarray) -> Curve:

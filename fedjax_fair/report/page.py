@@ -45,6 +45,7 @@ from fedjax_fair.results.tables import (
     unseen_tables,
 )
 from fedjax_fair.results.task_metrics import primary
+from fedjax_fair.results.virtual_time import at_common_time, when
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -83,7 +84,8 @@ def page(
     unseen = unseen_tables(dataset)
     dataset = by_model(dataset, serving=bool(settings))
     shown = configurations_as_methods(dataset, drawing.MAX_CONFIGURATIONS)
-    extended, columns = default_metrics(shown)
+    final = at_common_time(shown)
+    extended, columns = default_metrics(final)
     quantity = primary(shown)
     floors = noise_floor(extended, [*columns, quantity.dissimilarity])
     numbers = contents(shown, floors[quantity.dissimilarity].values)
@@ -107,14 +109,16 @@ def page(
 {_tables(fronts)}
 {_forest_plots(extended, columns)}
 {_tables(unseen)}
-{_tables([clients_table(shown)] if has_client_names(shown) else [])}
-{_tables(sensitive_group_tables(shown))}
+{_tables([clients_table(final)] if has_client_names(final) else [])}
+{_tables(sensitive_group_tables(final))}
 <div class="legend" id="legend" role="group" aria-label="methods"></div>
-<div class="pictures">{_charts(numbers, quantity)}</div>
+{_axis_choice(numbers, is_time="at_seconds" in final.attrs)}
+<div class="pictures">{_charts(numbers, quantity, when(final))}</div>
+{_speed(numbers, quantity)}
 {_explorer(numbers["clients"], quantity)}
-{collapsible("All metrics of the last evaluation", html_table(_all_metrics(shown)))}
+{collapsible("All metrics of the last evaluation", html_table(_all_metrics(final)))}
 {details({"Configuration": config, "Environment": environment})}"""
-    return drawn_document(title, body, numbers, ("charts", "run", "clients"))
+    return drawn_document(title, body, numbers, ("charts", "run", "speed", "clients"))
 
 
 def _tables(tables: list[Table]) -> str:
@@ -236,10 +240,54 @@ def _all_metrics(shown: xr.Dataset) -> Table:
     return Table("", ("metric", *map(str, last["algorithm"].values)), rows, "")
 
 
-def _charts(numbers: dict[str, Any], quantity: Quantity) -> str:
+def _axis_choice(numbers: dict[str, Any], *, is_time: bool) -> str:
+    """A choice of the horizontal axis; of two kinds of schedules, virtual time is the first."""
+    if "times" not in numbers:
+        return ""
+    labels = {"": "round"} | {name: axis["label"] for name, axis in numbers["times"].items()}
+    chosen = "virtual_time" if is_time else ""
+    options = "".join(
+        f'<option value="{name}"{" selected" if name == chosen else ""}>{text(label)}</option>'
+        for name, label in labels.items()
+    )
+    choice = f'<label>horizontal axis <select id="choose-axis">{options}</select></label>'
+    return f'<div class="controls">{choice}</div>'
+
+
+def _speed(numbers: dict[str, Any], quantity: Quantity) -> str:
+    """Charts of device classes, with a schedule."""
+    if "times" not in numbers:
+        return ""
+    charts = {
+        "class_speed": (
+            "How well is each class of devices served?",
+            f"{quantity.heading[0].upper()}{quantity.heading[1:]}, mean over the clients of a "
+            f"class, of the last evaluation until a time. {_INTERVALS}",
+        ),
+        "class_shares": (
+            "Whose results count?",
+            "Shares of each class. Bar: of the clients; dot: of the results; ring: of the weights "
+            "in updates, with 95% intervals.",
+        ),
+        "staleness": (
+            "How old are the models that clients train?",
+            "Updates of the model between sending it and using the result, all seeds.",
+        ),
+        "tasks": (
+            "When do clients train?",
+            "The first tasks of the first seed whose end is known, from start to arrival. Pale: "
+            "the result does not count.",
+        ),
+    }
+    drawn = "".join(section(name, *chart) for name, chart in charts.items())
+    return f'<h1>Speed</h1><div class="pictures wide-charts">{drawn}</div>'
+
+
+def _charts(numbers: dict[str, Any], quantity: Quantity, last: str) -> str:
     name, is_accuracy = quantity.heading, quantity == ACCURACY
     differ = "do accuracies" if is_accuracy else f"does the {name}"
     since = ", the first at which methods differ" if numbers["start"] else ""
+    or_start = "; against a time, from the start" if "times" in numbers else ""
     dotted = (
         " Dotted lines are noise floors after the last round: lower values may be due to small "
         "test sets alone."
@@ -256,7 +304,7 @@ def _charts(numbers: dict[str, Any], quantity: Quantity) -> str:
         ),
         "learning": (
             "How fast does each method learn?",
-            f"From round {numbers['start']}{since}.{stretched} {_INTERVALS}",
+            f"From round {numbers['start']}{since}{or_start}.{stretched} {_INTERVALS}",
         ),
         "spread": (
             f"How much {differ} of clients differ?",
@@ -264,8 +312,8 @@ def _charts(numbers: dict[str, Any], quantity: Quantity) -> str:
         ),
         "tradeoff": (
             f"Does fairness cost {'accuracy' if is_accuracy else 'quality'}?",
-            f"After the last round; {best} left is best.{same_scale} Methods whose intervals "
-            "overlap are not distinguished.",
+            f"{last[0].upper()}{last[1:]}; {best} left is best.{same_scale} Methods whose "
+            "intervals overlap are not distinguished.",
         ),
         "busy": (
             "Which clients train?",

@@ -13,6 +13,7 @@ Dimensions:
   which ``fedjax_fair.results.sensitive_groups.feature_counts`` and ``gaps`` sum;
 * ``class``: the classes of the data, a coordinate if they have names, as of a table; and ``label``
   and ``prediction`` of people with sensitive features;
+* ``device_class``: classes of devices, with a schedule;
 * ``training_round`` and ``slot``: every round, and the slots of its cohort.
 
 Variables:
@@ -34,6 +35,11 @@ Variables:
 * over ``(seed, training_round)``, some also over ``slot``: info of the selector and aggregator, as
   ``selection_<name>`` and ``aggregation_<name>``, and ``update_nonfinite``;
 * over ``seed``: ``diverged``, the first such round, or -1;
+* with a schedule, ``virtual_time`` and ``client_seconds`` over ``(seed, round)``, ``update_time``
+  over ``(seed, training_round)``, ``cohort_staleness``, ``cohort_dispatched`` and
+  ``cohort_arrived`` over ``slot`` too, ``class_seconds`` and ``class_lost_seconds`` over
+  ``(seed, round, device_class)``, ``device_class_of`` over ``client``, ``is_asynchronous`` over
+  ``seed``, and the metrics of ``fedjax_fair.metrics.speed``;
 * of runs with unseen clients, over ``(seed, unseen_client)``: ``unseen_accuracy``, ``unseen_loss``,
   ``adapted_accuracy`` and ``adapted_loss``, and over ``seed`` their means, such as
   ``unseen_accuracy_mean_clients``;
@@ -54,12 +60,16 @@ from fedjax_fair.results.history import (
     to_dataset,
 )
 from fedjax_fair.results.models import by_model
+from fedjax_fair.results.timing_variables import Devices
+from fedjax_fair.results.virtual_time import at_seconds
 from fedjax_fair.results.worse_off import share_worse_off
 
 __all__ = [
     "PARTITION_VARIABLES",
     "RECORDED",
+    "Devices",
     "History",
+    "at_seconds",
     "by_model",
     "class_based",
     "combine",

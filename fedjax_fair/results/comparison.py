@@ -20,6 +20,7 @@ from fedjax_fair.results.sensitive_groups import (
     values_by_feature,
 )
 from fedjax_fair.results.task_metrics import better, primary, shown_columns
+from fedjax_fair.results.virtual_time import check_one_kind
 from fedjax_fair.utils import checks
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def compare(
 
     Args:
         dataset: Results with the dimension ``algorithm``, over two or more seeds. The
-            configurations of a sweep are compared as methods.
+            configurations of a sweep are compared as methods. `at_seconds` of results compares
+            them at a virtual time.
         metric: A variable over seeds and rounds; or a difference between sensitive groups and one
             sensitive feature, such as ``"loss_parity_difference:sex"``.
         baseline: One of the methods; by default the first. With entries of `by_model`, each
@@ -69,7 +71,8 @@ def compare(
         ``baseline_noise_floor``.
 
     Raises:
-        ValueError: If there is no such metric or baseline, or only one method or seed.
+        ValueError: If there is no such metric or baseline, only one method or seed, or methods with
+            synchronous and asynchronous rounds.
 
     Examples:
         >>> import xarray as xr
@@ -126,6 +129,7 @@ def _compare(
             f"dataset: expected two or more methods and seeds, got {len(methods)} and "
             f"{dataset.sizes['seed']}."
         )
+    check_one_kind(dataset)
     finals = final_metrics(dataset, average_last)[metric]
     left_out = ""
     if paired:
@@ -140,6 +144,7 @@ def _compare(
     labels = {name: dataset[metric].attrs.get(name, "") for name in ("long_name", "units")}
     about = {"metric": metric, "baseline": baseline, "paired": int(paired)}
     about |= {"better": better(dataset, metric) or ""}
+    about |= {name: dataset.attrs[name] for name in ("at_seconds",) if name in dataset.attrs}
     if dataset[metric].attrs.get("population") in (PEOPLE, CLIENTS):
         by_class = needs_classes(of_groups) and "sensitive_group_counts" in dataset
         features = [feature] if feature else None

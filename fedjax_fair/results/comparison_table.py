@@ -14,6 +14,7 @@ from fedjax_fair.results.intervals import format_half_width, format_number, form
 from fedjax_fair.results.model_names import method_of
 from fedjax_fair.results.tables import NOISE_FLOOR, STAR, Table, about_references
 from fedjax_fair.results.units import is_percent
+from fedjax_fair.results.virtual_time import when
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.terminal import escape_control_chars
 
@@ -123,6 +124,8 @@ def _note(compared: xr.Dataset, columns: Sequence[str]) -> str:
     if attributes["metric"] not in BY_NAME and (better := attributes.get("better")):
         note = f"{note} {better.capitalize()} is better."
     said = [f"{attributes[name]}." for name in ("runs", "differ") if name in attributes]
+    if "at_seconds" in attributes:
+        said.insert(0, f"Values {when(compared)}.")
     said += [attributes["empty"]] if attributes.get("empty") else []
     return " ".join([note, *said])
 

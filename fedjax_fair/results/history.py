@@ -11,7 +11,7 @@ import numpy as np
 from fedjax_fair import metrics
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.numerics.labels import are_sequences
-from fedjax_fair.results import quantity_variables, sensitive_groups
+from fedjax_fair.results import quantity_variables, sensitive_groups, timing_variables
 from fedjax_fair.roles import PERSONALIZED, ClientMetric, ClientMetrics, Metric, Model, Task
 from fedjax_fair.rounds.round_state import RoundInfo, Traffic
 
@@ -106,6 +106,8 @@ class History:
             if value is not None
         }
         rounds["update_nonfinite"] = (~info.finite).astype(np.int8)
+        if info.timing is not None:
+            rounds |= timing_variables.record(info.timing)
         for name, record in (
             ("rounds", rounds),
             ("selection", info.selector),
@@ -149,6 +151,7 @@ def to_dataset(
     custom_metrics: Sequence[Metric | ClientMetric] = (),
     model: Model | None = None,
     num_trained: int = 0,
+    devices: timing_variables.Devices | None = None,
 ) -> xr.Dataset:
     """Converts the records of a run to a Dataset.
 
@@ -160,6 +163,7 @@ def to_dataset(
         custom_metrics: Metrics in addition to those of the package.
         model: The network, for its task and the unit of its loss; by default of classification.
         num_trained: Trained parameters, which results have if others are frozen.
+        devices: Device classes, with a schedule.
     """
     import xarray as xr
 
@@ -224,8 +228,12 @@ def to_dataset(
             attributes = {"long_name": f"{role.capitalize()}: {name.replace('_', ' ')}"}
             columns[f"{role}_{name}"] = (per_round[: values.ndim], values, attributes)
     columns |= _communication(recorded, traffic) | _partition_variables(data)
+    columns |= timing_variables.columns(rounds, recorded["evaluated"], devices)
     for prefix in ("", PERSONALIZED):
-        columns |= _group_metrics(columns, data, prefix)
+        if data.groups is not None:
+            columns |= _group_metrics(columns, np.asarray(data.groups), prefix)
+        if devices is not None:
+            columns |= _group_metrics(columns, devices.classes, prefix, len(devices.names))
         columns |= sensitive_groups.columns(
             recorded["metrics"],
             prefix,
@@ -236,6 +244,7 @@ def to_dataset(
         columns |= _perplexities(columns, prefix) if is_sequence else {}
     coordinates = {"seed": np.asarray(seeds, np.int64), "round": recorded["evaluated"]}
     coordinates |= name_coordinates(data) | sensitive_groups.coordinate(data)
+    coordinates |= timing_variables.coordinate(devices)
     if rounds:
         _, num_rounds, slots = rounds["clients"].shape
         coordinates |= {"training_round": np.arange(num_rounds), "slot": np.arange(slots)}
@@ -243,7 +252,8 @@ def to_dataset(
     attributes: dict[str, Any] = {"data": data.name, "label_skew_only": int(data.label_skew_only)}
     found = metrics.quantities.quantities_of(task, custom_metrics, sequences=is_sequence)
     attributes |= quantity_variables.attribute(found)
-    return xr.Dataset(columns, coords=coordinates, attrs=attributes)
+    dataset = xr.Dataset(columns, coords=coordinates, attrs=attributes)
+    return dataset.assign(metrics.speed.summarize(dataset)) if rounds and devices else dataset
 
 
 def _output_coordinate(columns: Mapping[str, Any], data: FederatedData) -> dict[str, Any]:
@@ -285,13 +295,18 @@ def _perplexities(columns: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _group_metrics(
-    columns: Mapping[str, Any], data: FederatedData, prefix: str = ""
+    columns: Mapping[str, Any], groups: np.ndarray, prefix: str, num_classes: int | None = None
 ) -> dict[str, Any]:
-    """Mean of quantities over each ground-truth group, with a prefix of all names."""
-    if data.groups is None or f"{prefix}test_loss" not in columns:
+    """Returns the means of quantities over each group of clients, with a prefix of all names.
+
+    Groups are device classes if their number is given, else ground-truth groups.
+    """
+    if f"{prefix}test_loss" not in columns:
         return {}
-    groups = np.asarray(data.groups)
-    num_groups = int(groups.max()) + 1
+    num_groups = num_classes or int(groups.max()) + 1
+    kind, dim, what = ("class_device", "device_class", "device class")
+    if num_classes is None:
+        kind, dim, what = ("group", "planted_group", "group")
     found = {}
     for name, (dims, measured, about) in columns.items():
         if not name.startswith(f"{prefix}test_") or dims != ("seed", "round", "client"):
@@ -304,10 +319,9 @@ def _group_metrics(
         quantity = name.removeprefix(f"{prefix}test_")
         of_models = ", of personalized models" if prefix else ""
         long_name = about["long_name"].partition(",")[0]
-        long_name = f"{long_name}, mean over the clients of a group{of_models}"
+        long_name = f"{long_name}, mean over the clients of a {what}{of_models}"
         attributes = about | {"long_name": long_name}
-        dims = "seed", "round", "planted_group"
-        found[f"{prefix}group_{quantity}"] = (dims, values, attributes)
+        found[f"{prefix}{kind}_{quantity}"] = (("seed", "round", dim), values, attributes)
     return found
 
 

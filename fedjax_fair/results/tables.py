@@ -37,6 +37,7 @@ from fedjax_fair.results.task_metrics import (
     unit,
     validation,
 )
+from fedjax_fair.results.virtual_time import at_common_time, when
 from fedjax_fair.results.worse_off import REFERENCES, share_worse_off
 from fedjax_fair.utils.terminal import escape_control_chars
 
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 __all__ = [
     "GROUP_FLOOR",
     "NOISE_FLOOR",
-    "SENSITIVE_GROUPS",
     "STAR",
     "Table",
     "about_references",
@@ -88,7 +88,7 @@ NOISE_FLOOR = (
 _MAX_OUTPUTS = 10
 """Targets in a table."""
 
-SENSITIVE_GROUPS = "In %, differences between sensitive groups, after the last round; 0 is fair."
+_SENSITIVE_GROUPS = "In %, differences between sensitive groups, {when}; 0 is fair."
 """How to read tables of sensitive groups."""
 
 _PER_CLIENT = "First line: pooled people; second: mean over the clients for which it is defined"
@@ -120,6 +120,7 @@ class Table(NamedTuple):
 
 def final_tables(dataset: xr.Dataset) -> list[Table]:
     """Summarizes the last evaluation of methods and ground-truth groups, or of a sweep."""
+    dataset = at_common_time(dataset)
     if swept_settings(dataset):
         return [_sweep_table(by_model(dataset, serving=True))]
     models = by_model(dataset)
@@ -200,7 +201,8 @@ def _criterion_table(dataset: xr.Dataset, features: tuple[str, ...]) -> Table:
     columns, has_clients = _criterion_columns(dataset, features)
     rows = list(zip([*_names(dataset), "noise floor"], *columns.values(), strict=True))
     lines = _LINES[(any(has_clients), all(has_clients))]
-    note = f"{SENSITIVE_GROUPS} {lines} {GROUP_FLOOR} Test examples{_about_means(dataset)}."
+    groups = _SENSITIVE_GROUPS.format(when=when(dataset))
+    note = f"{groups} {lines} {GROUP_FLOOR} Test examples{_about_means(dataset)}."
     if (num_classes := dataset.sizes["label"]) > 2:
         note += f" Largest difference over the {num_classes} classes, each against all others; "
         note += "of equalized odds, over pairs of a label and a prediction."
@@ -356,7 +358,7 @@ def methods_table(
     finals = final_metrics(dataset[list(columns)])
     names, seeds = _names(dataset), dataset.sizes["seed"]
     cells = {name: _means(finals, name) for name in columns}
-    note = f"{_in_units(dataset, columns)}, after the last round{_about_means(dataset)}."
+    note = f"{_in_units(dataset, columns)}, {when(dataset)}{_about_means(dataset)}."
     if len(set(map(method_of, names))) > 1 and seeds > 1:
         note += (
             f" Below: difference to {method_of(names[0])} over paired seeds and its 95% CI; "
@@ -450,7 +452,7 @@ def clients_table(dataset: xr.Dataset) -> Table:
     }
     what = "test accuracy" if quantity == ACCURACY else quantity.heading
     title = f"Clients with the {which} {what} ({dataset.attrs['data']})"
-    note = f"{_in_units(dataset, [quantity.client])}, after the last round{_about_means(dataset)}."
+    note = f"{_in_units(dataset, [quantity.client])}, {when(dataset)}{_about_means(dataset)}."
     return _table(title, dataset, columns, note)
 
 

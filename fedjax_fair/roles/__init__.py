@@ -8,6 +8,7 @@ from fedjax_fair.roles.context import (
     Info,
     LocalResult,
     ServerView,
+    Timing,
 )
 from fedjax_fair.roles.interfaces import (
     Aggregation,
@@ -58,6 +59,7 @@ __all__ = [
     "ServerView",
     "Solver",
     "Task",
+    "Timing",
     "Variables",
     "is_correct",
     "top_class",

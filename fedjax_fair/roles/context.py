@@ -79,6 +79,18 @@ class LocalResult(NamedTuple):
     sends: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
 
 
+class Timing(NamedTuple):
+    """How results of a cohort came about in virtual time.
+
+    Attributes:
+        staleness: Updates of the global model since the version that each participant was sent.
+        milliseconds: Duration of its task, >= 1.
+    """
+
+    staleness: Int[Array, " cohort"]
+    milliseconds: Int[Array, " cohort"]
+
+
 class Cohort(NamedTuple):
     """The clients that train in a round, and their instructions.
 
@@ -89,12 +101,14 @@ class Cohort(NamedTuple):
             `fedjax_fair.solvers.SGD`.
         responded: Whether each result has arrived; other results are zeros. None before local
             training and without `fedjax_fair.faults`.
+        timing: Durations and staleness; None without a schedule.
     """
 
     clients: Int[Array, " cohort"]
     weights: Float[Array, " cohort"]
     instructions: dict[str, PyTree] = {}  # noqa: RUF012 (a NamedTuple's default, never changed)
     responded: Bool[Array, " cohort"] | None = None
+    timing: Timing | None = None
 
     @property
     def responded_mask(self) -> Bool[Array, " cohort"]:

@@ -118,6 +118,8 @@ class Solver(Tree):
     Attributes:
         fixed_num_steps: Whether all clients take equally many steps, as is best in batches.
         needs: Names of the values from ``Aggregator.broadcast`` that it reads.
+        num_examples: Method ``num_examples(sizes, max_steps=None)``: examples that local training
+            of clients of these sizes processes, for durations; with the instruction ``max_steps``.
         personalize: Method ``personalize(key, variables, client) -> Variables`` that returns the
             model of one client at the global model ``variables``, if clients have personalized
             models. Evaluations then measure both.
@@ -134,6 +136,7 @@ class Solver(Tree):
 
     fixed_num_steps: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ()
+    num_examples: ClassVar[Callable[..., Int[Array, "..."]] | None] = None
     # `personalize` receives the client, not only its state, because fine-tuning and the choice
     # among models of the server need its examples.
     personalize: ClassVar[Callable[..., Variables] | None] = None
@@ -178,6 +181,10 @@ class Aggregator(Tree):
     Attributes:
         server_view: See ``ServerView``.
         equal_weights: Whether all participants always have equal weights.
+        needs_schedule: Whether it reads the staleness of results, which
+            `fedjax_fair.schedules.Asynchronous` defines.
+        uses_local_models: Whether updates are relative to the present global model, not to the one
+            that a participant was sent.
         compute_weights: Method ``compute_weights(state, cohort, context) -> [cohort]``, if weights
             do not depend on results. Updates are then summed during local training, into
             ``LocalResult.weighted_sum``, and take memory only if another role reads them.
@@ -185,6 +192,8 @@ class Aggregator(Tree):
 
     server_view: ClassVar[ServerView] = "vectors"
     equal_weights: ClassVar[bool] = False
+    needs_schedule: ClassVar[bool] = False
+    uses_local_models: ClassVar[bool] = False
     # The round also returns all updates, but the compiler removes arrays that nothing reads, so no
     # role declares whether it needs them. For pfl's CIFAR-10 benchmark, sums during training save
     # 320 MB and a tenth of the time of a round.

@@ -10,7 +10,8 @@ from jaxtyping import Array, Int, Key
 
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.roles import Model, Variables
-from fedjax_fair.rounds.round_state import RoundInfo, RoundState
+from fedjax_fair.rounds.round_state import RoundInfo, RoundState, Traffic
+from fedjax_fair.schedules import Schedule
 from fedjax_fair.utils.tree import Tree
 
 __all__ = ["BaseRound"]
@@ -22,10 +23,12 @@ class BaseRound(Tree):
     Attributes:
         model: The network.
         is_centralized: Whether it trains on pooled examples, with client ids of -1 in `RoundInfo`.
+        schedule: When results arrive in virtual time; None without a clock.
     """
 
     model: Model
     is_centralized: ClassVar[bool] = False
+    schedule: ClassVar[Schedule | None] = None
 
     @abstractmethod
     def init(self, key: Key[Array, ""], data: FederatedData) -> RoundState:
@@ -45,6 +48,9 @@ class BaseRound(Tree):
         With ``skip_nonfinite``, a round whose update is not applied changes neither the state of
         the aggregator nor the states of clients, and the selector does not observe it.
         """
+
+    def check_tasks(self, data: FederatedData, traffic: Traffic) -> None:
+        """Checks the durations of tasks by this traffic, on the host; by default there are none."""
 
     @property
     def is_personalized(self) -> bool:

@@ -16,6 +16,7 @@ from fedjax_fair.numerics.trees import all_finite
 from fedjax_fair.parallel import collectives
 from fedjax_fair.roles import Client, Cohort, Context, LocalResult, Solver, Variables, checked_calls
 from fedjax_fair.rounds import client_state
+from fedjax_fair.schedules.asynchronous import Models
 
 __all__ = ["Trained", "default_clients_per_batch", "occurrences_of", "train_cohort"]
 
@@ -51,6 +52,8 @@ def train_cohort(
     broadcast: dict[str, PyTree],
     store: client_state.Store | tuple[()],
     model_history: Variables | tuple[()],
+    models_sent: Models | None = None,
+    uses_local_models: bool = False,
     clients_per_batch: int | None,
     encode_update: Callable[..., tuple[LocalResult, PyTree]],
     responded: Bool[Array, " cohort"] | None = None,
@@ -68,6 +71,9 @@ def train_cohort(
         broadcast: From ``Aggregator.broadcast``.
         store: State of the clients.
         model_history: See ``RoundState``.
+        models_sent: Models and broadcast values that the participants were sent, if not the present
+            ones.
+        uses_local_models: Whether updates are relative to the global model of the context.
         clients_per_batch: Clients per vmapped batch; None for the default.
         encode_update: ``encode_update(client, occurrence, result, residual)``: the result as the
             participant sends it, and its new residual.
@@ -78,22 +84,24 @@ def train_cohort(
     examples = context.examples
 
     def train(client, arguments):
-        occurrence, instructions, responded = arguments
+        occurrence, instructions, responded, row_sent, version = arguments
         row = store.read(examples, client) if store else client_state.ClientRow()
+        round, values = context.round, broadcast
+        start = injection.initial_model(model_history, round, context.variables, instructions)
+        if models_sent is not None:
+            round = version
+            start, values = jax.tree.map(lambda models: models[row_sent], models_sent.models)
         participant = client_state.make_client(
             context.model,
             examples,
             client,
-            context.round,
+            round,
             instructions=instructions,
             state=row.state,
-            broadcast=broadcast,
+            broadcast=values,
             sensitive_names=context.sensitive_names,
         )
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
-        start = injection.initial_model(
-            model_history, context.round, context.variables, instructions
-        )
         trained = checked_calls.solve(solver, key_client, start, participant)
         state = trained.state  # It stays on the client, so that no other role sees it.
         received = _mask(solver.is_received, start, participant)
@@ -112,6 +120,16 @@ def train_cohort(
                     partial(_keep_unsent, status.responded), sent, result.update, trained.update
                 )
                 result = result._replace(update=update)
+        if uses_local_models:
+            # The client cannot know it, so that neither compression nor faults see it.
+            arrives = True if status.responded is None else status.responded
+            update = jax.tree.map(
+                lambda update, start, now: jnp.where(arrives, update + (start - now), update),
+                result.update,
+                start,
+                context.variables,
+            )
+            result = result._replace(update=update)
         if jax.tree.leaves(state):
             status = status._replace(state_nonfinite=~all_finite(state))
         rows = client_state.pack_row(client_state.ClientRow(state, residual))
@@ -119,6 +137,7 @@ def train_cohort(
         return (result, status, rows, traffic), result.update
 
     arguments = (occurrences, cohort.instructions, responded)
+    arguments += (None, None) if models_sent is None else (models_sent.row, models_sent.version)
     num_local = collectives.per_device(examples, cohort.clients.shape[0])
     if clients_per_batch is None:
         model_bytes = context.model.client_bytes(context.variables)

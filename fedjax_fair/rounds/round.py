@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.communication import pipeline as communication
@@ -38,6 +39,9 @@ from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.local_training import Trained, occurrences_of, train_cohort
 from fedjax_fair.rounds.round_context import make_context
 from fedjax_fair.rounds.round_state import Keys, Purpose, RoundInfo, RoundState, Traffic, derive_key
+from fedjax_fair.schedules import Asynchronous, Schedule, Synchronous
+from fedjax_fair.schedules.asynchronous import Models
+from fedjax_fair.schedules.schedule import RoundTiming, Work
 from fedjax_fair.utils import checks
 
 __all__ = ["Round", "run"]
@@ -60,6 +64,7 @@ class Round(BaseRound):
             cohort are in memory.
         compression: Compression of updates, from `fedjax_fair.communication`.
         privacy: Clipping and noise from `fedjax_fair.communication`, for a mean of equal weights.
+        schedule: When results arrive in virtual time, from `fedjax_fair.schedules`.
         clients_per_batch: Number of clients trained at once by `vmap`. Trades memory for speed;
             results change only by rounding. Default: all on a GPU, or one if a model exceeds 16
             MiB; models of 8 MiB together on a TPU; on a CPU as many as fit into its cache if all
@@ -91,6 +96,7 @@ class Round(BaseRound):
     aggregation: Literal["plain", "secure"] | SecureAggregation = "plain"
     compression: Compression | None = None
     privacy: PrivacyMechanism | None = None
+    schedule: Schedule | None = None
     clients_per_batch: int | None = None
     # A setting of the round and not of a solver, since it concerns memory, every solver with a
     # state, and residuals.
@@ -122,10 +128,51 @@ class Round(BaseRound):
         )
         self.solver.check_model(self.model)
         self.aggregator.check_model(self.model)
+        self._check_schedule()
         if self.model.bind_state is not None and any(f.history_length for f in self._faults):
             raise ValueError(
                 f"faults: stale clients would train from past models with the present state of "
                 f"{type(self.model).__name__}; use faults.Dropout or faults.Stragglers."
+            )
+
+    def _check_schedule(self):
+        name, schedule = type(self.aggregator).__name__, self.schedule
+        is_asynchronous = isinstance(schedule, Asynchronous)
+        if self.aggregator.needs_schedule and not is_asynchronous:
+            raise ValueError(
+                f"aggregator: {name} needs schedule=schedules.Asynchronous(...), which defines "
+                "staleness."
+            )
+        if schedule is None:
+            return
+        checks.instance("schedule", schedule, Schedule, "schedules.Synchronous(times)")
+        if self.solver.num_examples is None:
+            raise ValueError(
+                f"solver: {type(self.solver).__name__} defines no num_examples(sizes, max_steps), "
+                "from which the schedule computes durations."
+            )
+        for fault in self._faults:
+            if fault.available is not None or fault.history_length:
+                instead = "timing.Online" if fault.available else "schedules.Asynchronous"
+                raise ValueError(
+                    f"faults: {type(fault).__name__} counts rounds; with a schedule use {instead}."
+                )
+            if is_asynchronous and (fault.responds is not None or fault.instruct is not None):
+                raise ValueError(
+                    f"faults: {type(fault).__name__} is drawn for a cohort that starts together; "
+                    "use it with schedules.Synchronous, or times and timing.Online."
+                )
+        if not isinstance(schedule, Asynchronous):
+            return
+        if self.privacy is not None:
+            raise ValueError(
+                "privacy: no guarantee is known for arrivals that depend on the clients' speeds; "
+                "use schedules.Synchronous."
+            )
+        if self.model.bind_state is not None:
+            raise ValueError(
+                f"schedule: clients would train from past models with the present state of "
+                f"{type(self.model).__name__}; use schedules.Synchronous."
             )
 
     @property
@@ -172,7 +219,7 @@ class Round(BaseRound):
         shared = context.variables
         aggregator_context = self._visible_context(self.aggregator, context)
         aggregator = checked_calls.init(self.aggregator, aggregator_context)
-        return RoundState(
+        state = RoundState(
             key=key,
             round=round,
             variables=variables,
@@ -198,6 +245,38 @@ class Round(BaseRound):
                 data.sensitive_names,
             ),
         )
+        if self.schedule is None:
+            return state
+        return state._replace(schedule=self._init_schedule(state, context))
+
+    def _init_schedule(self, state: RoundState, context: Context) -> PyTree:
+        visible = self._visible_context(self.selector, context)
+        cohort = jax.eval_shape(
+            lambda: checked_calls.select(self.selector, state.key, state.selector, visible)[0]
+        )
+        if isinstance(self.schedule, Asynchronous):
+            sent = state.variables, self._broadcast_in(state, context)
+            return self.schedule.init(sent, cohort)
+        assert isinstance(self.schedule, Synchronous)
+        return self.schedule.init(cohort.clients.shape[0])
+
+    def check_tasks(self, data: FederatedData, traffic: Traffic) -> None:
+        """Checks the durations of tasks; see `BaseRound.check_tasks`.
+
+        Raises:
+            ValueError: If a task takes more than 24 days.
+        """
+        if self.schedule is None:
+            return
+        examples = checked_calls.call(
+            self.solver, "num_examples", jnp.asarray(data.train.sizes), None
+        )
+        self.schedule.times.check_tasks(
+            np.reshape(examples, (-1, data.num_clients)).max(axis=0),  # Of all partitions.
+            traffic.down,
+            traffic.up,
+            can_abort=self.schedule.offline == "abort",
+        )
 
     def personalize(
         self, state: RoundState, data: FederatedData
@@ -205,9 +284,7 @@ class Round(BaseRound):
         """Returns a function from a client's id to its model; see `BaseRound.personalize`."""
         key = derive_key(state.key, Purpose.PERSONALIZE, state.round)
         context = self._context(state.round, state.variables, data)
-        broadcast = self._broadcast(
-            state.aggregator, self._visible_context(self.aggregator, context)
-        )
+        broadcast = self._broadcast_in(state, context)
 
         def model_of(client):
             participant = client_state.make_client(
@@ -241,8 +318,11 @@ class Round(BaseRound):
         keys = {purpose: derive_key(state.key, purpose, state.round) for purpose in Purpose}
         context = self._available(keys, state, data)
         selected = self._select(keys, state, context)
-        instructed = self._instruct(state, selected.cohort, context)
-        trained = self._train(keys, state, instructed, context, drop_nonfinite)
+        arrived = self._arrive(state, selected.cohort, context)
+        if self.schedule is not None:
+            context = context._replace(available=None)  # It decides who responds.
+        instructed = self._instruct(state, arrived.cohort, context)
+        trained, timed = self._train(keys, state, arrived, instructed, context, drop_nonfinite)
         received = self._receive(keys, state, instructed, trained, context)
         cohort, results = trained.cohort, received.results
         aggregated = self._aggregate(state, instructed, cohort, received, context)
@@ -264,7 +344,9 @@ class Round(BaseRound):
             clients=client_state.write_rows(
                 state.clients, data.train, cohort, trained.rows, kept.is_unwritten
             ),
+            schedule=timed.state,
         )
+        available = None if context.available is None else context.available[cohort.clients]
         return new_state, RoundInfo(
             clients=cohort.clients,
             weights=aggregated.weights,
@@ -276,7 +358,8 @@ class Round(BaseRound):
             selector=selected.info,
             aggregator=aggregated.info | received.info,
             state_nonfinite=trained.status.state_nonfinite,
-            available=None if context.available is None else context.available[cohort.clients],
+            available=available if timed.times is None else timed.times.started,
+            timing=timed.times,
             **self._traffic(context.variables, instructed, trained, aggregated),
         )
 
@@ -285,6 +368,8 @@ class Round(BaseRound):
         available = injection.available(
             self._faults, keys[Purpose.FAULTS], state.round, data.num_clients
         )
+        if self.schedule is not None:
+            available = self.schedule.available(state.schedule)
         return self._context(state.round, state.variables, data)._replace(available=available)
 
     def _select(self, keys: Keys, state: RoundState, context: Context) -> _Selected:
@@ -293,11 +378,69 @@ class Round(BaseRound):
             *checked_calls.select(self.selector, keys[Purpose.SELECT], state.selector, visible)
         )
 
+    def _arrive(self, state: RoundState, cohort: Cohort, context: Context) -> _Arrived:
+        """Returns the cohort whose results arrive next, which is the selected one without times."""
+        if not isinstance(self.schedule, Asynchronous):
+            return _Arrived(cohort, None, None, _Timed(None, state.schedule))
+        broadcast = self._broadcast_in(state, context)
+        tasks = self.schedule.add_model(
+            state.schedule, (context.variables, broadcast), context.round
+        )
+        key = derive_key(state.key, Purpose.SCHEDULE)
+        work = self._work(state, cohort, broadcast, context)
+        arrived = self.schedule.arrive(key, tasks, cohort, work, context.round)
+        return _Arrived(
+            arrived.cohort._replace(responded=None),
+            arrived.cohort.responded,
+            arrived.models,
+            _Timed(arrived.times, arrived.state),
+        )
+
+    def _work(
+        self, state: RoundState, cohort: Cohort, broadcast: dict[str, PyTree], context: Context
+    ) -> Work:
+        """Returns what the tasks of a cohort consist of."""
+        visible = self._visible_context(self.aggregator, context)
+
+        def sends():
+            prepared = checked_calls.call(
+                self.aggregator, "prepare", state.aggregator, cohort, visible
+            )
+            client = prepared.clients[0]
+            participant = client_state.make_client(
+                context.model,
+                context.examples,
+                client,
+                context.round,
+                instructions=jax.tree.map(lambda leaf: leaf[0], prepared.instructions),
+                state=state.clients.read(context.examples, client).state if state.clients else (),
+                broadcast=broadcast,
+                sensitive_names=context.sensitive_names,
+            )
+            result = checked_calls.solve(self.solver, state.key, context.variables, participant)
+            return result.sends
+
+        shared = communication.shared_leaves(context.variables, self._is_personal(context))
+        max_steps = cohort.instructions.get("max_steps")
+        examples = checked_calls.call(
+            self.solver, "num_examples", context.sizes[cohort.clients], max_steps
+        )
+        return Work(
+            examples=jnp.asarray(examples, jnp.int32),
+            bytes_down=tree_bytes(shared) + tree_bytes(broadcast),
+            bytes_up=communication.bytes_up(self._communication, shared)
+            + tree_bytes(jax.eval_shape(sends)),
+        )
+
     def _instruct(self, state: RoundState, cohort: Cohort, context: Context) -> _Instructed:
         visible = self._visible_context(self.aggregator, context)
         cohort, weights = checked_calls.prepare(self.aggregator, state.aggregator, cohort, visible)
         broadcast = self._broadcast(state.aggregator, visible)
         return _Instructed(cohort, weights, broadcast, self._is_personal(context))
+
+    def _broadcast_in(self, state: RoundState, context: Context) -> dict[str, PyTree]:
+        visible = self._visible_context(self.aggregator, context)
+        return self._broadcast(state.aggregator, visible)
 
     def _broadcast(self, aggregator_state: PyTree, visible: Context) -> dict[str, PyTree]:
         broadcast = checked_calls.broadcast(self.aggregator, aggregator_state, visible)
@@ -313,15 +456,27 @@ class Round(BaseRound):
         self,
         keys: Keys,
         state: RoundState,
+        arrived: _Arrived,
         instructed: _Instructed,
         context: Context,
         drop_nonfinite: bool,
-    ) -> Trained:
+    ) -> tuple[Trained, _Timed]:
         cohort, settings = instructed.cohort, self._communication
-        responded = send = None
+        responded, timed, send = arrived.responded, arrived.timed, None
+        key = keys[Purpose.FAULTS]
         if self._faults or drop_nonfinite:
-            key = keys[Purpose.FAULTS]
-            cohort, responded = injection.apply_faults(self._faults, key, cohort, context)
+            cohort, expected = injection.apply_faults(self._faults, key, cohort, context)
+            responded = expected if responded is None else responded & expected
+        if isinstance(self.schedule, Synchronous):
+            timing, responded, times, tasks = self.schedule.respond(
+                derive_key(state.key, Purpose.SCHEDULE),
+                state.schedule,
+                cohort,
+                responded,
+                self._work(state, cohort, instructed.broadcast, context),
+            )
+            cohort, timed = cohort._replace(timing=timing), _Timed(times, tasks)
+        if responded is not None:
             send = partial(injection.send, self._faults, key, drop_nonfinite, context)
         # Masked updates are summed after training, when the responding clients are known.
         streaming_weights = instructed.weights if settings.secure is None else None
@@ -335,6 +490,8 @@ class Round(BaseRound):
             broadcast=instructed.broadcast,
             store=state.clients,
             model_history=state.model_history,
+            models_sent=arrived.sent,
+            uses_local_models=self.aggregator.uses_local_models,
             clients_per_batch=self.clients_per_batch,
             encode_update=partial(
                 communication.send,
@@ -349,7 +506,7 @@ class Round(BaseRound):
         results = injection.collude(
             self._faults, trained.cohort, trained.results, streaming_weights, context
         )
-        return trained._replace(results=results)
+        return trained._replace(results=results), timed
 
     def _receive(
         self,
@@ -458,6 +615,29 @@ class _Selected(NamedTuple):
     cohort: Cohort
     state: PyTree
     info: Info
+
+
+class _Timed(NamedTuple):
+    """Times of the round, None without a schedule, and its new state."""
+
+    times: RoundTiming | None
+    state: PyTree
+
+
+class _Arrived(NamedTuple):
+    """Whose results the round has.
+
+    Attributes:
+        cohort: The clients.
+        responded: Whether each slot has a result; None for all.
+        sent: Models that the clients were sent, if not the present one.
+        timed: Times of an asynchronous round; those of a synchronous one follow from faults.
+    """
+
+    cohort: Cohort
+    responded: Bool[Array, " cohort"] | None
+    sent: Models | None
+    timed: _Timed
 
 
 class _Instructed(NamedTuple):

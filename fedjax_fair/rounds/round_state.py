@@ -10,9 +10,17 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.roles import Info, Variables
 from fedjax_fair.rounds import client_state
+from fedjax_fair.schedules.schedule import RoundTiming
 from fedjax_fair.utils.tree import Tree
 
-__all__ = ["Keys", "Purpose", "RoundInfo", "RoundState", "Traffic", "derive_key"]
+__all__ = [
+    "Keys",
+    "Purpose",
+    "RoundInfo",
+    "RoundState",
+    "Traffic",
+    "derive_key",
+]
 
 
 class Purpose(IntEnum):
@@ -26,6 +34,7 @@ class Purpose(IntEnum):
     CLIENTS = 5
     PERSONALIZE = 6
     ROLES = 7
+    SCHEDULE = 8
 
 
 Keys = dict[Purpose, Key[Array, ""]]
@@ -46,6 +55,7 @@ class RoundState(NamedTuple):
             ``r % history_length``; empty unless a fault needs them.
         clients: State of all clients (`fedjax_fair.rounds.client_state.Store`); empty if they have
             none.
+        schedule: Clock and tasks of a schedule; empty without.
     """
 
     key: Key[Array, ""]
@@ -57,6 +67,7 @@ class RoundState(NamedTuple):
     communication: PyTree = ()
     model_history: Variables | tuple[()] = ()
     clients: client_state.Store | tuple[()] = ()
+    schedule: PyTree = ()
 
 
 class Traffic(Tree):
@@ -94,6 +105,7 @@ class RoundInfo(NamedTuple):
         bytes_up: Bytes that each participant sends, in place of ``traffic.up``; None if they do not
             vary (`Solver.is_sent`).
         bytes_down: Bytes that each participant receives, in place of ``traffic.down``.
+        timing: Times of the round; None without a schedule.
     """
 
     clients: Int[Array, " cohort"]
@@ -110,6 +122,7 @@ class RoundInfo(NamedTuple):
     available: Bool[Array, " cohort"] | None = None
     bytes_up: Int[Array, " cohort"] | None = None
     bytes_down: Int[Array, " cohort"] | None = None
+    timing: RoundTiming | None = None
 
 
 def derive_key(

@@ -115,6 +115,9 @@ class APFL(WrappedSGD):
         trained = reports.pop("memory")
         return result._replace(state=trained.kept, reports=reports)
 
+    def num_examples(self, sizes, max_steps=None):
+        return 2 * self.solver.num_examples(sizes, max_steps)
+
     def personalize(self, key, variables, client):
         return _mix(client.state.alpha, client.state.local, variables)
 

@@ -61,5 +61,8 @@ class Ditto(WrappedSGD):
         )
         return result._replace(state=jax.tree.map(jnp.add, client.state, personal.update))
 
+    def num_examples(self, sizes, max_steps=None):
+        return 2 * self.solver.num_examples(sizes, max_steps)
+
     def personalize(self, key, variables, client):
         return client.state

@@ -73,7 +73,7 @@ class FedRep(SplitSolver):
         if self.body_epochs == 0:
             return keep_personal(is_head, start, head)
         trained = jax.tree.map(jnp.add, start, head.update)
-        solver = self.solver.replace(steps=None, epochs=self.body_epochs)
+        solver = self._body_solver
         is_body = jax.tree.map(lambda head: not head, is_head)
         client, has_steps = _with_remaining_steps(client, head)
         key_body = jax.random.fold_in(key, PERSONAL_KEY)
@@ -83,6 +83,18 @@ class FedRep(SplitSolver):
         both = _join(is_head, head, body)
         result = jax.tree.map(partial(jnp.where, has_steps), both, head)
         return keep_personal(is_head, start, result)
+
+    def num_examples(self, sizes, max_steps=None):
+        head = self.solver.num_examples(sizes, max_steps)
+        if self.body_epochs == 0:
+            return head
+        if max_steps is not None:
+            max_steps = max_steps - self.solver.num_steps(sizes, max_steps)
+        return head + self._body_solver.num_examples(sizes, max_steps)
+
+    @property
+    def _body_solver(self):
+        return self.solver.replace(steps=None, epochs=self.body_epochs)
 
 
 def _with_remaining_steps(client: Client, head: LocalResult) -> tuple[Client, Bool[Array, ""]]:

@@ -23,6 +23,7 @@ class IFCA(WrappedSGD):
     lowest loss, or the first of several, and sends its update relative to :math:`\theta_j`.
     Sends: ``cluster``, the index :math:`j`. The personalized model of a client is the current model
     with the lowest training loss, also of clients that never took part. Clients keep no state.
+    `num_examples` does not count the evaluations, which have no gradients.
     With the fault ``Staleness`` only the first of the received models is from an older round.
 
     Args:

@@ -54,3 +54,6 @@ class MimeLite(WrappedSGD):
             lambda g, leaf: g + self.solver.weight_decay * leaf, gradient, variables.params
         )
         return result._replace(sends=result.sends | {"gradient": gradient})
+
+    def num_examples(self, sizes, max_steps=None):
+        return self.solver.num_examples(sizes, max_steps) + sizes

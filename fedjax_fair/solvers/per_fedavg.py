@@ -62,6 +62,9 @@ class PerFedAvg(WrappedSGD):
 
         return self.solver.solve(key, variables, client, batch_gradient=batch_gradient)
 
+    def num_examples(self, sizes, max_steps=None):
+        return 2 * self.solver.num_examples(sizes, max_steps)
+
     def personalize(self, key, variables, client):
         inner = self.solver.replace(learning_rate=self.inner_learning_rate)
         return fine_tune(inner, self.fine_tuning_steps, key, variables, client)

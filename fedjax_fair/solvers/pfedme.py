@@ -88,6 +88,9 @@ class PFedMe(WrappedSGD):
     def solve(self, key, variables, client):
         return self._train(key, variables, client)[0]
 
+    def num_examples(self, sizes, max_steps=None):
+        return self.inner_steps * self.solver.num_examples(sizes, max_steps)
+
     def personalize(self, key, variables, client):
         result, theta = self._train(key, variables, client)
         return Variables(theta, jax.tree.map(jnp.add, variables.state, result.update.state))

@@ -135,6 +135,33 @@ class SGD(Solver):
         """True if all clients take equally many steps."""
         return self.steps is not None
 
+    def num_examples(
+        self, sizes: Int[Array, "..."], max_steps: Int[Array, "..."] | None = None
+    ) -> Int[Array, "..."]:
+        """Returns the examples that training on clients of some sizes processes.
+
+        Examples:
+            >>> sgd = SGD(0.1, batch_size=4, epochs=2)
+            >>> sgd.num_examples(jnp.array([4, 10])).tolist()
+            [8, 20]
+            >>> sgd.num_examples(jnp.array([4, 10]), max_steps=jnp.int32(3)).tolist()
+            [8, 10]
+        """
+        steps = self.num_steps(sizes, max_steps)
+        if self.replacement:
+            return steps * self.batch_size
+        epochs, rest = jnp.divmod(steps, _ceil_div(sizes, self.batch_size))
+        return epochs * sizes + rest * self.batch_size
+
+    def num_steps(
+        self, sizes: Int[Array, "..."], max_steps: Int[Array, "..."] | None = None
+    ) -> Int[Array, "..."]:
+        """Returns the steps of training on clients of some sizes."""
+        per_epoch = _ceil_div(sizes, self.batch_size)
+        steps = self.steps if self.epochs is None else self.epochs * per_epoch
+        steps = jnp.broadcast_to(jnp.asarray(steps, jnp.int32), sizes.shape)
+        return steps if max_steps is None else jnp.minimum(steps, max_steps)
+
     def rate(self, round: Int[Array, ""]) -> Number:
         """Returns the step size in an absolute round."""
         return self.learning_rate(round) if callable(self.learning_rate) else self.learning_rate
@@ -351,7 +378,7 @@ def _minibatch(
     return _Batch(indices, client.examples.labels[indices], mask)
 
 
-def _ceil_div(size: Int[Array, ""], batch_size: int) -> Int[Array, ""]:
+def _ceil_div(size: Int[Array, "..."], batch_size: int) -> Int[Array, "..."]:
     return (size + batch_size - 1) // batch_size
 
 

@@ -33,3 +33,7 @@ class WrappedSGD(Solver):
     @property
     def fixed_num_steps(self):
         return self.solver.fixed_num_steps
+
+    def num_examples(self, sizes, max_steps=None):
+        """Returns the examples of whose losses the solver computes gradients, those of SGD."""
+        return self.solver.num_examples(sizes, max_steps)

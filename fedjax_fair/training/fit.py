@@ -39,6 +39,7 @@ def fit(
     metrics: Sequence[Metric | ClientMetric] = (),
     best: str | Callable[[Evaluation], Any] | None = None,
     memory_limit: int | None = None,
+    until_seconds: float | None = None,
     mesh: Mesh | None = None,
 ) -> FitResult:
     """Trains a federated method, or several of equal structure in one compiled function.
@@ -71,6 +72,8 @@ def fit(
             each seed's best evaluation, or the first of equal ones, instead of the last model. Use
             validation examples (`data.hold_out`): selection by test metrics biases them.
         memory_limit: Bytes that the runs may need.
+        until_seconds: Virtual seconds after which the runs end: at the first evaluation at which
+            all have passed them, or after ``rounds`` rounds. The method needs a schedule.
         mesh: Devices from ``parallel.client_mesh`` or ``parallel.core_mesh``; by default one. With
             several processes, every process must call ``fit`` with the same arguments.
 
@@ -124,6 +127,7 @@ def fit(
     options = TrainOptions(
         *(rounds, eval_every, train_loss, on_nonfinite, metrics, best, memory_limit),
         allow_changed_code=allow_changed_code,
+        until_seconds=until_seconds,
     )
     with RunBatch(data, seeds, mesh) as batch:
         stacked = stack_trees(methods)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,9 @@ from fedjax_fair.metrics.quantities import ACCURACY, Quantity, quantities_of
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.roles import ClientMetric, ClientMetrics, Metric, Model, Variables
 from fedjax_fair.roles.role_errors import explain_callback_errors
+from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round_state import RoundInfo, RoundState
+from fedjax_fair.schedules import Asynchronous
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.best import BestModelTracker, score_by_name
 from fedjax_fair.training.central_evaluation import make_central_evaluation
@@ -40,6 +42,7 @@ from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.memory_estimate import Memory
 from fedjax_fair.training.stacked import Stacked
 from fedjax_fair.training.train_options import TrainOptions
+from fedjax_fair.utils.warning import warn
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -106,14 +109,21 @@ class Callback:
         """Called once, with the dataset of the `FitResult`."""
 
 
+def _rounds_of(method: Stacked) -> Iterator[BaseRound]:
+    for leaves in zip(*method.per_run, strict=True) if method.per_run else [()]:
+        yield method.structure.fill(method.shared, leaves)
+
+
 def check_runs(method: Stacked, data: FederatedData) -> None:
-    """Checks the faults of a method's runs, before anything is compiled.
+    """Checks the faults and the schedules of a method's runs, before anything is compiled.
 
     Raises:
         ValueError: If one does not fit the number of clients.
     """
-    for leaves in zip(*method.per_run, strict=True) if method.per_run else [()]:
-        check_faults(method.structure.fill(method.shared, leaves), data.num_clients)
+    for round in _rounds_of(method):
+        check_faults(round, data.num_clients)
+        if round.schedule is not None:
+            round.schedule.check(data.num_clients)
 
 
 @explain_callback_errors()
@@ -135,6 +145,11 @@ def train_loop(
     for callback in callbacks:
         callback.on_start(rounds, seeds)
     best, model = options.best, method.first.model
+    if options.until_seconds is not None and method.first.schedule is None:
+        raise ValueError(
+            f"until_seconds={options.until_seconds}: expected None, because the method has no "
+            "schedule; add schedule=schedules.Synchronous(...) or remove it."
+        )
     if isinstance(best, str):
         best = score_by_name(best, summary_metrics(model, data, options.metrics))
     with _open_checkpoints(method, batch, options, checkpoints) as store:
@@ -146,6 +161,8 @@ def train_loop(
                 f"{history.round}; pass at least as many, or use another folder."
             )
         functions = (functions_fn or partial(CompiledRuns, method, batch, options))()
+        for round in _rounds_of(method):
+            round.check_tasks(data, functions.traffic)
         # Callbacks start before compilation, which they may report; a sweep that exceeds its limit
         # ends here and chooses a smaller batch.
         # The compiler reports this memory. An estimate before compilation would have to know the
@@ -191,6 +208,13 @@ def train_loop(
             stops = [callback.on_evaluation(evaluation) for callback in callbacks]
             return any(stop is True for stop in stops)
 
+        def is_late() -> bool:
+            """Returns whether all runs have passed the virtual time at which they end."""
+            if options.until_seconds is None:
+                return False
+            clock = functions.unpad_runs(state.schedule.clock)
+            return bool((clock.as_seconds() >= options.until_seconds).all())
+
         # A resumed run does not repeat the evaluation of its checkpoint, but its warnings.
         stop = False
         if store is not None and resumed:
@@ -199,6 +223,7 @@ def train_loop(
             )
             if is_monitored:
                 monitor.replay(history)
+            stop = is_late()
         else:
             stop = evaluate(functions.empty_cohort)
         # Compiled functions cannot raise, so the host checks the diagnostics of each chunk.
@@ -213,15 +238,18 @@ def train_loop(
             monitor.check_weights(info, history.round)
             monitor.check_states(info, history.round)
             history.add_rounds(info)
-            stop = evaluate(info.clients[:, -1], info)
+            stop = evaluate(info.clients[:, -1], info) or is_late()
             if store is not None and (stop or history.round == rounds or store.due):
                 store.save(functions.to_saved(state), history, best_tracker)
 
     num_trained = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(state.variables.params))
+    devices = _devices(method, data.num_clients)
     dataset = results.to_dataset(
-        history, seeds, data, functions.traffic, options.metrics, model, num_trained
+        history, seeds, data, functions.traffic, options.metrics, model, num_trained, devices
     )
     warn_of_divergence(dataset)
+    if options.until_seconds is not None:
+        _warn_of_early_end(dataset, options.until_seconds)
     warn_of_repeated_clients(dataset)
     for callback in callbacks:
         callback.on_end(dataset)
@@ -239,6 +267,23 @@ def train_loop(
         personalized = _personalized_models(method, states, data)
     model, encoding = method.first.model, data.encoding
     return FitResult(dataset, variables, model, trained_rounds, personalized, encoding)
+
+
+def _devices(method: Stacked, num_clients: int) -> results.Devices | None:
+    """Returns the devices of the clients in all runs; None without a schedule."""
+    schedule = method.first.schedule
+    if schedule is None:
+        return None
+    times = method.field("schedule").field("times")
+    # Runs of a batch may have other devices.
+    runs = list(zip(*times.per_run, strict=True)) or [()]
+    each = [times.structure.fill(times.shared, leaves).device_class for leaves in runs]
+    classes = np.stack([np.broadcast_to(np.asarray(one), (num_clients,)) for one in each])
+    is_asynchronous = isinstance(schedule, Asynchronous)
+    are_equal = bool((classes == classes[0]).all())
+    return results.Devices(
+        schedule.times.class_names, classes[0] if are_equal else classes, is_asynchronous
+    )
 
 
 def summary_metrics(
@@ -307,6 +352,20 @@ def _open_checkpoints(
         options.eval_every,
         allow_changed_code=options.allow_changed_code,
     )
+
+
+def _warn_of_early_end(dataset: xr.Dataset, until_seconds: float) -> None:
+    reached = dataset.virtual_time.isel(round=-1)
+    early = reached < until_seconds
+    if early.any():
+        each = ", ".join(
+            f"seed {seed} at {seconds:.6g} s"
+            for seed, seconds in zip(dataset.seed.values[early], reached.values[early], strict=True)
+        )
+        warn(
+            f"until_seconds={until_seconds:g}: after {dataset.sizes['training_round']} rounds "
+            f"{each}; pass more rounds."
+        )
 
 
 def _check_finite(

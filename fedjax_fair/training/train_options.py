@@ -45,6 +45,7 @@ class TrainOptions:
     best: str | Callable[[Any], Any] | None = None
     memory_limit: int | None = None
     allow_changed_code: bool = False
+    until_seconds: float | None = None
 
     def __post_init__(self) -> None:
         checks.positive_int("rounds", self.rounds)
@@ -54,6 +55,8 @@ class TrainOptions:
             checks.function("best", self.best, "from an Evaluation to a number for each seed")
         if self.memory_limit is not None:
             checks.non_negative_int("memory_limit", self.memory_limit)
+        if self.until_seconds is not None:
+            checks.positive("until_seconds", self.until_seconds)
         _check_metrics(self.metrics)
 
 

@@ -94,6 +94,7 @@ def _exceeded_limits(array: np.ndarray) -> str | None:
 
 finite = _check_real(np.isfinite, "a finite number")
 positive = _check_real(lambda x: np.isfinite(x) & (x > 0), "a number > 0")
+positive_or_infinite = _check_real(lambda x: x > 0, "a number > 0")
 non_negative = _check_real(lambda x: np.isfinite(x) & (x >= 0), "a number >= 0")
 unit_interval = _check_real(lambda x: (x >= 0) & (x < 1), "a number in [0, 1)")
 open_interval = _check_real(lambda x: (x > 0) & (x < 1), "a number in (0, 1)")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import linear_model
-from test_conformance import AGGREGATORS, FEDERATION, SELECTORS, model_of
+from test_conformance import AGGREGATORS, FEDERATION, SELECTORS, model_of, schedule_of
 
 import fedjax_fair as ff
 from fedjax_fair import aggregators, communication, faults, selectors, solvers
@@ -149,13 +149,14 @@ SOLVER_OF = {
 
 def traced(selector=None, aggregator=None, model=None):
     """Traces a round with secure aggregation."""
-    sgd = solvers.SGD(0.1, 2, steps=2)
+    sgd, aggregator = solvers.SGD(0.1, 2, steps=2), aggregator or aggregators.Mean()
     round = Round(
         model or linear_model(),
         selector or selectors.Uniform(3),
         next((make(sgd) for kind, make in SOLVER_OF.items() if isinstance(aggregator, kind)), sgd),
-        aggregator or aggregators.Mean(),
+        aggregator,
         aggregation="secure",
+        schedule=schedule_of(aggregator),
     )
     jax.eval_shape(lambda key: round.step(round.init(key, DATA), DATA), jax.random.key(0))
 
@@ -194,6 +195,9 @@ SUM_ALONE = {
         "feddyn_mean",
         "mime_lite_mean",
         "with_server_optimizer",
+        "fed_async",
+        "fed_buff",
+        "fed_stale_weight",
     },
 }
 
@@ -201,7 +205,9 @@ SUM_ALONE = {
 def test_roles_with_aggregate_view():
     for kind, cases in (("selectors", SELECTORS), ("aggregators", AGGREGATORS)):
         found = {
-            name.split(maxsplit=1)[0] for name in cases if cases[name]().server_view == "aggregate"
+            name.split(maxsplit=1)[0].rstrip(",")
+            for name in cases
+            if cases[name]().server_view == "aggregate"
         }
         assert found == SUM_ALONE[kind]
 

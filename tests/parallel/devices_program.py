@@ -32,7 +32,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from conftest import linear_model, make_federation, with_sensitive_feature
 from people_federation import make_people
-from test_conformance import AGGREGATORS, SELECTORS, SOLVERS, model_of
+from test_conformance import AGGREGATORS, SELECTORS, SOLVERS, model_of, schedule_of
 
 import fedjax_fair as ff
 from experiments.benchmarks.devices import collective_bytes
@@ -131,6 +131,13 @@ METHODS = (
     ("round_robin", "sgd", "mean by size"),
     ("rotation", "sgd", "mean"),
     ("submodular", "sgd", "mean"),
+    ("uniform", "sgd", "fed_async"),
+    ("uniform", "sgd", "fed_buff"),
+    ("by_size", "sgd", "fed_buff by size"),
+    ("uniform", "sgd", "ca2fl"),
+    ("uniform", "sgd", "fed_stale_weight"),
+    ("full", "sgd", "fed_stale_weight, exact"),
+    ("uniform", "sgd", "area"),
 )
 """Every class of selectors, every aggregator and solver, and opaque updates."""
 SEEDS = np.arange(3, 11, dtype=np.uint32)
@@ -146,12 +153,15 @@ FAULTS = [ff.faults.Dropout(0.2), ff.faults.Byzantine(0.3, "alie")]
 def run(names, data, mesh=None):
     """Six rounds of every seed: states without those of clients, info of rounds; the program."""
     selector, solver, aggregator, *communication = names
+    combining = AGGREGATORS[aggregator]()
+    has_faults = selector == "uniform" and not combining.needs_schedule
     round = ff.Round(
         model_of(names),
         SELECTORS[selector](),
         SOLVERS[solver](),
-        AGGREGATORS[aggregator](),
-        faults=FAULTS[: 1 if communication else 2] if selector == "uniform" else (),
+        combining,
+        faults=FAULTS[: 1 if communication else 2] if has_faults else (),
+        schedule=schedule_of(combining, data.num_clients),
         **(COMMUNICATION[communication[0]] if communication else {}),
     )
 

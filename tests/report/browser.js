@@ -53,11 +53,29 @@ function readValues(frame, did) {
   did.svg = frame.standalone(chart);
 }
 
+// The axes that charts may have, and what is drawn then.
+function chooseAxes(frame, did) {
+  const values = [...frame.document.querySelectorAll("#choose-axis option")].map((option) => option.value);
+  const label = (chart) => [...frame.document.querySelectorAll(`${chart} .axis`)].at(-1).textContent;
+  [did.axes, did.groupAxes, did.linesByAxis] = [[], [], []];
+  for (const value of [...values.slice(1), ...values.slice(0, 1)]) {
+    if (did.axes.length) choose(frame, "#choose-axis", value, "change");
+    did.axes.push(label("#learning"));
+    did.groupAxes.push(label("#groups"));
+    did.linesByAxis.push(many(frame, "#learning path[data-method]"));
+  }
+  did.classCharts = many(frame, "#class_speed svg");
+  did.shares = many(frame, "#class_shares [data-share]");
+  did.staleness = many(frame, "#staleness [data-staleness]");
+  did.tasks = many(frame, "#tasks [data-task]");
+}
+
 const uses = {
   run(frame) {
     const did = { lines: many(frame, "#learning path[data-method]"), dots: many(frame, "#tradeoff circle[data-method]") };
     const numbers = JSON.parse(words(frame, "#numbers"));
     did.methods = numbers.methods.length;
+    chooseAxes(frame, did);
     readValues(frame, did);
     one(frame, "#legend button").click();
     did.linesWithout = many(frame, "#learning path[data-method]");

@@ -16,6 +16,7 @@ def make_results(
     classes=3,
     partitions=False,
     groups=False,
+    timed=False,
 ):
     rng = np.random.default_rng(0)
     shape = (len(methods), seeds, evaluations)
@@ -48,8 +49,25 @@ def make_results(
             "group_accuracy_gap": (over, rng.uniform(size=shape)),
             "aggregation_nmi": ((*over[:2], "training_round"), rng.uniform(size=cohorts.shape[:3])),
         }
-    return xr.Dataset(
-        columns,
-        {"algorithm": list(methods), "seed": range(seeds), "round": at},
-        {"data": "made up", "label_skew_only": 0},
-    )
+    coordinates = {"algorithm": list(methods), "seed": range(seeds), "round": at}
+    if timed:
+        over_slots = columns["cohort_clients"][0]
+        update_time = rng.integers(1, 9, cohorts.shape[:3]).cumsum(axis=2).astype(float)
+        arrived = update_time[..., None] - rng.uniform(0, 1, cohorts.shape)
+        time = np.pad(update_time, [(0, 0), (0, 0), (1, 0)])[..., at]
+        columns |= {
+            "cohort_responded": (over_slots, rng.integers(0, 2, cohorts.shape)),
+            "cohort_weights": (over_slots, rng.uniform(size=cohorts.shape)),
+            "cohort_staleness": (over_slots, rng.integers(0, 5, cohorts.shape)),
+            "cohort_dispatched": (over_slots, arrived - rng.uniform(1, 2, cohorts.shape)),
+            "cohort_arrived": (over_slots, arrived),
+            "update_time": (over_slots[:3], update_time),
+            "virtual_time": (over, time),
+            "client_seconds": (over, 2 * time),
+            "is_asynchronous": (over[:2], np.arange(len(methods))[:, None] > [0] * seeds),
+            "device_class_of": ("client", np.arange(clients) % 2),
+            "class_device_accuracy": ((*over, "device_class"), rng.uniform(size=(*shape, 2))),
+        }
+        coordinates["device_class"] = ["fast", "slow"]
+    dataset = xr.Dataset(columns, coordinates, {"data": "made up", "label_skew_only": 0})
+    return dataset.assign(metrics.speed.summarize(dataset)) if timed else dataset

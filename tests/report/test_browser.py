@@ -69,6 +69,7 @@ def seen(tmp_path_factory):
     pages = {
         "run": report.page(run_results(), {"data": {"partition": "z" * 200}}, environment),
         "single": report.page(make_results(("fedavg",), seeds=2, groups=True), {}, {}),
+        "timed": report.page(make_results(groups=True, timed=True), {}, {}),
         "sweep": report.page(sweep_results(), {}, {}),
         "maximize pictures": maximization_page.page(maximization_results(True), {}, {}),
         "maximize titles": maximization_page.page(maximization_results(False), {}, {}),
@@ -78,7 +79,7 @@ def seen(tmp_path_factory):
 
 @needs_browser
 def test_pages_have_no_errors_and_load_nothing(seen):
-    assert len(seen) == 5 * len(WIDTHS)
+    assert len(seen) == 6 * len(WIDTHS)
     for name, one in seen.items():
         assert one["problems"] == [], name
 
@@ -134,6 +135,25 @@ def test_charts_of_groups_settings_and_owners_are_drawn(seen):
     assert (sweep["groups"], sweep["settings"], sweep["points"]) == (0, 2, 12)
     assert 100 <= sweep["owners"] <= 150
     assert sweep["open"] is True
+
+
+@needs_browser
+def test_charts_have_a_choice_of_their_axis(seen):
+    did = seen["timed 900"]["did"]
+    # The methods of this page have schedules of two kinds.
+    assert did["axes"] == ["virtual time (s)", "time of clients (s)", "round"]
+    assert did["groupAxes"] == did["axes"]
+    assert did["linesByAxis"] == [2, 2, 2]
+    assert seen["run 900"]["did"]["axes"] == []
+
+
+@needs_browser
+def test_charts_of_device_classes_are_drawn(seen):
+    results = make_results(groups=True, timed=True)
+    did = seen["timed 900"]["did"]
+    assert (did["classCharts"], did["staleness"]) == (2, 4)
+    assert did["shares"] == 8  # Two methods, two classes; results and weights.
+    assert did["tasks"] == 2 * results.sizes["training_round"] * results.sizes["slot"]
 
 
 @needs_browser

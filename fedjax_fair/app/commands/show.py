@@ -127,6 +127,9 @@ class Compare:
     average_last: int = 1
     """Number of last evaluations to average."""
 
+    at_seconds: Annotated[float | None, default_hint("after the last round")] = None
+    """Virtual time at which to compare, with the last evaluation of each run until then."""
+
     format: Literal["terminal", "markdown", "latex", "csv"] = "terminal"
     """Format of tables; LaTeX needs the package booktabs."""
 
@@ -146,10 +149,18 @@ class Compare:
     def _compare(self) -> None:
         paths = _label(path for run in self.runs for path in _runs_in(Path(run)))
         opened = {label: results.open(path) for label, path in paths.items()}
+        merged = results.merge_runs(opened)
+        if self.at_seconds is not None:
+            if self.average_last != 1:
+                raise ValueError(
+                    f"average_last={self.average_last}: expected 1 with --at-seconds, which "
+                    "selects one evaluation."
+                )
+            merged = results.at_seconds(merged, self.at_seconds)
         if self.front:
-            self._show_front(results.merge_runs(opened))
+            self._show_front(merged)
             return
-        dataset, defaults = default_metrics(results.merge_runs(opened))
+        dataset, defaults = default_metrics(merged)
         notes = [_describe_different_settings(paths, opened), _describe_different_records(paths)]
         differ = ". ".join(note for note in notes if note)
         if differ and self.format == "csv":

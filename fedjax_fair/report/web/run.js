@@ -10,23 +10,37 @@ const inUnit = (label, unit = quantity.unit) => unit ? `${label} (${unit})` : la
 const lastRound = Math.max(...numbers.level.flatMap(([rounds]) => rounds));
 const rounds = roundAxis(numbers.start, lastRound);
 
+// Curves by round, or by a time of `numbers.times`, and their axis.
+function curvesBy(name) {
+  const found = numbers.times?.[name];
+  if (!found) return { ...numbers, axis: rounds };
+  const end = Math.max(...found.level.flatMap(([times]) => times));
+  return { ...found, start: 0, axis: { range: [0, end], label: found.label } };
+}
+
+const axisChoice = document.getElementById("choose-axis");
+axisChoice?.addEventListener("change", drawAll);
+const chosenCurves = () => curvesBy(axisChoice?.value);
+
 picture("learning", (host) => {
-  const [low, high] = hull(numbers.level, [1], numbers.start);
+  const { level, start, axis: x } = chosenCurves();
+  const [low, high] = hull(level, [1], start);
   const axis = quantity.name === "accuracy" && isPercent ? levels(low, high) : padded(low, high);
-  const plot = axes(host, rounds, { ...axis, label: inUnit(`${quantity.name}, mean over clients`) }, 300);
-  curves(plot, numbers.level, numbers.start);
+  const plot = axes(host, x, { ...axis, label: inUnit(`${quantity.name}, mean over clients`) }, 300);
+  curves(plot, level, start);
   finish(plot, quantity.name);
 });
 
 picture("spread", (host) => {
-  const [, most] = hull(numbers.dissimilarity, [1], numbers.start);
+  const { dissimilarity, start, axis: x } = chosenCurves();
+  const [, most] = hull(dissimilarity, [1], start);
   const high = Math.max(most, ...known(numbers.floor));
-  const plot = axes(host, rounds, { range: [0, high * 1.15], label: inUnit("dissimilarity", quantity.difference) }, 300);
+  const plot = axes(host, x, { range: [0, high * 1.15], label: inUnit("dissimilarity", quantity.difference) }, 300);
   for (const i of shown()) {
     const floor = numbers.floor[i] ?? null;
-    line(plot, rounds.range, [floor, floor], color(i), { "stroke-width": 1.2, "stroke-dasharray": "1 4", "data-floor": i });
+    line(plot, x.range, [floor, floor], color(i), { "stroke-width": 1.2, "stroke-dasharray": "1 4", "data-floor": i });
   }
-  curves(plot, numbers.dissimilarity, numbers.start);
+  curves(plot, dissimilarity, start);
   finish(plot, "dissimilarity");
 });
 
@@ -100,27 +114,37 @@ picture("settings", (host) => {
   });
 });
 
-picture("groups", (host) => {
-  const all = numbers.groups;
-  const [low, high] = hull(all.flat(), [1], numbers.start);
+const classStyles = ["", "7 4", "2 3", "9 3 2 3"];
+
+function nameStyles(host, names) {
+  const words = ["solid", "dashed", "dotted", "dash-dotted"];
+  element(host, "p", { class: "how" }, names.map((name, c) => `${words[c % 4]}: ${name}`).join(", "));
+}
+
+// Curves of classes of clients, in a panel for each method.
+function classPanels(host, all, names, { start, axis }, file) {
+  const [low, high] = hull(all.flat(), [1], start);
   const tens = { range: [Math.floor(low / 10) * 10, Math.min(Math.ceil(high / 10) * 10, 100)] };
   const y = { ...(isPercent ? tens : padded(low, high)), label: inUnit(quantity.name) };
-  const styles = ["", "7 4", "2 3", "9 3 2 3"];
-  const named = ["solid", "dashed", "dotted", "dash-dotted"];
-  element(host, "p", { class: "how" }, all.map((_, g) => `${named[g % 4]}: group ${g}`).join(", "));
+  nameStyles(host, names);
   const hosts = panels(host, shown().map((i) => numbers.methods[i]));
   shown().forEach((i, place) => {
-    const plot = axes(hosts[place], rounds, y, 210);
+    const plot = axes(hosts[place], axis, y, 210);
     all.forEach((group, g) => {
       const [xs, means, lows, highs] = group[i];
-      const from = Math.max(xs.findIndex((round) => round >= numbers.start), 0);
+      const from = Math.max(xs.findIndex((at) => at >= start), 0);
       band(plot, xs.slice(from), lows.slice(from), highs.slice(from), color(i));
-      line(plot, xs.slice(from), means.slice(from), color(i), { "stroke-dasharray": styles[g % 4] });
+      line(plot, xs.slice(from), means.slice(from), color(i), { "stroke-dasharray": classStyles[g % 4] });
       dots(plot, xs.slice(from), means.slice(from), color(i));
-      for (let k = from; k < xs.length; k++) mark(plot, `group ${g}`, xs[k], means[k], lows[k], highs[k]);
+      for (let k = from; k < xs.length; k++) mark(plot, names[g], xs[k], means[k], lows[k], highs[k]);
     });
-    finish(plot, `groups-${numbers.methods[i]}`);
+    finish(plot, `${file}-${numbers.methods[i]}`);
   });
+}
+
+picture("groups", (host) => {
+  const { groups, ...by } = chosenCurves();
+  classPanels(host, groups, groups.map((_, g) => `group ${g}`), by, "groups");
 });
 
 picture("cluster_agreement", (host) => {

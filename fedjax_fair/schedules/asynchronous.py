@@ -1,0 +1,432 @@
+"""Rounds that do not wait: a client trains as soon as a slot is free.
+
+Between two updates the model is constant, and durations do not depend on models. A round is
+therefore one update: first the events, which are scalars, then the training of all results that
+have arrived, as a cohort.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from fedjax_fair.roles import Cohort, Timing
+from fedjax_fair.schedules.schedule import RoundTiming, Schedule, Work, add_time, no_time
+from fedjax_fair.timing import Clock
+from fedjax_fair.timing.clock import NEVER
+from fedjax_fair.utils import checks
+
+__all__ = ["Arrived", "Asynchronous", "InFlight", "Models"]
+
+_EVENTS_PER_RESULT = 100
+"""Bound of the tasks of a round that have no result, so that a round ends."""
+
+_NEARLY_ONE = 1e-6
+
+
+class Tasks(NamedTuple):
+    """Tasks in their slots, ``[slots]``.
+
+    Attributes:
+        client: The client.
+        is_busy: Whether there is a task in the slot.
+        remaining: Milliseconds until it ends.
+        duration: Milliseconds from start to end.
+        is_complete: Whether it ends with a result.
+        number: Its number, in the order of dispatch.
+        version: Round of the model that the client was sent.
+        row: Row of this model.
+        weight: Weight from the selector.
+        instructions: Instructions from the selector.
+    """
+
+    client: Int[Array, " slots"]
+    is_busy: Bool[Array, " slots"]
+    remaining: Int[Array, " slots"]
+    duration: Int[Array, " slots"]
+    is_complete: Bool[Array, " slots"]
+    number: Int[Array, " slots"]
+    version: Int[Array, " slots"]
+    row: Int[Array, " slots"]
+    weight: Float[Array, " slots"]
+    instructions: dict[str, PyTree]
+
+
+class InFlight(NamedTuple):
+    """State of an asynchronous schedule.
+
+    Attributes:
+        clock: Virtual time.
+        num_tasks: Tasks so far.
+        tasks: Tasks that have not ended.
+        models: What clients were sent, ``[rows, ...]``.
+        current: Row of the present model.
+    """
+
+    clock: Clock
+    num_tasks: Int[Array, ""]
+    tasks: Tasks
+    models: PyTree
+    current: Int[Array, ""]
+
+
+class Models(NamedTuple):
+    """From which models a cohort trains.
+
+    Attributes:
+        models: What clients were sent, ``[rows, ...]``.
+        row: Row of each participant, ``[cohort]``.
+        version: Its round.
+    """
+
+    models: PyTree
+    row: Int[Array, " cohort"]
+    version: Int[Array, " cohort"]
+
+
+class Arrived(NamedTuple):
+    """The results of an update.
+
+    Attributes:
+        cohort: Their clients, in the order of arrival.
+        models: The models that they were trained from.
+        times: Times of the round.
+        state: The new state.
+    """
+
+    cohort: Cohort
+    models: Models
+    times: RoundTiming
+    state: InFlight
+
+
+class Asynchronous(Schedule):
+    """Each client starts when a slot is free, and a full buffer of results updates the model.
+
+    A round is one update. The cohort size of the selector is the number of slots, so of clients
+    that train at the same time. At equal times results arrive in the order of their dispatch, then
+    a full buffer updates the model, then free slots are filled with the first idle clients of the
+    selector's cohort. Results of aborted tasks, and those older than ``max_staleness``, take no
+    place in the buffer.
+
+    Args:
+        times: How long clients take for a task, and when they are online.
+        buffer_size: Results of an update.
+        max_staleness: Largest number of updates between the model that a client was sent and the
+            one that its result updates; by default there is none.
+        offline: What becomes of the task of a client that goes offline: ``"abort"`` ends it without
+            a result, ``"pause"`` continues it when the client is back, and ``"ignore"`` asks only
+            at the start.
+
+    Raises:
+        ValueError: If a setting is out of range.
+
+    References:
+        Nguyen et al., *Federated Learning with Buffered Asynchronous Aggregation*, 2022,
+        https://arxiv.org/abs/2106.06639
+
+    Examples:
+        >>> import fedjax_fair as ff
+        >>> times = ff.timing.lognormal(0.05, 1.0, num_clients=100)
+        >>> schedule = Asynchronous(times, buffer_size=5)
+    """
+
+    _: KW_ONLY
+    buffer_size: int
+    max_staleness: int | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.positive_int("buffer_size", self.buffer_size)
+        if self.max_staleness is not None:
+            checks.non_negative_int("max_staleness", self.max_staleness)
+
+    def init(self, sent: PyTree, cohort: Cohort) -> InFlight:
+        """Returns free slots at time 0.
+
+        Args:
+            sent: What clients are sent; only the shapes matter.
+            cohort: A cohort of the selector; only the shapes matter.
+        """
+        (num_slots,) = cohort.clients.shape
+        if self.buffer_size > num_slots:
+            raise ValueError(
+                f"buffer_size={self.buffer_size}: expected at most {num_slots}, the cohort size of "
+                "the selector, which is the number of clients that train at the same time."
+            )
+        zeros, zero = jnp.zeros(num_slots, jnp.int32), jnp.zeros((), jnp.int32)
+        rows = num_slots if self.max_staleness is None else min(num_slots, self.max_staleness + 1)
+
+        def empty(leaf, *leading):
+            return jnp.zeros((*leading, *leaf.shape), leaf.dtype)
+
+        return InFlight(
+            clock=no_time(),
+            num_tasks=zero,
+            tasks=Tasks(
+                client=zeros,
+                is_busy=zeros > 0,
+                remaining=zeros,
+                duration=zeros,
+                is_complete=zeros > 0,
+                number=zeros,
+                version=zeros,
+                row=zeros,
+                weight=jnp.zeros(num_slots),
+                instructions=jax.tree.map(empty, cohort.instructions),
+            ),
+            models=jax.tree.map(lambda leaf: empty(leaf, rows), sent),
+            current=zero,
+        )
+
+    def available(self, state: InFlight) -> Bool[Array, " clients"]:
+        """Returns the mask of clients that have no task and are online."""
+        idle = ~_is_busy(state.tasks, self.num_clients)
+        online = self.online(state.clock)
+        return idle if online is None else idle & online
+
+    def add_model(self, state: InFlight, sent: PyTree, round: Int[Array, ""]) -> InFlight:
+        """Stores what clients are sent in this round in a row that no task needs."""
+        tasks = state.tasks
+        is_needed = tasks.is_busy
+        if self.max_staleness is not None:
+            is_needed &= round - tasks.version <= self.max_staleness
+        rows = jax.tree.leaves(state.models)[0].shape[0]
+        free = jnp.argmin(jnp.zeros(rows, bool).at[tasks.row].max(is_needed)).astype(jnp.int32)
+        models = jax.tree.map(lambda models, new: models.at[free].set(new), state.models, sent)
+        return state._replace(models=models, current=free)
+
+    def arrive(
+        self,
+        key: Key[Array, ""],
+        state: InFlight,
+        candidates: Cohort,
+        work: Work,
+        round: Int[Array, ""],
+    ) -> Arrived:
+        """Returns the results of the next update.
+
+        Args:
+            key: Key of the durations.
+            state: The state.
+            candidates: Clients that may start, in this order.
+            work: What they do.
+            round: The present round.
+        """
+        size = self.buffer_size
+        max_events = _EVENTS_PER_RESULT * size + candidates.clients.shape[0]
+
+        def is_unfinished(events):
+            return (events.num_results < size) & (events.count < max_events)
+
+        def next_event(events):
+            return self._next_event(key, events, candidates, work, round, state.current)
+
+        start = _Events.start(
+            state, candidates, size, self.num_clients, len(self.times.class_names)
+        )
+        events = jax.lax.while_loop(is_unfinished, next_event, start)
+        results, slots = events.results, jnp.arange(size, dtype=jnp.int32)
+        counts = slots < events.num_results
+        staleness = jnp.where(counts, round - results.version, 0)
+        always = self.times.online is None and self.max_staleness is None
+        cohort = Cohort(
+            clients=results.client,
+            weights=_normalized(results.weight, counts),
+            instructions=results.instructions,
+            responded=None if always else counts,
+            timing=Timing(staleness, results.duration),
+        )
+        arrived = events.arrived
+        times = RoundTiming(
+            clock=events.clock,
+            started=counts,
+            staleness=staleness,
+            dispatched=arrived.advance(-results.duration),
+            arrived=arrived,
+            spent=events.spent,
+            lost=events.lost,
+        )
+        models = Models(state.models, results.row, jnp.where(counts, results.version, round))
+        new = state._replace(clock=events.clock, num_tasks=events.num_tasks, tasks=events.tasks)
+        return Arrived(cohort, models, times, new)
+
+    def _next_event(
+        self,
+        key: Key[Array, ""],
+        events: _Events,
+        candidates: Cohort,
+        work: Work,
+        round: Int[Array, ""],
+        row: Int[Array, ""],
+    ) -> _Events:
+        """Fills free slots, and moves the clock to the next end of a task or start of a client."""
+        ends_now = jnp.any(events.tasks.is_busy & (events.tasks.remaining == 0))
+        events = self._dispatch(key, events, candidates, work, round, row, ~ends_now)
+        tasks = events.tasks
+        remaining = jnp.where(tasks.is_busy, tasks.remaining, NEVER)
+        elapsed, is_end = jnp.min(remaining), jnp.ones((), bool)
+        if self.times.online is not None:
+            waits = jnp.where(events.is_idle, self.waits(candidates.clients, events.clock), NEVER)
+            wakes = jnp.where(jnp.all(tasks.is_busy), NEVER, jnp.min(waits))
+            is_end, elapsed = elapsed <= wakes, jnp.minimum(elapsed, wakes)
+        slot = jnp.argmin(jnp.where(remaining == elapsed, tasks.number, NEVER))
+        clock, client = events.clock.advance(elapsed), tasks.client[slot]
+        is_result = is_end & tasks.is_complete[slot]
+        if self.max_staleness is not None:
+            is_result &= round - tasks.version[slot] <= self.max_staleness
+        duration = tasks.duration[slot]
+        kind, nothing = self.classes_of(client), events.spent.seconds.shape[0]
+        spent = jnp.where(is_end, kind, nothing), duration
+        lost = jnp.where(is_end & ~is_result, kind, nothing), duration
+        place = jnp.where(is_result, events.num_results, events.results.client.shape[0])
+        return events._replace(
+            tasks=tasks._replace(
+                is_busy=tasks.is_busy.at[slot].set(tasks.is_busy[slot] & ~is_end),
+                remaining=jnp.where(tasks.is_busy, tasks.remaining - elapsed, 0),
+            ),
+            clock=clock,
+            is_idle=events.is_idle | (events.is_first & is_end & (candidates.clients == client)),
+            results=jax.tree.map(
+                lambda results, tasks: results.at[place].set(tasks[slot], mode="drop"),
+                events.results,
+                tasks,
+            ),
+            arrived=Clock(
+                *(
+                    times.at[place].set(now, mode="drop")
+                    for times, now in zip(events.arrived, clock, strict=True)
+                )
+            ),
+            num_results=events.num_results + is_result.astype(jnp.int32),
+            count=events.count + 1,
+            spent=add_time(events.spent, *spent),
+            lost=add_time(events.lost, *lost),
+        )
+
+    def _dispatch(
+        self,
+        key: Key[Array, ""],
+        events: _Events,
+        candidates: Cohort,
+        work: Work,
+        round: Int[Array, ""],
+        row: Int[Array, ""],
+        is_allowed: Bool[Array, ""],
+    ) -> _Events:
+        """Fills free slots with idle candidates, first those without a task of this round."""
+        tasks, clients = events.tasks, candidates.clients
+        is_ready = events.is_idle & self.is_online(clients, events.clock)
+        order = jnp.lexsort((events.uses, ~is_ready)).astype(jnp.int32)
+        place = jnp.cumsum(~tasks.is_busy, dtype=jnp.int32) - 1
+        is_new = is_allowed & ~tasks.is_busy & (place < jnp.sum(is_ready))
+        choice = order[jnp.maximum(place, 0)]
+        numbers = events.num_tasks + place
+        chosen = work._replace(examples=work.examples[choice])
+        ends, complete = self.run_tasks(key, numbers, clients[choice], chosen, events.clock)
+        started = Tasks(
+            client=clients[choice],
+            is_busy=is_new,
+            remaining=ends,
+            duration=ends,
+            is_complete=complete,
+            number=numbers,
+            version=jnp.broadcast_to(round, place.shape),
+            row=jnp.broadcast_to(row, place.shape),
+            weight=candidates.weights[choice],
+            instructions=jax.tree.map(lambda leaf: leaf[choice], candidates.instructions),
+        )
+
+        def replace(new, old):
+            return jnp.where(jnp.expand_dims(is_new, range(1, new.ndim)), new, old)
+
+        used = jnp.where(is_new, choice, clients.shape[0])
+        return events._replace(
+            tasks=jax.tree.map(replace, started, tasks),
+            num_tasks=events.num_tasks + jnp.sum(is_new, dtype=jnp.int32),
+            is_idle=events.is_idle.at[used].set(False, mode="drop"),
+            uses=events.uses.at[used].add(1, mode="drop"),
+        )
+
+
+class _Events(NamedTuple):
+    """The events of a round so far.
+
+    Attributes:
+        tasks: Tasks in their slots.
+        clock: The time.
+        num_tasks: Tasks of the run so far.
+        is_first: Whether each candidate is no repetition of an earlier one, ``[slots]``.
+        is_idle: Whether it has no task; false for repetitions.
+        uses: Its tasks of this round.
+        results: Tasks whose results have arrived, ``[buffer]``.
+        arrived: When they did.
+        num_results: How many.
+        count: Events of this round.
+        spent: Time of ended tasks by device class.
+        lost: Its part without results that count.
+    """
+
+    tasks: Tasks
+    clock: Clock
+    num_tasks: Int[Array, ""]
+    is_first: Bool[Array, " slots"]
+    is_idle: Bool[Array, " slots"]
+    uses: Int[Array, " slots"]
+    results: Tasks
+    arrived: Clock
+    num_results: Int[Array, ""]
+    count: Int[Array, ""]
+    spent: Clock
+    lost: Clock
+
+    @classmethod
+    def start(
+        cls, state: InFlight, candidates: Cohort, size: int, num_clients: int, num_classes: int
+    ) -> _Events:
+        """Returns the start of a round."""
+        tasks, clients = state.tasks, candidates.clients
+        order = jnp.arange(clients.shape[0], dtype=jnp.int32)
+        first = jnp.full(num_clients, NEVER).at[clients].min(order)
+        is_first = first[clients] == order
+        zero = jnp.zeros((), jnp.int32)
+        return cls(
+            tasks=tasks,
+            clock=state.clock,
+            num_tasks=state.num_tasks,
+            is_first=is_first,
+            is_idle=is_first & ~_is_busy(tasks, num_clients)[clients],
+            uses=jnp.zeros(clients.shape, jnp.int32),
+            results=jax.tree.map(
+                lambda leaf: jnp.zeros((size, *leaf.shape[1:]), leaf.dtype), tasks
+            ),
+            arrived=no_time(size),
+            num_results=zero,
+            count=zero,
+            spent=no_time(num_classes),
+            lost=no_time(num_classes),
+        )
+
+
+def _is_busy(tasks: Tasks, num_clients: int) -> Bool[Array, " clients"]:
+    busy = jnp.where(tasks.is_busy, tasks.client, num_clients)
+    return jnp.zeros(num_clients, bool).at[busy].set(True, mode="drop")
+
+
+def _normalized(
+    weights: Float[Array, " buffer"], counts: Bool[Array, " buffer"]
+) -> Float[Array, " buffer"]:
+    """Returns weights that sum to 1; a sum of nearly 1 stays, so that nothing is rounded."""
+    weights = jnp.where(counts, weights, 0)
+    total = jnp.sum(weights)
+    equal = counts.astype(weights.dtype)
+    equal /= jnp.maximum(jnp.sum(equal), 1)
+    return jnp.where(
+        jnp.abs(total - 1) < _NEARLY_ONE,
+        weights,
+        jnp.where(total > 0, weights / jnp.where(total > 0, total, 1), equal),
+    )
