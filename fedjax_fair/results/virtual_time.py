@@ -96,7 +96,7 @@ def _lengths(dataset: xr.Dataset, what: str) -> xr.DataArray:
         missing = missing[is_missing]
     raise ValueError(
         f"{what}: {', '.join(map(str, missing))} has no virtual time; expected methods with a "
-        "schedule, such as of a run with --timing.table FILE."
+        "schedule; train them with Round(..., schedule=schedules.Synchronous(times))."
     )
 
 
