@@ -1,0 +1,148 @@
+"""Tables and figure of the study of slow devices, from its file of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.common import markdown_table
+from experiments.reproduction import verdicts
+from experiments.reproduction.runs import load
+from fedjax_fair.metrics import paired
+from fedjax_fair.results.intervals import format_mean, format_number, format_p, student
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["figure", "summarize", "write_tables"]
+
+REFERENCE = "fedavg"
+MEASURES = ("accuracy_slow", "accuracy_fast", "late_accuracy_slow", "late_accuracy_fast")
+CLAIM = "accuracy_slow"
+
+
+def values_of(runs: Any, speeds: str, method: str) -> Any:
+    """Returns the rows of a method by seed, accuracies in %."""
+    rows = runs[(runs["speeds"] == speeds) & (runs["algorithm"] == method)].set_index("seed")
+    return rows.assign(**{name: 100 * rows[name] for name in MEASURES})
+
+
+def summarize(runs: Any) -> pd.DataFrame:
+    """Computes differences to the reference by seed: one row per speeds, method and measure."""
+    rows = []
+    for speeds in runs["speeds"].unique():
+        reference = values_of(runs, speeds, REFERENCE)
+        for method in runs["algorithm"].unique():
+            if method == REFERENCE:
+                continue
+            differences = values_of(runs, speeds, method)[[*MEASURES]] - reference[[*MEASURES]]
+            for measure in MEASURES:
+                gap = paired.interval(differences[measure].to_numpy())
+                p = gap.p if measure == CLAIM else np.nan
+                key = {"speeds": speeds, "method": method, "measure": measure}
+                ends = {"low": gap.low, "difference": gap.mean, "high": gap.high, "p": p}
+                rows.append(key | {"seeds": len(differences)} | ends)
+    table = pd.DataFrame(rows)
+    table["p_holm"] = paired.holm(table["p"].tolist())
+    is_claim, is_significant = table["p"].notna(), table["p_holm"] < verdicts.LEVEL
+    table["verdict"] = np.select(
+        [is_significant & (table["difference"] > 0), is_significant, is_claim],
+        ["better", "worse", "undecided"],
+        "",
+    )
+    return table
+
+
+def write_tables(file: Path) -> None:
+    """Writes the tables as CSV and Markdown, and the figure, next to the file of runs."""
+    runs = load(file)
+    table = summarize(runs)
+    stem = file.with_name("slow-devices-tables")
+    table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.4g")
+    stem.with_suffix(".md").write_text(markdown(runs, table))
+    figure(runs).savefig(file.with_name("slow-devices.png"), dpi=90)
+    print(stem.with_suffix(".md").read_text())
+
+
+def markdown(runs: Any, table: Any) -> str:
+    """Formats the tables of both assignments of speeds."""
+    lines = []
+    for speeds, differences in table.groupby("speeds", sort=False):
+        seeds = differences["seeds"].iloc[0]
+        lines += [f"{speeds}, means over {seeds} seeds, accuracies in % with 95% intervals:", ""]
+        lines += [*_levels(runs, speeds), ""]
+        lines += [f"{speeds}, differences to {REFERENCE} in points, {seeds} seeds:", ""]
+        lines += [*_differences(differences), ""]
+    return "\n".join(lines)
+
+
+def _levels(runs: Any, speeds: str) -> list[str]:
+    headings = (
+        "method", "step size", "own setting", "slow", "fast", "slow, 300 to 600 s",
+        "fast, 300 to 600 s", "results of slow (%)", "weight of slow (%)",
+        "staleness slow / fast", "results", "client hours",
+    )  # fmt: skip
+    cells = []
+    for method in runs["algorithm"].unique():
+        rows = values_of(runs, speeds, method)
+        mean = rows.mean(numeric_only=True)
+        own = "" if np.isnan(mean["own"]) else f"{mean['own']:g}"
+        shares = [f"{100 * mean[name]:.0f}" for name in ("share_slow", "weight_slow")]
+        staleness = f"{mean['staleness_slow']:.1f} / {mean['staleness_fast']:.1f}"
+        costs = [f"{mean['results']:,.0f}", f"{mean['client_seconds'] / 3600:.2f}"]
+        accuracies = [format_mean(rows[name].to_numpy()) for name in MEASURES]
+        cells.append(
+            [method, f"{mean['learning_rate']:g}", own, *accuracies, *shares, staleness, *costs]
+        )
+    return markdown_table(headings, cells)
+
+
+def _differences(table: Any) -> list[str]:
+    headings = (
+        "method", "slow", "p (Holm)", "verdict", "fast", "slow, 300 to 600 s",
+        "fast, 300 to 600 s",
+    )  # fmt: skip
+    cells = []
+    for method, group in table.groupby("method", sort=False):
+        rows = group.set_index("measure")
+        slow, fast, *late = (
+            "{} ({} to {})".format(
+                *(
+                    format_number(value, "+.1f")
+                    for value in rows.loc[name, ["difference", "low", "high"]]
+                )
+            )
+            for name in MEASURES
+        )
+        claim = rows.loc[CLAIM]
+        cells.append([method, slow, format_p(claim["p_holm"]), claim["verdict"], fast, *late])
+    return markdown_table(headings, cells)
+
+
+def figure(runs: Any) -> Figure:
+    """Draws the accuracies of slow and fast devices of all methods, with 95% intervals."""
+    from matplotlib.figure import Figure
+
+    drawing = Figure(figsize=(9.5, 3.6), layout="constrained")
+    methods, titles = list(runs["algorithm"].unique()), list(runs["speeds"].unique())
+    panels = drawing.subplots(1, len(titles), sharex=True, sharey=True, squeeze=False)[0]
+    heights = np.arange(len(methods))[::-1]
+    for panel, speeds in zip(panels, titles, strict=True):
+        for kind, color, marker in (("slow", "C1", "o"), ("fast", "C0", "s")):
+            values = [
+                values_of(runs, speeds, method)[f"accuracy_{kind}"].to_numpy() for method in methods
+            ]
+            mean, low, high = student(values)
+            panel.errorbar(
+                mean, heights, xerr=[mean - low, high - mean], fmt=marker, color=color,
+                capsize=2, label=f"{kind} devices",
+            )  # fmt: skip
+        panel.set_title(f"Speeds {speeds} {'with' if speeds == 'correlated' else 'of'} labels")
+        panel.set_xlabel("accuracy after 600 virtual seconds (%)")
+        panel.grid(axis="x", alpha=0.3)
+    panels[0].set_yticks(heights, methods)
+    panels[-1].legend(loc="lower left")
+    return drawing
