@@ -20,6 +20,7 @@ from experiments.reproduction import (
     groups,
     methods_results,
     selection,
+    slow_devices_results,
     text,
 )
 from fedjax_fair.app.settings.paper_presets import PAPERS, SELECTION_TABLES
@@ -54,6 +55,7 @@ WRITERS = {
         selection.write_table(name, SELECTION_TABLES["mnist"][name], "mnist", file)
         for name in ("table1", "table2", "table3", "table4", "sensitivity")
     ],
+    "slow-devices": slow_devices_results.write_tables,
     "text-shakespeare": text.write_table,
 }
 """Functions by file of runs, without ``-runs.csv``."""
