@@ -320,7 +320,8 @@ class Round(BaseRound):
         selected = self._select(keys, state, context)
         arrived = self._arrive(state, selected.cohort, context)
         if self.schedule is not None:
-            context = context._replace(available=None)  # It decides who responds.
+            # It decides who responds.
+            context = context._replace(available=None, unavailable=None)
         instructed = self._instruct(state, arrived.cohort, context)
         trained, timed = self._train(keys, state, arrived, instructed, context, drop_nonfinite)
         received = self._receive(keys, state, instructed, trained, context)
@@ -365,12 +366,16 @@ class Round(BaseRound):
 
     def _available(self, keys: Keys, state: RoundState, data: FederatedData) -> Context:
         """Returns the context of the round, with the mask of available clients."""
+        context = self._context(state.round, state.variables, data)
+        if self.schedule is not None:
+            return context._replace(
+                available=self.schedule.available(state.schedule),
+                unavailable=self.schedule.unavailable(state.schedule),
+            )
         available = injection.available(
             self._faults, keys[Purpose.FAULTS], state.round, data.num_clients
         )
-        if self.schedule is not None:
-            available = self.schedule.available(state.schedule)
-        return self._context(state.round, state.variables, data)._replace(available=available)
+        return context._replace(available=available)
 
     def _select(self, keys: Keys, state: RoundState, context: Context) -> _Selected:
         visible = self._visible_context(self.selector, context)

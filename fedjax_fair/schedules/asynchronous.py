@@ -191,6 +191,10 @@ class Asynchronous(Schedule):
         online = self.online(state.clock)
         return idle if online is None else idle & online
 
+    def unavailable(self, state: InFlight) -> Int[Array, " slots"] | None:
+        """Returns the clients that have a task, if all others are online."""
+        return _busy_clients(state.tasks, self.num_clients) if self.times.online is None else None
+
     def add_model(self, state: InFlight, sent: PyTree, round: Int[Array, ""]) -> InFlight:
         """Stores what clients are sent in this round in a row that no task needs."""
         tasks = state.tasks
@@ -247,6 +251,7 @@ class Asynchronous(Schedule):
             arrived=arrived,
             spent=events.spent,
             lost=events.lost,
+            num_discarded=events.num_discarded,
         )
         models = Models(state.models, results.row, jnp.where(counts, results.version, round))
         new = state._replace(clock=events.clock, num_tasks=events.num_tasks, tasks=events.tasks)
@@ -284,6 +289,7 @@ class Asynchronous(Schedule):
             results=jax.tree.map(put, ended, events.results),
             arrived=jax.tree.map(put, clock, events.arrived),
             num_results=events.num_results + is_result.astype(jnp.int32),
+            num_discarded=events.num_discarded + (is_end & ~is_result).astype(jnp.int32),
             count=events.count + (~can_start).astype(jnp.int32),
             spent=_add_where(is_end & is_class, ended.duration, events.spent),
             lost=_add_where(is_end & ~is_result & is_class, ended.duration, events.lost),
@@ -366,6 +372,7 @@ class _Events(NamedTuple):
         results: Tasks whose results have arrived, ``[buffer]``.
         arrived: When they did.
         num_results: How many.
+        num_discarded: Tasks that ended without one that counts.
         count: Events of this round.
         spent: Time of ended tasks by device class.
         lost: Its part without results that count.
@@ -380,6 +387,7 @@ class _Events(NamedTuple):
     results: Tasks
     arrived: Clock
     num_results: Int[Array, ""]
+    num_discarded: Int[Array, ""]
     count: Int[Array, ""]
     spent: Clock
     lost: Clock
@@ -410,6 +418,7 @@ class _Events(NamedTuple):
             ),
             arrived=no_time(size),
             num_results=zero,
+            num_discarded=zero,
             count=zero,
             spent=no_time(num_classes),
             lost=no_time(num_classes),
