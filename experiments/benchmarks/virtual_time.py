@@ -38,14 +38,14 @@ class _Rounds:
     """A compiled function of some rounds, called repeatedly on its donated state."""
 
     def __init__(self, round: ff.Round, data: ff.data.FederatedData) -> None:
-        self.data = data
+        self.round, self.data = round, data  # Arguments, as in `fit`.
         self.state = jax.jit(round.init)(jax.random.key(0), data)
         self.state_bytes = tree_bytes(self.state)
-        run = jax.jit(partial(ff.run, round, num_rounds=ROUNDS), donate_argnums=0)
-        self.program = run.lower(self.state, data).compile()
+        run = jax.jit(partial(ff.run, num_rounds=ROUNDS), donate_argnums=1)
+        self.program = run.lower(round, self.state, data).compile()
 
     def __call__(self):
-        self.state, _ = self.program(self.state, self.data)
+        self.state, _ = self.program(self.round, self.state, self.data)
         return self.state.variables
 
 
