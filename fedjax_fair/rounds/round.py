@@ -564,7 +564,8 @@ class Round(BaseRound):
             any_responded = jnp.any(cohort.responded)
             # Without any response there is no update that could be non-finite.
             finite, is_applied = finite | ~any_responded, finite & any_responded
-            new_state = _where(any_responded, new_state, state.aggregator)
+            if not self.aggregator.keeps_state:
+                new_state = _where(any_responded, new_state, state.aggregator)
         update = jax.tree.map(
             lambda leaf: jnp.where(is_applied, leaf, jnp.zeros_like(leaf)), update
         )
