@@ -31,9 +31,9 @@ from fedjax_fair.utils import checks
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["PARITY", "expected_parity", "simulate"]
+__all__ = ["expected_parity", "simulate"]
 
-PARITY = ("participation_parity", "weight_parity")
+_PARITY = ("participation_parity", "weight_parity")
 """Metrics that are below 1 by chance."""
 
 _MAX_COUNTS = 2_000_000
@@ -238,8 +238,9 @@ def expected_parity(
         draws: Simulations, with seeds from 0; with partitions from ``data.stack``, one for each.
 
     Returns:
-        The means of ``participation_parity`` and ``weight_parity`` of
-        `fedjax_fair.metrics.speed`, over ``round``. A metric that depends on models is NaN.
+        Variables ``participation_parity_expected`` and ``weight_parity_expected`` over ``round``,
+        means of the metrics of `fedjax_fair.metrics.speed`; NaN if a metric depends on models. Add
+        them to the results of a run by ``results.assign(found)``, so that tables show them.
 
     Raises:
         ValueError: If the method has no schedule, or an argument is invalid.
@@ -259,7 +260,7 @@ def expected_parity(
         ...     schedule=ff.schedules.Synchronous(times),
         ... )
         >>> found = expected_parity(fedavg, data, rounds=50, eval_every=25)
-        >>> found.participation_parity.round(1).values.tolist()
+        >>> found.participation_parity_expected.round(1).values.tolist()
         [nan, 0.9, 0.9]
     """
     import xarray as xr
@@ -275,4 +276,4 @@ def expected_parity(
     evaluated = _evaluated(rounds, eval_every)
     unknown = xr.DataArray(np.full(len(evaluated), np.nan), {"round": evaluated}, "round")
     means = {} if found is None else found.mean("seed")
-    return xr.Dataset({name: means.get(name, unknown) for name in PARITY})
+    return xr.Dataset({f"{name}_expected": means.get(name, unknown) for name in _PARITY})

@@ -106,8 +106,8 @@ def test_cohorts_that_depend_on_models_are_refused(selector):
     with pytest.raises(ValueError, match=r"selector: \w+ reads models or results of training"):
         ff.analysis.simulate(round, DATA, rounds=2)
     found = ff.analysis.expected_parity(round, DATA, rounds=2, eval_every=1)
-    assert np.isnan(found.participation_parity).all()
-    assert np.isnan(found.weight_parity).all()
+    assert np.isnan(found.participation_parity_expected).all()
+    assert np.isnan(found.weight_parity_expected).all()
 
 
 def test_methods_without_a_schedule_are_refused():
@@ -126,7 +126,7 @@ def test_parity_of_equally_fast_clients_is_that_of_draws():
     equally_fast = times.replace(seconds_per_example=np.full(NUM, np.median([100.0, 0.01])))
     assert equally_fast.seconds_per_example[0] > 10  # Nobody arrives.
     late = ff.analysis.expected_parity(round, DATA, rounds=4)
-    assert np.isnan(late.participation_parity).all()
+    assert np.isnan(late.participation_parity_expected).all()
     waits = round.replace(schedule=schedules.Synchronous(times))
     found = ff.analysis.expected_parity(waits, DATA, rounds=4, eval_every=4, draws=400)
     rng = np.random.default_rng(0)
@@ -135,11 +135,11 @@ def test_parity_of_equally_fast_clients_is_that_of_draws():
     share = (drawn % 2).mean(axis=(1, 2))
     parity = np.minimum(share, 1 - share) / 0.5
     error = 4 * parity.std() / np.sqrt(400)
-    assert abs(found.participation_parity[1] - parity.mean()) < error
+    assert abs(found.participation_parity_expected[1] - parity.mean()) < error
     run = ff.analysis.simulate(round, DATA, rounds=4)
     assert run.participation_parity[0, -1] == 0
     sizes = np.asarray(DATA.train.sizes)
     weight = sizes[drawn] / sizes[drawn].sum(axis=2, keepdims=True)
     share = (weight * (drawn % 2)).sum(axis=(1, 2)) / 4
     parity = np.minimum(share, 1 - share) / 0.5
-    assert abs(found.weight_parity[1] - parity.mean()) < 4 * parity.std() / np.sqrt(400)
+    assert abs(found.weight_parity_expected[1] - parity.mean()) < 4 * parity.std() / np.sqrt(400)
