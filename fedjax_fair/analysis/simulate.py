@@ -39,6 +39,9 @@ _PARITY = ("participation_parity", "weight_parity")
 _MAX_COUNTS = 2_000_000
 """Counts of clients in all simulations, as a bound of memory."""
 
+_MAX_ROUNDS = 100_000
+"""Rounds of all simulations, as a bound of time: they take some seconds."""
+
 
 def simulate(
     round: Round,
@@ -235,7 +238,8 @@ def expected_parity(
         data: The federated dataset.
         rounds: Rounds of each simulation.
         eval_every: Rounds between the entries of ``round``.
-        draws: Simulations, with seeds from 0; with partitions from ``data.stack``, one for each.
+        draws: Maximum number of simulations, with seeds from 0. Fewer are used for more than
+            10,000 clients or 500 rounds; with partitions from ``data.stack``, one for each.
 
     Returns:
         Variables ``participation_parity_expected`` and ``weight_parity_expected`` over ``round``,
@@ -271,7 +275,8 @@ def expected_parity(
     assert schedule is not None
     equal = {name: np.full(size, np.median(getattr(schedule.times, name))) for name in QUANTITIES}
     round = round.replace(schedule=schedule.replace(times=schedule.times.replace(**equal)))
-    draws = data.num_partitions or max(1, min(draws, _MAX_COUNTS // size))
+    most = min(_MAX_COUNTS // size, _MAX_ROUNDS // rounds)
+    draws = data.num_partitions or max(1, min(draws, most))
     found = _simulate(round, data, rounds, range(draws), eval_every)
     evaluated = _evaluated(rounds, eval_every)
     unknown = xr.DataArray(np.full(len(evaluated), np.nan), {"round": evaluated}, "round")

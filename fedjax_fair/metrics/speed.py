@@ -81,12 +81,14 @@ DEFINITIONS = {
         "accuracy of the worst device class", "min of class_device_accuracy", better="higher"
     ),
     "participation_parity": Definition(
-        "lowest participation share of a class relative to its share of the clients; 1 is equal",
+        "lowest participation share of a class relative to its share of the clients; 1 is equal. "
+        "`analysis.expected_parity` is its value by chance",
         "min of class_participation_share / share of clients",
         better="higher",
     ),
     "weight_parity": Definition(
-        "lowest weight share of a class relative to its share of the clients; 1 is equal",
+        "lowest weight share of a class relative to its share of the clients; 1 is equal. "
+        "`analysis.expected_parity` is its value by chance",
         "min of class_weight_share / share of clients",
         better="higher",
     ),
