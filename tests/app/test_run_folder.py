@@ -305,7 +305,7 @@ def test_runs_with_a_schedule_have_the_parity_that_chance_allows(ready, tmp_path
     config = replace(SMALL, methods=("fedavg",), output=str(tmp_path))
     clients = np.arange(ready.data.num_clients)
     times = ClientTimes(1.0 + clients, device_class=clients % 2, class_names=("one", "two"))
-    round = ready.rounds["fedavg"].replace(schedule=Synchronous(times, deadline=9.0))
+    round = ready.rounds["fedavg"].replace(schedule=Synchronous(times, num_responses=2))
     timed = ready._replace(config=config, rounds={"fedavg": round})
     found = experiment.execute(timed, RunFolder.create(config, "timed")).isel(algorithm=0)
     rounds, every = found.sizes["training_round"], config.training.eval_every
