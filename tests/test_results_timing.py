@@ -49,6 +49,7 @@ def make_history(data, timed=True):
             clock(2**30 + starts // 1000, 1),
             clock(spent // 1000, spent % 1000),
             clock(spent // 2000, 0 * spent),
+            rng.integers(0, 3, per_round),
         )
         timings.append(timing)
         history.add_rounds(

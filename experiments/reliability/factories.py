@@ -26,9 +26,11 @@ from fedjax_fair import (
     fit,
     models,
     run,
+    schedules,
     selectors,
     solvers,
     sweep,
+    timing,
 )
 from fedjax_fair import submodular as sets
 from fedjax_fair.app.settings.config import Config
@@ -52,6 +54,8 @@ _MODULES = (
     sets,
     federated,
     communication,
+    schedules,
+    timing,
 )
 _OTHERS = (
     matroids.Uniform,
@@ -112,6 +116,8 @@ def bad_values(function: Callable[..., Any], name: str) -> Iterator[tuple[str, A
         bad |= {repr(value): value for value in (1.5, 2.0, -1, 10**30 + 0.5)}
     if "None" not in annotation:
         bad["None"] = None
+    if name.endswith("bytes_per_second"):  # A download may take no time.
+        del bad["inf"]
     if "Mapping" in annotation:
         del bad["{'a': 1}"]
     yield from bad.items()
@@ -192,6 +198,7 @@ def given() -> dict[str, Any]:
         "max_staleness": 1,
         "method": Round(models.logistic(2), selector, solver, aggregators.Mean()),
         "methods": [Round(models.logistic(2), selector, solver, aggregators.Mean())],
+        "median": 1.0,
         "messages": federated.Messages((jnp.array([0]),), (jnp.ones(1),), (jnp.array([0]),)),
         "model": models.logistic(2),
         "mu": 1.0,
@@ -211,6 +218,7 @@ def given() -> dict[str, Any]:
         "rounds": 1,
         "run": None,
         "saturation": 0.5,
+        "seconds_per_example": np.ones(3, np.float32),
         "seed": 0,
         "seeds": (0,),
         "selector": selector,
@@ -222,6 +230,7 @@ def given() -> dict[str, Any]:
         "beta": 1.0,
         "test": None,
         "test_labels": _LABELS,
+        "times": timing.ClientTimes(np.ones(3, np.float32)),
         "train": from_indices([[0, 1], [2, 3]]).split(_LABELS, 0),
         "train_labels": _LABELS,
         "value_fn": lambda mask, own: jnp.sum(mask) * own,
@@ -261,4 +270,12 @@ def _own() -> dict[Callable[..., Any], dict[str, Any]]:
         sets.SparseSaturatedCoverage: {"similarity": _lists()},
         sets.stochastic_greedy: {"k": 2, "candidates": 1},
         federated.discrete_greedy: {"kappa": 1.0},
+        schedules.Asynchronous: {"buffer_size": 1},
+        timing.from_table: {
+            "table": {"device_class": ["all"], "share": [1.0], "seconds_per_example": [1.0]}
+        },
+        timing.online_from_table: {
+            "table": {"client": [0, 1], "online": [0, 0], "offline": [1, 1]},
+            "period": 2,
+        },
     }

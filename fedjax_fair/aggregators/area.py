@@ -41,6 +41,7 @@ class AREA(Aggregator):
     """
 
     needs_schedule: ClassVar[bool] = True
+    keeps_state: ClassVar[bool] = True
     uses_local_models: ClassVar[bool] = True
 
     def init(self, context):

@@ -59,6 +59,7 @@ class CA2FL(Aggregator):
     """
 
     needs_schedule: ClassVar[bool] = True
+    keeps_state: ClassVar[bool] = True
 
     learning_rate: Number = 1.0
 

@@ -64,6 +64,7 @@ class FedStaleWeight(Aggregator):
 
     server_view: ClassVar[ServerView] = "aggregate"
     needs_schedule: ClassVar[bool] = True
+    keeps_state: ClassVar[bool] = True
 
     learning_rate: Number = 1.0
     exact: bool = False

@@ -95,7 +95,8 @@ class FedFV(Aggregator):
             is_present = jnp.zeros(context.num_clients, bool)
             is_present = is_present.at[cohort.responder_ids].set(True, mode="drop")
             direction = self._project_on_absent(direction, state, is_present, context.round)
-            ids = jnp.where(valid & cohort.is_last_response, cohort.clients, context.num_clients)
+            is_last = cohort._replace(responded=valid).is_last_response
+            ids = jnp.where(is_last, cohort.clients, context.num_clients)
             state = _History(
                 state.updates.at[ids].set(vectors, mode="drop"),
                 state.rounds.at[ids].set(context.round, mode="drop"),

@@ -63,9 +63,11 @@ def replace_rows(
         ([[2.0], [1.0], [3.0]], [3.0])
     """
     is_last = cohort._replace(responded=valid).is_last_response
-    changes = jnp.where(is_last[:, None], rows - table[cohort.clients], 0)
+    old = table[cohort.clients]
+    # What is written depends on what is read, so that the table is changed in place.
+    new = jnp.where(is_last[:, None], rows, old)
     ids = jnp.where(is_last, cohort.clients, table.shape[0])
-    return table.at[ids].set(rows, mode="drop"), jnp.sum(changes, axis=0)
+    return table.at[ids].set(new, mode="drop"), jnp.sum(new - old, axis=0)
 
 
 def weighted_sum(updates: PyTree, weights: Float[Array, " cohort"]) -> PyTree:

@@ -12,6 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from fedjax_fair import results
+from fedjax_fair.analysis.simulate import expected_parity
 from fedjax_fair.app.build import metrics_of
 from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.guarantees import BYZANTINE, add_epsilon, describe_guarantees, guarantee
@@ -30,6 +31,7 @@ from fedjax_fair.parallel import processes
 from fedjax_fair.results.folder_lock import locked
 from fedjax_fair.roles import ClientMetric, Metric
 from fedjax_fair.rounds.base_round import BaseRound
+from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.batch import RunBatch
 from fedjax_fair.training.compiled_runs import CompiledRuns
 from fedjax_fair.training.fit_result import FitResult
@@ -108,7 +110,11 @@ def execute(
             allow_changed_code=allow_changed_code,
             mesh=experiment.mesh,
         ):
-            measured = add_unseen(experiment, name, fitted) if is_main else fitted.dataset
+            measured = fitted.dataset
+            if is_main:
+                measured = _add_expected_parity(
+                    experiment, name, add_unseen(experiment, name, fitted)
+                )
             done[name] = add_epsilon(measured, privacy[name]).assign_attrs(attrs)
             path, base = folder.models / folder_name(name), None
             if is_main:
@@ -175,6 +181,20 @@ def train_methods(
                 stacked[name], batch, options, callbacks(name), folder, functions_fn
             )
             yield name, result._replace(model=methods[name].model)
+
+
+def _add_expected_parity(experiment: Experiment, name: str, dataset: xr.Dataset) -> xr.Dataset:
+    """Adds the parity of device classes that chance allows, if the method has a schedule."""
+    round = experiment.rounds[name]
+    if not isinstance(round, Round) or round.schedule is None:
+        return dataset
+    expected = expected_parity(
+        round,
+        experiment.data,
+        rounds=dataset.sizes["training_round"],
+        eval_every=experiment.config.training.eval_every or 1,
+    )
+    return dataset.assign(expected)
 
 
 def describe_place(experiment: Experiment, folder: RunFolder) -> str:

@@ -74,6 +74,11 @@ class RelabeledSolver(Solver):
         return self.solver.has_global_model
 
     @property
+    def num_examples(self):
+        """Method of the solver, or None."""
+        return self.solver.num_examples
+
+    @property
     def is_personal(self):
         """Method of the solver, or None."""
         return self.solver.is_personal

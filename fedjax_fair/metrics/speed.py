@@ -81,12 +81,14 @@ DEFINITIONS = {
         "accuracy of the worst device class", "min of class_device_accuracy", better="higher"
     ),
     "participation_parity": Definition(
-        "lowest participation share of a class relative to its share of the clients; 1 is equal",
+        "lowest participation share of a class relative to its share of the clients; 1 is equal. "
+        "`analysis.expected_parity` is its value by chance",
         "min of class_participation_share / share of clients",
         better="higher",
     ),
     "weight_parity": Definition(
-        "lowest weight share of a class relative to its share of the clients; 1 is equal",
+        "lowest weight share of a class relative to its share of the clients; 1 is equal. "
+        "`analysis.expected_parity` is its value by chance",
         "min of class_weight_share / share of clients",
         better="higher",
     ),
@@ -197,12 +199,14 @@ def summarize(
 
     results_so_far = so_far(1.0)
     known = results_so_far.where(results_so_far > 0)
-    weights = results["cohort_weights"].astype(np.float64)
-    if "aggregation_scale" in results:  # Weights sum to 1 and the scale says how far they go.
-        weights = weights * results["aggregation_scale"].fillna(1)
-    if "update_nonfinite" in results:
-        weights = weights.where(results["update_nonfinite"] == 0, 0)
-    shares = {"participation": share(results_so_far), "weight": share(so_far(weights))}
+    shares = {"participation": share(results_so_far)}
+    if "cohort_weights" in results:
+        weights = results["cohort_weights"].astype(np.float64)
+        if "aggregation_scale" in results:  # Weights sum to 1 and the scale says how far they go.
+            weights = weights * results["aggregation_scale"].fillna(1)
+        if "update_nonfinite" in results:
+            weights = weights.where(results["update_nonfinite"] == 0, 0)
+        shares["weight"] = share(so_far(weights))
     found = {f"class_{name}_share": values for name, values in shares.items()}
     found["class_staleness_mean"] = so_far(results["cohort_staleness"]) / known
     waiting = results["update_time"] - results["cohort_arrived"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fedjax_fair.report import drawing, forest, groups, plots, selection
+from fedjax_fair.report import device_plots, drawing, forest, groups, plots, selection
 from fedjax_fair.report.attainment import attained
 from fedjax_fair.report.contribution_bars import contribution_bars
 from fedjax_fair.report.page import page
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "attained",
     "contribution_bars",
+    "device_plots",
     "forest",
     "groups",
     "page",
@@ -37,6 +38,7 @@ def standard_figures(dataset: xr.Dataset) -> dict[str, Figure]:
         "dissimilarity": (quantity.dissimilarity, spread),
         "distribution": (quantity.client, plots.distribution),
         "group_curves": (quantity.group, groups.group_curves),
+        "device_curves": ("virtual_time", device_plots.device_curves),
         "cluster_agreement": ("aggregation_nmi", groups.cluster_agreement),
         "tradeoff": (quantity.dissimilarity, selection.tradeoff),
         "participation": ("cohort_clients", selection.participation),

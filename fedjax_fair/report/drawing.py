@@ -201,6 +201,19 @@ def single_axes(height: float, results: xr.Dataset | None = None) -> tuple[Figur
     return figure, axes
 
 
+def panels(count: int) -> tuple[Figure, list[Axes]]:
+    """Creates a figure with panels of common axes, at most three in a row."""
+    from matplotlib.figure import Figure
+
+    columns = min(3, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(3.0 * columns + 1.0, 2.4 * rows + 0.4), layout="constrained")
+    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel().tolist()
+    for empty in axes[count:]:
+        empty.set_axis_off()
+    return figure, axes[:count]
+
+
 def add_legend(figure: Figure, title: str | None = None, **settings: Any) -> None:
     """Adds a legend to the right of the axes, if anything is drawn."""
     if "handles" not in settings and not any(

@@ -38,25 +38,17 @@ def group_curves(results: xr.Dataset, metric: str | None = None) -> Figure:
         >>> [line.get_ydata()[-1].item() for line in figure.axes[0].lines]
         [90.0, 50.0]
     """
-    from matplotlib.figure import Figure
-
     metric = metric or primary(results).group
     values = drawing.by_method(results, metric, ("planted_group", "seed", "round"))
     values = drawing.after_first_difference(drawing.to_percent(values))
-    num_methods, num_groups = values.sizes["algorithm"], values.sizes["planted_group"]
-    columns = min(3, num_methods)
-    rows = -(-num_methods // columns)
-    figure = Figure(figsize=(3.0 * columns + 1.0, 2.4 * rows + 0.4), layout="constrained")
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    figure, panels = drawing.panels(values.sizes["algorithm"])
     looks = [
         {"color": drawing.COLORS[group % len(drawing.COLORS)], "label": f"group {group}"}
-        for group in range(num_groups)
+        for group in range(values.sizes["planted_group"])
     ]
-    for axes, method in zip(panels, values, strict=False):
+    for axes, method in zip(panels, values, strict=True):
         drawing.draw_curves(axes, method, looks)
         axes.set_title(drawing.escape_mathtext(method["algorithm"].item()), size=10, loc="left")
-    for axes in panels[num_methods:]:
-        axes.set_axis_off()
     figure.supxlabel("Communication round", fontsize=10)
     figure.supylabel(drawing.label(values, 30), fontsize=10)
     drawn = [panel.lines for panel in panels if panel.lines]

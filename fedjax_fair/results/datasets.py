@@ -59,6 +59,13 @@ def combine(datasets: dict[str, xr.Dataset]) -> xr.Dataset:
     by_method = [
         dataset.drop_vars(PARTITION_VARIABLES, errors="ignore") for dataset in datasets.values()
     ]
+    # Methods without a schedule have no device classes.
+    classes = [one.coords["device_class"] for one in by_method if "device_class" in one.coords]
+    if classes:
+        by_method = [
+            one if "device_class" in one.coords else one.assign_coords(device_class=classes[0])
+            for one in by_method
+        ]
     names = xr.DataArray(list(datasets), dims="algorithm", name="algorithm")
     combined = xr.concat(by_method, names, join="outer", combine_attrs="override")
     return combined.merge(partitions, join="left")

@@ -334,23 +334,27 @@ def _group_means(values: np.ndarray, groups: np.ndarray, num_groups: int) -> np.
 
 
 def _communication(recorded: dict[str, Any], traffic: Traffic) -> dict[str, Any]:
-    """Bytes up to every evaluation: available participants receive, responders send."""
+    """Bytes up to every evaluation: clients of all tasks receive, responders send."""
     # Centralized training has no participants.
     none = np.zeros((recorded["metrics"]["participation"].shape[0], 0, 0), bool)
     participants = recorded["rounds"].get("clients", none) >= 0
     receivers = participants & (recorded["rounds"].get("available", participants) > 0)
     responders = participants & (recorded["rounds"].get("responded", none) > 0)
 
-    def total(mask, name, each):
+    # The server cannot know before that their results will be lost.
+    discarded = np.asarray(recorded["rounds"].get("num_discarded", 0), np.int64) * traffic.down
+
+    def total(mask, name, each, others=0):
         sizes = mask * np.asarray(recorded["rounds"].get(name, each), np.int64)
-        return np.pad(sizes.sum(axis=2).cumsum(axis=1), [(0, 0), (1, 0)])[:, recorded["evaluated"]]
+        sums = (sizes.sum(axis=2) + others).cumsum(axis=1)
+        return np.pad(sums, [(0, 0), (1, 0)])[:, recorded["evaluated"]]
 
     attributes = {"units": "byte", "population": "all clients", "weighting": "sum"}
     return {
         name: (("seed", "round"), values, {"long_name": f"Sent {way} clients so far"} | attributes)
         for name, values, way in (
             ("bytes_up", total(responders, "bytes_up", traffic.up), "by"),
-            ("bytes_down", total(receivers, "bytes_down", traffic.down), "to"),
+            ("bytes_down", total(receivers, "bytes_down", traffic.down, discarded), "to"),
         )
     }
 

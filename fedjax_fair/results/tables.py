@@ -52,6 +52,7 @@ __all__ = [
     "about_references",
     "add_central",
     "clients_table",
+    "devices_table",
     "final_tables",
     "methods_table",
     "notes",
@@ -130,7 +131,9 @@ def final_tables(dataset: xr.Dataset) -> list[Table]:
     clients = [clients_table(models)] if has_client_names(models) else []
     unseen = unseen_tables(dataset)
     of_outputs = [_outputs_table(models)] if "output" in models.dims else []
-    return [methods, *of_outputs, *unseen, *groups, *clients, *sensitive_group_tables(models)]
+    devices = [devices_table(models)] if "virtual_time" in models else []
+    sensitive = sensitive_group_tables(models)
+    return [methods, *of_outputs, *unseen, *groups, *devices, *clients, *sensitive]
 
 
 def notes(dataset: xr.Dataset) -> list[str]:
@@ -429,6 +432,52 @@ def _groups_table(dataset: xr.Dataset) -> Table:
     note = f"{_in_units(dataset, [quantity.group])}{_about_means(dataset)}; "
     note += "NMI from 0 to 1, mean over rounds."
     return _table(f"{quantity.description} of ground-truth groups", dataset, columns, note)
+
+
+def devices_table(dataset: xr.Dataset) -> Table:
+    """Shows how device classes are served, and their shares of results and weights.
+
+    With `fedjax_fair.analysis.expected_parity` in the results, parity has the level of chance.
+    """
+    timed = dataset["virtual_time"].notnull().any(["seed", "round"]).values
+    dataset, quantity = dataset.isel(algorithm=timed), primary(dataset)
+    level = f"class_device_{quantity.name}"
+    kinds = ("participation", "weight")
+    names = [f"class_{kind}_share" for kind in kinds] + [f"{kind}_parity" for kind in kinds]
+    names = [name for name in (level, *names) if name in dataset]
+    expected = [f"{name}_expected" for name in names if f"{name}_expected" in dataset]
+    finals = final_metrics(dataset[[*names, *expected]])
+
+    def percent(values: xr.DataArray) -> list[str]:
+        runs = values.broadcast_like(finals[names[0]].isel(device_class=0))
+        return [format_mean(100 * each) for each in runs.transpose("algorithm", "seed").values]
+
+    columns = {}
+    for place, name in enumerate(map(str, dataset["device_class"].values)):
+        own = finals.isel(device_class=place)
+        share = 100 * float((dataset["device_class_of"] == place).mean())
+        lines = [_means(own, level)] if level in own else []
+        lines += [percent(own[each]) for each in names if each.endswith("_share")]
+        heading = f"{escape_control_chars(name)}\n{share:.0f}% of clients"
+        columns[heading] = ["\n".join(cells) for cells in zip(*lines, strict=True)]
+    for kind in kinds:
+        name = f"{kind}_parity"
+        if name in finals:
+            lines = [percent(finals[each]) for each in (name, f"{name}_expected") if each in finals]
+            columns[f"{kind}\nparity"] = ["\n".join(cells) for cells in zip(*lines, strict=True)]
+    seconds = [format_mean(each) for each in dataset["virtual_time"].max("round")
+               .transpose("algorithm", "seed").values]  # fmt: skip
+    columns["virtual\nseconds"] = seconds
+    shown = ", ".join(["results", "weights"][: sum(name.endswith("_share") for name in names)])
+    note = (
+        f"{_in_units(dataset, [level])}, {when(dataset)}{_about_means(dataset)}. Below, in %: "
+        f"shares of {shown.replace(', ', ' and ')} so far. Parity: lowest share relative to the "
+        "share of clients; 100 is equal."
+    )
+    if expected:
+        note += " Below: its expected value if all clients were equally fast."
+    title = f"{quantity.description} of device classes ({dataset.attrs['data']})"
+    return _table(title, dataset, columns, note)
 
 
 def clients_table(dataset: xr.Dataset) -> Table:

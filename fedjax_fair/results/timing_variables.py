@@ -38,6 +38,7 @@ def record(timing: RoundTiming) -> dict[str, np.ndarray]:
         "update_time": timing.clock.as_seconds(),
         "spent": timing.spent.as_seconds(),
         "lost": timing.lost.as_seconds(),
+        "num_discarded": np.asarray(timing.num_discarded),
     }
 
 

@@ -205,6 +205,8 @@ class Context(NamedTuple):
         map_clients: ``map_clients(function, clients, values=None) -> [ids, ...]``, results of
             ``function(client, value)`` on all devices, computed where the client's examples are.
         available: Mask of available clients, or None for all. Others never respond.
+        unavailable: Ids of the other clients in ascending order, followed by the number of clients,
+            if they are a few of many; a selector may read them in place of the mask.
         key: Key of random initial states, for ``init``; None in rounds.
         sensitive_names: Names and values of the sensitive features of examples, or None.
     """
@@ -222,6 +224,7 @@ class Context(NamedTuple):
     weighted_sum: Callable[[Float[Array, " cohort"], PyTree], PyTree]
     map_clients: Callable[..., PyTree]
     available: Bool[Array, " clients"] | None = None
+    unavailable: Int[Array, " unavailable"] | None = None
     key: Key[Array, ""] | None = None
     sensitive_names: tuple[SensitiveFeature, ...] | None = None
 

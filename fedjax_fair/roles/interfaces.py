@@ -185,6 +185,8 @@ class Aggregator(Tree):
             `fedjax_fair.schedules.Asynchronous` defines.
         uses_local_models: Whether updates are relative to the present global model, not to the one
             that a participant was sent.
+        keeps_state: Whether ``aggregate`` returns its state unchanged if no client has responded.
+            For other aggregators the round restores the state, which copies it.
         compute_weights: Method ``compute_weights(state, cohort, context) -> [cohort]``, if weights
             do not depend on results. Updates are then summed during local training, into
             ``LocalResult.weighted_sum``, and take memory only if another role reads them.
@@ -194,6 +196,7 @@ class Aggregator(Tree):
     equal_weights: ClassVar[bool] = False
     needs_schedule: ClassVar[bool] = False
     uses_local_models: ClassVar[bool] = False
+    keeps_state: ClassVar[bool] = False
     # The round also returns all updates, but the compiler removes arrays that nothing reads, so no
     # role declares whether it needs them. For pfl's CIFAR-10 benchmark, sums during training save
     # 320 MB and a tenth of the time of a round.

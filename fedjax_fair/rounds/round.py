@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.communication import pipeline as communication
@@ -34,7 +33,7 @@ from fedjax_fair.roles import (
     checked_calls,
 )
 from fedjax_fair.roles.interfaces import FAULT_METHODS
-from fedjax_fair.rounds import client_state
+from fedjax_fair.rounds import client_state, round_schedule
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.local_training import Trained, occurrences_of, train_cohort
 from fedjax_fair.rounds.round_context import make_context
@@ -128,51 +127,13 @@ class Round(BaseRound):
         )
         self.solver.check_model(self.model)
         self.aggregator.check_model(self.model)
-        self._check_schedule()
+        round_schedule.check(
+            self.schedule, self.model, self.solver, self.aggregator, self._faults, self.privacy
+        )
         if self.model.bind_state is not None and any(f.history_length for f in self._faults):
             raise ValueError(
                 f"faults: stale clients would train from past models with the present state of "
                 f"{type(self.model).__name__}; use faults.Dropout or faults.Stragglers."
-            )
-
-    def _check_schedule(self):
-        name, schedule = type(self.aggregator).__name__, self.schedule
-        is_asynchronous = isinstance(schedule, Asynchronous)
-        if self.aggregator.needs_schedule and not is_asynchronous:
-            raise ValueError(
-                f"aggregator: {name} needs schedule=schedules.Asynchronous(...), which defines "
-                "staleness."
-            )
-        if schedule is None:
-            return
-        checks.instance("schedule", schedule, Schedule, "schedules.Synchronous(times)")
-        if self.solver.num_examples is None:
-            raise ValueError(
-                f"solver: {type(self.solver).__name__} defines no num_examples(sizes, max_steps), "
-                "from which the schedule computes durations."
-            )
-        for fault in self._faults:
-            if fault.available is not None or fault.history_length:
-                instead = "timing.Online" if fault.available else "schedules.Asynchronous"
-                raise ValueError(
-                    f"faults: {type(fault).__name__} counts rounds; with a schedule use {instead}."
-                )
-            if is_asynchronous and (fault.responds is not None or fault.instruct is not None):
-                raise ValueError(
-                    f"faults: {type(fault).__name__} is drawn for a cohort that starts together; "
-                    "use it with schedules.Synchronous, or times and timing.Online."
-                )
-        if not isinstance(schedule, Asynchronous):
-            return
-        if self.privacy is not None:
-            raise ValueError(
-                "privacy: no guarantee is known for arrivals that depend on the clients' speeds; "
-                "use schedules.Synchronous."
-            )
-        if self.model.bind_state is not None:
-            raise ValueError(
-                f"schedule: clients would train from past models with the present state of "
-                f"{type(self.model).__name__}; use schedules.Synchronous."
             )
 
     @property
@@ -268,15 +229,7 @@ class Round(BaseRound):
         """
         if self.schedule is None:
             return
-        examples = checked_calls.call(
-            self.solver, "num_examples", jnp.asarray(data.train.sizes), None
-        )
-        self.schedule.times.check_tasks(
-            np.reshape(examples, (-1, data.num_clients)).max(axis=0),  # Of all partitions.
-            traffic.down,
-            traffic.up,
-            can_abort=self.schedule.offline == "abort",
-        )
+        round_schedule.check_tasks(self.schedule, self.solver, data, traffic)
 
     def personalize(
         self, state: RoundState, data: FederatedData
@@ -320,7 +273,8 @@ class Round(BaseRound):
         selected = self._select(keys, state, context)
         arrived = self._arrive(state, selected.cohort, context)
         if self.schedule is not None:
-            context = context._replace(available=None)  # It decides who responds.
+            # It decides who responds.
+            context = context._replace(available=None, unavailable=None)
         instructed = self._instruct(state, arrived.cohort, context)
         trained, timed = self._train(keys, state, arrived, instructed, context, drop_nonfinite)
         received = self._receive(keys, state, instructed, trained, context)
@@ -365,12 +319,16 @@ class Round(BaseRound):
 
     def _available(self, keys: Keys, state: RoundState, data: FederatedData) -> Context:
         """Returns the context of the round, with the mask of available clients."""
+        context = self._context(state.round, state.variables, data)
+        if self.schedule is not None:
+            return context._replace(
+                available=self.schedule.available(state.schedule),
+                unavailable=self.schedule.unavailable(state.schedule),
+            )
         available = injection.available(
             self._faults, keys[Purpose.FAULTS], state.round, data.num_clients
         )
-        if self.schedule is not None:
-            available = self.schedule.available(state.schedule)
-        return self._context(state.round, state.variables, data)._replace(available=available)
+        return context._replace(available=available)
 
     def _select(self, keys: Keys, state: RoundState, context: Context) -> _Selected:
         visible = self._visible_context(self.selector, context)
@@ -399,37 +357,16 @@ class Round(BaseRound):
     def _work(
         self, state: RoundState, cohort: Cohort, broadcast: dict[str, PyTree], context: Context
     ) -> Work:
-        """Returns what the tasks of a cohort consist of."""
-        visible = self._visible_context(self.aggregator, context)
-
-        def sends():
-            prepared = checked_calls.call(
-                self.aggregator, "prepare", state.aggregator, cohort, visible
-            )
-            client = prepared.clients[0]
-            participant = client_state.make_client(
-                context.model,
-                context.examples,
-                client,
-                context.round,
-                instructions=jax.tree.map(lambda leaf: leaf[0], prepared.instructions),
-                state=state.clients.read(context.examples, client).state if state.clients else (),
-                broadcast=broadcast,
-                sensitive_names=context.sensitive_names,
-            )
-            result = checked_calls.solve(self.solver, state.key, context.variables, participant)
-            return result.sends
-
-        shared = communication.shared_leaves(context.variables, self._is_personal(context))
-        max_steps = cohort.instructions.get("max_steps")
-        examples = checked_calls.call(
-            self.solver, "num_examples", context.sizes[cohort.clients], max_steps
-        )
-        return Work(
-            examples=jnp.asarray(examples, jnp.int32),
-            bytes_down=tree_bytes(shared) + tree_bytes(broadcast),
-            bytes_up=communication.bytes_up(self._communication, shared)
-            + tree_bytes(jax.eval_shape(sends)),
+        return round_schedule.work_of(
+            self.solver,
+            self.aggregator,
+            self._communication,
+            state,
+            cohort,
+            context,
+            visible=self._visible_context(self.aggregator, context),
+            shared=communication.shared_leaves(context.variables, self._is_personal(context)),
+            broadcast=broadcast,
         )
 
     def _instruct(self, state: RoundState, cohort: Cohort, context: Context) -> _Instructed:
@@ -559,7 +496,8 @@ class Round(BaseRound):
             any_responded = jnp.any(cohort.responded)
             # Without any response there is no update that could be non-finite.
             finite, is_applied = finite | ~any_responded, finite & any_responded
-            new_state = _where(any_responded, new_state, state.aggregator)
+            if not self.aggregator.keeps_state:
+                new_state = _where(any_responded, new_state, state.aggregator)
         update = jax.tree.map(
             lambda leaf: jnp.where(is_applied, leaf, jnp.zeros_like(leaf)), update
         )

@@ -8,14 +8,15 @@ have arrived, as a cohort.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from fedjax_fair.roles import Cohort, Timing
-from fedjax_fair.schedules.schedule import RoundTiming, Schedule, Work, add_time, no_time
+from fedjax_fair.schedules.schedule import RoundTiming, Schedule, Work, no_time
 from fedjax_fair.timing import Clock
 from fedjax_fair.timing.clock import NEVER
 from fedjax_fair.utils import checks
@@ -185,9 +186,14 @@ class Asynchronous(Schedule):
 
     def available(self, state: InFlight) -> Bool[Array, " clients"]:
         """Returns the mask of clients that have no task and are online."""
-        idle = ~_is_busy(state.tasks, self.num_clients)
+        busy = _busy_clients(state.tasks, self.num_clients)
+        idle = jnp.ones(self.num_clients, bool).at[busy].set(False, mode="drop")
         online = self.online(state.clock)
         return idle if online is None else idle & online
+
+    def unavailable(self, state: InFlight) -> Int[Array, " slots"] | None:
+        """Returns the clients that have a task, if all others are online."""
+        return _busy_clients(state.tasks, self.num_clients) if self.times.online is None else None
 
     def add_model(self, state: InFlight, sent: PyTree, round: Int[Array, ""]) -> InFlight:
         """Stores what clients are sent in this round in a row that no task needs."""
@@ -217,19 +223,14 @@ class Asynchronous(Schedule):
             work: What they do.
             round: The present round.
         """
-        size = self.buffer_size
+        size, dispatch = self.buffer_size, _Dispatch(key, candidates, work, round, state.current)
         max_events = _EVENTS_PER_RESULT * size + candidates.clients.shape[0]
 
         def is_unfinished(events):
             return (events.num_results < size) & (events.count < max_events)
 
-        def next_event(events):
-            return self._next_event(key, events, candidates, work, round, state.current)
-
-        start = _Events.start(
-            state, candidates, size, self.num_clients, len(self.times.class_names)
-        )
-        events = jax.lax.while_loop(is_unfinished, next_event, start)
+        start = _Events.start(state, candidates, size, self.num_clients, self.times.num_classes)
+        events = jax.lax.while_loop(is_unfinished, partial(self._next_event, dispatch), start)
         results, slots = events.results, jnp.arange(size, dtype=jnp.int32)
         counts = slots < events.num_results
         staleness = jnp.where(counts, round - results.version, 0)
@@ -250,107 +251,112 @@ class Asynchronous(Schedule):
             arrived=arrived,
             spent=events.spent,
             lost=events.lost,
+            num_discarded=events.num_discarded,
         )
         models = Models(state.models, results.row, jnp.where(counts, results.version, round))
         new = state._replace(clock=events.clock, num_tasks=events.num_tasks, tasks=events.tasks)
         return Arrived(cohort, models, times, new)
 
-    def _next_event(
-        self,
-        key: Key[Array, ""],
-        events: _Events,
-        candidates: Cohort,
-        work: Work,
-        round: Int[Array, ""],
-        row: Int[Array, ""],
-    ) -> _Events:
-        """Fills free slots, and moves the clock to the next end of a task or start of a client."""
+    def _next_event(self, dispatch: _Dispatch, events: _Events) -> _Events:
+        """Starts a task, and moves the clock to the next end of one if no other can start."""
+        # Operations on whole arrays take less time here than sorting and scattering.
         ends_now = jnp.any(events.tasks.is_busy & (events.tasks.remaining == 0))
-        events = self._dispatch(key, events, candidates, work, round, row, ~ends_now)
-        tasks = events.tasks
+        events, can_start = self._start_task(dispatch, events, ~ends_now)
+        tasks, candidates = events.tasks, dispatch.candidates.clients
         remaining = jnp.where(tasks.is_busy, tasks.remaining, NEVER)
-        elapsed, is_end = jnp.min(remaining), jnp.ones((), bool)
+        elapsed, is_end = jnp.min(remaining), ~can_start
         if self.times.online is not None:
-            waits = jnp.where(events.is_idle, self.waits(candidates.clients, events.clock), NEVER)
+            waits = jnp.where(events.is_idle, self.waits(candidates, events.clock), NEVER)
             wakes = jnp.where(jnp.all(tasks.is_busy), NEVER, jnp.min(waits))
-            is_end, elapsed = elapsed <= wakes, jnp.minimum(elapsed, wakes)
+            is_end &= elapsed <= wakes
+            elapsed = jnp.minimum(elapsed, wakes)
         slot = jnp.argmin(jnp.where(remaining == elapsed, tasks.number, NEVER))
-        clock, client = events.clock.advance(elapsed), tasks.client[slot]
-        is_result = is_end & tasks.is_complete[slot]
+        elapsed = jnp.where(can_start, 0, elapsed)
+        clock, ended = events.clock.advance(elapsed), jax.tree.map(lambda leaf: leaf[slot], tasks)
+        is_result = is_end & ended.is_complete
         if self.max_staleness is not None:
-            is_result &= round - tasks.version[slot] <= self.max_staleness
-        duration = tasks.duration[slot]
-        kind, nothing = self.classes_of(client), events.spent.seconds.shape[0]
-        spent = jnp.where(is_end, kind, nothing), duration
-        lost = jnp.where(is_end & ~is_result, kind, nothing), duration
-        place = jnp.where(is_result, events.num_results, events.results.client.shape[0])
+            is_result &= dispatch.round - ended.version <= self.max_staleness
+        is_class = jnp.arange(self.times.num_classes) == self.classes_of(ended.client)
+        place = jnp.where(is_result, events.num_results, self.buffer_size)
+        put = partial(_put, jnp.arange(self.buffer_size) == place)
         return events._replace(
             tasks=tasks._replace(
-                is_busy=tasks.is_busy.at[slot].set(tasks.is_busy[slot] & ~is_end),
+                is_busy=tasks.is_busy & ~(is_end & (jnp.arange(tasks.is_busy.size) == slot)),
                 remaining=jnp.where(tasks.is_busy, tasks.remaining - elapsed, 0),
             ),
             clock=clock,
-            is_idle=events.is_idle | (events.is_first & is_end & (candidates.clients == client)),
-            results=jax.tree.map(
-                lambda results, tasks: results.at[place].set(tasks[slot], mode="drop"),
-                events.results,
-                tasks,
-            ),
-            arrived=Clock(
-                *(
-                    times.at[place].set(now, mode="drop")
-                    for times, now in zip(events.arrived, clock, strict=True)
-                )
-            ),
+            is_idle=events.is_idle | (events.is_first & is_end & (candidates == ended.client)),
+            results=jax.tree.map(put, ended, events.results),
+            arrived=jax.tree.map(put, clock, events.arrived),
             num_results=events.num_results + is_result.astype(jnp.int32),
-            count=events.count + 1,
-            spent=add_time(events.spent, *spent),
-            lost=add_time(events.lost, *lost),
+            num_discarded=events.num_discarded + (is_end & ~is_result).astype(jnp.int32),
+            count=events.count + (~can_start).astype(jnp.int32),
+            spent=_add_where(is_end & is_class, ended.duration, events.spent),
+            lost=_add_where(is_end & ~is_result & is_class, ended.duration, events.lost),
         )
 
-    def _dispatch(
-        self,
-        key: Key[Array, ""],
-        events: _Events,
-        candidates: Cohort,
-        work: Work,
-        round: Int[Array, ""],
-        row: Int[Array, ""],
-        is_allowed: Bool[Array, ""],
-    ) -> _Events:
-        """Fills free slots with idle candidates, first those without a task of this round."""
-        tasks, clients = events.tasks, candidates.clients
+    def _start_task(
+        self, dispatch: _Dispatch, events: _Events, is_allowed: Bool[Array, ""]
+    ) -> tuple[_Events, Bool[Array, ""]]:
+        """Fills the first free slot, and returns whether another one can be filled.
+
+        The client is the first idle candidate of those with the fewest tasks of this round.
+        """
+        tasks, (key, candidates, work, round, row) = events.tasks, dispatch
+        clients = candidates.clients
         is_ready = events.is_idle & self.is_online(clients, events.clock)
-        order = jnp.lexsort((events.uses, ~is_ready)).astype(jnp.int32)
-        place = jnp.cumsum(~tasks.is_busy, dtype=jnp.int32) - 1
-        is_new = is_allowed & ~tasks.is_busy & (place < jnp.sum(is_ready))
-        choice = order[jnp.maximum(place, 0)]
-        numbers = events.num_tasks + place
-        chosen = work._replace(examples=work.examples[choice])
-        ends, complete = self.run_tasks(key, numbers, clients[choice], chosen, events.clock)
+        choice = jnp.argmin(jnp.where(is_ready, events.uses, NEVER))
+        is_slot = jnp.arange(tasks.is_busy.size) == jnp.argmin(tasks.is_busy)
+        is_slot &= is_allowed & is_ready[choice] & ~tasks.is_busy
+        starts = jnp.any(is_slot)
+        one = jnp.expand_dims(choice, 0)
+        ends, complete = self.run_tasks(
+            key,
+            jnp.expand_dims(events.num_tasks, 0),
+            clients[one],
+            work._replace(examples=work.examples[one]),
+            events.clock,
+        )
         started = Tasks(
             client=clients[choice],
-            is_busy=is_new,
-            remaining=ends,
-            duration=ends,
-            is_complete=complete,
-            number=numbers,
-            version=jnp.broadcast_to(round, place.shape),
-            row=jnp.broadcast_to(row, place.shape),
+            is_busy=starts,
+            remaining=ends[0],
+            duration=ends[0],
+            is_complete=complete[0],
+            number=events.num_tasks,
+            version=round,
+            row=row,
             weight=candidates.weights[choice],
             instructions=jax.tree.map(lambda leaf: leaf[choice], candidates.instructions),
         )
-
-        def replace(new, old):
-            return jnp.where(jnp.expand_dims(is_new, range(1, new.ndim)), new, old)
-
-        used = jnp.where(is_new, choice, clients.shape[0])
-        return events._replace(
-            tasks=jax.tree.map(replace, started, tasks),
-            num_tasks=events.num_tasks + jnp.sum(is_new, dtype=jnp.int32),
-            is_idle=events.is_idle.at[used].set(False, mode="drop"),
-            uses=events.uses.at[used].add(1, mode="drop"),
+        tasks = jax.tree.map(partial(_put, is_slot), started, tasks)
+        is_chosen = starts & (jnp.arange(clients.size) == choice)
+        can_start = is_allowed & jnp.any(is_ready & ~is_chosen) & ~jnp.all(tasks.is_busy)
+        started_events = events._replace(
+            tasks=tasks,
+            num_tasks=events.num_tasks + starts.astype(jnp.int32),
+            is_idle=events.is_idle & ~is_chosen,
+            uses=events.uses + is_chosen.astype(jnp.int32),
         )
+        return started_events, can_start
+
+
+class _Dispatch(NamedTuple):
+    """What tasks of a round are made of, which does not change during the round.
+
+    Attributes:
+        key: Key of the durations.
+        candidates: Clients that may start, in this order.
+        work: What they do.
+        round: The present round.
+        row: Row of the present model.
+    """
+
+    key: Key[Array, ""]
+    candidates: Cohort
+    work: Work
+    round: Int[Array, ""]
+    row: Int[Array, ""]
 
 
 class _Events(NamedTuple):
@@ -366,6 +372,7 @@ class _Events(NamedTuple):
         results: Tasks whose results have arrived, ``[buffer]``.
         arrived: When they did.
         num_results: How many.
+        num_discarded: Tasks that ended without one that counts.
         count: Events of this round.
         spent: Time of ended tasks by device class.
         lost: Its part without results that count.
@@ -380,6 +387,7 @@ class _Events(NamedTuple):
     results: Tasks
     arrived: Clock
     num_results: Int[Array, ""]
+    num_discarded: Int[Array, ""]
     count: Int[Array, ""]
     spent: Clock
     lost: Clock
@@ -390,31 +398,50 @@ class _Events(NamedTuple):
     ) -> _Events:
         """Returns the start of a round."""
         tasks, clients = state.tasks, candidates.clients
-        order = jnp.arange(clients.shape[0], dtype=jnp.int32)
-        first = jnp.full(num_clients, NEVER).at[clients].min(order)
-        is_first = first[clients] == order
+        # Sorted, because arrays of all clients would take most of the time if these are many.
+        order = jnp.argsort(clients, stable=True)
+        ranked = clients[order]
+        is_new = jnp.append(True, ranked[1:] != ranked[:-1])
+        is_first = jnp.zeros_like(is_new).at[order].set(is_new)
+        busy = _busy_clients(tasks, num_clients)
+        place = jnp.minimum(jnp.searchsorted(busy, clients), busy.size - 1)
         zero = jnp.zeros((), jnp.int32)
         return cls(
             tasks=tasks,
             clock=state.clock,
             num_tasks=state.num_tasks,
             is_first=is_first,
-            is_idle=is_first & ~_is_busy(tasks, num_clients)[clients],
+            is_idle=is_first & (busy[place] != clients),
             uses=jnp.zeros(clients.shape, jnp.int32),
             results=jax.tree.map(
                 lambda leaf: jnp.zeros((size, *leaf.shape[1:]), leaf.dtype), tasks
             ),
             arrived=no_time(size),
             num_results=zero,
+            num_discarded=zero,
             count=zero,
             spent=no_time(num_classes),
             lost=no_time(num_classes),
         )
 
 
-def _is_busy(tasks: Tasks, num_clients: int) -> Bool[Array, " clients"]:
-    busy = jnp.where(tasks.is_busy, tasks.client, num_clients)
-    return jnp.zeros(num_clients, bool).at[busy].set(True, mode="drop")
+def _busy_clients(tasks: Tasks, num_clients: int) -> Int[Array, " slots"]:
+    """Returns the clients that have a task, in ascending order, and then ``num_clients``."""
+    return jnp.sort(jnp.where(tasks.is_busy, tasks.client, num_clients))
+
+
+def _put(
+    is_place: Bool[Array, " places"], value: Shaped[Array, "..."], array: Shaped[Array, "..."]
+) -> Shaped[Array, "..."]:
+    """Writes a value at a place of the leading axis."""
+    return jnp.where(jnp.expand_dims(is_place, range(1, array.ndim)), value, array)
+
+
+def _add_where(
+    is_class: Bool[Array, " classes"], milliseconds: Int[Array, ""], total: Clock
+) -> Clock:
+    """Adds the duration of a task to the total of its class."""
+    return jax.tree.map(partial(jnp.where, is_class), total.advance(milliseconds), total)
 
 
 def _normalized(

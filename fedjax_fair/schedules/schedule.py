@@ -46,6 +46,7 @@ class RoundTiming(NamedTuple):
         arrived: Arrival of each result, also of one that came too late; the start if there is none.
         spent: Time of tasks that ended in this round, by device class.
         lost: Its part whose results do not count.
+        num_discarded: Tasks that ended in this round and have no slot in its cohort.
     """
 
     clock: Clock
@@ -55,6 +56,7 @@ class RoundTiming(NamedTuple):
     arrived: Clock
     spent: Clock
     lost: Clock
+    num_discarded: Int[Array, ""]
 
 
 class Schedule(Tree):
@@ -82,6 +84,10 @@ class Schedule(Tree):
     @abstractmethod
     def available(self, state: PyTree) -> Bool[Array, " clients"] | None:
         """Returns the mask of clients that can start; None for all."""
+
+    def unavailable(self, state: PyTree) -> Int[Array, " unavailable"] | None:
+        """Returns the ids of the other clients, as `Context.unavailable`, if they are few."""
+        return None
 
     @property
     def num_clients(self) -> int:

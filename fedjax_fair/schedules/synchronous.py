@@ -148,6 +148,7 @@ class Synchronous(Schedule):
             arrived=start.advance(jnp.where(arrives, ends, 0)),
             spent=add_time(no_time(num_classes), classes, worked),
             lost=add_time(no_time(num_classes), classes, lost),
+            num_discarded=jnp.zeros((), jnp.int32),
         )
         if self.has_late_results or responded is not None:
             responded = counts

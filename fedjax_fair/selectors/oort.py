@@ -25,7 +25,7 @@ class _State(NamedTuple):
 
     Attributes:
         utility: The last utility that each client reported.
-        duration: Its duration.
+        duration: Its duration, in seconds with a schedule, otherwise in steps.
         last_round: Its round, from 1; 0 if it has not reported.
         num_selected: How often the client was selected.
         quantile: Quantile of the durations up to which there is no penalty.
@@ -65,9 +65,10 @@ class Oort(FixedSizeSelector):
     utility in total than the ``pacer_window`` rounds before.
 
     Readings: The paper's utility has the root mean square of the losses of single examples, which
-    clients do not report here. The simulator has no clock. A duration is the reported number of
-    local steps, so that clients with more examples are slower under ``epochs``, and all are equally
-    fast under ``steps``; a client that `fedjax_fair.faults.Stragglers` stops early counts as fast.
+    clients do not report here. With a schedule, a duration is the time of the client's task, in
+    seconds. Otherwise it is the reported number of local steps, so that clients with more examples
+    are slower under ``epochs``, and all are equally fast under ``steps``; a client that
+    `fedjax_fair.faults.Stragglers` stops early counts as fast.
     :math:`T` is a quantile, as in the authors' code, because it has no natural unit. New clients
     are drawn by size, because their speed is not known. Clients are excluded after
     ``max_selections`` only if it is set, as in the authors' code; the paper uses 10.
@@ -180,20 +181,22 @@ class Oort(FixedSizeSelector):
         last_round = jnp.maximum(state.last_round, 1).astype(jnp.float32)
         scores = scaled + jnp.sqrt(_UNCERTAINTY * jnp.log(round) / last_round)
         preferred = _quantile(state.duration, reported, state.quantile)
-        speed = jnp.minimum(1, preferred / jnp.maximum(state.duration, 1))
+        speed = jnp.minimum(1, preferred / jnp.where(state.duration > 0, state.duration, 1))
         return scores * speed**self.duration_penalty, preferred
 
     def observe(self, state, cohort, results, context):
         losses = jnp.where(jnp.isfinite(results.loss), results.loss, 0)
         utility = context.sizes[cohort.clients].astype(jnp.float32) * losses
         clients, round = cohort.responder_ids, context.round + 1
+        timing = cohort.timing
+        duration = results.steps if timing is None else timing.milliseconds / 1000
         total = state.window_utility + jnp.sum(utility, where=cohort.responded_mask)
         is_end = round % self.pacer_window == 0
         is_less = is_end & (total < state.previous_utility)
         quantile = jnp.minimum(state.quantile + self.pacer_step, 1.0)
         return state._replace(
             utility=state.utility.at[clients].set(utility, mode="drop"),
-            duration=state.duration.at[clients].set(results.steps.astype(jnp.float32), mode="drop"),
+            duration=state.duration.at[clients].set(duration.astype(jnp.float32), mode="drop"),
             last_round=state.last_round.at[clients].set(round, mode="drop"),
             quantile=jnp.where(is_less, quantile, state.quantile),
             window_utility=jnp.where(is_end, 0, total),

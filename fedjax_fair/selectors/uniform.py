@@ -125,18 +125,28 @@ def uniform_cohort(clients: Int[Array, " cohort"]) -> Cohort:
 
 def sample_clients(key: Key[Array, ""], count: int, context: Context) -> Int[Array, " count"]:
     """Samples distinct clients uniformly: available ones, and others only if these are too few."""
-    positions = jnp.arange(count, dtype=jnp.int32)
+    positions, size = jnp.arange(count, dtype=jnp.int32), context.num_clients
     if context.available is None:
-        return permutation_at(key, positions, context.num_clients)
+        return permutation_at(key, positions, size)
     # A client's place is its rank among the available clients, or among the other ones.
-    places = jnp.cumsum(context.available, dtype=jnp.int32)
-    others = jnp.arange(1, context.num_clients + 1, dtype=jnp.int32) - places
-    some = places[-1]
+    if context.unavailable is None:
+        places = jnp.cumsum(context.available, dtype=jnp.int32)
+        others = jnp.arange(1, size + 1, dtype=jnp.int32) - places
+        some = places[-1]
+    else:
+        unavailable = context.unavailable
+        ranks = jnp.arange(unavailable.size, dtype=jnp.int32)
+        is_client = unavailable < size
+        some = size - jnp.sum(is_client, dtype=jnp.int32)
     place = permutation_at(key, positions, jnp.maximum(some, 1))
-    rest = jnp.maximum(context.num_clients - some, 1)
+    rest = jnp.maximum(size - some, 1)
     other = permutation_at(jax.random.fold_in(key, 1), positions - some, rest)
-    return jnp.where(
-        positions < some,
-        jnp.searchsorted(places, place + 1).astype(jnp.int32),
-        jnp.searchsorted(others, other + 1).astype(jnp.int32),
-    )
+    if context.unavailable is None:
+        first = jnp.searchsorted(places, place + 1).astype(jnp.int32)
+        last = jnp.searchsorted(others, other + 1).astype(jnp.int32)
+    else:
+        # An id is its rank plus the number of unavailable clients before it.
+        before = jnp.where(is_client, unavailable - ranks, size)
+        first = place + jnp.searchsorted(before, place, side="right").astype(jnp.int32)
+        last = unavailable[jnp.minimum(other, unavailable.size - 1)]
+    return jnp.where(positions < some, first, last)

@@ -96,6 +96,7 @@ class ClientTimes(Tree):
         checks.non_negative("jitter", self.jitter)
         for name, quantity in QUANTITIES.items():
             quantity.check(name, getattr(self, name), many=True)
+        checks.non_negative("device_class", self.device_class, many=True)
         shape = np.shape(self.seconds_per_example)
         if len(shape) != 1:
             raise ValueError(

@@ -225,6 +225,7 @@ def online_from_table(
         >>> online.transitions.tolist()
         [3, 4, 6, 7, 9, 10]
     """
+    checks.positive_int("num_clients", num_clients)
     if period is not None:
         checks.positive_int("period", period, at_most=MAX_PERIOD)
     read = Table.read(table)

@@ -53,6 +53,7 @@ __all__ = [
     "Evaluation",
     "MemoryLimitError",
     "check_runs",
+    "devices_of",
     "summary_metrics",
     "train_loop",
 ]
@@ -243,7 +244,7 @@ def train_loop(
                 store.save(functions.to_saved(state), history, best_tracker)
 
     num_trained = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(state.variables.params))
-    devices = _devices(method, data.num_clients)
+    devices = devices_of(method, data.num_clients)
     dataset = results.to_dataset(
         history, seeds, data, functions.traffic, options.metrics, model, num_trained, devices
     )
@@ -269,7 +270,7 @@ def train_loop(
     return FitResult(dataset, variables, model, trained_rounds, personalized, encoding)
 
 
-def _devices(method: Stacked, num_clients: int) -> results.Devices | None:
+def devices_of(method: Stacked, num_clients: int) -> results.Devices | None:
     """Returns the devices of the clients in all runs; None without a schedule."""
     schedule = method.first.schedule
     if schedule is None:

@@ -1,13 +1,17 @@
 """Aggregators of results from older models: references in NumPy, and their identities."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import make_context, make_federation
+from conftest import linear_model, make_context, make_federation
 
-from fedjax_fair import aggregators, server_optimizers
+from fedjax_fair import Round, aggregators, run, schedules, selectors, server_optimizers, solvers
+from fedjax_fair.numerics.trees import tree_bytes
 from fedjax_fair.roles import Cohort, LocalResult, Timing, Variables
+from fedjax_fair.timing import ClientTimes
 
 SIZES = np.array([3, 8, 5, 1, 6, 9])
 NUM_CLIENTS, WIDTH = len(SIZES), 3
@@ -265,6 +269,44 @@ def test_a_server_optimizer_steps_with_their_updates(make):
         expected, _ = plain.receive(clients, draw(3, index), [1, 0, 2])
         update, _ = server.receive(clients, draw(3, index), [1, 0, 2])
         np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
+
+
+KEEPING = {name: getattr(aggregators, name) for name in aggregators.__all__}
+KEEPING = {name: make for name, make in KEEPING.items() if getattr(make, "keeps_state", False)}
+KEEPING |= {"exact": partial(aggregators.FedStaleWeight, exact=True)}
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_aggregators_keep_their_state_without_responses(name):
+    server = Server(KEEPING[name]())
+    before = server.state
+    server.receive((4, 0, 4), draw(3), [2, 0, 1])
+    state = server.state
+    assert not jax.tree.all(jax.tree.map(np.array_equal, before, state))
+    timing = Timing(np.ones(3, np.int32), np.ones(3, np.int32))
+    clients, nobody = np.array([1, 4, 2], np.int32), np.zeros(3, bool)
+    cohort = Cohort(clients, np.full(3, 1 / 3, np.float32), responded=nobody, timing=timing)
+    results = LocalResult(variables(draw(3)), np.ones(3, np.float32), np.ones(3, np.int32))
+    model = variables(server.model)
+    _, after, _ = step(server.aggregator, jnp.int32(1), state, model, cohort, results)
+    jax.tree.map(np.testing.assert_array_equal, after, state)
+
+
+@pytest.mark.parametrize("make", [aggregators.CA2FL, aggregators.AREA])
+def test_rounds_with_lost_results_do_not_copy_the_models_of_all_clients(make):
+    data = make_federation(sizes=[1] * 4000)
+    schedule = schedules.Asynchronous(ClientTimes(np.ones(4000)), buffer_size=2, max_staleness=1)
+    round = Round(
+        linear_model(),
+        selectors.Uniform(4),
+        solvers.SGD(0.1, 1, steps=1),
+        make(),
+        schedule=schedule,
+    )
+    start = jax.eval_shape(round.init, jax.random.key(0), data)
+    program = jax.jit(partial(run, num_rounds=2), donate_argnums=1).lower(round, start, data)
+    memory = program.compile().memory_analysis()
+    assert 0 < memory.temp_size_in_bytes < tree_bytes(start.aggregator)
 
 
 def test_a_server_optimizer_needs_what_its_aggregator_needs():

@@ -111,6 +111,14 @@ def test_the_limits_are_uniform_fedavg(case):
         assert state.rounds.tolist() == [0, 0, -1, -1, 0, 0]
 
 
+def test_the_last_finite_update_of_a_client_is_kept():
+    slopes = rows(3)
+    slopes[2] = np.nan
+    _, state, _ = combine(fedfv(history=1), slopes, [4, 1, 4])
+    np.testing.assert_array_equal(state.updates[4], -slopes[0])
+    assert state.rounds.tolist() == [-1, 0, -1, -1, 0, -1]
+
+
 def test_order_scale_and_clients_without_response_do_not_matter():
     slopes, clients = rows(4), [4, 0, 1, 5]
     state, aggregator = None, fedfv(0.3, 1)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from fedjax_fair import load_model, report, results
+from fedjax_fair.analysis.simulate import expected_parity
 from fedjax_fair.app import experiment
 from fedjax_fair.app.build import build
 from fedjax_fair.app.cli import main
@@ -33,6 +34,8 @@ from fedjax_fair.app.settings.config import (
 )
 from fedjax_fair.app.terminal.termination import Terminated, Termination
 from fedjax_fair.results.folder_lock import locked
+from fedjax_fair.schedules import Synchronous
+from fedjax_fair.timing import ClientTimes
 from fedjax_fair.training.loop import Callback, Evaluation
 
 SMALL = presets.resolve(
@@ -295,6 +298,21 @@ def test_missing_models_are_reported(finished, tmp_path):
     shutil.rmtree(copy / "models")
     with pytest.raises(ValueError, match=r"no model in .*fedjax-fair resume"):
         load_model(copy, "fedavg")
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_runs_with_a_schedule_have_the_parity_that_chance_allows(ready, tmp_path):
+    config = replace(SMALL, methods=("fedavg",), output=str(tmp_path))
+    clients = np.arange(ready.data.num_clients)
+    times = ClientTimes(1.0 + clients, device_class=clients % 2, class_names=("one", "two"))
+    round = ready.rounds["fedavg"].replace(schedule=Synchronous(times, num_responses=2))
+    timed = ready._replace(config=config, rounds={"fedavg": round})
+    found = experiment.execute(timed, RunFolder.create(config, "timed")).isel(algorithm=0)
+    rounds, every = found.sizes["training_round"], config.training.eval_every
+    expected = expected_parity(round, ready.data, rounds=rounds, eval_every=every)
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name])
+    assert 0 < expected.weight_parity_expected[-1] < 1
 
 
 @pytest.mark.usefixtures("without_figures")

@@ -7,7 +7,7 @@ import pytest
 from conftest import NUM_CLASSES, linear_model, make_federation
 from test_conformance import ASYNCHRONOUS, CLASSES, FEDERATION, round_of
 
-from fedjax_fair import aggregators, selectors, solvers
+from fedjax_fair import aggregators, analysis, schedules, selectors, solvers, timing
 from fedjax_fair.app.settings.config import Config, ModelConfig, SolverConfig
 from fedjax_fair.benchmark import entry_checks
 from fedjax_fair.benchmark.entry_checks import check_method, check_round
@@ -242,6 +242,17 @@ def test_wrapped_roles_train_as_the_original_ones_up_to_keys():
         fit(each, DATA, rounds=2, eval_every=2).dataset for each in (original, wrapped)
     )
     np.testing.assert_allclose(actual.test_loss, expected.test_loss, rtol=1e-5)
+
+
+def test_wrapped_solvers_process_as_many_examples():
+    solver = solvers.SGD(0.1, 20, epochs=2)
+    times = timing.ClientTimes(np.ones(6))
+    rounds = [
+        make(selectors.Full(), each).replace(schedule=schedules.Synchronous(times))
+        for each in (solver, RelabeledSolver(solver, np.arange(6, dtype=np.int32)))
+    ]
+    original, wrapped = (analysis.simulate(round, DATA, rounds=2) for round in rounds)
+    np.testing.assert_array_equal(wrapped.update_time, original.update_time)
 
 
 def test_a_wrapped_selector_draws_the_original_clients():

@@ -44,7 +44,8 @@ class Availability:
 
 
 def simulate(rounds, slots, buffer_size, select, durations, online, policy, max_staleness):
-    """Returns the buffers, lists of ``(task, staleness)``, and the time after each round.
+    """Returns the buffers, lists of ``(task, staleness)``, the time after each round, and its
+    number of tasks whose results do not count.
 
     Args:
         rounds: Number of rounds.
@@ -56,12 +57,13 @@ def simulate(rounds, slots, buffer_size, select, durations, online, policy, max_
         policy: What becomes of tasks of clients that go offline.
         max_staleness: Largest staleness that counts.
     """
-    time, number, queue, buffers, times = 0, 0, [], [], []
+    time, number, queue, buffers, times, lost = 0, 0, [], [], [], []
     for round in range(rounds):
         busy = {task.client for task in queue}
         clients = range(len(durations[0]))
         candidates = select(round, [c not in busy and online.is_online(c, time) for c in clients])
         uses, buffer = Counter(), []
+        lost.append(0)
         while len(buffer) < buffer_size:
             busy = {task.client for task in queue}
             idle = [c for c in dict.fromkeys(candidates) if c not in busy]
@@ -84,6 +86,8 @@ def simulate(rounds, slots, buffer_size, select, durations, online, policy, max_
             time = task.end
             if task.is_complete and round - task.version <= max_staleness:
                 buffer.append((task, round - task.version))
+            else:
+                lost[-1] += 1
         buffers.append(buffer)
         times.append(time)
-    return buffers, times
+    return buffers, times, lost

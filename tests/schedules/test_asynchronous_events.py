@@ -96,7 +96,7 @@ def test_events_are_those_of_a_queue(kind, slots, buffer_size, max_staleness, of
         )
         cohort, found, sent = events(schedule, slots)
         durations = np.asarray(durations_of(times)).tolist()
-        expected, ends = simulate(
+        expected, ends, lost = simulate(
             ROUNDS,
             slots,
             buffer_size,
@@ -119,4 +119,6 @@ def test_events_are_those_of_a_queue(kind, slots, buffer_size, max_staleness, of
             in_ms(found.dispatched), [[t.start for t in e] for e in tasks]
         )
         np.testing.assert_array_equal(in_ms(found.clock), ends)
+        np.testing.assert_array_equal(found.num_discarded, lost)
+        assert any(lost) == (max_staleness is not None or offline == "abort")
         assert np.unique(np.diff(ends)).size > 1

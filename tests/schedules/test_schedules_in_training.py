@@ -17,6 +17,7 @@ from fedjax_fair.timing import ClientTimes
 DATA = make_federation()
 NUM = DATA.num_clients
 SGD = solvers.SGD(0.1, 2, steps=3)
+NAMES = tuple("abcdef")
 EQUAL = ClientTimes(np.zeros(NUM), seconds_per_task=2.0)
 SPEEDS = ClientTimes(np.linspace(0.1, 0.9, NUM), seconds_per_task=0.5, jitter=0.3)
 
@@ -154,6 +155,18 @@ def test_runs_end_at_a_virtual_time(tmp_path):
         ff.fit(method(schedule), DATA, rounds=2, **settings)
     with pytest.raises(ValueError, match=r"until_seconds=6\.0: expected None, because the method"):
         ff.fit(method(), DATA, rounds=2, **settings)
+
+
+def test_lost_tasks_receive_models_too():
+    times = ClientTimes(np.zeros(NUM), seconds_per_task=np.arange(1.0, NUM + 1), class_names=NAMES,
+                        device_class=np.arange(NUM))  # fmt: skip
+    schedule = schedules.Asynchronous(times, buffer_size=2, max_staleness=0)
+    results = ff.fit(method(schedule, selectors.Full()), DATA, rounds=9, eval_every=4).dataset
+    num_tasks = (results.class_seconds / np.arange(1.0, NUM + 1)).sum("device_class")
+    num_arrived = results.participation.sum("client")
+    size = results.bytes_up[0, -1] / num_arrived[0, -1]
+    np.testing.assert_array_equal(results.bytes_down, num_tasks * size)
+    assert (num_tasks > num_arrived)[0, -1]
 
 
 class Slow(solvers.SGD):

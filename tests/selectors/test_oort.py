@@ -9,7 +9,7 @@ import pytest
 from conftest import make_context, make_federation
 
 from fedjax_fair import selectors
-from fedjax_fair.roles import Cohort, LocalResult
+from fedjax_fair.roles import Cohort, LocalResult, Timing
 
 SIZES = (3, 8, 5, 1, 6, 9)
 TRAIN = make_federation(sizes=SIZES).train
@@ -214,6 +214,22 @@ def test_responders_are_stored_and_the_pacer_waits_for_slower_clients(window):
         np.testing.assert_array_equal(states.duration[round], duration)
         np.testing.assert_array_equal(states.last_round[round], last)
     assert quantile > 0.3
+
+
+def test_with_a_schedule_a_duration_is_the_time_of_the_task():
+    selector = selectors.Oort(2, duration_quantile=0.0, duration_penalty=1.0)
+    milliseconds = jnp.array([500, 250], jnp.int32)
+    timing = Timing(jnp.zeros(2, jnp.int32), milliseconds)
+    cohort = Cohort(jnp.array([4, 1]), jnp.full(2, 0.5), timing=timing)
+    result = LocalResult((), jnp.ones(2), jnp.array([3, 70], jnp.int32))
+    state = selector.observe(selector.init(context_of(0)), cohort, result, context_of(0))
+    assert state.duration.tolist() == [0, 0.25, 0, 0, 0.5, 0]
+    equal = state._replace(utility=jnp.ones(6))
+    reported = state.last_round > 0
+    scores, preferred = selector._scores(equal, reported, reported, context_of(3))
+    assert preferred == 0.25
+    np.testing.assert_allclose(scores[4], scores[1] / 2)
+    assert scores[1] > 0
 
 
 @pytest.mark.usefixtures("as_users_call")

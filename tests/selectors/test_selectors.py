@@ -32,6 +32,20 @@ def test_uniform_draws_distinct_clients():
     assert all(len(set(cohort)) == 4 for cohort in cohorts.tolist())
 
 
+@pytest.mark.parametrize("busy", [[], [0], [5], [0, 1, 4], [1, 2, 3, 4, 5], [*range(6)]], ids=str)
+def test_ids_of_unavailable_clients_stand_for_the_mask(busy):
+    context = make_context(make_federation(sizes=SIZES).train)
+    mask = jnp.ones(6, bool).at[jnp.array(busy, jnp.int32)].set(False)
+    ids = jnp.array(busy + [6] * (7 - len(busy)), jnp.int32)
+    by_mask = context._replace(available=mask)
+    for size in (2, 6):
+        cohorts = [
+            draw(selectors.Uniform(size), draws=50, context=each)
+            for each in (by_mask, by_mask._replace(unavailable=ids))
+        ]
+        np.testing.assert_array_equal(*cohorts)
+
+
 def test_uniform_draws_every_client_and_pair_equally_often():
     cohorts = draw(selectors.Uniform(2), draws=12_000)
     pairs = np.zeros((6, 6))

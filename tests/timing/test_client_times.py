@@ -258,6 +258,14 @@ def by_client(**columns):
             "groups=[0 1]: expected an integer from 0 to 0, a row of the table, for each of 2 ",
         ),
         (
+            lambda: timing.from_table(by_class(), 2, assign="group", groups=[[0, 1], [1, 0]]),
+            "groups of shape [2, 2]: expected [2], for the clients of one partition; make the ",
+        ),
+        (
+            lambda: timing.from_table(by_class(), 2, assign="size", sizes=np.ones((3, 2))),
+            "sizes of shape [3, 2]: expected [2], for the clients of one partition; make the ",
+        ),
+        (
             lambda: timing.from_table(by_class(), 5, assign="size"),
             "sizes of shape []: expected the number of examples of each of 5 clients",
         ),
