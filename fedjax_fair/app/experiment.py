@@ -106,6 +106,7 @@ def execute(
             ),
             checkpoints=lambda name: folder.checkpoints / folder_name(name),
             allow_changed_code=allow_changed_code,
+            until_seconds=config.schedule.until_seconds,
             mesh=experiment.mesh,
         ):
             measured = add_unseen(experiment, name, fitted) if is_main else fitted.dataset
@@ -136,6 +137,7 @@ def train_methods(
     checkpoints: Callable[[str], Path],
     metrics: Sequence[Metric | ClientMetric] = (),
     allow_changed_code: bool = False,
+    until_seconds: float | None = None,
     mesh: Mesh | None = None,
 ) -> Iterator[tuple[str, FitResult]]:
     """Trains methods sequentially, and compiles the next ones while one trains.
@@ -147,7 +149,9 @@ def train_methods(
         The name of each method and its result, in order.
     """
     options = TrainOptions(
-        rounds, eval_every, True, on_nonfinite, metrics, allow_changed_code=allow_changed_code
+        *(rounds, eval_every, True, on_nonfinite, metrics),
+        allow_changed_code=allow_changed_code,
+        until_seconds=until_seconds,
     )
     names, functions = list(methods), dict[str, CompiledRuns]()
     stacked = {name: stack_trees([method]) for name, method in methods.items()}
