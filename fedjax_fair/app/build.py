@@ -13,7 +13,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_fair import aggregators
-from fedjax_fair.app.client_times import check_files, make_times
 from fedjax_fair.app.devices import mesh_of
 from fedjax_fair.app.experiment_data import Experiment, load_data, split_clients
 from fedjax_fair.app.memory import check_memory, min_memory
@@ -34,6 +33,7 @@ from fedjax_fair.app.settings.registry import (
 )
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.usage import check_unused_settings, make_communication, make_faults
+from fedjax_fair.app.timing_files import check_files, make_times
 from fedjax_fair.app.weights import read_weights
 from fedjax_fair.data import FederatedData
 from fedjax_fair.data.text.leaf_users import is_leaf

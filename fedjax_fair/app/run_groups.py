@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
-from fedjax_fair.app.client_times import make_times
 from fedjax_fair.app.build import build, largest_client, make_model, method_round
 from fedjax_fair.app.settings import presets
 from fedjax_fair.app.settings.config import Config
@@ -17,6 +16,7 @@ from fedjax_fair.app.settings.constructors import Setting
 from fedjax_fair.app.settings.named_methods import method_settings, resolve_method
 from fedjax_fair.app.settings.names import NETWORK, SettingKey, change, setting_names, vary
 from fedjax_fair.app.settings.suggestions import lookup
+from fedjax_fair.app.timing_files import make_times
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.utils import checks

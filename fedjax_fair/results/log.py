@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_fair import metrics
+from fedjax_fair.metrics import speed
 from fedjax_fair.results.task_metrics import primary
 from fedjax_fair.roles import PERSONALIZED
 
@@ -74,7 +75,12 @@ def corrected_log(path: Path, algorithm: str, results: xr.Dataset) -> tuple[list
         str(name)
         for name, values in results.items()
         if name in _SUMMARY_NAMES
-        or ("better" in values.attrs and set(values.dims) == {"round", "seed"})
+        # Metrics of the user; those of virtual time follow from the records of all rounds.
+        or (
+            "better" in values.attrs
+            and set(values.dims) == {"round", "seed"}
+            and name not in speed.DEFINITIONS
+        )
     ]
     columns = {name: results[name].transpose("round", "seed").values for name in names}
     expected = {

@@ -433,7 +433,7 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 }
 """Schedules of rounds by kind; each takes times of clients first."""
 
-TIMING = Reference("app.client_times.read_times")
+TIMING = Reference("app.timing_files.read_times")
 """Reads times of clients."""
 
 SYNTHETIC = "synthetic"

@@ -40,7 +40,9 @@ def section(
         kind, *others = {str(setting.type): setting.type for setting in settings.values()}.values()
         if others:
             raise TypeError(f"{key}: {kind}, {others}; expected one type for all constructors.")
-        annotation = Annotated[kind | None, Doc(_help(settings, len(constructors))), default_hint(_defaults(settings))]
+        annotation = Annotated[
+            kind | None, Doc(_help(settings, len(constructors))), default_hint(_defaults(settings))
+        ]
         generated.append((key, annotation, field(default=None)))
     return make_dataclass("Section", generated, bases=(fixed,), frozen=True)
 

@@ -70,9 +70,7 @@ def read_times(
         ValueError: If a file is invalid or of other clients, or a setting has no effect.
     """
     if period is not None and online is None:
-        raise ValueError(
-            f"timing.period={period}: expected none without timing.online; remove it."
-        )
+        raise ValueError(f"timing.period={period}: expected none without timing.online; remove it.")
     file = str(_FILE) if table == SYNTHETIC else table
     if assign != "random" and "client" in Table.read(file).columns:
         raise ValueError(
