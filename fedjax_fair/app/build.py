@@ -235,7 +235,12 @@ def method_round(
     defaults = {"cohort_size": min(COHORT_SIZE, num_clients), **linked}
     selector_settings, concurrency = method_config.selector, method_config.schedule.concurrency
     if method.schedule is not None and concurrency is not None:
-        checks.positive_int("schedule.concurrency", concurrency, at_most=num_clients)
+        checks.positive_int("schedule.concurrency", concurrency)
+        if concurrency > num_clients:
+            raise ValueError(
+                f"schedule.concurrency={concurrency}: expected at most {num_clients}, the number "
+                "of clients."
+            )
         selector_settings = replace(selector_settings, cohort_size=concurrency)
     selector = construct(classes["selector"], selector_settings, **defaults)
     solver = construct(classes["solver"], solver_settings)
