@@ -112,6 +112,8 @@ def _check(config: Config, mesh: Mesh | None) -> None:
     checks.positive_int("training.rounds", training.rounds, at_most=checks.MAX_INT)
     checks.positive_int("training.eval_every", training.eval_every, at_most=checks.MAX_INT)
     checks.seeds("training.seeds", training.seeds)
+    if (seconds := config.schedule.until_seconds) is not None:
+        checks.positive("schedule.until_seconds", seconds)
     checks.unit_interval("data.validation_fraction", config.data.validation_fraction or 0.0)
     checks.unit_interval("data.unseen_fraction", config.data.unseen_fraction or 0.0)
     if config.distributed and config.devices != "all":

@@ -183,7 +183,8 @@ def train_methods(
 
 def describe_place(experiment: Experiment, folder: RunFolder) -> str:
     """Describes which method and round a run continues from; empty if all are done."""
-    for name in experiment.rounds:
+    ended = folder.ended_methods(experiment.config.schedule.until_seconds)
+    for name in [name for name in experiment.rounds if name not in ended]:
         steps = (folder.checkpoints / folder_name(name)).glob("[0-9]*")
         done = max((int(step.name) for step in steps if step.name.isdecimal()), default=0)
         if done < (experiment.config.training.rounds or 0):

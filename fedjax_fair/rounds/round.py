@@ -123,12 +123,12 @@ class Round(BaseRound):
                     f"faults: {type(fault).__name__} defines none of {', '.join(FAULT_METHODS)}; "
                     "define at least one of these methods."
                 )
+        self._check_schedule()  # Its reasons come before the conditions of communication.
         communication.check(
             self._communication, self.selector, self.solver, self.aggregator, self._faults
         )
         self.solver.check_model(self.model)
         self.aggregator.check_model(self.model)
-        self._check_schedule()
         if self.model.bind_state is not None and any(f.history_length for f in self._faults):
             raise ValueError(
                 f"faults: stale clients would train from past models with the present state of "
