@@ -124,6 +124,8 @@ class Round(BaseRound):
                     "define at least one of these methods."
                 )
         self._check_schedule()  # Its reasons come before the conditions of communication.
+        if isinstance(self.schedule, Asynchronous):
+            self.aggregator.check_buffer(self.schedule.buffer_size)
         communication.check(
             self._communication, self.selector, self.solver, self.aggregator, self._faults
         )
