@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 from compilation_report import CompilationReport
 
+from fedjax_fair.app.settings.named_methods import method_parts
+from fedjax_fair.app.settings.registry import METHODS
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.models import from_flax
 from fedjax_fair.parallel import collectives
 from fedjax_fair.roles import Context, Model, Variables
+from fedjax_fair.timing import ClientTimes, lognormal
 from fedjax_fair.training import checkpoints, executable_cache
 from fedjax_fair.utils.xla_options import known
 
@@ -135,6 +138,12 @@ def with_sensitive_feature(data: FederatedData) -> FederatedData:
 
 
 @cache  # Programs are kept by the model that they train.
+def times_for(method: str, num_clients: int) -> ClientTimes | None:
+    """Times of clients for an asynchronous method of the registry; None for another one."""
+    is_asynchronous = any(METHODS[part].schedule is not None for part in method_parts(method))
+    return lognormal(0.05, 1.0, num_clients) if is_asynchronous else None
+
+
 def linear_model(num_classes=NUM_CLASSES) -> Model:
     """A linear classifier written out, so that tests of the loop need no network library."""
 

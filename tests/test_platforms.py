@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import with_sensitive_feature
+from conftest import times_for, with_sensitive_feature
 
 from fedjax_fair import aggregators, data, models, selectors, solvers, submodular
 from fedjax_fair.app.build import method_round
@@ -152,7 +152,8 @@ def test_all_products_but_those_of_networks_have_full_precision(name):
         variables = plain.init(jax.random.key(0), federated.train.features[:1])
         network = models.lora(plain, variables, rank=2)
     with target.tracing_for("tpu"):
-        round = method_round(config, name, 10, model=network)
+        times = times_for(name, federated.num_clients)
+        round = method_round(config, name, 10, model=network, times=times)
         state = jax.eval_shape(round.init, jax.random.key(0), federated)
         traced = jax.make_jaxpr(round.step)(state, federated)
     all_products = list(products(traced.jaxpr))

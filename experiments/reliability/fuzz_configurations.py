@@ -16,14 +16,26 @@ from hypothesis import strategies as st
 from experiments.reliability.values import check_named, values
 from fedjax_fair.app.build import build
 from fedjax_fair.app.settings import presets
-from fedjax_fair.app.settings.config import Config, DataConfig, ModelConfig, TrainingConfig
+from fedjax_fair.app.settings.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    TimingConfig,
+    TrainingConfig,
+)
 from fedjax_fair.app.settings.constructors import settings_of
 from fedjax_fair.app.settings.named_methods import method_settings
 from fedjax_fair.app.settings.registry import METHODS, MODELS, PARTITIONERS
 
 __all__ = ["configurations", "judge"]
 
-_COMBINED = ("subtrunc+equitable", "divfl+tilted", "power_of_choice+median", "fedprox+krum")
+_COMBINED = (
+    "subtrunc+equitable",
+    "divfl+tilted",
+    "power_of_choice+median",
+    "fedprox+krum",
+    "divfl+fedbuff",
+)
 # Settings of a run that are given together, or that stand alone.
 _TOGETHER = (
     *(("faults", "dropout"), ("faults", "stragglers", "deadline_steps")),
@@ -64,6 +76,8 @@ def configurations(draw: st.DrawFn) -> Config:
     )
     if partition == "planted_clusters":
         config = replace(config, data=replace(config.data, clusters="digits"))
+    if draw(st.booleans()):
+        config = replace(config, timing=TimingConfig(table="synthetic"))
     groups = [*_TOGETHER, *_settings(config)]
     for section, *names in draw(st.lists(st.sampled_from(groups), max_size=5)):
         part = getattr(config, section)

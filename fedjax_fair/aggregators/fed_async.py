@@ -31,7 +31,8 @@ class FedAsync(Aggregator):
         staleness: The factor :math:`s`: `Constant`, `Polynomial` or `Hinge`.
 
     Raises:
-        ValueError: If a setting is out of range, or (when traced) the buffer has several results.
+        ValueError: If a setting is out of range; or, in a `Round`, if the buffer has several
+            results.
 
     References:
         Xie, Koyejo, Gupta, *Asynchronous Federated Optimization*, 2019,
@@ -53,12 +54,14 @@ class FedAsync(Aggregator):
         checks.fraction("mixing", self.mixing)
         checks.instance("staleness", self.staleness, StalenessFactor, "aggregators.Polynomial(0.5)")
 
-    def compute_weights(self, state, cohort, context):
-        if (size := cohort.clients.shape[0]) != 1:
+    def check_buffer(self, size):
+        if size != 1:
             raise ValueError(
                 f"buffer_size={size}: FedAsync updates the model with every result; expected 1, or "
                 "use aggregators.FedBuff."
             )
+
+    def compute_weights(self, state, cohort, context):
         return cohort.renormalize_weights(jnp.ones(1))
 
     def aggregate(self, state, cohort, results, context):

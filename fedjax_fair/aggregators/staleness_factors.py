@@ -41,7 +41,7 @@ class Polynomial(StalenessFactor):
     r"""The factor :math:`(1 + \tau)^{-a}`.
 
     Args:
-        exponent: :math:`a` >= 0; 0 is `Constant`.
+        exponent: :math:`a` >= 0 of the factor of staleness; 0 is `Constant`.
 
     Raises:
         ValueError: If ``exponent`` is negative.

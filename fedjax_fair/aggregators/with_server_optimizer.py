@@ -101,6 +101,9 @@ class WithServerOptimizer(Aggregator):
     def check_solver(self, solver):
         self.inner.check_solver(solver)
 
+    def check_buffer(self, size):
+        self.inner.check_buffer(size)
+
     def check_model(self, model):
         self.inner.check_model(model)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,9 +24,16 @@ from fedjax_fair.app.settings.constructors import class_of, construct, settings_
 from fedjax_fair.app.settings.method import Method
 from fedjax_fair.app.settings.named_methods import method_identity, resolve_method
 from fedjax_fair.app.settings.names import option_of, values_of
-from fedjax_fair.app.settings.registry import COHORT_SIZE, METRICS, MODELS, role_classes
+from fedjax_fair.app.settings.registry import (
+    COHORT_SIZE,
+    METRICS,
+    MODELS,
+    SCHEDULES,
+    role_classes,
+)
 from fedjax_fair.app.settings.suggestions import lookup
 from fedjax_fair.app.settings.usage import check_unused_settings, make_communication, make_faults
+from fedjax_fair.app.timing_files import check_files, make_times
 from fedjax_fair.app.weights import read_weights
 from fedjax_fair.data import FederatedData
 from fedjax_fair.data.text.leaf_users import is_leaf
@@ -37,6 +44,7 @@ from fedjax_fair.roles import ClientMetric, Model, ServerView, Variables
 from fedjax_fair.roles.role_errors import explain_errors
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import Round
+from fedjax_fair.timing import ClientTimes
 from fedjax_fair.training.fit_result import FitResult
 from fedjax_fair.training.memory_estimate import total_memory
 from fedjax_fair.utils import checks
@@ -66,8 +74,10 @@ def build(
         federation, unseen = split_clients(config, load_data(config))
     rounds: dict[str, BaseRound] = {}
     networks: dict[ModelConfig, Model] = {}  # Methods with equal networks share compiled functions.
+    times_of = cache(partial(make_times, data=federation))
     for name in config.methods:
-        model_config = resolve_method(config, name)[1].model
+        _, method_config = resolve_method(config, name)
+        model_config = method_config.model
         if model_config not in networks:
             networks[model_config] = make_model(model_config, federation, config.data)
         rounds[name] = method_round(
@@ -77,6 +87,7 @@ def build(
             largest_client(federation),
             networks[model_config],
             num_clients=federation.num_clients,
+            times=times_of(method_config.timing),
         )
     limit, seeds = total_memory() if memory is None else int(memory), config.training.seeds
     for name, method in rounds.items():
@@ -101,6 +112,8 @@ def _check(config: Config, mesh: Mesh | None) -> None:
     checks.positive_int("training.rounds", training.rounds, at_most=checks.MAX_INT)
     checks.positive_int("training.eval_every", training.eval_every, at_most=checks.MAX_INT)
     checks.seeds("training.seeds", training.seeds)
+    if (seconds := config.schedule.until_seconds) is not None:
+        checks.positive("schedule.until_seconds", seconds)
     checks.unit_interval("data.validation_fraction", config.data.validation_fraction or 0.0)
     checks.unit_interval("data.unseen_fraction", config.data.unseen_fraction or 0.0)
     if config.distributed and config.devices != "all":
@@ -110,8 +123,16 @@ def _check(config: Config, mesh: Mesh | None) -> None:
     for name in config.methods:
         method, method_config = resolve_method(config, name)
         lookup("model.name", str(method_config.model.name), MODELS)
+        check_files(method_config.timing)
+        if method.schedule is not None and method_config.timing.table is None:
+            raise ValueError(
+                f"{name} needs the times of clients; add --timing.table FILE, or see "
+                "`fedjax-fair run speed`."
+            )
         if method.centralized_fn is None:
             continue
+        if method_config.timing.table is not None:
+            raise ValueError(f"{name}: centralized training has no clients; remove --timing.")
         _check_all_clients(mesh, config, f"for {name}")
         for section in ("faults", "communication"):
             settings = getattr(config, section)
@@ -170,6 +191,7 @@ def method_round(
     largest_client: int | None = None,
     model: Model | None = None,
     num_clients: int = COHORT_SIZE,
+    times: ClientTimes | None = None,
 ) -> BaseRound:
     """Makes the round of one method of a resolved configuration.
 
@@ -181,6 +203,7 @@ def method_round(
             sampled without replacement.
         model: The network; by default it is made.
         num_clients: Number of clients, which limits the default cohort.
+        times: Times of clients, with which rounds have a schedule.
 
     Raises:
         ValueError: If a setting is out of range or unknown.
@@ -212,12 +235,25 @@ def method_round(
     if largest_client is not None and batch_size is not None and not solver_settings.replacement:
         solver_settings = replace(solver_settings, batch_size=min(batch_size, largest_client))
     defaults = {"cohort_size": min(COHORT_SIZE, num_clients), **linked}
-    selector = construct(classes["selector"], method_config.selector, **defaults)
+    selector_settings, concurrency = method_config.selector, method_config.schedule.concurrency
+    if method.schedule is not None and concurrency is not None:
+        checks.positive_int("schedule.concurrency", concurrency)
+        if concurrency > num_clients:
+            raise ValueError(
+                f"schedule.concurrency={concurrency}: expected at most {num_clients}, the number "
+                "of clients."
+            )
+        selector_settings = replace(selector_settings, cohort_size=concurrency)
+    selector = construct(classes["selector"], selector_settings, **defaults)
     solver = construct(classes["solver"], solver_settings)
     aggregator = construct(classes["aggregator"], method_config.aggregator, **linked)
     if method.server_optimizer is not None:
         optimizer = construct(classes["server_optimizer"], method_config.server_optimizer)
         aggregator = aggregators.WithServerOptimizer(aggregator, optimizer)
+    schedule = None
+    if times is not None:
+        kind = classes.get("schedule", SCHEDULES["synchronous"])
+        schedule = construct(kind, method_config.schedule, times)
     try:
         return Round(
             model if method.network is None else class_of(method.network)(model),
@@ -227,6 +263,7 @@ def method_round(
             faults=make_faults(config),
             clients_per_batch=method_config.training.clients_per_batch,
             client_state_dtype=method_config.training.client_state_dtype,
+            schedule=schedule,
             **make_communication(config),
         )
     except ValueError as error:

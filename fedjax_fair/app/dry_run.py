@@ -9,7 +9,7 @@ from typing import Any
 import tomli_w
 from jax.sharding import Mesh
 
-from fedjax_fair.app.memory import format_bytes, min_memory
+from fedjax_fair.app.memory import IN_FLIGHT, format_bytes, min_memory
 from fedjax_fair.app.run_groups import Axis, Group, runs_of
 from fedjax_fair.app.settings.config import Config
 from fedjax_fair.app.settings.defaults import format_methods, unset_defaults
@@ -78,7 +78,7 @@ def num_compilations(config: Config) -> int:
 
 def _costs(groups: Sequence[Group]) -> dict[str, str]:
     """Describes runs that are compiled together, if memory holds them all, and their memory."""
-    rows, memory, frozen = {}, {}, 0
+    rows, memory, frozen, in_flight = {}, {}, 0, {}
     for number, group in enumerate(groups, 1):
         fixed = [f"{name}={value}" for name, value in group.labels.items()]
         axes = [f"{axis.name}={','.join(map(str, axis.values))}" for axis in group.axes]
@@ -90,12 +90,18 @@ def _costs(groups: Sequence[Group]) -> dict[str, str]:
         )
         needed = min_memory(method, method_config, len(group.runs), group.data, group.mesh)
         memory[group.name] = sum(needed.values())
+        for subject in needed:
+            if subject.startswith(IN_FLIGHT):
+                text = f"{subject.removeprefix(IN_FLIGHT)} of {group.name}"
+                in_flight[f"{format_bytes(needed[subject])}, {text}"] = needed[subject]
         frozen = max(frozen, tree_bytes(method.model.frozen))
     runs = sum(len(group.runs) for group in groups)
     compilations = sum(num_compilations(group.config) for group in groups)
     largest = max(memory, key=memory.__getitem__)
     if frozen:
         rows["frozen parameters"] = f"{format_bytes(frozen)}, once for all clients and seeds"
+    if in_flight:
+        rows["models in flight"] = max(in_flight, key=in_flight.__getitem__)
     return rows | {
         "total": f"{runs} runs, {compilations} compilations",
         "memory": f"{format_bytes(tree_bytes(groups[0].data))} of data; {largest} needs "
@@ -165,17 +171,25 @@ def _format_costs(plan: Plan) -> list[str]:
 def _notes(machine: Machine | None, plans: dict[str, Plan]) -> dict[str, str]:
     largest = max((each.memory for each in plans.values()), key=lambda each: sum(each.values()))
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest.items())
+    in_flight = max(each.memory.get("in flight", 0) for each in plans.values())
+    asynchronous = (
+        {"models in flight": f"at most {format_bytes(in_flight)} of what clients were sent"}
+        if in_flight
+        else {}
+    )
     compiling = _duration(sum(each.compile_seconds for each in plans.values()))
     if machine is None:
         total = _duration(sum(each.seconds["total"] for each in plans.values() if each.seconds))
         return {
             "memory": f"at most: {parts}",
+            **asynchronous,
             "total": f"{total}, and {compiling} of compilation on this machine",
             "how": "from two rounds and an evaluation of each; figures are not included",
         }
     compiler = "for the CPU of this machine" if machine.module is None else f"for {machine.name}"
     return {
         "memory": f"at most: {parts}; a device has {format_bytes(int(machine.memory))}",
+        **asynchronous,
         "host": f"{format_bytes(sum(each.records for each in plans.values()))} of records",
         "compiling": f"{compiling} on this machine",
         "how": f"XLA's cost analysis of a round, of programs {compiler}; it counts one pass of "

@@ -108,6 +108,7 @@ def execute(
             ),
             checkpoints=lambda name: folder.checkpoints / folder_name(name),
             allow_changed_code=allow_changed_code,
+            until_seconds=config.schedule.until_seconds,
             mesh=experiment.mesh,
         ):
             measured = fitted.dataset
@@ -142,6 +143,7 @@ def train_methods(
     checkpoints: Callable[[str], Path],
     metrics: Sequence[Metric | ClientMetric] = (),
     allow_changed_code: bool = False,
+    until_seconds: float | None = None,
     mesh: Mesh | None = None,
 ) -> Iterator[tuple[str, FitResult]]:
     """Trains methods sequentially, and compiles the next ones while one trains.
@@ -153,7 +155,9 @@ def train_methods(
         The name of each method and its result, in order.
     """
     options = TrainOptions(
-        rounds, eval_every, True, on_nonfinite, metrics, allow_changed_code=allow_changed_code
+        *(rounds, eval_every, True, on_nonfinite, metrics),
+        allow_changed_code=allow_changed_code,
+        until_seconds=until_seconds,
     )
     names, functions = list(methods), dict[str, CompiledRuns]()
     stacked = {name: stack_trees([method]) for name, method in methods.items()}
@@ -199,7 +203,8 @@ def _add_expected_parity(experiment: Experiment, name: str, dataset: xr.Dataset)
 
 def describe_place(experiment: Experiment, folder: RunFolder) -> str:
     """Describes which method and round a run continues from; empty if all are done."""
-    for name in experiment.rounds:
+    ended = folder.ended_methods(experiment.config.schedule.until_seconds)
+    for name in [name for name in experiment.rounds if name not in ended]:
         steps = (folder.checkpoints / folder_name(name)).glob("[0-9]*")
         done = max((int(step.name) for step in steps if step.name.isdecimal()), default=0)
         if done < (experiment.config.training.rounds or 0):

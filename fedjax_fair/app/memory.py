@@ -16,7 +16,10 @@ from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.solvers.sgd import STEPS_PER_BLOCK
 from fedjax_fair.training.memory_estimate import array_bytes
 
-__all__ = ["check_memory", "format_bytes", "min_memory"]
+__all__ = ["IN_FLIGHT", "check_memory", "format_bytes", "min_memory"]
+
+IN_FLIGHT = "schedule.concurrency: "
+"""Start of the subject of the models that clients of asynchronous rounds were sent."""
 
 
 def min_memory(
@@ -26,8 +29,9 @@ def min_memory(
 
     Returns:
         Bytes, by the settings that decide: of the states of the clients of a device, if there are
-        any; of the arrays that runs share, such as frozen parameters; of other states, a model and
-        a gradient; of the drawn examples of a client and the features of a minibatch.
+        any; of the arrays that runs share, such as frozen parameters; of the models that clients
+        of asynchronous rounds were sent; of other states, a model and a gradient; of the drawn
+        examples of a client and the features of a minibatch.
     """
     state = jax.eval_shape(method.init, jax.random.key(0), data.partition(0))
     runs = -(-num_runs // num_run_groups(mesh))
@@ -35,10 +39,13 @@ def min_memory(
     shards = 1 if mesh is None else mesh.shape.get(AXIS, 1)
     clients = -(-tree_bytes(state.clients) // shards)
     arrays = array_bytes(jax.tree.leaves(method))
+    sent = jax.tree.leaves(state.models_in_flight)
     optional = {
         f"data.clients={data.num_clients}: the states of clients in {num_runs} runs": runs
         * clients,
         "model: the arrays that runs share": arrays,
+        f"{IN_FLIGHT}{len(sent[0]) if sent else 0} models that clients were sent in {num_runs} "
+        "runs": runs * tree_bytes(sent),
     }
     model, solver = tree_bytes(state.variables), config.solver
     train: Any = data.train
@@ -50,7 +57,7 @@ def min_memory(
     features = train.features.nbytes // len(train.features)
     return {subject: size for subject, size in optional.items() if size} | {
         f"training.seeds: {num_runs} runs of a model of {format_bytes(model)}": runs
-        * tree_bytes(state._replace(key=None, clients=()))
+        * (tree_bytes(state._replace(key=None, clients=())) - tree_bytes(sent))
         + 2 * model,
         f"solver.batch_size={solver.batch_size}, solver.steps={solver.steps}: the minibatches of a "
         "client": batch_size * (drawn + features),

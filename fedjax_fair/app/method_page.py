@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_fair import models
+from fedjax_fair import models, timing
 from fedjax_fair.app.build import build, method_round, server_view
 from fedjax_fair.app.experiment_data import Experiment
 from fedjax_fair.app.settings import presets, registry
@@ -49,6 +49,7 @@ _TITLES = {
     "drift": "Drift correction",
     "personalized": "Personalized models",
     "adapters": "Low-rank adapters",
+    "asynchronous": "Asynchronous aggregation",
     "robust": "Robust aggregation",
     "reference": "References",
 }
@@ -72,6 +73,8 @@ _REASONS = {
     "models with running statistics": "Noise would corrupt the running statistics of the network.",
     "sends a part of the update": "Clients send a part of the update, and compression and noise "
     "would change the rest.",
+    "guarantee is known for arrivals": "No guarantee is known for arrivals that depend on the "
+    "clients' speeds.",
 }
 """Reasons of refusals by a part of their message."""
 
@@ -88,7 +91,7 @@ def tables() -> str:
 
 def _experiment() -> Experiment:
     """Returns rounds of all methods, with the groups, steps, cohort and network that some need."""
-    others = {*_NORMALIZED, *registry.GROUPS["adapters"]}
+    others = {*_NORMALIZED, *registry.GROUPS["adapters"], *registry.GROUPS["asynchronous"]}
     methods = tuple(name for name in registry.METHODS if name not in others)
     config = replace(
         presets.PRESETS["equitable"].config,
@@ -100,12 +103,18 @@ def _experiment() -> Experiment:
     plain = build(fedavg)
     experiment = build(presets.resolve(config), _with_people(plain.data))
     classes, clients = experiment.data.num_classes, experiment.data.num_clients
-    networks = dict.fromkeys(_NORMALIZED, models.resnet18(classes, norm="batch"))
+    networks: dict[str, Model | None] = dict.fromkeys(
+        _NORMALIZED, models.resnet18(classes, norm="batch")
+    )
     networks |= dict.fromkeys(registry.GROUPS["adapters"], _adapted(experiment.data))
+    networks |= dict.fromkeys(registry.GROUPS["asynchronous"], None)
     for name, network in networks.items():
         config = replace(experiment.config, methods=(name,))
-        round = method_round(config, name, classes, model=network, num_clients=clients)
-        experiment.rounds[name] = round
+        schedule = registry.METHODS[name].schedule
+        times = None if schedule is None else timing.lognormal(1.0, 0.0, clients)
+        experiment.rounds[name] = method_round(
+            config, name, classes, model=network, num_clients=clients, times=times
+        )
     return experiment
 
 

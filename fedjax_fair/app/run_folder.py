@@ -98,6 +98,16 @@ class RunFolder:
         """Reads the configuration of the run."""
         return config_files.load(self._config)
 
+    def ended_methods(self, until_seconds: float | None) -> set[str]:
+        """Returns the methods whose results have passed the virtual time at which runs end."""
+        if until_seconds is None or not self.results.is_file():
+            return set()
+        from fedjax_fair import results
+
+        dataset = results.open(self.results)
+        has_ended = (dataset["virtual_time"].max("round") >= until_seconds).all("seed")
+        return set(dataset["algorithm"].values[has_ended.values].tolist())
+
     def extend(self, rounds: int | None, num_clients: int) -> None:
         """Stores the number of rounds, which the next start continues to."""
         config = self.config()

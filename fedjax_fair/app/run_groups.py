@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from fedjax_fair.app.settings.constructors import Setting
 from fedjax_fair.app.settings.named_methods import method_settings, resolve_method
 from fedjax_fair.app.settings.names import NETWORK, SettingKey, change, setting_names, vary
 from fedjax_fair.app.settings.suggestions import lookup
+from fedjax_fair.app.timing_files import make_times
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.utils import checks
@@ -109,6 +111,7 @@ def groups_of(
         labels = {axis.name: value for axis, value in zip(fixed, fixed_values, strict=True)}
         ready = build(fixed_config, data, memory)
         data, mesh = ready.data, ready.mesh
+        times_of = cache(partial(make_times, data=data))
         for name in config.methods:
             used = [axis for axis in traced if _setting(fixed_config, name, axis) is not None]
             unused = [axis for axis in traced if axis not in used]
@@ -116,17 +119,18 @@ def groups_of(
             network = resolve_method(fixed_config, name)[1].model
             model = make_model(network, data, fixed_config.data)
             # Making all rounds first checks all values before anything runs.
-            rounds = {
-                values: method_round(
-                    _set(fixed_config, used, values),
+            rounds = {}
+            for values in configurations:
+                own = _set(fixed_config, used, values)
+                rounds[values] = method_round(
+                    own,
                     name,
                     data.num_classes,
                     largest_client(data),
                     model,
                     num_clients=data.num_clients,
+                    times=times_of(resolve_method(own, name)[1].timing),
                 )
-                for values in configurations
-            }
             runs = list(product(configurations, fixed_config.training.seeds))
             groups.append(Group(name, fixed_config, data, mesh, labels, used, unused, runs, rounds))
     return groups

@@ -221,6 +221,7 @@ def _run(
         metrics=metrics_of(group.config, group.data.num_classes),
         callbacks=callbacks,
         memory_limit=limit,
+        until_seconds=group.config.schedule.until_seconds,
         mesh=group.mesh,
     ).dataset
     # The names of clients may differ in batches of an earlier call; the sweep gets the latest.

@@ -178,8 +178,9 @@ def run_benchmark(arguments: list[str]) -> None:
     methods = list(options.methods)
     if methods == ["all"]:
         pairs = (name for each in TRACKS.values() for name in each.methods if "+" in name)
-        adapters = registry.GROUPS["adapters"]  # The networks of the benchmark have none.
-        methods = [*(name for name in registry.METHODS if name not in adapters), *pairs]
+        # The networks of the benchmark have no adapters, and clients no times.
+        others = {*registry.GROUPS["adapters"], *registry.GROUPS["asynchronous"]}
+        methods = [*(name for name in registry.METHODS if name not in others), *pairs]
     planned = runner.plan(track, folder, methods, options.federations, parse_shard(options.shard))
     if options.dry_run:
         print(format_table(costs.estimate(planned)))

@@ -135,7 +135,8 @@ def plan(
     needed[0] -= device_bytes(state)  # The outputs of the initialization are the states.
     memory = Memory(
         data=device_bytes(data_shapes),
-        states=device_bytes((state, run_shapes)),
+        states=device_bytes((state, run_shapes)) - device_bytes(state.models_in_flight),
+        in_flight=device_bytes(state.models_in_flight),
         temporaries=max(needed),
         model=array_bytes(stacked.shared),
     )

@@ -208,6 +208,9 @@ class Aggregator(Tree):
     def check_model(self, model: Model) -> None:
         """Raises a ``ValueError`` if the model is not of the kind whose updates it combines."""
 
+    def check_buffer(self, size: int) -> None:
+        """Raises a ``ValueError`` if it cannot combine so many results of asynchronous rounds."""
+
     def init(self, context: Context) -> PyTree:
         """Returns the state at the initial model."""
         return ()

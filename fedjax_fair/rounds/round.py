@@ -122,14 +122,15 @@ class Round(BaseRound):
                     f"faults: {type(fault).__name__} defines none of {', '.join(FAULT_METHODS)}; "
                     "define at least one of these methods."
                 )
+        # Its reasons come before the conditions of communication.
+        round_schedule.check(
+            self.schedule, self.model, self.solver, self.aggregator, self._faults, self.privacy
+        )
         communication.check(
             self._communication, self.selector, self.solver, self.aggregator, self._faults
         )
         self.solver.check_model(self.model)
         self.aggregator.check_model(self.model)
-        round_schedule.check(
-            self.schedule, self.model, self.solver, self.aggregator, self._faults, self.privacy
-        )
         if self.model.bind_state is not None and any(f.history_length for f in self._faults):
             raise ValueError(
                 f"faults: stale clients would train from past models with the present state of "

@@ -71,6 +71,8 @@ def check(
             "schedule: clients would train from past models with the present state of "
             f"{type(model).__name__}; use schedules.Synchronous."
         )
+    if isinstance(schedule, Asynchronous):
+        aggregator.check_buffer(schedule.buffer_size)
 
 
 def check_tasks(schedule: Schedule, solver: Solver, data: FederatedData, traffic: Traffic) -> None:

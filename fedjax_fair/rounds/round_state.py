@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.roles import Info, Variables
 from fedjax_fair.rounds import client_state
+from fedjax_fair.schedules.asynchronous import InFlight
 from fedjax_fair.schedules.schedule import RoundTiming
 from fedjax_fair.utils.tree import Tree
 
@@ -68,6 +69,11 @@ class RoundState(NamedTuple):
     model_history: Variables | tuple[()] = ()
     clients: client_state.Store | tuple[()] = ()
     schedule: PyTree = ()
+
+    @property
+    def models_in_flight(self) -> PyTree:
+        """What the clients of an asynchronous schedule were sent, ``[rows, ...]``; or none."""
+        return self.schedule.models if isinstance(self.schedule, InFlight) else ()
 
 
 class Traffic(Tree):

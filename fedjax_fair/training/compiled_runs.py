@@ -130,9 +130,11 @@ class CompiledRuns:
             records = int(_COPIES_OF_RECORDS * (chunk // self._eval_every))
         states = tree_bytes((self._state._replace(clients=()), self._per_run))
         states += self._client_state_bytes()
+        in_flight = tree_bytes(self._state.models_in_flight)
         return Memory(
             data=device_bytes(batch.data),
-            states=copies * states // batch.groups,
+            states=copies * (states - in_flight) // batch.groups,
+            in_flight=copies * in_flight // batch.groups,
             temporaries=batch.cores * max(map(transient_bytes, executables)),
             records=records,
             model=array_bytes(self._shared),

@@ -26,7 +26,8 @@ class Memory(NamedTuple):
     """Bytes of one device that a batch of runs needs.
 
     ``temporaries`` include outputs. ``model`` are the arrays of the model that runs share, such as
-    frozen parameters; ``states`` have the trained ones.
+    frozen parameters; ``states`` have the trained ones, and ``in_flight`` those that the clients of
+    asynchronous rounds were sent.
     """
 
     data: int
@@ -34,6 +35,7 @@ class Memory(NamedTuple):
     temporaries: int
     records: int = 0
     model: int = 0
+    in_flight: int = 0
 
     @property
     def total(self) -> int:
@@ -47,7 +49,7 @@ class Memory(NamedTuple):
 
     def by_purpose(self) -> dict[str, int]:
         """Returns the fields that are not 0, by name."""
-        return {name: size for name, size in self._asdict().items() if size}
+        return {name.replace("_", " "): size for name, size in self._asdict().items() if size}
 
     def max_runs(self, runs: int, limit: float) -> int:
         """Returns how many runs fit into ``limit`` bytes if ``runs`` need this much."""

@@ -319,8 +319,11 @@ def test_a_server_optimizer_needs_what_its_aggregator_needs():
 
 
 def test_fedasync_refuses_a_buffer():
-    with pytest.raises(ValueError, match=r"buffer_size=3: FedAsync .* expected 1, or use"):
-        Server(aggregators.FedAsync()).receive([0, 1, 2], draw(3), [0, 0, 0])
+    alone = aggregators.FedAsync()
+    for aggregator in (alone, aggregators.WithServerOptimizer(alone, server_optimizers.FedAdam())):
+        aggregator.check_buffer(1)
+        with pytest.raises(ValueError, match=r"buffer_size=3: FedAsync .* expected 1, or use"):
+            aggregator.check_buffer(3)
 
 
 @pytest.mark.usefixtures("as_users_call")

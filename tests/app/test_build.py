@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import with_sensitive_feature
+from conftest import times_for, with_sensitive_feature
 from jax.sharding import Mesh
 
 from fedjax_fair import aggregators, models, selectors, server_optimizers, solvers
@@ -22,6 +22,7 @@ from fedjax_fair.app.settings.config import (
     ModelConfig,
     SelectorConfig,
     SolverConfig,
+    TimingConfig,
     TrainingConfig,
 )
 from fedjax_fair.app.settings.named_methods import method_settings
@@ -124,6 +125,11 @@ ROLES = {
     "lora_fair": (*FEDAVG[:2], aggregators.LoRAFair()),
     "flexlora": (FEDAVG[0], solvers.RankLimited(SGD), aggregators.FlexLoRA()),
     "hetlora": (FEDAVG[0], solvers.HetLoRA(SGD), aggregators.HetLoRAMean()),
+    "fedasync": (*FEDAVG[:2], aggregators.FedAsync()),
+    "fedbuff": (*FEDAVG[:2], aggregators.FedBuff()),
+    "ca2fl": (*FEDAVG[:2], aggregators.CA2FL()),
+    "fed_stale_weight": (*FEDAVG[:2], aggregators.FedStaleWeight()),
+    "area": (*FEDAVG[:2], aggregators.AREA()),
     "fedavgm": (*FEDAVG[:2], optimized(server_optimizers.FedAvgM())),
     "fedadagrad": (*FEDAVG[:2], optimized(server_optimizers.FedAdagrad())),
     "fedadam": (*FEDAVG[:2], optimized(server_optimizers.FedAdam())),
@@ -147,6 +153,8 @@ def test_every_method_has_its_roles(name):
     config = PLANTED if name == "gifair" else SMALL
     if name in OTHER_MODELS:
         config = replace(config, model=OTHER_MODELS[name])
+    if name in registry.GROUPS["asynchronous"]:
+        config = replace(config, timing=TimingConfig(table="synthetic"))
     plain = build(drop_unused_settings(replace(config, methods=("fedavg",))))
     config = drop_unused_settings(replace(config, methods=(written,)))
     ready = build(config, with_sensitive_feature(plain.data))
@@ -439,7 +447,8 @@ def test_settings_annotated_as_traced_can_be_traced(name):
         own = config
         for (section, setting), value in zip(traced, values, strict=True):
             own = replace(own, **{section: replace(getattr(own, section), **{setting: value})})
-        round = method_round(own, name, 10, model=network)
+        times = times_for(name, FEDERATION.num_clients)
+        round = method_round(own, name, 10, model=network, times=times)
         return round.init(key, with_sensitive_feature(FEDERATION))
 
     network = None

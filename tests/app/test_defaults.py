@@ -14,7 +14,13 @@ from fedjax_fair.app.cli import main
 from fedjax_fair.app.commands.dispatch import CLASSES
 from fedjax_fair.app.dry_run import as_toml
 from fedjax_fair.app.settings import config_files, presets
-from fedjax_fair.app.settings.config import Config, DataConfig, ModelConfig, SolverConfig
+from fedjax_fair.app.settings.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    SolverConfig,
+    TimingConfig,
+)
 from fedjax_fair.app.settings.defaults import format_settings, unset_defaults
 from fedjax_fair.app.settings.named_methods import method_settings
 from fedjax_fair.app.settings.names import change
@@ -38,6 +44,10 @@ PRIVATE = [
 ]
 
 
+WRAPPED = ("inner", "solver", "staleness")
+RENAMED = {"global_learning_rate": "learning_rate", "buffer_weights": "weights"}
+
+
 def resolved(*methods):
     """A configuration that all methods accept: with groups and local steps."""
     data = DataConfig(partition="planted_clusters", clusters="digits")
@@ -46,6 +56,8 @@ def resolved(*methods):
         config = replace(config, model=ModelConfig(name="resnet18", norm="batch"))
     if set(methods) & set(GROUPS["adapters"]):
         config = replace(config, model=ModelConfig(lora=2))
+    if set(methods) & set(GROUPS["asynchronous"]):
+        config = replace(config, timing=TimingConfig(table="synthetic"))
     return drop_unused_settings(presets.resolve(config))
 
 
@@ -61,11 +73,11 @@ def test_defaults_are_those_of_the_built_roles(name):
     method = built(config)[name]
     for (section, setting), by_method in unset_defaults(config).items():
         role = getattr(method, section, None)
-        if section in ("solver", "selector", "aggregator") and role is not None:
-            outer = role  # Wrappers have the settings of what they wrap, too.
-            while not hasattr(outer, setting):
-                outer = outer.inner if section == "aggregator" else outer.solver
-            assert getattr(outer, setting) == by_method[name], setting
+        if section in ("solver", "selector", "aggregator", "schedule") and role is not None:
+            outer, attribute = role, RENAMED.get(setting, setting)
+            while not hasattr(outer, attribute):  # Wrappers have the settings of what they wrap.
+                outer = next(getattr(outer, each) for each in WRAPPED if hasattr(outer, each))
+            assert getattr(outer, attribute) == by_method[name], setting
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -7,7 +7,7 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
-from conftest import with_sensitive_feature
+from conftest import times_for, with_sensitive_feature
 
 import fedjax_fair as ff
 from fedjax_fair import models
@@ -64,7 +64,8 @@ def is_no_head(path, array):
 
 def round_of(name, is_frozen):
     config = replace(CONFIG, methods=(name,))
-    return method_round(config, name, 10, model=network(is_frozen, name == "fedbn"))
+    model, times = network(is_frozen, name == "fedbn"), times_for(name, federation().num_clients)
+    return method_round(config, name, 10, model=model, times=times)
 
 
 def traced(name, is_frozen):

@@ -73,6 +73,11 @@ OWN = {
     "adafed",
     "ifca",
     "hetlora",
+    "fedasync",
+    "fedbuff",
+    "ca2fl",
+    "fed_stale_weight",
+    "area",
     "centralized",
 } | {"median", "trimmed_mean", "krum", "geometric_median", "norm_clipping", "centered_clipping"}
 

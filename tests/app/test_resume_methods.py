@@ -8,7 +8,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 import xarray as xr
-from conftest import make_federation, normalized_model, with_sensitive_feature
+from conftest import make_federation, normalized_model, times_for, with_sensitive_feature
 
 import fedjax_fair as ff
 from fedjax_fair.app.build import largest_client, method_round
@@ -37,6 +37,11 @@ OWN_SETTINGS = {
     "equitable": "num_clusters=2",
     "divfl+equitable": "num_clusters=2",
     "krum": "byzantine=0",
+    # Tasks are in flight at a checkpoint.
+    "fedbuff": "buffer_size=2",
+    "ca2fl": "buffer_size=2",
+    "fed_stale_weight": "buffer_size=2,exact=True",
+    "area": "buffer_size=2",
     "flexlora": "ranks=1",
     "hetlora": "solver.strength=1.0,decay=0.5",
 }
@@ -50,7 +55,14 @@ def make_method(name):
     if name in GROUPS["adapters"]:
         variables = MODEL.init(jax.random.key(0), DATA.train.features[:1])
         model = ff.models.lora(MODEL, variables, rank=2)
-    return method_round(own, written, DATA.num_classes, largest_client(DATA), model)
+    return method_round(
+        own,
+        written,
+        DATA.num_classes,
+        largest_client(DATA),
+        model,
+        times=times_for(name, DATA.num_clients),
+    )
 
 
 class Rounds(Callback):
@@ -71,7 +83,7 @@ def contents(folder):
         return jax.tree.map(np.asarray, dict(manager.restore(4, args=items)))
 
 
-@pytest.mark.parametrize("name", [*METHODS, "divfl+equitable", "scaffold+fedadam"])
+@pytest.mark.parametrize("name", [*METHODS, "divfl+equitable", "scaffold+fedadam", "ditto+fedbuff"])
 def test_resumed_runs_equal_uninterrupted_ones(name, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
 

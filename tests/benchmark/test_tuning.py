@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import times_for
 
 from fedjax_fair import models
 from fedjax_fair.app.build import method_round
@@ -170,11 +171,16 @@ def test_settings_share_compiled_functions(name):
         variables = plain.init(jax.random.key(0), jnp.zeros((1, 64)))
         network = models.lora(plain, variables, rank=2)
     config = change(change(CONFIG, "solver", "epochs", None), "solver", "steps", 5)
+
+    def made(own):
+        times = times_for(name, 20)
+        return method_round(own, name, 10, 100, model=network, num_clients=20, times=times)
+
     for end in ("low", "high"):
         own = change(config, "solver", "learning_rate", tuning.rates(8)[end == "high"])
         for key, values in METHODS[name].ranges.items():
             own = change(own, *lookup("setting", key, setting_names(own)), getattr(values, end))
-        rounds.append(method_round(own, name, 10, 100, model=network, num_clients=20))
+        rounds.append(made(own))
     # The learning rate and each range differ between the rounds.
     assert len(stack_trees(rounds).per_run) >= 1 + len(METHODS[name].ranges)
 

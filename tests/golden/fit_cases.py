@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from conftest import times_for
 from people_federation import make_people
 
 import fedjax_fair as ff
@@ -115,7 +116,8 @@ def method(name, config=CONFIG, model=None, clients=None):
     model = network() if model is None else model
     own = drop_unused_settings(replace(config, methods=(name,)))
     clients = clients or federation(config)
-    round = method_round(own, name, clients.num_classes, largest_client(clients), model)
+    times, largest = times_for(name, clients.num_clients), largest_client(clients)
+    round = method_round(own, name, clients.num_classes, largest, model, times=times)
     return trained(round, clients, summaries=True)
 
 
@@ -169,6 +171,7 @@ PERSONALIZED = (
 )
 FAIR_TO_GROUPS = ("fedfb", "fedminmax", "reweighing")
 ADAPTERS = tuple(registry.GROUPS["adapters"])
+ASYNCHRONOUS = tuple(registry.GROUPS["asynchronous"])
 OWN_FILES = {
     "informed_selection": SELECTIVE,
     "fair_methods": FAIR,
@@ -177,6 +180,7 @@ OWN_FILES = {
     "group_fairness_methods": FAIR_TO_GROUPS,
     "local_models": ("local_converged",),
     "adapter_methods": ADAPTERS,
+    "asynchronous_methods": ASYNCHRONOUS,
 }
 """Methods by file, which were recorded on other machines than ``methods``."""
 

@@ -90,14 +90,17 @@ def _print_contributions(dataset: xr.Dataset) -> None:
 def _unfinished_rounds(path: Path) -> int | None:
     """Returns the rounds of a run whose log lacks some of them, or None."""
     try:
-        log = read_log(path / "metrics.jsonl")
+        log, ended = read_log(path / "metrics.jsonl"), set()
         config = RunFolder(path).config() if log else None
+        if isinstance(config, Config):
+            ended = RunFolder(path).ended_methods(config.schedule.until_seconds)
     except (ValueError, OSError):  # Of damaged files, which results do not need.
         return None
     if not isinstance(config, Config) or config.training.rounds is None:
         return None
     places = {place for place, _, _ in log}
-    last = product(config.methods, config.training.seeds, [config.training.rounds])
+    methods = [name for name in config.methods if name not in ended]
+    last = product(methods, config.training.seeds, [config.training.rounds])
     return None if places >= set(last) else config.training.rounds
 
 

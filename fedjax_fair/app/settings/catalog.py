@@ -30,7 +30,8 @@ def content() -> str:
     tables = (registry.MODELS, registry.PARTITIONERS, registry.READERS, registry.FAULTS)
     constructors = chain(
         *(registry.role_classes(method).values() for _, method in methods),
-        *(table.values() for table in (*tables, registry.COMMUNICATION)),
+        *(table.values() for table in (*tables, registry.COMMUNICATION, registry.SCHEDULES)),
+        [registry.TIMING],
     )
     found = {
         name.removeprefix("fedjax_fair.") for each in constructors for name in class_names(each)

@@ -42,6 +42,8 @@ PATHS = {
     "--plot",
     "--run",
     "--runs",
+    "--timing.online",
+    "--timing.table",
 }
 """Options that are files or folders. A leading ``~`` is the home folder."""
 

@@ -15,12 +15,15 @@ from typing_extensions import Doc
 
 from fedjax_fair.app.settings.registry import (
     COMMUNICATION,
+    CONCURRENCY,
     FAULTS,
     METHODS,
     METRICS,
     MODELS,
     PARTITIONERS,
     READERS,
+    SCHEDULES,
+    TIMING,
     role_classes,
 )
 from fedjax_fair.app.settings.sections import default_hint, section
@@ -40,9 +43,11 @@ __all__ = [
     "PartConfig",
     "Preset",
     "RatingsConfig",
+    "ScheduleConfig",
     "SelectorConfig",
     "ServerOptimizerConfig",
     "SolverConfig",
+    "TimingConfig",
     "TrainingConfig",
 ]
 
@@ -198,6 +203,28 @@ class CommunicationConfig(
     """Messages of clients and what the server sees of them."""
 
 
+class TimingConfig(section({"table": TIMING})):
+    """Virtual time: how long clients take for a task, and when they are online."""
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """Settings of runs in virtual time that are not of their schedules.
+
+    Attributes:
+        until_seconds: Virtual seconds after which runs end, at their next evaluation.
+    """
+
+    until_seconds: Annotated[float | None, default_hint("after all rounds")] = None
+    concurrency: Annotated[
+        int | None, Doc(CONCURRENCY.help), default_hint("--selector.cohort-size")
+    ] = None
+
+
+class ScheduleConfig(section(SCHEDULES, _Schedule)):
+    """Rounds in virtual time."""
+
+
 @dataclass(frozen=True)
 class TrainingConfig:
     """Rounds, evaluations and seeds.
@@ -258,6 +285,8 @@ class Config:
     server_optimizer: ServerOptimizerConfig = field(default_factory=ServerOptimizerConfig)
     faults: FaultsConfig = field(default_factory=FaultsConfig)
     communication: CommunicationConfig = field(default_factory=CommunicationConfig)
+    timing: TimingConfig = field(default_factory=TimingConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
 

@@ -248,12 +248,15 @@ def _source(docstring: str) -> str:
     return f"[{first}{' et al.' if others else ''}, {year}]({link})"
 
 
-def construct(constructor: Callable[..., Any], section: Any, **defaults: Any) -> Any:
+def construct(
+    constructor: Callable[..., Any], section: Any, *arguments: Any, **defaults: Any
+) -> Any:
     """Calls a constructor with the values of its settings.
 
     Args:
         constructor: As for ``settings_of``.
         section: Values by attribute; None is the default.
+        *arguments: First arguments, which are no settings.
         **defaults: Defaults of parameters that it may have.
 
     Raises:
@@ -277,4 +280,4 @@ def construct(constructor: Callable[..., Any], section: Any, **defaults: Any) ->
             expected = describe_type(setting.type) if is_choice else "a value"
             raise ValueError(f"{name}=None: expected {expected}.")
     with explain_errors(f"{format_value(class_of(constructor))}(...)"):
-        return constructor(**values)
+        return constructor(*arguments, **values)

@@ -11,6 +11,7 @@ from fedjax_fair.app.settings.constructors import Reference, describe, innermost
 if TYPE_CHECKING:
     from fedjax_fair.roles import Aggregator, Model, Selector, Solver
     from fedjax_fair.rounds.base_round import BaseRound
+    from fedjax_fair.schedules import Schedule
     from fedjax_fair.server_optimizers import ServerOptimizer
 
 __all__ = ["Method", "Range"]
@@ -60,6 +61,8 @@ class Method(NamedTuple):
         server_optimizer: Class of the optimizer that applies the update of the aggregator; None to
             add the update unchanged.
         network: Function that changes the network, such as `models.with_residual`; None for none.
+        schedule: Class of the schedule; None for ``schedules.Synchronous`` if clients have times,
+            and no schedule otherwise.
         weighting: Default weights of the mean.
         centralized_fn: Makes a round of a model and a solver, for training on pooled examples.
         linked_settings: Settings of the solver by the parameters of other roles that they set.
@@ -73,6 +76,7 @@ class Method(NamedTuple):
     aggregator: Callable[..., Aggregator] | None = None
     server_optimizer: Callable[..., ServerOptimizer] | None = None
     network: Callable[[Model], Model] | None = None
+    schedule: Callable[..., Schedule] | None = None
     weighting: Literal["uniform", "num_examples"] = "num_examples"
     centralized_fn: Callable[[Model, Solver], BaseRound] | None = None
     linked_settings: Mapping[str, str] = {}

@@ -19,7 +19,14 @@ from fedjax_fair.app.settings.names import (
     values_of,
     vary,
 )
-from fedjax_fair.app.settings.registry import METHODS, MODELS, role_classes
+from fedjax_fair.app.settings.registry import (
+    CONCURRENCY,
+    METHODS,
+    MODELS,
+    SCHEDULES,
+    TIMING,
+    role_classes,
+)
 from fedjax_fair.app.settings.setting import Setting
 from fedjax_fair.app.settings.suggestions import lookup, suggest
 
@@ -104,11 +111,20 @@ def method_identity(config: Config, name: str) -> Hashable:
 def used_settings(method: Method, config: Config) -> Settings:
     """Returns the settings that a method uses."""
     network = lookup("model.name", str(config.model.name), MODELS)
+    constructors = {**role_classes(method), "model": network}
+    if config.timing.table is not None and method.centralized_fn is None:
+        constructors.setdefault("schedule", SCHEDULES["synchronous"])
+    if "schedule" in constructors:
+        constructors["timing"] = TIMING
     settings = {
         (section, name): setting
-        for section, constructor in {**role_classes(method), "model": network}.items()
+        for section, constructor in constructors.items()
         for name, setting in settings_of(constructor).items()
     }
+    if method.schedule is not None and ("selector", "cohort_size") in settings:
+        settings["schedule", "concurrency"] = CONCURRENCY
+        if config.schedule.concurrency is not None:
+            del settings["selector", "cohort_size"]
     linked = product(("selector", "aggregator"), method.linked_settings)
     unused = {("model", "num_classes"), *linked}
     if method.centralized_fn is not None:

@@ -35,7 +35,11 @@ ALTERNATIVES = {
 }
 """Settings of which exactly one is used."""
 
-FILES = (("data", "dir"), ("data", "file"), ("model", "weights"), ("model", "weights_names"))
+FILES = (
+    *(("data", name) for name in ("dir", "file")),
+    *(("model", name) for name in ("weights", "weights_names")),
+    *(("timing", name) for name in ("table", "online")),
+)
 """Settings that are paths; ``weights`` alone are those of clients."""
 
 OF_ANOTHER = {

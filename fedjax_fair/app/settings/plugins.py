@@ -198,10 +198,11 @@ def _check_method(name: Any, method: Any, origin: str) -> None:
             raise ValueError(f"{where}={values!r}: expected a Range.")
         values.check(where)
     from fedjax_fair.roles import Aggregator, Selector, Solver
+    from fedjax_fair.schedules import Schedule
     from fedjax_fair.server_optimizers import ServerOptimizer
 
     roles = (
-        *(("selector", Selector), ("solver", Solver)),
+        *(("selector", Selector), ("solver", Solver), ("schedule", Schedule)),
         *(("aggregator", Aggregator), ("server_optimizer", ServerOptimizer)),
     )
     for role, base in roles:

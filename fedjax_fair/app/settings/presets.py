@@ -10,6 +10,7 @@ from typing import Any
 from fedjax_fair.app.overview import PRESET_TABLES
 from fedjax_fair.app.settings.config import Config, DataConfig, Preset
 from fedjax_fair.app.settings.config_files import set_values
+from fedjax_fair.app.settings.registry import SYNTHETIC
 from fedjax_fair.app.settings.source_defaults import find_source, is_table_file
 
 __all__ = ["PRESETS", "resolve"]
@@ -72,9 +73,7 @@ def resolve(config: Config) -> Config:
     # Others determine the number of clients.
     if has_partition and data.partition not in ("planted_clusters", "by_column"):
         data = _fill(data, clients=source.num_clients)
-    for name in ("dir", "central_test"):
-        if (path := getattr(data, name)) is not None:
-            data = replace(data, **{name: str(Path(path).expanduser().absolute())})
+    data = _with_absolute(data, "dir", "central_test")
     solver = _fill(config.solver, learning_rate=source.learning_rate, batch_size=source.batch_size)
     if solver.steps is None:
         solver = _fill(solver, epochs=source.epochs)
@@ -87,8 +86,17 @@ def resolve(config: Config) -> Config:
         data=data,
         model=_fill(config.model, name=source.model),
         solver=solver,
+        timing=_with_absolute(config.timing, "table", "online"),
         training=training,
     )
+
+
+def _with_absolute(section: Any, *names: str) -> Any:
+    """Makes paths absolute; `SYNTHETIC` is none."""
+    paths = {name: getattr(section, name) for name in names}
+    given = {name: path for name, path in paths.items() if path not in (None, SYNTHETIC)}
+    absolute = {name: str(Path(path).expanduser().absolute()) for name, path in given.items()}
+    return replace(section, **absolute)
 
 
 def _of_file(data: DataConfig, file: str) -> DataConfig:

@@ -20,7 +20,7 @@ from fedjax_fair.app.settings.constructors import (
     settings_of,
 )
 from fedjax_fair.app.settings.method import Method, Range
-from fedjax_fair.app.settings.setting import REQUIRED, stored
+from fedjax_fair.app.settings.setting import REQUIRED, Setting, stored
 
 if TYPE_CHECKING:
     from fedjax_fair import (
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         data,
         faults,
         models,
+        schedules,
         selectors,
         server_optimizers,
         solvers,
@@ -40,13 +41,14 @@ else:  # Attributes are names, so that a command imports only the classes that i
     aggregators, communication, data, faults, models = map(
         LazyModule, ("aggregators", "communication", "data", "faults", "models")
     )
-    selectors, server_optimizers, solvers, training = map(
-        LazyModule, ("selectors", "server_optimizers", "solvers", "training")
+    schedules, selectors, server_optimizers, solvers, training = map(
+        LazyModule, ("schedules", "selectors", "server_optimizers", "solvers", "training")
     )
 
 __all__ = [
     "COHORT_SIZE",
     "COMMUNICATION",
+    "CONCURRENCY",
     "FAULTS",
     "GROUPS",
     "METHODS",
@@ -55,11 +57,28 @@ __all__ = [
     "PARTITIONERS",
     "RANGES",
     "READERS",
+    "SCHEDULES",
+    "SYNTHETIC",
+    "TIMING",
     "role_classes",
 ]
 
 COHORT_SIZE = 10
 """Default number of clients per round, or all clients if there are fewer."""
+
+# Three results are an update in the setting of ``fedjax-fair run speed``.
+_BUFFERED = partial(schedules.Asynchronous, buffer_size=3)
+
+
+def _with_factor(aggregator: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the exponent of the factor of staleness."""
+    return Wrapping(aggregator, aggregators.Polynomial, "staleness")
+
+
+def _with_global_rate(aggregator: Callable[..., Any]) -> Callable[..., Any]:
+    """Distinguishes the learning rate of an aggregator from that of the clients."""
+    names = {"learning_rate": "global_learning_rate", "weights": "buffer_weights"}
+    return Renamed(aggregator, names)
 
 
 GROUPS: dict[str, dict[str, Method]] = {
@@ -236,6 +255,20 @@ GROUPS: dict[str, dict[str, Method]] = {
             aggregator=aggregators.HetLoRAMean,
         ),
     },
+    "asynchronous": {
+        "fedasync": Method(
+            aggregator=_with_factor(aggregators.FedAsync),
+            schedule=partial(schedules.Asynchronous, buffer_size=1),
+        ),
+        "fedbuff": Method(
+            aggregator=_with_factor(_with_global_rate(aggregators.FedBuff)), schedule=_BUFFERED
+        ),
+        "ca2fl": Method(aggregator=_with_global_rate(aggregators.CA2FL), schedule=_BUFFERED),
+        "fed_stale_weight": Method(
+            aggregator=_with_global_rate(aggregators.FedStaleWeight), schedule=_BUFFERED
+        ),
+        "area": Method(aggregator=aggregators.AREA, schedule=_BUFFERED),
+    },
     "robust": {
         "median": Method(aggregator=aggregators.Median),
         "trimmed_mean": Method(aggregator=aggregators.TrimmedMean),
@@ -299,6 +332,10 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
     "apfl": {"mixing_weight": Range(0.1, 0.9, "linear")},
     "lora_fair": {"aggregator.strength": Range(0.001, 1.0)},
     "hetlora": {"solver.strength": Range(1e-4, 0.1)},
+    "fedasync": {"mixing": Range(0.1, 0.9, "linear"), "exponent": Range(0.1, 2.0)},
+    "fedbuff": {"global_learning_rate": _SERVER_RATES, "exponent": Range(0.1, 2.0)},
+    "ca2fl": {"global_learning_rate": _SERVER_RATES},
+    "fed_stale_weight": {"global_learning_rate": _SERVER_RATES},
     "trimmed_mean": {"trim": Range(0.05, 0.4, "linear")},
     "norm_clipping": {"bound": Range(0.1, 10.0)},
     "centered_clipping": {"bound": Range(0.1, 10.0)},
@@ -390,6 +427,25 @@ COMMUNICATION: dict[str, Callable[..., Any]] = {
 """Communication, as `FAULTS`."""
 
 
+SCHEDULES: dict[str, Callable[..., Any]] = {
+    "synchronous": schedules.Synchronous,
+    "asynchronous": schedules.Asynchronous,
+}
+"""Schedules of rounds by kind; each takes times of clients first."""
+
+TIMING = Reference("app.timing_files.read_times")
+"""Reads times of clients."""
+
+SYNTHETIC = "synthetic"
+"""Name of the table in the package, whose speeds are made up."""
+
+CONCURRENCY = Setting(
+    *("concurrency", int, None, False),
+    "Clients that train at the same time with an asynchronous method.",
+)
+"""The cohort size of asynchronous methods."""
+
+
 def role_classes(method: Method) -> dict[str, Callable[..., Any]]:
     """Returns the classes of a method by role."""
     solver = _around_sgd(method.solver or solvers.SGD)
@@ -402,6 +458,8 @@ def role_classes(method: Method) -> dict[str, Callable[..., Any]]:
     }
     if method.server_optimizer is not None:
         roles["server_optimizer"] = _with_server_rate(method.server_optimizer)
+    if method.schedule is not None:
+        roles["schedule"] = method.schedule
     return roles
 
 

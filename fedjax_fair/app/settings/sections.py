@@ -40,14 +40,18 @@ def section(
         kind, *others = {str(setting.type): setting.type for setting in settings.values()}.values()
         if others:
             raise TypeError(f"{key}: {kind}, {others}; expected one type for all constructors.")
-        annotation = Annotated[kind | None, Doc(_help(settings)), default_hint(_defaults(settings))]
+        annotation = Annotated[
+            kind | None, Doc(_help(settings, len(constructors))), default_hint(_defaults(settings))
+        ]
         generated.append((key, annotation, field(default=None)))
     return make_dataclass("Section", generated, bases=(fixed,), frozen=True)
 
 
-def _help(users: Mapping[str, Setting]) -> str:
-    """Returns the description of a field and the names that use it."""
+def _help(users: Mapping[str, Setting], num_constructors: int) -> str:
+    """Returns the description of a field and, of several names, those that use it."""
     text = next((s.help for s in users.values() if not s.help.startswith("As for")), "")
+    if num_constructors == 1:
+        return text
     readers = ", ".join(users) if len(users) <= _MAX_READERS else "most methods"
     return f"{text.rstrip('.')} ({readers})."
 

@@ -137,6 +137,8 @@ def check_unused_settings(config: Config) -> None:
             keys = _PRIVACY if name == "delta" else enabling
             needed = " or ".join(option_of(section, key) for key in keys)
             raise ValueError(f"{option} has no effect without {needed}; remove it.")
+        if section in ("timing", "schedule") and config.timing.table is None:
+            raise ValueError(f"{option} has no effect without --timing.table; remove it.")
         user = "file" if config.data.file is not None else "name" if name == "dir" else "partition"
         reader = {
             "data": f"data.{user}={getattr(config.data, user)!r}",
@@ -171,6 +173,8 @@ def _unused_values(config: Config) -> dict[SettingKey, Any]:
         used.add(("communication", "delta"))
     for name in config.methods:
         used |= used_settings(*resolve_method(config, name)).keys()
+    if ("timing", "table") in used:
+        used.add(("schedule", "until_seconds"))
     return {
         key: value
         for key, value in values_of(config).items()
