@@ -107,8 +107,8 @@ TERMS = {
     ),
     "loss gap": (
         "Test loss of a client less the last one of `local_converged` in the same run, which "
-        "stands for the lowest loss that the client can reach. `compare RUN --metrics loss_gap_maximum` "
-        "compares methods; other summaries are loss_gap_mean_clients, _minimum, "
+        "stands for the lowest loss that the client can reach. `compare RUN --metrics "
+        "loss_gap_maximum` compares methods; other summaries are loss_gap_mean_clients, _minimum, "
         "_standard_deviation, _variance and _worst_10pct, the mean of the largest gaps. "
         "`results.loss_gaps` also computes them of training examples."
     ),
