@@ -28,6 +28,7 @@ from fedjax_fair.data.partitions.partition import (
 )
 from fedjax_fair.data.partitions.partitioner import BiasRequest, Partition, Partitioner
 from fedjax_fair.data.sensitive import SensitiveFeature
+from fedjax_fair.data.sources.census_survey import acs
 from fedjax_fair.data.sources.logistic import synthetic
 from fedjax_fair.data.sources.named_sources import (
     SOURCES,
@@ -62,6 +63,7 @@ __all__ = [
     "Source",
     "Splits",
     "TableEncoding",
+    "acs",
     "assign_by_owner",
     "available",
     "biased",
