@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import fedjax_fair as ff
+from fedjax_fair.app.cli import main
 from fedjax_fair.data import biased, describe_bias
 
 SEX = np.array(["F", "M"])
@@ -199,3 +200,39 @@ def test_a_bias_that_cannot_be_given_is_explained(options, message, as_users_cal
 def test_a_description_needs_sensitive_features(as_users_call):
     with pytest.raises(ValueError, match="10 classes, 1 partitions and no sensitive features"):
         describe_bias(ff.data.load("digits"))
+
+
+def test_data_show_prints_and_plots_requested_gaps(tmp_path, capsys):
+    people(4000).to_csv(tmp_path / "pay.csv", index=False)
+    picture = tmp_path / "bias.png"
+    words = [
+        "data", "show", f"--data.file={tmp_path / 'pay.csv'}", "--data.label=salary",
+        "--data.sensitive-features", "sex", "race", "--data.partition=biased", "--data.by", "sex",
+        "race", "--data.scenario=attribute", "--data.gap=0.1", "--data.clients=4",
+    ]  # fmt: skip
+    assert main([*words, "-o", str(picture)]) == 0
+    printed = capsys.readouterr().out
+    table = [line.split() for line in printed.split("\n\n")[-1].splitlines()]
+    assert table[0][:3] == ["client", "feature", "value"]
+    assert [float(row[-1]) for row in table[1:5]] == [0.1, 0.1, 0, 0]
+    assert not any(cell.startswith("-0.0") and not float(cell) for row in table for cell in row)
+    assert len(table) == 1 + 4 * 4 + 1  # Sex has one row of each client, race three.
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main([*words[:-2], "--data.gap=0.9", "--data.clients=4"]) == 2
+    assert "expected a share in [0, 1]; choose a smaller gap" in capsys.readouterr().err
+
+
+def test_the_figure_has_achieved_and_requested_gaps():
+    table = people()
+    data = ff.data.from_table(
+        table, label="salary", client=biased(3, "race", "value", gap=0.1),
+        sensitive_features=["race"],
+    )  # fmt: skip
+    described = describe_bias(data)
+    (axes,) = ff.report.bias_gaps(described).axes
+    lines = [line for line in axes.lines if line.get_linestyle() == "None"]
+    shown = np.concatenate([line.get_ydata() for line in lines])
+    np.testing.assert_allclose(np.sort(shown), np.sort(100 * described["gap"]))
+    ends = np.concatenate([each.get_segments() for each in axes.collections])
+    requested = ends[ends[:, 0, 1] == ends[:, 1, 1]][:, 0, 1]
+    np.testing.assert_allclose(np.sort(requested), np.sort(100 * described["requested_gap"]))
