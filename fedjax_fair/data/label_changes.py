@@ -78,8 +78,7 @@ def inject_label_bias(
         >>> sorted(zip(train.sensitive_features[:, 0].tolist(), train.labels.tolist()))
         [(0, 0), (0, 0), (1, 0), (1, 1)]
     """
-    if not 0 <= rate <= 1:
-        raise ValueError(f"{rate=}: expected a share in [0, 1].")
+    checks.fraction("rate", rate)
     known = dict(data.sensitive_names or ())
     if feature not in known:
         raise ValueError(f"{feature=}: expected one of the sensitive features {list(known)}.")

@@ -89,7 +89,7 @@ def test_mistakes_in_label_bias_are_explained(as_users_call):
     for arguments, message in (
         ((original, [0], "age", "F", 0.5), r"feature='age': expected one of .*\['sex'\]"),
         ((original, [0], "sex", "X", 0.5), r"value='X': expected a value of sex, .*'F', 'M'"),
-        ((original, [0], "sex", "F", 1.5), r"rate=1.5: expected a share in \[0, 1\]"),
+        ((original, [0], "sex", "F", 1.5), r"rate=1.5: expected a number in \[0, 1\]"),
         ((original, [2], "sex", "F", 0.5), r"clients=\[2\]: expected items in \[0, 2\)"),
         ((original._replace(num_classes=3), [0], "sex", "F", 0.5), "data with 3 classes"),
         ((digits, [0], "sex", "F", 0.5), r"feature='sex': expected one of .* \[\]"),

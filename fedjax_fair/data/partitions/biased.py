@@ -104,6 +104,17 @@ def biased(
     by = (by,) if isinstance(by, str) else tuple(by)
     if not by:
         raise ValueError(f"{by=}: expected one or more columns, such as ['sex'].")
+    if gap is not None:
+        checks.finite("gap", gap, many=True)
+        if np.abs(gap).max() > 1:
+            raise ValueError(f"{gap=}: expected differences of shares, in [-1, 1].")
+        _check_shape("gap", gap, [(), (num_clients,)], "a number, or one for each client")
+    if base_rate is not None:
+        checks.fraction("base_rate", base_rate, many=True)
+    if size is not None:
+        for one in [size] if not as_array("size", size).ndim else np.ravel(size):
+            checks.positive_int("size", one)
+        _check_shape("size", size, [(), (num_clients,)], "an integer, or one for each client")
     if scenario is not None:
         checks.one_of("scenario", scenario, ("attribute", "value", "prevalence", "base_rate"))
         if prevalence is not None:
@@ -123,6 +134,14 @@ def biased(
                 f"{name}={given!r} has no effect with {scenario=}{' and no gap' * (not has_gap)}; "
                 "remove it."
             )
+    if base_rate is not None and has_gap:
+        shapes = [(), (num_clients,)]
+        _check_shape("base_rate", base_rate, shapes, "with a gap, a number, or one for each client")
+    elif base_rate is not None and np.ndim(base_rate):
+        _check_shape(
+            "base_rate", np.zeros(np.shape(base_rate)[:1]), [(num_clients,)],
+            "a number, or [clients, groups]",
+        )  # fmt: skip
 
     def request(labels: np.ndarray, codes: np.ndarray, values: list[np.ndarray]) -> BiasRequest:
         sizes = [len(each) for each in values]
@@ -148,7 +167,7 @@ def biased(
             is_favored = kind[:, None] == np.arange(shape[1])
         else:
             is_favored, sign = _favored_groups(favored, by, values, rate, num_clients), 1.0
-        delta = _per_client("gap", gap, _GAP, num_clients) * sign
+        delta = np.broadcast_to(_GAP if gap is None else gap, num_clients) * sign
         shares = np.broadcast_to(share, shape)
         if prevalence is not None:
             shares = _prevalence(prevalence, shape)
@@ -162,7 +181,8 @@ def biased(
         if not has_gap:
             rates = _rates(base_rate, rate, shape)
         else:
-            rates = _per_client("base_rate", base_rate, labels.mean(), num_clients)[:, None]
+            overall = labels.mean() if base_rate is None else base_rate
+            rates = np.broadcast_to(overall, num_clients)[:, None]
             if scenario == "base_rate":
                 steps = np.linspace(-0.5, 0.5, num_clients) * delta
                 rates = np.broadcast_to(rates + steps[:, None], shape)
@@ -233,10 +253,7 @@ def _draw_counts(
     if size is None:
         sizes = np.full(num_clients, int(limits.min()))
     else:
-        sizes = np.asarray(size)
-        if sizes.shape not in ((), (num_clients,)) or sizes.dtype.kind not in "iu":
-            raise ValueError(f"{size=}: expected an integer, or one for each client.")
-        sizes = np.broadcast_to(sizes, num_clients)
+        sizes = np.broadcast_to(size, num_clients)
 
     def rounded(sizes):
         return np.stack(
@@ -251,8 +268,6 @@ def _draw_counts(
         raise ValueError(
             f"{_cell_name(requested, place)}: {pools[place]:,} examples are too few for "
             f"{num_clients} clients; use fewer clients or a smaller gap."
-            if size is None
-            else f"{size=}: expected positive integers."
         )
     counts = rounded(sizes)
     # Rounding may need some examples more than there are.
@@ -291,14 +306,9 @@ def _draw(
     return partition._replace(bias=requested)
 
 
-def _per_client(name: str, given: Any, default: float, num_clients: int) -> np.ndarray:
-    values = np.asarray(default if given is None else given, np.float64)
-    if values.shape not in ((), (num_clients,)) or not np.isfinite(values).all():
-        raise ValueError(
-            f"{name} of shape {values.shape}: expected a number, or one for each of "
-            f"{num_clients} clients."
-        )
-    return np.broadcast_to(values, num_clients)
+def _check_shape(name: str, given: Any, shapes: list[tuple[int, ...]], expected: str) -> None:
+    if np.shape(given) not in shapes:
+        raise ValueError(f"{name} of shape {np.shape(given)}: expected {expected}.")
 
 
 def _prevalence(given: Any, shape: tuple[int, int]) -> np.ndarray:

@@ -6,6 +6,7 @@ The package folktables (the extra ``acs``) defines the tasks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -73,12 +74,14 @@ def acs(
         Ding, Hardt, Miller, Schmidt, *Retiring Adult: New Datasets for Fair Machine Learning*,
         2021, https://arxiv.org/abs/2108.04884
     """
-    checks.installed("data.acs", "folktables", "acs")
     checks.one_of("task", task, tuple(_TASKS))
-    import folktables
+    checks.unit_interval("test", test)
+    checks.unit_interval("validation_fraction", validation_fraction)
+    checks.non_negative_int("seed", seed)
+    checks.installed("data.acs", "folktables", "acs")
     import pandas as pd
 
-    problem = getattr(folktables, _TASKS[task])
+    problem = getattr(import_module("folktables"), _TASKS[task])
     needed = dict.fromkeys([*problem.features, problem.target, *sensitive_features, _STATE])
     if missing := [name for name in needed if name not in frame.columns]:
         raise ValueError(

@@ -170,13 +170,21 @@ def split(*arguments, labels=LABELS, **options):
 
 WRONG = {
     "gap": ({"gap": 0.9}, "base rate -0.0333 of sex=F at client 0: expected a share in [0, 1]"),
-    "gaps": ({"gap": [0.1] * 3}, "gap of shape (3,): expected a number, or one for each of 2"),
+    "large gap": ({"gap": [0.1, -1.1]}, "gap=[0.1, -1.1]: expected differences of shares, in [-1"),
+    "gaps": ({"gap": [0.1] * 3}, "gap of shape (3,): expected a number, or one for each client"),
     "too many": (REQUEST | {"size": 700}, "sex=F, label 0 needs 497 of 400 examples; expected siz"),
-    "size": ({"size": 0}, "size=0: expected positive integers"),
-    "sizes": ({"size": [1.5, 2]}, "size=[1.5, 2]: expected an integer, or one for each client"),
+    "size": ({"size": 0}, "size=0: expected an integer >= 1"),
+    "sizes": ({"size": [1.5, 2]}, "size=np.float64(1.5): expected an integer >= 1"),
     "sum": ({"prevalence": [0.5, 0.6]}, "prevalence: expected shares >= 0 whose sum"),
     "prevalence": ({"prevalence": [1.0]}, "prevalence of shape (1,): expected (2,) or (2, 2)"),
+    "sizes of clients": ({"size": [1] * 3}, "size of shape (3,): expected an integer, or one for"),
     "rates": ({"base_rate": [0.1, 0.2]}, "base_rate of shape (2,): expected a number or (2, 2)"),
+    "rates of clients": ({"base_rate": [[0.1, 0.2]]}, "base_rate of shape (1,): expected a number"),
+    "rates with a gap": (
+        {"gap": 0.1, "base_rate": [[0.1, 0.2]] * 2},
+        "base_rate of shape (2, 2): expected with a gap, a number, or one for each client",
+    ),
+    "rate": ({"gap": 0.1, "base_rate": 1.2}, "base_rate=1.2: expected a number in [0, 1]"),
     "value": ({"gap": 0.1, "favored": "X"}, "favored='X': expected a value of sex, one of ['F',"),
     "unused gap": (
         {"scenario": "prevalence", "gap": 0.1},
