@@ -144,6 +144,7 @@ def post_process(
                 for name, value in _measure(constraint, counts).items():
                     values[name].append(value)
             drawn = _count(part, own.predict(scores, groups, clients).astype(float), sizes)
+            drawn = drawn.astype(np.int64)
             everyone, local = drawn.sum(axis=0), expected_difference(constraint, drawn, draws=100)
             floors["global_gap_floor"].append(expected_difference(constraint, everyone))
             floors["local_gap_mean_floor"].append(_over_clients(np.mean, local))

@@ -160,7 +160,7 @@ def reach(
     """Returns the two thresholds that are mixed to reach a rate, and the share of the lower one."""
     place = max(int(np.searchsorted(x[hull], rate)), 1)
     start, end = x[hull[place - 1]], x[hull[place]]
-    return hull[place - 1], hull[place], (rate - start) / (end - start)
+    return int(hull[place - 1]), int(hull[place]), float((rate - start) / (end - start))
 
 
 def mix(
