@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from conftest import linear_model
 from people_federation import FEATURES, make_people, people_of
+from sklearn.metrics import roc_auc_score
 
 import fedjax_fair as ff
 from fedjax_fair.data.sensitive import SensitiveFeature
@@ -83,6 +84,47 @@ def test_sums_are_those_of_a_loop_over_people(is_personalized):
             errors[group] = sum(abs(each[:, 0].sum() - each[:, 1].sum()) for each in gaps)
             errors[group] /= len(of_group)
     np.testing.assert_allclose(sums.calibration_error, errors, rtol=1e-4)
+
+
+@pytest.mark.parametrize("is_personalized", [False, True])
+def test_ranks_of_groups_are_pooled_for_one_model_only(is_personalized):
+    """Scores of different models are no ranks: there, clients are averaged by their examples."""
+    personalized = scaled if is_personalized else None
+    metric = ff.metrics.predictions.auc(2)
+    variables, clients = measured(DATA, MODEL, personalized, custom=[metric])
+    rows = []
+    for client in range(DATA.num_clients):
+        own = scaled(variables, jnp.int32(client)) if is_personalized else variables
+        for person in people_of(DATA.test, client):
+            logits = DATA.test.features[person] @ np.asarray(own.params["kernel"])
+            logits = logits + np.asarray(own.params["bias"])
+            score = np.asarray(jax.nn.softmax(logits))[1]  # In float32, so that ties are the same.
+            rows.append((client, FLAT[person], DATA.test.labels[person], score))
+    people = pd.DataFrame(rows, columns=["client", "group", "label", "score"])
+
+    def area(part):
+        if part.label.nunique() < 2:
+            return np.nan
+        return roc_auc_score(part.label, part.score)
+
+    def pooled(part):
+        if not is_personalized:
+            return area(part)
+        parts = [own for _, own in part.groupby("client") if own.label.nunique() == 2]
+        sizes = [len(own) for own in parts]
+        return np.average([area(own) for own in parts], weights=sizes) if parts else np.nan
+
+    def by(column, size):
+        return [pooled(people[column == value]) for value in range(size)]
+
+    found = (clients.personalized if is_personalized else clients).quantities
+    np.testing.assert_allclose(found.pooled["test_auc"], pooled(people), rtol=1e-5)
+    np.testing.assert_allclose(found.groups["auc"], by(people.group, 6), rtol=1e-5)
+    values = [*by(people.group // 3, 2), *by(people.group % 3, 3)]
+    np.testing.assert_allclose(found.features["auc"], values, rtol=1e-5)
+    cells = found.client_groups["auc"]
+    for (client, group), part in people.groupby(["client", "group"]):
+        np.testing.assert_allclose(cells[client, group], area(part), rtol=1e-5)
 
 
 @pytest.mark.parametrize("is_personalized", [False, True])

@@ -172,6 +172,7 @@ def given() -> dict[str, Any]:
         "base": Config(),
         "batch_size": 1,
         "bound": 1.0,
+        "by": ["sex"],
         "client_data": np.ones(2, np.float32),
         "clients": [0],
         "clipping_norm": 1.0,
@@ -257,6 +258,14 @@ def _own() -> dict[Callable[..., Any], dict[str, Any]]:
         },
         data.from_text: {"texts": {"a": "some text", "b": "more text"}, "length": 4},
         data.flip_labels: {"data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]])},
+        data.inject_label_bias: {
+            "data": data.from_arrays(
+                np.eye(4), _LABELS, [[0, 1], [2, 3]], sensitive_features={"sex": list("FFMM")}
+            ),
+            "feature": "sex",
+            "value": "F",
+            "rate": 0.5,
+        },
         data.hold_out: {
             "data": data.from_arrays(np.eye(4), _LABELS, [[0, 1], [2, 3]]),
             "validation_fraction": 0.5,

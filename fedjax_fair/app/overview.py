@@ -39,6 +39,7 @@ COMMANDS = {
     "show": "Prints the tables of a run or of contributions; of an unfinished run, its "
     "evaluations.",
     "compare": "Tests which methods of one or more runs differ with statistical significance.",
+    "thresholds": "Fits thresholds of clients and sensitive groups to the models of a run.",
     "benchmark": "Compares tuned methods by a fixed protocol: `benchmark` or `benchmark standard`.",
     "benchmark enter": "Checks, tunes and runs the methods of a Python file, and writes one file "
     "per method.",

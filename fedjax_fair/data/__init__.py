@@ -1,11 +1,14 @@
 """Federated datasets: examples, their partition over clients, and sources of data."""
 
 from fedjax_fair.data.arrays import federate, from_arrays, with_central_test
+from fedjax_fair.data.bias_description import describe_bias
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.federated import FederatedData, stack, validate
 from fedjax_fair.data.federated_tables import from_table
+from fedjax_fair.data.label_changes import flip_labels, inject_label_bias
 from fedjax_fair.data.npz_layouts import from_npz
+from fedjax_fair.data.partitions.biased import biased
 from fedjax_fair.data.partitions.class_partition import (
     PLANTED,
     Cluster,
@@ -23,8 +26,9 @@ from fedjax_fair.data.partitions.partition import (
     quantity_skew,
     shards,
 )
-from fedjax_fair.data.partitions.partitioner import Partition, Partitioner
+from fedjax_fair.data.partitions.partitioner import BiasRequest, Partition, Partitioner
 from fedjax_fair.data.sensitive import SensitiveFeature
+from fedjax_fair.data.sources.census_survey import acs
 from fedjax_fair.data.sources.logistic import synthetic
 from fedjax_fair.data.sources.named_sources import (
     SOURCES,
@@ -41,11 +45,12 @@ from fedjax_fair.data.tables.table_encoding import TableEncoding
 from fedjax_fair.data.text.leaf import from_leaf
 from fedjax_fair.data.text.windows import characters, decode_text, encode_text, from_text
 from fedjax_fair.data.text.words import count_words
-from fedjax_fair.data.transforms import concatenate, flip_labels, hold_out, hold_out_clients
+from fedjax_fair.data.transforms import concatenate, hold_out, hold_out_clients
 
 __all__ = [
     "PLANTED",
     "SOURCES",
+    "BiasRequest",
     "ClientExamples",
     "Cluster",
     "Description",
@@ -58,8 +63,10 @@ __all__ = [
     "Source",
     "Splits",
     "TableEncoding",
+    "acs",
     "assign_by_owner",
     "available",
+    "biased",
     "by_column",
     "characters",
     "classes_per_client",
@@ -67,6 +74,7 @@ __all__ = [
     "count_words",
     "decode_text",
     "describe",
+    "describe_bias",
     "dirichlet",
     "encode_text",
     "federate",
@@ -81,6 +89,7 @@ __all__ = [
     "hold_out",
     "hold_out_clients",
     "iid",
+    "inject_label_bias",
     "load",
     "natural",
     "on_device",

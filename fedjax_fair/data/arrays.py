@@ -111,7 +111,7 @@ def federate(
     data = FederatedData(
         train_part, test_part, groups, num_classes, name, label_skew_only, num_unassigned,
         client_names=partition.client_names, sensitive_names=names,
-        num_filled=partition.num_filled,
+        num_filled=partition.num_filled, bias=partition.bias,
     )  # fmt: skip
     validate(data)
     return hold_out(data, validation_fraction, seed) if validation_fraction else data

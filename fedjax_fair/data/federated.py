@@ -12,6 +12,7 @@ from jaxtyping import Array, Int
 
 from fedjax_fair.data.client_examples import MAX_CLASSES, ClientExamples, check_examples
 from fedjax_fair.data.conversion import as_integers, check_names, check_range, require
+from fedjax_fair.data.partitions.partitioner import BiasRequest
 from fedjax_fair.data.sensitive import SensitiveFeature, check_codes, check_sensitive_names
 from fedjax_fair.data.sensitive_counts import summarize_sensitive
 from fedjax_fair.data.tables.table_encoding import TableEncoding
@@ -68,6 +69,8 @@ class FederatedData(NamedTuple):
             None. It is no part of the pytree.
         label_unit: Unit of the targets of a regression, such as ``"years"``, in which results have
             errors; None if it is unknown. `fit` compiles without it.
+        bias: Requested bias of each client (`biased`), for `describe_bias`; or None. It is no part
+            of the pytree.
     """
 
     train: ClientExamples
@@ -85,6 +88,7 @@ class FederatedData(NamedTuple):
     unseen: FederatedData | None = None
     central_test: ClientExamples | None = None
     label_unit: str | None = None
+    bias: BiasRequest | None = None
 
     def __str__(self) -> str:
         is_concrete = all(
@@ -138,7 +142,7 @@ class FederatedData(NamedTuple):
     def without_names(self) -> FederatedData:
         """Removes what compiled functions do not depend on, such as names of clients."""
         unnamed = self._replace(client_names=None, encoding=None, num_filled=0, label_unit=None)
-        return unnamed._replace(unseen=None, central_test=None)
+        return unnamed._replace(unseen=None, central_test=None, bias=None)
 
     def map_parts(self, function: Callable[[ClientExamples], ClientExamples]) -> FederatedData:
         """Applies a function to training, test and, if there are any, validation examples."""

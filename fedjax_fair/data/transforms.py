@@ -1,4 +1,4 @@
-"""Federated datasets made of other ones: held out, selected, joined, or with flipped labels."""
+"""Federated datasets made of other ones: held out, selected or joined."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ import numpy as np
 from jaxtyping import Int
 
 from fedjax_fair.data.client_examples import ClientExamples
-from fedjax_fair.data.conversion import as_array, require
+from fedjax_fair.data.conversion import require
 from fedjax_fair.data.federated import PARTS, FederatedData, check_alike, stack, validate
 from fedjax_fair.data.partitions.partition import assign_by_owner
 from fedjax_fair.data.partitions.partitioner import generator, make_partition, split_off
-from fedjax_fair.numerics.labels import MASKED_LABEL
 from fedjax_fair.utils import checks
 
 __all__ = [
     "choose_unseen",
     "concatenate",
-    "flip_labels",
     "hold_out",
     "hold_out_clients",
     "select_clients",
@@ -166,6 +164,7 @@ def with_unseen(
         validation=None,
         client_names=owned.client_names,
         num_filled=0,
+        bias=None,
     )
     return data._replace(unseen=unseen)
 
@@ -197,7 +196,9 @@ def select_clients(data: FederatedData, clients: Int[np.ndarray, " selected"]) -
         groups = np.unique(groups, return_inverse=True)[1].astype(groups.dtype)
     names = data.client_names
     names = None if names is None else tuple(names[client] for client in clients)
-    return data.map_parts(select)._replace(groups=groups, client_names=names, num_filled=0)
+    bias = data.bias and data.bias.of_clients(clients)
+    selected = data.map_parts(select)
+    return selected._replace(groups=groups, client_names=names, num_filled=0, bias=bias)
 
 
 def concatenate(datasets: Sequence[FederatedData], name: str | None = None) -> FederatedData:
@@ -298,41 +299,3 @@ def _concatenate(parts: Sequence[ClientExamples]) -> ClientExamples:
 
 def _join(arrays: Sequence[Any]) -> Any:
     return None if arrays[0] is None else np.concatenate([np.asarray(array) for array in arrays])
-
-
-def flip_labels(data: FederatedData, clients: Sequence[int]) -> FederatedData:
-    """Flips training labels: class ``c`` becomes ``num_classes - 1 - c``; masked ones stay.
-
-    Args:
-        data: A federated dataset with one partition.
-        clients: Ids of the clients whose labels are flipped.
-
-    Returns:
-        A federated dataset that shares all other arrays.
-
-    Examples:
-        >>> from fedjax_fair.data import from_arrays
-        >>> data = from_arrays(np.eye(4), [0, 1, 2, 2], [[0, 1], [2, 3]], test_fraction=0.0)
-        >>> flip_labels(data, [1]).train.labels.tolist()
-        [0, 1, 0, 0]
-    """
-    ids = as_array("clients", clients)
-    checks.items("clients", ids, data.num_clients)
-    if data.num_partitions is not None:
-        raise ValueError(
-            f"data has {data.num_partitions} partitions: expected one; flip the labels "
-            "of each before data.stack."
-        )
-    train = data.train
-    labels = np.array(train.labels)
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(
-            f"data has labels of {labels.dtype}: expected classes, integers; "
-            "targets have no label to flip."
-        )
-    owners = np.repeat(np.arange(data.num_clients), np.asarray(train.sizes))
-    indices = np.asarray(train.order)[: owners.size][np.isin(owners, ids)]
-    is_flipped = np.zeros(labels.shape, bool)
-    is_flipped[indices] = labels[indices] != MASKED_LABEL
-    labels[is_flipped] = data.num_classes - 1 - labels[is_flipped]
-    return data._replace(train=train._replace(labels=labels), label_skew_only=False)

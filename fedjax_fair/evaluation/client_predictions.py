@@ -25,11 +25,20 @@ def custom_metrics(
     outputs_fn: Callable[[ClientExamples], tuple[Array, Array, Array]],
     data: FederatedData,
     metrics: Sequence[ClientMetric],
+    *,
+    is_personalized: bool = False,
 ) -> tuple[dict[str, Float[Array, " clients"]], QuantityValues | None]:
     """Returns metrics of predictions by their name in results, of clients and of pooled examples.
 
-    ``outputs_fn`` returns outputs, example indices and owners as ``map_examples``.
+    ``outputs_fn`` returns outputs, example indices and owners as ``map_examples``;
+    ``is_personalized`` is whether outputs of clients are of different models.
     """
+
+    def pooled_value(metric, predictions, cells, number):
+        if is_personalized and metric.ranks_examples:
+            return _mean_over_clients(metric, predictions, cells, number)
+        return _measure(metric, _by_cell(predictions, cells, number))
+
     values_by_name: dict[str, Float[Array, " clients"]] = {}
     if not metrics:
         return values_by_name, None
@@ -65,26 +74,27 @@ def custom_metrics(
             rows = map(collectives.gather, (outputs, labels, owners))
             predictions = Predictions(model, *rows, num_clients=local.num_clients)
             groups = groups if groups is None else collectives.gather(groups)
-        together = _by_cell(predictions, jnp.zeros_like(predictions.owners), 1)
+        everyone = jnp.zeros_like(predictions.owners)
         for metric in metrics:
-            pooled.pooled[f"{split}_{metric.name}"] = _measure(metric, together)[0]
+            value = pooled_value(metric, predictions, everyone, 1)[0]
+            pooled.pooled[f"{split}_{metric.name}"] = value
         if split == "validation":
             continue
         if names and sensitive_groups is not None and groups is not None:
             number, sizes = sensitive_groups.number, [len(each.values) for each in names]
             cells = predictions.owners * number + groups
-            of_groups = _by_cell(predictions, groups, number)
             of_cells = _by_cell(predictions, cells, number * local.num_clients)
             codes = jnp.unravel_index(groups, sizes) if len(sizes) > 1 else ()
-            of_values = [_by_cell(predictions, *each) for each in zip(codes, sizes, strict=False)]
             for metric in metrics:
-                pooled.groups[metric.name] = _measure(metric, of_groups)
+                pooled.groups[metric.name] = pooled_value(metric, predictions, groups, number)
                 values = _measure(metric, of_cells)
                 pooled.client_groups[metric.name] = values.reshape(-1, number)
-                if of_values:
-                    values = [_measure(metric, each) for each in of_values]
+                if codes:
+                    parts = zip(codes, sizes, strict=True)
+                    values = [pooled_value(metric, predictions, *each) for each in parts]
                     pooled.features[metric.name] = jnp.concatenate(values)
         if _has_several_targets(predictions):
+            together = _by_cell(predictions, everyone, 1)
             for metric in metrics:
                 pooled.outputs[metric.name] = _by_output(metric, together)
     return values_by_name, pooled
@@ -102,6 +112,19 @@ def _measure(metric: ClientMetric, predictions: Predictions) -> Float[Array, " o
     """Returns a metric of each owner; NaN without examples."""
     count = predictions.sum(jnp.ones_like(predictions.owners))
     return jnp.where(count > 0, metric.function(predictions), jnp.nan)
+
+
+def _mean_over_clients(
+    metric: ClientMetric, predictions: Predictions, cells: Int[Array, " examples"], number: int
+) -> Float[Array, " cells"]:
+    """Returns means over clients of a metric of cells, by examples; NaN where it has no value."""
+    cells = predictions.owners * number + cells
+    of_clients = _by_cell(predictions, cells, number * predictions.num_clients)
+    values = _measure(metric, of_clients).reshape(-1, number)
+    sizes = of_clients.sum(jnp.ones(of_clients.owners.shape)).reshape(-1, number)
+    weights = jnp.where(jnp.isnan(values), 0, sizes)
+    total = jnp.sum(weights, axis=0)
+    return jnp.nansum(weights * values, axis=0) / jnp.where(total > 0, total, jnp.nan)
 
 
 def _has_several_targets(predictions: Predictions) -> bool:

@@ -215,7 +215,7 @@ def evaluate(
     if personalized is not None:
         performance = personalized_performance(model, personalized, list(parts.values()))
         outputs_fn = partial(personalized_outputs, model, personalized)
-        of_clients, pooled = custom_metrics(model, outputs_fn, data, custom)
+        of_clients, pooled = custom_metrics(model, outputs_fn, data, custom, is_personalized=True)
         own = metrics_of(
             dict(zip(parts, performance, strict=True)),
             custom=of_clients,

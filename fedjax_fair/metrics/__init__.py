@@ -4,8 +4,9 @@
 ground-truth groups of clients are known, `SEQUENCE_SUMMARIES` where examples have sequences of
 labels, `CENTRAL_SUMMARIES` those of a central test set, and `SENSITIVE_GROUP_SUMMARIES` those of
 data with sensitive features. `predictions` has metrics on request, `thresholds` makes rates of
-sensitive groups equal after training, `paired` compares runs, `speed` has metrics of virtual time,
-and `noise` estimates the effect of finite test sets.
+sensitive groups equal after training, `local_global_thresholds` at each client and over all people,
+`paired` compares runs, `speed` has metrics of virtual time, and `noise` estimates the effect of
+finite test sets.
 
 Examples:
     >>> from fedjax_fair.metrics import SUMMARIES
@@ -20,6 +21,7 @@ from fedjax_fair.metrics import (
     communication,
     fairness,
     group_fairness,
+    local_global_thresholds,
     noise,
     paired,
     performance,
@@ -63,6 +65,7 @@ __all__ = [
     "communication",
     "fairness",
     "group_fairness",
+    "local_global_thresholds",
     "noise",
     "normalized_mutual_information",
     "paired",

@@ -105,6 +105,13 @@ TERMS = {
         "`local`, or with `fine_tuned`, in the same run: who would be better off without "
         "federation, or with the model of FedAvg trained on their own examples."
     ),
+    "loss gap": (
+        "Test loss of a client less the last one of `local_converged` in the same run, which "
+        "stands for the lowest loss that the client can reach. `compare RUN --metrics "
+        "loss_gap_maximum` compares methods; other summaries are loss_gap_mean_clients, _minimum, "
+        "_standard_deviation, _variance and _worst_10pct, the mean of the largest gaps. "
+        "`results.loss_gaps` also computes them of training examples."
+    ),
     "NMI": (
         "Normalized mutual information of estimated clusters and ground-truth groups, 2 I / (H + "
         "H'), mean over rounds: 0 to 1, 1 for equal groupings. Positive by chance."

@@ -17,6 +17,7 @@ from fedjax_fair.utils.tree import Tree
 
 __all__ = [
     "auc",
+    "balanced_accuracy",
     "calibration_error",
     "label_accuracy",
     "label_f1",
@@ -44,6 +45,22 @@ def worst_class_recall(num_classes: int) -> ClientMetric:
         'Recall of the worst class'
     """
     return _sized("worst_class_recall", "Recall of the worst class", _worst_recall, num_classes)
+
+
+def balanced_accuracy(num_classes: int) -> ClientMetric:
+    """Creates the metric of the recall, averaged over the classes of a client's examples.
+
+    All classes count equally, unlike in the accuracy, by which another group can be the worst.
+
+    Returns:
+        The metric ``balanced_accuracy``, in ``[0, 1]``.
+
+    Examples:
+        >>> balanced_accuracy(10).description
+        'Recall, mean over classes'
+    """
+    about = "Recall, mean over classes"
+    return _sized("balanced_accuracy", about, _balanced_accuracy, num_classes)
 
 
 def macro_f1(num_classes: int) -> ClientMetric:
@@ -88,7 +105,7 @@ def auc(num_classes: int) -> ClientMetric:
     """Creates the metric of the area under the ROC curve, one class against the rest.
 
     Ties count half. The mean is over classes for which a client has positive and negative examples;
-    with two classes it is the usual area.
+    with two classes it is the usual area. Scores of different personalized models are not compared.
 
     Args:
         num_classes: Number of classes, at most the number of the model's outputs.
@@ -107,7 +124,8 @@ def auc(num_classes: int) -> ClientMetric:
         >>> auc(10).unit
         '1'
     """
-    return _sized("auc", "Area under the ROC curve, mean over classes", _mean_area, num_classes)
+    about = "Area under the ROC curve, mean over classes"
+    return _sized("auc", about, _mean_area, num_classes).replace(ranks_examples=True)
 
 
 def mean_squared_error() -> ClientMetric:
@@ -227,12 +245,20 @@ def _sized(name: str, description: str, function: Callable[..., Array], size: in
     return ClientMetric(name, description, "1", _SizedFunction(function, size))
 
 
-def _worst_recall(predictions: Predictions, num_classes: int) -> Array:
+def _recalls(predictions: Predictions, num_classes: int) -> Float[Array, "clients classes"]:
+    """Returns the recall of each class; NaN for a class without examples."""
     right = predictions.predicted == predictions.labels
     recognized = _by_class(predictions, predictions.labels, right, num_classes)
     present = _by_class(predictions, predictions.labels, jnp.ones_like(right), num_classes)
-    lowest = jnp.min(jnp.where(present > 0, recognized / present, jnp.inf), axis=1)
-    return jnp.where(jnp.isinf(lowest), jnp.nan, lowest)
+    return jnp.where(present > 0, recognized / present, jnp.nan)
+
+
+def _worst_recall(predictions: Predictions, num_classes: int) -> Array:
+    return jnp.nanmin(_recalls(predictions, num_classes), axis=1)
+
+
+def _balanced_accuracy(predictions: Predictions, num_classes: int) -> Array:
+    return jnp.nanmean(_recalls(predictions, num_classes), axis=1)
 
 
 def _macro_f1(predictions: Predictions, num_classes: int) -> Array:

@@ -50,10 +50,8 @@ class GroupThresholds:
         Raises:
             ValueError: If scores are not in ``[0, 1]`` or groups are unknown.
         """
-        bin_ids, groups = _bin(scores, self.bins), _as_codes("groups", groups, len(self.high))
-        share = self.low_share[groups]
-        is_high, is_low = bin_ids >= self.high[groups], bin_ids >= self.low[groups]
-        return np.where(is_high, 1 - share, 0.0) + np.where(is_low, share, 0.0)
+        groups = as_codes("groups", groups, len(self.high))
+        return mix(scores, self.bins, self.high[groups], self.low[groups], self.low_share[groups])
 
     def predict(self, scores: Any, groups: Any, seed: int = 0) -> Int[np.ndarray, " examples"]:
         """Draws predictions with these `probabilities`."""
@@ -83,7 +81,7 @@ def count_scores(
     checks.positive_int("num_groups", num_groups)
     checks.positive_int("bins", bins)
     bin_ids = _bin(scores, bins)
-    index = _as_codes("groups", groups, num_groups), _as_codes("labels", labels, 2), bin_ids
+    index = as_codes("groups", groups, num_groups), as_codes("labels", labels, 2), bin_ids
     if len({len(values) for values in index}) > 1:
         raise ValueError(
             f"scores, labels and groups of {len(bin_ids)}, {len(index[1])} and {len(index[0])} "
@@ -122,10 +120,7 @@ def fit_thresholds(
             f"counts of shape {counts.shape}: expected [groups, 2, bins]; pass the result of "
             "count_scores."
         )
-    # The number of people in an interval from index j on, for j = 0 to bins.
-    above = np.cumsum(counts[:, :, ::-1], axis=2)[:, :, ::-1]
-    above = np.pad(above, ((0, 0), (0, 0), (0, 1)))
-    selected = above.sum(axis=1) if constraint == "demographic_parity" else above[:, 1]
+    selected, correct = select(counts, constraint)
     if len(empty := np.flatnonzero(selected[:, 0] == 0)):
         people = "people" if constraint == "demographic_parity" else "people with label 1"
         raise ValueError(
@@ -133,25 +128,54 @@ def fit_thresholds(
             f"{people} in each group, for example by fewer sensitive features."
         )
     rates = selected / selected[:, :1]
-    correct = above[:, 1] + above[:, 0, :1] - above[:, 0]
-    hulls = [_upper_hull(x, y) for x, y in zip(rates, correct, strict=True)]
+    hulls = [upper_hull(x, y) for x, y in zip(rates, correct, strict=True)]
     steps = np.linspace(0, 1, grid + 1)
     total = sum(
         np.interp(steps, x[hull], y[hull]) for x, y, hull in zip(rates, correct, hulls, strict=True)
     )
     rate = float(steps[np.argmax(total)])
-    high, low, low_share = [], [], []
-    for x, hull in zip(rates, hulls, strict=True):
-        place = max(int(np.searchsorted(x[hull], rate)), 1)
-        start, end = x[hull[place - 1]], x[hull[place]]
-        high.append(hull[place - 1])
-        low.append(hull[place])
-        low_share.append((rate - start) / (end - start))
-    bins = counts.shape[2]
-    return GroupThresholds(bins, np.array(high), np.array(low), np.array(low_share), rate)
+    mixtures = [reach(rate, x, hull) for x, hull in zip(rates, hulls, strict=True)]
+    high, low, low_share = map(np.array, zip(*mixtures, strict=True))
+    return GroupThresholds(counts.shape[2], high, low, low_share, rate)
 
 
-def _upper_hull(
+def select(
+    counts: Int[np.ndarray, "*cells 2 bins"], constraint: Constraint
+) -> tuple[Int[np.ndarray, "*cells thresholds"], Int[np.ndarray, "*cells thresholds"]]:
+    """Counts people for each threshold, the index of the first interval with prediction 1.
+
+    Returns:
+        People with prediction 1, among those that the rate counts; and correct predictions.
+    """
+    above = np.cumsum(counts[..., ::-1], axis=-1)[..., ::-1]
+    above = np.concatenate([above, np.zeros_like(above[..., :1])], axis=-1)
+    correct = above[..., 1, :] + above[..., 0, :1] - above[..., 0, :]
+    is_parity = constraint == "demographic_parity"
+    return above.sum(axis=-2) if is_parity else above[..., 1, :], correct
+
+
+def reach(
+    rate: float, x: Float[np.ndarray, " points"], hull: Int[np.ndarray, " vertices"]
+) -> tuple[int, int, float]:
+    """Returns the two thresholds that are mixed to reach a rate, and the share of the lower one."""
+    place = max(int(np.searchsorted(x[hull], rate)), 1)
+    start, end = x[hull[place - 1]], x[hull[place]]
+    return int(hull[place - 1]), int(hull[place]), float((rate - start) / (end - start))
+
+
+def mix(
+    scores: Any,
+    bins: int,
+    high: Int[np.ndarray, " examples"],
+    low: Int[np.ndarray, " examples"],
+    low_share: Float[np.ndarray, " examples"],
+) -> Float[np.ndarray, " examples"]:
+    """Returns the probability of prediction 1 by two thresholds for each example."""
+    bin_ids = _bin(scores, bins)
+    return np.where(bin_ids >= high, 1 - low_share, 0.0) + np.where(bin_ids >= low, low_share, 0.0)
+
+
+def upper_hull(
     x: Float[np.ndarray, " points"], y: Int[np.ndarray, " points"]
 ) -> Int[np.ndarray, " vertices"]:
     """Returns the vertices of the upper convex hull of points, by ascending x."""
@@ -180,7 +204,7 @@ def _bin(scores: Any, bins: int) -> Int[np.ndarray, " examples"]:
     return np.minimum((scores * bins).astype(np.int64), bins - 1)
 
 
-def _as_codes(name: str, values: Any, size: int) -> Int[np.ndarray, " examples"]:
+def as_codes(name: str, values: Any, size: int) -> Int[np.ndarray, " examples"]:
     codes = np.asarray(values)
     if codes.ndim != 1 or codes.dtype.kind not in "biu" or not np.isin(codes, range(size)).all():
         raise ValueError(

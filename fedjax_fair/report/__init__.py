@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedjax_fair.report import device_plots, drawing, forest, groups, plots, selection
 from fedjax_fair.report.attainment import attained
+from fedjax_fair.report.bias_gaps import bias_gaps
 from fedjax_fair.report.contribution_bars import contribution_bars
 from fedjax_fair.report.page import page
 from fedjax_fair.results.task_metrics import primary
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "attained",
+    "bias_gaps",
     "contribution_bars",
     "device_plots",
     "forest",

@@ -59,6 +59,7 @@ from fedjax_fair.results.history import (
     partition_dataset,
     to_dataset,
 )
+from fedjax_fair.results.loss_gaps import loss_gaps
 from fedjax_fair.results.models import by_model
 from fedjax_fair.results.timing_variables import Devices
 from fedjax_fair.results.virtual_time import at_seconds
@@ -77,6 +78,7 @@ __all__ = [
     "default_metrics",
     "differences",
     "final_metrics",
+    "loss_gaps",
     "merge_runs",
     "noise_floor",
     "open",

@@ -11,6 +11,7 @@ from fedjax_fair import metrics
 from fedjax_fair.metrics.quantities import ACCURACY, LOSS_PARITY
 from fedjax_fair.metrics.sensitive_group_metrics import CLIENTS, PEOPLE, needs_classes
 from fedjax_fair.results.datasets import class_based, configurations_as_methods, final_metrics
+from fedjax_fair.results.loss_gaps import loss_gaps
 from fedjax_fair.results.model_names import MARK, method_of, reference
 from fedjax_fair.results.models import by_model
 from fedjax_fair.results.sensitive_groups import (
@@ -56,8 +57,9 @@ def compare(
         dataset: Results with the dimension ``algorithm``, over two or more seeds. The
             configurations of a sweep are compared as methods. `at_seconds` of results compares
             them at a virtual time.
-        metric: A variable over seeds and rounds; or a difference between sensitive groups and one
-            sensitive feature, such as ``"loss_parity_difference:sex"``.
+        metric: A variable over seeds and rounds; a summary of `loss_gaps`, such as
+            ``"loss_gap_maximum"``; or a difference between sensitive groups and one sensitive
+            feature, such as ``"loss_parity_difference:sex"``.
         baseline: One of the methods; by default the first. With entries of `by_model`, each
             model is compared with the corresponding one of the baseline, see `reference`.
         paired: Whether runs with equal seeds are pairs; if not, seeds may differ (Welch's test).
@@ -121,6 +123,8 @@ def _compare(
     of_groups, _, feature = metric.partition(":")
     if feature and metric not in dataset:
         dataset = dataset.assign({metric: gap_by_feature(dataset, of_groups, feature)})
+    if metric.startswith("loss_gap_") and metric not in dataset:
+        dataset = dataset.assign({metric: loss_gaps(dataset)[metric]})
     summaries = tuple(str(name) for name, one in dataset.items() if set(one.dims) == _PER_RUN)
     checks.one_of("metric", metric, summaries)
     _check_baseline(baseline, methods)

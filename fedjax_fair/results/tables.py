@@ -18,6 +18,7 @@ from fedjax_fair.results.datasets import (
     swept_settings,
 )
 from fedjax_fair.results.intervals import format_mean, format_number
+from fedjax_fair.results.loss_gaps import REFERENCE, loss_gaps
 from fedjax_fair.results.model_names import MARK, method_of, reference
 from fedjax_fair.results.models import by_model
 from fedjax_fair.results.sensitive_groups import (
@@ -127,13 +128,14 @@ def final_tables(dataset: xr.Dataset) -> list[Table]:
     models = by_model(dataset)
     methods = _add_worse_off(methods_table(*default_metrics(models)), dataset)
     methods = add_central(methods, models)
+    gaps_alone = [_loss_gap_table(models)] if _has_loss_gaps(models) else []
     groups = [_groups_table(models)] if primary(models).group in models else []
     clients = [clients_table(models)] if has_client_names(models) else []
     unseen = unseen_tables(dataset)
     of_outputs = [_outputs_table(models)] if "output" in models.dims else []
     devices = [devices_table(models)] if "virtual_time" in models else []
-    sensitive = sensitive_group_tables(models)
-    return [methods, *of_outputs, *unseen, *groups, *devices, *clients, *sensitive]
+    others = (*of_outputs, *gaps_alone, *unseen, *groups, *devices, *clients)
+    return [methods, *others, *sensitive_group_tables(models)]
 
 
 def notes(dataset: xr.Dataset) -> list[str]:
@@ -334,6 +336,31 @@ def _add_worse_off(table: Table, dataset: xr.Dataset) -> Table:
             note=f"{table.note} Worse than {name}: share of clients with {worse}{in_percent}.",
         )
     return table
+
+
+def _has_loss_gaps(dataset: xr.Dataset) -> bool:
+    """Returns whether there are losses of the reference and of other methods."""
+    methods = {method_of(str(name)) for name in dataset["algorithm"].values}
+    return "test_loss" in dataset and REFERENCE in methods and len(methods) > 1
+
+
+def _loss_gap_table(dataset: xr.Dataset) -> Table:
+    """Shows how far test losses are above those that clients reach alone."""
+    gaps = loss_gaps(dataset)
+    is_compared = [method_of(str(name)) != REFERENCE for name in gaps["algorithm"].values]
+    gaps = gaps.isel(algorithm=is_compared)
+    headings = {
+        "loss_gap_mean_clients": "mean",
+        "loss_gap_maximum": "maximum",
+        "loss_gap_worst_10pct": "worst 10%",
+        "loss_gap_minimum": "minimum",
+        "loss_gap_standard_deviation": "SD",
+    }
+    columns = {heading: _means(gaps, name) for name, heading in headings.items()}
+    note = f"{gaps.attrs['note']}. In {gaps['loss_gap'].attrs['units']}, over clients"
+    note += f"{_about_means(gaps)}. Negative: the federation helps a client."
+    title = f"Loss gap of {dataset.sizes['client']:,} clients ({dataset.attrs['data']})"
+    return _table(title, gaps, columns, note)
 
 
 def add_central(table: Table, dataset: xr.Dataset) -> Table:

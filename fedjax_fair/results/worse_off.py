@@ -14,7 +14,7 @@ from fedjax_fair.results.task_metrics import primary, sign
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["REFERENCES", "share_worse_off"]
+__all__ = ["REFERENCES", "reference_place", "share_worse_off"]
 
 REFERENCES = ("local", "fine_tuned")
 """Methods that are hard to beat for every client (Wu et al., 2022, https://arxiv.org/abs/2206.13190;
@@ -47,14 +47,21 @@ def share_worse_off(dataset: xr.Dataset, reference: str) -> xr.DataArray:
         0.33
     """
     models = by_model(dataset)
-    names = [str(name) for name in models["algorithm"].values]
-    if reference not in map(method_of, names):
-        raise ValueError(f"{reference=}: expected a method of the results: {', '.join(names)}.")
-    # Personalized models follow the global ones.
-    place = max(i for i, name in enumerate(names) if method_of(name) == reference)
+    place = reference_place(models, reference)
     quantity = primary(models)
     values = sign(quantity) * final_metrics(models[[quantity.client]])[quantity.client]
     own = values.isel(algorithm=place, drop=True)
     worse = (values < own).where(values.notnull() & own.notnull()).mean("client")
-    is_reference = np.array([method_of(name) == reference for name in names])
+    is_reference = np.array(
+        [method_of(str(name)) == reference for name in models["algorithm"].values]
+    )
     return worse.where(~worse["algorithm"].copy(data=is_reference)).transpose("algorithm", "seed")
+
+
+def reference_place(models: xr.Dataset, reference: str) -> int:
+    """Returns the position of the models of a method that serve its clients, in `by_model`."""
+    names = [str(name) for name in models["algorithm"].values]
+    if reference not in map(method_of, names):
+        raise ValueError(f"{reference=}: expected a method of the results: {', '.join(names)}.")
+    # Personalized models follow the global ones.
+    return max(i for i, name in enumerate(names) if method_of(name) == reference)

@@ -192,6 +192,9 @@ class ClientMetric(Tree):
             clients without examples.
         better: Which values are better.
         heading: Short name in tables, by default the name.
+        ranks_examples: Whether it compares outputs of different examples. Outputs of personalized
+            models of different clients are then not pooled: values of pooled examples and of
+            groups are means over clients, weighted by examples.
     """
 
     name: str
@@ -200,3 +203,4 @@ class ClientMetric(Tree):
     function: Callable[[Predictions], Float[Array, " clients"]]
     better: Literal["higher", "lower"] = "higher"
     heading: str = ""
+    ranks_examples: bool = False

@@ -295,7 +295,8 @@ def test_the_solver_follows_the_configuration(settings, solver):
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(registry.PARTITIONERS) - {"planted_clusters", "by_column", "natural"})
+    "name",
+    sorted(set(registry.PARTITIONERS) - {"planted_clusters", "biased", "by_column", "natural"}),
 )
 def test_every_partitioner_makes_as_many_clients(name):
     data = replace(SMALL.data, partition=name, clients=8, min_partition_size=1)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import linear_model, make_federation
-from sklearn.metrics import f1_score, recall_score, roc_auc_score
+from sklearn.metrics import balanced_accuracy_score, f1_score, recall_score, roc_auc_score
 
 from fedjax_fair import models
 from fedjax_fair.evaluation.clients import evaluate
@@ -25,6 +25,10 @@ def softmax(outputs):
 def recall(outputs, labels):
     present = np.unique(labels)
     return recall_score(labels, outputs.argmax(1), labels=present, average=None).min()
+
+
+def balanced(outputs, labels):
+    return balanced_accuracy_score(labels, outputs.argmax(1))
 
 
 def f1(outputs, labels):
@@ -55,6 +59,7 @@ def area(outputs, labels):
 
 EXPECTED = {
     "worst_class_recall": (predictions.worst_class_recall(CLASSES), recall),
+    "balanced_accuracy": (predictions.balanced_accuracy(CLASSES), balanced),
     "macro_f1": (predictions.macro_f1(CLASSES), f1),
     "calibration_error": (predictions.calibration_error(5), calibration),
     "auc": (predictions.auc(CLASSES), area),
@@ -78,7 +83,7 @@ def measure(metric, outputs, labels, owners, num_clients):
     return metric.function(Predictions(linear_model(), outputs, labels, owners, num_clients))
 
 
-@pytest.mark.filterwarnings("ignore:.*single label:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*single label:UserWarning", "ignore:y_pred contains")
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("name", EXPECTED)
 def test_metrics_equal_loops_over_clients(name, ties):
@@ -90,6 +95,24 @@ def test_metrics_equal_loops_over_clients(name, ties):
                 own = owners == client
                 expected = EXPECTED[name][1](outputs[own], labels[own])
                 np.testing.assert_allclose(found[client], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_worst_group_by_balanced_accuracy_is_another_one():
+    """People of three groups by label and prediction, by hand."""
+    counts = np.array(
+        [
+            [[20, 5, 5], [4, 30, 6], [2, 3, 25]],
+            [[10, 5, 5], [5, 10, 5], [10, 0, 45]],
+            [[6, 2, 2], [1, 7, 2], [4, 4, 12]],
+        ]
+    )
+    groups, labels, predicted = (
+        np.repeat(each.ravel(), counts.ravel()).astype(np.int32)
+        for each in np.indices(counts.shape)
+    )
+    outputs = np.eye(3, dtype=np.float32)[predicted]
+    found = measure(predictions.balanced_accuracy(3), outputs, labels, groups, 3)
+    np.testing.assert_allclose(found, [0.75, 0.606061, 0.633333], atol=1e-6)
 
 
 def test_a_bin_holds_its_upper_end():
@@ -153,7 +176,7 @@ def test_predictions_without_a_value_are_nan(name):
         [0, 0, 1],
     )
     owners = np.array(owners, np.int32)
-    if name == "worst_class_recall":
+    if name in ("worst_class_recall", "balanced_accuracy"):
         assert np.isnan(measure(metric, outputs, labels + CLASSES, owners, 2)).all()
     if name in ("auc", "calibration_error"):
         outputs[0, 1] = np.nan

@@ -23,6 +23,7 @@ CLASSES = {
     "resume": "app.commands.options:Resume",
     "show": "app.commands.show:Show",
     "compare": "app.commands.show:Compare",
+    "thresholds": "app.commands.thresholding:FitThresholds",
     "benchmark": "benchmark.commands:Benchmark",
     "benchmark enter": "benchmark.commands:BenchmarkEnter",
     "benchmark report": "benchmark.commands:BenchmarkReport",
@@ -46,7 +47,8 @@ _WITH_PRESETS = {
     "contributions": "app.commands.contributing:run_contributions",
 }
 _COMPILING = {
-    *("run", "sweep", "plan", "contributions", "resume", "benchmark", "benchmark enter"),
+    *("run", "sweep", "plan", "contributions", "resume", "thresholds"),
+    *("benchmark", "benchmark enter"),
     *(name for name in CLASSES if name.startswith("maximize")),
 }
 """Commands that compile; others must not wait for the import of JAX."""

@@ -83,7 +83,7 @@ class _Data:
         sensitive_features: Columns of a table that are sensitive features, such as sex and race.
         exclude: Columns of a table that are not features of the model.
         partition: Partition of examples over clients: iid, classes_per_client, shards, dirichlet,
-            quantity_skew, planted_clusters, by_column or natural.
+            quantity_skew, planted_clusters, biased, by_column or natural.
         seed: Seed of the partition.
         validation_fraction: Fraction of each client's training examples held out for validation,
             in [0, 1). A sweep ranks configurations by it.

@@ -384,6 +384,7 @@ PARTITIONERS: dict[str, Callable[..., Partitioner]] = {
         "dirichlet": data.dirichlet,
         "quantity_skew": partial(data.quantity_skew, min_partition_size=10),
         "planted_clusters": data.planted_clusters,
+        "biased": data.biased,
         "by_column": data.by_column,
         "natural": data.natural,
     }.items()

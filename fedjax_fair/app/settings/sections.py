@@ -14,7 +14,7 @@ from fedjax_fair.app.settings.setting import REQUIRED, Setting
 
 __all__ = ["default_hint", "section"]
 
-_MAX_READERS = 6
+_MAX_READERS = 7
 
 
 def section(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from fedjax_fair.data.partitions.biased import split_by_request
 from fedjax_fair.data.partitions.class_partition import split_test
 from fedjax_fair.data.partitions.partition import assign_by_owner
 from fedjax_fair.data.partitions.partitioner import Partition, Partitioner, column_values
@@ -26,7 +27,7 @@ def partition_test(
 
     By the column of clients if the test examples have it. Otherwise every client gets test examples
     with the distribution of its training examples over classes, and over the values of the columns
-    that the partitioner splits ``by`` (`split_test`).
+    that the partitioner splits ``by`` (`split_test`); or the bias that was requested.
 
     Args:
         partitioner: The partitioner.
@@ -35,6 +36,8 @@ def partition_test(
         columns: Columns of training and of test examples.
         seed: Seed of the partition.
     """
+    if partition.bias is not None:
+        return split_by_request(partition.bias, labels[1], columns[1], seed)
     name = partitioner.column
     if name is not None and name in columns[1]:
         owners, test_owners = (

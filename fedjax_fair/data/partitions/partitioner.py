@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from fedjax_fair.data.conversion import as_array, check_range, find_missing
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.warning import warn
 
 __all__ = [
+    "BiasRequest",
     "Partition",
     "Partitioner",
     "check_classes",
@@ -29,6 +30,27 @@ __all__ = [
 ]
 
 
+class BiasRequest(NamedTuple):
+    """Requested bias of each client (`fedjax_fair.data.biased`).
+
+    Attributes:
+        by: Columns whose combinations of values are the groups.
+        values: Values of each column, ascending.
+        cells: Share of each group and label, ``[clients, groups, 2]``.
+        kind: Attribute or value by which each client is biased, ``[clients]``, or None.
+    """
+
+    by: tuple[str, ...]
+    values: tuple[tuple[str, ...], ...]
+    cells: Float[np.ndarray, "clients groups 2"]
+    kind: Int[np.ndarray, " clients"] | None = None
+
+    def of_clients(self, clients: Int[np.ndarray, " selected"]) -> BiasRequest:
+        """Returns the request of some clients."""
+        kind = None if self.kind is None else self.kind[clients]
+        return self._replace(cells=self.cells[clients], kind=kind)
+
+
 class Partition(NamedTuple):
     """Assignment of examples to clients.
 
@@ -39,6 +61,7 @@ class Partition(NamedTuple):
         unassigned: Indices of the examples of no client, ascending, int32.
         client_names: Name of each client, or None.
         num_filled: Number of clients that got examples only to reach a minimum size.
+        bias: Requested bias of each client, or None.
     """
 
     order: Int[np.ndarray, " assigned"]
@@ -47,6 +70,7 @@ class Partition(NamedTuple):
     unassigned: Int[np.ndarray, " unassigned"]
     client_names: tuple[str, ...] | None = None
     num_filled: int = 0
+    bias: BiasRequest | None = None
 
     @property
     def client_indices(self) -> list[np.ndarray]:

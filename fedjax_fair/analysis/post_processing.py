@@ -1,0 +1,299 @@
+"""Thresholds of clients and sensitive groups for trained models, and their effect on test examples.
+
+Thresholds are fitted on validation examples, where both constraints hold. On test examples gaps
+differ by chance, which noise floors show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from fedjax_fair.data import ClientExamples, FederatedData
+from fedjax_fair.metrics.group_fairness import difference, intersection_codes
+from fedjax_fair.metrics.group_noise import expected_difference
+from fedjax_fair.metrics.local_global_thresholds import (
+    ClientThresholds,
+    fit_local_global_thresholds,
+)
+from fedjax_fair.metrics.thresholds import Constraint, count_scores
+from fedjax_fair.results.intervals import format_mean
+from fedjax_fair.results.tables import Table
+from fedjax_fair.training.fit_result import FitResult
+from fedjax_fair.utils.terminal import escape_control_chars
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["PostProcessed", "post_process", "post_processing_table"]
+
+_GAPS = {
+    "global_gap": "global\ngap",
+    "local_gap_mean": "local gap\nmean",
+    "local_gap_maximum": "local gap\nlargest",
+}
+"""Headings of gaps."""
+
+
+class PostProcessed(NamedTuple):
+    """Thresholds and their effect.
+
+    Attributes:
+        thresholds: Of each seed.
+        dataset: ``accuracy``, ``global_gap``, ``local_gap_mean`` and ``local_gap_maximum`` (over
+            clients with two groups) with axes ``[seed, part, predictions]``: of validation and test
+            examples, by the model and by thresholds, in expectation over random predictions;
+            ``client_gap`` also with the axis ``client``; and the noise floors ``global_gap_floor``,
+            ``local_gap_mean_floor`` and ``local_gap_maximum_floor [seed, part]``.
+    """
+
+    thresholds: list[ClientThresholds]
+    dataset: xr.Dataset
+
+
+class _People(NamedTuple):
+    scores: Float[np.ndarray, "seeds people"]
+    labels: np.ndarray
+    groups: np.ndarray
+    clients: np.ndarray
+
+
+def post_process(
+    fitted: FitResult,
+    data: FederatedData,
+    constraint: Constraint = "demographic_parity",
+    *,
+    max_global_gap: float = np.inf,
+    max_local_gap: float = np.inf,
+    features: Sequence[str] | None = None,
+    personalized: bool = False,
+    bins: int = 1000,
+) -> PostProcessed:
+    """Fits thresholds of clients and groups on validation examples, and measures them on test ones.
+
+    Args:
+        fitted: Models with two classes, from `fedjax_fair.fit` or `fedjax_fair.load_model`.
+        data: The data of the run, with validation examples and sensitive features.
+        constraint: As for `fedjax_fair.metrics.local_global_thresholds`.
+        max_global_gap: Largest difference of the groups' rates among all people.
+        max_local_gap: Largest difference of the groups' rates at each client.
+        features: Sensitive features whose combinations are the groups; by default all.
+        personalized: Whether each client has the scores of its personalized model.
+        bins: Number of intervals of scores.
+
+    Raises:
+        ValueError: If the data has no validation examples, sensitive features or two classes, or
+            has a partition per seed; or as `fit_local_global_thresholds`.
+
+    Examples:
+        >>> import pandas as pd
+        >>> import fedjax_fair as ff
+        >>> rng = np.random.default_rng(0)
+        >>> sex, town = rng.integers(0, 2, (2, 2000))
+        >>> hours = rng.normal(40 + 6 * sex, 8)
+        >>> table = pd.DataFrame({"hours": hours, "sex": sex, "town": town})
+        >>> table["salary"] = hours + 4 * town + rng.normal(0, 6, 2000) > 45
+        >>> data = ff.data.from_table(table, label="salary", client="town",
+        ...                           sensitive_features=["sex"], validation_fraction=0.3)
+        >>> method = ff.Round(ff.models.logistic(2), ff.selectors.Full(),
+        ...                   ff.solvers.SGD(0.1, 50, epochs=2), ff.aggregators.Mean())
+        >>> found = post_process(ff.fit(method, data, rounds=5), data, max_local_gap=0.05)
+        >>> float(found.thresholds[0].local_gaps.max().round(6))
+        0.05
+    """
+    import xarray as xr
+
+    codes = _check(data, features)
+    examples = {"validation": data.validation, "test": data.test}
+    parts = {
+        name: _scored(fitted, data, part, codes, personalized)
+        for name, part in examples.items()
+        if part is not None
+    }
+    num_groups = int(np.prod([len(each.values) for each in codes.values()]))
+    sizes = data.num_clients, num_groups
+    people = parts["validation"]
+    thresholds = [
+        fit_local_global_thresholds(
+            np.stack(
+                [
+                    count_scores(
+                        *(each[people.clients == client] for each in (scores, *people[1:3])),
+                        num_groups,
+                        bins,
+                    )
+                    for client in range(data.num_clients)
+                ]
+            ),
+            constraint,
+            max_global_gap,
+            max_local_gap,
+        )
+        for scores in people.scores
+    ]
+    values: dict[str, list[Any]] = {name: [] for name in ("accuracy", "client_gap", *_GAPS)}
+    floors: dict[str, list[Any]] = {f"{name}_floor": [] for name in _GAPS}
+    for seed, own in enumerate(thresholds):
+        for part in parts.values():
+            scores, groups, clients = part.scores[seed], part.groups, part.clients
+            for chosen in (scores >= 0.5, own.probabilities(scores, groups, clients)):
+                counts = _count(part, np.asarray(chosen, float), sizes)
+                for name, value in _measure(constraint, counts).items():
+                    values[name].append(value)
+            drawn = _count(part, own.predict(scores, groups, clients).astype(float), sizes)
+            drawn = drawn.astype(np.int64)
+            everyone, local = drawn.sum(axis=0), expected_difference(constraint, drawn, draws=100)
+            floors["global_gap_floor"].append(expected_difference(constraint, everyone))
+            floors["local_gap_mean_floor"].append(_over_clients(np.mean, local))
+            floors["local_gap_maximum_floor"].append(_over_clients(np.max, local))
+    axes, shape = ("seed", "part", "predictions"), (len(thresholds), 2, 2)
+    variables: dict[str, Any] = {
+        name: ((*axes, "client"), np.reshape(each, (*shape, -1)))
+        if name == "client_gap"
+        else (axes, np.reshape(each, shape))
+        for name, each in values.items()
+    }
+    variables |= {name: (axes[:2], np.reshape(each, shape[:2])) for name, each in floors.items()}
+    coordinates = {
+        "seed": fitted.dataset["seed"].values,
+        "part": list(parts),
+        "predictions": ["model", "thresholds"],
+    }
+    if data.client_names is not None:
+        coordinates["client"] = list(data.client_names)
+    about = {"data": data.name, "constraint": constraint, "features": ", ".join(codes)}
+    about |= {"max_global_gap": max_global_gap, "max_local_gap": max_local_gap}
+    return PostProcessed(thresholds, xr.Dataset(variables, coordinates, about))
+
+
+def post_processing_table(dataset: xr.Dataset) -> Table:
+    """Returns a table of the effect of thresholds.
+
+    Args:
+        dataset: Result of `post_process`.
+    """
+    columns = {"accuracy": "accuracy"} | _GAPS
+    rows = []
+    for part in dataset["part"].values:
+        for predictions in dataset["predictions"].values:
+            own = dataset.sel(part=part, predictions=predictions)
+            cells = [format_mean(100 * own[name].values) for name in columns]
+            means = own["client_gap"].mean("seed")
+            if means.notnull().any():
+                worst = means.argmax("client").item()
+                name = own["client"].values[worst] if "client" in own.coords else worst
+                cells[-1] += f"\n{escape_control_chars(str(name))}"
+            rows.append((f"{predictions}, {part}", *cells))
+    floors = dataset.sel(part="test")
+    cells = [f"{100 * float(floors[f'{name}_floor'].mean()):.1f}" for name in _GAPS]
+    rows.append(("noise floor, test", "", *cells))
+    limits = (
+        f"{100 * dataset.attrs[f'max_{kind}_gap']:.3g} ({kind})"
+        for kind in ("global", "local")
+        if np.isfinite(dataset.attrs[f"max_{kind}_gap"])
+    )
+    bounds = " and ".join(limits)
+    criterion = dataset.attrs["constraint"].replace("_", " ")
+    features = escape_control_chars(dataset.attrs["features"])
+    gaps = dataset["client_gap"].sel(part="test")
+    defined = int(gaps.notnull().any(["seed", "predictions"]).sum())
+    note = (
+        f"In %, differences of {features} in {criterion}; mean ± half of the 95% CI over "
+        f"{dataset.sizes['seed']} seeds. Thresholds are fitted on validation examples, "
+        f"{f'with gaps of at most {bounds}' if bounds else 'without bounds of gaps'}. Local: "
+        f"{defined:,} of {dataset.sizes['client']:,} clients, those with test examples of two "
+        "groups; below the largest gap, its client. Noise floor: gap expected from finite groups "
+        "if all had equal rates."
+    )
+    title = f"Thresholds of clients and groups ({escape_control_chars(dataset.attrs['data'])})"
+    return Table(title, ("predictions", *columns.values()), rows, note)
+
+
+def _check(data: FederatedData, features: Sequence[str] | None) -> dict[str, Any]:
+    """Returns the chosen sensitive features by name."""
+    if data.validation is None:
+        raise ValueError(
+            "data has no validation examples: expected some to fit thresholds on; train with "
+            "validation_fraction=0.2 (--data.validation-fraction 0.2)."
+        )
+    if data.sensitive_names is None:
+        raise ValueError(
+            "data has no sensitive features: expected some; name columns by sensitive_features."
+        )
+    if data.num_classes != 2:
+        raise ValueError(
+            f"data with {data.num_classes} classes: expected two; thresholds of more classes are "
+            "not defined."
+        )
+    if data.num_partitions is not None:
+        raise ValueError(
+            f"data with {data.num_partitions} partitions: expected one for all seeds; post-process "
+            "the models of one seed at a time."
+        )
+    known = {each.name: each for each in data.sensitive_names}
+    chosen = list(known) if features is None else list(features)
+    if not chosen or not set(chosen) <= set(known):
+        raise ValueError(f"features={chosen}: expected some of {list(known)}.")
+    return {name: known[name] for name in known if name in chosen}
+
+
+def _scored(
+    fitted: FitResult,
+    data: FederatedData,
+    part: ClientExamples,
+    features: dict[str, Any],
+    personalized: bool,
+) -> _People:
+    """Returns scores, labels, groups and clients of the people of a part."""
+    rows = [
+        part.order[start : start + size]
+        for start, size in zip(part.offsets, part.sizes, strict=True)
+    ]
+    together = np.concatenate(rows)
+    if personalized:
+        scores = [
+            fitted.predict_proba(part.features[own], client=client)[..., 1]
+            for client, own in enumerate(rows)
+            if len(own)
+        ]
+        scores = np.concatenate(scores, axis=1)
+    else:
+        scores = fitted.predict_proba(part.features[together])[..., 1]
+    names = [each.name for each in data.sensitive_names or ()]
+    assert part.sensitive_features is not None
+    codes = np.asarray(part.sensitive_features)[together]
+    codes = codes[:, [names.index(name) for name in features]]
+    groups = intersection_codes(codes, [len(each.values) for each in features.values()])
+    clients = np.repeat(np.arange(len(part.sizes)), part.sizes)
+    return _People(scores, np.asarray(part.labels)[together], np.asarray(groups), clients)
+
+
+def _count(
+    people: _People, chosen: Float[np.ndarray, " people"], sizes: tuple[int, int]
+) -> Float[np.ndarray, "clients groups 2 2"]:
+    """Counts people by client, group, label and prediction, which may be a probability."""
+    counts = np.zeros((*sizes, 2, 2))
+    cells = people.clients, people.groups, people.labels
+    np.add.at(counts, (*cells, 1), chosen)
+    np.add.at(counts, (*cells, 0), 1 - chosen)
+    return counts
+
+
+def _measure(constraint: Constraint, counts: Float[np.ndarray, "clients groups 2 2"]) -> Any:
+    local = np.asarray(difference(constraint, counts), np.float64)
+    return {
+        "accuracy": np.trace(counts.sum(axis=(0, 1))) / counts.sum(),
+        "client_gap": local,
+        "global_gap": float(difference(constraint, counts.sum(axis=0))),
+        "local_gap_mean": _over_clients(np.mean, local),
+        "local_gap_maximum": _over_clients(np.max, local),
+    }
+
+
+def _over_clients(summary: Callable[..., Any], gaps: Float[np.ndarray, " clients"]) -> float:
+    """Summarizes the gaps of clients that have one; NaN if none has."""
+    known = gaps[~np.isnan(gaps)]
+    return float(summary(known)) if known.size else np.nan

@@ -1,0 +1,155 @@
+"""Loss gaps: how far the loss of each client is above the loss that it reaches alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from fedjax_fair.results.datasets import final_metrics
+from fedjax_fair.results.model_names import method_of
+from fedjax_fair.results.models import by_model
+from fedjax_fair.results.worse_off import reference_place
+from fedjax_fair.utils import checks
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["REFERENCE", "loss_gaps"]
+
+REFERENCE = "local_converged"
+"""The method whose losses stand for the lowest ones."""
+
+_MAX_SHARE = 0.1
+"""Largest deviation of the references' errors relative to that of the gaps."""
+
+
+def loss_gaps(
+    dataset: xr.Dataset,
+    reference: str = REFERENCE,
+    split: Literal["test", "train", "validation"] = "test",
+) -> xr.Dataset:
+    r"""Computes the loss of each client less the last loss of a reference for the same client.
+
+    The reference stands for the lowest loss :math:`L_k^*` of client k. If it has not converged, its
+    error :math:`e_k \ge 0` is missing from the gap, and the standard deviation (SD) of gaps is
+    wrong by up to the SD of these errors over clients. They are estimated by the change of the
+    reference during the second half of its rounds. Errors that clients have in common change
+    nothing but the level. Of test or validation examples a gap can be negative, where a client
+    gains from federation.
+
+    Args:
+        dataset: Results of methods.
+        reference: A method of these results, best with all clients in each round. Where it has
+            personalized models, they count.
+        split: Examples of the losses.
+
+    Returns:
+        ``loss_gap`` with axes ``[algorithm, seed, round, client]``, one entry of ``algorithm`` for
+        every model of `by_model`, NaN for the reference and for clients without examples. Summaries
+        over clients, with axes ``[algorithm, seed, round]``: ``loss_gap_mean_clients``,
+        ``_maximum``, ``_minimum``, ``_standard_deviation``, ``_variance`` (both divided by the
+        number of clients) and ``_worst_10pct``, the mean of the tenth with the largest gaps.
+        ``reference_change [seed]`` is the SD of estimated errors, NaN without an evaluation in the
+        first half. The attribute ``note`` says whether the reference has converged: whether, in
+        each run, this is at most 0.1 of the SD of the last gaps.
+
+    Raises:
+        ValueError: If the reference is no method of the results, or results lack these losses.
+
+    References:
+        Loss-gap parity: *EAGLE*, 2026, https://arxiv.org/abs/2603.29818
+
+    Examples:
+        >>> import xarray as xr
+        >>> dims = ("algorithm", "seed", "round", "client")
+        >>> losses = [[[[1.0, 0.8, 2.0]]], [[[0.4, 0.5, 0.9]]]]
+        >>> names = {"algorithm": ["fedavg", "local_converged"], "round": [100]}
+        >>> gaps = loss_gaps(xr.Dataset({"test_loss": (dims, losses)}, names))
+        >>> gaps.loss_gap[0, 0, -1].values.round(2).tolist()
+        [0.6, 0.3, 1.1]
+        >>> gaps.note[-44:]
+        'no evaluation shows whether it has converged'
+    """
+    checks.one_of("split", split, ("test", "train", "validation"))
+    models = by_model(dataset)
+    place = reference_place(models, reference)
+    name = f"{split}_loss"
+    if name not in models:
+        raise ValueError(f"{split=}: results have no {name}; use another split.")
+    losses = models[name].transpose("algorithm", "seed", "round", "client")
+    own = losses.isel(algorithm=place, drop=True)
+    best = final_metrics(models[[name]])[name].isel(algorithm=place, drop=True)
+    is_reference = np.array(
+        [method_of(str(each)) == reference for each in models["algorithm"].values]
+    )
+    gaps = (losses - best).where(~losses["algorithm"].copy(data=is_reference))
+    rounds = own["round"].values[own.notnull().any(["seed", "client"]).values]
+    last = int(rounds[-1]) if rounds.size else 0
+    change = _change(own, rounds)
+
+    found = gaps.to_dataset(name="loss_gap")
+    kind = {"train": "Training"}.get(split, split.capitalize())
+    about = f"{kind} loss less that of {reference} for the same client"
+    unit = str(losses.attrs.get("units", "nat"))
+    for suffix, long_name, values in [("", "", gaps), *_summaries(gaps)]:
+        found[f"loss_gap{suffix}"] = values.assign_attrs(
+            long_name=about + long_name,
+            units=f"({unit})^2" if suffix == "_variance" else unit,
+            better="lower",
+        )
+    found["reference_change"] = change
+    deviation = final_metrics(found[["loss_gap_standard_deviation"]])
+    ratio = (change / deviation["loss_gap_standard_deviation"]).max()
+    text = f"{about} after {last:,} rounds"
+    if not change.notnull().any():
+        text += "; no evaluation shows whether it has converged"
+    else:
+        half = _half(rounds)
+        text += (
+            f". Between rounds {half:,} and {last:,} this loss changed by up to "
+            f"{float(change.max()):.2g} (SD over clients), {float(ratio):.2g} of the SD of gaps: "
+        )
+        text += (
+            "it has converged"
+            if float(ratio) <= _MAX_SHARE
+            else f"above {_MAX_SHARE:g}, so that it has not converged and gaps are uncertain; "
+            "train it for more rounds"
+        )
+    found.attrs = {"reference": reference, "rounds": last, "note": text}
+    return found
+
+
+def _summaries(gaps: xr.DataArray) -> list[tuple[str, str, Any]]:
+    import xarray as xr
+
+    def worst(values: np.ndarray) -> np.ndarray:
+        descending = -np.sort(-values, axis=-1)  # NaN last.
+        tenth = -(-(~np.isnan(values)).sum(axis=-1, keepdims=True) // 10)
+        inside = np.arange(values.shape[-1]) < tenth
+        total = np.where(inside, descending, 0).sum(axis=-1)
+        number = tenth[..., 0]
+        return np.divide(total, number, out=np.full(total.shape, np.nan), where=number > 0)
+
+    tail = xr.apply_ufunc(worst, gaps, input_core_dims=[["client"]])
+    return [
+        ("_mean_clients", ", mean over clients", gaps.mean("client")),
+        ("_maximum", ", largest of all clients", gaps.max("client")),
+        ("_minimum", ", smallest of all clients", gaps.min("client")),
+        ("_standard_deviation", ", standard deviation over clients", gaps.std("client")),
+        ("_variance", ", variance over clients", gaps.var("client")),
+        ("_worst_10pct", ", mean of the worst 10% of clients", tail),
+    ]
+
+
+def _half(rounds: np.ndarray) -> int:
+    """Returns the last evaluation in the first half of training; 0 if there is none."""
+    return int(max((each for each in rounds if 0 < each <= rounds[-1] / 2), default=0))
+
+
+def _change(losses: xr.DataArray, rounds: np.ndarray) -> xr.DataArray:
+    """Returns the SD over clients of the change in the second half, by seed."""
+    if not rounds.size or not (half := _half(rounds)):
+        return losses.isel(round=-1, drop=True).std("client") * np.nan
+    first, last = (losses.sel(round=each, drop=True) for each in (half, rounds[-1]))
+    return (first - last).std("client")

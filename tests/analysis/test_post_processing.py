@@ -1,0 +1,144 @@
+"""Thresholds of trained models against loops over people."""
+
+import re
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedjax_fair as ff
+from fedjax_fair.analysis import post_process, post_processing_table
+
+TOWNS = ("Aba", "Bern", "Cork")
+
+
+def make_table(total=1500):
+    rng = np.random.default_rng(0)
+    sex, race, town = (
+        rng.integers(0, 2, total),
+        rng.integers(0, 3, total),
+        rng.integers(0, 3, total),
+    )
+    hours = rng.normal(38 + 6 * sex, 8)
+    table = pd.DataFrame({"hours": hours, "race": race, "sex": np.array(["F", "M"])[sex]})
+    table["town"] = np.array(TOWNS)[town]
+    table["salary"] = hours + 6 * sex * (1 - 2 * (town == 0)) + rng.normal(0, 6, total) > 42
+    return table
+
+
+def read(table, **options):
+    return ff.data.from_table(
+        table, label="salary", client="town", sensitive_features=["sex", "race"], test=0.4,
+        **{"validation_fraction": 0.4} | options,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained():
+    data = read(make_table())
+    solver = ff.solvers.SGD(0.1, batch_size=50, epochs=1)
+    method = ff.Round(
+        ff.models.logistic(2),
+        ff.selectors.Full(),
+        ff.solvers.Ditto(solver, personal_prox=0.1),
+        ff.aggregators.Mean(),
+    )
+    return data, ff.fit(method, data, rounds=4, seeds=(0, 1))
+
+
+def people(data, fitted, part, personalized):
+    """Client, sex, label and scores of all seeds."""
+    examples = getattr(data, part)
+    for client in range(data.num_clients):
+        start = examples.offsets[client]
+        for row in examples.order[start : start + examples.sizes[client]]:
+            own = client if personalized else None
+            scores = fitted.predict_proba(examples.features[row : row + 1], client=own)
+            yield client, examples.sensitive_features[row, 0], examples.labels[row], scores[:, 0, 1]
+
+
+def gap_of(share, sexes, counts_all, labels, inside):
+    """The difference of the rates of two sexes."""
+    inside = inside & ((labels == 1) | counts_all)
+    rates = [share[inside & (sexes == sex)].mean() for sex in (0, 1)]
+    return abs(rates[0] - rates[1])
+
+
+@pytest.mark.parametrize("constraint", ["demographic_parity", "equal_opportunity"])
+@pytest.mark.parametrize("personalized", [False, True])
+def test_values_are_those_of_a_loop_over_people(trained, constraint, personalized):
+    data, fitted = trained
+    found = post_process(
+        fitted, data, constraint, max_global_gap=0.03, max_local_gap=0.1, features=["sex"],
+        personalized=personalized,
+    )  # fmt: skip
+    for part in ("validation", "test"):
+        clients, sexes, labels, scores = zip(*people(data, fitted, part, personalized), strict=True)
+        clients, sexes, labels, scores = map(np.array, (clients, sexes, labels, scores))
+        for seed in range(2):
+            own = scores[:, seed]
+            chosen = {
+                "model": (own >= 0.5).astype(float),
+                "thresholds": found.thresholds[seed].probabilities(own, sexes, clients),
+            }
+            for predictions, share in chosen.items():
+                gap = partial(gap_of, share, sexes, constraint == "demographic_parity", labels)
+                local = [gap(clients == client) for client in range(3)]
+                values = found.dataset.isel(seed=seed).sel(part=part, predictions=predictions)
+                right = np.where(labels == 1, share, 1 - share).mean()
+                assert values["accuracy"].item() == pytest.approx(right)
+                assert values["global_gap"].item() == pytest.approx(gap(clients >= 0), abs=1e-6)
+                np.testing.assert_allclose(values["client_gap"], local, atol=1e-6)
+                assert values["local_gap_mean"].item() == pytest.approx(np.mean(local), abs=1e-6)
+                assert values["local_gap_maximum"].item() == pytest.approx(max(local), abs=1e-6)
+
+
+def test_bounds_hold_on_fitted_examples_and_nearly_on_others(trained):
+    data, fitted = trained
+    found = post_process(fitted, data, max_local_gap=0.02, features=["sex"]).dataset
+    thresholds = found.sel(predictions="thresholds")
+    fit, test = (thresholds["local_gap_maximum"].sel(part=part) for part in ("validation", "test"))
+    assert (fit <= 0.02 + 1e-6).all()
+    before = found["local_gap_maximum"].sel(predictions="model", part="test")
+    floor = found["local_gap_maximum_floor"].sel(part="test")
+    assert (test < 0.02 + 3 * floor).all()
+    assert (test < before / 2).all()
+    assert found["client"].values.tolist() == list(TOWNS)
+
+
+def test_the_table_names_the_worst_client(trained):
+    data, fitted = trained
+    found = post_process(fitted, data, max_global_gap=0.05).dataset
+    table = post_processing_table(found)
+    assert [row[0] for row in table.rows] == [
+        "model, validation", "thresholds, validation", "model, test", "thresholds, test",
+        "noise floor, test",
+    ]  # fmt: skip
+    means = found["client_gap"].sel(part="test", predictions="thresholds").mean("seed")
+    assert table.rows[3][-1].endswith(f"\n{TOWNS[int(means.argmax('client'))]}")
+    assert "at most 5 (global). Local: 3 of 3 clients" in table.note
+    assert "sex, race" in table.note
+
+
+def test_mistakes_in_the_data_are_explained(trained, as_users_call):
+    data, fitted = trained
+    without = data._replace(validation=None)
+    three = data._replace(num_classes=3)
+    anonymous = data._replace(sensitive_names=None)
+    for other, message in (
+        (
+            without,
+            "data has no validation examples: expected some to fit thresholds on; train with",
+        ),
+        (three, "data with 3 classes: expected two"),
+        (anonymous, "data has no sensitive features"),
+        (ff.data.stack([data, data]), "data with 2 partitions: expected one for all seeds"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            post_process(fitted, other)
+    for features in (["age"], []):
+        with pytest.raises(ValueError, match=r"expected some of \['sex', 'race'\]"):
+            post_process(fitted, data, features=features)
+    with pytest.raises(ValueError, match="max_global_gap=-1"):
+        post_process(fitted, data, max_global_gap=-1)
