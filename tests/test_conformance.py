@@ -185,6 +185,7 @@ AGGREGATORS = ASYNCHRONOUS | {
     "fedfa": aggregators.FedFA,
     "aaggff": aggregators.AAggFF,
     "aaggff, in a silo": partial(aggregators.AAggFF, "silo"),
+    "loss_gap": partial(aggregators.LossGap, iterations=20),
     "fltrust": lambda: aggregators.FLTrust(
         (FEDERATION.train.features[:8], FEDERATION.train.labels[:8]), solvers.SGD(0.1, 4, epochs=1)
     ),

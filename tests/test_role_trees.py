@@ -98,6 +98,12 @@ CASES = {
         {"keep_fraction": 0.25},
         {"history": 2},
     ),
+    "LossGap": Case(
+        lambda: aggregators.LossGap(2.0, optimal_losses=[0.0, 1.0]),
+        "LossGap(strength=2.0, optimal_losses=[0.0, 1.0])",
+        {"strength": 0.5, "optimal_losses": [1.0, 2.0]},
+        {"iterations": 100, "clip": False, "weights": "uniform"},
+    ),
     "FedMGDA": Case(
         lambda: aggregators.FedMGDA(0.5),
         "FedMGDA(epsilon=0.5)",

@@ -24,6 +24,7 @@ from fedjax_fair.aggregators.gifair import GIFAIR
 from fedjax_fair.aggregators.hetlora_server import HetLoRAMean
 from fedjax_fair.aggregators.ifca_server import IFCAMean
 from fedjax_fair.aggregators.lora_fair import LoRAFair
+from fedjax_fair.aggregators.loss_gap import LossGap
 from fedjax_fair.aggregators.mean import Mean
 from fedjax_fair.aggregators.mime_lite_server import MimeLiteMean
 from fedjax_fair.aggregators.q_fedavg import QFedAvg
@@ -71,6 +72,7 @@ __all__ = [
     "IFCAMean",
     "Krum",
     "LoRAFair",
+    "LossGap",
     "Mean",
     "Median",
     "MimeLiteMean",

@@ -82,7 +82,7 @@ class Track(NamedTuple):
 _REFERENCES = ("fedavg", "centralized", "local_converged", "fine_tuned")
 _FAIR = (
     "agnostic", "drfa", "propfair", "adafed", "fedmgda", "fedfv", "fedfa", "aaggff", "q_fedavg",
-    "tilted", "equitable",
+    "tilted", "equitable", "loss_gap",
 )  # fmt: skip
 _SELECTORS = (
     "power_of_choice", "divfl", "divfl:gradients=stale", "subtrunc", "unionfl",

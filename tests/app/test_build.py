@@ -110,6 +110,7 @@ ROLES = {
     "fedfv": (*FEDAVG[:2], aggregators.FedFV()),
     "fedfa": (*FEDAVG[:2], optimized(server_optimizers.FedAvgM(), aggregators.FedFA())),
     "aaggff": (*FEDAVG[:2], aggregators.AAggFF()),
+    "loss_gap": (*FEDAVG[:2], aggregators.LossGap()),
     "median": (*FEDAVG[:2], aggregators.Median()),
     "trimmed_mean": (*FEDAVG[:2], aggregators.TrimmedMean()),
     "krum": (*FEDAVG[:2], aggregators.Krum(byzantine=0)),

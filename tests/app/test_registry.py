@@ -69,6 +69,7 @@ OWN = {
     "aaggff",
     "fedfa",
     "fedfv",
+    "loss_gap",
     "fedmgda",
     "adafed",
     "ifca",

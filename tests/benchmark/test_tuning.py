@@ -119,6 +119,7 @@ _GRIDS = {
     "fedmgda.epsilon": (0.05, 0.1, 0.5, 1),
     "fedfv.keep_fraction": (0.1, 0.2, 1 / 3, 1 / 2, 2 / 3),
     "propfair.baseline": (2, 3, 4, 5),
+    "loss_gap.aggregator.strength": (0.3, 1, 3, 10),
     "gifair.aggregator.strength": (0.1, 0.5, 0.9),
     "fairfed.beta": (0.1, 0.5, 1, 5),
     "fedfb.aggregator.alpha": (0.001, 0.05, 0.08, 0.1, 0.2, 0.5, 1, 2),

@@ -162,6 +162,7 @@ NORMALIZED = models.from_flax(_Normalized())
 
 SELECTIVE = ("oort", "fedcor")
 FAIR = ("propfair", "adafed", "fedmgda", "fedfv", "fedfa", "aaggff")
+FAIR_TO_CLIENTS = ("loss_gap",)
 AGAINST_DRIFT = ("fednova", "feddyn", "mime_lite")
 PERSONALIZED = (
     *("fedper", "fedrep", "lg_fedavg", "fedbabu", "fine_tuned", "per_fedavg", "pfedme"),
@@ -172,6 +173,7 @@ ADAPTERS = tuple(registry.GROUPS["adapters"])
 OWN_FILES = {
     "informed_selection": SELECTIVE,
     "fair_methods": FAIR,
+    "fair_client_methods": FAIR_TO_CLIENTS,
     "client_drift_methods": AGAINST_DRIFT,
     "personalized_methods": PERSONALIZED,
     "group_fairness_methods": FAIR_TO_GROUPS,

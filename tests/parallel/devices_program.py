@@ -97,6 +97,7 @@ METHODS = (
     ("uniform", "sgd", "aaggff"),
     ("full", "sgd", "aaggff, in a silo"),
     ("uniform", "sgd", "fedfa"),
+    ("uniform", "sgd", "loss_gap"),
     ("uniform", "sgd", "fedfv"),
     ("uniform", "sgd", "fedmgda"),
     ("uniform", "sgd", "adafed"),

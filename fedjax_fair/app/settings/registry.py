@@ -109,6 +109,7 @@ GROUPS: dict[str, dict[str, Method]] = {
             server_optimizer=server_optimizers.FedAvgM,
         ),
         "aaggff": Method(aggregator=aggregators.AAggFF),
+        "loss_gap": Method(aggregator=aggregators.LossGap),
     },
     "group fairness": {
         "fairfed": Method(aggregator=aggregators.FairFed),
@@ -282,6 +283,7 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
     "fedmgda": {"epsilon": Range(0.01, 1.0)},
     "fedfv": {"keep_fraction": Range(0.1, 0.67, "linear")},
     "fedfa": {"beta": Range(0.1, 0.9, "linear")},
+    "loss_gap": {"aggregator.strength": Range(0.3, 10.0)},
     "fairfed": {"beta": Range(0.01, 5.0)},
     "fedfb": {"aggregator.alpha": Range(0.001, 2.0)},
     "fedminmax": {"step_size": Range(0.001, 1.0)},
