@@ -5,6 +5,7 @@ from fedjax_fair.aggregators.adafed import AdaFed
 from fedjax_fair.aggregators.area import AREA
 from fedjax_fair.aggregators.ca2fl import CA2FL
 from fedjax_fair.aggregators.equitable import Equitable
+from fedjax_fair.aggregators.fair_fate import FairFATE
 from fedjax_fair.aggregators.fairfed import FairFed
 from fedjax_fair.aggregators.fed_async import FedAsync
 from fedjax_fair.aggregators.fed_buff import FedBuff
@@ -14,10 +15,14 @@ from fedjax_fair.aggregators.fedex_lora import FedEx
 from fedjax_fair.aggregators.fedfa import FedFA
 from fedjax_fair.aggregators.fedfb import FedFBMean
 from fedjax_fair.aggregators.fedfv import FedFV
+from fedjax_fair.aggregators.fedheal import FedHEAL
 from fedjax_fair.aggregators.fedit import FedIT
+from fedjax_fair.aggregators.fedlf import FedLF
+from fedjax_fair.aggregators.fedmdfg import FedMDFG
 from fedjax_fair.aggregators.fedmgda import FedMGDA
 from fedjax_fair.aggregators.fedminmax import FedMinMaxMean
 from fedjax_fair.aggregators.fednova_server import FedNovaMean
+from fedjax_fair.aggregators.fedpw import FedPW
 from fedjax_fair.aggregators.flexlora import FlexLoRA
 from fedjax_fair.aggregators.fltrust import FLTrust
 from fedjax_fair.aggregators.gifair import GIFAIR
@@ -52,6 +57,7 @@ __all__ = [
     "Constant",
     "Equitable",
     "FLTrust",
+    "FairFATE",
     "FairFed",
     "FedAsync",
     "FedBuff",
@@ -60,10 +66,14 @@ __all__ = [
     "FedFA",
     "FedFBMean",
     "FedFV",
+    "FedHEAL",
     "FedIT",
+    "FedLF",
+    "FedMDFG",
     "FedMGDA",
     "FedMinMaxMean",
     "FedNovaMean",
+    "FedPW",
     "FedStaleWeight",
     "FlexLoRA",
     "GeometricMedian",

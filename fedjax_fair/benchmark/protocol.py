@@ -82,7 +82,7 @@ class Track(NamedTuple):
 _REFERENCES = ("fedavg", "centralized", "local_converged", "fine_tuned")
 _FAIR = (
     "agnostic", "drfa", "propfair", "adafed", "fedmgda", "fedfv", "fedfa", "aaggff", "q_fedavg",
-    "tilted", "equitable", "loss_gap",
+    "tilted", "equitable", "loss_gap", "fedpw", "fedlf", "fedmdfg", "fedheal",
 )  # fmt: skip
 _SELECTORS = (
     "power_of_choice", "divfl", "divfl:gradients=stale", "subtrunc", "unionfl",

@@ -162,7 +162,7 @@ NORMALIZED = models.from_flax(_Normalized())
 
 SELECTIVE = ("oort", "fedcor")
 FAIR = ("propfair", "adafed", "fedmgda", "fedfv", "fedfa", "aaggff")
-FAIR_TO_CLIENTS = ("loss_gap",)
+FAIR_TO_CLIENTS = ("loss_gap", "fedheal", "fedmdfg", "fedlf", "fedpw")
 AGAINST_DRIFT = ("fednova", "feddyn", "mime_lite")
 PERSONALIZED = (
     *("fedper", "fedrep", "lg_fedavg", "fedbabu", "fine_tuned", "per_fedavg", "pfedme"),

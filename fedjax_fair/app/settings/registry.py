@@ -110,6 +110,10 @@ GROUPS: dict[str, dict[str, Method]] = {
         ),
         "aaggff": Method(aggregator=aggregators.AAggFF),
         "loss_gap": Method(aggregator=aggregators.LossGap),
+        "fedpw": Method(selector=selectors.Full, aggregator=aggregators.FedPW),
+        "fedlf": Method(aggregator=aggregators.FedLF),
+        "fedmdfg": Method(aggregator=aggregators.FedMDFG),
+        "fedheal": Method(aggregator=aggregators.FedHEAL),
     },
     "group fairness": {
         "fairfed": Method(aggregator=aggregators.FairFed),
@@ -284,6 +288,12 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
     "fedfv": {"keep_fraction": Range(0.1, 0.67, "linear")},
     "fedfa": {"beta": Range(0.1, 0.9, "linear")},
     "loss_gap": {"aggregator.strength": Range(0.3, 10.0)},
+    "fedpw": {"beta": Range(0.1, 0.9, "linear"), "drop_rate": Range(0.1, 0.9, "linear")},
+    "fedmdfg": {"max_angle": Range(5.0, 45.0, "linear")},
+    "fedheal": {
+        "min_consistency": Range(0.1, 0.9, "linear"),
+        "beta": Range(0.1, 0.9, "linear"),
+    },
     "fairfed": {"beta": Range(0.01, 5.0)},
     "fedfb": {"aggregator.alpha": Range(0.001, 2.0)},
     "fedminmax": {"step_size": Range(0.001, 1.0)},
