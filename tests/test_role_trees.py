@@ -132,6 +132,12 @@ CASES = {
         "FedPW(beta=0.5, drop_rate=0.25)",
         {"beta": 0.25, "drop_rate": 0.5},
     ),
+    "ShapFed": Case(
+        lambda: aggregators.ShapFed(0.5),
+        "ShapFed(memory=0.5)",
+        {"memory": 0.75},
+        {"last_layer": "last"},
+    ),
     "LossGap": Case(
         lambda: aggregators.LossGap(2.0, optimal_losses=[0.0, 1.0]),
         "LossGap(strength=2.0, optimal_losses=[0.0, 1.0])",

@@ -43,6 +43,7 @@ from fedjax_fair.aggregators.robust import (
     TrimmedMean,
 )
 from fedjax_fair.aggregators.scaffold_server import ScaffoldMean
+from fedjax_fair.aggregators.shapfed import ShapFed
 from fedjax_fair.aggregators.staleness_factors import Constant, Hinge, Polynomial
 from fedjax_fair.aggregators.tilted import Tilted
 from fedjax_fair.aggregators.with_server_optimizer import WithServerOptimizer
@@ -91,6 +92,7 @@ __all__ = [
     "QFedAvg",
     "ReweighingMean",
     "ScaffoldMean",
+    "ShapFed",
     "Tilted",
     "TrimmedMean",
     "WithServerOptimizer",

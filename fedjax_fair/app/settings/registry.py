@@ -110,6 +110,7 @@ GROUPS: dict[str, dict[str, Method]] = {
         ),
         "aaggff": Method(aggregator=aggregators.AAggFF),
         "loss_gap": Method(aggregator=aggregators.LossGap),
+        "shapfed": Method(aggregator=aggregators.ShapFed),
         "fedpw": Method(selector=selectors.Full, aggregator=aggregators.FedPW),
         "fedlf": Method(aggregator=aggregators.FedLF),
         "fedmdfg": Method(aggregator=aggregators.FedMDFG),
@@ -135,6 +136,11 @@ GROUPS: dict[str, dict[str, Method]] = {
         "group_penalty": Method(
             "FedAvg with a local penalty on differences between sensitive groups",
             solver=solvers.GroupPenalty,
+        ),
+        "pfedfair": Method(
+            "Personalized models that are fair to groups, near an accurate global one",
+            solver=solvers.PFedFair,
+            weighting="uniform",
         ),
     },
     "server": {
@@ -288,6 +294,7 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
     "fedfv": {"keep_fraction": Range(0.1, 0.67, "linear")},
     "fedfa": {"beta": Range(0.1, 0.9, "linear")},
     "loss_gap": {"aggregator.strength": Range(0.3, 10.0)},
+    "shapfed": {"memory": Range(0.1, 0.95, "linear")},
     "fedpw": {"beta": Range(0.1, 0.9, "linear"), "drop_rate": Range(0.1, 0.9, "linear")},
     "fedmdfg": {"max_angle": Range(5.0, 45.0, "linear")},
     "fedheal": {
@@ -298,6 +305,7 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
     "fedfb": {"aggregator.alpha": Range(0.001, 2.0)},
     "fedminmax": {"step_size": Range(0.001, 1.0)},
     "group_penalty": {"solver.strength": Range(0.1, 10.0)},
+    "pfedfair": {"solver.strength": Range(0.1, 10.0), "personal_prox": Range(0.1, 10.0)},
     "fedavgm": {"server_learning_rate": _SERVER_RATES, "beta1": Range(0.5, 0.97, "linear")},
     "fedadagrad": {"server_learning_rate": _SERVER_RATES, "tau": Range(1e-5, 0.1)},
     "fedadam": {"server_learning_rate": _SERVER_RATES, "tau": Range(1e-5, 0.1)},
