@@ -3,6 +3,7 @@
 import gc
 import os
 from functools import cache, partial
+from itertools import chain, combinations
 from pathlib import Path
 
 import flax.linen as nn
@@ -234,6 +235,22 @@ def nearest_mixture(values):
         level = (low + high) / 2
         low, high = (level, high) if np.maximum(values - level, 0).sum() > 1 else (low, level)
     return np.maximum(values - low, 0)
+
+
+def shortest_in_hull(rows):
+    """The shortest vector in a convex hull, by the optima of all supports."""
+    rows, best = np.asarray(rows), None
+    sizes = range(1, len(rows) + 1)
+    for support in chain.from_iterable(combinations(range(len(rows)), size) for size in sizes):
+        part = rows[list(support)]
+        system = np.ones((len(part) + 1, len(part) + 1))
+        system[:-1, :-1], system[-1, -1] = part @ part.T, 0
+        weights = np.linalg.lstsq(system, np.append(np.zeros(len(part)), 1))[0][:-1]
+        found = weights @ part
+        is_valid = (weights > -1e-9).all() and abs(weights.sum() - 1) < 1e-9
+        if is_valid and (best is None or found @ found < best @ best - 1e-12):
+            best = found
+    return best
 
 
 def pytest_runtest_teardown(item, nextitem):

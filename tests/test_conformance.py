@@ -132,6 +132,7 @@ SOLVERS = {
     "pfedme": lambda: solvers.PFedMe(solvers.SGD(0.05, 2, epochs=1), inner_steps=2),
     "apfl": lambda: solvers.APFL(solvers.SGD(0.1, 2, epochs=1)),
     "group_penalty": lambda: solvers.GroupPenalty(solvers.SGD(0.1, 2, epochs=1)),
+    "pfedfair": lambda: solvers.PFedFair(solvers.SGD(0.1, 2, epochs=1), inner_steps=2),
     "cell_weighted": lambda: solvers.CellWeighted(solvers.SGD(0.1, 2, epochs=1)),
     "cell_weighted, of clients": lambda: solvers.CellWeighted(solvers.SGD(0.1, 2, steps=2)),
     "cell_weighted, minmax": lambda: solvers.CellWeighted(solvers.SGD(0.1, 2, steps=2)),
@@ -185,6 +186,18 @@ AGGREGATORS = ASYNCHRONOUS | {
     "fedfa": aggregators.FedFA,
     "aaggff": aggregators.AAggFF,
     "aaggff, in a silo": partial(aggregators.AAggFF, "silo"),
+    "loss_gap": partial(aggregators.LossGap, iterations=20),
+    "shapfed": aggregators.ShapFed,
+    "fedpw": aggregators.FedPW,
+    "fedlf": aggregators.FedLF,
+    "fedmdfg": partial(aggregators.FedMDFG, halvings=2),
+    "fedheal": partial(aggregators.FedHEAL, 0.6),
+    "fair_fate": lambda: aggregators.FairFATE(
+        (FEDERATION.train.features[:32], FEDERATION.train.labels[:32]),
+        np.arange(32) % 2,
+        num_rounds=10,
+        metrics=("equal_opportunity", "demographic_parity"),
+    ),
     "fltrust": lambda: aggregators.FLTrust(
         (FEDERATION.train.features[:8], FEDERATION.train.labels[:8]), solvers.SGD(0.1, 4, epochs=1)
     ),
@@ -239,6 +252,7 @@ TOGETHER = (
     ("drfa", "sgd", "mean"),  # DRFA needs a snapshot, and equal weights.
     ("fedcor", "scaling", "mean"),  # Steps that depend less on the cohort amplify rounding less.
     ("full", "scaling", "aaggff, in a silo"),
+    ("full", "sgd", "fedpw"),  # Equal directions differ in no element, up to rounding.
     ("uniform", "fedsa_lora", "mean"),
     ("uniform", "sgd", "fedex"),
     ("uniform", "sgd", "lora_fair"),
@@ -246,13 +260,14 @@ TOGETHER = (
     *(("uniform", "scaling", name) for name in ASYNCHRONOUS),
 )
 """Roles that need each other."""
-TOLERANCES = {"fedcor": 1e-3, "adafed": 1e-4}
+TOLERANCES = {"fedcor": 1e-3, "adafed": 1e-4, "fedlf": 1e-3}
 """Relative tolerances of roles that amplify rounding; 1e-5 by default.
 
 FedCor fits by 1000 steps of Adam, whose length does not depend on that of the gradient. In more
 than one dimension, a rotation of the embeddings does not change the likelihood, so that the
 gradient along it is rounding. AdaFed inverts the matrix of cosines of updates, which
-amplifies the rounding of nearly parallel ones: 1.7e-5 on some CPUs.
+amplifies the rounding of nearly parallel ones: 1.7e-5 on some CPUs. FedLF iterates towards the
+shortest vectors of small layers, and divides their sum by its norm.
 """
 
 

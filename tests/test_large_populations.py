@@ -52,8 +52,8 @@ ALL = {
 """Why a selector touches all clients."""
 FEW = SELECTORS.keys() - set().union(*ALL.values())
 ALL_OF_AGGREGATORS = {
-    "the weights of all clients are normalized": {"aaggff", "aaggff, in a silo"},
-    "updates of all clients are compared": {"fedfv"},
+    "the weights of all clients are normalized": {"aaggff", "aaggff, in a silo", "fedpw"},
+    "updates of all clients are compared": {"fedfv", "fedheal", "fedmdfg", "fedlf"},
 }
 """Why an aggregator touches all clients."""
 

@@ -32,6 +32,10 @@ def trusted(factor=1.0):
     return factor * np.arange(6, dtype=np.float32).reshape(2, 3), np.array([0, 1])
 
 
+def people(factor=1.0):
+    return factor * np.ones((4, 1), np.float32), np.array([0, 0, 1, 1])
+
+
 CASES = {
     "Mean": Case(
         lambda: aggregators.Mean("num_examples"),
@@ -66,6 +70,19 @@ CASES = {
         "ReweighingMean(scope='global')",
         structure={"scope": "local", "sensitive_feature": "sex"},
     ),
+    "FairFATE": Case(
+        lambda: aggregators.FairFATE(people(), [0, 1, 0, 1], num_rounds=5),
+        "FairFATE(\n    root=([[1.0], [1.0], [1.0], [1.0]], [0, 0, 1, 1]),\n"
+        "    root_groups=[0, 1, 0, 1],\n    num_rounds=5,\n)",
+        {
+            "root": people(2.0),
+            "root_groups": [1, 0, 1, 0],
+            "momentum": 0.5,
+            "strength": 0.2,
+            "growth": 0.1,
+        },
+        {"num_rounds": 6, "metrics": ("equal_opportunity",)},
+    ),
     "FLTrust": Case(
         lambda: aggregators.FLTrust(trusted(), solvers.SGD(0.1, 2, steps=1)),
         "FLTrust(\n    root=([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], [0, 1]),\n"
@@ -97,6 +114,35 @@ CASES = {
         "FedFV(keep_fraction=0.5)",
         {"keep_fraction": 0.25},
         {"history": 2},
+    ),
+    "FedHEAL": Case(
+        lambda: aggregators.FedHEAL(0.5),
+        "FedHEAL(min_consistency=0.5)",
+        {"min_consistency": 0.25, "beta": 0.75},
+    ),
+    "FedMDFG": Case(
+        lambda: aggregators.FedMDFG(20.0),
+        "FedMDFG(max_angle=20.0)",
+        {"max_angle": 10.0},
+        {"halvings": 2, "requires_decrease": True},
+    ),
+    "FedLF": Case(aggregators.FedLF, "FedLF()"),
+    "FedPW": Case(
+        lambda: aggregators.FedPW(0.5, 0.25),
+        "FedPW(beta=0.5, drop_rate=0.25)",
+        {"beta": 0.25, "drop_rate": 0.5},
+    ),
+    "ShapFed": Case(
+        lambda: aggregators.ShapFed(0.5),
+        "ShapFed(memory=0.5)",
+        {"memory": 0.75},
+        {"last_layer": "last"},
+    ),
+    "LossGap": Case(
+        lambda: aggregators.LossGap(2.0, optimal_losses=[0.0, 1.0]),
+        "LossGap(strength=2.0, optimal_losses=[0.0, 1.0])",
+        {"strength": 0.5, "optimal_losses": [1.0, 2.0]},
+        {"iterations": 100, "clip": False, "weights": "uniform"},
     ),
     "FedMGDA": Case(
         lambda: aggregators.FedMGDA(0.5),

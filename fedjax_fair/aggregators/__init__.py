@@ -5,6 +5,7 @@ from fedjax_fair.aggregators.adafed import AdaFed
 from fedjax_fair.aggregators.area import AREA
 from fedjax_fair.aggregators.ca2fl import CA2FL
 from fedjax_fair.aggregators.equitable import Equitable
+from fedjax_fair.aggregators.fair_fate import FairFATE
 from fedjax_fair.aggregators.fairfed import FairFed
 from fedjax_fair.aggregators.fed_async import FedAsync
 from fedjax_fair.aggregators.fed_buff import FedBuff
@@ -14,16 +15,21 @@ from fedjax_fair.aggregators.fedex_lora import FedEx
 from fedjax_fair.aggregators.fedfa import FedFA
 from fedjax_fair.aggregators.fedfb import FedFBMean
 from fedjax_fair.aggregators.fedfv import FedFV
+from fedjax_fair.aggregators.fedheal import FedHEAL
 from fedjax_fair.aggregators.fedit import FedIT
+from fedjax_fair.aggregators.fedlf import FedLF
+from fedjax_fair.aggregators.fedmdfg import FedMDFG
 from fedjax_fair.aggregators.fedmgda import FedMGDA
 from fedjax_fair.aggregators.fedminmax import FedMinMaxMean
 from fedjax_fair.aggregators.fednova_server import FedNovaMean
+from fedjax_fair.aggregators.fedpw import FedPW
 from fedjax_fair.aggregators.flexlora import FlexLoRA
 from fedjax_fair.aggregators.fltrust import FLTrust
 from fedjax_fair.aggregators.gifair import GIFAIR
 from fedjax_fair.aggregators.hetlora_server import HetLoRAMean
 from fedjax_fair.aggregators.ifca_server import IFCAMean
 from fedjax_fair.aggregators.lora_fair import LoRAFair
+from fedjax_fair.aggregators.loss_gap import LossGap
 from fedjax_fair.aggregators.mean import Mean
 from fedjax_fair.aggregators.mime_lite_server import MimeLiteMean
 from fedjax_fair.aggregators.q_fedavg import QFedAvg
@@ -37,6 +43,7 @@ from fedjax_fair.aggregators.robust import (
     TrimmedMean,
 )
 from fedjax_fair.aggregators.scaffold_server import ScaffoldMean
+from fedjax_fair.aggregators.shapfed import ShapFed
 from fedjax_fair.aggregators.staleness_factors import Constant, Hinge, Polynomial
 from fedjax_fair.aggregators.tilted import Tilted
 from fedjax_fair.aggregators.with_server_optimizer import WithServerOptimizer
@@ -51,6 +58,7 @@ __all__ = [
     "Constant",
     "Equitable",
     "FLTrust",
+    "FairFATE",
     "FairFed",
     "FedAsync",
     "FedBuff",
@@ -59,10 +67,14 @@ __all__ = [
     "FedFA",
     "FedFBMean",
     "FedFV",
+    "FedHEAL",
     "FedIT",
+    "FedLF",
+    "FedMDFG",
     "FedMGDA",
     "FedMinMaxMean",
     "FedNovaMean",
+    "FedPW",
     "FedStaleWeight",
     "FlexLoRA",
     "GeometricMedian",
@@ -71,6 +83,7 @@ __all__ = [
     "IFCAMean",
     "Krum",
     "LoRAFair",
+    "LossGap",
     "Mean",
     "Median",
     "MimeLiteMean",
@@ -79,6 +92,7 @@ __all__ = [
     "QFedAvg",
     "ReweighingMean",
     "ScaffoldMean",
+    "ShapFed",
     "Tilted",
     "TrimmedMean",
     "WithServerOptimizer",

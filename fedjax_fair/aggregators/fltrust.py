@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
+from fedjax_fair.aggregators.root_examples import check_types, convert_root
 from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
 from fedjax_fair.data.client_examples import ClientExamples
 from fedjax_fair.numerics.products import product
@@ -69,7 +67,7 @@ class FLTrust(Aggregator):
     def __post_init__(self):
         checks.instance("solver", self.solver, Solver, "solvers.SGD(0.1, batch_size=10, epochs=1)")
         checks.non_negative_int("seed", self.seed)
-        self._convert(root=_check_root(self.root))
+        self._convert(root=convert_root(self.root))
 
     def aggregate(self, state, cohort, results, context):
         trusted = self._trusted_update(context)
@@ -86,15 +84,7 @@ class FLTrust(Aggregator):
         return update, state, Aggregation(weights, {"trust": trust, "root_norm": root_norm})
 
     def _trusted_update(self, context: Context) -> Variables:
-        features, labels = map(jnp.asarray, self.root)
-        for name, array in {"features": features, "labels": labels}.items():
-            clients = getattr(context.examples, name)
-            if array.shape[1:] != clients.shape[1:] or array.dtype != clients.dtype:
-                raise ValueError(
-                    f"root: {name} {array.dtype}{list(array.shape[1:])} of an example, expected "
-                    f"the clients' {clients.dtype}{list(clients.shape[1:])}; prepare root as the "
-                    "data of clients."
-                )
+        features, labels = check_types(self.root, context.examples)
         size = jnp.int32(len(labels))
         order = jnp.arange(len(labels), dtype=jnp.int32)
         server = Client(
@@ -108,36 +98,6 @@ class FLTrust(Aggregator):
         )
         key = jax.random.fold_in(jax.random.key(self.seed), context.round)
         return self.solver.solve(key, context.variables, server).update
-
-
-def _check_root(root: Any) -> tuple[Any, Any]:
-    """Returns the root examples in the types of federated datasets."""
-    if not isinstance(root, (tuple, list)) or len(root) != 2:
-        raise ValueError(
-            f"root is a {type(root).__name__}: expected a pair (features, labels); pass both as "
-            "arrays."
-        )
-    if any(isinstance(part, Tracer) for part in root):
-        return root[0], root[1]
-    features, labels = map(np.asarray, root)
-    if features.ndim < 2 or not labels.ndim or len(features) != len(labels) or not len(labels):
-        raise ValueError(
-            f"root of features {list(features.shape)} and labels {list(labels.shape)}: expected "
-            "[n, ...] and [n], with n >= 1; pass one label per example."
-        )
-    return _convert("features", features), _convert("labels", labels)
-
-
-def _convert(name: str, array: np.ndarray) -> np.ndarray:
-    is_number = array.dtype.kind in "fiu"
-    if is_number and not (name == "features" and array.dtype == np.uint8):
-        array = array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
-    if not is_number or not np.isfinite(array).all():
-        raise ValueError(
-            f"root: expected finite numbers as {name}, got {array.dtype}; remove or encode other "
-            "values."
-        )
-    return array
 
 
 def _direction(params):

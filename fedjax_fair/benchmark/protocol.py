@@ -82,7 +82,7 @@ class Track(NamedTuple):
 _REFERENCES = ("fedavg", "centralized", "local_converged", "fine_tuned")
 _FAIR = (
     "agnostic", "drfa", "propfair", "adafed", "fedmgda", "fedfv", "fedfa", "aaggff", "q_fedavg",
-    "tilted", "equitable",
+    "tilted", "equitable", "loss_gap", "shapfed", "fedpw", "fedlf", "fedmdfg", "fedheal",
 )  # fmt: skip
 _SELECTORS = (
     "power_of_choice", "divfl", "divfl:gradients=stale", "subtrunc", "unionfl",
@@ -91,7 +91,7 @@ _SELECTORS = (
 _PERSONALIZED = (
     "ditto", "fedper", "fedrep", "lg_fedavg", "fedbabu", "ifca", "per_fedavg", "pfedme", "apfl",
 )  # fmt: skip
-_OF_GROUPS = ("fairfed", "fedfb", "fedminmax", "reweighing", "group_penalty")
+_OF_GROUPS = ("fairfed", "fedfb", "fedminmax", "reweighing", "group_penalty", "pfedfair")
 _OTHERS = ("fedprox", "scaffold", "fednova", "feddyn", "fedadam", "median")
 _EVERY = (*_REFERENCES, *_FAIR, *_SELECTORS, *_PERSONALIZED, *_OF_GROUPS, *_OTHERS)
 

@@ -15,7 +15,7 @@ from fedjax_fair.numerics.labels import count_labels, sum_labels
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.roles import ClientGradients, Model, Variables
 
-__all__ = ["client_gradient", "client_gradients"]
+__all__ = ["client_gradient", "client_gradients", "client_loss_and_gradient"]
 
 
 def client_gradients(
@@ -67,8 +67,15 @@ def client_gradient(
 
     It is shaped like the parameters, and equals the one of ``client_gradients``; for solvers.
     """
+    return client_loss_and_gradient(model, variables, examples, client)[1]
+
+
+def client_loss_and_gradient(
+    model: Model, variables: Variables, examples: ClientExamples, client: Int[Array, ""]
+) -> tuple[Float[Array, ""], PyTree]:
+    """Returns the mean loss of one client and its gradient, as `client_gradient`."""
     sums = client_sum(_gradient_sums(model, variables, examples), examples, client)
-    return divide_by_labels(sums, examples.sizes[client])[1]
+    return divide_by_labels(sums, examples.sizes[client])
 
 
 def _gradient_sums(model: Model, variables: Variables, examples: ClientExamples) -> SumFn:

@@ -21,10 +21,12 @@ from fedjax_fair.numerics.inequality import gini, mean_difference, mean_or_one
 __all__ = [
     "client_disagreement",
     "client_dissimilarity",
+    "collaborative_fairness",
     "dissimilarity_noise",
     "entropy",
     "gini",
     "jain_index",
+    "loss_angle",
     "sigma_acc",
     "standard_deviation",
 ]
@@ -185,3 +187,51 @@ def entropy(values: Float[Array, " clients"]) -> Float[Array, ""]:
     num_clients = jnp.sum(~jnp.isnan(values)).astype(values.dtype)
     # The deficit from log n is summed, because a sum of a million small shares loses digits.
     return jnp.log(num_clients) - jnp.nanmean(xlogy(relative, relative))
+
+
+def loss_angle(loss: Float[Array, " clients"]) -> Float[Array, ""]:
+    """Computes the angle in degrees between the losses, which are >= 0, and equal ones.
+
+    Its tangent is the standard deviation over the mean, and its squared cosine is `jain_index`.
+    Use: the measure that FedMDFG and FedLF reduce. Limitation: a constant added to all losses
+    reduces it.
+
+    References:
+        Pan et al., *FedMDFG: Federated Learning with Multi-Gradient Descent and Fair Guidance*,
+        2023, https://doi.org/10.1609/aaai.v37i8.26122
+
+    Examples:
+        >>> round(loss_angle(jnp.array([1.0, 3.0])).item(), 4)
+        26.5651
+    """
+    return jnp.degrees(jnp.arctan2(jnp.nanstd(loss), jnp.nanmean(loss)))
+
+
+def collaborative_fairness(
+    alone: Float[Array, " clients"], received: Float[Array, " clients"]
+) -> Float[Array, ""]:
+    """Computes the correlation of the accuracies that clients reach alone and those they receive.
+
+    NaN if either is constant. Use: whether clients that contribute more receive more. Limitation:
+    1 also where all lose.
+
+    Args:
+        alone: Accuracy of each client's model that was trained alone.
+        received: Accuracy of the model that it receives.
+
+    References:
+        Tastan et al., *Redefining Contributions: Shapley-Driven Federated Learning*, 2024,
+        https://arxiv.org/abs/2406.00569
+
+    Examples:
+        >>> alone = jnp.array([75.2, 68.8, 66.8, 69.0])
+        >>> round(collaborative_fairness(alone, jnp.array([79.8, 75.4, 69.0, 75.0])).item(), 3)
+        0.901
+    """
+    is_known = ~jnp.isnan(alone) & ~jnp.isnan(received)
+    centered = [
+        jnp.where(is_known, values - jnp.mean(values, where=is_known), 0)
+        for values in (alone, received)
+    ]
+    norms = [jnp.linalg.norm(values) for values in centered]
+    return jnp.sum(centered[0] * centered[1]) / (norms[0] * norms[1])

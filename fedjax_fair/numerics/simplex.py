@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from fedjax_fair.numerics.products import product
 
-__all__ = ["minimize_quadratic", "project"]
+__all__ = ["least_norm_weights", "minimize_quadratic", "project"]
 
 
 def project(
@@ -73,3 +73,22 @@ def minimize_quadratic(
 
     carry = start, start, jnp.ones((), start.dtype)
     return jax.lax.fori_loop(0, iterations, iterate, carry)[0]
+
+
+def least_norm_weights(gram: Float[Array, "n n"], used: Bool[Array, " n"]) -> Float[Array, " n"]:
+    """Returns the weights of the shortest vector in the convex hull of vectors.
+
+    Args:
+        gram: Inner products of the vectors.
+        used: Vectors that count; without any, all weights are 0.
+
+    Examples:
+        >>> gram = jnp.array([[4.0, 0.0, 9.0], [0.0, 1.0, 9.0], [9.0, 9.0, 9.0]])
+        >>> weights = least_norm_weights(gram, jnp.array([True, True, False]))
+        >>> [round(float(weight), 5) for weight in weights]
+        [0.2, 0.8, 0.0]
+    """
+    upper = used.astype(gram.dtype)
+    start = upper / jnp.maximum(jnp.sum(upper), 1)
+    gram = jnp.where(used[:, None] & used[None, :], gram, 0)
+    return minimize_quadratic(gram, jnp.zeros_like(start), jnp.zeros_like(start), upper, start)

@@ -18,6 +18,7 @@ from fedjax_fair.solvers.lg_fedavg import LGFedAvg
 from fedjax_fair.solvers.local import Local
 from fedjax_fair.solvers.mime_lite import MimeLite
 from fedjax_fair.solvers.per_fedavg import PerFedAvg
+from fedjax_fair.solvers.pfedfair import PFedFair
 from fedjax_fair.solvers.pfedme import PFedMe
 from fedjax_fair.solvers.propfair import PropFair
 from fedjax_fair.solvers.rank_limited import RankLimited
@@ -44,6 +45,7 @@ __all__ = [
     "LGFedAvg",
     "Local",
     "MimeLite",
+    "PFedFair",
     "PFedMe",
     "PerFedAvg",
     "PropFair",

@@ -9,11 +9,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.numerics.labels import check_one_label
-from fedjax_fair.roles import Model, Number
+from fedjax_fair.roles import Client, Model, Number
+from fedjax_fair.solvers.sgd import BatchLoss
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 from fedjax_fair.utils import checks
 
-__all__ = ["GroupPenalty"]
+__all__ = ["GroupPenalty", "PenaltyCriterion", "group_penalty"]
 
 PenaltyCriterion = Literal["demographic_parity", "equal_opportunity"]
 
@@ -58,19 +59,39 @@ class GroupPenalty(WrappedSGD):
         checks.one_of("criterion", self.criterion, get_args(PenaltyCriterion))
 
     def solve(self, key, variables, client):
-        examples = client.examples
-        groups = find_groups("GroupPenalty", client.sensitive_names, self.sensitive_feature)
-        check_one_label(examples.labels, "GroupPenalty compares scores of class 1")
+        penalty = group_penalty("GroupPenalty", client, self.criterion, self.sensitive_feature)
 
         def batch_loss(losses, mask, indices, outputs):
-            labels = examples.labels[indices]
-            scores = _scores(client.model, outputs, labels, losses)
-            counted = mask & (labels == 1) if self.criterion == "equal_opportunity" else mask
-            people = groups.of(examples, indices)
-            penalty = _squared_differences(scores, counted, people, groups.number)
-            return jnp.mean(losses, where=mask) + self.strength * penalty
+            return jnp.mean(losses, where=mask) + self.strength * penalty(
+                losses, mask, indices, outputs
+            )
 
         return self.solver.solve(key, variables, client, batch_loss=batch_loss)
+
+
+def group_penalty(
+    name: str, client: Client, criterion: PenaltyCriterion, sensitive_feature: str | None
+) -> BatchLoss:
+    """Returns the penalty of a minibatch of `GroupPenalty`, without the strength.
+
+    Args:
+        name: The solver, for messages.
+        client: The client.
+        criterion: As of `GroupPenalty`.
+        sensitive_feature: As of `GroupPenalty`.
+    """
+    examples = client.examples
+    groups = find_groups(name, client.sensitive_names, sensitive_feature)
+    check_one_label(examples.labels, f"{name} compares scores of class 1")
+
+    def penalty(losses, mask, indices, outputs):
+        labels = examples.labels[indices]
+        scores = _scores(client.model, outputs, labels, losses)
+        counted = mask & (labels == 1) if criterion == "equal_opportunity" else mask
+        people = groups.of(examples, indices)
+        return _squared_differences(scores, counted, people, groups.number)
+
+    return penalty
 
 
 def _scores(

@@ -18,7 +18,7 @@ from fedjax_fair.roles import Client, LocalResult, Number, Solver, Variables
 from fedjax_fair.roles.model import apply_masked
 from fedjax_fair.utils import checks
 
-__all__ = ["SGD", "STEPS_PER_BLOCK", "BatchGradient"]
+__all__ = ["SGD", "STEPS_PER_BLOCK", "BatchGradient", "BatchLoss"]
 
 # Minibatches drawn together if the number of steps is traced: drawing one takes several
 # microseconds of small operations. Unrolled local steps were no faster, and compiled longer.
@@ -239,8 +239,9 @@ class SGD(Solver):
                 not padding, their indices and the outputs of the model; by default the mean.
             batch_gradient: ``batch_gradient(gradient_fn, variables, memory) -> (BatchGradient,
                 memory)``, what a step follows in place of the gradient of its minibatch.
-                ``gradient_fn(variables, key_order=None) -> BatchGradient`` is that gradient at any
-                variables, or with a key that of a minibatch in the order of this key.
+                ``gradient_fn(variables, key_order=None, batch_loss=...) -> BatchGradient`` is that
+                gradient at any variables, or with a key that of a minibatch in the order of this
+                key, or that of another loss.
             memory: What ``batch_gradient`` receives in the first step; that of the last step is the
                 report ``memory``.
         """
@@ -255,7 +256,7 @@ class SGD(Solver):
         snapshot_step = client.instructions.get("snapshot_step")
         max_steps = client.instructions.get("max_steps")
 
-        def loss_fn(params, state, batch, key):
+        def loss_fn(params, state, batch, key, batch_loss):
             features = client.examples.features[batch.indices]
             mask = None if self.replacement else batch.mask
             outputs, state = apply_masked(
@@ -273,10 +274,10 @@ class SGD(Solver):
         def draw(step, key_order=key_order):
             return _minibatch(key_order, client, num_positions, self.replacement, step)
 
-        def gradient_at(index, batch, variables, key_order=None):
+        def gradient_at(index, batch, variables, key_order=None, batch_loss=batch_loss):
             batch = batch if key_order is None else draw(index, key_order)
             (_, (loss, state)), gradient = jax.value_and_grad(loss_fn, has_aux=True)(
-                *variables, batch, jax.random.fold_in(key_model, index)
+                *variables, batch, jax.random.fold_in(key_model, index), batch_loss
             )
             if gradient_offset is not None:
                 gradient = jax.tree.map(jnp.add, gradient, gradient_offset)

@@ -28,6 +28,7 @@ __all__ = [
     "is_constant",
     "warn_of_clients",
     "warn_of_divergence",
+    "warn_of_reference_error",
     "warn_of_repeated_clients",
 ]
 
@@ -39,6 +40,8 @@ _DIVERGED_LOSS_FACTOR = 10
 # A shorter run may end before it has learned anything.
 _MIN_ROUNDS_TO_LEARN = 20
 
+_MAX_REFERENCE_ERROR = 0.1
+"""Standard deviation of errors of lowest losses, over that of loss gaps, that changes no result."""
 
 _MIN_REPEATS = 8
 """Repeated slots of a run. Of two clients, the same is drawn so often in one of 256 runs."""
@@ -109,6 +112,20 @@ def warn_of_divergence(dataset: xr.Dataset) -> None:
         f"round {int(first['diverged'])}, seed {int(first['seed'])}: the update is not finite; "
         f"{skipped} of {rounds} rounds were skipped{others}."
     )
+
+
+def warn_of_reference_error(dataset: xr.Dataset) -> None:
+    """Warns if the lowest losses of clients are too inaccurate for their loss gaps."""
+    if "aggregation_reference_error" not in dataset:
+        return
+    errors = dataset["aggregation_reference_error"].isel(training_round=-1).values
+    run = int(np.argmax(errors))
+    if errors[run] > _MAX_REFERENCE_ERROR:
+        warn(
+            f"seed {int(dataset['seed'][run])}: the lowest losses of clients are inaccurate by "
+            f"{errors[run]:.2g} of the standard deviation of the loss gaps, which hides "
+            "unfairness; set more iterations of LossGap."
+        )
 
 
 def warn_of_repeated_clients(dataset: xr.Dataset) -> None:

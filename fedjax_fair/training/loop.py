@@ -35,6 +35,7 @@ from fedjax_fair.training.diagnosis import (
     check_participants,
     warn_of_clients,
     warn_of_divergence,
+    warn_of_reference_error,
     warn_of_repeated_clients,
 )
 from fedjax_fair.training.fingerprint import describe_run
@@ -249,6 +250,7 @@ def train_loop(
         history, seeds, data, functions.traffic, options.metrics, model, num_trained, devices
     )
     warn_of_divergence(dataset)
+    warn_of_reference_error(dataset)
     if options.until_seconds is not None:
         _warn_of_early_end(dataset, options.until_seconds)
     warn_of_repeated_clients(dataset)

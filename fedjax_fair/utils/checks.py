@@ -95,10 +95,12 @@ def _exceeded_limits(array: np.ndarray) -> str | None:
 finite = _check_real(np.isfinite, "a finite number")
 positive = _check_real(lambda x: np.isfinite(x) & (x > 0), "a number > 0")
 positive_or_infinite = _check_real(lambda x: x > 0, "a number > 0")
+below_one = _check_real(lambda x: np.isfinite(x) & (x < 1), "a number < 1")
 non_negative = _check_real(lambda x: np.isfinite(x) & (x >= 0), "a number >= 0")
 unit_interval = _check_real(lambda x: (x >= 0) & (x < 1), "a number in [0, 1)")
 open_interval = _check_real(lambda x: (x > 0) & (x < 1), "a number in (0, 1)")
 below_half = _check_real(lambda x: (x >= 0) & (x < 0.5), "a number in [0, 0.5)")
+acute_angle = _check_real(lambda x: (x >= 0) & (x <= 90), "an angle in [0, 90] degrees")
 fraction = _check_real(lambda x: (x >= 0) & (x <= 1), "a number in [0, 1]")
 probability = _check_real(lambda x: (x >= 0) & (x <= 1), "a probability in [0, 1]")
 

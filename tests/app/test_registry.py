@@ -50,6 +50,7 @@ AVERAGES = {
     "fedprox": "num_examples",
     "propfair": "num_examples",
     "group_penalty": "num_examples",
+    "pfedfair": "uniform",  # Lei et al., the mean over clients of its objective
     "fedavgm": "num_examples",  # Reddi et al., experiments; algorithm 2 has uniform weights
     "fedadagrad": "num_examples",
     "fedadam": "num_examples",
@@ -69,6 +70,12 @@ OWN = {
     "aaggff",
     "fedfa",
     "fedfv",
+    "loss_gap",
+    "shapfed",
+    "fedpw",
+    "fedlf",
+    "fedmdfg",
+    "fedheal",
     "fedmgda",
     "adafed",
     "ifca",

@@ -164,17 +164,21 @@ NORMALIZED = models.from_flax(_Normalized())
 
 SELECTIVE = ("oort", "fedcor")
 FAIR = ("propfair", "adafed", "fedmgda", "fedfv", "fedfa", "aaggff")
+FAIR_TO_CLIENTS = ("loss_gap", "fedheal", "fedmdfg", "fedlf", "fedpw", "shapfed")
 AGAINST_DRIFT = ("fednova", "feddyn", "mime_lite")
 PERSONALIZED = (
     *("fedper", "fedrep", "lg_fedavg", "fedbabu", "fine_tuned", "per_fedavg", "pfedme"),
     *("apfl", "ifca", "fedbn"),
 )
 FAIR_TO_GROUPS = ("fedfb", "fedminmax", "reweighing")
+FAIR_AND_PERSONAL = ("pfedfair",)
 ADAPTERS = tuple(registry.GROUPS["adapters"])
 ASYNCHRONOUS = tuple(registry.GROUPS["asynchronous"])
 OWN_FILES = {
     "informed_selection": SELECTIVE,
     "fair_methods": FAIR,
+    "fair_client_methods": FAIR_TO_CLIENTS,
+    "fair_personal_methods": FAIR_AND_PERSONAL,
     "client_drift_methods": AGAINST_DRIFT,
     "personalized_methods": PERSONALIZED,
     "group_fairness_methods": FAIR_TO_GROUPS,
@@ -187,7 +191,7 @@ OWN_FILES = {
 
 def method_case(name):
     """The case of a method in the data, model and settings that it needs."""
-    if name in FAIR_TO_GROUPS:
+    if name in (*FAIR_TO_GROUPS, *FAIR_AND_PERSONAL):
         return partial(method_on_people, name)
     if name in ADAPTERS:
         return partial(method_of_adapters, name)

@@ -432,3 +432,29 @@ def test_bytes_count_state_and_each_dtype_and_never_overflow():
 def test_bytes_reject_an_impossible_cohort(cohort_size):
     with pytest.raises(ValueError, match=f"cohort_size={cohort_size!r}"):
         bytes_per_round(Variables({}, {}), cohort_size)
+
+
+def test_loss_angles_are_those_of_vectors():
+    losses = np.random.default_rng(0).exponential(size=7)
+    cosine = losses.sum() / np.linalg.norm(losses) / np.sqrt(7)
+    found = fairness.loss_angle(jnp.asarray([*losses, np.nan], jnp.float32))
+    np.testing.assert_allclose(found, np.degrees(np.arccos(cosine)), rtol=1e-5)
+    index = fairness.jain_index(jnp.asarray(losses, jnp.float32))
+    np.testing.assert_allclose(jnp.cos(jnp.radians(found)) ** 2, index, rtol=1e-5)
+    assert fairness.loss_angle(jnp.full(3, 0.7)) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("received", "expected"),
+    [((79.8, 75.4, 69.0, 75.0), 0.901), ((74.6, 70.2, 70.2, 76.0), 0.537)],
+)
+def test_collaborative_fairness_is_a_correlation(received, expected):
+    """Of a published table, with a client that has no test examples."""
+    alone = jnp.array([75.2, 68.8, jnp.nan, 66.8, 69.0])
+    received = jnp.insert(jnp.array(received), 2, 50.0)
+    found = fairness.collaborative_fairness(alone, received)
+    np.testing.assert_allclose(found, expected, atol=5e-4)
+    known = np.array([0, 1, 3, 4])
+    pair = np.corrcoef(np.asarray(alone)[known], np.asarray(received)[known])
+    np.testing.assert_allclose(found, pair[0, 1], rtol=1e-4)
+    assert jnp.isnan(fairness.collaborative_fairness(alone, jnp.ones(5)))
