@@ -138,13 +138,13 @@ def with_sensitive_feature(data: FederatedData) -> FederatedData:
     return data.map_parts(with_codes)._replace(sensitive_names=names)
 
 
-@cache  # Programs are kept by the model that they train.
 def times_for(method: str, num_clients: int) -> ClientTimes | None:
     """Times of clients for an asynchronous method of the registry; None for another one."""
     is_asynchronous = any(METHODS[part].schedule is not None for part in method_parts(method))
     return lognormal(0.05, 1.0, num_clients) if is_asynchronous else None
 
 
+@cache  # Programs are kept by the model that they train.
 def linear_model(num_classes=NUM_CLASSES) -> Model:
     """A linear classifier written out, so that tests of the loop need no network library."""
 

@@ -108,6 +108,11 @@ def _check(config: Config) -> None:
             raise ValueError(
                 f"{section}.{name}={value!r} has no effect on contributions; remove it."
             )
+    if config.timing.table is not None:
+        raise ValueError(
+            f"timing.table={config.timing.table!r}: expected None for contributions, whose "
+            "coalitions have no virtual time; remove it, and asynchronous methods."
+        )
     if config.distributed:
         raise ValueError("distributed=True: expected False for contributions; remove it.")
 
