@@ -68,8 +68,8 @@ def trained(task, clients="mixed", features=("sex", "race"), chosen="all", seeds
         ("classes", "by sex", [1] * 4, "Pooled people only: no client has"),
         ("three classes", "by sex", [1] * 4, "Pooled people only: no client has"),
         ("classes", "by sex and race", [1] * 4, "Pooled people only: no client has"),
-        ("classes", "positives apart", [2, 1, 2, 2], "missing where no client has"),
-        ("classes", "mixed", [2] * 4, "second: mean over the clients for which"),
+        ("classes", "positives apart", [3, 1, 3, 3], "missing where no client has"),
+        ("classes", "mixed", [3] * 4, "second: mean over the clients for which"),
     ],
 )
 def test_a_line_of_clients_is_left_out_where_no_client_has_two_groups(task, clients, lines, words):
@@ -80,6 +80,16 @@ def test_a_line_of_clients_is_left_out_where_no_client_has_two_groups(task, clie
         cells = [cell.split("\n") for cell in row[1:]]
         assert [len(cell) for cell in cells] == lines
         assert not {"-", "", "nan"} & {line for cell in cells for line in cell}
+
+
+def test_the_third_line_names_the_client_with_the_largest_difference():
+    runs, _, _ = trained("classes", "mixed", features=("sex",))
+    table, _ = sensitive_group_tables(runs)
+    last = runs.isel(round=-1).mean("seed")
+    for row, name in zip(table.rows, runs["algorithm"].values, strict=False):
+        gaps = last["client_demographic_parity_difference"].sel(algorithm=name)
+        largest = gaps.argmax("client").item()
+        assert row[1].split("\n")[2] == f"{100 * gaps.max().item():.1f} {largest}"
 
 
 def expected_errors(task, predicted, labels):

@@ -68,7 +68,8 @@ TERMS = {
         "Mean of a metric over random test sets (binomial, sizes of the data) if all clients had "
         "the accuracy p of the method. A spread that is not above it is no evidence of unfairness. "
         "For sensitive groups: the difference expected from finite groups if all had equal rates; "
-        "only in the tables 'Group fairness by ...' of `run` and `show`."
+        "only in the tables 'Group fairness by ...' of `run` and `show`, also of the client with "
+        "the largest difference."
     ),
     "mean ± half": (
         "Mean over s seeds ± t d / sqrt(s), half of its 95% confidence interval: d is the "

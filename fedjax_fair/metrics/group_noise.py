@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from fedjax_fair.metrics.group_fairness import CRITERIA, difference
 from fedjax_fair.utils import checks
 
-__all__ = ["Interval", "expected_difference", "interval"]
+__all__ = ["Interval", "expected_difference", "expected_largest", "interval"]
 
 _MAX_VALUES = 4_000_000
 """Simulated counts in memory."""
@@ -65,6 +65,34 @@ def expected_difference(
         >>> round(float(expected_difference("demographic_parity", counts)), 1)
         0.1
     """
+    return _known_mean(_simulate(criterion, counts, pooled, draws))
+
+
+def expected_largest(
+    criterion: str,
+    counts: Int[np.ndarray, "*batch clients groups classes classes"],
+    draws: int = 200,
+) -> Float[np.ndarray, "*batch"]:
+    """Estimates the largest difference of all clients if all groups had the same rates.
+
+    It is above the largest of the clients' `expected_difference`, because another client has the
+    largest one by chance in each draw. Arguments and errors are as there.
+
+    Examples:
+        >>> counts = np.array([[[[25, 25], [0, 0]], [[25, 25], [0, 0]]]] * 20)
+        >>> round(float(expected_largest("demographic_parity", counts)), 1)
+        0.2
+    """
+    values = _simulate(criterion, counts, None, draws)
+    is_known = ~np.isnan(values)
+    largest = np.where(is_known, values, -np.inf).max(axis=-1)
+    return _known_mean(np.where(is_known.any(axis=-1), largest, np.nan))
+
+
+def _simulate(
+    criterion: str, counts: np.ndarray, pooled: np.ndarray | None, draws: int
+) -> Float[np.ndarray, "draws *batch"]:
+    """Samples differences of groups with equal rates."""
     counts = _checked(criterion, counts, draws)
     reference = counts.reshape(-1, *counts.shape[-3:]).sum(axis=0) if pooled is None else pooled
     by_cell = np.asarray(reference).sum(axis=0)
@@ -87,7 +115,11 @@ def expected_difference(
     else:
         rates = _shares(by_cell, by_cell.sum(axis=1, keepdims=True))
         cells = _draw(rng, people, rates, draws)
-    values = _evaluate(criterion, cells)
+    return _evaluate(criterion, cells)
+
+
+def _known_mean(values: Float[np.ndarray, "draws *batch"]) -> Float[np.ndarray, "*batch"]:
+    """Averages over draws, without NaN; NaN if there is nothing else."""
     is_defined = ~np.isnan(values)
     total, number = np.where(is_defined, values, 0).sum(axis=0), is_defined.sum(axis=0)
     return np.divide(total, number, out=np.full(total.shape, np.nan), where=number > 0)

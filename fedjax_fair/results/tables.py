@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedjax_fair.metrics import BY_NAME, group_fairness
-from fedjax_fair.metrics.group_noise import expected_difference
+from fedjax_fair.metrics.group_noise import expected_difference, expected_largest
 from fedjax_fair.metrics.quantities import ACCURACY
 from fedjax_fair.results.comparison import MIN_SEEDS, default_metrics, differences, noise_floor
 from fedjax_fair.results.datasets import (
@@ -93,7 +93,10 @@ _MAX_OUTPUTS = 10
 _SENSITIVE_GROUPS = "In %, differences between sensitive groups, {when}; 0 is fair."
 """How to read tables of sensitive groups."""
 
-_PER_CLIENT = "First line: pooled people; second: mean over the clients for which it is defined"
+_PER_CLIENT = (
+    "First line: pooled people; second: mean over the clients for which it is defined; third: the "
+    "client with the largest mean over seeds"
+)
 _LINES = {
     (True, True): f"{_PER_CLIENT}.",
     (True, False): f"{_PER_CLIENT}, missing where no client has the test examples of two groups.",
@@ -287,7 +290,8 @@ def _criterion_columns(
         clients = measured[f"client_{name}"].transpose("algorithm", "seed", "client").values
         has_clients.append(not np.isnan(clients).all())
         cells = [
-            f"{format_mean(runs)}\n{format_mean(_known_mean(of_clients))}"
+            f"{format_mean(runs)}\n{format_mean(_known_mean(of_clients))}\n"
+            f"{_largest(dataset, of_clients)}"
             for runs, of_clients in zip(pooled, clients, strict=True)
         ]
         cells.append(_criterion_floor(finals, criterion, features))
@@ -297,9 +301,9 @@ def _criterion_columns(
 
 
 def _criterion_floor(finals: xr.Dataset, criterion: str, features: tuple[str, ...]) -> str:
-    """Returns the noise floors of pooled people and of clients, mean over methods and seeds."""
+    """Returns the noise floors of pooled people and clients, mean over methods and seeds."""
     counts = feature_counts(finals, features).transpose("algorithm", "seed", "client", ...).values
-    pooled, clients = [], []
+    pooled, clients, largest = [], [], []
     for run in counts.reshape(-1, *counts.shape[2:]):
         if np.isnan(run).any() or not run.sum():
             continue
@@ -307,10 +311,21 @@ def _criterion_floor(finals: xr.Dataset, criterion: str, features: tuple[str, ..
         together = people.sum(axis=0)
         pooled.append(float(expected_difference(criterion, together, draws=50)))
         clients.append(float(_known_mean(expected_difference(criterion, people, draws=50))))
+        largest.append(float(expected_largest(criterion, people, draws=50)))
     return "\n".join(
         format_number(100 * float(_known_mean(np.array(values))), ".1f").strip("-")
-        for values in (pooled, clients)
+        for values in (pooled, clients, largest)
     )
+
+
+def _largest(dataset: xr.Dataset, gaps: np.ndarray) -> str:
+    """Formats the largest gap of a client ``[seeds, clients]``, mean over seeds, and its name."""
+    means = _known_mean(gaps.T)
+    if np.isnan(means).all():
+        return "-"
+    client = int(np.nanargmax(means))
+    name = dataset["client"].values[client] if "client" in dataset.coords else client
+    return f"{format_number(float(means[client]), '.1f')} {escape_control_chars(str(name))}"
 
 
 def _known_mean(values: np.ndarray) -> np.ndarray:

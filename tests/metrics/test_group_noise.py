@@ -8,7 +8,7 @@ from people_federation import make_people
 import fedjax_fair as ff
 from fedjax_fair.metrics import definitions
 from fedjax_fair.metrics import group_fairness as gf
-from fedjax_fair.metrics.group_noise import expected_difference, interval
+from fedjax_fair.metrics.group_noise import expected_difference, expected_largest, interval
 from fedjax_fair.results.tables import GROUP_FLOOR
 
 
@@ -34,6 +34,21 @@ def test_floors_of_two_large_groups_have_a_closed_form(name, sizes):
     shares = {"demographic": selected, "equal": 0.5, "accuracy": correct}
     expected = folded_normal(shares[name.split("_")[0]], sizes)
     assert expected_difference(name, counts, draws=3000) == pytest.approx(expected, rel=0.06)
+
+
+def test_the_largest_difference_of_clients_has_a_floor_above_theirs():
+    """The largest of ten half-normal variables of equal scale; a client of one group has none."""
+    cells = np.array([[[500, 500], [0, 0]], [[500, 500], [0, 0]]])
+    counts = np.stack([cells] * 10)
+    deviation = np.sqrt(0.25 * 2 / 1000)
+    draws = np.abs(np.random.default_rng(0).normal(0, deviation, (100_000, 10)))
+    floor = expected_largest("demographic_parity", counts, draws=3000)
+    assert floor == pytest.approx(draws.max(axis=1).mean(), rel=0.03)
+    assert floor > 1.5 * expected_difference("demographic_parity", counts).max()
+    alone = np.concatenate([counts, [cells * np.array([1, 0])[:, None, None]]])
+    again = expected_largest("demographic_parity", alone, draws=3000)
+    assert again == pytest.approx(floor, rel=0.03)
+    assert np.isnan(expected_largest("demographic_parity", alone[-1:]))
 
 
 @pytest.mark.parametrize("criterion", list(gf.CRITERIA))

@@ -205,7 +205,7 @@ def biased(
         own = [column_values(name, columns, len(labels)) for name in by]
         values, codes = zip(*(np.unique(each, return_inverse=True) for each in own), strict=True)
         lengths = [len(each) for each in values]
-        joint = np.ravel_multi_index(codes, lengths)
+        joint = np.asarray(np.ravel_multi_index(codes, lengths))
         requested = request(labels, joint, list(values))
         counts = _draw_counts(requested, _count(labels, joint, int(np.prod(lengths))), size)
         return _draw(requested, counts, labels, joint, seed)
@@ -344,11 +344,11 @@ def _favored_groups(
     if favored is None:
         chosen = np.full(num_clients, np.argmax(rate))
     else:
-        if len(by) > 1:
+        if len(values) > 1:
             raise ValueError(f"{favored=}: expected None for several columns, {by=}.")
         known = [str(each) for each in values[0].tolist()]
         names = np.broadcast_to(np.asarray(favored).astype(str), num_clients).tolist()
-        chosen = np.array([_place(by[0], name, known) for name in names])
+        chosen = np.array([_place(by[-1], name, known) for name in names])
     return chosen[:, None] == np.arange(len(rate))
 
 

@@ -96,7 +96,7 @@ def acs(
             raise ValueError(f"frame lacks {error}, by which rows of {task} are chosen.") from None
         # The function resets the index, and drops the state unless it is a feature.
         part = features.assign(**{problem.target: target[problem.target].to_numpy(bool)})
-        parts.append(part.assign(**{_STATE: f"{int(state):02d}"}))
+        parts.append(part.assign(**{_STATE: str(state).split(".")[0].zfill(2)}))
     table = pd.concat(parts, ignore_index=True)
     if table.empty:
         raise ValueError(f"frame has no rows for {task=}: expected some; look at its states.")
