@@ -175,6 +175,14 @@ def test_the_direction_reduces_all_losses():
     np.testing.assert_allclose(alone, slopes[0], rtol=1e-5)
 
 
+def test_without_a_common_direction_the_model_stays():
+    slopes = np.random.default_rng(3).normal(size=(1, 8)) * np.array([[1.0], [-2.0]])
+    for losses in ([1, 1], [1, 3]):
+        step, _, aggregation = combine(fedmdfg(), slopes, [0, 1], fixed_context(losses, 8))
+        np.testing.assert_array_equal(step, 0)
+        assert aggregation.info["step_size"] == 0
+
+
 def test_order_and_clients_without_response_do_not_matter():
     slopes, clients = np.random.default_rng(1).normal(size=(4, 8)), np.array([4, 0, 1, 5])
     w, aggregator = np.zeros(8), fedmdfg(halvings=3)
