@@ -260,7 +260,7 @@ TOGETHER = (
     *(("uniform", "scaling", name) for name in ASYNCHRONOUS),
 )
 """Roles that need each other."""
-TOLERANCES = {"fedcor": 1e-3, "adafed": 1e-4, "fedlf": 1e-3}
+TOLERANCES = {"fedcor": 1e-3, "adafed": 1e-4, "fedlf": 1e-4}
 """Relative tolerances of roles that amplify rounding; 1e-5 by default.
 
 FedCor fits by 1000 steps of Adam, whose length does not depend on that of the gradient. In more

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from fedjax_fair.aggregators.loss_vectors import fair_direction
+from fedjax_fair.aggregators.fair_descent import fair_direction, shortest_vector
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.simplex import least_norm_weights
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.numerics.tree_paths import names_of
 from fedjax_fair.numerics.trees import scale_tree
@@ -44,7 +43,8 @@ class FedLF(Aggregator):
     each scaled to the mean norm of the first ones. The directions of all layers together get the
     norm of the mean of all :math:`\Delta_k`. In every layer, none of these vectors has a negative
     inner product with the step. A layer has the arrays of one module, such as kernel and bias;
-    participants whose part is zero are left out of it.
+    participants whose part is zero are left out of it. A layer stays if its direction is shorter
+    than a thousandth of these vectors.
 
     The last updates take the memory of one model for each client, on every device. Updates that are
     not finite do not count. Normalization statistics are averaged by size.
@@ -133,9 +133,9 @@ def _layer_direction(
     absent, absent_scales = _scale_rows(history, is_absent, length)
     hull = jnp.concatenate([rows, guide, absent])
     is_vertex = jnp.concatenate([scales, guide_scales, absent_scales]) > 0
-    mixture = least_norm_weights(product(hull, hull.T), is_vertex)
+    direction, mixture = shortest_vector(hull, is_vertex, length)
     own = mixture[: len(rows)] + mixture[len(rows)] * guide_scales[0] * turn
-    return product(mixture, hull), jnp.maximum(own * scales, 0)
+    return direction, jnp.maximum(own * scales, 0)
 
 
 def _scale_rows(

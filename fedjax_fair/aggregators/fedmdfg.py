@@ -10,11 +10,10 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_fair.aggregators.loss_vectors import fair_direction
+from fedjax_fair.aggregators.fair_descent import fair_direction, shortest_vector
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.aggregators.whole_cohort import gather_updates, normalize_weights, weighted_sum
 from fedjax_fair.numerics.products import product
-from fedjax_fair.numerics.simplex import least_norm_weights
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, Variables
 from fedjax_fair.utils import checks
@@ -72,7 +71,8 @@ class FedMDFG(Aggregator):
       cosine of :math:`F` and :math:`p` grows, if the angle between them exceeds ``max_angle``, or
       some but not all losses exceed the clients' running means of their best losses.
 
-    All these vectors :math:`v` have :math:`\langle v, d \rangle \ge \lVert d \rVert^2`. The step
+    All these vectors :math:`v` have :math:`\langle v, d \rangle \ge \lVert d \rVert^2`. The model
+    stays if :math:`d` is shorter than a thousandth of the vectors, as without any. The step
     :math:`\eta d` has the norm of the mean of :math:`\bar g_k` at :math:`\eta = 1`. A line search
     halves :math:`\eta`, from :math:`2^s`, or from 1 if a client of the previous round is absent, to
     :math:`2^{-s}` of the step before scaling. It takes the first :math:`\eta` at which no loss
@@ -132,7 +132,8 @@ class FedMDFG(Aggregator):
         norms = jnp.linalg.norm(vectors, axis=1)
         used = valid & (norms > _MIN_NORM) & jnp.isfinite(losses)
         uniform = normalize_weights(used)
-        scales = jnp.where(used, jnp.sum(uniform * norms) / jnp.where(used, norms, 1), 0)
+        mean_norm = jnp.sum(uniform * norms)
+        scales = jnp.where(used, mean_norm / jnp.where(used, norms, 1), 0)
         rows = scales[:, None] * vectors
         old, count = state.expected[cohort.clients], state.responses[cohort.clients]
         is_above = used & (count > 0) & (losses > old)
@@ -142,8 +143,7 @@ class FedMDFG(Aggregator):
         absent, is_absent = _absent_rows(state, cohort, context)
         hull = jnp.concatenate([rows, product(turn, rows)[None], absent])
         is_vertex = jnp.concatenate([used, is_guided[None], is_absent])
-        mixture = least_norm_weights(product(hull, hull.T), is_vertex)
-        direction = product(mixture, hull)
+        direction, mixture = shortest_vector(hull, is_vertex, mean_norm)
         norm = jnp.linalg.norm(direction)
         length = jnp.linalg.norm(product(uniform, rows))
         scale = jnp.where(norm > 0, length / jnp.where(norm > 0, norm, 1), 0)

@@ -150,6 +150,8 @@ def test_rounds_equal_numpy(theta, sign):
         expected = reference.step(w, slopes, clients)
         np.testing.assert_allclose(step, expected, rtol=2e-3, atol=2e-4)
         assert aggregation.info["is_guided"] == reference.guided
+        for client, loss in reference.expected.items():
+            np.testing.assert_allclose(state.expected[client], loss, rtol=1e-4)
         guided.append(reference.guided)
         sizes.add(float(aggregation.info["step_size"]))
         w = w - step
@@ -173,6 +175,43 @@ def test_the_direction_reduces_all_losses():
     np.testing.assert_allclose(equal, mgda, rtol=1e-3)
     alone, _, _ = combine(fedmdfg(), slopes[:1], [2], fixed_context(losses, 8))
     np.testing.assert_allclose(alone, slopes[0], rtol=1e-5)
+
+
+def step_size_of(start, near, far, clients=(0, 1), state=None, round=0, max_angle=11.25):
+    """The step size for losses at the model, after steps of size 1 or less, and longer ones."""
+
+    def losses(variables, clients=None):
+        length = jnp.linalg.norm(variables.params["w"])
+        values = jnp.where(length > 1.1, jnp.array(far), jnp.array(near))
+        return jnp.where(length == 0, jnp.array(start), values)
+
+    variables = Variables({"w": jnp.zeros(8)}, {})
+    context = make_context(EXAMPLES, variables, round=round)._replace(losses=losses)
+    slopes = np.sqrt(2) * np.eye(8)[:2]  # A step of size 1 has length 1.
+    _, state, aggregation = combine(fedmdfg(max_angle, 2), slopes, clients, context, state)
+    return float(aggregation.info["step_size"]), state
+
+
+def test_a_guided_step_makes_losses_more_equal():
+    losses = [1.0, 3.0], [0.95, 2.0], [0.4, 2.9]
+    assert step_size_of(*losses)[0] == 1
+    assert step_size_of(*losses, max_angle=90.0)[0] == 4
+
+
+def test_a_search_starts_at_one_if_clients_are_absent():
+    falls = [1.0, 1.0], [0.8, 0.8], [0.5, 0.5]
+    size, state = step_size_of(*falls)
+    assert size == 4
+    assert step_size_of(*falls, (0, 1), state, 1)[0] == 4
+    assert step_size_of(*falls, (2, 3), state, 1)[0] == 1
+
+
+def test_without_a_common_direction_the_model_stays():
+    slopes = np.random.default_rng(3).normal(size=(1, 8)) * np.array([[1.0], [-2.0]])
+    for losses in ([1, 1], [1, 3]):
+        step, _, aggregation = combine(fedmdfg(), slopes, [0, 1], fixed_context(losses, 8))
+        np.testing.assert_array_equal(step, 0)
+        assert aggregation.info["step_size"] == 0
 
 
 def test_order_and_clients_without_response_do_not_matter():

@@ -102,6 +102,11 @@ def test_limits_are_uniform_fedavg():
         np.testing.assert_allclose(aggregation.weights, 1 / 4, rtol=1e-6)
 
 
+def test_no_change_counts_as_positive():
+    _, state, _ = combine(fedheal(), [[0, 1, -1]], [2], params=SINGLE)
+    np.testing.assert_array_equal(state.positive[2], [1, 1, 0])
+
+
 def test_order_and_clients_without_response_do_not_matter():
     slopes, clients = np.random.default_rng(1).normal(size=(4, 5)), np.array([4, 0, 1, 5])
     _, state, _ = combine(fedheal(), -slopes[:2] + 0.5, [0, 2])

@@ -129,6 +129,14 @@ def test_layers_that_did_not_move_are_left_out():
     np.testing.assert_allclose(cosine, 1, rtol=1e-5)
 
 
+def test_without_a_common_direction_a_layer_stays():
+    slopes = np.random.default_rng(3).normal(size=(2, 17))
+    slopes[1, LAYERS[0]] = -3 * slopes[0, LAYERS[0]]
+    step, _, _ = combine(slopes, [0, 1], context_of(PARAMS))
+    np.testing.assert_array_equal(step[LAYERS[0]], 0)
+    assert (slopes[:, LAYERS[1]] @ step[LAYERS[1]] > 0).all()
+
+
 def test_order_and_clients_without_response_do_not_matter():
     slopes, clients = np.random.default_rng(1).normal(size=(3, 17)), np.array([4, 0, 1])
     _, state, _ = combine(slopes[:2] + 1, [0, 2], context_of(PARAMS))

@@ -7,6 +7,7 @@ import pytest
 from conftest import aggregate, make_context, make_federation
 
 from fedjax_fair import aggregators
+from fedjax_fair.aggregators.fedpw import _combine
 from fedjax_fair.roles import Cohort, LocalResult, Variables
 
 SHAPES = {"bias": (4,), "kernel": (5, 4)}
@@ -143,6 +144,16 @@ def test_order_does_not_matter_and_clients_without_response_have_no_weight():
     more[1] = 99
     again, _, _ = combine(fedpw(), more, losses, state, responded=gone)
     np.testing.assert_allclose(again, less, rtol=1e-5)
+
+
+def test_elements_are_rescaled_at_most_to_twice_their_size():
+    """Where clients cancel, dropped changes are larger than what is left."""
+    row = np.linspace(1, 2, 10)
+    rows, halves = jnp.asarray([row, -0.99 * row], jnp.float32), jnp.full(2, 0.5)
+    rates, valid = jnp.full(2, 0.3), jnp.ones(2, bool)
+    found = _combine(rows, halves, valid, rates, jnp.float32(0.3))
+    expected = np.where(np.arange(10) < 3, 0, 0.005 * row)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_opposed_clients_have_uniform_shares_of_agreement():

@@ -113,6 +113,18 @@ def test_shares_and_the_mean_gap_are_of_responding_clients():
     np.testing.assert_allclose(uniform.weights, (1 + gaps - gaps.mean()) / 3, rtol=1e-5)
 
 
+def test_the_reference_error_is_of_responding_clients():
+    aggregator = aggregators.LossGap(optimal_losses=OPTIMAL)
+    state = aggregator.init(CONTEXT)._replace(error=jnp.array([0.3, 9.0, 0.1]))
+    update = Variables({"w": SLOPES}, {})
+    results = LocalResult(update, np.zeros(3, np.float32), np.ones(3, np.int32))
+    cohort = Cohort(np.arange(3, dtype=np.int32), np.full(3, 1 / 3, np.float32))
+    cohort = cohort._replace(responded=np.array([True, False, True]))
+    _, _, aggregation = aggregate(aggregator, state, cohort, results, CONTEXT)
+    expected = np.std([0.3, 0.1]) / np.std([0.6, 1.1])
+    np.testing.assert_allclose(aggregation.info["reference_error"], expected, rtol=1e-5)
+
+
 def test_lowest_losses_are_those_of_scipy():
     """With random labels, which no linear model separates."""
     data = make_federation(sizes=(40, 25))

@@ -121,13 +121,18 @@ def test_all_roles_are_compared():
     assert set.__eq__(*classes)
 
 
+ITERATED = {"loss_gap", "fedlf"}
+"""Roles that minimize losses or norms of updates, up to the rounding of these."""
+
+
 def assert_same(compared):
     # In one run two clients may be worth the same, and rounding decides which of them is chosen.
     assert len(compared["gaps"]) <= 1
     assert max(compared["gaps"], default=0) < 1e-6
     assert compared["finite"]
-    # Sums over the cohort are taken in another order.
-    assert compared["distance"] < 1e-5
+    # Sums over the cohort are taken in another order. Iterations amplify it.
+    is_iterated = ITERATED & set(compared["names"])
+    assert compared["distance"] < (1e-4 if is_iterated else 1e-5)
     assert compared["groups"] == groups(compared["mesh"])
 
 

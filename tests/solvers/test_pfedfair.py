@@ -102,7 +102,7 @@ def test_a_strong_proximal_term_keeps_personalized_models_at_the_trained_one():
 
 
 def test_each_local_step_counts_its_inner_steps():
-    sizes = np.array([20, 30])
+    sizes = jnp.array([20, 30])
     counts = solvers.PFedFair(SGD, inner_steps=3).num_examples(sizes)
     np.testing.assert_array_equal(counts, 4 * SGD.num_examples(sizes))
 

@@ -1,11 +1,17 @@
-"""Directions in which the losses of participants become equal."""
+"""Common descent directions, and those in which the losses of participants become equal."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-__all__ = ["fair_direction"]
+from fedjax_fair.numerics.products import product
+from fedjax_fair.numerics.simplex import least_norm_weights
+
+__all__ = ["fair_direction", "shortest_vector"]
+
+# Squared norms have the accuracy of float32, relative to those of the vectors.
+_RESOLUTION = 1e-3
 
 
 def fair_direction(
@@ -30,3 +36,16 @@ def fair_direction(
     angle = jnp.degrees(jnp.arctan2(sine, cosine))
     is_equal = sine < 1e-6
     return jnp.where(is_equal, 0, direction / jnp.where(is_equal, 1, sine)), angle
+
+
+def shortest_vector(
+    vectors: Float[Array, "n width"], used: Bool[Array, " n"], length: Float[Array, ""]
+) -> tuple[Float[Array, " width"], Float[Array, " n"]]:
+    """Returns the shortest vector in the convex hull of the used vectors, and their weights.
+
+    It is zero if it is shorter than a thousandth of ``length``, the length of the vectors: it would
+    be a rounding error, of which methods change the length.
+    """
+    weights = least_norm_weights(product(vectors, vectors.T), used)
+    found = product(weights, vectors)
+    return jnp.where(jnp.linalg.norm(found) > _RESOLUTION * length, found, 0), weights
