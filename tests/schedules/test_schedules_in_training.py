@@ -168,7 +168,7 @@ def test_lost_tasks_receive_models_too():
     num_tasks = each.sum(axis=-1)
     num_arrived = results.participation.sum("client")
     size = results.bytes_up[0, -1] / num_arrived[0, -1]
-    np.testing.assert_array_equal(results.bytes_down, num_tasks * size)
+    np.testing.assert_array_equal(results.bytes_down, num_tasks * size.item())
     assert num_tasks[0, -1] > num_arrived[0, -1]
 
 
