@@ -67,6 +67,7 @@ def measure(num_clients: int, concurrency: int, repeats: int) -> None:
     times = alternate(plain, timed, repeats=repeats)
     per_update = [1e6 * each.median / (ROUNDS * BUFFER) for each in times]
     memory = timed.program.memory_analysis()
+    assert memory is not None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print_row(
         f"{num_clients:,}",
@@ -87,7 +88,7 @@ def main() -> None:
     parser.add_argument("--one-row", action="store_true", help="measure in this process")
     options = parser.parse_args()
     if options.one_row:
-        measure(*options.clients, *options.concurrency, options.repeats)
+        measure(options.clients[0], options.concurrency[0], options.repeats)
         return
     print(environment(), end="\n\n")
     print_header(

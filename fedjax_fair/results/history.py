@@ -344,7 +344,7 @@ def _communication(recorded: dict[str, Any], traffic: Traffic) -> dict[str, Any]
     # The server cannot know before that their results will be lost.
     discarded = np.asarray(recorded["rounds"].get("num_discarded", 0), np.int64) * traffic.down
 
-    def total(mask, name, each, others=0):
+    def total(mask, name, each, others: Any = 0):
         sizes = mask * np.asarray(recorded["rounds"].get(name, each), np.int64)
         sums = (sizes.sum(axis=2) + others).cumsum(axis=1)
         return np.pad(sums, [(0, 0), (1, 0)])[:, recorded["evaluated"]]

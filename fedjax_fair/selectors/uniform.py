@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.roles import Cohort, Context, Sampling, Selector, ServerView
@@ -36,7 +38,7 @@ class Uniform(FixedSizeSelector):
     """Samples distinct clients with equal probabilities. The cohort has uniform weights.
 
     The cost does not depend on the number of clients, except with limited availability: available
-    clients are counted in every round.
+    clients are counted in every round. In asynchronous rounds only those that train are counted.
 
     Args:
         cohort_size: Clients per round.
@@ -130,23 +132,39 @@ def sample_clients(key: Key[Array, ""], count: int, context: Context) -> Int[Arr
         return permutation_at(key, positions, size)
     # A client's place is its rank among the available clients, or among the other ones.
     if context.unavailable is None:
-        places = jnp.cumsum(context.available, dtype=jnp.int32)
-        others = jnp.arange(1, size + 1, dtype=jnp.int32) - places
-        some = places[-1]
+        some, available_at, other_at = _ranks_by_mask(context.available)
     else:
-        unavailable = context.unavailable
-        ranks = jnp.arange(unavailable.size, dtype=jnp.int32)
-        is_client = unavailable < size
-        some = size - jnp.sum(is_client, dtype=jnp.int32)
+        some, available_at, other_at = _ranks_by_ids(context.unavailable, size)
     place = permutation_at(key, positions, jnp.maximum(some, 1))
     rest = jnp.maximum(size - some, 1)
     other = permutation_at(jax.random.fold_in(key, 1), positions - some, rest)
-    if context.unavailable is None:
-        first = jnp.searchsorted(places, place + 1).astype(jnp.int32)
-        last = jnp.searchsorted(others, other + 1).astype(jnp.int32)
-    else:
-        # An id is its rank plus the number of unavailable clients before it.
-        before = jnp.where(is_client, unavailable - ranks, size)
-        first = place + jnp.searchsorted(before, place, side="right").astype(jnp.int32)
-        last = unavailable[jnp.minimum(other, unavailable.size - 1)]
-    return jnp.where(positions < some, first, last)
+    return jnp.where(positions < some, available_at(place), other_at(other))
+
+
+_Ranks = tuple[Int[Array, ""], Callable[[Array], Array], Callable[[Array], Array]]
+"""Number of available clients, and functions from ranks to ids, of these and of the others."""
+
+
+def _ranks_by_mask(available: Bool[Array, " clients"]) -> _Ranks:
+    places = jnp.cumsum(available, dtype=jnp.int32)
+    others = jnp.arange(1, available.size + 1, dtype=jnp.int32) - places
+
+    def id_at(ranks, place):
+        return jnp.searchsorted(ranks, place + 1).astype(jnp.int32)
+
+    return places[-1], partial(id_at, places), partial(id_at, others)
+
+
+def _ranks_by_ids(unavailable: Int[Array, " unavailable"], size: int) -> _Ranks:
+    """Returns them from `Context.unavailable`, in a time that does not depend on all clients."""
+    is_client = unavailable < size
+    ranks = jnp.arange(unavailable.size, dtype=jnp.int32)
+    before = jnp.where(is_client, unavailable - ranks, size)  # Available clients of lower ids.
+
+    def available_at(place):
+        return place + jnp.searchsorted(before, place, side="right").astype(jnp.int32)
+
+    def other_at(place):
+        return unavailable[jnp.minimum(place, unavailable.size - 1)]
+
+    return size - jnp.sum(is_client, dtype=jnp.int32), available_at, other_at

@@ -162,11 +162,14 @@ def test_lost_tasks_receive_models_too():
                         device_class=np.arange(NUM))  # fmt: skip
     schedule = schedules.Asynchronous(times, buffer_size=2, max_staleness=0)
     results = ff.fit(method(schedule, selectors.Full()), DATA, rounds=9, eval_every=4).dataset
-    num_tasks = (results.class_seconds / np.arange(1.0, NUM + 1)).sum("device_class")
+    each = (results.class_seconds / np.arange(1.0, NUM + 1)).values
+    num_lost = each - results.participation.values  # Every client is a class.
+    np.testing.assert_array_equal(results.class_lost_seconds, num_lost * np.arange(1, NUM + 1))
+    num_tasks = each.sum(axis=-1)
     num_arrived = results.participation.sum("client")
     size = results.bytes_up[0, -1] / num_arrived[0, -1]
-    np.testing.assert_array_equal(results.bytes_down, num_tasks * size)
-    assert (num_tasks > num_arrived)[0, -1]
+    np.testing.assert_array_equal(results.bytes_down, num_tasks * size.item())
+    assert num_tasks[0, -1] > num_arrived[0, -1]
 
 
 class Slow(solvers.SGD):
