@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from jaxtyping import Int
+from jax.typing import ArrayLike
 
 from fedjax_fair import timing
 from fedjax_fair.app.settings.registry import SYNTHETIC
@@ -92,15 +92,18 @@ def read_times(
     return times.replace(jitter=jitter, online=intervals or None)
 
 
-def _of_clients(
-    values: Int[np.ndarray, "*seeds clients"] | None,
-) -> Int[np.ndarray, " clients"] | None:
-    """Returns the values of clients, which partitions of other seeds may have too."""
-    if values is None or np.ndim(values) == 1:
-        return values
-    if (values != values[0]).any():
+def _of_clients(values: ArrayLike | None) -> ArrayLike | None:
+    """Returns the values of clients, of which partitions may have equal rows ``[seeds, clients]``.
+
+    Raises:
+        ValueError: If partitions differ.
+    """
+    if values is None:
+        return None
+    rows = np.atleast_2d(values)
+    if (rows != rows[0]).any():
         raise ValueError(
             "timing.assign: partitions of other seeds have other groups or sizes of clients; "
             "expected 'random', or --data.no-partition-per-seed."
         )
-    return values[0]
+    return rows[0]

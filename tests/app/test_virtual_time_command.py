@@ -4,6 +4,7 @@ import warnings
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
@@ -339,7 +340,7 @@ def test_the_preset_is_the_setting_of_the_first_example():
         times = round.schedule.times.replace(jitter=0.0)
         assert times.class_names == ("slow", "fast")
         np.testing.assert_array_equal(times.device_class, ready.data.groups[0])
-        examples = round.solver.num_examples(ready.data.train.sizes[0], None)
+        examples = round.solver.num_examples(jnp.asarray(ready.data.train.sizes[0]), None)
         tasks = [times.milliseconds(jax.random.key(0), i, examples[i], 0, 0) for i in range(10)]
         assert tasks == [15200] * 4 + [3860] * 6
 
