@@ -110,7 +110,7 @@ def bad_values(function: Callable[..., Any], name: str) -> Iterator[tuple[str, A
         bad["an array"] = _VECTOR
     if function is not faults.Dropout:  # A probability per client is valid.
         bad["[0.1]"] = [0.1]
-    if name not in ("tilt", "min_gain"):
+    if name not in ("tilt", "min_gain", "min_consistency"):
         bad["-1e30"] = _VERY_NEGATIVE
     if not re.search(r"\b(float|Number)\b", annotation):
         bad |= {repr(value): value for value in (1.5, 2.0, -1, 10**30 + 0.5)}
@@ -209,12 +209,14 @@ def given() -> dict[str, Any]:
         "num_classes": 2,
         "num_clients": 2,
         "num_items": 2,
+        "num_rounds": 1,
         "privacy": communication.DifferentialPrivacy(1.0, 1.0),
         "period": 2,
         "probability": 0.5,
         "problem": problem,
         "rank": 1,
         "root": (np.eye(4, dtype=np.float32), _LABELS),
+        "root_groups": [0, 0, 1, 1],
         "round": Round(models.logistic(2), selector, solver, aggregators.Mean()),
         "rounds": 1,
         "run": None,
