@@ -136,7 +136,7 @@ def final_tables(dataset: xr.Dataset) -> list[Table]:
     clients = [clients_table(models)] if has_client_names(models) else []
     unseen = unseen_tables(dataset)
     of_outputs = [_outputs_table(models)] if "output" in models.dims else []
-    devices = [devices_table(models)] if "virtual_time" in models else []
+    devices = [devices_table(models)] if "device_class_of" in models else []
     others = (*of_outputs, *gaps_alone, *unseen, *groups, *devices, *clients)
     return [methods, *others, *sensitive_group_tables(models)]
 
