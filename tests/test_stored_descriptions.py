@@ -2,10 +2,12 @@
 
 from fedjax_fair import (
     aggregators,
+    app,
     communication,
     data,
     faults,
     models,
+    schedules,
     selectors,
     server_optimizers,
     solvers,
@@ -15,8 +17,8 @@ from fedjax_fair.app.settings.setting import FILE, stored
 
 # Written out, so that `make check` runs this file after a change of any of their classes.
 PACKAGES = (
-    *(aggregators, communication, data, faults),
-    *(models, selectors, server_optimizers, solvers),
+    *(aggregators, app, communication, data, faults),
+    *(models, schedules, selectors, server_optimizers, solvers),
 )
 
 
