@@ -146,7 +146,8 @@ def test_options_that_are_paths_are_known():
         texts |= {flag for flag, type in options_of(kind) if type in (str, str | None)}
     others = {
         *("--data.name", "--data.partition", "--model.name", "--name", "--baseline", "--machine"),
-        *("--matroid", "--label", "--client", "--data.label-unit", "--metric"),
+        *("--matroid", "--label", "--client", "--data.label-unit", "--method", "--metric"),
+        "--aggregator.last-layer",
         *(
             "--data.clusters",
             "--data.client",
