@@ -127,15 +127,7 @@ def summarize(runs: Any, tuning: Any) -> pd.DataFrame:
                             "p": gap.p if is_claim else np.nan,
                         }
                     )
-    table = pd.DataFrame(rows)
-    table["p_holm"] = paired.holm(table["p"].tolist())
-    is_claim, is_significant = table["p"].notna(), table["p_holm"] < verdicts.LEVEL
-    table["verdict"] = np.select(
-        [is_significant & (table["difference"] > 0), is_significant, is_claim],
-        ["wider", "narrower", "undecided"],
-        "",
-    )
-    return table
+    return verdicts.add_verdicts(pd.DataFrame(rows), above="wider", below="narrower")
 
 
 def levels(runs: Any, tuning: Any, costs: Any) -> pd.DataFrame:

@@ -45,15 +45,7 @@ def summarize(runs: Any) -> pd.DataFrame:
                 key = {"speeds": speeds, "method": method, "measure": measure}
                 ends = {"low": gap.low, "difference": gap.mean, "high": gap.high, "p": p}
                 rows.append(key | {"seeds": len(differences)} | ends)
-    table = pd.DataFrame(rows)
-    table["p_holm"] = paired.holm(table["p"].tolist())
-    is_claim, is_significant = table["p"].notna(), table["p_holm"] < verdicts.LEVEL
-    table["verdict"] = np.select(
-        [is_significant & (table["difference"] > 0), is_significant, is_claim],
-        ["better", "worse", "undecided"],
-        "",
-    )
-    return table
+    return verdicts.add_verdicts(pd.DataFrame(rows), above="better", below="worse")
 
 
 def write_tables(file: Path) -> None:

@@ -7,11 +7,15 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy import optimize, stats
 
 from fedjax_fair.metrics import paired
 
-__all__ = ["Comparison", "Result", "Verdict", "detectable", "equivalent", "judge", "sign_flip"]
+__all__ = [
+    "Comparison", "Result", "Verdict", "add_verdicts", "detectable", "equivalent", "judge",
+    "sign_flip",
+]  # fmt: skip
 
 Verdict = Literal[
     "reproduced", "contradicted", "size excluded", "same direction", "opposite direction",
@@ -171,3 +175,21 @@ def judge(family: Mapping[Any, Comparison]) -> dict[Any, Result]:
             detectable(test.deviation, seeds, len(tests)), verdict,
         )  # fmt: skip
     return results
+
+
+def add_verdicts(table: pd.DataFrame, above: str, below: str) -> pd.DataFrame:
+    """Adds ``p_holm`` and ``verdict``, of the claims among the rows of a study.
+
+    Args:
+        table: Rows with a ``difference`` and a ``p``, which is NaN where the row is no claim.
+        above: Verdict on a significant difference above 0.
+        below: The same below 0. Other claims are undecided, and other rows have no verdict.
+    """
+    p_holm = np.array(paired.holm(table["p"].tolist()))
+    is_claim, is_significant = table["p"].notna(), p_holm < LEVEL
+    verdicts = np.select(
+        [is_significant & (table["difference"] > 0), is_significant, is_claim],
+        [above, below, "undecided"],
+        "",
+    )
+    return table.assign(p_holm=p_holm, verdict=verdicts)

@@ -19,7 +19,7 @@ __all__ = ["FedHEAL"]
 
 
 class _History(NamedTuple):
-    """What is known of the earlier updates of each client.
+    """Statistics of the earlier updates of each client.
 
     Attributes:
         positive: Share of its responses with a change of at least 0, of each parameter.

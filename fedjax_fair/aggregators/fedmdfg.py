@@ -25,7 +25,7 @@ _SLACK = 1e-4
 
 
 class _History(NamedTuple):
-    """What is known of the earlier responses of each client.
+    """The last update and losses of each client.
 
     Attributes:
         updates: Its last scaled update.
