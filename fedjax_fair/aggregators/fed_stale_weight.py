@@ -95,6 +95,8 @@ class FedStaleWeight(Aggregator):
         return update, state, Aggregation(weights, {"influence": influence, "scale": scale})
 
 
+# Staleness plus one, as derived for clients that are always in flight, counts too little if results
+# arrive at the same moment: with equal speeds and all clients in the buffer it would not be FedAvg.
 def _share_rounds(rounds: Int[Array, " cohort"], cohort: Cohort) -> Float[Array, " cohort"]:
     """Divides the rounds of each client by its number of responses; 0 without response."""
     is_same = cohort.clients[:, None] == cohort.clients[None, :]

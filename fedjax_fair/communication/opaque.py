@@ -131,6 +131,8 @@ def restrict_results(results: LocalResult, server_view: ServerView) -> LocalResu
     return results._replace(**hidden)
 
 
+# Masks depend on slots only, so that masked updates could be summed while clients train. This would
+# need a second path in aggregators.
 def secure_sums(
     key: Key[Array, ""], context: Context, cohort: Cohort, secure: SecureAggregation
 ) -> Callable[..., PyTree]:

@@ -27,6 +27,9 @@ MASKED_LABEL = -1
 """Label of a place that counts in no loss and in no metric."""
 
 
+# Losses of a model return one value per label, and the sums here leave masked ones out, so that a
+# custom loss need not know about masks. Dtype and shape tell sequences, so that compiled functions
+# of other datasets do not change.
 def are_sequences(labels: Any) -> bool:
     """Returns whether each example has a sequence of labels, from their shape and dtype."""
     return labels.ndim > 1 and np.issubdtype(labels.dtype, np.integer)
