@@ -142,8 +142,8 @@ class Frozen(Model):
         return self._run(whole, state, x, train, key, example_mask)
 
     def _run(self, whole, state, x, train, key, example_mask):
-        # In training mode layers would be normalized by the clients' batches, and their averages would
-        # drift while the layers that feed them stay.
+        # In training mode layers would be normalized by the clients' batches, and their averages
+        # would drift while the layers that feed them stay.
         if self.has_frozen_state:
             outputs, _ = self.model.apply(whole.params, whole.state, x, train=False, key=key)
             return outputs, state

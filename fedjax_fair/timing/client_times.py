@@ -144,8 +144,8 @@ class ClientTimes(Tree):
             bytes_down: Bytes that the client receives.
             bytes_up: Bytes that it sends.
         """
-        # With jitter 17 of 200,000 tasks have another time under `vmap` than alone, by this factor. A
-        # table in place of the normal number did not remove the difference.
+        # With jitter 17 of 200,000 tasks have another time under `vmap` than alone, by this
+        # factor. A table in place of the normal number did not remove the difference.
         factor = jnp.exp(self.jitter * jax.random.normal(key))
         examples, down, up = map(jnp.float32, (examples, bytes_down, bytes_up))
         seconds = self._seconds(
