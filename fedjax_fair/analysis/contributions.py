@@ -26,7 +26,7 @@ from fedjax_fair.roles import ClientMetric, Metric
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round import Round
 from fedjax_fair.training.fit import fit
-from fedjax_fair.training.loop import summary_metrics
+from fedjax_fair.training.jitted import summary_metrics
 from fedjax_fair.utils import checks
 from fedjax_fair.utils.terminal import escape_control_chars
 

@@ -117,7 +117,7 @@ def _simulate(
     check_runs(method, data)
     with RunBatch(data, seeds) as batch:
         run_seeds, _ = batch.place(())
-        functions = make_functions(method, method.field("model"), train_loss=False)
+        functions = make_functions(method, train_loss=False)
         run = _Run(functions, rounds)
         arguments = run_seeds, batch.place_shared(method).shared, batch.data
         traffic, known = run.shapes(arguments)

@@ -30,6 +30,7 @@ from fedjax_fair.results.quantity_variables import describe, units_of
 from fedjax_fair.roles import ClientMetric, Model, Variables
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.client_state import make_client
+from fedjax_fair.rounds.round_context import make_context
 from fedjax_fair.rounds.round_state import Purpose, derive_key
 from fedjax_fair.solvers.fine_tuned import fine_tune
 from fedjax_fair.solvers.sgd import SGD
@@ -186,9 +187,10 @@ def _measurement(
         model = structure.fill(shared, ())
         key = derive_key(jax.random.key(seed), Purpose.PERSONALIZE, 0)
         solver = SGD(rate, batch_size, steps=max(1, steps))
+        context = make_context(model, jnp.int32(0), variables, data)
 
         def adapted(client):
-            participant = make_client(model, data.train, client, jnp.int32(0))
+            participant = make_client(context, client)
             key_client = jax.random.fold_in(key, ids[client])
             return fine_tune(solver, steps, key_client, variables, participant)
 

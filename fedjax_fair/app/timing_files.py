@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from jax.typing import ArrayLike
-
 from fedjax_fair import timing
 from fedjax_fair.app.settings.registry import SYNTHETIC
 from fedjax_fair.data import FederatedData
@@ -82,28 +79,11 @@ def read_times(
         data.num_clients,
         assign=assign,
         seed=seed,
-        groups=_of_clients(data.groups) if assign == "group" else None,
-        sizes=_of_clients(data.train.sizes) if assign == "size" else None,
+        groups=data.groups if assign == "group" else None,
+        sizes=data.train.sizes if assign == "size" else None,
         client_names=data.client_names,
     )
     intervals = online and timing.online_from_table(
         online, data.num_clients, period=period, client_names=data.client_names
     )
     return times.replace(jitter=jitter, online=intervals or None)
-
-
-def _of_clients(values: ArrayLike | None) -> ArrayLike | None:
-    """Returns the values of clients, of which partitions may have equal rows ``[seeds, clients]``.
-
-    Raises:
-        ValueError: If partitions differ.
-    """
-    if values is None:
-        return None
-    rows = np.atleast_2d(values)
-    if (rows != rows[0]).any():
-        raise ValueError(
-            "timing.assign: partitions of other seeds have other groups or sizes of clients; "
-            "expected 'random', or --data.no-partition-per-seed."
-        )
-    return rows[0]

@@ -110,7 +110,7 @@ def plan(
     runs, chunk, groups = len(seeds), min(eval_every, rounds), num_run_groups(mesh)
     stacked = stack_trees(method)
     model = stacked.field("model")
-    functions = make_functions(stacked, model, mesh, train_loss=train_loss)
+    functions = make_functions(stacked, mesh, train_loss=train_loss)
     if data.num_partitions is not None:
         data = with_partition_arrays(data, pad_to_multiple(partition_arrays(data), groups))
     with tracing_for(machine.platform):
@@ -125,7 +125,7 @@ def plan(
     if stacked.first.is_personalized:
         evaluated = ((state, cohort), run_shapes[1]), stacked.shared
     else:
-        evaluated = ((state.variables, state.participation, cohort), model_shapes), model.shared
+        evaluated = ((state.of_model, cohort), model_shapes), model.shared
     init = compile_ahead(machine, functions.init, *init_arguments)
     steps = compile_ahead(machine, functions.step, *step_arguments, chunk)
     evaluation = compile_ahead(machine, functions.evaluate, *evaluated, data_shapes)

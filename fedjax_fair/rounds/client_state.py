@@ -15,13 +15,21 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.data.client_examples import ClientExamples
-from fedjax_fair.data.sensitive import SensitiveFeature
 from fedjax_fair.numerics import target
 from fedjax_fair.parallel import collectives, processes
-from fedjax_fair.roles import Client, Cohort, Model, Solver, Variables, checked_calls
+from fedjax_fair.roles import Client, Cohort, Context, Solver, checked_calls
 from fedjax_fair.utils.tree import Integer, Tree
 
-__all__ = ["ClientRow", "Layout", "Store", "init_store", "pack_row", "write_rows"]
+__all__ = [
+    "ClientRow",
+    "Layout",
+    "Store",
+    "init_store",
+    "make_client",
+    "pack_row",
+    "read_row",
+    "write_rows",
+]
 
 _RESIDUAL = "residual"
 _BITS = "uint16"
@@ -141,13 +149,10 @@ class Store(Tree):
 def init_store(
     solver: Solver,
     key: Key[Array, ""],
-    model: Model,
-    variables: Variables,
-    examples: ClientExamples,
+    context: Context,
     broadcast: dict[str, PyTree],
     residual_width: int,
     dtype: Literal["bfloat16"] | None,
-    sensitive_names: tuple[SensitiveFeature, ...] | None = None,
 ) -> Store | tuple[()]:
     """Returns the rows before the first round; ``()`` if clients keep nothing.
 
@@ -155,18 +160,12 @@ def init_store(
     """
 
     def init(client: Int[Array, ""]) -> ClientRow:
-        participant = make_client(
-            model,
-            examples,
-            client,
-            jnp.zeros((), jnp.int32),
-            broadcast=broadcast,
-            sensitive_names=sensitive_names,
-        )
+        participant = make_client(context, client, broadcast=broadcast)
         key_client = jax.random.fold_in(key, client)
-        state = checked_calls.init_client(solver, key_client, variables, participant)
+        state = checked_calls.init_client(solver, key_client, context.variables, participant)
         return ClientRow(state, jnp.zeros(residual_width) if residual_width else ())
 
+    examples = context.examples
     if examples.residents is None:
         clients = jnp.arange(examples.num_clients, dtype=jnp.int32)
     else:
@@ -187,29 +186,30 @@ def init_store(
 
 
 def make_client(
-    model: Model,
-    examples: ClientExamples,
+    context: Context,
     client: Int[Array, ""],
-    round: Int[Array, ""],
-    *,
-    instructions: dict[str, PyTree] | None = None,
     state: PyTree = (),
     broadcast: dict[str, PyTree] | None = None,
-    sensitive_names: tuple[SensitiveFeature, ...] | None = None,
+    instructions: dict[str, PyTree] | None = None,
 ) -> Client:
     """Returns a client as its solver sees it."""
     return Client(
-        model=model,
-        examples=examples,
-        offset=examples.offsets[client],
-        size=examples.sizes[client],
-        round=round,
-        instructions={} if instructions is None else instructions,
+        model=context.model,
+        examples=context.examples,
+        offset=context.examples.offsets[client],
+        size=context.examples.sizes[client],
+        round=context.round,
+        instructions=instructions or {},
         id=client,
         state=state,
-        broadcast={} if broadcast is None else broadcast,
-        sensitive_names=sensitive_names,
+        broadcast=broadcast or {},
+        sensitive_names=context.sensitive_names,
     )
+
+
+def read_row(store: Store | tuple[()], examples: ClientExamples, client: Integer) -> ClientRow:
+    """Returns what a client keeps, on the device that has its examples."""
+    return store.read(examples, client) if isinstance(store, Store) else ClientRow()
 
 
 def pack_row(row: ClientRow) -> dict[str, Array]:

@@ -18,7 +18,7 @@ from fedjax_fair.roles import Client, Cohort, Context, LocalResult, Solver, Vari
 from fedjax_fair.rounds import client_state
 from fedjax_fair.schedules.asynchronous import Models
 
-__all__ = ["Trained", "default_clients_per_batch", "occurrences_of", "train_cohort"]
+__all__ = ["Trained", "default_clients_per_batch", "train_cohort"]
 
 
 class Trained(NamedTuple):
@@ -46,7 +46,6 @@ def train_cohort(
     key: Key[Array, ""],
     context: Context,
     cohort: Cohort,
-    occurrences: Int[Array, " cohort"],
     weights: Float[Array, " cohort"] | None,
     *,
     broadcast: dict[str, PyTree],
@@ -66,7 +65,6 @@ def train_cohort(
         key: Key of the local training of this round.
         context: Context of the start of the round.
         cohort: The participants, with instructions.
-        occurrences: From ``occurrences_of``.
         weights: Weights of the sum of updates that is computed during training, or None.
         broadcast: From ``Aggregator.broadcast``.
         store: State of the clients.
@@ -85,22 +83,14 @@ def train_cohort(
 
     def train(client, arguments):
         occurrence, instructions, responded, row_sent, version = arguments
-        row = store.read(examples, client) if store else client_state.ClientRow()
-        round, values = context.round, broadcast
-        start = injection.initial_model(model_history, round, context.variables, instructions)
-        if models_sent is not None:
-            round = version
-            start, values = jax.tree.map(lambda models: models[row_sent], models_sent.models)
-        participant = client_state.make_client(
-            context.model,
-            examples,
-            client,
-            round,
-            instructions=instructions,
-            state=row.state,
-            broadcast=values,
-            sensitive_names=context.sensitive_names,
+        row, seen, values = client_state.read_row(store, examples, client), context, broadcast
+        start = injection.initial_model(
+            model_history, context.round, context.variables, instructions
         )
+        if models_sent is not None:
+            seen = context._replace(round=version)
+            start, values = jax.tree.map(lambda models: models[row_sent], models_sent.models)
+        participant = client_state.make_client(seen, client, row.state, values, instructions)
         key_client = jax.random.fold_in(jax.random.fold_in(key, client), occurrence)
         trained = checked_calls.solve(solver, key_client, start, participant)
         state = trained.state  # It stays on the client, so that no other role sees it.
@@ -136,7 +126,7 @@ def train_cohort(
         traffic = _num_bytes(sent, start), _num_bytes(received, start)
         return (result, status, rows, traffic), result.update
 
-    arguments = (occurrences, cohort.instructions, responded)
+    arguments = (_occurrences_of(cohort.clients), cohort.instructions, responded)
     arguments += (None, None) if models_sent is None else (models_sent.row, models_sent.version)
     num_local = collectives.per_device(examples, cohort.clients.shape[0])
     if clients_per_batch is None:
@@ -212,7 +202,7 @@ def default_clients_per_batch(solver: Solver, model_bytes: int, cohort_size: int
     return max(1, limit)
 
 
-def occurrences_of(clients: Int[Array, " cohort"]) -> Int[Array, " cohort"]:
+def _occurrences_of(clients: Int[Array, " cohort"]) -> Int[Array, " cohort"]:
     """Counts how many earlier slots of the cohort hold the same client.
 
     It separates the random keys of a repeated client.

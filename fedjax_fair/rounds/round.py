@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedjax_fair.communication import pipeline as communication
@@ -20,11 +21,11 @@ from fedjax_fair.faults import injection
 from fedjax_fair.numerics.secure_sum import SecureAggregation, as_secure
 from fedjax_fair.numerics.trees import all_finite, tree_bytes
 from fedjax_fair.roles import (
+    Aggregation,
     Aggregator,
     Cohort,
     Context,
     Faults,
-    Info,
     Model,
     Selector,
     ServerView,
@@ -35,11 +36,11 @@ from fedjax_fair.roles import (
 from fedjax_fair.roles.interfaces import FAULT_METHODS
 from fedjax_fair.rounds import client_state, round_schedule
 from fedjax_fair.rounds.base_round import BaseRound
-from fedjax_fair.rounds.local_training import Trained, occurrences_of, train_cohort
+from fedjax_fair.rounds.local_training import Trained, train_cohort
 from fedjax_fair.rounds.round_context import make_context
 from fedjax_fair.rounds.round_state import Keys, Purpose, RoundInfo, RoundState, Traffic, derive_key
 from fedjax_fair.schedules import Asynchronous, Schedule, Synchronous
-from fedjax_fair.schedules.asynchronous import Models
+from fedjax_fair.schedules.asynchronous import Arrived
 from fedjax_fair.schedules.schedule import RoundTiming, Work
 from fedjax_fair.utils import checks
 
@@ -179,8 +180,9 @@ class Round(BaseRound):
         round = jnp.zeros((), jnp.int32)
         context = self._context(round, variables, data)._replace(key=derive_key(key, Purpose.ROLES))
         shared = context.variables
-        aggregator_context = self._visible_context(self.aggregator, context)
-        aggregator = checked_calls.init(self.aggregator, aggregator_context)
+        aggregator = checked_calls.init(
+            self.aggregator, self._visible_context(self.aggregator, context)
+        )
         state = RoundState(
             key=key,
             round=round,
@@ -195,16 +197,13 @@ class Round(BaseRound):
             clients=client_state.init_store(
                 self.solver,
                 derive_key(key, Purpose.CLIENTS),
-                context.model,
-                shared,
-                data.train,
-                self._broadcast(aggregator, aggregator_context),
+                context,
+                self._broadcast(aggregator, context),
                 communication.residual_width(
                     self._communication,
                     communication.shared_leaves(shared, self._is_personal(context)),
                 ),
                 self.client_state_dtype,
-                data.sensitive_names,
             ),
         )
         if self.schedule is None:
@@ -217,7 +216,7 @@ class Round(BaseRound):
             lambda: checked_calls.select(self.selector, state.key, state.selector, visible)[0]
         )
         if isinstance(self.schedule, Asynchronous):
-            sent = state.variables, self._broadcast_in(state, context)
+            sent = state.variables, self._broadcast(state.aggregator, context)
             return self.schedule.init(sent, cohort)
         assert isinstance(self.schedule, Synchronous)
         return self.schedule.init(cohort.clients.shape[0])
@@ -230,7 +229,14 @@ class Round(BaseRound):
         """
         if self.schedule is None:
             return
-        round_schedule.check_tasks(self.schedule, self.solver, data, traffic)
+        sizes = jnp.asarray(data.train.sizes)
+        examples = checked_calls.call(self.solver, "num_examples", sizes, None)
+        self.schedule.times.check_tasks(
+            np.reshape(examples, (-1, data.num_clients)).max(axis=0),  # Of all partitions.
+            traffic.down,
+            traffic.up,
+            can_abort=self.schedule.offline == "abort",
+        )
 
     def personalize(
         self, state: RoundState, data: FederatedData
@@ -238,18 +244,11 @@ class Round(BaseRound):
         """Returns a function from a client's id to its model; see `BaseRound.personalize`."""
         key = derive_key(state.key, Purpose.PERSONALIZE, state.round)
         context = self._context(state.round, state.variables, data)
-        broadcast = self._broadcast_in(state, context)
+        broadcast = self._broadcast(state.aggregator, context)
 
         def model_of(client):
-            participant = client_state.make_client(
-                context.model,
-                data.train,
-                client,
-                state.round,
-                state=state.clients.read(data.train, client).state if state.clients else (),
-                broadcast=broadcast,
-                sensitive_names=data.sensitive_names,
-            )
+            row = client_state.read_row(state.clients, data.train, client)
+            participant = client_state.make_client(context, client, row.state, broadcast)
             key_client = jax.random.fold_in(key, client)
             personalized = checked_calls.personalize(
                 self.solver, key_client, context.variables, participant
@@ -271,51 +270,78 @@ class Round(BaseRound):
         data = jax.tree.map(jnp.asarray, data)
         keys = {purpose: derive_key(state.key, purpose, state.round) for purpose in Purpose}
         context = self._available(keys, state, data)
-        selected = self._select(keys, state, context)
-        arrived = self._arrive(state, selected.cohort, context)
+        visible = self._visible_context(self.selector, context)
+        selected, selector_state, selection = checked_calls.select(
+            self.selector, keys[Purpose.SELECT], state.selector, visible
+        )
+        arrived = self._arrive(state, selected, context)
         if self.schedule is not None:
             # It decides who responds.
             context = context._replace(available=None, unavailable=None)
-        instructed = self._instruct(state, arrived.cohort, context)
-        trained, timed = self._train(keys, state, arrived, instructed, context, drop_nonfinite)
-        received = self._receive(keys, state, instructed, trained, context)
-        cohort, results = trained.cohort, received.results
-        aggregated = self._aggregate(state, instructed, cohort, received, context)
-        selector = self._observe(selected.state, cohort, received, context)
-        kept = _Kept(aggregated.state, selector, trained.status.state_nonfinite)
+        instructed = self._instruct(state, arrived.cohort._replace(responded=None), context)
+        trained, times, schedule = self._train(
+            keys, state, arrived, instructed, context, drop_nonfinite
+        )
+        cohort, is_unwritten = trained.cohort, trained.status.state_nonfinite
+        received = communication.receive(
+            self._communication,
+            keys[Purpose.COMMUNICATION],
+            state.communication,
+            cohort,
+            instructed.weights,
+            trained.results,
+            context,
+        )
+        update, aggregator, is_finite, aggregation = self._aggregate(
+            state, instructed, cohort, received, context
+        )
+        selector = checked_calls.observe(
+            self.selector,
+            selector_state,
+            cohort,
+            self._visible_results(self.selector, received.results),
+            self._visible_context(self.selector, context, received.add),
+        )
         if skip_nonfinite:
-            kept = _keep_if(aggregated.is_finite, kept, state.aggregator, selected.state, cohort)
+            is_skipped = jnp.full(cohort.clients.shape, ~is_finite)
+            aggregator = _where(is_finite, aggregator, state.aggregator)
+            selector = _where(is_finite, selector, selector_state)
+            is_unwritten = is_skipped if is_unwritten is None else is_unwritten | is_skipped
         new_state = RoundState(
             key=state.key,
             round=state.round + 1,
-            variables=jax.tree.map(jnp.add, state.variables, aggregated.update),
-            selector=kept.selector,
-            aggregator=kept.aggregator,
+            variables=jax.tree.map(jnp.add, state.variables, update),
+            selector=selector,
+            aggregator=aggregator,
             participation=state.participation.at[cohort.responder_ids].add(1, mode="drop"),
             communication=received.state,
             model_history=injection.append_model(
                 state.model_history, state.round, context.variables
             ),
             clients=client_state.write_rows(
-                state.clients, data.train, cohort, trained.rows, kept.is_unwritten
+                state.clients, data.train, cohort, trained.rows, is_unwritten
             ),
-            schedule=timed.state,
+            schedule=schedule,
         )
         available = None if context.available is None else context.available[cohort.clients]
+        sends = tree_bytes(trained.results.sends) // cohort.clients.shape[0]
+        broadcast = tree_bytes(instructed.broadcast) + aggregation.bytes_down
         return new_state, RoundInfo(
             clients=cohort.clients,
-            weights=aggregated.weights,
-            loss=results.loss,
-            steps=results.steps,
-            finite=aggregated.is_finite,
+            weights=aggregation.weights,
+            loss=received.results.loss,
+            steps=received.results.steps,
+            finite=is_finite,
             responded=cohort.responded_mask,
             nonfinite=trained.status.nonfinite,
-            selector=selected.info,
-            aggregator=aggregated.info | received.info,
+            selector=selection,
+            aggregator=aggregation.info | received.info,
+            traffic=self._traffic(context.variables, instructed.is_personal, sends, broadcast),
             state_nonfinite=trained.status.state_nonfinite,
-            available=available if timed.times is None else timed.times.started,
-            timing=timed.times,
-            **self._traffic(context.variables, instructed, trained, aggregated),
+            available=available if times is None else times.started,
+            bytes_up=None if trained.bytes_up is None else trained.bytes_up + sends,
+            bytes_down=None if trained.bytes_down is None else trained.bytes_down + broadcast,
+            timing=times,
         )
 
     def _available(self, keys: Keys, state: RoundState, data: FederatedData) -> Context:
@@ -331,56 +357,55 @@ class Round(BaseRound):
         )
         return context._replace(available=available)
 
-    def _select(self, keys: Keys, state: RoundState, context: Context) -> _Selected:
-        visible = self._visible_context(self.selector, context)
-        return _Selected(
-            *checked_calls.select(self.selector, keys[Purpose.SELECT], state.selector, visible)
-        )
-
-    def _arrive(self, state: RoundState, cohort: Cohort, context: Context) -> _Arrived:
+    def _arrive(self, state: RoundState, cohort: Cohort, context: Context) -> Arrived:
         """Returns the cohort whose results arrive next, which is the selected one without times."""
         if not isinstance(self.schedule, Asynchronous):
-            return _Arrived(cohort, None, None, _Timed(None, state.schedule))
-        broadcast = self._broadcast_in(state, context)
+            return Arrived(cohort._replace(responded=None), None, None, state.schedule)
+        broadcast = self._broadcast(state.aggregator, context)
         tasks = self.schedule.add_model(
             state.schedule, (context.variables, broadcast), context.round
         )
         key = derive_key(state.key, Purpose.SCHEDULE)
         work = self._work(state, cohort, broadcast, context)
-        arrived = self.schedule.arrive(key, tasks, cohort, work, context.round)
-        return _Arrived(
-            arrived.cohort._replace(responded=None),
-            arrived.cohort.responded,
-            arrived.models,
-            _Timed(arrived.times, arrived.state),
-        )
+        return self.schedule.arrive(key, tasks, cohort, work, context.round)
 
     def _work(
         self, state: RoundState, cohort: Cohort, broadcast: dict[str, PyTree], context: Context
     ) -> Work:
-        return round_schedule.work_of(
-            self.solver,
-            self.aggregator,
-            self._communication,
-            state,
-            cohort,
-            context,
-            visible=self._visible_context(self.aggregator, context),
-            shared=communication.shared_leaves(context.variables, self._is_personal(context)),
-            broadcast=broadcast,
+        """Returns what the tasks of a cohort consist of, without training."""
+
+        def sends():
+            visible = self._visible_context(self.aggregator, context)
+            prepared = checked_calls.call(
+                self.aggregator, "prepare", state.aggregator, cohort, visible
+            )
+            client = prepared.clients[0]
+            row = client_state.read_row(state.clients, context.examples, client)
+            instructions = jax.tree.map(lambda leaf: leaf[0], prepared.instructions)
+            participant = client_state.make_client(
+                context, client, row.state, broadcast, instructions
+            )
+            return checked_calls.solve(self.solver, state.key, context.variables, participant).sends
+
+        max_steps = cohort.instructions.get("max_steps")
+        sizes = context.sizes[cohort.clients]
+        examples = checked_calls.call(self.solver, "num_examples", sizes, max_steps)
+        traffic = self._traffic(
+            context.variables,
+            self._is_personal(context),
+            tree_bytes(jax.eval_shape(sends)),
+            tree_bytes(broadcast),
         )
+        return Work(jnp.asarray(examples, jnp.int32), traffic.down, traffic.up)
 
     def _instruct(self, state: RoundState, cohort: Cohort, context: Context) -> _Instructed:
         visible = self._visible_context(self.aggregator, context)
         cohort, weights = checked_calls.prepare(self.aggregator, state.aggregator, cohort, visible)
-        broadcast = self._broadcast(state.aggregator, visible)
+        broadcast = self._broadcast(state.aggregator, context)
         return _Instructed(cohort, weights, broadcast, self._is_personal(context))
 
-    def _broadcast_in(self, state: RoundState, context: Context) -> dict[str, PyTree]:
+    def _broadcast(self, aggregator_state: PyTree, context: Context) -> dict[str, PyTree]:
         visible = self._visible_context(self.aggregator, context)
-        return self._broadcast(state.aggregator, visible)
-
-    def _broadcast(self, aggregator_state: PyTree, visible: Context) -> dict[str, PyTree]:
         broadcast = checked_calls.broadcast(self.aggregator, aggregator_state, visible)
         if missing := [name for name in self.solver.needs if name not in broadcast]:
             raise ValueError(
@@ -394,26 +419,27 @@ class Round(BaseRound):
         self,
         keys: Keys,
         state: RoundState,
-        arrived: _Arrived,
+        arrived: Arrived,
         instructed: _Instructed,
         context: Context,
         drop_nonfinite: bool,
-    ) -> tuple[Trained, _Timed]:
+    ) -> tuple[Trained, RoundTiming | None, PyTree]:
+        """Returns the results, the times of the round, and the new state of the schedule."""
         cohort, settings = instructed.cohort, self._communication
-        responded, timed, send = arrived.responded, arrived.timed, None
+        (_, _, times, schedule), responded, send = arrived, arrived.cohort.responded, None
         key = keys[Purpose.FAULTS]
         if self._faults or drop_nonfinite:
             cohort, expected = injection.apply_faults(self._faults, key, cohort, context)
             responded = expected if responded is None else responded & expected
         if isinstance(self.schedule, Synchronous):
-            timing, responded, times, tasks = self.schedule.respond(
+            timing, responded, times, schedule = self.schedule.respond(
                 derive_key(state.key, Purpose.SCHEDULE),
                 state.schedule,
                 cohort,
                 responded,
                 self._work(state, cohort, instructed.broadcast, context),
             )
-            cohort, timed = cohort._replace(timing=timing), _Timed(times, tasks)
+            cohort = cohort._replace(timing=timing)
         if responded is not None:
             send = partial(injection.send, self._faults, key, drop_nonfinite, context)
         # Masked updates are summed after training, when the responding clients are known.
@@ -423,12 +449,11 @@ class Round(BaseRound):
             keys[Purpose.SOLVE],
             context,
             cohort,
-            occurrences_of(cohort.clients),
             streaming_weights,
             broadcast=instructed.broadcast,
             store=state.clients,
             model_history=state.model_history,
-            models_sent=arrived.sent,
+            models_sent=arrived.models,
             uses_local_models=self.aggregator.uses_local_models,
             clients_per_batch=self.clients_per_batch,
             encode_update=partial(
@@ -444,25 +469,7 @@ class Round(BaseRound):
         results = injection.collude(
             self._faults, trained.cohort, trained.results, streaming_weights, context
         )
-        return trained._replace(results=results), timed
-
-    def _receive(
-        self,
-        keys: Keys,
-        state: RoundState,
-        instructed: _Instructed,
-        trained: Trained,
-        context: Context,
-    ) -> communication.Received:
-        return communication.receive(
-            self._communication,
-            keys[Purpose.COMMUNICATION],
-            state.communication,
-            trained.cohort,
-            instructed.weights,
-            trained.results,
-            context,
-        )
+        return trained._replace(results=results), times, schedule
 
     def _aggregate(
         self,
@@ -471,8 +478,11 @@ class Round(BaseRound):
         cohort: Cohort,
         received: communication.Received,
         context: Context,
-    ) -> _Aggregated:
-        """Returns the update that is applied: zeros if it is not finite or no client responded."""
+    ) -> tuple[Variables, PyTree, Bool[Array, ""], Aggregation]:
+        """Returns the applied update, the new state, whether the update is finite, and info.
+
+        The applied update is zero if it is not finite or no client responded.
+        """
         update, new_state, aggregation = checked_calls.aggregate(
             self.aggregator,
             state.aggregator,
@@ -502,24 +512,7 @@ class Round(BaseRound):
         update = jax.tree.map(
             lambda leaf: jnp.where(is_applied, leaf, jnp.zeros_like(leaf)), update
         )
-        return _Aggregated(
-            update, new_state, finite, aggregation.weights, aggregation.info, aggregation.bytes_down
-        )
-
-    def _observe(
-        self,
-        selector_state: PyTree,
-        cohort: Cohort,
-        received: communication.Received,
-        context: Context,
-    ) -> PyTree:
-        return checked_calls.observe(
-            self.selector,
-            selector_state,
-            cohort,
-            self._visible_results(self.selector, received.results),
-            self._visible_context(self.selector, context, received.add),
-        )
+        return update, new_state, finite, aggregation
 
     def _is_personal(self, context: Context) -> Variables:
         if self.solver.is_personal is None:
@@ -528,55 +521,14 @@ class Round(BaseRound):
         return self.solver.is_personal(context.variables, context.model, x)
 
     def _traffic(
-        self,
-        variables: Variables,
-        instructed: _Instructed,
-        trained: Trained,
-        aggregated: _Aggregated,
-    ) -> dict[str, Any]:
-        """Returns the fields of `RoundInfo` with bytes."""
-        shared = communication.shared_leaves(variables, instructed.is_personal)
-        sends = tree_bytes(trained.results.sends) // trained.cohort.clients.shape[0]
-        broadcast = tree_bytes(instructed.broadcast) + aggregated.bytes_down
-        return {
-            "traffic": Traffic(
-                up=communication.bytes_up(self._communication, shared) + sends,
-                down=tree_bytes(shared) + broadcast,
-            ),
-            "bytes_up": None if trained.bytes_up is None else trained.bytes_up + sends,
-            "bytes_down": None if trained.bytes_down is None else trained.bytes_down + broadcast,
-        }
-
-
-class _Selected(NamedTuple):
-    """Result of the selector."""
-
-    cohort: Cohort
-    state: PyTree
-    info: Info
-
-
-class _Timed(NamedTuple):
-    """Times of the round, None without a schedule, and its new state."""
-
-    times: RoundTiming | None
-    state: PyTree
-
-
-class _Arrived(NamedTuple):
-    """Whose results the round has.
-
-    Attributes:
-        cohort: The clients.
-        responded: Whether each slot has a result; None for all.
-        sent: Models that the clients were sent, if not the present one.
-        timed: Times of an asynchronous round; those of a synchronous one follow from faults.
-    """
-
-    cohort: Cohort
-    responded: Bool[Array, " cohort"] | None
-    sent: Models | None
-    timed: _Timed
+        self, variables: Variables, is_personal: Variables, sends: int, broadcast: int
+    ) -> Traffic:
+        """Adds the bytes of the model to those that a participant sends and receives otherwise."""
+        shared = communication.shared_leaves(variables, is_personal)
+        return Traffic(
+            up=communication.bytes_up(self._communication, shared) + sends,
+            down=tree_bytes(shared) + broadcast,
+        )
 
 
 class _Instructed(NamedTuple):
@@ -593,37 +545,6 @@ class _Instructed(NamedTuple):
     weights: Float[Array, " cohort"] | None
     broadcast: dict[str, PyTree]
     is_personal: Variables
-
-
-class _Aggregated(NamedTuple):
-    """Result of the aggregator."""
-
-    update: Variables
-    state: PyTree
-    is_finite: Bool[Array, ""]
-    weights: Float[Array, " cohort"]
-    info: Info
-    bytes_down: int
-
-
-class _Kept(NamedTuple):
-    """What roles keep after a round, and whether the new state of each client is not stored."""
-
-    aggregator: PyTree
-    selector: PyTree
-    is_unwritten: Bool[Array, " cohort"] | None
-
-
-def _keep_if(
-    is_finite: Bool[Array, ""], kept: _Kept, aggregator: PyTree, selector: PyTree, cohort: Cohort
-) -> _Kept:
-    """Restores the states from before the round if its update is not finite."""
-    is_skipped = jnp.full(cohort.clients.shape, ~is_finite)
-    return _Kept(
-        aggregator=_where(is_finite, kept.aggregator, aggregator),
-        selector=_where(is_finite, kept.selector, selector),
-        is_unwritten=is_skipped if kept.is_unwritten is None else kept.is_unwritten | is_skipped,
-    )
 
 
 def _where(condition: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:

@@ -1,26 +1,15 @@
-"""What a round asks of its roles if it has a schedule, and what tasks of clients consist of."""
+"""Conditions on the roles of a round with a schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import PyTree
-
-from fedjax_fair.communication import pipeline as communication
 from fedjax_fair.communication.differential_privacy import PrivacyMechanism
-from fedjax_fair.data.federated import FederatedData
-from fedjax_fair.numerics.trees import tree_bytes
-from fedjax_fair.roles import Aggregator, Cohort, Context, Faults, Model, Solver, checked_calls
-from fedjax_fair.rounds import client_state
-from fedjax_fair.rounds.round_state import RoundState, Traffic
+from fedjax_fair.roles import Aggregator, Faults, Model, Solver
 from fedjax_fair.schedules import Asynchronous, Schedule
-from fedjax_fair.schedules.schedule import Work
 from fedjax_fair.utils import checks
 
-__all__ = ["check", "check_tasks", "work_of"]
+__all__ = ["check"]
 
 
 def check(
@@ -73,69 +62,3 @@ def check(
         )
     if isinstance(schedule, Asynchronous):
         aggregator.check_buffer(schedule.buffer_size)
-
-
-def check_tasks(schedule: Schedule, solver: Solver, data: FederatedData, traffic: Traffic) -> None:
-    """Checks the durations of tasks; see `BaseRound.check_tasks`.
-
-    Raises:
-        ValueError: If a task takes more than 24 days.
-    """
-    examples = checked_calls.call(solver, "num_examples", jnp.asarray(data.train.sizes), None)
-    schedule.times.check_tasks(
-        np.reshape(examples, (-1, data.num_clients)).max(axis=0),  # Of all partitions.
-        traffic.down,
-        traffic.up,
-        can_abort=schedule.offline == "abort",
-    )
-
-
-def work_of(
-    solver: Solver,
-    aggregator: Aggregator,
-    settings: communication.Communication,
-    state: RoundState,
-    cohort: Cohort,
-    context: Context,
-    *,
-    visible: Context,
-    shared: PyTree,
-    broadcast: dict[str, PyTree],
-) -> Work:
-    """Returns what the tasks of a cohort consist of, without training.
-
-    Args:
-        solver: Trains each participant.
-        aggregator: Instructs the participants.
-        settings: How updates are communicated.
-        state: State of the round.
-        cohort: The participants.
-        context: Context of the start of the round.
-        visible: The part of it that the aggregator sees.
-        shared: Arrays of the model that are communicated.
-        broadcast: From ``Aggregator.broadcast``.
-    """
-
-    def sends():
-        prepared = checked_calls.call(aggregator, "prepare", state.aggregator, cohort, visible)
-        client = prepared.clients[0]
-        participant = client_state.make_client(
-            context.model,
-            context.examples,
-            client,
-            context.round,
-            instructions=jax.tree.map(lambda leaf: leaf[0], prepared.instructions),
-            state=state.clients.read(context.examples, client).state if state.clients else (),
-            broadcast=broadcast,
-            sensitive_names=context.sensitive_names,
-        )
-        return checked_calls.solve(solver, state.key, context.variables, participant).sends
-
-    max_steps = cohort.instructions.get("max_steps")
-    sizes = context.sizes[cohort.clients]
-    examples = checked_calls.call(solver, "num_examples", sizes, max_steps)
-    return Work(
-        examples=jnp.asarray(examples, jnp.int32),
-        bytes_down=tree_bytes(shared) + tree_bytes(broadcast),
-        bytes_up=communication.bytes_up(settings, shared) + tree_bytes(jax.eval_shape(sends)),
-    )

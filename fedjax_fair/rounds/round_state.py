@@ -71,6 +71,11 @@ class RoundState(NamedTuple):
     schedule: PyTree = ()
 
     @property
+    def of_model(self) -> RoundState:
+        """What the evaluation of the global model reads."""
+        return RoundState((), (), self.variables, (), (), self.participation)
+
+    @property
     def models_in_flight(self) -> PyTree:
         """What the clients of an asynchronous schedule were sent, ``[rows, ...]``; or none."""
         return self.schedule.models if isinstance(self.schedule, InFlight) else ()

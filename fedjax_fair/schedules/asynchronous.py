@@ -93,16 +93,16 @@ class Arrived(NamedTuple):
     """The results of an update.
 
     Attributes:
-        cohort: Their clients, in the order of arrival.
-        models: The models that they were trained from.
-        times: Times of the round.
+        cohort: Their clients, in the order of arrival; ``responded`` is false without a result.
+        models: The models that they were trained from; None for the present one.
+        times: Times of the round; None if the schedule is not asynchronous.
         state: The new state.
     """
 
     cohort: Cohort
-    models: Models
-    times: RoundTiming
-    state: InFlight
+    models: Models | None
+    times: RoundTiming | None
+    state: PyTree
 
 
 class Asynchronous(Schedule):

@@ -55,7 +55,7 @@ def from_table(
             client, ``[clients]``.
         seed: Seed of classes and quantities, apart from seeds of runs: devices are the same in
             each run.
-        groups: Group of each client, for ``"group"``, as `FederatedData.groups` of one partition.
+        groups: Group of each client, for ``"group"``, as `FederatedData.groups`.
         sizes: Examples of each client, for ``"size"``.
         client_names: Names of the clients, as `FederatedData.client_names`.
 
@@ -224,8 +224,7 @@ def _shares(table: Table) -> np.ndarray:
 
 def _rows_of_clients(argument: str, rows: ArrayLike, num_clients: int, num_rows: int) -> np.ndarray:
     """Returns the row of each client after checks."""
-    array = np.asarray(rows)
-    _check_one_partition(argument, array)
+    array = _of_one_partition(argument, rows)
     if array.shape != (num_clients,) or not np.isin(array, np.arange(num_rows)).all():
         raise ValueError(
             f"{argument}={np.array2string(array, threshold=10)}: expected an integer from 0 to "
@@ -234,22 +233,25 @@ def _rows_of_clients(argument: str, rows: ArrayLike, num_clients: int, num_rows:
     return array.astype(np.int64)
 
 
-def _check_one_partition(argument: str, array: np.ndarray) -> None:
-    """Raises a ``ValueError`` for an array of several partitions, as those of ``data.stack``."""
-    if array.ndim > 1:
+def _of_one_partition(argument: str, values: ArrayLike) -> np.ndarray:
+    """Returns the values of clients, of which the partitions of ``data.stack`` have equal rows."""
+    array = np.asarray(values)
+    if array.ndim < 2:
+        return array
+    if (array != array[0]).any():
         raise ValueError(
-            f"{argument} of shape {list(array.shape)}: expected [{array.shape[-1]}], for the "
-            "clients of one partition; make the times and the method of each seed, and pass a "
-            "list of methods to fit."
+            f"{argument} of shape {list(array.shape)}: expected [{array.shape[-1]}], equal in the "
+            "partitions of all seeds; make the times and the method of each seed, and pass a list "
+            "of methods to fit (or assign='random', --data.no-partition-per-seed)."
         )
+    return array[0]
 
 
 def _by_size(
     classes: np.ndarray, sizes: ArrayLike | None, laws: dict[str, list[_Law]]
 ) -> np.ndarray:
     """Gives the clients with most examples the slowest classes."""
-    examples = np.asarray(sizes)
-    _check_one_partition("sizes", examples)
+    examples = _of_one_partition("sizes", sizes)
     if examples.shape != classes.shape:
         raise ValueError(
             f"sizes of shape {list(examples.shape)}: expected the number of examples of each of "

@@ -11,6 +11,7 @@ from fedjax_fair.data.device_layout import on_device
 from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.metrics import central_summaries
 from fedjax_fair.roles import ClientMetric, Metric, Variables
+from fedjax_fair.rounds.round_state import RoundState
 from fedjax_fair.training.jitted import make_evaluation
 from fedjax_fair.training.stacked import Stacked
 
@@ -42,7 +43,8 @@ def make_central_evaluation(
         if not method.first.has_global_model:
             return {metric.name: np.full(num_runs, np.nan) for metric in metrics}
         never = np.zeros((num_runs, 1), np.int32)
-        runs = (variables, never, never[:, :0]), model.per_run
+        state = RoundState((), (), variables, (), (), participation=never)
+        runs = (state, never[:, :0]), model.per_run
         _, clients = jax.device_get(evaluate(runs, model.shared, placed))
         values = {metric.name: metric.function(clients) for metric in metrics}
         return jax.device_get(values)

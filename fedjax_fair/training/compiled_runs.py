@@ -61,7 +61,7 @@ class CompiledRuns:
     def __init__(self, method: Stacked, batch: RunBatch, options: TrainOptions) -> None:
         self._batch, self._options = batch, options
         self._eval_every = min(options.eval_every, options.rounds)
-        round, model = method.first, method.field("model")
+        round = method.first
         self.is_centralized = round.is_centralized
         seeds, self._per_run = batch.place(method.per_run)
         placed = batch.place_shared(method)._replace(per_run=self._per_run)
@@ -73,7 +73,6 @@ class CompiledRuns:
         shapes = tuple(map(jax.typeof, jax.tree.leaves(arguments)))
         functions = make_functions(
             method,
-            model,
             batch.mesh,
             shapes=(shapes, jax.tree.structure(batch.data)),
             one_run_per_core=batch.one_run_per_core,
@@ -256,11 +255,8 @@ class CompiledRuns:
     def _evaluate_arguments(self, state: RoundState, cohort: Int[np.ndarray, "runs cohort"]):
         per_run, shared = self._evaluated
         cohorts = pad_to_multiple(cohort, self._batch.multiple)
-        if self._is_personalized:
-            evaluated = state, cohorts
-        else:
-            evaluated = state.variables, state.participation, cohorts
-        return (evaluated, per_run), shared, self._batch.data
+        evaluated = state if self._is_personalized else state.of_model
+        return ((evaluated, cohorts), per_run), shared, self._batch.data
 
 
 _LARGE_LABEL = 100

@@ -19,9 +19,10 @@ from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.results import quantity_variables
 from fedjax_fair.results.history import RECORDED, metric_attributes, name_coordinates
 from fedjax_fair.roles import Model, Variables
+from fedjax_fair.rounds.round_state import RoundState
 from fedjax_fair.training.compiled_runs import check_outputs
 from fedjax_fair.training.executable_cache import cache_by_shape, call
-from fedjax_fair.training.jitted import make_evaluation, reuse_if_installed
+from fedjax_fair.training.jitted import make_evaluation, reuse_if_installed, summary_metrics
 from fedjax_fair.training.stacked import StackedDef, stack_trees
 from fedjax_fair.utils.terminal import escape_control_chars
 
@@ -224,10 +225,12 @@ class FitResult(NamedTuple):
         check_outputs(self.model, self.variables, data)
         model = stack_trees([self.model])
         never = np.zeros((len(seeds), data.num_clients), np.int32)
-        runs = (self.variables, never, never[:, :0]), ()
+        state = RoundState((), (), self.variables, (), (), participation=never)
         evaluate = make_evaluation(model, train_loss=False)
         unnamed = on_device(data.without_names())
-        values, clients = jax.device_get(call(evaluate, runs, model.shared, unnamed))
+        values, clients = jax.device_get(
+            call(evaluate, ((state, never[:, :0]), ()), model.shared, unnamed)
+        )
         columns: dict[str, Any] = {}
         units = quantity_variables.units_of(data, self.model)
         for name in ("test_accuracy", "test_loss", "class_accuracy"):
@@ -241,14 +244,7 @@ class FitResult(NamedTuple):
             name = f"test_{metric.name}"
             _, attributes = quantity_variables.describe(metric, units)[name]
             columns[name] = (("seed", "client"), clients.custom[name], attributes)
-        measured = metrics.summaries_of(
-            client_groups=data.groups is not None,
-            validation=False,
-            sequences=are_sequences(data.test.labels),
-            sensitive_classes=data.num_classes if data.sensitive_names else None,
-            task=self.model.task,
-        )
-        for metric in measured:
+        for metric in summary_metrics(self.model, data, ()):
             if metric.population in metrics.OF_TESTS:
                 columns[metric.name] = (
                     "seed",

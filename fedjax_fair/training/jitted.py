@@ -17,13 +17,21 @@ from fedjax_fair.numerics import target
 from fedjax_fair.numerics.labels import are_sequences
 from fedjax_fair.parallel import cores
 from fedjax_fair.parallel.mesh import is_run_on_one_device, over_mesh
-from fedjax_fair.roles import PERSONALIZED, ClientMetric, ClientMetrics, Metric, Model
+from fedjax_fair.roles import PERSONALIZED, ClientMetric, Metric, Model
+from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.client_state import Store
 from fedjax_fair.training.executable_cache import cache_by_shape
 from fedjax_fair.training.inspection import is_installed
 from fedjax_fair.training.stacked import Stacked, StackedDef
 
-__all__ = ["Functions", "make_evaluation", "make_functions", "over_runs", "reuse_if_installed"]
+__all__ = [
+    "Functions",
+    "make_evaluation",
+    "make_functions",
+    "over_runs",
+    "reuse_if_installed",
+    "summary_metrics",
+]
 
 
 class Functions(NamedTuple):
@@ -33,9 +41,8 @@ class Functions(NamedTuple):
 
     * ``init((seeds, per_run), shared, data) -> state``
     * ``step(state, per_run, shared, data, length) -> (state, info)``, which donates the state
-    * ``evaluate(((variables, participation, cohort), per_run), shared, data)
-      -> (summaries, clients)``, of the model alone; with personalized models ``(state, cohort)`` in
-      place of the triple, and leaves of the method
+    * ``evaluate(((state, cohort), per_run), shared, data) -> (summaries, clients)`` of the model
+      and of `RoundState.of_model`; with personalized models of the method and its state
     """
 
     init: Any
@@ -45,7 +52,6 @@ class Functions(NamedTuple):
 
 def make_functions(
     method: Stacked,
-    model: Stacked,
     mesh: Mesh | None = None,
     *,
     shapes: Hashable = (),
@@ -66,7 +72,7 @@ def make_functions(
         method.structure, mesh, one_run_per_core, drop_nonfinite, skip_nonfinite
     )
     evaluation = make_evaluation(
-        method if method.first.is_personalized else model,
+        method if method.first.is_personalized else method.field("model"),
         mesh,
         shapes=shapes,
         one_run_per_core=one_run_per_core,
@@ -87,12 +93,7 @@ def make_evaluation(
 ) -> Any:
     """Returns the function ``evaluate`` of a model, or of a method with personalized models."""
     custom_metrics = tuple(custom_metrics)
-    is_model = isinstance(evaluated.first, Model)
-    make = reuse_if_installed(
-        _evaluation if is_model else _personalized_evaluation,
-        (evaluated.first, custom_metrics),
-        shapes,
-    )
+    make = reuse_if_installed(_evaluation, (evaluated.first, custom_metrics), shapes)
     return make(evaluated.structure, mesh, one_run_per_core, train_loss, custom_metrics)
 
 
@@ -155,45 +156,36 @@ def _evaluation(
     train_loss: bool,
     custom_metrics: tuple[Metric | ClientMetric, ...],
 ) -> Any:
-    measure = _measurements(train_loss, custom_metrics)
+    def evaluate_run(run, data, store, shared):
+        (state, cohort), leaves = run
+        evaluated, personalization = structure.fill(shared, leaves), {}
+        if isinstance(evaluated, BaseRound):
+            personalization = {
+                "personalized": evaluated.personalize(state._replace(clients=store), data),
+                "has_global_model": evaluated.has_global_model,
+            }
+            evaluated = evaluated.model
+        clients = evaluate(
+            evaluated,
+            state.variables,
+            data,
+            state.participation,
+            cohort,
+            train_loss=train_loss,
+            custom=metrics.quantities.client_metrics(evaluated.task, custom_metrics),
+            **personalization,
+        )
+        summaries = summary_metrics(evaluated, data, custom_metrics)
+        values = {metric.name: metric.function(clients) for metric in summaries}
+        if clients.personalized is not None:
+            values |= {
+                f"{PERSONALIZED}{metric.name}": metric.function(clients.personalized)
+                for metric in summaries
+                if metric.is_of_model
+            }
+        return (values, clients), store
 
     def evaluate_runs(runs, shared, data):
-        def evaluate_run(run, data, store, shared):
-            (variables, participation, cohort), leaves = run
-            model = structure.fill(shared, leaves)
-            return measure(model, variables, data, participation, cohort), store
-
-        mapped = over_runs(evaluate_run, mesh, one_run_per_core=one_run_per_core)
-        return mapped(runs, data, shared=shared)[0]
-
-    return jax.jit(evaluate_runs)
-
-
-@cache_by_shape
-def _personalized_evaluation(
-    structure: StackedDef,
-    mesh: Mesh | None,
-    one_run_per_core: bool,
-    train_loss: bool,
-    custom_metrics: tuple[Metric | ClientMetric, ...],
-) -> Any:
-    measure = _measurements(train_loss, custom_metrics)
-
-    def evaluate_runs(runs, shared, data):
-        def evaluate_run(run, data, store, shared):
-            (state, cohort), leaves = run
-            round = structure.fill(shared, leaves)
-            measured = measure(
-                round.model,
-                state.variables,
-                data,
-                state.participation,
-                cohort,
-                personalized=round.personalize(state._replace(clients=store), data),
-                has_global_model=round.has_global_model,
-            )
-            return measured, store
-
         (state, cohort), leaves = runs
         runs = (state._replace(clients=()), cohort), leaves
         mapped = over_runs(evaluate_run, mesh, one_run_per_core=one_run_per_core)
@@ -202,40 +194,18 @@ def _personalized_evaluation(
     return jax.jit(evaluate_runs)
 
 
-def _measurements(
-    train_loss: bool, custom_metrics: tuple[Metric | ClientMetric, ...]
-) -> Callable[..., tuple[dict[str, Any], ClientMetrics]]:
-    """Returns a function of a model that computes summaries and metrics of clients."""
-
-    def measure(model, variables, data, participation, cohort, **personalization):
-        clients = evaluate(
-            model,
-            variables,
-            data,
-            participation,
-            cohort,
-            train_loss=train_loss,
-            custom=metrics.quantities.client_metrics(model.task, custom_metrics),
-            **personalization,
-        )
-        summaries = metrics.summaries_of(
-            client_groups=data.groups is not None,
-            validation=data.validation is not None,
-            sequences=are_sequences(data.test.labels),
-            sensitive_classes=data.num_classes if data.sensitive_names else None,
-            task=model.task,
-            custom=custom_metrics,
-        )
-        values = {metric.name: metric.function(clients) for metric in summaries}
-        if clients.personalized is not None:
-            values |= {
-                f"{PERSONALIZED}{metric.name}": metric.function(clients.personalized)
-                for metric in summaries
-                if metric.is_of_model
-            }
-        return values, clients
-
-    return measure
+def summary_metrics(
+    model: Model, data: FederatedData, custom: Sequence[Metric | ClientMetric]
+) -> Sequence[Metric]:
+    """Returns the metrics of every evaluation, of which ``custom`` are the user's."""
+    return metrics.summaries_of(
+        client_groups=data.groups is not None,
+        validation=data.validation is not None,
+        sequences=are_sequences(data.test.labels),
+        sensitive_classes=data.num_classes if data.sensitive_names else None,
+        task=model.task,
+        custom=custom,
+    )
 
 
 def over_runs(

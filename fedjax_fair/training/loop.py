@@ -15,12 +15,11 @@ import numpy as np
 from jaxtyping import Int
 
 from fedjax_fair import results
-from fedjax_fair.data.federated import FederatedData, partition_arrays, with_partition_arrays
+from fedjax_fair.data.federated import FederatedData
 from fedjax_fair.faults.injection import check_faults
-from fedjax_fair.metrics import summaries_of
 from fedjax_fair.metrics.quantities import ACCURACY, Quantity, quantities_of
 from fedjax_fair.numerics.labels import are_sequences
-from fedjax_fair.roles import ClientMetric, ClientMetrics, Metric, Model, Variables
+from fedjax_fair.roles import ClientMetrics, Variables
 from fedjax_fair.roles.role_errors import explain_callback_errors
 from fedjax_fair.rounds.base_round import BaseRound
 from fedjax_fair.rounds.round_state import RoundInfo, RoundState
@@ -40,6 +39,7 @@ from fedjax_fair.training.diagnosis import (
 )
 from fedjax_fair.training.fingerprint import describe_run
 from fedjax_fair.training.fit_result import FitResult
+from fedjax_fair.training.jitted import summary_metrics
 from fedjax_fair.training.memory_estimate import Memory
 from fedjax_fair.training.stacked import Stacked
 from fedjax_fair.training.train_options import TrainOptions
@@ -55,7 +55,6 @@ __all__ = [
     "MemoryLimitError",
     "check_runs",
     "devices_of",
-    "summary_metrics",
     "train_loop",
 ]
 
@@ -289,20 +288,6 @@ def devices_of(method: Stacked, num_clients: int) -> results.Devices | None:
     )
 
 
-def summary_metrics(
-    model: Model, data: FederatedData, custom: Sequence[Metric | ClientMetric]
-) -> Sequence[Metric]:
-    """Returns the metrics of every evaluation, of which ``custom`` are the user's."""
-    return summaries_of(
-        client_groups=data.groups is not None,
-        validation=data.validation is not None,
-        sequences=are_sequences(data.test.labels),
-        sensitive_classes=data.num_classes if data.sensitive_names else None,
-        task=model.task,
-        custom=custom,
-    )
-
-
 def _personalized_models(
     method: Stacked, states: RoundState, data: FederatedData
 ) -> Callable[[int, int], Variables]:
@@ -321,10 +306,7 @@ def _personalized_models(
         return round.personalize(state, data)(client)
 
     def personalized(run: int, client: int) -> Variables:
-        state, partition = jax.tree.map(lambda leaf: leaf[run], states), data
-        if data.num_partitions is not None:
-            arrays = jax.tree.map(lambda leaf: leaf[run], partition_arrays(data))
-            partition = with_partition_arrays(data, arrays)
+        state, partition = jax.tree.map(lambda leaf: leaf[run], states), data.partition(run)
         settings = tuple(leaf[run] for leaf in method.per_run)
         arguments = key_data[run], method.shared, settings, state, partition, np.int32(client)
         return jax.device_get(model_of(*arguments))

@@ -183,7 +183,7 @@ MISTAKES = {
             *("--timing.table=speeds.csv", "--timing.assign=size"),
             *("--data.partition=dirichlet", "--data.partition-per-seed", "--training.seeds=0,1"),
         ],
-        "timing.assign: partitions of other seeds have other groups or sizes",
+        "sizes of shape [2, 10]: expected [10], equal in the partitions of all seeds",
     ),
     "of clients": (
         ["--timing.table=clients.csv", "--timing.assign=size"],

@@ -426,7 +426,6 @@ def chunk_on(name, method, data, count):
     with RunBatch(data, tuple(range(count)), mesh) as batch:
         init, step, _ = make_functions(
             stacked,
-            stacked.field("model"),
             mesh,
             one_run_per_core=batch.one_run_per_core,
             train_loss=False,
@@ -440,7 +439,7 @@ def chunk_for(name, method, data, count):
     """The same for a TPU that is not available, by its compiler."""
     machine, stacked = machines.find(name), stack_trees([method])
     machines.prepare(machine)
-    init, step, _ = make_functions(stacked, stacked.field("model"), train_loss=False)
+    init, step, _ = make_functions(stacked, train_loss=False)
     with tracing_for(machine.platform):
         placed = place_data(machine, None, data)
         runs = place(machine, (np.arange(count, dtype=np.uint32), stacked.per_run))

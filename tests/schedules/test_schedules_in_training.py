@@ -11,6 +11,7 @@ import fedjax_fair as ff
 from fedjax_fair import aggregators, communication, faults, schedules, selectors, solvers
 from fedjax_fair.rounds.client_state import make_client
 from fedjax_fair.rounds.round import run
+from fedjax_fair.rounds.round_context import make_context
 from fedjax_fair.rounds.round_state import Purpose, derive_key
 from fedjax_fair.timing import ClientTimes
 
@@ -92,7 +93,8 @@ def test_updates_are_of_the_models_that_were_sent():
         for slot, client in enumerate(clients):
             sent = states[index - int(info.timing.staleness[slot])]
             key = jax.random.fold_in(derive_key(state.key, Purpose.SOLVE, index), int(client))
-            at = make_client(round.model, data.train, jnp.int32(client), sent.round)
+            context = make_context(round.model, sent.round, sent.variables, data)
+            at = make_client(context, jnp.int32(client))
             occurrence = int(np.sum(clients[:slot] == client))
             solved = SGD.solve(jax.random.fold_in(key, occurrence), sent.variables, at)
             total = total + np.asarray(solved.update.params["kernel"]) / 2

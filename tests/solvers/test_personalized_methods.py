@@ -26,6 +26,7 @@ import fedjax_fair as ff
 from fedjax_fair import aggregators, faults, server_optimizers, solvers
 from fedjax_fair.rounds.client_state import make_client
 from fedjax_fair.rounds.round import run
+from fedjax_fair.rounds.round_context import make_context
 
 DROPOUT = {"faults": faults.Dropout(0.3)}
 
@@ -116,7 +117,8 @@ def test_per_fedavg_draws_two_independent_minibatches():
     @jax.jit
     def updates(keys):
         start = round.init(KEY, DATA).variables
-        train = make_client(round.model, DATA.train, jnp.int32(client), jnp.int32(0))
+        context = make_context(round.model, jnp.int32(0), start, DATA)
+        train = make_client(context, jnp.int32(client))
         solve = jax.vmap(lambda key: round.solver.solve(key, start, train).update.params)
         return start.params, solve(keys)
 

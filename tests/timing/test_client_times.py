@@ -259,11 +259,11 @@ def by_client(**columns):
         ),
         (
             lambda: timing.from_table(by_class(), 2, assign="group", groups=[[0, 1], [1, 0]]),
-            "groups of shape [2, 2]: expected [2], for the clients of one partition; make the ",
+            "groups of shape [2, 2]: expected [2], equal in the partitions of all seeds; make ",
         ),
         (
-            lambda: timing.from_table(by_class(), 2, assign="size", sizes=np.ones((3, 2))),
-            "sizes of shape [3, 2]: expected [2], for the clients of one partition; make the ",
+            lambda: timing.from_table(by_class(), 2, assign="size", sizes=[[1, 2], [2, 1]]),
+            "sizes of shape [2, 2]: expected [2], equal in the partitions of all seeds; make ",
         ),
         (
             lambda: timing.from_table(by_class(), 5, assign="size"),

@@ -14,10 +14,7 @@ from fedjax_fair.training.stacked import stack_trees
 
 def evaluations(*rounds, **settings):
     return [
-        make_functions(
-            stack_trees([made]), stack_trees([made.model]), train_loss=True, **settings
-        ).evaluate
-        for made in rounds
+        make_functions(stack_trees([made]), train_loss=True, **settings).evaluate for made in rounds
     ]
 
 
