@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float
 from fedjax_fair.aggregators.whole_cohort import normalize_weights
 from fedjax_fair.numerics.simplex import minimize_quadratic
 from fedjax_fair.roles import Aggregation, Aggregator, Cohort, ServerView
-from fedjax_fair.utils import checks
 
 __all__ = ["AAggFF"]
 
@@ -95,10 +94,6 @@ class AAggFF(Aggregator):
 
     regime: Regime = "device"
     cdf: CDF = "weibull"
-
-    def __post_init__(self):
-        checks.one_of("regime", self.regime, get_args(Regime))
-        checks.one_of("cdf", self.cdf, get_args(CDF))
 
     def init(self, context):
         size = context.num_clients

@@ -49,7 +49,7 @@ class AREA(Aggregator):
         return jnp.broadcast_to(model, (context.num_clients, model.size))
 
     def aggregate(self, state, cohort, results, context):
-        updates, valid = gather_updates(cohort, results, context)
+        updates, valid, _ = gather_updates(cohort, results, context)
         model, unravel = ravel_pytree(context.variables)
         local_models = model[None] + jax.vmap(ravel)(updates)
         state, change = replace_rows(state, cohort, valid, local_models)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from fedjax_fair.aggregators.staleness_factors import staleness_of
 from fedjax_fair.aggregators.whole_cohort import normalize_weights
 from fedjax_fair.numerics.trees import scale_tree
-from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Number, ServerView
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Number, ServerView, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FedStaleWeight"]
@@ -66,11 +66,8 @@ class FedStaleWeight(Aggregator):
     needs_schedule: ClassVar[bool] = True
     keeps_state: ClassVar[bool] = True
 
-    learning_rate: Number = 1.0
+    learning_rate: Number = setting(checks.positive, default=1.0)
     exact: bool = False
-
-    def __post_init__(self):
-        checks.positive("learning_rate", self.learning_rate)
 
     def init(self, context):
         if self.exact:

@@ -48,15 +48,9 @@ class FedNovaMean(Mean):
         return {"effective_steps": ()}  # Without elements: only FedNovaMean has what clients need.
 
     def aggregate(self, state, cohort, results, context):
-        if "effective_steps" not in results.sends:
-            raise ValueError(
-                f"sends={sorted(results.sends)}: expected a solver that sends effective steps, "
-                "such as solvers.FedNova."
-            )
+        sent = results.sent("effective_steps", "solvers.FedNova")
         weights = self.compute_weights(state, cohort, context)
-        steps = context.map_clients(
-            lambda client, steps: steps, cohort.clients, results.sends["effective_steps"]
-        )
+        steps = context.map_clients(lambda client, steps: steps, cohort.clients, sent)
         mean_steps = jnp.sum(weights * steps)
         mean = results.weighted_sum
         assert mean is not None  # With `compute_weights`.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, ServerView
-from fedjax_fair.utils import checks
 
-__all__ = ["WEIGHTING_SCHEMES", "Mean", "WeightingScheme", "scheme_weights"]
+__all__ = ["Mean", "WeightingScheme", "scheme_weights"]
 
 WeightingScheme = Literal["uniform", "num_examples", "selector"]
-WEIGHTING_SCHEMES: tuple[str, ...] = get_args(WeightingScheme)
 
 
 class Mean(Aggregator):
@@ -37,9 +35,6 @@ class Mean(Aggregator):
     server_view: ClassVar[ServerView] = "aggregate"
 
     weights: WeightingScheme = "uniform"
-
-    def __post_init__(self):
-        checks.one_of("weights", self.weights, WEIGHTING_SCHEMES)
 
     @property
     def equal_weights(self):

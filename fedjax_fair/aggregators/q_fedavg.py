@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jax.core import Tracer
 
-from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView, Variables, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["QFedAvg"]
@@ -60,14 +60,10 @@ class QFedAvg(Aggregator):
 
     server_view: ClassVar[ServerView] = "scalars"
 
-    q: Number = 1.0
+    q: Number = setting(checks.non_negative, default=1.0)
     _: KW_ONLY
-    learning_rate: Number
+    learning_rate: Number = setting(checks.positive)
     any_learning_rate: bool = False
-
-    def __post_init__(self):
-        checks.non_negative("q", self.q)
-        checks.positive("learning_rate", self.learning_rate)
 
     def check_solver(self, solver):
         of_solver = getattr(solver, "learning_rate", None)

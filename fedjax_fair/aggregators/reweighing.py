@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -11,7 +11,6 @@ from fedjax_fair.aggregators.cells import client_labels
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.data.sensitive import find_groups
 from fedjax_fair.roles import Aggregation, Aggregator, ServerView
-from fedjax_fair.utils import checks
 
 __all__ = ["ReweighingMean", "reweighing"]
 
@@ -51,9 +50,6 @@ class ReweighingMean(Aggregator):
 
     scope: Scope = "local"
     sensitive_feature: str | None = None
-
-    def __post_init__(self):
-        checks.one_of("scope", self.scope, get_args(Scope))
 
     def _groups(self, context):
         return find_groups("ReweighingMean", context.sensitive_names, self.sensitive_feature)

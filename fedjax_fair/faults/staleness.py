@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair.roles import Faults, Number
+from fedjax_fair.roles import Faults, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["Staleness"]
@@ -34,13 +34,9 @@ class Staleness(Faults):
         >>> stale = Staleness(0.3, max_staleness=4)
     """
 
-    probability: Number
+    probability: Number = setting(checks.probability)
     _: KW_ONLY
-    max_staleness: int
-
-    def __post_init__(self):
-        checks.probability("probability", self.probability)
-        checks.positive_int("max_staleness", self.max_staleness)
+    max_staleness: int = setting(checks.positive_int)
 
     @property
     def history_length(self) -> int:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from optax.projections import projection_simplex
 
-from fedjax_fair.roles import Cohort, Info, Number, Selector, ServerView
+from fedjax_fair.roles import Cohort, Info, Number, Selector, ServerView, setting
 from fedjax_fair.selectors.uniform import uniform_weights
 from fedjax_fair.utils import checks
 
@@ -48,10 +48,7 @@ class Agnostic(Selector):
 
     server_view: ClassVar[ServerView] = "scalars"
 
-    mixture_learning_rate: Number = 0.1
-
-    def __post_init__(self):
-        checks.non_negative("mixture_learning_rate", self.mixture_learning_rate)
+    mixture_learning_rate: Number = setting(checks.non_negative, default=0.1)
 
     def init(self, context):
         return uniform_weights(context.num_clients)

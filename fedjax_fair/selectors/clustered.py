@@ -20,7 +20,6 @@ from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
 from fedjax_fair.roles import Cohort, Context, ServerView
 from fedjax_fair.selectors.uniform import FixedSizeSelector, uniform_cohort
-from fedjax_fair.utils import checks
 
 __all__ = ["ClusteredBySimilarity", "ClusteredBySize", "rows_by_groups", "rows_by_size"]
 
@@ -91,11 +90,6 @@ class ClusteredBySimilarity(FixedSizeSelector):
     _: KW_ONLY
     measure: Literal["arccos", "l2", "l1"] = "arccos"
     ward_input: Literal["rows", "distances"] = "rows"
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.one_of("measure", self.measure, tuple(_MEASURES))
-        checks.one_of("ward_input", self.ward_input, ("rows", "distances"))
 
     def init(self, context):
         _check_mass(self.cohort_size, context)

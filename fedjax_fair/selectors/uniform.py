@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedjax_fair.numerics.permutation import permutation_at
-from fedjax_fair.roles import Cohort, Context, Sampling, Selector, ServerView
+from fedjax_fair.roles import Cohort, Context, Sampling, Selector, ServerView, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FixedSizeSelector", "Full", "RoundRobin", "Uniform", "sample_clients", "uniform_cohort"]
@@ -24,10 +24,7 @@ class FixedSizeSelector(Selector):
         cohort_size: Slots per round, positive.
     """
 
-    cohort_size: int
-
-    def __post_init__(self):
-        checks.positive_int("cohort_size", self.cohort_size)
+    cohort_size: int = setting(checks.positive_int)
 
     def init(self, context):
         checks.positive_int("cohort_size", self.cohort_size, at_most=context.num_clients)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from fedjax_fair.roles import Number
+from fedjax_fair.roles import Number, setting
 from fedjax_fair.solvers.wrapped_sgd import WrappedSGD
 from fedjax_fair.utils import checks
 
@@ -44,11 +44,7 @@ class FedDyn(WrappedSGD):
 
     needs: ClassVar[tuple[str, ...]] = ("drift",)
 
-    alpha: Number = 0.1
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.positive("alpha", self.alpha)
+    alpha: Number = setting(checks.positive, default=0.1)
 
     def init(self, key, variables, client):
         return jax.tree.map(jnp.zeros_like, variables.params)
