@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import aggregate, make_context, make_federation
+from conftest import aggregate_rows, make_context, make_federation
 
 from fedjax_fair import aggregators
-from fedjax_fair.roles import Cohort, LocalResult, Variables
+from fedjax_fair.roles import Variables
 
 EXAMPLES = make_federation().train
 PARAMS = {
@@ -24,21 +24,8 @@ CONTEXT = context_of(PARAMS)
 PAIR = context_of({"head": jnp.zeros((2, 2))})
 
 
-def combine(aggregator, updates, clients, context=CONTEXT, state=None, responded=None):
-    """Returns the update of rows w_k - w, the state and the aggregation."""
-    updates, count = np.asarray(updates, np.float32), len(clients)
-    _, unravel = jax.flatten_util.ravel_pytree(context.variables.params)
-    results = LocalResult(
-        Variables(jax.vmap(unravel)(updates), {}),
-        np.zeros(count, np.float32),
-        np.ones(count, np.int32),
-    )
-    cohort = Cohort(np.asarray(clients, np.int32), np.full(count, 1 / count, np.float32))
-    cohort = cohort._replace(responded=responded)
-    state = aggregator.init(context) if state is None else state
-    update, state, aggregation = aggregate(aggregator, state, cohort, results, context)
-    np.testing.assert_allclose(aggregation.weights.sum(), 1, rtol=1e-5)
-    return np.float64(jax.flatten_util.ravel_pytree(update.params)[0]), state, aggregation
+def combine(aggregator, updates, clients, context=CONTEXT, state=None, **given):
+    return aggregate_rows(aggregator, updates, clients, context, state, **given)
 
 
 def shapfed(memory=0.9):
