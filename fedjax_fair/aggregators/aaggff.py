@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_fair.aggregators.whole_cohort import normalize_weights
 from fedjax_fair.numerics.simplex import minimize_quadratic
-from fedjax_fair.roles import Aggregation, Aggregator, Cohort, ServerView
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort
 
 __all__ = ["AAggFF"]
 
@@ -90,7 +90,7 @@ class AAggFF(Aggregator):
         >>> aggregator = AAggFF("silo", cdf="normal")
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
     regime: Regime = "device"
     cdf: CDF = "weibull"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -40,9 +38,9 @@ class AREA(Aggregator):
         >>> aggregator = AREA()
     """
 
-    needs_schedule: ClassVar[bool] = True
-    keeps_state: ClassVar[bool] = True
-    uses_local_models: ClassVar[bool] = True
+    needs_schedule = True
+    keeps_state = True
+    uses_local_models = True
 
     def init(self, context):
         model = ravel(context.variables)

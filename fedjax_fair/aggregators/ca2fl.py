@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -57,8 +57,8 @@ class CA2FL(Aggregator):
         >>> aggregator = CA2FL()
     """
 
-    needs_schedule: ClassVar[bool] = True
-    keeps_state: ClassVar[bool] = True
+    needs_schedule = True
+    keeps_state = True
 
     learning_rate: Number = setting(checks.positive, default=1.0)
 

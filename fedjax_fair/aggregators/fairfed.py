@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from fedjax_fair.aggregators.cells import client_cells
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.data.sensitive import SensitiveGroups, find_groups
-from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, ServerView, setting
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FairFed"]
@@ -67,7 +67,7 @@ class FairFed(Aggregator):
         >>> aggregator = FairFed(beta=0.5)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
     beta: Number = setting(checks.non_negative, default=1.0)
     metric: GroupMetric = "auto"

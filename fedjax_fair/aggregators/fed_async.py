@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 
 from fedjax_fair.aggregators.staleness_factors import Polynomial, StalenessFactor, staleness_of
 from fedjax_fair.numerics.trees import scale_tree
-from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView, setting
+from fedjax_fair.roles import Aggregation, Aggregator, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FedAsync"]
@@ -43,9 +41,9 @@ class FedAsync(Aggregator):
         >>> aggregator = FedAsync(mixing=0.9, staleness=aggregators.Hinge(slope=10.0, delay=4.0))
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
-    needs_schedule: ClassVar[bool] = True
-    uses_local_models: ClassVar[bool] = True
+    server_view = "aggregate"
+    needs_schedule = True
+    uses_local_models = True
 
     mixing: Number = setting(checks.fraction, default=0.6)
     staleness: StalenessFactor = setting(

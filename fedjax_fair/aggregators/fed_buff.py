@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_fair.aggregators.staleness_factors import Polynomial, StalenessFactor, staleness_of
 from fedjax_fair.numerics.trees import scale_tree
-from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, ServerView, setting
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FedBuff"]
@@ -53,8 +53,8 @@ class FedBuff(Aggregator):
         >>> aggregator = FedBuff(staleness=aggregators.Polynomial(0.5))
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
-    needs_schedule: ClassVar[bool] = True
+    server_view = "aggregate"
+    needs_schedule = True
 
     learning_rate: Number = setting(checks.positive, default=1.0)
     staleness: StalenessFactor = setting(

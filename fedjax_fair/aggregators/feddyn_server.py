@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.numerics.trees import keep_finite
-from fedjax_fair.roles import Aggregation, Aggregator, ServerView, Variables
+from fedjax_fair.roles import Aggregation, Aggregator, Variables
 
 __all__ = ["FedDynMean"]
 
@@ -37,8 +35,8 @@ class FedDynMean(Aggregator):
         FedDynMean()
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
-    equal_weights: ClassVar[bool] = True
+    server_view = "aggregate"
+    equal_weights = True
 
     def init(self, context):
         return jax.tree.map(jnp.zeros_like, context.variables.params)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_fair.aggregators.whole_cohort import normalize_weights, trained_means
-from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView, setting
+from fedjax_fair.roles import Aggregation, Aggregator, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["FedFA"]
@@ -52,7 +50,7 @@ class FedFA(Aggregator):
         ... )
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
     beta: Number = setting(checks.fraction, default=0.5)
 

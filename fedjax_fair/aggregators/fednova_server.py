@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
 from fedjax_fair.aggregators.mean import Mean, WeightingScheme
-from fedjax_fair.roles import Aggregation, ServerView, Variables
+from fedjax_fair.roles import Aggregation, Variables
 
 __all__ = ["FedNovaMean"]
 
@@ -39,8 +37,8 @@ class FedNovaMean(Mean):
         FedNovaMean()
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
-    equal_weights: ClassVar[bool] = False  # Of the updates per step.
+    server_view = "scalars"
+    equal_weights = False  # Of the updates per step.
 
     weights: WeightingScheme = "num_examples"
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair.aggregators.mean import scheme_weights
 from fedjax_fair.aggregators.whole_cohort import trained_means
 from fedjax_fair.metrics import client_groups as by_group
-from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, ServerView, setting
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["GIFAIR"]
@@ -52,7 +50,7 @@ class GIFAIR(Aggregator):
         >>> aggregator = GIFAIR(strength=0.5)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
     strength: Number = setting(checks.fraction, default=0.1)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
 from fedjax_fair.aggregators.mean import WeightingScheme, scheme_weights
 from fedjax_fair.numerics.trees import keep_finite
-from fedjax_fair.roles import Aggregation, Aggregator, ServerView, setting
+from fedjax_fair.roles import Aggregation, Aggregator, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["IFCAMean"]
@@ -50,7 +48,7 @@ class IFCAMean(Aggregator):
         IFCAMean(num_models=3)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
     num_models: int = setting(checks.positive_int, default=2)
     weights: WeightingScheme = "uniform"

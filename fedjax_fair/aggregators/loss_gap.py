@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from fedjax_fair.aggregators.mean import WeightingScheme, scheme_weights
 from fedjax_fair.evaluation.client_optima import ClientOptimum, client_optimum
-from fedjax_fair.roles import Aggregation, Aggregator, Number, ServerView, setting
+from fedjax_fair.roles import Aggregation, Aggregator, Number, setting
 from fedjax_fair.utils import checks
 
 __all__ = ["LossGap"]
@@ -75,7 +75,7 @@ class LossGap(Aggregator):
         >>> aggregator = LossGap(strength=2.0)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
     strength: Number = setting(checks.non_negative, default=1.0)
     weights: WeightingScheme = "num_examples"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context, ServerView
+from fedjax_fair.roles import Aggregation, Aggregator, Cohort, Context
 
 __all__ = ["Mean", "WeightingScheme", "scheme_weights"]
 
@@ -32,7 +32,7 @@ class Mean(Aggregator):
         >>> fedavg = Mean(weights="num_examples")
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
+    server_view = "aggregate"
 
     weights: WeightingScheme = "uniform"
 

@@ -58,7 +58,7 @@ class TopK(Compression):
         800
     """
 
-    error_feedback: ClassVar[bool] = True
+    error_feedback = True
 
     fraction: float = setting(checks.positive, at_most=1)
 

@@ -9,7 +9,7 @@ examples, so that these sums, and those of a slot, are exact.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, Key
 from fedjax_fair.numerics.distances import pairwise_distances
 from fedjax_fair.numerics.sketch import ravel
 from fedjax_fair.parallel import collectives
-from fedjax_fair.roles import Cohort, Context, ServerView
+from fedjax_fair.roles import Cohort, Context
 from fedjax_fair.selectors.uniform import FixedSizeSelector, uniform_cohort
 
 __all__ = ["ClusteredBySimilarity", "ClusteredBySize", "rows_by_groups", "rows_by_size"]
@@ -46,7 +46,7 @@ class ClusteredBySize(FixedSizeSelector):
         ClusteredBySize(cohort_size=10)
     """
 
-    server_view: ClassVar[ServerView] = "aggregate"
+    server_view = "aggregate"
 
     def init(self, context):
         _check_mass(self.cohort_size, context)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedjax_fair.roles import Number, Selector, ServerView, setting
+from fedjax_fair.roles import Number, Selector, setting
 from fedjax_fair.selectors.agnostic import ascend, mixture_info
 from fedjax_fair.selectors.uniform import sample_clients, uniform_cohort, uniform_weights
 from fedjax_fair.utils import checks
@@ -63,7 +63,7 @@ class DRFA(Selector):
         DRFA(mixture_learning_rate=0.01, local_steps=5)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
     mixture_learning_rate: Number = setting(checks.non_negative, default=0.1)
     cohort_size: int = setting(checks.positive_int, default=10)

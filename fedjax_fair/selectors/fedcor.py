@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from fedjax_fair.numerics.products import product
-from fedjax_fair.roles import Integer, Number, ServerView, setting
+from fedjax_fair.roles import Integer, Number, setting
 from fedjax_fair.selectors.uniform import FixedSizeSelector, sample_clients, uniform_cohort
 from fedjax_fair.submodular import SetFunction, greedy
 from fedjax_fair.utils import checks
@@ -98,7 +98,7 @@ class FedCor(FixedSizeSelector):
         FedCor(cohort_size=10, warmup=20)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
     _: KW_ONLY
     warmup: Integer = setting(checks.integer, default=15, at_most=checks.MAX_INT)

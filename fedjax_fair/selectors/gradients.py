@@ -117,7 +117,7 @@ class Stale(_StoredGradients):
         >>> selector = SubTrunc(10, 0.5, gradients=Stale())
     """
 
-    updates_only_responders: ClassVar[bool] = True
+    updates_only_responders = True
 
     project: Project = ravel
 
@@ -162,7 +162,7 @@ class Updates(_StoredGradients):
         >>> selector = UnionFL(10, 1.0, 5, gradients=Updates(learning_rate=0.1))
     """
 
-    updates_only_responders: ClassVar[bool] = True
+    updates_only_responders = True
 
     learning_rate: Number = setting(checks.positive)
     project: Project = ravel

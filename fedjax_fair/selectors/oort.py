@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from fedjax_fair.roles import Context, Integer, Number, ServerView, setting
+from fedjax_fair.roles import Context, Integer, Number, setting
 from fedjax_fair.selectors.uniform import FixedSizeSelector, uniform_cohort
 from fedjax_fair.utils import checks
 
@@ -101,7 +101,7 @@ class Oort(FixedSizeSelector):
         Oort(cohort_size=10, min_exploration=0.3)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
     _: KW_ONLY
     exploration: Number = setting(checks.fraction, default=0.9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, Key
 from fedjax_fair.numerics.labels import mean_over_labels
 from fedjax_fair.numerics.permutation import permutation_at
 from fedjax_fair.numerics.successive import sample_successively
-from fedjax_fair.roles import Context, ServerView, setting
+from fedjax_fair.roles import Context, setting
 from fedjax_fair.selectors.by_size import available_cumulative_sizes
 from fedjax_fair.selectors.uniform import FixedSizeSelector, sample_clients, uniform_cohort
 from fedjax_fair.utils import checks
@@ -56,7 +56,7 @@ class PowerOfChoice(FixedSizeSelector):
         PowerOfChoice(cohort_size=10, pool=20)
     """
 
-    server_view: ClassVar[ServerView] = "scalars"
+    server_view = "scalars"
 
     pool: int | None = setting(checks.positive_int, default=None)
     _: KW_ONLY

@@ -2,8 +2,6 @@ r"""FedDyn: a linear and a quadratic term align local optima with the global one
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
@@ -42,7 +40,7 @@ class FedDyn(WrappedSGD):
         >>> feddyn = FedDyn(SGD(0.1, batch_size=10, epochs=1), alpha=0.1)
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("drift",)
+    needs = ("drift",)
 
     alpha: Number = setting(checks.positive, default=0.1)
 
