@@ -20,7 +20,7 @@ class Staleness(Faults):
     rounds. Learning rates and minibatches are from the current round.
 
     Args:
-        probability: Probability that a participant is stale in a round.
+        probability: Probability, in ``[0, 1]``, that a participant is stale in a round.
         max_staleness: Maximum staleness, in rounds; as many models are in memory.
 
     Raises:

@@ -21,7 +21,7 @@ class Stragglers(Faults):
     The solver has to follow the instruction ``max_steps``, as `fedjax_fair.solvers.SGD` does.
 
     Args:
-        probability: Probability that a participant is slow in a round.
+        probability: Probability, in ``[0, 1]``, that a participant is slow in a round.
         deadline_steps: Maximum number of local steps of a slow participant.
 
     Raises:

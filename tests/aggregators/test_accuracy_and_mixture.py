@@ -215,9 +215,6 @@ def test_clients_without_response_and_losses_of_zero(regime):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: aggregators.FedFA(1.5), "beta=1.5"),
-        (lambda: aggregators.AAggFF("both"), "regime='both'"),
-        (lambda: aggregators.AAggFF(cdf="cauchy"), "cdf='cauchy'"),
         (
             lambda: combine(aggregators.AAggFF("silo"), [0, 1], context_of(losses=LOSSES)),
             "regime='silo'",

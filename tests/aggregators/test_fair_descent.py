@@ -222,16 +222,3 @@ def test_order_and_clients_without_response_do_not_matter():
     more, same, _ = combine(aggregator, padded, [*clients, 2], context, state, answered)
     np.testing.assert_allclose(more, step, rtol=1e-3, atol=1e-5)
     jax.tree.map(close, same, after)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: aggregators.FedMDFG(91.0), "max_angle=91.0"),
-        (lambda: aggregators.FedMDFG(halvings=-1), "halvings=-1"),
-    ],
-)
-def test_bad_settings_are_named(call, said):
-    with pytest.raises(ValueError, match=said):
-        call()

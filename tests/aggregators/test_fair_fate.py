@@ -134,10 +134,6 @@ def test_metrics_are_ratios_of_rates(metric):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"num_rounds": 0}, "num_rounds=0"),
-        ({"momentum": 1.0}, "momentum=1.0"),
-        ({"strength": 1.5}, "strength=1.5"),
-        ({"growth": -0.1}, "growth=-0.1"),
         ({"metrics": ()}, "metrics=\\(\\)"),
         ({"metrics": ("accuracy",)}, "metrics='accuracy'"),
         ({"root_groups": np.zeros(20, int)}, "root_groups of shape \\(20,\\)"),

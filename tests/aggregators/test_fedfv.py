@@ -136,16 +136,3 @@ def test_order_scale_and_clients_without_response_do_not_matter():
     more, same, _ = combine(aggregator, padded, [*clients, 2], state, 1, answered)
     np.testing.assert_allclose(more, step, rtol=1e-4, atol=1e-6)
     jax.tree.map(np.testing.assert_array_equal, same, after)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: aggregators.FedFV(1.5), "keep_fraction=1.5"),
-        (lambda: aggregators.FedFV(history=-1), "history=-1"),
-    ],
-)
-def test_bad_settings_are_named(call, said):
-    with pytest.raises(ValueError, match=said):
-        call()

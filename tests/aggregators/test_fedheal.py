@@ -115,16 +115,3 @@ def test_order_and_clients_without_response_do_not_matter():
     more, same, _ = combine(fedheal(), padded, [*clients, 2], state, answered)
     np.testing.assert_allclose(more, step, rtol=1e-5, atol=1e-6)
     jax.tree.map(close, same, after)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: aggregators.FedHEAL(1.0), "min_consistency=1.0"),
-        (lambda: aggregators.FedHEAL(beta=1.5), "beta=1.5"),
-    ],
-)
-def test_bad_settings_are_named(call, said):
-    with pytest.raises(ValueError, match=said):
-        call()

@@ -161,9 +161,6 @@ def test_opposed_clients_have_uniform_shares_of_agreement():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: aggregators.FedPW(0.0), "beta=0.0"),
-        (lambda: aggregators.FedPW(1.5), "beta=1.5"),
-        (lambda: aggregators.FedPW(drop_rate=-0.1), "drop_rate=-0.1"),
         (
             lambda: combine(fedpw(), np.ones((3, 24)), [1, 1, 1], context=make(clients=4)),
             "all 4 clients, got 3: use selectors.Full",

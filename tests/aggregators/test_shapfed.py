@@ -134,7 +134,6 @@ def test_order_and_clients_without_response_do_not_matter():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: aggregators.ShapFed(1.0), "memory=1.0"),
         (
             lambda: combine(aggregators.ShapFed(last_layer="last"), np.ones((2, 13)), [0, 1]),
             "last_layer='last': expected a layer of the model: body, head",
